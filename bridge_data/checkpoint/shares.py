@@ -1,0 +1,28 @@
+"""Who keeps what of a state: the lanes of each data-parallel rank."""
+
+from typing import Any
+
+import torch.distributed as dist
+
+from bridge_data.state import LoaderState
+from bridge_data.worker import WorkerConfig
+
+
+def share_of(state: LoaderState, rank: int, world_size: int) -> LoaderState:
+    """What `rank` keeps of a whole state, or of its own: its lanes. Where the lanes cannot be shared equally it is all
+    of them, since only a re-deal, when they are restored, can tell which are whose.
+
+    Raises:
+        StateError: if lanes that it should keep are not in `state`.
+    """
+    if state.num_lanes % world_size:
+        state.check_complete()
+        return state
+    return state.of_rank(WorkerConfig(rank=rank, world_size=world_size, num_workers=0))
+
+
+def place_in(group: Any) -> tuple[int, int]:
+    """(rank, size) in a process group, None for all processes; (0, 1) outside a distributed run."""
+    if not (dist.is_available() and dist.is_initialized()):
+        return 0, 1
+    return dist.get_rank(group), dist.get_world_size(group)

@@ -1,0 +1,106 @@
+"""The training loader as trainers use it: it never ends, and is saved and restored for all ranks at once.
+
+Enters: a loader. Leaves: its batches, round and round. Guarantees: a saved state has all lanes of the job, so any rank
+can be restored from it; it is the position after the last batch that was delivered, also to a consumer that draws
+batches before it needs them; and what such a consumer drew in vain comes again.
+"""
+
+import collections
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from bridge_data.datamodule.cycle import cyclic_iter
+from bridge_data.datamodule.ranks import gather_state
+from bridge_data.loader import SavableDataLoader
+
+
+class EnergonDataloader(Iterator[Any]):
+    """An endless iterator over a loader, for Megatron's `RerunDataIterator` and for Lightning.
+
+    Raises:
+        DatasetError: from `next`, if the loader yields nothing.
+    """
+
+    def __init__(self, dataloader: SavableDataLoader) -> None:
+        self.dataloader = dataloader
+        self._cycle = cyclic_iter(dataloader)
+        self._num_delivered: Callable[[], int] | None = None
+        self._num_before, self._num_drawn = 0, 0
+        self._undelivered: collections.deque[dict[str, Any]] = collections.deque()  # the states before each of them
+        self.first_micro_batch = 0
+        """The number, in the whole job, of the first micro-batch after the last restore."""
+
+    def __iter__(self) -> "EnergonDataloader":
+        self._take_back()
+        return self
+
+    def __next__(self) -> Any:
+        if self._num_delivered is None:
+            return next(self._cycle)
+        self._forget_delivered()
+        before = self.dataloader.save_state_rank()
+        batch = next(self._cycle)
+        self._undelivered.append(before)
+        self._num_drawn += 1
+        return batch
+
+    def __len__(self) -> int:
+        return len(self.dataloader)
+
+    def follow(self, num_delivered: Callable[[], int]) -> None:
+        """From now on count as delivered what `num_delivered` says, not what was drawn: the consumer prefetches.
+
+        Whatever the consumer before drew in vain is drawn again.
+        """
+        self._take_back()
+        self._num_delivered = num_delivered
+        self._begin_count()
+
+    def save_state(self) -> dict[str, Any]:
+        """The position of the whole job after the last batch delivered, as plain data. All data-parallel ranks must
+        call it, each as many batches on as another.
+
+        Raises:
+            StateError: if they do not all stand at the same batch.
+        """
+        self._forget_delivered()
+        own = self._undelivered[0] if self._undelivered else self.dataloader.save_state_rank()
+        return gather_state(own, self.dataloader.dataset.worker_config)
+
+    def restore_state(self, state: dict[str, Any]) -> None:
+        """Go to a saved position; every data-parallel rank takes the same state.
+
+        Raises:
+            StateError: if the state is of other data or settings, or is not whole.
+        """
+        self._restore(state)
+        self.first_micro_batch = state["next_slot"]
+
+    def wait_for_workers(self, timeout_s: float = 300) -> bool:
+        """Wait until the next batch comes from a worker (until then they come from this process); True if it will."""
+        return self.dataloader.wait_for_workers(timeout_s)
+
+    def close(self) -> None:
+        """End the worker processes; batches handed out stay valid."""
+        self.dataloader.close()
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        self.dataloader.restore_state_rank(state)
+        self._cycle = cyclic_iter(self.dataloader)
+        self._begin_count()
+
+    def _begin_count(self) -> None:
+        self._undelivered.clear()
+        self._num_drawn = 0
+        self._num_before = 0 if self._num_delivered is None else self._num_delivered()
+
+    def _take_back(self) -> None:
+        self._forget_delivered()
+        if self._undelivered:
+            self._restore(self._undelivered[0])
+
+    def _forget_delivered(self) -> None:
+        if self._num_delivered is not None:
+            num_undelivered = self._num_drawn - (self._num_delivered() - self._num_before)
+            while len(self._undelivered) > max(num_undelivered, 0):
+                self._undelivered.popleft()

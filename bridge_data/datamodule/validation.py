@@ -1,0 +1,71 @@
+"""The validation loader as trainers use it: every evaluation begins at the first sample.
+
+Enters: a loader over ordered data. Leaves: its batches; once a pass for Lightning, round and round for Megatron, which
+only ever calls `next`.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from bridge_data.errors import DatasetError
+from bridge_data.loader import SavableDataLoader
+
+
+class ValidationDataloader(Iterator[Any]):
+    """The batches of a finite loader; `iter` and `restart` go to the first one.
+
+    With `cyclic`, the first one also comes after the last one, and after `eval_batches` draws (None: no such limit).
+
+    Raises:
+        DatasetError: from `next`, if `cyclic` and there is no batch for this rank.
+    """
+
+    def __init__(self, dataloader: SavableDataLoader, *, cyclic: bool, eval_batches: int | None = None) -> None:
+        self.dataloader = dataloader
+        self.cyclic = cyclic
+        self._eval_batches = eval_batches
+        self._start = dataloader.save_state_rank()
+        self._pass = iter(dataloader)
+        self._num_drawn = self._num_in_pass = 0
+
+    def __iter__(self) -> "ValidationDataloader":
+        self.restart()
+        return self
+
+    def __next__(self) -> Any:
+        if self.cyclic and self._num_drawn == self._eval_batches:
+            self.restart()
+        try:
+            batch = next(self._pass)
+        except StopIteration:
+            if not self.cyclic:
+                raise
+            batch = self._first_again()
+        self._num_drawn += 1
+        self._num_in_pass += 1
+        return batch
+
+    def restart(self) -> None:
+        """Go to the first batch: a new evaluation begins."""
+        self._num_drawn = 0
+        self._begin_pass()
+
+    def close(self) -> None:
+        """End the worker processes; batches handed out stay valid."""
+        self.dataloader.close()
+
+    def _begin_pass(self) -> None:
+        if self._num_in_pass:  # what was prefetched at the start is still good
+            self.dataloader.restore_state_rank(self._start)
+        self._pass, self._num_in_pass = iter(self.dataloader), 0
+
+    def _first_again(self) -> Any:
+        self._begin_pass()
+        try:
+            return next(self._pass)
+        except StopIteration:
+            config = self.dataloader.dataset.worker_config
+            raise DatasetError(
+                f"the validation data has no batch for data-parallel rank {config.rank} of {config.world_size}: it has "
+                "fewer micro-batches than there are ranks. Give it more samples, or a smaller micro_batch_size"
+            ) from None

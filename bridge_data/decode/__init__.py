@@ -1,0 +1,7 @@
+"""Bytes to objects: the decoder of parts, and the loader that makes samples of a source with it."""
+
+from bridge_data.decode.decoder import SampleDecoder
+from bridge_data.decode.image import IMAGE_FORMS
+from bridge_data.decode.loading import SampleLoader
+
+__all__ = ["IMAGE_FORMS", "SampleDecoder", "SampleLoader"]

@@ -1,0 +1,73 @@
+"""The sample loader: sample number i of a source, read, decoded and put into its class.
+
+Enters: a running index. Leaves: a `Sample` with the fields that the field map gives, or a `CrudeSample` with all parts.
+Guarantees: only the parts that are needed are read and decoded; a sample is a function of the data and the index alone.
+Values are put in as they were decoded: a list of JSON stays a list. The caller, who knows epoch and part, sets
+`__restore_key__`.
+"""
+
+from typing import Any
+
+from bridge_data.decode.decoder import Handler, SampleDecoder, decode_part
+from bridge_data.errors import SampleError
+from bridge_data.index import ShardReader
+from bridge_data.plan import Source
+from bridge_data.samples import CrudeSample, Sample
+
+
+class SampleLoader:
+    """Loads the samples of `source`; without a decoder, parts stay bytes. Files are opened when they are needed.
+
+    Raises:
+        ConfigError: if a part that the field map needs is of a format whose package is not installed.
+    """
+
+    def __init__(self, source: Source, decoder: SampleDecoder | None) -> None:
+        self._source, self._decoder = source, decoder
+        self._class = source.sample_class
+        self._crude = issubclass(source.sample_class, CrudeSample)
+        self._fields = tuple((name, access.get) for name, access in source.field_map.items())
+        self._subflavors = dict(source.subflavors)
+        self._reader = ShardReader(source.shards)
+        self._handlers: dict[str, Handler | None] = {}
+        if not self._crude:
+            for part in source.parts or ():
+                self._handlers[part] = self._handler(part)
+
+    def load(self, index: int) -> Sample | CrudeSample:
+        """Sample `index`, 0 <= index < `source.num_samples`.
+
+        Raises:
+            DatasetError: if it cannot be read. SampleError: if it cannot be decoded, or lacks a field.
+        """
+        raw = self._reader.read(index, self._source.parts)
+        key = raw.full_key
+        parts: dict[str, Any] = {"__key__": key}
+        for part, content in raw.parts.items():
+            try:
+                handler = self._handlers[part]
+            except KeyError:
+                handler = self._handlers[part] = self._handler(part)
+            parts[part] = content if handler is None else decode_part(handler, content, key, part)
+        sources = (raw.source_info(),)
+        if self._crude:
+            parts.update(__shard__=raw.shard_name, __subflavors__=self._subflavors, __sources__=sources)
+            return self._class(parts)
+        try:
+            fields = {name: get(parts) for name, get in self._fields}
+        except SampleError:
+            raise self._complaint(index, parts) from None
+        return self._class(__key__=key, __subflavors__=self._subflavors, __sources__=sources, **fields)
+
+    def _complaint(self, index: int, parts: dict[str, Any]) -> SampleError:
+        """What is wrong with sample `index`, of which `parts` were read, in view of all its parts."""
+        present = dict.fromkeys(self._reader.read(index).parts) | parts
+        for _, get in self._fields:
+            try:
+                get(present)
+            except SampleError as error:
+                return SampleError(f"{error}. Mend the data, or the field map in {self._source.config_file}.")
+        raise AssertionError("the field map failed without a reason")
+
+    def _handler(self, part: str) -> Handler | None:
+        return None if self._decoder is None else self._decoder.handler(part)

@@ -1,0 +1,41 @@
+"""Names in the Energon format: members of a shard, files beside the data.
+
+A member `images/0001.left.png` is part `left.png` of sample `images/0001`: the key is the path up to the first dot of
+the file name. Members under a name like `__meta__` are not data.
+
+Source: the WebDataset naming convention, https://github.com/webdataset/webdataset
+"""
+
+import re
+from pathlib import Path
+
+META_FOLDER = ".nv-meta"
+INFO_JSON = ".info.json"
+INFO_YAML = ".info.yaml"
+SPLIT_YAML = "split.yaml"
+SPLIT_JSON = "split.json"
+DATASET_YAML = "dataset.yaml"
+INDEX_SQLITE = "index.sqlite"
+INDEX_UUID = "index.uuid"
+BRIDGE_INDEX = "index.bridge"
+
+_PART_OF_SAMPLE = re.compile(r"((?:.*/)?[^.]+)\.([^/]*)", re.DOTALL)
+_META_MEMBER = re.compile(r"__[^/]*__(/|$)")
+
+
+def split_name(name: str) -> tuple[str, str] | None:
+    """(key, part) of the member `name`; None if it is no part of a sample."""
+    match = _PART_OF_SAMPLE.fullmatch(name)
+    if match is None or is_meta_member(name):
+        return None
+    return match[1], match[2]
+
+
+def tar_index_path(shard: str | Path) -> Path:
+    """Where the offsets of the samples of `shard` are kept: `a/b.tar` has them in `a/b.tar.idx`."""
+    return Path(shard).with_suffix(".tar.idx")
+
+
+def is_meta_member(name: str) -> bool:
+    """Whether the member `name` is set apart as no data, like `__meta__/readme`."""
+    return name.startswith("__") and _META_MEMBER.match(name) is not None

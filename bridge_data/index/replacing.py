@@ -1,0 +1,42 @@
+"""Files that appear whole or not at all."""
+
+import contextlib
+import os
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+from bridge_data.errors import DatasetError
+
+
+@contextlib.contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """Faults of the file system while files are written below `folder` become a `DatasetError` that says so."""
+    try:
+        yield
+    except (OSError, sqlite3.Error) as error:
+        raise DatasetError(f"{folder}: cannot be written to: {error}") from error
+
+
+@contextlib.contextmanager
+def replacing(path: Path, *, durable: bool = True) -> Iterator[Path]:
+    """A temporary path beside `path`, whose file takes its place when the block ends well, and goes when it does not.
+
+    If `durable`, the content is on disk before the name changes, so that a crash of the machine, too, leaves either the
+    old file or the new one.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        yield temporary
+        if durable:
+            with open(temporary, "rb") as file:
+                os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_file(path: Path, data: bytes | str, *, durable: bool = True) -> None:
+    """Put a file with this content at `path`."""
+    with replacing(path, durable=durable) as temporary:
+        temporary.write_bytes(data.encode() if isinstance(data, str) else data)

@@ -1,0 +1,212 @@
+"""Scanning shards: which samples a tar holds, and whether it is sound.
+
+Enters: paths of tars. Leaves: a segment for our index each, and its `.tar.idx` on disk. Headers are streamed and
+contents passed over. Guarantee: what is accepted can be read by its index; else the error names file and key.
+"""
+
+import array
+import concurrent.futures
+import dataclasses
+import itertools
+import multiprocessing
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from pathlib import Path
+
+from bridge_data import storage
+from bridge_data.errors import DatasetError, WorkerError
+from bridge_data.index.names import is_meta_member, split_name, tar_index_path
+from bridge_data.index.replacing import write_file, writing
+from bridge_data.index.segment import Part, Segment, build_segment
+from bridge_data.index.tar_bytes import FileTar
+from bridge_data.index.tar_headers import walk
+from bridge_data.index.tar_index import encode_offsets
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ShardScan:
+    """What was found in shard `name`.
+
+    `left_out` are members that are files but no parts of samples (their names have no dot), `example` is one of them.
+    """
+
+    name: str
+    num_bytes: int
+    mtime_ns: int
+    segment: bytes | memoryview
+    left_out: int
+    example: str
+
+
+class _Samples:
+    """Collects members into samples."""
+
+    def __init__(self, file: str) -> None:
+        self._file = file
+        self._names: set[str] = set()
+        self.keys: dict[str, int] = {}
+        self.offsets = array.array("Q")
+        self.part_ends = array.array("I")
+        self.parts: list[Part] = []
+
+    def add(self, key: str, part: str, offset: int, content_offset: int, num_bytes: int) -> None:
+        number = self.keys.get(key, -1)
+        if number < 0:
+            self.keys[key] = len(self.keys)
+            self.offsets.append(offset)
+            self.part_ends.append(len(self.parts))
+            self._names.clear()
+        elif number != len(self.keys) - 1:
+            raise DatasetError(self._complaint(key, part, number))
+        if part in self._names:
+            raise DatasetError(
+                f"{self._file}: sample {key!r} has two members {key}.{part}: its parts cannot be told apart. "
+                "Write the shard again with each name once."
+            )
+        self._names.add(part)
+        self.parts.append((part, content_offset, num_bytes))
+        self.part_ends[-1] = len(self.parts)
+
+    def _complaint(self, key: str, part: str, number: int) -> str:
+        start = self.part_ends[number - 1] if number else 0
+        before = [name for name, _, _ in self.parts[start : self.part_ends[number]]]
+        if part in before:
+            return (
+                f"{self._file}: duplicate key {key!r}: sample number {number} has it, and another one later, with part "
+                f"{part!r} again. Write the shard again with different keys."
+            )
+        return (
+            f"{self._file}: the parts of sample {key!r} do not stand together: {key}.{before[0]} comes first, then "
+            f"other samples, then {key}.{part}. Write the shard again, sorted by name (tar --sort=name)."
+        )
+
+
+def scan_shard(root: Path, name: str) -> ShardScan:
+    """Scan shard `name` of the data set at `root`, and write its `.tar.idx`.
+
+    Raises:
+        DatasetError: if it cannot be read, is damaged, or its members do not make samples.
+    """
+    path = root / name
+    file = str(path)
+    try:
+        status = os.stat(path)
+    except OSError as error:
+        raise DatasetError(f"{file}: cannot be read: {error.strerror}") from error
+    samples = _Samples(file)
+    left_out, example, end = 0, "", 0
+    for member in walk(FileTar(file, status.st_size), 0, status.st_size, file=file):
+        end = member.next_offset
+        if not member.is_file:
+            continue
+        parsed = split_name(member.name)
+        if parsed is not None:
+            samples.add(*parsed, member.offset, member.content_offset, member.num_bytes)
+        elif not is_meta_member(member.name):
+            left_out, example = left_out + 1, example or member.name
+    if not samples.keys:
+        raise DatasetError(
+            f"{file}: holds no samples"
+            + (f"; its {left_out} members, such as {example!r}, have no part name (0001.jpg)" if left_out else "")
+            + ". Remove it, or leave it out with --exclude."
+        )
+    if end >= status.st_size:
+        raise DatasetError(
+            f"{file}: ends after sample {next(reversed(samples.keys))!r} without the end mark of a tar, so it was cut "
+            f"off while it was written or copied. If it is known to be complete, add the mark: truncate -s +1024 {file}"
+        )
+    samples.offsets.append(end)
+    try:
+        segment = build_segment(list(samples.keys), samples.offsets, samples.part_ends, samples.parts)
+    except UnicodeEncodeError:
+        raise DatasetError(f"{file}: member names are not valid UTF-8: write the shard again") from None
+    with writing(path.parent):
+        write_tar_index(path, samples.offsets)
+    return ShardScan(
+        name=name,
+        num_bytes=status.st_size,
+        mtime_ns=status.st_mtime_ns,
+        segment=segment,
+        left_out=left_out,
+        example=example,
+    )
+
+
+def first_samples(root: Path, name: str, limit: int) -> dict[str, list[Part]]:
+    """Keys and parts of the first samples of shard `name`, at most `limit` of them; the rest is not looked at.
+
+    Raises:
+        DatasetError: if the shard cannot be read so far.
+    """
+    file = str(root / name)
+    samples = _Samples(file)
+    num_bytes = storage.size_bytes(file)
+    for member in walk(FileTar(file, num_bytes), 0, num_bytes, file=file):
+        parsed = split_name(member.name) if member.is_file else None
+        if parsed is None:
+            continue
+        if len(samples.keys) == limit and parsed[0] not in samples.keys:
+            break
+        samples.add(*parsed, member.offset, member.content_offset, member.num_bytes)
+    bounds = itertools.pairwise([0, *samples.part_ends])
+    return {key: samples.parts[start:end] for key, (start, end) in zip(samples.keys, bounds, strict=True)}
+
+
+def write_tar_index(shard: Path, offsets: "array.array[int]") -> None:
+    """Write the `.tar.idx` of `shard`; if a crash of the machine cuts it short, its size will tell."""
+    write_file(tar_index_path(shard), encode_offsets(offsets), durable=False)
+
+
+def has_tar_index(shard: Path, segment: Segment) -> bool:
+    """Whether `shard` has a `.tar.idx` of the size that belongs to `segment`."""
+    try:
+        return os.stat(tar_index_path(shard)).st_size == 8 * (len(segment) + 1)
+    except OSError:
+        return False
+
+
+def scan_shards(
+    root: Path, names: Sequence[str], *, num_workers: int, on_done: Callable[[], None] = lambda: None
+) -> Generator[ShardScan | DatasetError, None, None]:
+    """The scans of `names`, in this order, or why one failed, made by `num_workers` processes.
+
+    In a process that runs threads, which cannot safely fork, threads do the work. Not more than a few results wait
+    at a time.
+    """
+    num_workers = min(num_workers, len(names))
+    if num_workers <= 1:
+        for name in names:
+            result = _try_scan(root, name)
+            on_done()
+            yield result
+        return
+    with _pool(num_workers) as pool:
+        remaining = iter(names)
+        waiting = deque(pool.submit(_try_scan, root, name) for name in itertools.islice(remaining, 4 * num_workers))
+        try:
+            while waiting:
+                result = waiting.popleft().result()
+                waiting.extend(pool.submit(_try_scan, root, name) for name in itertools.islice(remaining, 1))
+                on_done()
+                yield result
+        except concurrent.futures.BrokenExecutor as error:
+            raise WorkerError(
+                f"{root}: a process that scanned shards was killed, perhaps for want of memory; try fewer --num-workers"
+            ) from error
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _try_scan(root: Path, name: str) -> ShardScan | DatasetError:
+    try:
+        return scan_shard(root, name)
+    except DatasetError as error:
+        return error
+
+
+def _pool(num_workers: int) -> concurrent.futures.Executor:
+    if threading.active_count() > 1 or "fork" not in multiprocessing.get_all_start_methods():
+        return concurrent.futures.ThreadPoolExecutor(num_workers)
+    return concurrent.futures.ProcessPoolExecutor(num_workers, mp_context=multiprocessing.get_context("fork"))

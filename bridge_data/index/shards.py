@@ -1,0 +1,76 @@
+"""The shards of one split part: which samples there are, in which order, under which number.
+
+Enters: what `.nv-meta` says. Leaves: samples per shard, without those that are excluded, and the place of sample
+number i. Holds no handles and no data, so it travels to other processes as it is.
+"""
+
+import bisect
+import dataclasses
+import functools
+import itertools
+from collections.abc import Mapping
+from pathlib import Path
+
+from bridge_data.index.bridge_index import BridgeIndex
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class ShardSet:
+    """Samples 0..num_samples-1 of the shards `names` (paths relative to `root`), shard after shard.
+
+    `stored_counts` are samples as they lie in the shards, `counts` without the excluded ones. `excluded` are samples
+    left out, as `shard/key`; `excluded_positions` are their sorted positions, by shard number.
+    """
+
+    root: Path
+    split_part: str
+    names: tuple[str, ...]
+    stored_counts: tuple[int, ...]
+    excluded: frozenset[str] = frozenset()
+    excluded_positions: Mapping[int, tuple[int, ...]] = dataclasses.field(default_factory=dict)
+    index: BridgeIndex | None = None
+
+    @functools.cached_property
+    def counts(self) -> list[int]:
+        """Samples of each shard."""
+        without = self.excluded_positions
+        return [count - len(without.get(shard, ())) for shard, count in enumerate(self.stored_counts)]
+
+    @functools.cached_property
+    def starts(self) -> list[int]:
+        """The number of each shard's first sample, and the number of all samples."""
+        return [0, *itertools.accumulate(self.counts)]
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of all shards."""
+        return self.starts[-1]
+
+    def __len__(self) -> int:
+        return self.num_samples
+
+    def locate(self, index: int) -> tuple[int, int]:
+        """(number of the shard, position of the sample in it) of sample `index`.
+
+        Raises:
+            IndexError: if there is no such sample.
+        """
+        if not 0 <= index < self.num_samples:
+            raise IndexError(f"{self.root} [{self.split_part}]: sample {index} of {self.num_samples}")
+        shard = bisect.bisect_right(self.starts, index) - 1
+        position = index - self.starts[shard]
+        if shard in self._steps:
+            position += bisect.bisect_right(self._steps[shard], position)
+        return shard, position
+
+    @functools.cached_property
+    def _steps(self) -> dict[int, list[int]]:
+        """By shard, the numbers (without excluded samples) from which on one more excluded sample lies before."""
+        return {
+            shard: [position - before for before, position in enumerate(positions)]
+            for shard, positions in self.excluded_positions.items()
+        }
+
+    def path(self, shard: int) -> Path:
+        """Where shard number `shard` lies."""
+        return self.root / self.names[shard]

@@ -1,0 +1,93 @@
+"""`index.sqlite`: samples and parts by key, for Energon's joins and auxiliary data.
+
+Enters: segments. Leaves: Energon 7.4's tables: `samples` and `sample_parts`, with its indexes. Keys are unique over
+the data set; the index on them is built once all rows are in, which is what keeps a billion of them affordable.
+"""
+
+import sqlite3
+from itertools import pairwise, repeat
+from pathlib import Path
+from typing import NamedTuple
+
+from bridge_data.index.segment import Segment
+
+_TABLES = """
+CREATE TABLE samples (
+    tar_file_id INTEGER NOT NULL,
+    sample_key TEXT NOT NULL,
+    sample_index INTEGER NOT NULL,
+    byte_offset INTEGER,
+    byte_size INTEGER
+);
+CREATE TABLE sample_parts (
+    tar_file_id INTEGER,
+    sample_index INTEGER,
+    part_name TEXT,
+    content_byte_offset INTEGER,
+    content_byte_size INTEGER
+);
+"""
+
+_INDEXES = (
+    "CREATE UNIQUE INDEX idx_samples_sample_key ON samples(sample_key)",
+    "CREATE INDEX idx_samples_by_tar_and_idx ON samples(tar_file_id, sample_index)",
+    "CREATE INDEX idx_sample_parts_seq ON sample_parts(tar_file_id, sample_index, content_byte_offset)",
+    "CREATE INDEX idx_sample_parts_full ON sample_parts"
+    "(tar_file_id, sample_index, part_name, content_byte_offset, content_byte_size)",
+)
+
+_CACHE_KIB = 256 * 1024
+
+
+class DuplicateKey(NamedTuple):
+    """A key that two shards, by their numbers, have."""
+
+    key: str
+    shards: tuple[int, int]
+
+
+class SqliteIndexWriter:
+    """Writes a new database at `path`. A crash leaves it useless: give it a temporary path."""
+
+    def __init__(self, path: Path) -> None:
+        self._db = sqlite3.connect(path, isolation_level=None)
+        self._db.execute("PRAGMA journal_mode = OFF")
+        self._db.execute("PRAGMA synchronous = OFF")
+        self._db.execute("PRAGMA locking_mode = EXCLUSIVE")
+        self._db.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
+        self._db.executescript(_TABLES)
+        self._db.execute("BEGIN")
+
+    def add(self, shard: int, segment: Segment) -> None:
+        """Insert the samples of shard number `shard`."""
+        offsets = segment.offsets.tolist()
+        sizes = [end - start for start, end in pairwise(offsets)]
+        numbers = range(len(segment))
+        self._db.executemany(
+            "INSERT INTO samples VALUES (?, ?, ?, ?, ?)",
+            zip(repeat(shard), segment.keys(), numbers, offsets, sizes, strict=False),
+        )
+        self._db.executemany(
+            "INSERT INTO sample_parts VALUES (?, ?, ?, ?, ?)",
+            ((shard, number, *part) for number in numbers for part in segment.parts(number)),
+        )
+
+    def finish(self) -> DuplicateKey | None:
+        """Build the indexes and close; a key that is not unique, if there is one."""
+        try:
+            for statement in _INDEXES:
+                self._db.execute(statement)
+            self._db.execute("COMMIT")
+        except sqlite3.IntegrityError:
+            key, first, last = self._db.execute(
+                "SELECT sample_key, MIN(tar_file_id), MAX(tar_file_id) FROM samples "
+                "GROUP BY sample_key HAVING COUNT(*) > 1 LIMIT 1"
+            ).fetchone()
+            return DuplicateKey(key, (first, last))
+        finally:
+            self._db.close()
+        return None
+
+    def close(self) -> None:
+        """Close without finishing."""
+        self._db.close()

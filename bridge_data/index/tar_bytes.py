@@ -1,0 +1,40 @@
+"""Random access to the bytes of a tar, in memory or on disk, for walking its headers."""
+
+from bridge_data import storage
+
+SMALL_STEP_BYTES = 1 << 16
+"""Headers at most this far apart are read together with what lies between them."""
+
+_HEADERS_BYTES = 2048
+
+
+class MemoryTar:
+    """Bytes in memory that begin at `offset` of a tar."""
+
+    def __init__(self, data: bytes, offset: int) -> None:
+        self._data, self._offset = data, offset
+
+    def read(self, offset: int, num_bytes: int) -> bytes:
+        """The bytes of this range, fewer at the end."""
+        start = offset - self._offset
+        return self._data[start : start + num_bytes]
+
+
+class FileTar:
+    """A tar on disk of `num_bytes` bytes. Headers come from a window that is small where members are large, so that
+    contents are passed over, and large where they are small, so that many headers come with one read."""
+
+    def __init__(self, path: str, num_bytes: int) -> None:
+        self._path, self._num_bytes = path, num_bytes
+        self._window, self._base = b"", 0
+
+    def read(self, offset: int, num_bytes: int) -> bytes:
+        """The bytes of this range, fewer at the end."""
+        start = offset - self._base
+        if start < 0 or start + num_bytes > len(self._window):
+            near = 0 <= start <= len(self._window) + SMALL_STEP_BYTES
+            wanted = max(num_bytes, SMALL_STEP_BYTES if near else _HEADERS_BYTES)
+            available = max(0, self._num_bytes - offset)
+            self._window = storage.read(self._path, offset, min(wanted, available))
+            self._base, start = offset, 0
+        return self._window[start : start + num_bytes]

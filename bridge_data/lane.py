@@ -1,0 +1,270 @@
+"""A lane: one independent stream of micro-batches, with a cursor of its own.
+
+Enters: a cursor (which sample comes next) and the work (what is done to it). Leaves: micro-batches, each with the
+lane's state after it. Guarantees: the stream is a function of plan, seed and lane number; a lane set to a saved state
+goes on exactly where it was; a sample that is left out shifts only its own lane.
+
+The state holds no payload. Samples that were drawn and are not yet out (in a pack, a bucket or a buffer) are kept as
+references, and are read again after a restore when their turn comes.
+"""
+
+import collections
+import dataclasses
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from bridge_data.errors import FatalSampleError
+from bridge_data.order import Cursor, SampleRef
+from bridge_data.pending import decode_items, encode_items, replayed
+from bridge_data.task import preserved_generators
+from bridge_data.work import UNREAD, Item, Unit, Work
+
+logger = logging.getLogger("bridge_data")
+
+MAX_LOST_IN_A_ROW = 1_000
+"""Packs and batches that may be left out one after the other before the lane calls it an error."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Batching:
+    """How samples become micro-batches.
+
+    `batch_size` None: a sample is a batch. `packing_buffer_size` None: no packing. `max_micro_batches`: the lane ends
+    after so many (None: with its data).
+    """
+
+    batch_size: int | None
+    drop_last: bool = False
+    packing_buffer_size: int | None = None
+    max_micro_batches: int | None = None
+
+
+@dataclasses.dataclass(slots=True)
+class LaneBatch:
+    """A micro-batch, the lane's state after it (plain JSON), and the samples left out since the one before, by hook."""
+
+    batch: Any
+    state: dict[str, Any]
+    skipped: dict[str, int]
+
+
+class Lane:
+    """The stream of one lane, from its beginning or from `state`.
+
+    `barren_limits` bounds, for each source, how many samples in a row may be left out; `watch` is called with the
+    reference of each sample before it is worked on.
+    """
+
+    def __init__(
+        self,
+        cursor: Cursor,
+        work: Work,
+        batching: Batching,
+        *,
+        barren_limits: Sequence[int],
+        state: dict[str, Any] | None = None,
+        watch: Callable[[SampleRef], None] | None = None,
+    ) -> None:
+        self._cursor, self._work, self._batching = cursor, work, batching
+        self._watch = watch
+        self._barren_limits, self._barren = barren_limits, [0] * len(barren_limits)
+        self._micro_batches = 0
+        self._queue: collections.deque[Item] = collections.deque()
+        self._carried: list[Item] = []
+        self._packs: collections.deque[list[Item]] = collections.deque()
+        self._buckets: dict[str, list[Unit]] = {}
+        self._open: collections.deque[tuple[list[Unit], int]] = collections.deque()
+        self._ready: collections.deque[Any] = collections.deque()
+        self._base: dict[str, Any] | None = None
+        if state is not None:
+            self._restore(state)
+
+    def next(self) -> LaneBatch:
+        """The next micro-batch; `StopIteration` at the end of finite data.
+
+        Raises:
+            FatalSampleError: if a hook failed too often, or nothing is left of the data after filtering.
+            DatasetError: if data cannot be read.
+        """
+        with preserved_generators():
+            batch = self._next_batch()
+        self._micro_batches += 1
+        return LaneBatch(batch, self.state(), self.take_skipped())
+
+    def take_skipped(self) -> dict[str, int]:
+        """The samples left out since the last batch, by hook; they are counted with this."""
+        skipped = dict(self._work.hooks.skipped)
+        self._work.hooks.skipped.clear()
+        return skipped
+
+    def _next_batch(self) -> Any:
+        limit = self._batching.max_micro_batches
+        if limit is not None and self._micro_batches >= limit:
+            raise StopIteration
+        for _ in range(MAX_LOST_IN_A_ROW):
+            if not self._ready:
+                if not self._open:
+                    self._open.append((self._next_units(), 0))
+                units, emitted = self._open[0]
+                self._ready.extend(self._batches(units)[emitted:])
+            if self._ready:
+                batch = self._ready.popleft()
+                units, emitted = self._open.popleft()
+                if self._ready:
+                    self._open.appendleft((units, emitted + 1))
+                return batch
+            self._open.popleft()
+        raise self._nothing_left(f"{MAX_LOST_IN_A_ROW} micro-batches in a row")
+
+    def _batches(self, units: list[Unit]) -> list[Any]:
+        read = [unit for unit in units if self._read_unit(unit)]
+        return self._work.batch(read, collate=self._batching.batch_size is not None) if read else []
+
+    def _next_units(self) -> list[Unit]:
+        """The members of the next micro-batch: the first bucket to be full; at the end of the data, what is left."""
+        if self._batching.batch_size is None:
+            return [self._next_unit()]
+        try:
+            while True:
+                unit = self._next_unit()
+                group = self._work.group(unit)
+                if group is None:
+                    continue
+                bucket = self._buckets.setdefault(group[0], [])
+                bucket.append(unit)
+                if len(bucket) >= (group[1] or self._batching.batch_size):
+                    return self._buckets.pop(group[0])
+        except StopIteration:
+            if self._batching.drop_last:
+                left = sum(len(unit.items) for bucket in self._buckets.values() for unit in bucket)
+                if left:
+                    self._work.hooks.skipped["batch_drop_last"] += left
+                self._buckets.clear()
+            if not self._buckets:
+                raise
+            return self._buckets.pop(next(iter(self._buckets)))
+
+    def _next_unit(self) -> Unit:
+        if self._batching.packing_buffer_size is None:
+            while True:
+                item = self._next_item()
+                if self._read(item):
+                    return Unit([item], item.sample)
+        for _ in range(MAX_LOST_IN_A_ROW):
+            while not self._packs:
+                self._fill_packs(self._batching.packing_buffer_size)
+            unit = self._pack(self._packs.popleft())
+            if unit is not None:
+                return unit
+        raise self._nothing_left(f"{MAX_LOST_IN_A_ROW} packs in a row")
+
+    def _pack(self, items: list[Item]) -> Unit | None:
+        read = [item for item in items if self._read(item)]
+        return self._work.pack(read) if read else None
+
+    def _fill_packs(self, buffer_size: int) -> None:
+        """Fill the packing buffer, beginning with what the last one left over, and have packs chosen from it."""
+        self._base = self._cursor.state()
+        buffer = [item for item in self._carried if self._read(item)]
+        self._carried = []
+        at_end = False
+        try:
+            while len(buffer) < buffer_size:
+                item = self._next_item()
+                if self._read(item):
+                    buffer.append(item)
+        except StopIteration:
+            at_end = True
+            if not buffer:
+                raise
+        packs, self._carried = self._work.select(buffer)
+        if not packs and self._carried:
+            if not at_end:
+                raise FatalSampleError(
+                    f"select_samples_to_pack of {type(self._work.hooks.encoder).__name__} formed no pack out of a "
+                    f"full buffer of {len(buffer)} samples. Return a sample that fits nowhere as a pack of its own, "
+                    "or leave it out by SkipSample before packing."
+                )
+            packs, self._carried = [[item] for item in self._carried], []
+        self._packs.extend(packs)
+
+    def _next_item(self) -> Item:
+        while not self._queue:
+            ref = self._cursor.next()
+            if self._watch is not None:
+                self._watch(ref)
+            samples = self._work.samples(ref)
+            draw = self._cursor.draws - 1
+            self._queue.extend(Item(draw, ref, part, sample) for part, sample in samples.items())
+            self._barren[ref.source] = 0 if samples else self._barren[ref.source] + 1
+            if self._barren[ref.source] > self._barren_limits[ref.source]:
+                raise self._nothing_left(f"the last {self._barren[ref.source]} samples of source {ref.source}")
+        return self._queue.popleft()
+
+    def _nothing_left(self, what: str) -> FatalSampleError:
+        counts = ", ".join(f"{count} in {stage}" for stage, count in self._work.hooks.skipped.items())
+        return FatalSampleError(
+            f"{what} were all left out ({counts}): this data does not fit this task encoder. "
+            "Check the encoder's conditions for SkipSample, and the errors logged before."
+        )
+
+    def _read(self, item: Item) -> bool:
+        """See that the item's payload is in memory; False if the sample, read again, is not there any more."""
+        if item.sample is UNREAD:
+            if self._watch is not None:
+                self._watch(item.ref)
+            samples = self._work.samples(item.ref)
+            if item.part not in samples:
+                self._work.hooks.skipped["restore"] += 1
+                logger.warning("pending sample %s, part %d, was left out when read again", item.ref, item.part)
+                return False
+            item.sample = samples[item.part]
+        return True
+
+    def _read_unit(self, unit: Unit) -> bool:
+        if unit.sample is UNREAD:
+            if self._batching.packing_buffer_size is None:
+                unit.sample = unit.items[0].sample if self._read(unit.items[0]) else UNREAD
+            else:
+                packed = self._pack(unit.items)
+                unit.sample = UNREAD if packed is None else packed.sample
+        return unit.sample is not UNREAD
+
+    def state(self) -> dict[str, Any]:
+        """Where the lane stands, as plain JSON: integers, strings, lists and dicts."""
+        state = {**self._cursor.state(), "micro_batches": self._micro_batches}
+        first = self._cursor.draws if self._base is None else self._base["draws"]
+        pending = {
+            "queue": encode_items(self._queue, first),
+            "carried": encode_items(self._carried, first),
+            "packs": [encode_items(pack, first) for pack in self._packs],
+            "buckets": {
+                name: [encode_items(unit.items, first) for unit in bucket] for name, bucket in self._buckets.items()
+            },
+            "open": [[[encode_items(unit.items, first) for unit in units], emitted] for units, emitted in self._open],
+        }
+        pending = {name: value for name, value in pending.items() if value}
+        if pending:
+            state["pending"] = {**pending, **({} if self._base is None else {"base": self._base})}
+        return state
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        self._micro_batches = state["micro_batches"]
+        pending = state.get("pending", {})
+        self._base = pending.get("base")
+        first, refs = replayed(self._cursor, state)
+        self._cursor.seek(state)
+
+        def items(encoded: list[Any]) -> list[Item]:
+            return [Item(draw, ref, part) for draw, ref, part in decode_items(encoded, first, refs)]
+
+        self._queue.extend(items(pending.get("queue", [])))
+        self._carried = items(pending.get("carried", []))
+        self._packs.extend(items(pack) for pack in pending.get("packs", []))
+        self._buckets = {
+            name: [Unit(items(unit)) for unit in bucket] for name, bucket in pending.get("buckets", {}).items()
+        }
+        self._open.extend(
+            ([Unit(items(unit)) for unit in units], emitted) for units, emitted in pending.get("open", [])
+        )

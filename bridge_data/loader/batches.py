@@ -1,0 +1,145 @@
+"""Batches and errors as bytes, with tensors and arrays as buffers of their own.
+
+Enters: any batch that cloudpickle takes. Leaves: its pickle and the buffers, which need no copy at the other end.
+Guarantee: dense CPU tensors of any dtype and shape, and numpy arrays, come back equal, as views of the buffers they
+are decoded from; classes that came from the trainer's `__main__` come back as the trainer's own classes.
+"""
+
+import contextlib
+import io
+import pickle
+import sys
+import traceback
+from collections.abc import Iterable
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import torch
+from cloudpickle import cloudpickle as _internals
+
+_MAX_TRACEBACK_CHARS = 8_000
+
+
+class _BatchPickler(cloudpickle.Pickler):
+    def __init__(self, encoder: "Encoder", file: io.BytesIO, **options: Any) -> None:
+        super().__init__(file, protocol=5, **options)
+        self._trainer_classes = encoder.trainer_classes
+
+    def reducer_override(self, obj: Any) -> Any:
+        if type(obj) is torch.Tensor and _is_plain(obj):
+            return _reduce_tensor(obj)
+        if type(obj) is np.ndarray and not obj.flags.forc and not obj.dtype.hasobject:
+            return np.ascontiguousarray(obj).__reduce_ex__(5)
+        if isinstance(obj, type) and obj in self._trainer_classes:
+            return _trainer_class, (self._trainer_classes[obj],)
+        if type(obj) in self._trainer_classes and not hasattr(type(obj), "__setstate__"):
+            return _reduce_to_attributes(obj.__reduce_ex__(5))
+        return super().reducer_override(obj)
+
+
+class _DatasetPickler(cloudpickle.Pickler):
+    """Notes the modules that unpickling will import."""
+
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file, protocol=5)
+        self.modules: dict[str, None] = {}
+
+    def reducer_override(self, obj: Any) -> Any:
+        module = getattr(obj, "__module__", None)
+        if isinstance(module, str) and module not in ("__main__", "__mp_main__"):
+            self.modules[module] = None
+        return super().reducer_override(obj)
+
+
+def encode_dataset(dataset: Any) -> tuple[bytes, list[str]]:
+    """The pickle of a dataset, what is of the trainer's script by value, and the modules that loading it needs."""
+    stream = io.BytesIO()
+    pickler = _DatasetPickler(stream)
+    script = sys.modules.get("__mp_main__")  # what multiprocessing calls `__main__` in the processes that it spawns
+    if script is not None:
+        cloudpickle.register_pickle_by_value(script)
+    try:
+        pickler.dump(dataset)
+    finally:
+        if script is not None:
+            cloudpickle.unregister_pickle_by_value(script)
+    return stream.getvalue(), list(pickler.modules)
+
+
+class Encoder:
+    """Encodes what a worker sends; made once the worker has loaded the dataset."""
+
+    def __init__(self) -> None:
+        # Classes of `__main__` came with the dataset by value. Sent back by value, each batch would be slow and large,
+        # and would overwrite the methods of the trainer's class; cloudpickle's own ids lead back to that class.
+        self.trainer_classes: dict[type, str] = dict(_internals._DYNAMIC_CLASS_TRACKER_BY_CLASS)
+
+    def encode(self, batch: Any) -> list[pickle.PickleBuffer]:
+        """`batch` in parts: its pickle first, then the memory of each tensor and array."""
+        stream = io.BytesIO()
+        buffers: list[pickle.PickleBuffer] = []
+        _BatchPickler(self, stream, buffer_callback=buffers.append).dump(batch)
+        return [pickle.PickleBuffer(stream.getbuffer()), *buffers]
+
+    def encode_error(self, error: BaseException, where: str) -> tuple[bytes | None, str]:
+        """An exception, its traceback added as a note, pickled (None if it does not survive that); the traceback."""
+        text = "".join(traceback.format_exception(error)).rstrip()
+        if len(text) > _MAX_TRACEBACK_CHARS:
+            text = f"{text[: _MAX_TRACEBACK_CHARS // 2]}\n...\n{text[-_MAX_TRACEBACK_CHARS // 2 :]}"
+        text = f"{where}:\n{text}"
+        with contextlib.suppress(Exception):
+            error.add_note(text)
+            stream = io.BytesIO()
+            _BatchPickler(self, stream).dump(error)
+            if type(pickle.loads(stream.getvalue())) is type(error):
+                return stream.getvalue(), text
+        return None, text
+
+
+def decode(parts: Iterable[Any]) -> Any:
+    """The batch of these parts. Its tensors and arrays are views of them."""
+    first, *buffers = parts
+    return pickle.loads(first, buffers=buffers)
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    return (
+        tensor.layout is torch.strided
+        and tensor.device.type == "cpu"
+        and not (tensor.is_quantized or tensor.is_conj() or tensor.is_neg())
+    )
+
+
+def _reduce_tensor(tensor: torch.Tensor) -> tuple[Any, ...]:
+    if tensor.numel() == 0:
+        return _empty_tensor, (tensor.dtype, tuple(tensor.shape), tensor.requires_grad)
+    memory = tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
+    return _tensor, (pickle.PickleBuffer(memory.data), tensor.dtype, tuple(tensor.shape), tensor.requires_grad)
+
+
+def _tensor(memory: Any, dtype: torch.dtype, shape: tuple[int, ...], requires_grad: bool) -> torch.Tensor:
+    return torch.frombuffer(memory, dtype=dtype).reshape(shape).requires_grad_(requires_grad)
+
+
+def _empty_tensor(dtype: torch.dtype, shape: tuple[int, ...], requires_grad: bool) -> torch.Tensor:
+    return torch.empty(shape, dtype=dtype, requires_grad=requires_grad)
+
+
+def _reduce_to_attributes(reduced: Any) -> Any:
+    """`reduced` with its state set by attributes: a class that travels by value loses its `__slots__` on the way, so
+    an instance made in the worker has a `__dict__` where one of the trainer's class has slots."""
+    if isinstance(reduced, str) or len(reduced) < 3 or reduced[2] is None:
+        return reduced
+    return *reduced, *(None,) * (5 - len(reduced)), _set_attributes
+
+
+def _set_attributes(obj: Any, state: Any) -> None:
+    for part in state if isinstance(state, tuple) else (state,):
+        for name, value in (part or {}).items():
+            object.__setattr__(obj, name, value)
+
+
+def _trainer_class(tracker_id: str) -> type:
+    """The class that cloudpickle gave this id when the dataset left this process."""
+    return _internals._DYNAMIC_CLASS_TRACKER_BY_ID[tracker_id]

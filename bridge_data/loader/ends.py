@@ -1,0 +1,56 @@
+"""Even ends: the ranks of a job that reads finite data get equally many batches.
+
+Enters: whether this rank has a batch. Leaves: whether any has; and for a rank that has none left, an empty batch, whose
+loss mask is zero. Guarantee: every sample exactly once, and no rank waits in a collective that others have left.
+"""
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from bridge_data.errors import ConfigError
+from bridge_data.loader.lanes import LaneDataset
+from bridge_data.worker import WorkerConfig
+
+
+class EvenEnds:
+    """Keeps this rank in step with the others; each of them makes one for its own loader.
+
+    Raises:
+        ConfigError: if there are other ranks and no process group to meet them in.
+    """
+
+    def __init__(self, dataset: LaneDataset) -> None:
+        config = dataset.worker_config
+        if config.world_size > 1 and not (dist.is_available() and dist.is_initialized()):
+            raise ConfigError(
+                f'ends="even" has {config.world_size} data-parallel ranks agree at every step, but torch.distributed '
+                'is not initialised; call init_process_group first, or take ends="uneven"'
+            )
+        self._dataset = dataset
+        self._template: Any = None
+
+    def goes_on(self, batch: Any | None) -> bool:
+        """Whether any rank has a batch for this step; all ranks ask once a step, with their own batch or None."""
+        if batch is not None:
+            self._template = batch
+        config = self._dataset.worker_config
+        if config.world_size == 1:
+            return batch is not None
+        flag = torch.tensor([int(batch is not None)], device=_device_of(config))
+        dist.all_reduce(flag, op=dist.ReduceOp.MAX, group=config.data_parallel_group)
+        return bool(flag.item())
+
+    def empty_batch(self) -> Any:
+        """A batch that counts for nothing, like the last real one; where this rank never had one, like the job's first
+        one, which is made here."""
+        if self._template is None:
+            self._template = self._dataset.lane(0, self._dataset.new_state()).next().batch
+        return self._dataset.task_encoder.empty_batch(self._template)
+
+
+def _device_of(config: WorkerConfig) -> torch.device:
+    """Where the group's backend takes its tensors."""
+    backend = dist.get_backend(config.data_parallel_group)
+    return torch.device("cuda", torch.cuda.current_device()) if "nccl" in backend else torch.device("cpu")

@@ -1,0 +1,124 @@
+"""`get_loader` and `get_savable_loader`: a dataset's loader, with the arguments that users of Energon know."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+from bridge_data.errors import ConfigError
+from bridge_data.loader.config import Ends, LoaderConfig, StartMethod
+from bridge_data.loader.lanes import LaneDataset
+from bridge_data.loader.loader import SavableDataLoader
+from bridge_data.worker import WorkerConfig
+
+_warned: set[str] = set()
+
+
+def get_loader(
+    dataset: LaneDataset,
+    *,
+    worker_config: WorkerConfig | None = None,
+    prefetch_factor: int = 2,
+    cache_pool: Any = None,
+    watchdog_timeout_seconds: float | None = 60,
+    watchdog_initial_timeout_seconds: float | None = None,
+    fail_on_timeout: bool = False,
+    start_method: StartMethod = "server",
+    pin_memory: bool = False,
+    sample_timeout_s: float | None = None,
+    max_worker_restarts: int = 3,
+    max_shared_bytes: int = 1 << 30,
+    ends: Ends = "uneven",
+) -> SavableDataLoader:
+    """A loader for `dataset`; `LoaderConfig` explains the settings.
+
+    `worker_config` is that of the dataset and may be left out. `cache_pool` has no effect here.
+
+    Raises:
+        ConfigError: if a setting is out of range, or `worker_config` is not the dataset's.
+        WorkerError: if the dataset cannot be sent to workers, or they cannot be started in this way.
+    """
+    _check_same(worker_config, dataset.worker_config)
+    _warn_without_effect(cache_pool=cache_pool)
+    config = LoaderConfig(
+        prefetch_factor=prefetch_factor,
+        start_method=start_method,
+        pin_memory=pin_memory,
+        watchdog_timeout_seconds=watchdog_timeout_seconds,
+        watchdog_initial_timeout_seconds=watchdog_initial_timeout_seconds,
+        sample_timeout_s=sample_timeout_s,
+        fail_on_timeout=fail_on_timeout,
+        max_worker_restarts=max_worker_restarts,
+        max_shared_bytes=max_shared_bytes,
+        ends=ends,
+    )
+    return SavableDataLoader(dataset, config)
+
+
+def get_savable_loader(
+    dataset: LaneDataset,
+    *,
+    worker_config: WorkerConfig | None = None,
+    checkpoint_every_sec: float | None = None,
+    checkpoint_every_min_n_samples: int | None = None,
+    n_checkpoints: int | None = None,
+    gc_collect_every_n_steps: int | None = None,
+    prefetch_factor: int = 2,
+    cache_pool: Any = None,
+    watchdog_timeout_seconds: float | None = 60,
+    watchdog_initial_timeout_seconds: float | None = None,
+    fail_on_timeout: bool = False,
+    start_method: StartMethod = "server",
+    pin_memory: bool = False,
+    sample_timeout_s: float | None = None,
+    max_worker_restarts: int = 3,
+    max_shared_bytes: int = 1 << 30,
+    ends: Ends = "uneven",
+) -> SavableDataLoader:
+    """The same loader as `get_loader`'s: every loader can be saved.
+
+    Energon's settings of internal checkpoints are accepted without effect: there are none, a state costs microseconds.
+
+    Raises:
+        ConfigError: if a setting is out of range, or `worker_config` is not the dataset's.
+        WorkerError: if the dataset cannot be sent to workers, or they cannot be started in this way.
+    """
+    _warn_without_effect(
+        checkpoint_every_sec=checkpoint_every_sec,
+        checkpoint_every_min_n_samples=checkpoint_every_min_n_samples,
+        n_checkpoints=n_checkpoints,
+        gc_collect_every_n_steps=gc_collect_every_n_steps,
+    )
+    return get_loader(
+        dataset,
+        worker_config=worker_config,
+        prefetch_factor=prefetch_factor,
+        cache_pool=cache_pool,
+        watchdog_timeout_seconds=watchdog_timeout_seconds,
+        watchdog_initial_timeout_seconds=watchdog_initial_timeout_seconds,
+        fail_on_timeout=fail_on_timeout,
+        start_method=start_method,
+        pin_memory=pin_memory,
+        sample_timeout_s=sample_timeout_s,
+        max_worker_restarts=max_worker_restarts,
+        max_shared_bytes=max_shared_bytes,
+        ends=ends,
+    )
+
+
+def _warn_without_effect(**settings: Any) -> None:
+    for name, value in settings.items():
+        if value is not None and name not in _warned:
+            _warned.add(name)
+            warnings.warn(f"{name} has no effect in bridge_data and may be left out", stacklevel=3)
+
+
+def _check_same(given: WorkerConfig | None, expected: WorkerConfig) -> None:
+    if given is None:
+        return
+    for name in ("rank", "world_size", "num_workers", "num_lanes"):
+        if getattr(given, name) != getattr(expected, name):
+            raise ConfigError(
+                f"worker_config: {name}={getattr(given, name)}, but the dataset was made with "
+                f"{name}={getattr(expected, name)}. Leave worker_config out: the dataset's is used."
+            )

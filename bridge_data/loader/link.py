@@ -1,0 +1,162 @@
+"""One worker as the trainer sees it, over the deaths of the processes that stand in for it.
+
+Enters: the messages of the worker's process. Leaves: its items, in the order in which they were produced. Guarantee:
+what was received before the process died is kept, and its successor begins after the last batch received.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import dataclasses
+import logging
+import math
+import pickle
+import time
+from typing import Any
+
+from bridge_data.errors import WorkerError
+from bridge_data.loader.batches import decode
+from bridge_data.loader.lanes import Ended, Produced
+from bridge_data.loader.messages import (
+    BatchMessage,
+    Begin,
+    Channel,
+    EndMessage,
+    Environment,
+    FailureMessage,
+    LaneMessage,
+    Ready,
+    Taken,
+)
+from bridge_data.loader.slots import Kept, SlotReader
+from bridge_data.loader.watch import WatchPage
+from bridge_data.state import LoaderState
+
+logger = logging.getLogger("bridge_data")
+
+
+class OutOfStep(Exception):
+    """A message was lost (the trainer was interrupted while receiving it): begin again from the saved position."""
+
+
+class WorkerLink:
+    """Worker number `index`: its channel, its lanes, and what it has sent that was not taken yet."""
+
+    def __init__(self, index: int, prefetch_factor: int, kept: Kept) -> None:
+        self.index, self._prefetch_factor, self._kept = index, prefetch_factor, kept
+        self._generation = 0
+        self._order: collections.deque[int] = collections.deque()
+        self._state: LoaderState | None = None
+        self._queue: collections.deque[tuple[LaneMessage, SlotReader]] = collections.deque()
+        self._failed = False
+        self.broken: WorkerError | None = None
+
+    def attach(self, uid: int, channel: Channel, page: WatchPage, environment: Environment, dataset: int) -> None:
+        """Go on with a new process. If lanes had begun, it begins after the last batch that was received."""
+        self.uid, self._channel, self.page = uid, channel, page
+        self._slots = SlotReader(self._kept)
+        self.ready, self.started_at, self.hung_up_at = False, time.monotonic(), math.inf
+        self._send(environment, dataset)
+        if self._state is not None:
+            self._send_begin(self._state)
+
+    def begin(self, order: list[int], state: LoaderState) -> None:
+        """Drop what was received, and produce in `order`, round and round, from `state`."""
+        for message, slots in self._queue:
+            if isinstance(message, BatchMessage):
+                slots.discard(message.body)
+        self._queue.clear()
+        self._order, self._failed = collections.deque(order), False
+        self._state = dataclasses.replace(state, lanes={lane: state.lanes[lane] for lane in order})
+        self._send_begin(self._state)
+
+    def _send_begin(self, state: LoaderState) -> None:
+        self._generation, self._number, self.num_received = self._generation + 1, 0, 0
+        ahead = sum(isinstance(message, BatchMessage) for message, _ in self._queue)
+        order = [] if self._failed else list(self._order)
+        self._send(Taken(0, self._slots.take_released()))
+        self._send(Begin(self._generation, order, state, self._prefetch_factor - ahead))
+
+    def receive(self) -> None:
+        """Take in all that has arrived."""
+        try:
+            while not self.hung_up:
+                self._note(*self._channel.receive(wait=False))
+        except BlockingIOError:
+            pass
+        except EOFError:
+            self.hung_up_at = time.monotonic()
+
+    def _note(self, message: Ready | LaneMessage, descriptors: list[int]) -> None:
+        if isinstance(message, Ready):
+            self.ready = True
+            return
+        if isinstance(message, BatchMessage):
+            self._slots.note(message.body, descriptors)
+        if isinstance(message, FailureMessage) and message.lane < 0:
+            self.broken = WorkerError(f"worker {self.index}: {message.text}")
+            return
+        is_next = message.generation == self._generation and message.number == self._number
+        if not is_next and isinstance(message, BatchMessage):
+            self._slots.discard(message.body)
+        if message.generation != self._generation:
+            return
+        if not is_next:
+            raise OutOfStep
+        self._number += 1
+        self.num_received += 1
+        self._queue.append((message, self._slots))
+        if isinstance(message, BatchMessage):
+            self._order.rotate(-1)
+            assert self._state is not None
+            self._state.lanes[message.lane] = message.state
+        elif isinstance(message, EndMessage):
+            self._order.popleft()
+        else:
+            self._failed = True
+
+    @property
+    def hung_up(self) -> bool:
+        """Whether the process has closed its end."""
+        return self.hung_up_at < math.inf
+
+    def has_item(self) -> bool:
+        """Whether `take` has something to give."""
+        return bool(self._queue)
+
+    def take(self, lane: int) -> Produced[Any] | Ended:
+        """The oldest item that was received, which must be of `lane`. Raises what the lane raised."""
+        message, slots = self._queue.popleft()
+        if isinstance(message, FailureMessage):
+            raise _error_of(message)
+        if isinstance(message, EndMessage):
+            return Ended(lane, message.skipped)
+        assert isinstance(message, BatchMessage) and message.lane == lane
+        batch = decode(slots.open(message.body))
+        self._send(Taken(1, self._slots.take_released()))
+        return Produced(lane, batch, message.state, message.skipped)
+
+    def fileno(self) -> int:
+        return self._channel.fileno()
+
+    def close(self) -> None:
+        """Have nothing more to do with the process."""
+        self.hung_up_at = time.monotonic()
+        self._channel.close()
+
+    def _send(self, message: Any, *descriptors: int) -> None:
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # its exit is reported by the server
+            self._channel.send(message, descriptors)
+
+
+def _error_of(message: FailureMessage) -> BaseException:
+    if message.error is not None:
+        try:
+            error = pickle.loads(message.error)
+        except Exception:
+            logger.debug("cannot load the exception of a worker", exc_info=True)
+        else:
+            if isinstance(error, BaseException):
+                return error
+    return WorkerError(message.text)

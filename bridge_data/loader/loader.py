@@ -1,0 +1,275 @@
+"""The loader: the rank's batches in the job's order, and a state that is right at every moment.
+
+Enters: a dataset of lanes. Leaves: batches. Guarantee: the same batches whoever runs the lanes; `save_state_rank` is
+the position after the last batch handed out, whatever has been prefetched, and asks no worker.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import math
+import os
+import time
+import warnings
+import weakref
+from collections.abc import Iterator
+from typing import Any, Self
+
+import torch
+import torch.distributed as dist
+
+from bridge_data import samples
+from bridge_data.errors import StateError, WorkerError
+from bridge_data.loader.config import LoaderConfig
+from bridge_data.loader.ends import EvenEnds
+from bridge_data.loader.lanes import Ended, LaneDataset, LaneRunner, Produced
+from bridge_data.loader.launch import ServerLost
+from bridge_data.loader.link import OutOfStep
+from bridge_data.loader.pool import Restarts, WorkerPool
+from bridge_data.loader.position import Position
+from bridge_data.loader.slots import Kept
+from bridge_data.state import merge_states
+
+logger = logging.getLogger("bridge_data")
+
+_SLOW_START_S = 60.0
+
+
+class SavableDataLoader:
+    """Iterates over the batches of this rank. `iter()` goes on where the last iteration stopped.
+
+    An iteration ends after `virtual_epoch_length` batches, or when all lanes of the rank have ended. The one after that
+    end begins with the first batch again, so a finite loader can be iterated many times; a state that was saved at the
+    end is restored at the end. Use it from one thread at a time.
+
+    Raises:
+        WorkerError: if workers cannot be started as asked.
+    """
+
+    def __init__(self, dataset: LaneDataset, config: LoaderConfig | None = None) -> None:
+        self.dataset = dataset
+        self.config = config or LoaderConfig()
+        self.skipped: dict[str, int] = {}
+        """Samples left out on the way to the batches handed out so far, by stage."""
+        self._position = Position(dataset.worker_config, dataset.new_state())
+        self._source: LaneRunner | WorkerPool | None = None
+        self._pin = self.config.pin_memory and torch.cuda.is_available()
+        self._is_at_end = False
+        self._owner = os.getpid()
+        self._warn_of_idle_workers()
+        self._workers = _Workers(dataset, self.config)
+        self._ends = EvenEnds(dataset) if self.config.ends == "even" else None
+        self._close = weakref.finalize(self, _close_in, self._owner, self._workers)
+
+    def __iter__(self) -> Iterator[Any]:
+        return _Iteration(self)
+
+    def __len__(self) -> int:
+        if not self.dataset.virtual_epoch_length:
+            raise TypeError("this loader has no length; virtual_epoch_length ends iterations after so many batches")
+        return self.dataset.virtual_epoch_length
+
+    def save_state_rank(self) -> dict[str, Any]:
+        """The position after the last batch handed out, as a plain dict (`json` and `weights_only` loads take it)."""
+        return self._position.state.to_dict()
+
+    def restore_state_rank(self, state: dict[str, Any], *, strict: bool = True) -> None:
+        """Go to a saved position, of this rank or merged from all; batches prefetched meanwhile are dropped.
+
+        Without `strict`, weights, added data sets and the batch size may differ; what differs is logged.
+
+        Raises:
+            StateError: if the state is of other data or settings, or lacks lanes of this rank.
+        """
+        checked = self.dataset.check_state(state, strict=strict)
+        self._position, self._source = Position(self.dataset.worker_config, checked), None
+        self._is_at_end = False
+        self._warn_of_idle_workers()
+
+    def save_state_global(self, global_dst_rank: int = 0) -> dict[str, Any] | None:
+        """The state of all data-parallel ranks in one on the process `global_dst_rank`, else None. All ranks call it.
+
+        Raises:
+            StateError: there, if the ranks are not at the same step.
+        """
+        ranks, state = self.dataset.worker_config, self.save_state_rank()
+        if ranks.world_size == 1:
+            return merge_states([state])
+        is_destination = dist.get_rank() == global_dst_rank
+        states: list[Any] | None = [None] * ranks.world_size if is_destination else None
+        dist.gather_object(state, states, dst=global_dst_rank, group=ranks.data_parallel_group)
+        return None if states is None else merge_states(states)
+
+    def restore_state_global(
+        self,
+        state: dict[str, Any] | list[dict[str, Any]] | None,
+        *,
+        src_rank: int | None = None,
+        strict: bool = True,
+    ) -> None:
+        """Go to what `save_state_global` returned, or to a list of all ranks' states. All ranks call it, each with the
+        state; with `src_rank`, only the process of that global rank needs to have it.
+
+        Raises:
+            StateError: if the state is of other data or settings, or not complete.
+        """
+        if src_rank is not None and self.dataset.worker_config.world_size > 1:
+            box = [state]
+            dist.broadcast_object_list(box, src=src_rank, group=self.dataset.worker_config.data_parallel_group)
+            state = box[0]
+        if state is None:
+            raise StateError("restore_state_global: got None; give the state on every rank, or src_rank=... of the one")
+        self.restore_state_rank(merge_states(state) if isinstance(state, list) else state, strict=strict)
+
+    def wait_for_workers(self, timeout_s: float = 300) -> bool:
+        """Wait until the next batch comes from a worker (until then they come from this process); True if it will.
+
+        Raises:
+            WorkerError: if workers cannot be started.
+        """
+        return self._workers.wait_ready(timeout_s)
+
+    def close(self) -> None:
+        """End the worker processes. Batches handed out stay valid, the state can be saved, iteration is over."""
+        self._close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _take(self) -> Produced[Any] | None:
+        """The next batch, noted as handed out; None at the end of all lanes."""
+        if os.getpid() != self._owner:
+            raise WorkerError(f"this loader belongs to process {self._owner}; make another one in this process")
+        if not self._close.alive:
+            raise WorkerError("this loader is closed")
+        while turns := self._position.turns():
+            # Where anything below is interrupted or fails, the source is out of step, and is begun anew next time.
+            source, self._source = self._source, None
+            try:
+                source = self._workers.source(self._position, source)
+                item = source.take(turns[0])
+            except OutOfStep:
+                continue
+            except ServerLost as error:
+                self._workers.restart(error)
+                continue
+            for stage, count in item.skipped.items():
+                self.skipped[stage] = self.skipped.get(stage, 0) + count
+            if isinstance(item, Ended):
+                self._position.end(item.lane)
+                self._source = source
+                continue
+            if self._pin:
+                item = dataclasses.replace(item, batch=_pinned(item.batch))
+            self._position.advance(item.lane, item.state)
+            self._source = source
+            return item
+        return None
+
+    def _rewind(self) -> None:
+        """Go to the first batch of finite data."""
+        self._is_at_end = False
+        self._position, self._source = Position(self.dataset.worker_config, self.dataset.new_state()), None
+
+    def _at_virtual_epoch(self) -> bool:
+        """Whether the last batch was the last one of a virtual epoch."""
+        length = self.dataset.virtual_epoch_length
+        return bool(length) and self._position.num_delivered % length == 0
+
+    def _warn_of_idle_workers(self) -> None:
+        ranks, state = self.dataset.worker_config, self._position.state
+        if self.config.start_method != "inprocess" and (idle := ranks.num_workers - len(state.lanes)) > 0:
+            warnings.warn(
+                f"num_workers={ranks.num_workers}, but this rank serves {len(state.lanes)} lanes (num_lanes="
+                f"{state.num_lanes}, world_size={ranks.world_size}): {idle} workers have nothing to do. "
+                "A run with WorkerConfig(num_lanes=...) deals the data to more lanes.",
+                stacklevel=3,
+            )
+
+
+class _Iteration(Iterator[Any]):
+    """One pass: to the end of the virtual epoch, or of all lanes."""
+
+    def __init__(self, loader: SavableDataLoader) -> None:
+        self._loader, self._begun, self._over = loader, False, False
+
+    def __next__(self) -> Any:
+        if self._over:
+            raise StopIteration
+        if not self._begun and self._loader._is_at_end:
+            self._loader._rewind()
+        self._begun = True
+        item = self._loader._take()
+        ends = self._loader._ends
+        goes_on = item is not None if ends is None else ends.goes_on(None if item is None else item.batch)
+        if not goes_on:
+            self._over = self._loader._is_at_end = True
+            raise StopIteration
+        if item is None:
+            assert ends is not None
+            return ends.empty_batch()
+        self._over = self._loader._at_virtual_epoch()
+        return item.batch
+
+
+class _Workers:
+    """Who runs the lanes: the pool, once it is ready; this process until then, and where no workers are wanted."""
+
+    def __init__(self, dataset: LaneDataset, config: LoaderConfig) -> None:
+        self._dataset, self._config = dataset, config
+        self._restarts, self._kept = Restarts(config.max_worker_restarts), Kept(config.max_shared_bytes)
+        ranks = dataset.worker_config
+        self._num_workers = 0 if config.start_method == "inprocess" else min(ranks.num_workers, len(ranks.lanes))
+        self.pool: WorkerPool | None = None
+        self._start()
+
+    def _start(self) -> None:
+        self._slow_at = time.monotonic() + _SLOW_START_S
+        if self._num_workers:
+            self.pool = WorkerPool(self._dataset, self._num_workers, self._config, self._restarts, self._kept)
+
+    def restart(self, error: ServerLost) -> None:
+        """Start a new server with new workers, if another restart is allowed."""
+        if fatal := self._restarts.spend(str(error)):
+            raise fatal
+        self.close()
+        self._start()
+
+    def source(self, position: Position, current: LaneRunner | WorkerPool | None) -> LaneRunner | WorkerPool:
+        """Who runs the lanes now: `current`, or another, which begins at `position`."""
+        if self.pool is None or current is self.pool:
+            return current or LaneRunner(self._dataset, position.state)
+        if self.pool.ready():
+            self.pool.begin(position.turns(), position.state)
+            return self.pool
+        if time.monotonic() > self._slow_at:
+            logger.warning("workers are not ready after %.0f s; batches come from the trainer itself", _SLOW_START_S)
+            self._slow_at = math.inf
+        return current or LaneRunner(self._dataset, position.state)
+
+    def wait_ready(self, timeout_s: float) -> bool:
+        """Wait for the pool; whether it can take over now."""
+        try:
+            return self.pool is not None and self.pool.wait_ready(timeout_s)
+        except ServerLost as error:
+            self.restart(error)
+            return self.wait_ready(timeout_s)
+
+    def close(self) -> None:
+        """End all worker processes."""
+        pool, self.pool = self.pool, None
+        if pool is not None:
+            pool.close()
+
+
+def _close_in(process: int, workers: _Workers) -> None:
+    if os.getpid() == process:  # not in a process that the trainer forked
+        workers.close()
+
+
+def _pinned(batch: Any) -> Any:
+    return batch.pin_memory() if hasattr(batch, "pin_memory") else samples.pin(batch)

@@ -1,0 +1,71 @@
+"""What a child process does with itself: it dies with its parent, keeps few descriptors, and ignores Ctrl-C."""
+
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from bridge_data.loader.messages import Environment
+
+_PR_SET_PDEATHSIG = 1
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+
+
+def die_with_parent(parent: int) -> None:
+    """Have the kernel kill this process when the thread that created it ends; at once if `parent` is gone already."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def close_descriptors(keep: Collection[int]) -> None:
+    """Close every descriptor but standard input, output, error and `keep`."""
+    for descriptor in map(int, os.listdir("/proc/self/fd")):
+        if descriptor > 2 and descriptor not in keep:
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
+
+
+def reset_signals() -> None:
+    """Default handlers for all signals but SIGINT and SIGTERM, which end the trainer and through it this process."""
+    for number in signal.valid_signals():
+        if callable(signal.getsignal(number)) or number == signal.SIGCHLD:
+            signal.signal(number, signal.SIG_DFL)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+
+
+def adopt(environment: "Environment") -> None:
+    """Find modules where the trainer finds them."""
+    sys.path[:] = environment.sys_path
+    sys.argv[:] = environment.argv
+    os.environ.pop("PYTHONPATH", None)
+    if environment.pythonpath is not None:
+        os.environ["PYTHONPATH"] = environment.pythonpath
+
+
+def keep_freed_memory() -> None:
+    """Have glibc reuse the memory of freed images, which else is given back and faulted in again for each."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_MMAP_THRESHOLD, 32 << 20)
+        mallopt(_M_TRIM_THRESHOLD, 512 << 20)
+
+
+def write_lines_at_once() -> None:
+    """Let each printed line out when it is printed: a killed process flushes nothing."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(line_buffering=True)
+
+
+def num_threads() -> int:
+    """Threads of this process, those of native libraries included."""
+    return len(os.listdir("/proc/self/task"))

@@ -1,0 +1,118 @@
+"""A worker process: loads the dataset, runs lanes, sends each batch with the lane's state after it.
+
+Enters: `Begin` and `Taken` messages. Leaves: batches in the order of `Begin`, round and round, lanes that ended left
+out; never more than it has credits for. Guarantee: it returns only by `os._exit`.
+"""
+
+import collections
+import faulthandler
+import os
+import pickle
+import traceback
+
+import torch
+
+from bridge_data.loader import process
+from bridge_data.loader.batches import Encoder
+from bridge_data.loader.lanes import Ended, LaneDataset, LaneRunner
+from bridge_data.loader.messages import (
+    BatchMessage,
+    Begin,
+    Channel,
+    EndMessage,
+    FailureMessage,
+    LaneMessage,
+    Ready,
+    Taken,
+    contents_of,
+)
+from bridge_data.loader.slots import SlotWriter
+from bridge_data.loader.watch import WatchPage
+
+
+def main(parent: int, channel_descriptor: int, watch_descriptor: int) -> None:
+    """Be a worker of the process `parent`."""
+    try:
+        process.die_with_parent(parent)
+        process.reset_signals()
+        process.close_descriptors({channel_descriptor, watch_descriptor})
+        process.keep_freed_memory()
+        process.write_lines_at_once()
+        faulthandler.enable()
+        torch.set_num_threads(1)
+        page = WatchPage(watch_descriptor)
+        os.close(watch_descriptor)
+        _serve(Channel.from_descriptor(channel_descriptor), page)
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        os._exit(0)  # the trainer has let go of this worker
+    except BaseException:
+        traceback.print_exc()
+    os._exit(1)
+
+
+def _serve(channel: Channel, page: WatchPage) -> None:
+    environment, (file,) = channel.receive()
+    try:
+        process.adopt(environment)
+        dataset = pickle.loads(contents_of(file))
+    except BaseException as error:
+        channel.send(
+            FailureMessage(0, 0, -1, *Encoder().encode_error(error, "while the dataset was loaded in a worker"))
+        )
+        return
+    channel.send(Ready())
+    _Worker(channel, page, dataset).run()
+
+
+class _Worker:
+    def __init__(self, channel: Channel, page: WatchPage, dataset: LaneDataset) -> None:
+        self._channel, self._page, self._dataset = channel, page, dataset
+        self._encoder, self._slots = Encoder(), SlotWriter()
+        self._generation = self._number = self._credits = 0
+        self._order: collections.deque[int] = collections.deque()
+        self._runner: LaneRunner
+
+    def run(self) -> None:
+        while True:
+            self._listen()
+            message, descriptors = self._next()
+            self._channel.send(message, descriptors)
+            for descriptor in descriptors:
+                os.close(descriptor)
+
+    def _listen(self) -> None:
+        """Take in what the trainer has said, and wait for more as long as there is nothing to do."""
+        while True:
+            try:
+                message, _ = self._channel.receive(wait=not (self._order and self._credits))
+            except BlockingIOError:
+                return
+            if isinstance(message, Taken):
+                self._credits += message.credits
+                self._slots.free(message.freed)
+            elif isinstance(message, Begin):
+                self._generation, self._number, self._credits = message.generation, 0, message.credits
+                self._order = collections.deque(message.order)
+                self._slots.num_spare = message.credits + 3  # as many as go round while the trainer keeps a few
+                self._runner = LaneRunner(self._dataset, message.state, self._page.watch)
+
+    def _next(self) -> tuple[LaneMessage, list[int]]:
+        """What the lane whose turn it is comes to, as a message with descriptors."""
+        lane = self._order[0]
+        head = self._generation, self._number, lane
+        self._number += 1
+        self._page.enter(lane)
+        try:
+            item = self._runner.take(lane)
+            if isinstance(item, Ended):
+                self._order.popleft()
+                return EndMessage(*head, item.skipped), []
+            body, descriptors = self._slots.place(self._encoder.encode(item.batch))
+            self._order.rotate(-1)
+            self._credits -= 1
+            return BatchMessage(*head, item.state, item.skipped, body), descriptors
+        except BaseException as error:
+            self._order.clear()
+            return FailureMessage(*head, *self._encoder.encode_error(error, f"in a worker, lane {lane}")), []
+        finally:
+            self._page.leave()

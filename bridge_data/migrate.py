@@ -1,0 +1,89 @@
+"""Migration: a state carried over to a plan with other weights, more data sets, or another micro-batch size.
+
+Enters: a state, and the sources of the new plan. Leaves: a state of the new plan. Guarantee: every source goes on where
+it was, so that nothing of it is repeated or lost; what changes is only which source is drawn when.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from bridge_data.errors import StateError
+from bridge_data.order import Cursor
+from bridge_data.pending import decode_items, encode_ref, replayed
+from bridge_data.state import Generation, LaneState, LoaderState
+
+TOLERATED = frozenset({"sources", "quotas", "batch_size"})
+"""What may differ, by the names of the fingerprint."""
+
+
+def migrate(
+    state: LoaderState,
+    fingerprint: dict[str, Any],
+    make_cursor: Callable[[int], Cursor],
+    new_generation: Callable[[int, Sequence[int]], Generation],
+) -> LoaderState:
+    """Carry a state over to the plan with `fingerprint`.
+
+    `make_cursor` makes a cursor of a lane under the old plan; `new_generation` the geometry of all sources of the new
+    plan, given the number of lanes and each source's first epoch.
+
+    Raises:
+        StateError: if more differs than can be carried over, or a source is gone.
+    """
+    state.check(fingerprint, tolerated=TOLERATED)
+    old = [name for name, _ in state.fingerprint["sources"]]
+    new = [name for name, _ in fingerprint["sources"]]
+    gone = [label for name, label in state.fingerprint["sources"] if name not in new]
+    if gone:
+        raise StateError(
+            f"the saved state has read from {', '.join(gone)}, which this plan lacks or has changed. Data sets can be "
+            "added to a run; to stop drawing from one, keep it with a very small weight."
+        )
+    if fingerprint["order"] == "ordered" and state.fingerprint != fingerprint:
+        raise StateError(
+            "a validation in progress cannot be carried over to other data or another batch size; begin it anew"
+        )
+    place = [new.index(name) for name in old]
+    if place == list(range(len(new))) and state.fingerprint["quotas"] == fingerprint["quotas"]:
+        return LoaderState(fingerprint, state.generations, state.next_slot, state.lanes)
+    generations = []
+    for num_lanes, geometry in state.generations:
+        merged = new_generation(num_lanes, [0] * len(new))[1]
+        for number, numbers in zip(place, geometry, strict=True):
+            merged[number] = numbers
+        generations.append((num_lanes, merged))
+    lanes = {
+        lane: _moved(lane_state, make_cursor(lane), place, len(new)) if lane_state else {}
+        for lane, lane_state in state.lanes.items()
+    }
+    return LoaderState(fingerprint, generations, state.next_slot, lanes)
+
+
+def _moved(state: LaneState, cursor: Cursor, place: Sequence[int], num_sources: int) -> LaneState:
+    """A lane's state with its sources under their new numbers, and all that is pending written out: the order that it
+    was drawn in cannot be replayed any more."""
+    first, refs = replayed(cursor, state)
+
+    def explicit(encoded: Any) -> list[list[int]]:
+        items = [encode_ref(ref, part) for _, ref, part in decode_items(encoded, first, refs)]
+        return [[place[source], *rest] for source, *rest in items]
+
+    cursors = [[0, 0] for _ in range(num_sources)]
+    for number, position in zip(place, state["cursors"], strict=True):
+        cursors[number] = position
+    moved: LaneState = {"draws": state["draws"], "cursors": cursors, "micro_batches": state["micro_batches"]}
+    if "inbox" in state:
+        moved["inbox"] = {str(place[int(source)]): entries for source, entries in state["inbox"].items()}
+    pending = {name: value for name, value in state.get("pending", {}).items() if name != "base"}
+    if pending:
+        written: dict[str, Any] = {name: explicit(pending[name]) for name in ("queue", "carried") if name in pending}
+        if "packs" in pending:
+            written["packs"] = [explicit(pack) for pack in pending["packs"]]
+        if "buckets" in pending:
+            written["buckets"] = {
+                name: [explicit(unit) for unit in bucket] for name, bucket in pending["buckets"].items()
+            }
+        if "open" in pending:
+            written["open"] = [[[explicit(unit) for unit in units], emitted] for units, emitted in pending["open"]]
+        moved["pending"] = written
+    return moved

@@ -1,0 +1,81 @@
+"""Images: from encoded bytes or pixels to what the vision model takes, by an image processor of transformers.
+
+Enters: images of any size and form. Leaves: pixel values, float32 (images, channels, height, width), all of one size.
+Guarantee: a processor whose number of tokens depends on the image is refused when the encoder is made.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from bridge_data.decode.decoder import decode_part
+from bridge_data.decode.image import image_handler
+from bridge_data.errors import ConfigError
+from bridge_data.multimodal.config import MultiModalSampleConfig
+
+_decode = image_handler("rgb8")
+
+_PROBES = ((48, 64), (96, 32))
+"""Sizes of the two blank images that show what a processor makes of different ones."""
+
+
+class Images:
+    """An image processor, and what it is known to make of any image: `shape` (channels, height, width)."""
+
+    def __init__(self, processor: Any) -> None:
+        self._processor = processor
+        shapes = []
+        for size in _PROBES:
+            pixels = processor(images=[Image.new("RGB", size)], return_tensors="pt")["pixel_values"]
+            shapes.append(tuple(pixels.shape))
+        if len(shapes[0]) != 4 or shapes[0][0] != 1 or shapes[0] != shapes[1]:
+            raise ConfigError(
+                f"{type(processor).__name__} makes pixel values of shapes {shapes[0]} and {shapes[1]} of two images; "
+                "MultiModalTaskEncoder takes processors that make one (1, channels, height, width) of every image, "
+                "such as CLIP's or SigLIP's. For tiles and dynamic resolution write a task encoder of your own"
+            )
+        self.shape: tuple[int, int, int] = shapes[0][1:]
+
+    def num_tokens(self, config: MultiModalSampleConfig) -> int:
+        """Tokens that every image takes.
+
+        Raises:
+            ConfigError: if neither the settings nor the processor say it.
+        """
+        if config.tokens_per_image is not None:
+            return config.tokens_per_image
+        patch_size = config.patch_size or getattr(self._processor, "patch_size", None)
+        if not isinstance(patch_size, int):
+            raise ConfigError(
+                f"{type(self._processor).__name__} does not say how many tokens an image takes; set "
+                "MultiModalSampleConfig(patch_size=...) of the vision model, or its tokens_per_image"
+            )
+        _, height, width = self.shape
+        return (height // patch_size) * (width // patch_size)
+
+    def pixels(self, images: Sequence[Any], key: str) -> torch.Tensor:
+        """Pixel values of the images of sample `key`, float32 (images, channels, height, width).
+
+        Raises:
+            SampleError: if one cannot be decoded.
+        """
+        if not images:
+            return torch.zeros(0, *self.shape)
+        made = self._processor(images=[_rgb(image, key) for image in images], return_tensors="pt")["pixel_values"]
+        return torch.as_tensor(made).to(torch.float32)
+
+
+def _rgb(image: Any, key: str) -> Image.Image:
+    """The image as Pillow's RGB, from encoded bytes, pixels of uint8, or pixels of float in 0..1."""
+    if isinstance(image, Image.Image):
+        return image.convert("RGB")
+    if isinstance(image, bytes):
+        return Image.fromarray(decode_part(_decode, image, key, "image"))
+    if isinstance(image, torch.Tensor):
+        if image.is_floating_point():
+            image = (image * 255).round().clamp(0, 255).to(torch.uint8)
+        image = image.permute(1, 2, 0).numpy()
+    return Image.fromarray(np.ascontiguousarray(image))

@@ -1,0 +1,168 @@
+"""Sequences for the model: image tokens, truncation, labels, padding; as samples and as batches.
+
+Enters: marked tokens, images. Leaves: tensors. Guarantees: the tokens of an image are all there, or the image is not
+either; what a position learns is at that position (see `ImageTextSample.labels`).
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bridge_data.multimodal.chat import MarkedTokens
+from bridge_data.samples import Batch, Sample, SourceInfo, edataclass
+
+
+@edataclass
+class TokenizedSample(Sample):
+    """A sample as the packing buffer holds it: its sequence as in `ImageTextSample`, its images not yet decoded."""
+
+    tokens: Tensor
+    labels: Tensor
+    loss_mask: Tensor
+    images: list[Any]
+
+
+@edataclass
+class ImageTextSample(Sample):
+    """A sequence of S tokens, or several of them packed one behind the other.
+
+    `tokens` int64 (S,). `labels` int64 (S,), shifted as Megatron wants them: `labels[i]` is the token at i + 1, or the
+    ignored value where that is no part of an answer. (Models of transformers shift by themselves: give them the tokens,
+    with the ignored value for those that are no answer.) With a `decoder_seq_length`, `tokens` are the prompt alone,
+    and `labels` (L,) the answer, not shifted. `loss_mask` float32 is 1 where there is a label.
+
+    `position_ids` int64 (S,) begin anew with each packed sample. `cu_seqlens` int32 (samples + 1,) are where samples
+    begin, and where the last one ends; `max_seqlen` int32 () is the length of the longest. `images` float32 (images,
+    channels, height, width) are in the order of their tokens; `num_image_tiles` int64 (images,) says how many of them
+    make one picture: 1.
+    """
+
+    tokens: Tensor
+    labels: Tensor
+    loss_mask: Tensor
+    position_ids: Tensor
+    cu_seqlens: Tensor
+    max_seqlen: Tensor
+    images: Tensor
+    num_image_tiles: Tensor
+
+
+@edataclass
+class ImageTextBatch(Batch):
+    """B sequences, padded at their ends: the fields of `ImageTextSample` with B in front.
+
+    Padding has token `pad`, the ignored label, loss mask and position 0. Row i holds `cu_seqlens[i, -1]` tokens; rows
+    of `cu_seqlens` with fewer samples repeat that number. `images` and `num_image_tiles` of all rows are one behind the
+    other, without a B.
+    """
+
+    tokens: Tensor
+    labels: Tensor
+    loss_mask: Tensor
+    position_ids: Tensor
+    cu_seqlens: Tensor
+    max_seqlen: Tensor
+    images: Tensor
+    num_image_tiles: Tensor
+
+    @property
+    def lengths(self) -> Tensor:
+        """Tokens of each row that are no padding, int32 (B,)."""
+        return self.cu_seqlens[:, -1]
+
+
+def with_image_tokens(
+    marked: MarkedTokens, placeholder: int, image_id: int, tokens_per_image: int, limit: int
+) -> tuple[MarkedTokens, int]:
+    """At most `limit` tokens, with `tokens_per_image` times `image_id` for each placeholder; and the number of images
+    in them.
+
+    An image that would be cut ends the sequence before its first token. Image tokens are never to be learnt.
+    """
+    ids: list[int] = []
+    is_answer: list[bool] = []
+    num_images = start = 0
+    while True:
+        try:
+            end = marked.ids.index(placeholder, start)
+        except ValueError:
+            end = len(marked.ids)
+        ids += marked.ids[start:end]
+        is_answer += marked.is_answer[start:end]
+        if end == len(marked.ids) or len(ids) + tokens_per_image > limit:
+            return MarkedTokens(ids[:limit], is_answer[:limit]), num_images
+        ids += [image_id] * tokens_per_image
+        is_answer += [False] * tokens_per_image
+        num_images += 1
+        start = end + 1
+
+
+def next_token_labels(marked: MarkedTokens, ignored: int) -> tuple[Tensor, Tensor]:
+    """Labels and loss mask of a decoder that sees its own tokens: each position learns the token after it."""
+    following = zip(marked.ids[1:], marked.is_answer[1:], strict=True)
+    labels = torch.tensor([token if is_answer else ignored for token, is_answer in following] + [ignored])
+    return labels, (labels != ignored).to(torch.float32)
+
+
+def last_answer(marked: MarkedTokens) -> tuple[MarkedTokens, MarkedTokens]:
+    """The tokens before the last answer, and those of the last answer."""
+    end = len(marked.ids)
+    while end and not marked.is_answer[end - 1]:
+        end -= 1
+    start = end
+    while start and marked.is_answer[start - 1]:
+        start -= 1
+    before = MarkedTokens(marked.ids[:start], marked.is_answer[:start])
+    return before, MarkedTokens(marked.ids[start:end], marked.is_answer[start:end])
+
+
+def packed(samples: Sequence[ImageTextSample]) -> ImageTextSample:
+    """One sequence of several; its key names them all, in order."""
+    sources: tuple[SourceInfo, ...] = tuple(s for sample in samples for s in sample.__sources__ or ())
+    lengths = torch.tensor([len(sample.tokens) for sample in samples], dtype=torch.int32)
+    first = samples[0]
+    return ImageTextSample(
+        __key__=",".join(sample.__key__ for sample in samples),
+        __restore_key__=tuple(sample.__restore_key__ for sample in samples),
+        __subflavors__=first.__subflavors__ if all(s.__subflavors__ == first.__subflavors__ for s in samples) else None,
+        __sources__=sources or None,
+        cu_seqlens=torch.nn.functional.pad(lengths.cumsum(0, dtype=torch.int32), (1, 0)),
+        max_seqlen=lengths.max(),
+        **{
+            name: torch.cat([getattr(sample, name) for sample in samples])
+            for name in ("tokens", "labels", "loss_mask", "position_ids", "images", "num_image_tiles")
+        },
+    )
+
+
+def batched(
+    samples: Sequence[ImageTextSample], pad: int, ignored: int, length: int, label_length: int
+) -> ImageTextBatch:
+    """The samples as the rows of a batch, padded to `length` tokens and `label_length` labels at least."""
+
+    def rows(name: str, value: float, least: int) -> Tensor:
+        tensors = [getattr(sample, name) for sample in samples]
+        return _padded(tensors, value, max(least, *(len(tensor) for tensor in tensors)))
+
+    bounds = [sample.cu_seqlens for sample in samples]
+    num_bounds = max(len(bound) for bound in bounds)
+    return ImageTextBatch.from_samples(
+        samples,
+        tokens=rows("tokens", pad, length),
+        labels=rows("labels", ignored, label_length),
+        loss_mask=rows("loss_mask", 0, label_length),
+        position_ids=rows("position_ids", 0, length),
+        cu_seqlens=torch.stack([torch.cat([b, b[-1:].expand(num_bounds - len(b))]) for b in bounds]),
+        max_seqlen=torch.stack([sample.max_seqlen for sample in samples]),
+        images=torch.cat([sample.images for sample in samples]),
+        num_image_tiles=torch.cat([sample.num_image_tiles for sample in samples]),
+    )
+
+
+def _padded(tensors: Sequence[Tensor], value: float, length: int) -> Tensor:
+    stacked = tensors[0].new_full((len(tensors), length), value)
+    for row, tensor in zip(stacked, tensors, strict=True):
+        row[: len(tensor)] = tensor
+    return stacked

@@ -1,0 +1,9 @@
+"""Which sample comes next: pure arithmetic over (seed, lane, cursor), whose state is a few integers."""
+
+from bridge_data.order.blend import Blend
+from bridge_data.order.chunks import Geometry
+from bridge_data.order.cursor import Cursor, OrderedCursor, SampleRef, ShuffledCursor
+from bridge_data.order.inbox import ALL_PARTS
+from bridge_data.order.row import Row
+
+__all__ = ["ALL_PARTS", "Blend", "Cursor", "Geometry", "OrderedCursor", "Row", "SampleRef", "ShuffledCursor"]

@@ -1,0 +1,152 @@
+"""The row of one source: its chunks of all epochs, permuted epoch by epoch, dealt to the lanes like cards.
+
+Chunk number q of the row goes to lane `q mod num_lanes`; so no lane is without data, and one lane reads a chunk.
+A lane's chunks of an epoch are split into nearly equal windows; within a window samples come well mixed, yet each
+chunk is read front to back in parts of `SPREAD` samples.
+
+Enters: lane, number of chunks taken. Leaves: the window that begins there. Guarantee: over all lanes, every sample
+exactly once an epoch, for any number of lanes.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bridge_data.order.chunks import ChunkTable, Geometry
+from bridge_data.order.keys import key64, uniform64
+from bridge_data.order.permutation import Permutation
+
+SPREAD = 25
+"""A sample may come this many positions of its chunk early or late: one ranged read of a remote store."""
+
+_CHUNK_STAGE, _SAMPLE_STAGE = 1, 2
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Window:
+    """Samples in the order in which a lane takes them: index and epoch of each, and the chunks taken after them."""
+
+    indices: NDArray[np.int64]
+    epochs: NDArray[np.int64]
+    next_chunk: int
+
+
+class Row:
+    """The endless row of one source under one geometry.
+
+    `key` stands for seed and source. With `epochs_per_shuffle` m > 1, the chunks of m epochs are shuffled together:
+    a sample may then come twice before another comes once, but still m times in m epochs. `num_epochs` is where the row
+    ends, counted from epoch 0, None for never; of a last fraction of an epoch it has that fraction of the chunks.
+    """
+
+    def __init__(
+        self,
+        counts: Sequence[int],
+        geometry: Geometry,
+        key: int,
+        *,
+        epochs_per_shuffle: int = 1,
+        num_epochs: float | None = None,
+    ) -> None:
+        self.geometry = geometry
+        self._key = key
+        self._chunks = ChunkTable(counts, geometry.chunk_size)
+        self._epochs_per_shuffle = epochs_per_shuffle
+        self._num_dealt: int | None = None
+        if num_epochs is not None:
+            self._num_dealt = max(0, round((num_epochs - geometry.first_epoch) * self._chunks.num_chunks))
+        self._permutation: tuple[int, Permutation] | None = None
+
+    @property
+    def num_samples(self) -> int:
+        """Samples in one epoch."""
+        return self._chunks.num_samples
+
+    def window(self, lane: int, taken: int) -> Window | None:
+        """The window that begins after `taken` chunks of `lane`; None at the end of the row.
+
+        `taken` must be 0 or the `next_chunk` of an earlier window.
+        """
+        if self._num_dealt is not None and lane + taken * self.geometry.num_lanes >= self._num_dealt:
+            return None
+        shuffle = self.shuffle_of(lane, taken)
+        stop = self._window_stop(lane, taken, shuffle)
+        return self._mix(shuffle, self._positions(lane, taken, stop, shuffle), stop)
+
+    def window_size(self, lane: int, taken: int) -> tuple[int, int]:
+        """(samples, `next_chunk`) of the window that begins after `taken` chunks of `lane`, without making it."""
+        shuffle = self.shuffle_of(lane, taken)
+        stop = self._window_stop(lane, taken, shuffle)
+        return self._num_samples(lane, taken, stop, shuffle), stop
+
+    def shuffle_of(self, lane: int, chunk: int) -> int:
+        """Which shuffle chunk number `chunk` of `lane` belongs to, counted from the beginning of the row."""
+        return (lane + chunk * self.geometry.num_lanes) // self._per_shuffle
+
+    def num_samples_to(self, end: int, lane: int, taken: int) -> int:
+        """Samples of `lane` in its chunks after the first `taken`, up to the beginning of shuffle `end`."""
+        return sum(
+            self._num_samples(lane, max(taken, first), last, shuffle)
+            for shuffle in range(self.shuffle_of(lane, taken), end)
+            for first, last in [self._span(lane, shuffle)]
+            if last > max(taken, first)
+        )
+
+    @property
+    def _per_shuffle(self) -> int:
+        return self._chunks.num_chunks * self._epochs_per_shuffle
+
+    def first_epoch_of(self, shuffle: int) -> int:
+        """The first epoch that a shuffle of this row deals."""
+        return self.geometry.first_epoch + shuffle * self._epochs_per_shuffle
+
+    def _span(self, lane: int, shuffle: int) -> tuple[int, int]:
+        """The lane's chunks of a shuffle are its numbers first..last-1."""
+        begin, end, num_lanes = shuffle * self._per_shuffle, (shuffle + 1) * self._per_shuffle, self.geometry.num_lanes
+        if self._num_dealt is not None:
+            end = min(end, self._num_dealt)
+        return max(0, -((lane - begin) // num_lanes)), max(0, -((lane - end) // num_lanes))
+
+    def _window_stop(self, lane: int, taken: int, shuffle: int) -> int:
+        """Cut the lane's chunks of the shuffle into nearly equal windows, and say where the one at `taken` ends."""
+        first, last = self._span(lane, shuffle)
+        num_chunks = last - first
+        num_windows = max(1, num_chunks // self.geometry.window_chunks)
+        number = -(-(taken - first) * num_windows // num_chunks)
+        return first + (number + 1) * num_chunks // num_windows
+
+    def _positions(self, lane: int, taken: int, stop: int, shuffle: int) -> NDArray[np.int64]:
+        """Where chunks taken..stop-1 of the lane stand in the shuffle."""
+        num_lanes = self.geometry.num_lanes
+        return lane + np.arange(taken, stop, dtype=np.int64) * num_lanes - shuffle * self._per_shuffle
+
+    def _num_samples(self, lane: int, taken: int, stop: int, shuffle: int) -> int:
+        if self._chunks.equal_length is not None:
+            return (stop - taken) * self._chunks.equal_length
+        chunks = self._permuted(shuffle)(self._positions(lane, taken, stop, shuffle)) % self._chunks.num_chunks
+        return int(self._chunks.spans(chunks)[1].sum())
+
+    def _mix(self, shuffle: int, positions: NDArray[np.int64], next_chunk: int) -> Window:
+        dealt = self._permuted(shuffle)(positions)
+        chunks, laps = dealt % self._chunks.num_chunks, dealt // self._chunks.num_chunks
+        starts, lengths = self._chunks.spans(chunks)
+        ends = np.cumsum(lengths)
+        place = np.arange(ends[-1], dtype=np.int64) - np.repeat(ends - lengths, lengths)
+        indices = np.repeat(starts, lengths) + place
+        first_epoch = self.first_epoch_of(shuffle)
+        epochs = np.broadcast_to(np.int64(first_epoch), indices.shape)
+        if self._epochs_per_shuffle > 1:
+            epochs = first_epoch + np.repeat(laps, lengths)
+        # Sort by (place in chunk + SPREAD * u), u in [0, 1) keyed by the sample; in 32-bit fixed point, exactly.
+        spread = min(self.geometry.chunk_size, SPREAD)
+        chance = uniform64(indices, key64(self._key, _SAMPLE_STAGE, first_epoch)) >> np.uint64(32)
+        order = np.argsort((place << 32) + spread * chance.astype(np.int64), kind="stable")
+        return Window(indices[order], epochs[order] if self._epochs_per_shuffle > 1 else epochs, next_chunk)
+
+    def _permuted(self, shuffle: int) -> Permutation:
+        if self._permutation is None or self._permutation[0] != shuffle:
+            key = key64(self._key, _CHUNK_STAGE, self.first_epoch_of(shuffle))
+            self._permutation = shuffle, Permutation(self._per_shuffle, key)
+        return self._permutation[1]

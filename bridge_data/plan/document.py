@@ -1,0 +1,161 @@
+"""YAML that remembers where it stands: every value knows its file and line, so that every complaint can name them.
+
+Enters: the text of a YAML file. Leaves: a tree of `Node`. Nothing but plain scalars, lists and mappings with string
+keys is accepted; no tag can construct an object. Scalars are read as Energon reads them: unquoted `true`, `yes`,
+`false`, `no`, `null`, `~`, integers and floats (`1e-3` too) are values, everything else is a string, dates as well.
+"""
+
+import dataclasses
+import difflib
+from collections.abc import Collection
+from typing import Any
+
+import yaml
+
+from bridge_data.errors import ConfigError
+
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_PLAIN_TAGS = frozenset(
+    f"tag:yaml.org,2002:{name}"
+    for name in ("str", "int", "float", "bool", "null", "map", "seq", "timestamp", "merge", "value")
+)
+_CONSTANTS = {"null": None, "~": None, "": None, "true": True, "yes": True, "false": False, "no": False}
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Node:
+    """A value of a YAML file: a scalar, a list of nodes or a mapping of strings to nodes, and the line it begins on.
+    A value in a mapping counts as standing where its key stands, one named by an alias where its anchor stands."""
+
+    value: Any
+    file: str
+    line: int
+
+    def error(self, message: str) -> ConfigError:
+        """The error that says `message` of this place."""
+        return ConfigError(f"{self.file}:{self.line}: {message}")
+
+    def mapping(self, what: str, allowed: Collection[str] | None = None) -> dict[str, "Node"]:
+        """The entries of this mapping; `what` says what it is; a key outside `allowed` is an error."""
+        if not isinstance(self.value, dict):
+            raise self.error(f"{what}: expected a mapping, got {self.shown()}")
+        for key, entry in self.value.items():
+            if allowed is not None and key not in allowed:
+                raise entry.error(f"{what}: unknown key {key!r}{nearest(key, allowed)}")
+        return self.value
+
+    def sequence(self, what: str) -> list["Node"]:
+        """The items of this list."""
+        if not isinstance(self.value, list):
+            raise self.error(f"{what}: expected a list, got {self.shown()}")
+        return self.value
+
+    def text(self, what: str) -> str:
+        """This value, a string."""
+        if not isinstance(self.value, str):
+            raise self.error(f"{what}: expected a string, got {self.shown()}")
+        return self.value
+
+    def number(self, what: str) -> float:
+        """This value, an integer or a float."""
+        if isinstance(self.value, bool) or not isinstance(self.value, (int, float)):
+            raise self.error(f"{what}: expected a number, got {self.shown()}")
+        return self.value
+
+    def plain(self) -> Any:
+        """This value without its places: scalars, lists and dicts."""
+        if isinstance(self.value, dict):
+            return {key: node.plain() for key, node in self.value.items()}
+        if isinstance(self.value, list):
+            return [node.plain() for node in self.value]
+        return self.value
+
+    def shown(self) -> str:
+        """A few words on what stands here, for messages."""
+        if isinstance(self.value, dict):
+            return f"a mapping with {', '.join(self.value) or 'no keys'}"
+        if isinstance(self.value, list):
+            return f"a list of {len(self.value)}"
+        return "nothing" if self.value is None else repr(self.value)
+
+
+def nearest(wanted: str, known: Collection[str]) -> str:
+    """`; did you mean ...? Known are: ...`, to end a message about an unknown name."""
+    near = difflib.get_close_matches(wanted, sorted(known), n=1, cutoff=0.5)
+    guess = f"; did you mean {near[0]!r}?" if near else "."
+    return f"{guess} Known: {', '.join(sorted(known)) or 'none'}"
+
+
+def parse_yaml(text: str | bytes, file: str) -> Node:
+    """The document in `text`, which came from `file`.
+
+    Raises:
+        ConfigError: naming file and line, if it is not YAML, or YAML of another kind than plain data.
+    """
+    try:
+        loader = _Loader(text)
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file}:1: not readable as YAML: {error}") from None
+    try:
+        root = loader.get_single_node()
+        return _Reader(file, loader).read(root, 1) if root is not None else Node(None, file, 1)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = mark.line + 1 if mark is not None else 1
+        problem = ", ".join(filter(None, (error.context, error.problem)))
+        raise ConfigError(f"{file}:{line}: not readable as YAML: {problem}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file}:1: not readable as YAML: {error}") from None
+    finally:
+        loader.dispose()
+
+
+class _Reader:
+    """Turns the nodes of PyYAML into ours, an aliased one once; an anchor that contains itself is an error."""
+
+    def __init__(self, file: str, loader: Any) -> None:
+        self._file = file
+        self._loader = loader
+        self._open: set[int] = set()
+        self._done: dict[int, Any] = {}
+
+    def read(self, node: yaml.Node, line: int) -> Node:
+        if node.tag not in _PLAIN_TAGS:
+            raise Node(None, self._file, line).error(f"tag {node.tag!r} is not allowed: only plain data is read")
+        if isinstance(node, yaml.ScalarNode):
+            return Node(_scalar(node), self._file, line)
+        if id(node) in self._open:
+            raise Node(None, self._file, line).error("this anchor contains itself")
+        if id(node) not in self._done:
+            self._open.add(id(node))
+            self._done[id(node)] = self._mapping(node) if isinstance(node, yaml.MappingNode) else self._sequence(node)
+            self._open.discard(id(node))
+        return Node(self._done[id(node)], self._file, line)
+
+    def _sequence(self, node: yaml.Node) -> list[Node]:
+        return [self.read(item, item.start_mark.line + 1) for item in node.value]
+
+    def _mapping(self, node: yaml.MappingNode) -> dict[str, Node]:
+        seen: dict[str, int] = {}
+        for key, _ in node.value:
+            line = key.start_mark.line + 1
+            if not isinstance(key, yaml.ScalarNode):
+                raise Node(None, self._file, line).error("a key must be a string, not a list or mapping")
+            if key.value in seen and key.value != "<<":
+                raise Node(None, self._file, line).error(f"key {key.value!r} is already in line {seen[key.value]}")
+            seen[key.value] = line
+        self._loader.flatten_mapping(node)
+        return {key.value: self.read(item, key.start_mark.line + 1) for key, item in node.value}
+
+
+def _scalar(node: yaml.ScalarNode) -> Any:
+    text: str = node.value
+    if node.style:  # quoted or a block
+        return text
+    lower = text.lower()
+    if lower in _CONSTANTS:
+        return _CONSTANTS[lower]
+    try:
+        return float(text) if "." in text or "e" in lower else int(text)
+    except ValueError:
+        return text

@@ -1,0 +1,188 @@
+"""The order of a plan: from its sources and the settings of a run to the cursor of any lane.
+
+Enters: a plan, a seed, the shuffle settings. Leaves: geometries, rows and cursors, and the restoring of states: as they
+are, under other weights, or dealt anew to another number of lanes. It holds arithmetic and tables, no data.
+"""
+
+import collections
+import dataclasses
+import functools
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from bridge_data.errors import ConfigError
+from bridge_data.migrate import migrate
+from bridge_data.order import Blend, Cursor, Geometry, OrderedCursor, Row, ShuffledCursor
+from bridge_data.order.blend import quotas
+from bridge_data.order.keys import key64
+from bridge_data.plan import Plan
+from bridge_data.redeal import redeal_ordered, redeal_shuffled
+from bridge_data.state import Generation, LoaderState
+
+logger = logging.getLogger("bridge_data")
+
+MEANING = {
+    "sources": "added data sets begin with their first epoch now",
+    "quotas": "sources go on where they were, and are drawn by the new weights from here on",
+    "batch_size": "micro-batches are of the new size; samples still come exactly once, in other batches than before",
+}
+"""What a difference that is allowed without `strict` means for the run."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Shuffle:
+    """The settings of a training order.
+
+    `max_samples_per_sequence` bounds a chunk (None: the shard); `shuffle_buffer_size` is how many samples should be
+    mixed; `epochs_per_shuffle` shuffles the chunks of so many epochs together.
+    """
+
+    shuffle_buffer_size: int | None
+    max_samples_per_sequence: int | None
+    epochs_per_shuffle: int = 1
+    repeat: bool = True
+
+    def __post_init__(self) -> None:
+        if self.shuffle_buffer_size is not None and self.shuffle_buffer_size < 0:
+            raise ConfigError(f"shuffle_buffer_size={self.shuffle_buffer_size}: expected 0 or more, or None")
+        if self.max_samples_per_sequence is not None and self.max_samples_per_sequence < 1:
+            raise ConfigError(f"max_samples_per_sequence={self.max_samples_per_sequence}: expected at least 1, or None")
+        if self.epochs_per_shuffle < 1:
+            raise ConfigError(f"shuffle_over_epochs_multiplier={self.epochs_per_shuffle}: expected at least 1")
+
+
+class PlanOrder:
+    """The training order of a plan by `shuffle`, or its validation order, in blocks of `block_size`, if that is None.
+
+    The lanes of a process share one, with its tables.
+    """
+
+    def __init__(self, plan: Plan, seed: int, shuffle: Shuffle | None, block_size: int) -> None:
+        self.shuffle = shuffle
+        self._plan, self._seed, self._block_size = plan, seed, block_size
+        self.source_names = _unique([source.fingerprint for source in plan.sources])
+        self._rows_made: dict[tuple[int, ...], Row] = {}
+
+    def fingerprint(self) -> dict[str, Any]:
+        """What must be equal for saved cursors to mean the same samples."""
+        sources = zip(self.source_names, self._plan.sources, strict=True)
+        return {
+            "sources": [[name, source.name] for name, source in sources],
+            "quotas": None if self._plan.weights is None else quotas(self._plan.weights).tolist(),
+            "repetitions": None if self._plan.repetitions is None else list(self._plan.repetitions),
+            "seed": self._seed,
+            "order": "shuffled" if self.shuffle else "ordered",
+            **(dataclasses.asdict(self.shuffle) if self.shuffle else {}),
+        }
+
+    def first_generation(self, num_lanes: int) -> Generation:
+        """The geometry with which a run begins."""
+        return self._generation(num_lanes, [0] * len(self._plan.sources))
+
+    def _generation(self, num_lanes: int, first_epochs: Sequence[int]) -> Generation:
+        """The geometry of every source for `num_lanes` lanes, its row beginning with its own first epoch."""
+        if self.shuffle is None:
+            return num_lanes, []
+        geometry = []
+        for source, first_epoch in zip(self._plan.sources, first_epochs, strict=True):
+            chosen = Geometry.choose(
+                source.shards.counts,
+                num_lanes=num_lanes,
+                max_samples_per_sequence=self.shuffle.max_samples_per_sequence,
+                shuffle_buffer_size=self.shuffle.shuffle_buffer_size,
+            )
+            geometry.append([chosen.chunk_size, chosen.window_chunks, first_epoch])
+        return num_lanes, geometry
+
+    def cursor(self, lane: int, generations: Sequence[Generation]) -> Cursor:
+        """A cursor at the beginning of a lane under the last of `generations`."""
+        if self.shuffle is None:
+            counts = [source.num_samples for source in self._plan.sources]
+            return OrderedCursor(counts, lane, generations[-1][0], self._block_size)
+        return ShuffledCursor([self._rows(generation) for generation in generations], self._blend, lane)
+
+    def migrated(self, state: LoaderState, fingerprint: dict[str, Any]) -> LoaderState:
+        """The state carried over to the run with `fingerprint`, whose order this is; what differs is logged.
+
+        Raises:
+            StateError: if that is not possible.
+        """
+        for name, difference in state.differences(fingerprint):
+            logger.warning("restoring a state of another run: %s; %s", difference, MEANING.get(name, "not allowed"))
+        number = {name: number for number, name in enumerate(self.source_names)}
+        kept = [number[name] for name, _ in state.fingerprint["sources"] if name in number]
+        weights = state.fingerprint["quotas"]
+
+        def old_cursor(lane: int) -> Cursor:
+            blend = Blend(weights, self._seed) if weights is not None and len(weights) > 1 else None
+            return ShuffledCursor([self._rows(generation, kept) for generation in state.generations], blend, lane)
+
+        return migrate(state, fingerprint, old_cursor, self._generation)
+
+    def redealt(self, state: LoaderState, num_lanes: int) -> LoaderState:
+        """What `state` has left of its epochs in progress, dealt to `num_lanes` lanes.
+
+        Raises:
+            StateError: if it lacks a lane.
+        """
+        state.check_complete()
+
+        def old_cursor(lane: int) -> Cursor:
+            return self.cursor(lane, state.generations)
+
+        if self.shuffle is None:
+            return redeal_ordered(state, old_cursor, self._generation(num_lanes, ()))
+        rows = self._rows(state.generations[-1])
+        return redeal_shuffled(state, rows, old_cursor, lambda epochs: self._generation(num_lanes, epochs))
+
+    def _rows(self, generation: Generation, sources: Sequence[int] | None = None) -> list[Row]:
+        """The rows of a generation, of all sources or of those with these numbers."""
+        assert self.shuffle is not None
+        num_lanes, geometry = generation
+        rows = []
+        for number, numbers in zip(range(len(geometry)) if sources is None else sources, geometry, strict=True):
+            name = number, num_lanes, *numbers
+            if name not in self._rows_made:
+                self._rows_made[name] = Row(
+                    self._plan.sources[number].shards.counts,
+                    Geometry(num_lanes, *numbers),
+                    key64(self._seed, self.source_keys[number]),
+                    epochs_per_shuffle=self.shuffle.epochs_per_shuffle,
+                    num_epochs=self._num_epochs(number),
+                )
+            rows.append(self._rows_made[name])
+        return rows
+
+    def _num_epochs(self, source: int) -> float | None:
+        """Epochs of a source after which its row ends: as many as `blend_epochized` says, else one."""
+        assert self.shuffle is not None
+        if self.shuffle.repeat:
+            return None
+        repetitions = self._plan.repetitions
+        return self.shuffle.epochs_per_shuffle * (1.0 if repetitions is None else repetitions[source])
+
+    @functools.cached_property
+    def source_keys(self) -> list[int]:
+        """64-bit keys of the sources, from what they are and not from where they stand in the plan."""
+        return [key64(int(name.partition("#")[0], 16), int(name.partition("#")[2] or 0)) for name in self.source_names]
+
+    @functools.cached_property
+    def _blend(self) -> Blend | None:
+        if self._plan.weights is None or len(self._plan.sources) == 1:
+            return None
+        return Blend(self._plan.weights, self._seed)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Tables stay behind; a worker makes its own."""
+        return {name: value for name, value in vars(self).items() if name != "_blend"} | {"_rows_made": {}}
+
+
+def _unique(fingerprints: Sequence[str]) -> list[str]:
+    """Fingerprints, with a number behind those that occur again: one data set may be named twice in a blend."""
+    seen: collections.Counter[str] = collections.Counter()
+    names = []
+    for fingerprint in fingerprints:
+        names.append(f"{fingerprint}#{seen[fingerprint]}" if seen[fingerprint] else fingerprint)
+        seen[fingerprint] += 1
+    return names

@@ -1,0 +1,167 @@
+"""The state of a loader: how far each lane has come, and which run the numbers belong to.
+
+Enters: lane states and the fingerprint of the run. Leaves: one plain dict of int, str, list and dict, for
+`json.dumps` or `torch.load(weights_only=True)`. Guarantee: a state is restored only where it means the same samples.
+"""
+
+import dataclasses
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, Self, TypeAlias
+
+from bridge_data.errors import StateError
+from bridge_data.worker import WorkerConfig
+
+FORMAT = "bridge_data.loader"
+VERSION = 1
+"""The version of the order and of this format; a change of either makes a new one."""
+
+
+LaneState: TypeAlias = dict[str, Any]
+Generation: TypeAlias = tuple[int, list[list[int]]]
+
+
+@dataclasses.dataclass(slots=True)
+class LoaderState:
+    """Where some lanes of a run stand.
+
+    `generations` holds a `[num_lanes, [[chunk_size, window_chunks, first_epoch] of each source]]` for every re-deal
+    that some lane's inbox still refers to, the current one last; `next_slot` is the first slot of the job that has not
+    been served by every rank; `lanes` has the state of each lane, `{}` where it has not begun.
+    """
+
+    fingerprint: dict[str, Any]
+    generations: list[Generation]
+    next_slot: int
+    lanes: dict[int, LaneState]
+
+    @property
+    def num_lanes(self) -> int:
+        """The lanes of the whole job."""
+        return self.generations[-1][0]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The state as plain data."""
+        return {
+            "format": FORMAT,
+            "version": VERSION,
+            "fingerprint": self.fingerprint,
+            "generations": [list(generation) for generation in self.generations],
+            "next_slot": self.next_slot,
+            "lanes": {str(lane): state for lane, state in self.lanes.items()},
+        }
+
+    @classmethod
+    def from_dict(cls, data: Any) -> Self:
+        """The state that `to_dict` wrote.
+
+        Raises:
+            StateError: if `data` is not a state of this format and version.
+        """
+        if not isinstance(data, dict) or data.get("format") != FORMAT:
+            found = f"a dict with {sorted(map(str, data))[:6]}" if isinstance(data, dict) else type(data).__name__
+            raise StateError(
+                f"not a loader state of bridge_data: got {found}. States of other loaders (Energon among them) mean "
+                "something else and cannot be restored; start the data from the beginning, or resume with that loader."
+            )
+        if data.get("version") != VERSION:
+            raise StateError(
+                f"loader state has format version {data.get('version')}, this release reads version {VERSION}: "
+                "the order of samples differs between them. Resume with the release that wrote it."
+            )
+        lanes = {int(lane): state for lane, state in data["lanes"].items()}
+        generations = [(num_lanes, geometry) for num_lanes, geometry in data["generations"]]
+        return cls(data["fingerprint"], generations, data["next_slot"], lanes)
+
+    def check(self, fingerprint: dict[str, Any], tolerated: Collection[str] = ()) -> None:
+        """See that the state belongs to a run with `fingerprint`, but for the items named in `tolerated`.
+
+        Raises:
+            StateError: naming every difference.
+        """
+        differences = [text for name, text in self.differences(fingerprint) if name not in tolerated]
+        if differences:
+            raise StateError(
+                "the saved state belongs to other data or settings:\n  " + "\n  ".join(differences) + "\n"
+                "Its cursors would point to other samples. Restore the settings, or start the data from the beginning."
+            )
+
+    def differences(self, fingerprint: dict[str, Any]) -> list[tuple[str, str]]:
+        """(item, what the state has and what `fingerprint` has) for each item that differs in meaning."""
+        return list(_differences(self.fingerprint, fingerprint))
+
+    def check_complete(self) -> None:
+        """See that every lane of the job is here.
+
+        Raises:
+            StateError: naming the lanes that are not.
+        """
+        missing = [lane for lane in range(self.num_lanes) if lane not in self.lanes]
+        if missing:
+            raise StateError(
+                f"the state lacks lanes {missing[:16]} of {self.num_lanes}; merge the states of all data-parallel "
+                "ranks (merge_states), or give them all"
+            )
+
+    def of_rank(self, config: WorkerConfig) -> Self:
+        """The lanes that a rank of `config` serves; `config.world_size` divides their number.
+
+        Raises:
+            StateError: if they are not all here.
+        """
+        mine = range(config.rank, self.num_lanes, config.world_size)
+        missing = [lane for lane in mine if lane not in self.lanes]
+        if missing:
+            raise StateError(
+                f"data-parallel rank {config.rank} of {config.world_size} needs lanes {missing}, the state holds "
+                f"{sorted(self.lanes)}: it was saved by one rank of another topology. Merge the states of all ranks "
+                "(merge_states) and restore the result on each."
+            )
+        return dataclasses.replace(self, lanes={lane: self.lanes[lane] for lane in mine})
+
+
+def _differences(saved: dict[str, Any], current: dict[str, Any]) -> Iterable[tuple[str, str]]:
+    for name in [*saved, *(name for name in current if name not in saved)]:
+        was, now = saved.get(name), current.get(name)
+        if name != "sources":
+            if was != now:
+                yield name, f"{name}: the state has {was}, this run has {now}"
+            continue
+        was_keys, now_keys = dict(was or []), dict(now or [])
+        gone = [f"{label} ({key})" for key, label in was_keys.items() if key not in now_keys]
+        new = [f"{label} ({key})" for key, label in now_keys.items() if key not in was_keys]
+        if gone or new:
+            yield name, f"sources: gone or changed: {', '.join(gone) or 'none'}; new: {', '.join(new) or 'none'}"
+        elif list(was_keys) != list(now_keys):
+            yield name, "sources: the same, in another sequence"
+
+
+def merge_states(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """One state with the lanes of all `states`, which the ranks of a job saved at the same step; in any order.
+
+    Ranks that share a data-parallel rank hold equal copies of the same lanes.
+
+    Raises:
+        StateError: if they are of different runs or steps, contradict each other, or lack a lane.
+    """
+    if not states:
+        raise StateError("merge_states: got no state; expected one of every data-parallel rank")
+    parts = [LoaderState.from_dict(state) for state in states]
+    merged = dataclasses.replace(parts[0], lanes={})
+    same = ["generations", "next_slot"]
+    if parts[0].fingerprint.get("order") == "ordered" or parts[0].fingerprint.get("repeat") is False:
+        same.remove("next_slot")  # near the end of finite data, ranks pass over lanes that have ended
+        merged.next_slot = min(part.next_slot for part in parts)
+    for number, part in enumerate(parts):
+        part.check(merged.fingerprint)
+        for name in same:
+            if getattr(part, name) != getattr(merged, name):
+                raise StateError(
+                    f"merge_states: state number {number} has {name} {getattr(part, name)}, the first one "
+                    f"{getattr(merged, name)}: they were not saved at the same step of one run"
+                )
+        for lane, state in part.lanes.items():
+            if merged.lanes.setdefault(lane, state) != state:
+                raise StateError(f"merge_states: two states of lane {lane} differ; they are of different runs or steps")
+    merged.check_complete()
+    merged.lanes = dict(sorted(merged.lanes.items()))
+    return merged.to_dict()

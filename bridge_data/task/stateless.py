@@ -1,0 +1,48 @@
+"""`@stateless` and what it declares about a hook."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar, overload
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_ATTRIBUTE = "__bridge_data_declared__"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Declared:
+    """What a hook says of itself: whether the random generators must be seeded around it, and how many failures in a
+    row it may have (None: the lane's default)."""
+
+    seeded: bool = True
+    failure_tolerance: int | None = None
+
+
+@overload
+def stateless(fn: Callable[P, R]) -> Callable[P, R]: ...
+@overload
+def stateless(
+    fn: None = None, *, restore_seeds: bool = False, failure_tolerance: int | None = None
+) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+def stateless(
+    fn: Callable[..., Any] | None = None, *, restore_seeds: bool = False, failure_tolerance: int | None = None
+) -> Callable[..., Any]:
+    """Declare that a hook's result depends on its arguments alone.
+
+    Plain `@stateless` says that the hook draws no random numbers, and spares the seeding of Python's, numpy's and
+    torch's generators around it. With `restore_seeds=True`, as without the decorator, the generators are seeded from
+    the sample, so that the same sample is augmented alike on any rank, worker or resume. `failure_tolerance` bounds
+    the failures in a row of this hook (0: the first one stops the run).
+    """
+
+    def declare(hook: Callable[..., Any]) -> Callable[..., Any]:
+        setattr(hook, _ATTRIBUTE, Declared(seeded=restore_seeds, failure_tolerance=failure_tolerance))
+        return hook
+
+    return declare if fn is None else declare(fn)
+
+
+def declared(hook: Callable[..., Any]) -> Declared:
+    """What `hook` declared; without `@stateless`, that it may draw random numbers."""
+    return getattr(hook, _ATTRIBUTE, None) or Declared()

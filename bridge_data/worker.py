@@ -1,0 +1,90 @@
+"""Who reads what: the data-parallel rank of this process and the lanes and workers that serve it."""
+
+import dataclasses
+from typing import TYPE_CHECKING, Self
+
+from bridge_data.errors import ConfigError, ErrorHandler, log_exception, reraise_exception
+
+if TYPE_CHECKING:
+    import torch.distributed
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class WorkerConfig:
+    """The place of this process among the data-parallel ranks, and how many workers it runs.
+
+    `rank` is the *data-parallel* rank: tensor, context and pipeline ranks of one replica share it, and so read the
+    same data. `num_workers` 0 works in the training process. `num_lanes` is the number of independent streams of the
+    whole job, a multiple of `world_size`; it is fixed when a run starts and decides how far the run can be scaled
+    later (default: `world_size * max(num_workers, 1)`). `seed_offset` is the seed of order and augmentation.
+
+    Raises:
+        ConfigError: if a number is out of range.
+    """
+
+    rank: int
+    world_size: int
+    num_workers: int
+    data_parallel_group: "torch.distributed.ProcessGroup | None" = None
+    seed_offset: int = 0
+    worker_debug_path: str | None = None
+    worker_log_level: int = 0
+    global_error_handler: ErrorHandler = log_exception
+    restore_error_handler: ErrorHandler = reraise_exception
+    num_lanes: int = dataclasses.field(default=0, kw_only=True)
+    num_lanes_given: bool = dataclasses.field(init=False, repr=False)
+    """Whether `num_lanes` was asked for, rather than derived from the number of workers."""
+
+    def __post_init__(self) -> None:
+        if self.world_size < 1:
+            raise ConfigError(f"WorkerConfig(world_size={self.world_size}): expected at least 1")
+        if not 0 <= self.rank < self.world_size:
+            raise ConfigError(
+                f"WorkerConfig(rank={self.rank}, world_size={self.world_size}): expected 0 <= rank < world_size. "
+                "The rank is that of the data-parallel group, not the global rank."
+            )
+        if self.num_workers < 0:
+            raise ConfigError(f"WorkerConfig(num_workers={self.num_workers}): expected 0 or more")
+        self.num_lanes_given = bool(self.num_lanes)
+        self.num_lanes = self.num_lanes or self.world_size * max(self.num_workers, 1)
+        if self.num_lanes < 0 or self.num_lanes % self.world_size:
+            raise ConfigError(
+                f"WorkerConfig(num_lanes={self.num_lanes}, world_size={self.world_size}): "
+                "num_lanes must be a positive multiple of world_size, so that each rank has as many lanes as another"
+            )
+
+    @classmethod
+    def default_worker_config(
+        cls, num_workers: int = 4, data_parallel_group: "torch.distributed.ProcessGroup | None" = None
+    ) -> Self:
+        """Rank and world size from `torch.distributed` (of `data_parallel_group`, or of all processes), else 0 of 1."""
+        import torch.distributed as dist
+
+        if dist.is_available() and dist.is_initialized():
+            return cls(
+                rank=dist.get_rank(data_parallel_group),
+                world_size=dist.get_world_size(data_parallel_group),
+                num_workers=num_workers,
+                data_parallel_group=data_parallel_group,
+            )
+        return cls(rank=0, world_size=1, num_workers=num_workers)
+
+    @property
+    def lanes(self) -> range:
+        """The lanes that this rank serves: `l mod world_size == rank`."""
+        return range(self.rank, self.num_lanes, self.world_size)
+
+    def global_rank(self) -> int:
+        """The rank among all processes of the job, 0 outside a distributed run."""
+        import torch.distributed as dist
+
+        return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
+
+    def __getstate__(self) -> dict[str, object]:
+        """A process group cannot leave its process: workers get the numbers without it."""
+        state = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return state | {"data_parallel_group": None}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        for name, value in state.items():
+            setattr(self, name, value)

@@ -1,0 +1,1 @@
+"""Recipes: full configs of runs, the program that trains one, and the demo."""

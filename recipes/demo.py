@@ -1,0 +1,226 @@
+"""`make demo`: a job trains on real photos, is killed, resumes, and is proven to be the uninterrupted run.
+
+    data ─▶ no-kill ─▶ killed ─▶ the checkpoint that it left, resumed ─▶ table
+                                 on 2 ranks, on 1 rank, with other workers
+
+Each rank logs the keys out of the very batch that made the loss; `recipes.compare_runs`, a program of its own, compares
+the logs. Everything lands in `demo_run/`. The environment variable BRIDGE_DATA_DEMO_SKIP_ONE=1 leaves out one sample
+of the resumed run, to show that the table would notice.
+"""
+
+import argparse
+import dataclasses
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+SKIP_ONE = "BRIDGE_DATA_DEMO_SKIP_ONE"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Run:
+    """One launch of the job."""
+
+    name: str
+    num_ranks: int = 2
+    num_workers: int = 2
+    resumes: bool = True
+    kill_after_step: int | None = None
+
+
+RESUMES = (Run(name="resumed"), Run(name="on-1-rank", num_ranks=1), Run(name="other-workers", num_workers=1))
+
+
+class Demo:
+    """The runs of one demo in one folder."""
+
+    def __init__(self, folder: Path, num_steps: int, resumes: Sequence[str]) -> None:
+        self.folder = folder
+        self.num_steps = num_steps
+        self.resumes = resumes
+        self.save_interval = num_steps // 4
+        self.kill_after_step = 2 * self.save_interval + (self.save_interval - 1) // 2
+        self.runs = folder / "runs"
+
+    def plan(self) -> list[Run]:
+        """What is launched, in order."""
+        return [
+            Run(name="no-kill", resumes=False),
+            Run(name="killed", resumes=False, kill_after_step=self.kill_after_step),
+            *(run for run in RESUMES if run.name in self.resumes),
+        ]
+
+    def prepare(self) -> None:
+        """Data and tokenizer, unless they are there from an earlier demo."""
+        from tqdm import tqdm
+
+        from recipes.demo_data import DemoDataConfig, make_demo_data
+        from recipes.demo_tokenizer import demo_texts, train_tokenizer
+        from recipes.recipe import ModelConfig
+
+        config, data = DemoDataConfig(), self.folder / "data"
+        with tqdm(total=config.num_captions + config.num_questions, unit=" crops", disable=None, leave=False) as bar:
+
+            def tick(what: str) -> None:
+                bar.set_description(what)
+                bar.update("cutting" in what)
+
+            make_demo_data(data, config, tick)
+        train_tokenizer(demo_texts(data), self.folder / "tokenizer", ModelConfig().vocab_size)
+        counts = f"{config.num_captions} crops with captions, {config.num_questions} with questions"
+        print(f"data: {counts}, in {len(list(data.glob('*/tars/*.tar')))} shards")
+
+    def launch(self, run: Run, number: int, total: int, environment: dict[str, str]) -> None:
+        """Run one job under a progress bar."""
+        from tqdm import tqdm
+
+        from recipes.demo_jobs import run_job
+
+        folder = self.runs / run.name
+        label = f"[{number}/{total}] {run.name:<13} {run.num_ranks} DP rank(s) x {run.num_workers} worker(s)"
+        started = time.monotonic()
+        last: dict[str, Any] = {}
+        with tqdm(
+            total=self.num_steps, initial=self.first_step(run), desc=label, unit=" steps", disable=None, leave=False
+        ) as bar:
+            bar.set_postfix_str("starting")
+
+            def show(line: dict[str, Any]) -> None:
+                last.update(line)
+                bar.set_postfix_str(f"loss {line['loss']:.3f}")
+                bar.update(1)
+
+            run_job(
+                "recipes.train",
+                self.arguments(run),
+                folder=folder,
+                num_ranks=run.num_ranks,
+                on_step=show,
+                kill_after_step=run.kill_after_step,
+                environment=environment,
+            )
+        seconds = time.monotonic() - started
+        end = "SIGKILL to rank 0" if run.kill_after_step is not None else "done"
+        print(f"{label}: {end} after step {last['step']}, loss {last['loss']:.3f} ({seconds:.0f} s)", flush=True)
+
+    def arguments(self, run: Run) -> list[str]:
+        """The command line of a run."""
+        folder = self.runs / run.name
+        return [
+            f"--config={ROOT / 'configs' / 'demo.yaml'}",
+            "trainer=megatron",
+            f"log_dir={folder}",
+            f"tokenizer.path={self.folder / 'tokenizer'}",
+            f"data.path={self.folder / 'data' / 'blend.yaml'}",
+            f"loader.num_workers={run.num_workers}",
+            f"megatron.train_steps={self.num_steps}",
+            f"megatron.save_interval={self.save_interval}",
+            f"megatron.checkpoint_dir={folder / 'checkpoints'}",
+            f"megatron.eval_interval={self.num_steps // 2}",
+        ]
+
+    def first_step(self, run: Run) -> int:
+        """The step at which a run begins: that of the checkpoint it finds."""
+        from bridge_data.trainers.checkpoint import latest_iteration
+
+        return latest_iteration(self.runs / run.name / "checkpoints") or 0
+
+    def hand_over(self, run: Run) -> None:
+        """Give a run the checkpoints that the killed one left."""
+        shutil.copytree(self.runs / "killed" / "checkpoints", self.runs / run.name / "checkpoints")
+
+    def report_kill(self) -> None:
+        """Say what the killed run left, and see that it proves something."""
+        from bridge_data.trainers.checkpoint import iteration_folder, latest_iteration
+
+        checkpoints = self.runs / "killed" / "checkpoints"
+        step = latest_iteration(checkpoints)
+        if not step:
+            raise SystemExit(f"the killed run left no checkpoint in {checkpoints}")
+        num_waiting = count_pending(iteration_folder(checkpoints, step))
+        print(f"      newest checkpoint: step {step}, with {num_waiting} samples in packing buffers")
+        if not num_waiting:
+            raise SystemExit("no sample was in a packing buffer: a resume from there would prove little")
+
+    def compare(self) -> int:
+        """Compare the logs, by a program of its own; its exit status."""
+        first, last = self.first_step(Run(name="killed")), self.num_steps - 1
+        spans = {run.name: (str(first), str(last)) for run in self.plan() if run.resumes}
+        spans = {"killed": ("0", str(self.kill_after_step - 1)), **spans}
+        chosen = [x for name, span in spans.items() for x in ("--run", str(self.runs / name), *span)]
+        return subprocess.run(
+            [sys.executable, "-m", "recipes.compare_runs", str(self.runs / "no-kill"), *chosen]
+        ).returncode
+
+
+def count_pending(folder: Path) -> int:
+    """Samples that were drawn but not yet trained on when this checkpoint was saved, over all lanes."""
+    from bridge_data.checkpoint import load_states
+
+    num_samples = 0
+    for lane in load_states(folder)["lanes"].values():
+        pending = lane.get("pending", {})
+        num_samples += len(pending.get("carried", [])) + sum(len(pack) for pack in pending.get("packs", []))
+    return num_samples
+
+
+def key_to_skip(reference: Path, first_step: int) -> str:
+    """A sample that the reference met for the first time well after `first_step`."""
+    from recipes.run_log import read_run
+
+    batches = read_run(reference)
+    steps = sorted(batches)
+    late = steps[(steps.index(first_step) + len(steps)) // 2]
+    seen = {key for step in steps if step < late for keys in batches[step].keys for key in keys}
+    return next(key for keys in batches[late].keys for key in keys if key not in seen)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the demo; 0 if every global batch and every loss came out equal."""
+    parser = argparse.ArgumentParser(prog="python -m recipes.demo", description=__doc__.partition("\n")[0])
+    parser.add_argument("--folder", type=Path, default=Path("demo_run"), help="where everything lands (demo_run)")
+    parser.add_argument("--steps", type=int, default=40, help="steps of the uninterrupted run, at least 16 (40)")
+    names = [run.name for run in RESUMES]
+    parser.add_argument("--resumes", nargs="+", choices=names, default=names, help="what to resume as (all of them)")
+    chosen = parser.parse_args(arguments)
+    if chosen.steps < 16:
+        parser.error("--steps: expected at least 16, so that there is room for a kill between two saves")
+
+    from recipes.demo_jobs import JobFailed, adopt_orphans, end_descendants
+
+    adopt_orphans()
+    started = time.monotonic()
+    demo = Demo(chosen.folder.absolute(), chosen.steps, chosen.resumes)
+    shutil.rmtree(demo.runs, ignore_errors=True)
+    try:
+        demo.prepare()
+        plan = demo.plan()
+        for number, run in enumerate(plan, 1):
+            environment = {}
+            if run.resumes:
+                demo.hand_over(run)
+            if run.name == "resumed" and os.environ.get(SKIP_ONE):
+                environment["BRIDGE_DATA_DEMO_SKIP_KEY"] = key_to_skip(demo.runs / "no-kill", demo.first_step(run))
+            demo.launch(run, number, len(plan), environment)
+            if run.kill_after_step is not None:
+                demo.report_kill()
+        print()
+        status = demo.compare()
+    except JobFailed as error:
+        print(f"\n{error}", file=sys.stderr)
+        status = 1
+    finally:
+        end_descendants()
+    verdict = "every run saw the same global batches" if status == 0 else "the runs DIFFER, or one failed"
+    print(f"\n{verdict} ({time.monotonic() - started:.0f} s). Logs, checkpoints and data: {demo.folder}")
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

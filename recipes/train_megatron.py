@@ -1,0 +1,49 @@
+"""A recipe under our Megatron loop."""
+
+from pathlib import Path
+
+from recipes.recipe import Recipe
+
+
+def train_megatron(recipe: Recipe) -> None:
+    """Train the recipe on this rank, to its end."""
+    import torch.distributed as dist
+
+    from bridge_data.errors import WorkerError
+    from bridge_data.trainers.megatron import MegatronTrainer, StepReport
+    from bridge_data.trainers.parallel import initialize_parallel
+    from recipes import cpu_shim
+    from recipes.demo_step import forward_step
+    from recipes.run_log import StepLog
+
+    cpu_shim.install()
+    groups = initialize_parallel(recipe.megatron)
+    tokenizer = recipe.tokenizer.build()
+    data = recipe.build_data(groups, tokenizer)
+    loader = data.train_dataloader()  # its workers start while the model is built
+    is_logged = groups.tp.rank() == groups.cp.rank() == 0 and groups.pp.rank() == groups.pp.size() - 1
+    log = StepLog(Path(recipe.log_dir), groups.dp.rank(), groups.dp.size()) if recipe.log_dir and is_logged else None
+
+    def on_step(report: StepReport) -> None:
+        if log is not None:
+            log.append(
+                report.step,
+                report.loss,
+                [(micro_batch.number, micro_batch.outputs["keys"]) for micro_batch in report.micro_batches],
+                num_tokens=report.num_tokens,
+                grad_norm=report.grad_norm,
+            )
+        if dist.get_rank() == 0:
+            print(f"step {report.step}: loss {report.loss:.4f} over {report.num_tokens} tokens", flush=True)
+
+    def on_evaluation(num_steps: int, loss: float) -> None:
+        if dist.get_rank() == 0:
+            print(f"after {num_steps} steps: validation loss {loss:.4f}", flush=True)
+
+    model = recipe.build_model(groups, tokenizer)
+    trainer = MegatronTrainer(recipe.megatron, groups, model, forward_step, on_step, on_evaluation)
+    if recipe.loader.wait_for_workers and recipe.loader.num_workers and not loader.wait_for_workers():
+        raise WorkerError(f"{recipe.loader.num_workers} workers were not ready in time; look at the log above")
+    trainer.fit(data)
+    dist.barrier()
+    dist.destroy_process_group()

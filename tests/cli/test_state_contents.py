@@ -1,0 +1,51 @@
+from bridge_data.cli.state_contents import LaneContents, lanes_of, num_pending, sources_of
+from bridge_data.state import LoaderState
+from tests.checkpoint.states import make_state
+
+
+def test_lanes_are_counted_up() -> None:
+    state = LoaderState.from_dict(make_state(2, 1))
+    state.lanes[3] = {}
+    state.lanes[1]["inbox"] = {"0": [[0, 5, 3, 10, 0, 40], [[0, 7, -1], [1, 8, 2]]], "1": [[0, 1, 0, 0, 0, 8]]}
+    assert lanes_of(state) == [
+        LaneContents(1, 10, 50, 4, 50),
+        LaneContents(2, 10, 50, 4, 0),
+        LaneContents(3, 0, 0, 0, 0),
+    ]
+
+
+def test_pending_samples_are_counted_wherever_they_wait() -> None:
+    pending = {
+        "queue": [1, [2, 1]],
+        "carried": [[0, 0, 7, -1]],
+        "packs": [[3, 4], [5]],
+        "buckets": {"a": [[6], [7, 8]], "b": [[9]]},
+        "open": [[[[10, 11], [12]], 1]],
+        "base": {"draws": 0},
+    }
+    assert num_pending({"pending": pending}) == 2 + 1 + 3 + 4 + 3
+    assert num_pending({}) == 0
+
+
+def test_sources_show_the_span_of_the_lanes() -> None:
+    state = LoaderState.from_dict(make_state())
+    state.lanes[4]["cursors"][0] = [17, 2]
+    state.lanes[5] = {}
+    photos, pages = sources_of(state)
+    assert (photos.label, photos.weight, photos.chunk_size, photos.chunks_taken) == (
+        "photos/train",
+        0.25,
+        100,
+        (10, 17),
+    )
+    assert (pages.weight, pages.chunk_size, pages.chunks_taken, pages.epochs) == (0.75, 50, (0, 0), None)
+
+
+def test_a_validation_has_sources_without_chunks_or_weights() -> None:
+    fingerprint = {"sources": [["aa", "photos/val"]], "quotas": None, "order": "ordered"}
+    state = LoaderState(
+        fingerprint, [(2, [])], 4, {0: {"draws": 8, "inbox": [[2, 0, 8, 12]], "micro_batches": 2}, 1: {}}
+    )
+    assert [lane.inbox for lane in lanes_of(state)] == [12, 0]
+    (source,) = sources_of(state)
+    assert (source.weight, source.chunk_size, source.chunks_taken, source.inbox) == (None, None, None, 0)

@@ -1,0 +1,68 @@
+import copy
+from typing import Any
+
+from bridge_data.cli.state_differences import Difference, differences
+from bridge_data.state import LoaderState
+from tests.checkpoint.states import make_state
+
+
+def compare(second: dict[str, Any]) -> tuple[list[Difference], dict[int, list[Difference]]]:
+    return differences(LoaderState.from_dict(make_state()), LoaderState.from_dict(second))
+
+
+def test_equal_states_do_not_differ() -> None:
+    assert compare(make_state()) == ([], {})
+
+
+def test_settings_are_named() -> None:
+    other = {
+        "sources": [["aa", "photos/train"], ["cc", "books/train"]],
+        "quotas": [32768, 32768],
+        "seed": 1,
+        "epochs_per_shuffle": 2,
+    }
+    of_all, of_lanes = compare(make_state(**other))
+    assert of_all == [
+        Difference("source pages/train", "bb", "–"),
+        Difference("source books/train", "–", "cc"),
+        Difference("weight of photos/train", "25.000%", "50.000%"),
+        Difference("weight of pages/train", "75.000%", "–"),
+        Difference("weight of books/train", "–", "50.000%"),
+        Difference("seed", "0", "1"),
+        Difference("epochs_per_shuffle", "–", "2"),
+    ]
+    assert of_lanes == {}
+
+
+def test_the_same_sources_in_another_sequence_are_told() -> None:
+    (first, *_), _ = compare(make_state(sources=[["bb", "pages/train"], ["aa", "photos/train"]]))
+    assert first.item == "sequence of the sources"
+
+
+def test_deals_are_told() -> None:
+    other = make_state()
+    other["generations"] = [*other["generations"], [6, [[100, 32, 1], [50, 32, 1]]]]
+    of_all, _ = compare(other)
+    assert [difference.item for difference in of_all] == ["lanes of each deal", "geometry of each deal"]
+    assert (of_all[0].first, of_all[0].second) == ("[8]", "[8, 6]")
+
+
+def test_each_number_of_a_lane_is_compared() -> None:
+    other = copy.deepcopy(make_state())
+    lane = other["lanes"]["3"]
+    lane["draws"], lane["cursors"][1], lane["inbox"], lane["new"] = 1_234, [2, 7], {"0": [[0, 1, 0, 0, 0, 8]]}, 1
+    lane["pending"]["packs"][0] = [0, 3]
+    del other["lanes"]["5"]
+    other["lanes"]["6"] = {}
+    of_all, of_lanes = compare(other)
+    assert of_all == []
+    assert of_lanes[3] == [
+        Difference("lane 3: draws", "50", "1,234"),
+        Difference("lane 3: pages/train", "0 chunks + 30", "2 chunks + 7"),
+        Difference("lane 3: new", "–", "1"),
+        Difference("lane 3: inbox", "0 samples", "8 samples"),
+        Difference("lane 3: pending", "4 samples", "4 others"),
+    ]
+    assert of_lanes[5] == [Difference("lane 5: state", "here", "–")]
+    assert [difference.item for difference in of_lanes[6]][:2] == ["lane 6: micro-batches", "lane 6: draws"]
+    assert of_lanes.keys() == {3, 5, 6}

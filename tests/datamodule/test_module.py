@@ -1,0 +1,347 @@
+"""Each argument of the DataModule has an effect."""
+
+import itertools
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from transformers import CLIPImageProcessor
+
+from bridge_data import (
+    ConfigError,
+    DefaultTaskEncoder,
+    EnergonMultiModalDataModule,
+    StateError,
+    TextSample,
+    WorkerConfig,
+    edataclass,
+)
+from bridge_data.multimodal import PLAIN_CHAT_TEMPLATE, MultiModalSampleConfig, MultiModalTaskEncoder
+from bridge_data.samples import Batch
+from tests.datamodule.parts import NUM_TRAIN, NUM_VAL, draw, make_module, write_numbers
+from tests.multimodal.parts import IMAGE, image_processor, make_tokenizer, png
+from tests.prepared import write_dataset, write_texts
+
+CAPTIONING = {
+    "sample_type": {"__module__": "megatron.energon", "__class__": "CaptioningSample"},
+    "field_map": {"image": "png", "caption": "txt"},
+}
+VAL = list(range(NUM_TRAIN, NUM_TRAIN + NUM_VAL))
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_numbers(tmp_path_factory.mktemp("numbers"))
+
+
+@pytest.fixture(scope="module")
+def captions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Captions of 1 to 4 words; the sequence of one has 10 tokens more."""
+    samples = ({"__key__": f"{n:03d}", "png": png(n), "txt": "a red boat .".rsplit(" ", n % 4)[0]} for n in range(40))
+    folder = tmp_path_factory.mktemp("captions")
+    return write_dataset(folder, samples, per_shard=10, ratio="3,1,0", definition=CAPTIONING)
+
+
+def make_default(captions: Path, **options: Any) -> EnergonMultiModalDataModule:
+    config = MultiModalSampleConfig(patch_size=8)
+    chosen = {"num_workers": 0, "multimodal_sample_config": config, **options}
+    return EnergonMultiModalDataModule(captions, make_tokenizer(), image_processor(), **chosen)
+
+
+def stream(module: EnergonMultiModalDataModule, count: int = 40) -> list[list[int]]:
+    return draw(module.train_dataloader(), count)
+
+
+# ----- the default encoder: tokenizer, image_processor, seq_length, multimodal_sample_config, decoder_seq_length ------
+
+
+def test_the_default_encoder_is_made_of_tokenizer_and_image_processor(captions: Path) -> None:
+    module = make_default(captions, micro_batch_size=2, global_batch_size=2)
+    assert isinstance(module.task_encoder, MultiModalTaskEncoder)
+    assert (module.task_encoder.tokenizer, module.task_encoder.image_processor) == (
+        module.tokenizer,
+        module.image_processor,
+    )
+    assert next(module.train_dataloader()).images.shape == (2, 3, 16, 16)
+
+
+def test_another_image_processor_makes_other_images_and_another_tokenizer_other_tokens(captions: Path) -> None:
+    large = CLIPImageProcessor(size={"shortest_edge": 24}, crop_size={"height": 24, "width": 24})
+    config = MultiModalSampleConfig(patch_size=8)
+    plain = make_tokenizer(PLAIN_CHAT_TEMPLATE)
+    module = EnergonMultiModalDataModule(captions, plain, large, multimodal_sample_config=config, num_workers=0)
+    batch = next(module.train_dataloader())
+    assert batch.images.shape == (1, 3, 24, 24)
+    assert batch.tokens[0, :9].eq(IMAGE).all(), "no role in front of the image, which has 9 tokens"
+
+
+def test_seq_length_bounds_sequences(captions: Path) -> None:
+    lengths = {length: next(make_default(captions, seq_length=length).train_dataloader()) for length in (12, 13)}
+    assert [batch.tokens.shape[1] <= length for length, batch in lengths.items()] == [True, True]
+    pack = next(make_default(captions, seq_length=40, packing_buffer_size=10).train_dataloader())
+    assert 26 < pack.tokens.shape[1] <= 40
+
+
+def test_the_sample_config_reaches_the_encoder(captions: Path) -> None:
+    config = MultiModalSampleConfig(patch_size=8, pad_to_max_length=True)
+    batch = next(make_default(captions, seq_length=64, multimodal_sample_config=config).train_dataloader())
+    assert batch.tokens.shape == (1, 64)
+
+
+def test_decoder_seq_length_bounds_the_labels(captions: Path) -> None:
+    module = make_default(captions, decoder_seq_length=2, micro_batch_size=4, global_batch_size=4)
+    batch = next(module.train_dataloader())
+    assert batch.labels.shape == (4, 2)
+    assert batch.tokens.shape[1] > 2
+    with pytest.raises(ConfigError, match="leave out decoder_seq_length"):
+        make_default(captions, decoder_seq_length=2, packing_buffer_size=10)
+
+
+def test_what_only_the_default_encoder_uses_is_warned_of_beside_another(path: Path) -> None:
+    with pytest.warns(UserWarning, match="decoder_seq_length has no effect"):
+        make_module(path, decoder_seq_length=5)
+    with pytest.warns(UserWarning, match="multimodal_sample_config has no effect"):
+        make_module(path, multimodal_sample_config=MultiModalSampleConfig())
+
+
+# ----- path, task_encoder, validation_task_encoder --------------------------------------------------------------------
+
+
+def test_path_says_which_data(path: Path, tmp_path: Path) -> None:
+    other = write_texts(tmp_path, 20, lambda number: str(1000 + number), ratio="1,0,0")
+    assert all(0 <= n < NUM_TRAIN for batch in stream(make_module(path)) for n in batch)
+    assert all(n >= 1000 for batch in stream(make_module(str(other))) for n in batch)
+    with pytest.raises(ConfigError, match="no such folder or file"):
+        make_module(tmp_path / "missing").train_dataloader()
+
+
+class Negating(DefaultTaskEncoder[Any, Any, Any, Any]):
+    def encode_sample(self, sample: TextSample) -> TextSample:
+        return TextSample.derive_from(sample, text=f"-{sample.text}")
+
+
+def test_validation_has_the_encoder_of_training_or_its_own(path: Path) -> None:
+    for options, val in (({}, 1), ({"validation_task_encoder": Negating()}, -1)):
+        module = make_module(path, **options)
+        assert draw(module.train_dataloader(), 1)[0][0] >= 0
+        assert draw(module.val_dataloader(), 1) == [[val * VAL[0]]]
+    module = make_module(path, task_encoder=Negating())
+    assert draw(module.val_dataloader(), 1) == [[-VAL[0]]]
+
+
+# ----- batch sizes ----------------------------------------------------------------------------------------------------
+
+
+def test_micro_batches_have_micro_batch_size_samples(path: Path) -> None:
+    module = make_module(path, micro_batch_size=3, global_batch_size=6)
+    assert {len(batch) for batch in stream(module)} == {3}
+    assert draw(module.val_dataloader(), 1) == [VAL[:3]]
+
+
+def test_the_global_batch_size_gives_the_micro_batches_of_a_step(path: Path) -> None:
+    module = make_module(path, micro_batch_size=2, global_batch_size=16)
+    ranks = {size: WorkerConfig(rank=0, world_size=size, num_workers=0) for size in (1, 2, 3, 4)}
+    assert [module.num_micro_batches(ranks[size]) for size in (1, 2, 4)] == [8, 4, 2]
+    with pytest.raises(ConfigError, match=r"global_batch_size=16 is not a multiple of .* 3 data-parallel ranks = 6"):
+        module.num_micro_batches(ranks[3])
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ({"micro_batch_size": 0}, "micro_batch_size=0"),
+        ({"global_batch_size": 0}, "global_batch_size=0"),
+        ({"micro_batch_size": 4}, "global_batch_size=1.*multiple of micro_batch_size=4"),
+    ],
+)
+def test_batch_sizes_that_cannot_be_are_refused(path: Path, sizes: dict[str, int], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        make_module(path, **sizes)
+
+
+def test_ranks_that_cannot_share_the_global_batch_are_refused_before_the_first_read(path: Path) -> None:
+    groups = SimpleNamespace(dp=SimpleNamespace(rank=lambda: 0, size=lambda: 3))
+    with pytest.raises(ConfigError, match="3 data-parallel ranks"):
+        make_module(path, global_batch_size=4, pg_collection=groups).train_dataloader()
+
+
+# ----- ranks, workers, loader -----------------------------------------------------------------------------------------
+
+
+def test_ranks_of_the_collection_share_the_data(path: Path) -> None:
+    whole = stream(make_module(path, num_lanes=2, global_batch_size=2), 20)
+    for rank in range(2):
+        groups = SimpleNamespace(dp=SimpleNamespace(rank=lambda r=rank: r, size=lambda: 2))
+        module = make_module(path, num_lanes=2, global_batch_size=2, pg_collection=groups)
+        assert stream(module, 10) == whole[rank::2]
+
+
+def test_workers_are_as_many_as_asked_for(path: Path) -> None:
+    reference = stream(make_module(path, num_lanes=2))
+    module = make_module(path, num_workers=2, num_val_workers=0, num_lanes=2)
+    train, val = module.build()
+    assert val is not None
+    try:
+        assert train.dataloader.wait_for_workers()
+        assert draw(train, 40) == reference
+        assert not val.dataloader.wait_for_workers()
+    finally:
+        train.close()
+    numbers = [loader.dataloader.dataset.worker_config.num_workers for loader in (train, val)]
+    assert numbers == [2, 0]
+    assert make_module(path, num_workers=2).num_val_workers == 2
+
+
+def test_settings_reach_workers_data_and_loader(path: Path) -> None:
+    base = stream(make_module(path))
+    assert stream(make_module(path)) == base
+    assert stream(make_module(path, seed=1)) != base
+    assert stream(make_module(path, num_lanes=4)) != base
+    loader = make_module(path, virtual_epoch_length=5, prefetch_factor=3, max_worker_restarts=9, sample_timeout_s=2.5)
+    train = loader.train_dataloader()
+    assert len(train) == 5
+    assert (train.dataloader.config.prefetch_factor, train.dataloader.config.max_worker_restarts) == (3, 9)
+    assert train.dataloader.config.sample_timeout_s == 2.5
+    inprocess = make_module(path, num_workers=2, start_method="inprocess").train_dataloader()
+    assert not inprocess.dataloader.wait_for_workers()
+    with pytest.raises(ConfigError, match="did you mean 'prefetch_factor'"):
+        make_module(path, prefech_factor=3)
+
+
+def test_a_cache_pool_reaches_the_loader_which_has_no_use_for_it(path: Path) -> None:
+    with pytest.warns(UserWarning, match="cache_pool has no effect"):
+        make_module(path, cache_pool=object()).train_dataloader()
+
+
+class Failing(DefaultTaskEncoder[Any, Any, Any, Any]):
+    def encode_sample(self, sample: TextSample) -> TextSample:
+        if int(sample.text) % 2:
+            raise ValueError("odd")
+        return sample
+
+
+def test_the_error_handler_is_called(path: Path) -> None:
+    failures: list[Exception] = []
+    module = make_module(path, task_encoder=Failing(), global_error_handler=lambda error, *_: failures.append(error))
+    assert all(n % 2 == 0 for batch in stream(module) for n in batch)
+    assert failures
+
+
+def test_shuffle_and_sequence_settings_change_the_order(path: Path) -> None:
+    orders = [
+        stream(make_module(path, shuffle_buffer_size=buffer, max_samples_per_sequence=sequence))
+        for buffer, sequence in ((8, None), (8, 3), (90, 1))
+    ]
+    assert all(a != b for a, b in itertools.combinations(orders, 2))
+    with pytest.raises(ConfigError, match="shuffle_buffer_size=-1"):
+        make_module(path, shuffle_buffer_size=-1).train_dataloader()
+
+
+@edataclass
+class Pinned(Batch):
+    number: torch.Tensor
+    is_pinned: bool = False
+
+    def pin_memory(self) -> "Pinned":
+        return Pinned(__key__=self.__key__, number=self.number, is_pinned=True)
+
+
+class ToPinned(DefaultTaskEncoder[Any, Any, Any, Any]):
+    def batch(self, samples: list[TextSample]) -> Pinned:
+        return Pinned(__key__=[s.__key__ for s in samples], number=torch.tensor([int(s.text) for s in samples]))
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_batches_are_pinned_where_there_is_a_gpu(path: Path, monkeypatch: pytest.MonkeyPatch, asked: bool) -> None:
+    assert not next(make_module(path, task_encoder=ToPinned(), pin_memory=asked).train_dataloader()).is_pinned
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    module = make_module(path, task_encoder=ToPinned(), pin_memory=asked)
+    assert next(module.train_dataloader()).is_pinned == asked
+    assert next(module.val_dataloader()).is_pinned == asked
+
+
+@pytest.mark.gpu
+def test_pinned_batches_are_in_page_locked_memory(captions: Path) -> None:
+    for asked in (True, False):
+        batch = next(make_default(captions, pin_memory=asked).train_dataloader())
+        assert batch.tokens.is_pinned() == batch.images.is_pinned() == asked
+        assert batch.to("cuda", non_blocking=True).tokens.is_cuda
+
+
+# ----- the loaders ----------------------------------------------------------------------------------------------------
+
+
+def test_train_dataloader_is_the_same_object_on_every_call(path: Path) -> None:
+    module = make_module(path)
+    assert module.train_dataloader_object is None
+    train = module.train_dataloader()
+    assert module.train_dataloader() is train is module.train_dataloader_object
+    val = module.val_dataloader()
+    assert module.val_dataloader() is val is module.val_dataloader_object
+    assert module.build() == (train, val)
+    assert module.test_dataloader() is None
+
+
+def test_validation_is_in_order_and_begins_anew(path: Path) -> None:
+    val = make_module(path, eval_batches=5).val_dataloader()
+    assert val is not None
+    assert draw(val, 7) == [[n] for n in VAL[:5]] + [[n] for n in VAL[:2]]
+    val.restart()
+    assert draw(val, 1) == [[VAL[0]]]
+
+
+def test_a_validation_split_that_is_declared_empty_gives_none(tmp_path: Path) -> None:
+    module = make_module(write_texts(tmp_path, 20, ratio="1,0,0"))
+    assert module.val_dataloader() is None
+    assert module.build()[1] is None
+
+
+def test_datasets_provider_gives_either_split(path: Path) -> None:
+    module, config = make_module(path), WorkerConfig(rank=0, world_size=1, num_workers=0)
+    assert module.datasets_provider(config).finite
+    assert not module.datasets_provider(config, "train").finite
+    with pytest.raises(ConfigError, match="expected 'train' or 'val'"):
+        module.datasets_provider(config, "test")  # type: ignore[arg-type]
+
+
+def test_printing_starts_no_loader(path: Path) -> None:
+    module = make_module(path)
+    assert str(module) == repr(module) == f"EnergonMultiModalDataModule('{path}', task_encoder=DefaultTaskEncoder)"
+    assert module.train_dataloader_object is None
+
+
+# ----- state ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_state_goes_on_after_the_last_batch_and_names_its_step(path: Path) -> None:
+    sizes = {"micro_batch_size": 2, "global_batch_size": 4}
+    module = make_module(path, **sizes)
+    expected = stream(make_module(path, **sizes), 20)
+    assert (module.state_dict(), module.init_global_step) == ({}, 0)
+    assert stream(module, 6) == expected[:6]
+    state = module.state_dict()
+    before, after = make_module(path, **sizes), make_module(path, **sizes)
+    before.load_state_dict(state)
+    assert before.state_dict() == state
+    after.train_dataloader()
+    after.load_state_dict(state)
+    for resumed in (before, after):
+        assert resumed.init_global_step == 3
+        assert stream(resumed, 14) == expected[6:]
+        assert resumed.init_global_step == 3
+    after.load_state_dict({})
+
+
+def test_what_is_no_state_is_refused(path: Path) -> None:
+    with pytest.raises(StateError, match="not a state of EnergonMultiModalDataModule"):
+        make_module(path).load_state_dict({"consumed_samples": 5})
+    with pytest.raises(StateError, match="not a loader state"):
+        make_module(path).load_state_dict({"train_dataloader": {"energon": 1}})
+    state = make_module(path)
+    state.train_dataloader()
+    other = make_module(path, seed=7)
+    other.load_state_dict(state.state_dict())
+    with pytest.raises(StateError, match="seed: the state has 0, this run has 7"):
+        other.train_dataloader()

@@ -1,0 +1,122 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bridge_data import (
+    DatasetError,
+    EnergonDataloader,
+    SkipSample,
+    StateError,
+    TextSample,
+    WorkerConfig,
+    get_savable_loader,
+    get_train_dataset,
+)
+from bridge_data.errors import FatalSampleError
+from bridge_data.task import DefaultTaskEncoder
+from tests.datamodule.parts import draw, take, write_numbers
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_numbers(tmp_path_factory.mktemp("numbers"))
+
+
+def make_loader(path: Path, **options: Any) -> EnergonDataloader:
+    config = WorkerConfig(rank=0, world_size=1, num_workers=0, num_lanes=2)
+    chosen = {"worker_config": config, "batch_size": 4, "shuffle_buffer_size": 8, "max_samples_per_sequence": 4}
+    return EnergonDataloader(get_savable_loader(get_train_dataset(path, **{**chosen, **options})))
+
+
+def test_it_never_ends_and_iterating_it_goes_on(path: Path) -> None:
+    expected = draw(make_loader(path), 60)
+    loader = make_loader(path)
+    assert take(loader, 30) + take(loader, 30) == expected
+    assert sorted(n for batch in draw(make_loader(path, repeat=False), 24) for n in batch) == list(range(96))
+
+
+def test_finite_data_begins_again(path: Path) -> None:
+    loader = make_loader(path, repeat=False)
+    first = draw(loader, 24)
+    assert draw(loader, 24) == first
+
+
+def test_it_has_a_length_where_iterations_end(path: Path) -> None:
+    assert len(make_loader(path, virtual_epoch_length=7)) == 7
+    with pytest.raises(TypeError, match="has no length"):
+        len(make_loader(path))
+
+
+def test_a_restored_state_goes_on_after_the_last_batch(path: Path) -> None:
+    expected = draw(make_loader(path), 30)
+    loader = make_loader(path)
+    for step in range(12):
+        state = json.loads(json.dumps(loader.save_state()))
+        resumed = make_loader(path)
+        resumed.restore_state(state)
+        assert draw(resumed, 4) == expected[step : step + 4]
+        assert resumed.first_micro_batch == step
+        draw(loader, 1)
+
+
+def test_a_restore_in_the_middle_goes_back(path: Path) -> None:
+    loader = make_loader(path)
+    state = loader.save_state()
+    expected = draw(loader, 10)
+    loader.restore_state(state)
+    assert draw(loader, 10) == expected
+
+
+def test_a_state_of_something_else_is_refused(path: Path) -> None:
+    with pytest.raises(StateError, match="not a loader state of bridge_data"):
+        make_loader(path).restore_state({"next_slot": 3})
+
+
+class Consumer:
+    """Draws `ahead` batches before it needs them, as Lightning does."""
+
+    def __init__(self, loader: EnergonDataloader, ahead: int) -> None:
+        self.loader, self.num_delivered = loader, 0
+        loader.follow(lambda: self.num_delivered)
+        self.waiting: list[list[int]] = []
+        self.begin(ahead)
+
+    def begin(self, ahead: int) -> None:
+        self.waiting = take(iter(self.loader), ahead)
+
+    def next(self) -> list[int]:
+        self.waiting += draw(self.loader, 1)
+        self.num_delivered += 1
+        return self.waiting.pop(0)
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 3])
+def test_what_was_drawn_ahead_is_not_in_the_state_and_comes_again(path: Path, ahead: int) -> None:
+    expected = draw(make_loader(path), 40)
+    consumer = Consumer(make_loader(path), ahead)
+    for step in range(8):
+        resumed = make_loader(path)
+        resumed.restore_state(consumer.loader.save_state())
+        assert draw(resumed, 3) == expected[step : step + 3]
+        if step == 3:
+            consumer.begin(ahead)  # as at the end of an epoch
+        assert consumer.next() == expected[step]
+    other = Consumer(consumer.loader, ahead)
+    assert [other.next() for _ in range(5)] == expected[8:13]
+
+
+class SkipAll(DefaultTaskEncoder[Any, Any, Any, Any]):
+    def encode_sample(self, sample: TextSample) -> TextSample:
+        raise SkipSample
+
+
+def test_data_of_which_nothing_is_left_is_an_error_and_no_endless_loop(path: Path) -> None:
+    with pytest.raises(FatalSampleError, match="were all left out"):
+        next(make_loader(path, task_encoder=SkipAll()))
+
+
+def test_a_rank_without_any_batch_is_an_error_and_no_endless_loop(path: Path) -> None:
+    with pytest.raises(DatasetError, match="yielded nothing"):
+        next(make_loader(path, repeat=False, batch_size=200, batch_drop_last=True))

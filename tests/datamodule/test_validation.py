@@ -1,0 +1,55 @@
+from pathlib import Path
+
+import pytest
+
+from bridge_data import DatasetError, WorkerConfig, get_savable_loader, get_val_dataset
+from bridge_data.datamodule import ValidationDataloader
+from tests.datamodule.parts import draw, take, write_numbers
+
+EXPECTED = [list(range(start, start + 5)) for start in range(96, 116, 5)] + [[116, 117, 118, 119]]
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_numbers(tmp_path_factory.mktemp("numbers"))
+
+
+def make_loader(path: Path, *, cyclic: bool, eval_batches: int | None = None, world_size: int = 1, batch_size: int = 5):
+    config = WorkerConfig(rank=world_size - 1, world_size=world_size, num_workers=0)
+    dataset = get_val_dataset(path, worker_config=config, batch_size=batch_size)
+    return ValidationDataloader(get_savable_loader(dataset), cyclic=cyclic, eval_batches=eval_batches)
+
+
+def test_every_pass_has_every_sample_once_and_in_order(path: Path) -> None:
+    loader = make_loader(path, cyclic=False)
+    for _ in range(3):
+        assert take(loader, 99) == EXPECTED
+
+
+def test_a_pass_begins_at_the_first_sample_wherever_the_last_one_stopped(path: Path) -> None:
+    loader = make_loader(path, cyclic=False)
+    assert take(loader, 2) == EXPECTED[:2]
+    assert take(loader, 99) == EXPECTED
+
+
+def test_a_cyclic_one_goes_round_until_it_is_restarted(path: Path) -> None:
+    loader = make_loader(path, cyclic=True)
+    assert draw(loader, 7) == EXPECTED + EXPECTED[:2]
+    loader.restart()
+    assert draw(loader, 6) == EXPECTED + EXPECTED[:1]
+
+
+@pytest.mark.parametrize("eval_batches", [1, 3, 5, 7])
+def test_a_cyclic_one_restarts_by_itself_after_so_many_draws(path: Path, eval_batches: int) -> None:
+    loader = make_loader(path, cyclic=True, eval_batches=eval_batches)
+    once = (EXPECTED * 2)[:eval_batches]
+    assert draw(loader, 3 * eval_batches) == 3 * once
+    draw(loader, 1)
+    loader.restart()
+    assert draw(loader, eval_batches + 1) == once + EXPECTED[:1]
+
+
+def test_a_rank_without_any_batch_gets_none_or_an_error_but_never_an_endless_loop(path: Path) -> None:
+    assert list(make_loader(path, cyclic=False, world_size=2, batch_size=100)) == []
+    with pytest.raises(DatasetError, match="no batch for data-parallel rank 1 of 2"):
+        next(make_loader(path, cyclic=True, world_size=2, batch_size=100))

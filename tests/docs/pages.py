@@ -1,0 +1,113 @@
+"""Pages of documentation as programs: their code blocks, run from top to bottom in one folder and one namespace.
+
+`python` and `bash` blocks run. One with `title="..."` is written to that file instead, whatever its language. An
+`output` block is what the block before it printed, with `...` for anything. Other blocks (`text`, `mermaid`, `console`)
+are only shown.
+"""
+
+import contextlib
+import dataclasses
+import io
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from bridge_data import SavableDataLoader
+
+ROOT = Path(__file__).parents[2]
+
+_FENCE = re.compile(r"```(?P<language>\w*)(?: title=\"(?P<title>[^\"]+)\")?$")
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """A fenced block and the line of its first line."""
+
+    language: str
+    title: str | None
+    text: str
+    line: int
+
+
+def read_blocks(markdown: str) -> Iterator[Block]:
+    """The fenced blocks of a page, in order."""
+    lines = iter(enumerate(markdown.splitlines(), 1))
+    for number, line in lines:
+        fence = _FENCE.match(line)
+        if fence is None:
+            assert not line.startswith("```"), f"line {number}: a fence of an unknown form: {line}"
+            continue
+        body = []
+        for _, inner in lines:
+            if inner == "```":
+                break
+            body.append(inner)
+        yield Block(fence["language"], fence["title"], "\n".join(body) + "\n", number + 1)
+
+
+def is_shown_as(printed: str, shown: str) -> bool:
+    """Whether a page may show `shown` for what was printed."""
+    pattern = ".*?".join(re.escape(piece) for piece in shown.strip().split("..."))
+    return re.fullmatch(pattern, printed.strip(), re.DOTALL) is not None
+
+
+class PageRun:
+    """Runs the blocks of a page in the current folder, but for the shell blocks `done`, which have been run there."""
+
+    def __init__(self, page: Path, done: Sequence[Block] = ()) -> None:
+        self.page = page
+        self.scope: dict[str, Any] = {"__name__": "__main__"}
+        self._done = {block.text for block in done if block.language == "bash"}
+
+    def run(self, block: Block) -> str:
+        """Run one block; what it printed."""
+        if block.title is not None:
+            Path(block.title).write_text(block.text)
+        elif block.language == "python":
+            return self._python(block)
+        elif block.language == "bash" and block.text not in self._done:
+            return self._bash(block)
+        return ""
+
+    def check(self) -> None:
+        """Run all blocks, and compare what they print with the outputs shown."""
+        printed = ""
+        try:
+            for block in read_blocks(self.page.read_text()):
+                if block.language == "output":
+                    where = f"{self.page.relative_to(ROOT)}:{block.line}"
+                    assert is_shown_as(printed, block.text), f"{where}: shown\n{block.text}\nprinted\n{printed}"
+                else:
+                    printed = self.run(block)
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """End the workers of the loaders that the page has made."""
+        for value in self.scope.values():
+            if isinstance(value, SavableDataLoader):
+                value.close()
+
+    def _python(self, block: Block) -> str:
+        # As many empty lines before it as in the page, so that a traceback names the line.
+        code = compile("\n" * (block.line - 1) + block.text, str(self.page), "exec")
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(code, self.scope)
+        return printed.getvalue()
+
+    def _bash(self, block: Block) -> str:
+        search = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", block.text],
+            env={**os.environ, "PATH": search},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert done.returncode == 0, f"{self.page.name}:{block.line}: {done.stdout}\n{done.stderr}"
+        return done.stdout

@@ -1,0 +1,108 @@
+"""A small dataset whose lanes are known in closed form: what lane l yields n-th depends on nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from bridge_data.lane import LaneBatch
+from bridge_data.order import SampleRef
+from bridge_data.samples import Batch, edataclass
+from bridge_data.state import LoaderState
+from bridge_data.worker import WorkerConfig
+
+FINGERPRINT = {"sources": [["00", "streams"]]}
+
+
+@edataclass
+class StreamBatch(Batch):
+    tokens: torch.Tensor
+    lengths: np.ndarray
+    name: str
+
+
+def expected(lane: int, number: int, size: int) -> StreamBatch:
+    """The batch; `size` 8-byte numbers of its own."""
+    tokens = torch.arange(size, dtype=torch.int64) + (lane * 1_000_000 + number)
+    return StreamBatch(
+        __key__=[f"{lane}/{number}"], tokens=tokens, lengths=np.full(3, number, np.int32), name=f"{lane}/{number}"
+    )
+
+
+class Stream:
+    """One lane; `length` None: without end."""
+
+    def __init__(self, dataset: Streams, lane: int, state: dict[str, Any], watch: Any) -> None:
+        self._dataset, self._lane, self._watch = dataset, lane, watch
+        self._number = state.get("micro_batches", 0)
+
+    def next(self) -> LaneBatch:
+        length = self._dataset.length(self._lane)
+        if length is not None and self._number >= length:
+            raise StopIteration
+        ref = SampleRef(0, 7, self._number)
+        if self._watch is not None:
+            self._watch(ref)
+        if self._dataset.before_sample is not None:
+            self._dataset.before_sample(self._lane, ref)
+        batch = self._dataset.make(self._lane, self._number, self._dataset.size)
+        self._number += 1
+        return LaneBatch(batch, {"micro_batches": self._number}, {"encode_sample": 1} if self._number % 3 == 0 else {})
+
+    def take_skipped(self) -> dict[str, int]:
+        return {}
+
+
+class Streams:
+    """Lanes of `lengths` (None: without end; a number: all alike; else by lane), batches of `size` numbers."""
+
+    def __init__(
+        self,
+        worker_config: WorkerConfig,
+        *,
+        lengths: int | list[int] | None = None,
+        size: int = 8_192,
+        virtual_epoch_length: int = 0,
+        before_sample: Callable[[int, SampleRef], None] | None = None,
+        make: Callable[[int, int, int], Any] = expected,
+    ) -> None:
+        self.worker_config, self.virtual_epoch_length = worker_config, virtual_epoch_length
+        self.lengths, self.size, self.before_sample, self.make = lengths, size, before_sample, make
+
+    def length(self, lane: int) -> int | None:
+        return self.lengths[lane] if isinstance(self.lengths, list) else self.lengths
+
+    def new_state(self) -> LoaderState:
+        lanes: dict[int, dict[str, Any]] = {lane: {} for lane in self.worker_config.lanes}
+        return LoaderState(FINGERPRINT, [(self.worker_config.num_lanes, [])], 0, lanes)
+
+    def describe(self, ref: SampleRef) -> str:
+        return f"(source={ref.source}, epoch={ref.epoch}, index={ref.index})"
+
+    def check_state(self, data: dict[str, Any], *, strict: bool = True) -> LoaderState:
+        state = LoaderState.from_dict(data)
+        state.check(FINGERPRINT)
+        return state.of_rank(self.worker_config)
+
+    def lane(self, lane: int, state: LoaderState, watch: Any = None) -> Stream:
+        return Stream(self, lane, state.lanes[lane], watch)
+
+
+def config(num_workers: int, num_lanes: int = 6, rank: int = 0, world_size: int = 1) -> WorkerConfig:
+    """The place of a rank."""
+    return WorkerConfig(rank=rank, world_size=world_size, num_workers=num_workers, num_lanes=num_lanes)
+
+
+def names(batches: Any) -> list[str]:
+    """Which batches these are, each seen to be what it should be."""
+    found = []
+    for batch in batches:
+        lane, number = map(int, batch.name.split("/"))
+        right = expected(lane, number, batch.tokens.numel())
+        assert torch.equal(batch.tokens, right.tokens) and np.array_equal(batch.lengths, right.lengths)
+        assert batch.__key__ == right.__key__
+        found.append(batch.name)
+    return found

@@ -1,0 +1,337 @@
+import collections
+import gc
+import itertools
+import json
+import os
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+
+from bridge_data.errors import ConfigError, StateError, WorkerError
+from bridge_data.loader import LoaderConfig, SavableDataLoader, factory, get_loader, get_savable_loader
+from bridge_data.loader.lanes import LaneRunner
+from bridge_data.loader.pool import WorkerPool
+from bridge_data.state import merge_states
+
+from .conftest import in_turn
+from .streams import Streams, config, names
+
+LENGTHS = [3, 0, 5, 1, 4, 2]
+FINITE = [f"{lane}/{number}" for number in range(5) for lane in range(6) if number < LENGTHS[lane]]
+
+
+def here(**settings: Any) -> SavableDataLoader:
+    """A loader without workers."""
+    return get_savable_loader(Streams(config(0), size=4, **settings))
+
+
+def some(loader: SavableDataLoader, num: int) -> list[str]:
+    return names(itertools.islice(loader, num))
+
+
+@pytest.fixture(scope="module")
+def two_workers() -> Iterator[SavableDataLoader]:
+    """The finite lanes of `FINITE` on two workers."""
+    with get_loader(Streams(config(2), lengths=LENGTHS)) as loader:
+        yield loader
+
+
+def test_batches_come_in_the_order_of_the_slots() -> None:
+    assert some(here(), 20) == in_turn(20)
+
+
+def test_workers_give_the_same_stream(loader: SavableDataLoader) -> None:
+    reference = here()
+    assert some(loader, 100) == some(reference, 100) == in_turn(100)
+    assert isinstance(loader._source, WorkerPool)
+    assert loader.skipped == reference.skipped == {"encode_sample": 30}
+
+
+def test_one_spawned_worker_gives_the_same_stream_and_more_than_lanes_warn() -> None:
+    dataset = Streams(config(num_workers=3, num_lanes=1))
+    with (
+        pytest.warns(UserWarning, match=r"num_workers=3, but this rank serves 1 lanes .*: 2 workers have nothing"),
+        get_loader(dataset, start_method="spawn") as loader,
+    ):
+        assert some(loader, 3) == in_turn(3, num_lanes=1)
+        assert loader.wait_for_workers()
+        assert some(loader, 30) == in_turn(30, num_lanes=1, start=3)
+        assert isinstance(loader._source, WorkerPool) and len(loader._source._links) == 1
+
+
+@pytest.mark.parametrize("workers", [True, False])
+def test_finite_lanes_end_and_can_be_iterated_again(workers: bool, two_workers: SavableDataLoader) -> None:
+    loader = two_workers if workers else here(lengths=LENGTHS)
+    loader.restore_state_rank(loader.dataset.new_state().to_dict())
+    loader.wait_for_workers()
+    for _ in range(3):
+        iteration = iter(loader)
+        assert names(iteration) == FINITE
+        assert next(iteration, "over") == "over"
+    at_end = loader.save_state_rank()
+    other = here(lengths=LENGTHS)
+    other.restore_state_rank(at_end)
+    assert names(other) == [], "what was saved at the end is restored at the end"
+    assert names(other) == FINITE and names(other) == FINITE
+
+
+@pytest.mark.parametrize("workers", [True, False])
+def test_a_finite_stream_is_resumed_at_every_step(workers: bool, two_workers: SavableDataLoader) -> None:
+    loader = two_workers if workers else here(lengths=LENGTHS)
+    start = loader.dataset.new_state().to_dict()
+    loader.wait_for_workers()
+    for step in range(len(FINITE)):
+        loader.restore_state_rank(start)
+        assert some(loader, step) == FINITE[:step]
+        saved = json.loads(json.dumps(loader.save_state_rank()))
+        other = here(lengths=LENGTHS)
+        other.restore_state_rank(saved)
+        assert names(other) == FINITE[step:]
+        loader.restore_state_rank(saved)
+        assert names(loader) == FINITE[step:]
+
+
+def test_lanes_without_a_batch_make_empty_iterations() -> None:
+    loader = here(lengths=0)
+    assert list(loader) == [] and list(loader) == []
+
+
+def test_an_endless_stream_is_resumed_at_every_step(loader: SavableDataLoader, tmp_path: Path) -> None:
+    for step in range(14):
+        torch.save(loader.save_state_rank(), tmp_path / "state.pt")
+        saved = torch.load(tmp_path / "state.pt", weights_only=True)
+        other = here()
+        other.restore_state_rank(saved)
+        assert some(other, 9) == in_turn(9, start=step)
+        assert some(loader, 9) == in_turn(9, start=step)
+        loader.restore_state_rank(saved)
+        assert some(loader, 1) == in_turn(1, start=step)
+
+
+def test_a_running_iteration_goes_on_where_it_is_restored(loader: SavableDataLoader) -> None:
+    iteration = iter(loader)
+    saved = [loader.save_state_rank() for _ in itertools.islice(iteration, 20)]
+    loader.restore_state_rank(saved[4])
+    assert names(itertools.islice(iteration, 10)) == in_turn(10, start=5)
+    loader.restore_state_rank(saved[17])
+    assert names(itertools.islice(iteration, 10)) == in_turn(10, start=18)
+
+
+def test_saved_states_do_not_change_afterwards(loader: SavableDataLoader) -> None:
+    some(loader, 7)
+    saved = loader.save_state_rank()
+    text = json.dumps(saved)
+    some(loader, 20)
+    assert json.dumps(saved) == text and json.dumps(loader.save_state_rank()) != text
+
+
+def test_a_virtual_epoch_ends_an_iteration_and_survives_a_restore() -> None:
+    loader = here(virtual_epoch_length=4)
+    assert len(loader) == 4
+    assert [names(loader) for _ in range(3)] == [in_turn(4), in_turn(4, start=4), in_turn(4, start=8)]
+    assert some(loader, 3) == in_turn(3, start=12)
+    other = here(virtual_epoch_length=4)
+    other.restore_state_rank(loader.save_state_rank())
+    assert [names(other) for _ in range(2)] == [in_turn(1, start=15), in_turn(4, start=16)]
+    with pytest.raises(TypeError, match="virtual_epoch_length"):
+        len(here())
+
+
+def test_ranks_share_the_lanes_and_their_merged_states_serve_any_number_of_ranks() -> None:
+    def rank_loader(rank: int, world_size: int) -> SavableDataLoader:
+        return get_loader(Streams(config(0, 6, rank, world_size), size=4))
+
+    loaders = [rank_loader(rank, 2) for rank in range(2)]
+    taken = [some(loader, 9) for loader in loaders]
+    assert [name for pair in zip(*taken, strict=True) for name in pair] == in_turn(18)
+    merged = merge_states([loader.save_state_rank() for loader in loaders])
+    for world_size in (1, 2, 3, 6):
+        resumed = [rank_loader(rank, world_size) for rank in range(world_size)]
+        for loader in resumed:
+            loader.restore_state_rank(merged)
+        taken = [some(loader, 4) for loader in resumed]
+        assert [name for group in zip(*taken, strict=True) for name in group] == in_turn(4 * world_size, start=18)
+    with pytest.raises(StateError, match="lanes"):
+        rank_loader(0, 1).restore_state_rank(loaders[0].save_state_rank())
+
+
+def test_the_global_state_of_one_rank_needs_no_process_group() -> None:
+    loader = here()
+    some(loader, 5)
+    state = loader.save_state_global()
+    assert state is not None
+    for given in (state, [loader.save_state_rank()]):
+        other = here()
+        other.restore_state_global(given)
+        assert some(other, 3) == in_turn(3, start=5)
+    with pytest.raises(StateError, match="src_rank"):
+        loader.restore_state_global(None)
+
+
+def test_batches_that_the_trainer_keeps_never_change(loader: SavableDataLoader) -> None:
+    kept = list(itertools.islice(loader, 12))
+    slices = [batch.tokens[100:200].numpy()[::2] for batch in itertools.islice(loader, 12)]
+    gc.collect()
+    assert some(loader, 200) == in_turn(200, start=24)
+    assert names(kept) == in_turn(12)
+    firsts = [int(values[0]) - 100 for values in slices]
+    assert firsts == [slot % 6 * 1_000_000 + slot // 6 for slot in range(12, 24)]
+
+
+def test_the_memory_of_batches_is_used_again(loader: SavableDataLoader) -> None:
+    some(loader, 50)
+    for batch in itertools.islice(loader, 300):
+        assert batch.tokens[0] >= 0
+    in_use, spare = 2 + 2, 2 + 3
+    assert num_maps(loader) <= 3 * (in_use + spare)
+
+
+def num_maps(loader: SavableDataLoader) -> int:
+    assert isinstance(loader._source, WorkerPool)
+    return sum(len(link._slots._maps) for link in loader._source._links)
+
+
+def test_a_message_lost_to_an_interrupt_is_made_good(loader: SavableDataLoader) -> None:
+    assert some(loader, 5) == in_turn(5)
+    stolen = [
+        link._channel.receive()
+        for link in loader._source._links  # type: ignore[union-attr]
+        if len(link._queue) < 2  # else it has no credit, and sends nothing
+    ]
+    assert stolen
+    assert some(loader, 40) == in_turn(40, start=5)
+
+
+class Interrupting:
+    """A source whose work is interrupted when it is done."""
+
+    def __init__(self, source: Any) -> None:
+        self._source = source
+
+    def take(self, lane: int) -> Any:
+        self._source.take(lane)
+        raise KeyboardInterrupt
+
+
+def test_an_interrupted_step_is_done_again(loader: SavableDataLoader, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert some(loader, 5) == in_turn(5)
+    with monkeypatch.context() as patch:
+        source = loader._source
+        patch.setattr(loader._workers, "source", lambda position, current: Interrupting(source))
+        with pytest.raises(KeyboardInterrupt):
+            next(iter(loader))
+    assert some(loader, 40) == in_turn(40, start=5)
+
+
+def test_workers_take_over_when_ready_and_leave_nothing_behind_but_batches() -> None:
+    children = psutil.Process().children(recursive=True)
+    gc.collect()
+    num_descriptors = len(os.listdir("/proc/self/fd"))
+    loader = get_loader(Streams(config(2)))
+    assert some(loader, 1) == ["0/0"] and isinstance(loader._source, LaneRunner)
+    assert loader.wait_for_workers()
+    kept = list(itertools.islice(loader, 9))
+    assert isinstance(loader._source, WorkerPool)
+    state = loader.save_state_rank()
+    loader.close()
+    loader.close()
+    assert psutil.Process().children(recursive=True) == children
+    assert loader.save_state_rank() == state and names(kept) == in_turn(9, start=1)
+    with pytest.raises(WorkerError, match="closed"):
+        next(iter(loader))
+    del loader, kept
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) <= num_descriptors
+
+
+def test_a_loader_that_is_let_go_ends_its_processes_even_while_they_start() -> None:
+    children = psutil.Process().children(recursive=True)
+    loader = get_loader(Streams(config(2)))
+    assert some(loader, 1) == ["0/0"]
+    del loader
+    gc.collect()
+    assert psutil.Process().children(recursive=True) == children
+
+
+def test_workers_keep_to_themselves(loader: SavableDataLoader) -> None:
+    some(loader, 10)
+    server = loader._workers.pool._launcher._child._process.pid  # type: ignore[union-attr]
+    workers = psutil.Process(server).children(recursive=True)
+    assert len(workers) == 3
+    for worker in workers:
+        opened = [link for link in Path(f"/proc/{worker.pid}/fd").iterdir() if int(link.name) > 2]
+        kinds = collections.Counter(str(link.readlink()).partition(":")[0] for link in opened)
+        assert kinds.keys() == {"socket", "/memfd"} and kinds["socket"] == 1
+        assert worker.num_threads() == 1 and worker.cwd() == os.getcwd()
+
+
+def test_a_forked_child_of_the_trainer_cannot_use_the_loader() -> None:
+    loader = here()
+    loader._owner += 1  # as the child finds it
+    with pytest.raises(WorkerError, match="another one in this process"):
+        next(iter(loader))
+
+
+def test_settings_of_energon_without_a_meaning_here_are_warned_of_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(factory, "_warned", set())
+    dataset = Streams(config(0))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            get_savable_loader(
+                dataset,
+                checkpoint_every_sec=60,
+                checkpoint_every_min_n_samples=10,
+                n_checkpoints=3,
+                gc_collect_every_n_steps=10,
+                cache_pool=object(),
+            )
+    told = [str(warning.message).split()[0] for warning in caught]
+    assert sorted(told) == [
+        "cache_pool",
+        "checkpoint_every_min_n_samples",
+        "checkpoint_every_sec",
+        "gc_collect_every_n_steps",
+        "n_checkpoints",
+    ]
+
+
+def test_the_worker_config_of_the_dataset_may_be_repeated_but_not_contradicted() -> None:
+    assert some(get_loader(Streams(config(0), size=4), worker_config=config(0)), 2) == in_turn(2)
+    with pytest.raises(ConfigError, match="num_workers=2, but the dataset was made with num_workers=0"):
+        get_loader(Streams(config(0)), worker_config=config(2))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"prefetch_factor": 0},
+        {"start_method": "forkserver"},
+        {"max_worker_restarts": -1},
+        {"watchdog_timeout_seconds": 0},
+        {"sample_timeout_s": -1.0},
+    ],
+)
+def test_wrong_settings_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(wrong))):
+        LoaderConfig(**wrong)
+
+
+def test_inprocess_runs_the_lanes_here_whatever_the_number_of_workers() -> None:
+    loader = get_loader(Streams(config(3), size=4), start_method="inprocess")
+    assert some(loader, 10) == in_turn(10) and isinstance(loader._source, LaneRunner)
+    assert not loader.wait_for_workers(0)
+
+
+@pytest.mark.gpu
+def test_batches_are_pinned_in_the_trainer_and_their_slots_go_back_at_once() -> None:
+    with get_loader(Streams(config(2)), pin_memory=True) as loader:
+        assert loader.wait_for_workers()
+        kept = list(itertools.islice(loader, 30))
+        assert all(batch.tokens.is_pinned() for batch in kept) and names(kept) == in_turn(30)
+        assert num_maps(loader) <= 2 * (2 + 2)

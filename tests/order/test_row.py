@@ -1,0 +1,105 @@
+import collections
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bridge_data.order.chunks import Geometry
+from bridge_data.order.row import SPREAD, Row, Window
+
+COUNTS = st.lists(st.integers(0, 120), min_size=1, max_size=8).filter(sum)
+
+
+def windows(row: Row, lane: int, epochs: int) -> list[Window]:
+    """The windows of a lane that begin before epoch `epochs`."""
+    found, taken = [], 0
+    while (window := row.window(lane, taken)) is not None and window.epochs[0] < epochs:
+        found.append(window)
+        taken = window.next_chunk
+    return found
+
+
+@given(
+    counts=COUNTS,
+    lanes=st.integers(1, 12),
+    longest=st.integers(1, 100),
+    per_shuffle=st.integers(1, 3),
+    key=st.integers(0, 2**32),
+)
+def test_every_epoch_is_dealt_exactly_once(
+    counts: list[int], lanes: int, longest: int, per_shuffle: int, key: int
+) -> None:
+    geometry = Geometry.choose(counts, num_lanes=lanes, max_samples_per_sequence=longest, shuffle_buffer_size=20)
+    row = Row(counts, geometry, key, epochs_per_shuffle=per_shuffle)
+    epochs = 2 * per_shuffle
+    dealt = collections.Counter(
+        (epoch, index)
+        for lane in range(lanes)
+        for window in windows(row, lane, epochs)
+        for epoch, index in zip(window.epochs.tolist(), window.indices.tolist(), strict=True)
+    )
+    assert dealt == {(epoch, index): 1 for epoch in range(epochs) for index in range(sum(counts))}
+
+
+def test_a_row_that_does_not_repeat_ends_after_one_shuffle() -> None:
+    geometry = Geometry(num_lanes=3, chunk_size=5, window_chunks=32)
+    row = Row([50], geometry, 1, num_epochs=1)
+    total = sum(len(w.indices) for lane in range(3) for w in windows(row, lane, 10))
+    assert total == row.num_samples == 50
+
+
+@given(
+    counts=COUNTS, lanes=st.integers(1, 9), longest=st.integers(1, 60), num_epochs=st.floats(0.1, 3), taken=st.data()
+)
+def test_a_row_of_some_epochs_and_a_fraction_ends_to_the_chunk(
+    counts: list[int], lanes: int, longest: int, num_epochs: float, taken: st.DataObject
+) -> None:
+    geometry = Geometry.choose(counts, num_lanes=lanes, max_samples_per_sequence=longest, shuffle_buffer_size=20)
+    row = Row(counts, geometry, 5, num_epochs=num_epochs)
+    dealt = collections.Counter(
+        (epoch, index)
+        for lane in range(lanes)
+        for window in windows(row, lane, 10)
+        for epoch, index in zip(window.epochs.tolist(), window.indices.tolist(), strict=True)
+    )
+    assert max(dealt.values(), default=1) == 1
+    assert {(epoch, index) for epoch in range(int(num_epochs)) for index in range(sum(counts))} <= dealt.keys()
+    assert abs(len(dealt) - num_epochs * sum(counts)) <= geometry.chunk_size * (1 + num_epochs)
+    lane = taken.draw(st.integers(0, lanes - 1))
+    sizes = [len(window.indices) for window in windows(row, lane, 10)]
+    assert row.num_samples_to(5, lane, 0) == sum(sizes)
+
+
+def test_windows_of_an_epoch_are_nearly_equal() -> None:
+    geometry = Geometry(num_lanes=4, chunk_size=10, window_chunks=32)
+    sizes = [len(w.indices) for w in windows(Row([1_000] * 20, geometry, 1), 0, 1)]
+    assert len(sizes) == 500 // 32
+    assert max(sizes) - min(sizes) <= 10
+
+
+def test_a_chunk_is_read_front_to_back_in_parts() -> None:
+    """Within a window no sample comes more than SPREAD places out of its chunk's sequence."""
+    geometry = Geometry(num_lanes=2, chunk_size=100, window_chunks=32)
+    window = Row([100] * 200, geometry, 3).window(0, 0)
+    assert window is not None
+    for chunk in np.unique(window.indices // 100):
+        places = window.indices[window.indices // 100 == chunk] % 100
+        assert np.maximum.accumulate(places).max() == 99
+        assert (np.maximum.accumulate(places) - places).max() < SPREAD
+        assert not np.array_equal(places, np.arange(100))
+
+
+def test_epochs_and_lanes_differ() -> None:
+    geometry = Geometry(num_lanes=2, chunk_size=1, window_chunks=32)
+    row = Row([64], geometry, 1)
+    streams = [tuple(w.indices.tolist()) for lane in range(2) for w in windows(row, lane, 3)]
+    assert len(set(streams)) == len(streams) == 6
+
+
+@pytest.mark.parametrize("samples", [1, 2, 7])
+def test_fewer_samples_than_lanes_starve_no_lane(samples: int) -> None:
+    geometry = Geometry.choose([samples], num_lanes=8, max_samples_per_sequence=None, shuffle_buffer_size=None)
+    row = Row([samples], geometry, 1)
+    for lane in range(8):
+        assert sum(len(w.indices) for w in windows(row, lane, 8)) == samples

@@ -1,0 +1,123 @@
+import pytest
+
+from bridge_data.errors import ConfigError
+from bridge_data.plan.dataset_yaml import read_sample_config
+from bridge_data.plan.document import parse_yaml
+from bridge_data.samples import CaptioningSample, CrudeSample, ImageSample, TextSample, VQASample
+from tests.plan.own_samples import Pair
+
+CLASS = "sample_type: {__module__: megatron.energon, __class__: CaptioningSample}\n"
+
+
+def read(text, trusted=()):
+    return read_sample_config(parse_yaml(text, "dataset.yaml"), trusted)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected", "fields"),
+    [
+        ("CaptioningSample", CaptioningSample, "image: jpg, caption: txt"),
+        ("VQASample", VQASample, "image: jpg, context: 'json[q]', answers: 'json[a]'"),
+        ("ImageSample", ImageSample, "image: 'png,jpg'"),
+        ("TextSample", TextSample, "text: txt"),
+    ],
+)
+def test_todays_and_the_older_form_say_the_same(name, expected, fields):
+    today = read(f"sample_type:\n  __module__: megatron.energon\n  __class__: {name}\nfield_map: {{{fields}}}\n")
+    older = name.removesuffix("Sample") + "Webdataset"
+    before = read(f"__module__: megatron.energon\n__class__: {older}\nfield_map: {{{fields}}}\n")
+    assert today.sample_class is expected
+    assert today == before
+
+
+def test_crude_samples_have_all_parts_or_those_named():
+    crude = read("__module__: megatron.energon\n__class__: CrudeWebdataset\nsubflavors: {kind: 5, tags: [a, {b: c}]}\n")
+    assert (crude.sample_class, crude.parts, crude.field_map) == (CrudeSample, None, {})
+    assert crude.subflavors == {"kind": 5, "tags": ["a", {"b": "c"}]}
+    some = read("sample_type: {__module__: bridge_data, __class__: CrudeSample}\npart_filter: [jpg]\n")
+    assert (some.sample_class, some.parts) == (CrudeSample, {"jpg"})
+
+
+def test_only_the_parts_that_fields_need_are_read():
+    config = read(CLASS + "field_map: {image: 'png,jpg', caption: 'json[a][b]'}\n")
+    assert config.parts == {"png", "jpg", "json"}
+
+
+def test_a_module_that_is_trusted_is_imported():
+    text = "sample_type: {__module__: tests.plan.own_samples, __class__: Pair}\nfield_map: {left: jpg}\n"
+    assert read(text, ["tests.plan.own_samples"]).sample_class is Pair
+    assert read(text, ["tests"]).sample_class is Pair
+    for trusted in ([], ["tests.pla"], ["tests.plan.own"]):
+        with pytest.raises(ConfigError, match=r"dataset\.yaml:1: .* is not trusted"):
+            read(text, trusted)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("field_map: {image: jpg}\n", "dataset.yaml:1: __module__ is missing"),
+        ("sample_type: {__class__: CaptioningSample}\n", "dataset.yaml:1: __module__ is missing"),
+        ("sample_type: CaptioningSample\n", "dataset.yaml:1: sample_type: expected a mapping"),
+        (CLASS + "__class__: X\n", "dataset.yaml:2: __class__ at the top says the same as sample_type"),
+        (CLASS + "fieldmap: {}\n", "dataset.yaml:2: dataset.yaml: unknown key 'fieldmap'; did you mean 'field_map'?"),
+        (CLASS, "dataset.yaml:1: field_map is missing"),
+        (
+            CLASS + "field_map:\n  image: jpg\n",
+            "dataset.yaml:2: field_map: 'caption' is missing, which CaptioningSample",
+        ),
+        (
+            CLASS + "field_map:\n  image: jpg\n  captoin: txt\n",
+            "dataset.yaml:4: field_map of CaptioningSample: unknown key 'captoin'; did you mean 'caption'?",
+        ),
+        (CLASS + "field_map:\n  image: jpg\n  caption: json[\n", "dataset.yaml:4: field access 'json['"),
+        (
+            CLASS + "field_map:\n  image: 5\n  caption: txt\n",
+            "dataset.yaml:3: field_map: image: expected a string, got 5",
+        ),
+        (CLASS + "field_map: {image: jpg, caption: txt, __key__: txt}\n", "unknown key '__key__'"),
+        (
+            CLASS + "field_map: {image: jpg, caption: txt}\npart_filter: [jpg]\n",
+            "dataset.yaml:3: part_filter is for crude",
+        ),
+        (
+            CLASS + "sample_loader: sample_loader.py:sample_loader\n",
+            "dataset.yaml:2: sample_loader is not supported by this version",
+        ),
+        (
+            "sample_type: {__module__: megatron.energon, __class__: CaptionSample}\n",
+            "dataset.yaml:1: unknown sample class 'CaptionSample'; did you mean 'CaptioningSample'?",
+        ),
+        ("sample_type: {__module__: megatron.energon, __class__: Batch}\n", "unknown sample class 'Batch'"),
+        ("__module__: megatron.energon\n__class__: NothingWebdataset\n", "dataset.yaml:2: unknown sample class"),
+        (
+            "__module__: megatron.energon\n__class__: CrudeWebdataset\nfield_map: {a: b}\n",
+            "dataset.yaml:3: crude samples have no field_map",
+        ),
+        (
+            "__module__: megatron.energon\n__class__: CrudeWebdataset\npart_filter: f.py:g\n",
+            "dataset.yaml:3: part_filter: a function is not",
+        ),
+        (
+            "sample_type: {__module__: trusted.nowhere, __class__: X}\n",
+            "dataset.yaml:1: __module__: 'trusted.nowhere' cannot be imported",
+        ),
+        (
+            "sample_type: {__module__: tests.plan.own_samples, __class__: NOT_A_CLASS}\n",
+            "expected a class derived from Sample",
+        ),
+        (
+            "sample_type: {__module__: tests.plan.own_samples, __class__: Pear}\n",
+            "expected a class derived from Sample",
+        ),
+        (
+            "sample_type: {__module__: os, __class__: system}\n",
+            "'os' would be imported, which runs its code, and is not trusted",
+        ),
+        ("- a\n", "dataset.yaml:1: dataset.yaml: expected a mapping, got a list"),
+        ("", "dataset.yaml:1: dataset.yaml: expected a mapping, got nothing"),
+    ],
+)
+def test_mistakes_are_named_with_file_and_line(text, says):
+    with pytest.raises(ConfigError) as error:
+        read(text, ["trusted", "tests.plan.own_samples"])
+    assert says in str(error.value)

@@ -1,0 +1,267 @@
+import pickle
+
+import pytest
+
+from bridge_data.errors import ConfigError
+from bridge_data.plan import EmptySplitError, load_plan
+from bridge_data.samples import CaptioningSample, CrudeSample
+from tests.plan.prepared import CAPTIONING, CRUDE, write_meta
+
+HEAD = "__module__: megatron.energon\n__class__: MetadatasetV2\n"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Four data sets beside each other: a 10 + 5 samples, b 7, c 3 crude ones, and one that is empty in val."""
+    counts = {"0.tar": 6, "1.tar": 4, "2.tar": 5}
+    write_meta(tmp_path / "a", counts, {"train": ["0.tar", "1.tar"], "val": ["2.tar"], "test": []})
+    write_meta(
+        tmp_path / "b", {"x.tar": 7}, {"train": ["x.tar"], "val": ["x.tar"]}, CAPTIONING + "subflavors: {s: b, t: b}\n"
+    )
+    write_meta(tmp_path / "c", {"x.tar": 3}, {"train": ["x.tar"], "val": []}, CRUDE)
+    return tmp_path
+
+
+def yaml(folder, text, name="blend.yaml"):
+    path = folder / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(HEAD + text)
+    return path
+
+
+def refused(path, *says, error=ConfigError, **options):
+    with pytest.raises(error) as raised:
+        load_plan(path, **options)
+    for words in says:
+        assert words in str(raised.value)
+    return raised.value
+
+
+def test_a_prepared_folder_is_a_plan(folder):
+    plan = load_plan(folder / "a")
+    (source,) = plan.sources
+    assert (source.name, source.num_samples, source.shards.counts) == ("a/train", 10, [6, 4])
+    assert (source.sample_class, source.subflavors, plan.weights) == (CaptioningSample, {}, (1.0,))
+    assert {name: str(access) for name, access in source.field_map.items()} == {
+        "image": "jpg",
+        "caption": "json[caption]",
+    }
+    assert source.parts == {"jpg", "json"}
+    assert plan.num_samples == 10
+
+
+def test_validation_has_no_weights(folder):
+    plan = load_plan(str(folder / "a"), split_part="val", training=False)
+    assert (plan.num_samples, plan.weights) == (5, None)
+
+
+def test_a_blend_has_normalised_weights(folder):
+    path = yaml(
+        folder,
+        "splits:\n  train:\n    blend:\n"
+        "      - {path: ./a, weight: 5}\n      - {path: b, weight: 2}\n      - path: c\n",
+    )
+    plan = load_plan(path)
+    assert [source.name for source in plan.sources] == ["a/train", "b/train", "c/train"]
+    assert plan.weights == pytest.approx((5 / 8, 2 / 8, 1 / 8))
+
+
+def test_nested_blends_multiply(folder):
+    yaml(
+        folder,
+        "splits:\n  train: {blend: [{path: ../a, weight: 3}, {path: ../b}]}\n"
+        "  special: {path: ../c, split_part: train}\n",
+        "inner/ab.yaml",
+    )
+    path = yaml(
+        folder,
+        "splits:\n  train:\n    blend:\n      - {path: inner/ab.yaml, weight: 1}\n"
+        "      - {path: inner/ab.yaml, split_part: special, weight: 2}\n"
+        "      - {weight: 1, blend: [{path: a, split_part: val}, {path: b}]}\n",
+    )
+    plan = load_plan(path)
+    assert [source.name for source in plan.sources] == ["a/train", "b/train", "c/train", "a/val", "b/train"]
+    assert plan.weights == pytest.approx((3 / 16, 1 / 16, 1 / 2, 1 / 8, 1 / 8))
+
+
+def test_a_blend_for_validation_is_a_sequence(folder):
+    path = yaml(
+        folder, "splits:\n  val:\n    blend:\n      - {path: a, weight: 5}\n      - {path: c}\n      - {path: b}\n"
+    )
+    plan = load_plan(path, split_part="val", training=False)
+    assert [source.name for source in plan.sources] == ["a/val", "b/val"]
+    assert plan.weights is None
+    assert "c [val]: CrudeSample, 0 samples" in str(plan)
+
+
+def test_outer_subflavors_override_inner_ones(folder):
+    yaml(folder, "splits: {train: {path: b, subflavors: {s: inner, u: inner}}}", "inner.yaml")
+    path = yaml(folder, "splits: {train: {path: inner.yaml, subflavors: {u: outer, v: [1, 2]}}}")
+    assert load_plan(path).sources[0].subflavors == {"t": "b", "s": "inner", "u": "outer", "v": [1, 2]}
+
+
+def test_other_config_files_of_a_folder(folder):
+    meta = folder / "a" / ".nv-meta"
+    (meta / "crude.yaml").write_text(CRUDE + "part_filter: [jpg, txt]\n")
+    (meta / "other.yaml").write_text("split_parts: {train: ['{0..2}.tar']}\nexclude: [1.tar]\n")
+    path = yaml(folder, "splits: {train: {path: a, dataset_config: crude.yaml, split_config: other.yaml}}")
+    (source,) = load_plan(path).sources
+    assert (source.sample_class, source.shards.counts, source.parts) == (CrudeSample, [6, 5], {"jpg", "txt"})
+
+
+def test_absolute_paths_are_kept(folder, tmp_path_factory):
+    path = yaml(tmp_path_factory.mktemp("elsewhere"), f"splits: {{train: {{path: {folder / 'a'}}}}}")
+    assert load_plan(path).num_samples == 10
+
+
+def test_the_plan_prints_as_a_tree(folder):
+    yaml(folder, "splits: {train: {blend: [{path: a, weight: 3}, {path: c}]}}", "inner.yaml")
+    text = str(
+        load_plan(yaml(folder, "splits: {train: {blend: [{path: inner.yaml, weight: 8}, {path: b, weight: 2}]}}"))
+    )
+    assert text.replace(str(folder), "") == (
+        "blend in /blend.yaml [train]\n"
+        "├─ blend in /inner.yaml [train]: weight 8\n"
+        "│  ├─ /a [train]: weight 3, 60.00% of draws, CaptioningSample, 10 samples in 2 shards\n"
+        "│  └─ /c [train]: weight 1, 20.00% of draws, CrudeSample, 3 samples in 1 shard\n"
+        "└─ /b [train]: weight 2, 20.00% of draws, CaptioningSample, 7 samples in 1 shard"
+    )
+
+
+def test_plans_do_not_depend_on_the_working_directory(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    assert load_plan("a/").sources[0].path == str(folder / "a")
+
+
+def test_plans_travel_to_workers(folder):
+    plan = pickle.loads(pickle.dumps(load_plan(folder / "a")))
+    assert plan.sources[0].field_map["caption"].get({"json": {"caption": "x"}}) == "x"
+
+
+def test_empty_splits_and_unknown_ones_are_told_apart(folder):
+    path = yaml(folder, "splits:\n  train: {path: a}\n  val: {path: c}\n  test:\n  dev: {blend: []}\n")
+    refused(folder / "a", "'test' is declared and has no samples", error=EmptySplitError, split_part="test")
+    for part in ("val", "test", "dev"):
+        refused(
+            path, f"'{part}' is declared and has no samples", error=EmptySplitError, split_part=part, training=False
+        )
+    error = refused(
+        path, "blend.yaml:3: splits: no split 'vall' is declared; did you mean 'val'?", "dev", split_part="vall"
+    )
+    assert not isinstance(error, EmptySplitError)
+    error = refused(folder / "b", "no split part 'test'", "train, val", split_part="test")
+    assert not isinstance(error, EmptySplitError)
+
+
+def test_an_empty_source_in_a_training_blend_is_no_empty_split(folder):
+    path = yaml(folder, "splits:\n  val:\n    blend:\n      - path: a\n      - path: c\n")
+    error = refused(path, "blend.yaml:7: this item of the blend has no samples in split part 'val'", split_part="val")
+    assert not isinstance(error, EmptySplitError)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (
+            "splits:\n  train:\n    blend:\n      - path: a\n        weight: 0\n",
+            "blend.yaml:7: weight: expected a number above 0, got 0",
+        ),
+        (
+            "splits: {train: {blend: [{path: a, weight: -1.5}]}}",
+            "blend.yaml:3: weight: expected a number above 0, got -1.5",
+        ),
+        ("splits: {train: {blend: [{path: a, weight: much}]}}", "weight: expected a number, got 'much'"),
+        (
+            "splits:\n  train:\n    blend:\n      - path: a\n        wieght: 2\n",
+            "blend.yaml:7: item of a blend: unknown key 'wieght'; did you mean 'weight'?",
+        ),
+        ("splits:\n  train:\n    path: a\n    weight: 2\n", "blend.yaml:6: split 'train': unknown key 'weight'"),
+        (
+            "splits:\n  train:\n    paht: a\n",
+            "blend.yaml:4: split 'train': expected `path:`, `blend:` or `blend_epochized:`, got a mapping with paht",
+        ),
+        ("splits:\n  train: a\n", "blend.yaml:4: split 'train': expected a mapping, got 'a'"),
+        ("splits:\n  train: {blend: {path: a}}\n", "blend: expected a list, got a mapping"),
+        ("splits:\n  train: {blend: [a]}\n", "item of a blend: expected a mapping, got 'a'"),
+        ("splits:\n  train:\n    path: nowhere\n", "nowhere: no such folder or file"),
+        ("splits:\n  train:\n    path: a/.nv-meta/.info.json\n", "blend.yaml:5: "),
+        ("splits:\n  train: {path: 's3://bucket/a'}\n", "only local paths"),
+        ("splits:\n  train: {path: blend.yaml}\n", "refers to itself"),
+        ("splits:\n  train: {path: a, dataset_config: no.yaml}\n", "no.yaml: no such file"),
+        ("splits:\n  train: {path: a, split_config: no.yaml}\n", "no.yaml: no such file"),
+        ("splits:\n  train: {path: a, split_part: dev}\n", "no split part 'dev'"),
+        ("split:\n  train: {path: a}\n", "blend.yaml:3: metadataset: unknown key 'split'; did you mean 'splits'?"),
+        ("", "splits is missing"),
+        ("splits: [\n", "not readable as YAML"),
+        (
+            "splits:\n  train: {path: a, shuffle_over_epochs_multiplier: 2}\n",
+            "blend.yaml:4: shuffle_over_epochs_multiplier",
+        ),
+        ("splits:\n  train:\n    join: []\n", "blend.yaml:5: join is not supported by this version"),
+        ("splits:\n  train:\n    path: a\n    aux: {x: b}\n", "blend.yaml:6: aux is not supported by this version"),
+        ("splits:\n  train:\n    path: a\n    subset: {range: [0%, 50%]}\n", "blend.yaml:6: subset is not supported"),
+    ],
+)
+def test_mistakes_are_named_with_file_and_line(folder, text, says):
+    refused(yaml(folder, text), says)
+
+
+def test_harmless_defaults_are_accepted(folder):
+    path = yaml(
+        folder, "splits: {train: {path: a, split_part: ~, subflavors: ~, subset: ~, shuffle_over_epochs_multiplier: 1}}"
+    )
+    assert load_plan(path).num_samples == 10
+
+
+def test_a_nested_metadataset_takes_no_folder_settings(folder):
+    yaml(folder, "splits: {train: {path: a}}", "inner.yaml")
+    refused(
+        yaml(folder, "splits: {train: {path: inner.yaml, split_config: s.yaml}}"),
+        "split_config is for prepared folders",
+    )
+
+
+def test_circles_are_found(folder):
+    yaml(folder, "splits: {train: {path: two.yaml}}", "one.yaml")
+    yaml(folder, "splits: {train: {path: one.yaml}}", "two.yaml")
+    refused(folder / "one.yaml", "two.yaml:3: ", "refers to itself", "one.yaml -> ")
+
+
+@pytest.mark.parametrize(
+    ("head", "says"),
+    [
+        ("__class__: MetadatasetV2\n", "__module__ is missing"),
+        ("__module__: megatron.energon\n", "__class__ is missing"),
+        ("__module__: os\n__class__: MetadatasetV2\n", "m.yaml:1: __module__: got 'os'"),
+        (
+            "__module__: megatron.energon\n__class__: MetadataSetV2\n",
+            "m.yaml:2: __class__: 'MetadataSetV2' is no metadataset; did you mean 'MetadatasetV2'?",
+        ),
+        (
+            "__module__: megatron.energon\n__class__: Metadataset\n",
+            "m.yaml:2: the first metadataset format is not supported",
+        ),
+    ],
+)
+def test_other_heads_are_refused(folder, head, says):
+    (folder / "m.yaml").write_text(head + "splits: {train: {path: a}}\n")
+    refused(folder / "m.yaml", says)
+
+
+def test_paths_that_hold_no_data_set(folder):
+    refused(folder / "nowhere", "nowhere: no such folder or file")
+    refused(folder, "not a prepared data set, it has no .nv-meta folder", "bridge-data prepare")
+    (folder / "x.jsonl").write_text("{}\n")
+    refused(folder / "x.jsonl", "jsonl data sets are not supported by this version")
+    (folder / "a" / ".nv-meta" / "dataset.yaml").unlink()
+    refused(folder / "a", "dataset.yaml: no such file", "bridge-data prepare")
+
+
+def test_sample_classes_of_trusted_modules(folder, monkeypatch):
+    dataset_yaml = folder / "a" / ".nv-meta" / "dataset.yaml"
+    dataset_yaml.write_text(
+        "sample_type: {__module__: tests.plan.own_samples, __class__: Pair}\nfield_map: {left: jpg}\n"
+    )
+    refused(folder / "a", "dataset.yaml:1: __module__: 'tests.plan.own_samples'", "not trusted", "trusted_modules=")
+    (source,) = load_plan(folder / "a", trusted_modules=("tests.plan",)).sources
+    assert source.sample_class.__name__ == "Pair"

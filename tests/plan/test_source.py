@@ -1,0 +1,52 @@
+import pytest
+
+from bridge_data.errors import DatasetError
+from bridge_data.plan import load_plan
+from tests.plan.prepared import CRUDE, write_dataset, write_meta
+
+SHARDS = {
+    "0.tar": {"a": {"txt": b"1"}, "b": {"txt": b"2"}},
+    "1.tar": {"c": {"txt": b"3"}},
+    "2.tar": {"d": {"txt": b"4"}},
+}
+SPLITS = {"train": ["0.tar", "1.tar"], "val": ["2.tar"], "turned": ["1.tar", "0.tar"]}
+
+
+def fingerprint(folder, shards=SHARDS, splits=SPLITS, split_part="train", **options):
+    return load_plan(write_dataset(folder, shards, splits, **options), split_part=split_part).sources[0].fingerprint
+
+
+def test_the_fingerprint_is_16_hex_digits_and_fixed(tmp_path):
+    """Another value here is another order of every data set, and a change of the state's format."""
+    assert fingerprint(tmp_path) == "80dc5b1dd9c5759a"
+
+
+def test_the_fingerprint_stays_when_the_data_move_or_are_used_otherwise(tmp_path):
+    moved = fingerprint(tmp_path / "elsewhere" / "b", dataset_yaml=CRUDE + "subflavors: {x: 1}\n")
+    assert moved == fingerprint(tmp_path / "a")
+
+
+def test_the_fingerprint_changes_with_the_samples_and_their_order(tmp_path):
+    longer = {**SHARDS, "0.tar": {**SHARDS["0.tar"], "b": {"txt": bytes(20_000)}}}
+    more = {**SHARDS, "0.tar": {**SHARDS["0.tar"], "e": {"txt": b"5"}}}
+    fingerprints = [
+        fingerprint(tmp_path / "a"),
+        fingerprint(tmp_path / "b", split_part="val"),
+        fingerprint(tmp_path / "c", split_part="turned"),
+        fingerprint(tmp_path / "d", longer),
+        fingerprint(tmp_path / "e", more),
+        fingerprint(tmp_path / "f", exclude=["0.tar/a"]),
+        fingerprint(tmp_path / "g", exclude=["0.tar/b"]),
+    ]
+    assert len(set(fingerprints)) == len(fingerprints)
+
+
+def test_a_missing_shard_is_named(tmp_path):
+    (source,) = load_plan(write_meta(tmp_path, {"0.tar": 2}, {"train": ["0.tar"]})).sources
+    with pytest.raises(DatasetError, match=r"0\.tar: no such file"):
+        _ = source.fingerprint
+
+
+def test_the_name_says_folder_and_part(tmp_path):
+    (source,) = load_plan(write_dataset(tmp_path / "a", SHARDS, SPLITS)).sources
+    assert (source.name, source.num_samples) == ("a/train", 3)

@@ -1,0 +1,216 @@
+"""Exactly once, in the words of the design: (source, epoch, index, part) is never emitted twice, and emitted + skipped
++ pending is exactly what each lane has taken; whatever is resumed where, on how many ranks and lanes."""
+
+import collections
+import dataclasses
+import itertools
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+
+from bridge_data import LaneDataset, WorkerConfig, get_train_dataset, get_val_dataset, merge_states
+from tests.prepared import write_blend, write_texts
+from tests.properties.jobs import Encoder, GroupingEncoder, Job, Key, LoaderJob
+
+EXAMPLES = int(os.environ.get("BRIDGE_DATA_EXAMPLES", "300"))
+"""Examples drawn; `make test-all` asks for 3,000."""
+
+SIZES = (1, 7, 40, 160, 500)
+STRIDE = 21
+"""Sample n of copy c says n + STRIDE * c: no source is skipped as a whole."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Case:
+    """A plan and an encoder."""
+
+    sizes: tuple[int, ...]
+    weights: tuple[float, ...]
+    """Weights, or repetitions of an epochized blend."""
+    batch_size: int
+    packing: int | None
+    num_groups: int
+    skip_every: int
+    num_parts: int
+    repeat: bool
+    chunk: int | None
+    per_shuffle: int
+    seed: int
+    epochized: bool = False
+    ordered: bool = False
+
+
+CASES = st.integers(1, 4).flatmap(
+    lambda number: st.builds(
+        Case,
+        sizes=st.tuples(*[st.sampled_from(SIZES)] * number),
+        weights=st.tuples(*[st.sampled_from([0.5, 1, 1.3, 2, 3])] * number),
+        batch_size=st.integers(1, 5),
+        packing=st.none() | st.integers(2, 40),
+        num_groups=st.sampled_from([1, 1, 2, 3]),
+        skip_every=st.sampled_from([0, 0, 3, 7]),
+        num_parts=st.sampled_from([1, 1, 3]),
+        repeat=st.sampled_from([True, True, False]),
+        chunk=st.sampled_from([None, 1, 10, 100]),
+        per_shuffle=st.sampled_from([1, 1, 2]),
+        seed=st.integers(0, 1_000),
+        epochized=st.sampled_from([False, False, True]),
+    )
+)
+
+
+@pytest.fixture(scope="module")
+def data() -> Iterator[Path]:
+    """A data set of each size, and more of them to be told apart in a blend."""
+    with tempfile.TemporaryDirectory() as folder:
+        for size in SIZES:
+            for copy in range(4):
+                write_texts(
+                    Path(folder) / f"{size}-{copy}", size, lambda n, copy=copy: str(n + STRIDE * copy), per_shard=60
+                )
+        yield Path(folder)
+
+
+def ranks(data: Path, case: Case, world_size: int, num_lanes: int = 0) -> list[LaneDataset]:
+    """The data set as each rank of a job makes it."""
+    file = data / "blend.yaml"
+    paths = {f"{size}-{copy}": weight for copy, (size, weight) in enumerate(zip(case.sizes, case.weights, strict=True))}
+    write_blend(file, paths, epochized=case.epochized)
+    kind = GroupingEncoder if case.num_groups > 1 else Encoder
+    encoder = kind(skip_every=case.skip_every, num_parts=case.num_parts, num_groups=case.num_groups)
+    common: dict[str, Any] = {
+        "batch_size": case.batch_size,
+        "packing_buffer_size": case.packing,
+        "task_encoder": encoder,
+    }
+    made = []
+    for rank in range(world_size):
+        config = WorkerConfig(
+            rank=rank, world_size=world_size, num_workers=1, num_lanes=num_lanes, seed_offset=case.seed
+        )
+        if case.ordered:
+            made.append(get_val_dataset(file, split_part="train", worker_config=config, **common))
+        else:
+            made.append(
+                get_train_dataset(
+                    file,
+                    worker_config=config,
+                    shuffle_buffer_size=20,
+                    max_samples_per_sequence=case.chunk,
+                    shuffle_over_epochs_multiplier=case.per_shuffle,
+                    repeat=case.repeat,
+                    **common,
+                )
+            )
+    return made
+
+
+def keys_in(batches: list[Any]) -> list[Key]:
+    return [key for batch in batches if batch is not None for unit in batch for key in unit]
+
+
+def note(case: Case) -> None:
+    for feature in ("packing", "skip_every"):
+        event(f"{feature}: {bool(getattr(case, feature))}")
+    event(f"epochized: {case.epochized}")
+    event(f"groups: {case.num_groups > 1}, parts: {case.num_parts > 1}, repeat: {case.repeat}")
+
+
+@settings(max_examples=EXAMPLES // 5, deadline=None)
+@given(case=CASES, worlds=st.lists(st.sampled_from([1, 2, 4, 8]), min_size=1, max_size=5), data_=st.data())
+def test_the_sequence_is_the_same_for_every_world_size_that_divides_the_lanes(
+    data: Path, case: Case, worlds: list[int], data_: st.DataObject
+) -> None:
+    note(case)
+    total = 48
+    reference = Job(ranks(data, case, 1, num_lanes=8))
+    expected = [reference.step()[0] for _ in range(total)]
+    saved: list[dict[str, Any]] = []
+    found: list[Any] = []
+    for place, world_size in enumerate(worlds):
+        job = Job(ranks(data, case, world_size, num_lanes=8), merge_states(saved) if saved else None)
+        rounds = (total - len(found)) // world_size
+        steps = rounds if place == len(worlds) - 1 else data_.draw(st.integers(0, rounds))
+        for _ in range(steps):
+            found += job.step()
+        saved = job.save()
+    assert found == expected[: len(found)]
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(
+    case=CASES,
+    ordered=st.sampled_from([False, False, True]),
+    topologies=st.lists(st.tuples(st.integers(1, 5), st.sampled_from([0, 1, 2, 3])), min_size=2, max_size=6),
+    data_=st.data(),
+)
+def test_every_sample_is_emitted_once_through_any_chain_of_topologies(
+    data: Path, case: Case, ordered: bool, topologies: list[tuple[int, int]], data_: st.DataObject
+) -> None:
+    case = dataclasses.replace(case, ordered=ordered)
+    note(case)
+    emitted: collections.Counter[Key] = collections.Counter()
+    finite = ordered or not case.repeat
+    folder: Path | None = None
+    in_memory = Path("/dev/shm")  # thousands of synced files are not what is tested here
+    with tempfile.TemporaryDirectory(dir=in_memory if in_memory.is_dir() else None) as checkpoints:
+        for number, (world_size, lanes_per_rank) in enumerate(topologies):
+            job = LoaderJob(ranks(data, case, world_size, world_size * lanes_per_rank), folder)
+            num_emitted = emitted.total()
+            for _ in range(data_.draw(st.integers(0, 12), label="steps before the save")):
+                emitted.update(keys_in(job.step()))
+            folder = Path(checkpoints) / f"iter_{number:07d}"
+            job.save(folder, step=number)
+            assert max(emitted.values(), default=1) == 1
+            if not finite and case.num_parts == 1:
+                drawn, not_emitted = job.accounted()
+                assert emitted.total() - num_emitted + not_emitted == drawn
+            for _ in range(data_.draw(st.integers(0, 3), label="steps lost to a kill")):
+                job.step()
+        # Go on to the end of the data, or of every epoch begun, and see that nothing is missing.
+        job = LoaderJob(ranks(data, case, 1, 3), folder)
+    names = job.datasets[0].source_names
+    per_shuffle = 1 if ordered else case.per_shuffle
+    for number in itertools.count():
+        batches = job.step()
+        emitted.update(keys_in(batches))
+        if batches == [None] or (not finite and number % 50 == 0 and _whole(emitted, names, case)):
+            break
+    assert max(emitted.values()) == 1
+    if finite:
+        whole, last = _finite(names, case, per_shuffle)
+        assert whole <= set(emitted) <= whole | last
+
+
+def _epoch(names: list[str], case: Case, epoch: int) -> set[Key]:
+    """What an epoch of all sources is to emit."""
+    keys = set()
+    for copy, (name, size) in enumerate(zip(names, case.sizes, strict=True)):
+        for index in range(size):
+            text = index + STRIDE * copy
+            if case.skip_every and text % case.skip_every == 1:
+                continue
+            parts = case.num_parts if case.num_parts > 1 and text % 5 == 2 else 1
+            keys |= {(name, epoch, index, part) for part in range(parts)}
+    return keys
+
+
+def _finite(names: list[str], case: Case, per_shuffle: int) -> tuple[set[Key], set[Key]]:
+    """What finite data is to emit: its whole epochs, and the epoch of which it has a part."""
+    epochs = [per_shuffle * (times if case.epochized and not case.ordered else 1) for times in case.weights]
+    wanted = {name: int(number) for name, number in zip(names, epochs, strict=True)}
+    # Where several epochs are shuffled together, the part that is left out is of any of them.
+    certain = {name: number - number % per_shuffle for name, number in wanted.items()}
+    keys = {key for epoch in range(10) for key in _epoch(names, case, epoch)}
+    whole = {key for key in keys if key[1] < certain[key[0]]}
+    return whole, {key for key in keys if key[1] <= wanted[key[0]] + per_shuffle - 1}
+
+
+def _whole(emitted: collections.Counter[Key], names: list[str], case: Case) -> bool:
+    return _epoch(names, case, 0) <= set(emitted)

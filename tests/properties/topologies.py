@@ -1,0 +1,85 @@
+"""The first 50 global batches of 8 micro-batches, for 1, 2, 4 and 8 ranks with 0, 1 and 3 workers, drawn by hypothesis.
+
+A program of its own, because it forks workers (quick), which a process with threads must not.
+"""
+
+import dataclasses
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from bridge_data import WorkerConfig, get_savable_loader, get_train_dataset
+from tests.prepared import write_blend, write_texts
+from tests.properties.jobs import Encoder
+
+NUM_LANES, GLOBAL_BATCHES, MICRO_BATCHES = 8, 50, 8
+TOPOLOGIES = [(world_size, num_workers) for world_size in (1, 2, 4, 8) for num_workers in (0, 1, 3)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """What is drawn."""
+
+    seed: int
+    sizes: tuple[int, ...]
+    packing: int | None
+    batch_size: int
+
+
+def global_batches(path: Path, run: Run, world_size: int, num_workers: int) -> list[list[Any]]:
+    """All micro-batches of each global batch, from one loader a rank."""
+    streams = []
+    for rank in range(world_size):
+        config = WorkerConfig(rank, world_size, num_workers, seed_offset=run.seed, num_lanes=NUM_LANES)
+        dataset = get_train_dataset(
+            path,
+            worker_config=config,
+            batch_size=run.batch_size,
+            packing_buffer_size=run.packing,
+            shuffle_buffer_size=20,
+            max_samples_per_sequence=10,
+            task_encoder=Encoder(skip_every=7),
+        )
+        with get_savable_loader(dataset, start_method="fork") as loader:
+            if num_workers:
+                assert loader.wait_for_workers(60)
+            count = GLOBAL_BATCHES * MICRO_BATCHES // world_size
+            streams.append([batch for _, batch in zip(range(count), loader, strict=False)])
+    order = [streams[slot % world_size][slot // world_size] for slot in range(GLOBAL_BATCHES * MICRO_BATCHES)]
+    return [order[start : start + MICRO_BATCHES] for start in range(0, len(order), MICRO_BATCHES)]
+
+
+def main(max_examples: int) -> None:
+    """Compare every topology with one rank that works in its own process."""
+
+    @settings(max_examples=max_examples, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @given(
+        st.builds(
+            Run,
+            seed=st.integers(0, 1_000),
+            sizes=st.lists(st.integers(8, 300), min_size=1, max_size=3).map(tuple),
+            packing=st.sampled_from([None, 16]),
+            batch_size=st.integers(1, 4),
+        )
+    )
+    def equal_everywhere(run: Run) -> None:
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            for number, size in enumerate(run.sizes):
+                write_texts(folder / f"set-{number}", size)
+            weights = {f"set-{number}": 1.0 + number for number in range(len(run.sizes))}
+            path = write_blend(folder / "blend.yaml", weights)
+            expected = global_batches(path, run, 1, 0)
+            for world_size, num_workers in TOPOLOGIES[1:]:
+                assert global_batches(path, run, world_size, num_workers) == expected, (world_size, num_workers)
+            print(f"equal in {len(TOPOLOGIES)} topologies: {run}")
+
+    equal_everywhere()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

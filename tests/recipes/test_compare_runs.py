@@ -1,0 +1,94 @@
+"""The comparing program must go red for every way in which runs can differ, above all for a single sample left out."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from recipes.compare_runs import main
+from recipes.run_log import StepLog
+
+NUM_STEPS = 6
+MICRO_BATCHES = 4
+
+
+def write_run(
+    folder: Path,
+    steps: Sequence[int] = range(NUM_STEPS),
+    *,
+    num_ranks: int = 2,
+    left_out: int | None = None,
+    loss_off: float = 0.0,
+) -> Path:
+    """A run over samples 0, 1, 2, ... of which two make a micro-batch; `left_out` shifts all samples behind it."""
+    logs = [StepLog(folder, rank, num_ranks) for rank in range(num_ranks)]
+    for step in steps:
+        for rank, log in enumerate(logs):
+            numbers = range(step * MICRO_BATCHES + rank, (step + 1) * MICRO_BATCHES, num_ranks)
+            samples = [[2 * n, 2 * n + 1] for n in numbers]
+            names = [[f"k{s + (left_out is not None and s >= left_out)}" for s in pair] for pair in samples]
+            log.append(step, 5.0 / (step + 1) + loss_off, list(zip(numbers, names, strict=True)))
+    return folder
+
+
+def run_main(reference: Path, run: Path, first: int = 0, last: int = NUM_STEPS - 1) -> int:
+    return main([str(reference), "--run", str(run), str(first), str(last)])
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2, 4])
+def test_equal_runs_pass_at_any_number_of_ranks(
+    tmp_path: Path, num_ranks: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reference = write_run(tmp_path / "reference")
+    run = write_run(tmp_path / "run", range(3, NUM_STEPS), num_ranks=num_ranks)
+    assert run_main(reference, run, 3) == 0
+    printed = capsys.readouterr().out
+    assert "DIFFERENT" not in printed
+    assert "3-5" in printed
+
+
+def test_one_sample_left_out_is_red_and_the_first_place_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reference = write_run(tmp_path / "reference")
+    assert run_main(reference, write_run(tmp_path / "run", left_out=21)) == 1
+    printed = capsys.readouterr().out
+    assert "DIFFERENT" in printed
+    assert "step 2, micro-batch 2: keys ['k20', 'k22'], in the reference ['k20', 'k21']" in printed
+
+
+def test_any_other_loss_is_red_at_the_same_size(tmp_path: Path) -> None:
+    reference = write_run(tmp_path / "reference")
+    assert run_main(reference, write_run(tmp_path / "run", loss_off=1e-12)) == 1
+
+
+def test_losses_may_be_a_little_apart_at_another_size(tmp_path: Path) -> None:
+    reference = write_run(tmp_path / "reference")
+    assert run_main(reference, write_run(tmp_path / "near", num_ranks=1, loss_off=5e-5)) == 0
+    assert run_main(reference, write_run(tmp_path / "far", num_ranks=1, loss_off=2e-4)) == 1
+    assert run_main(reference, write_run(tmp_path / "nan", num_ranks=1, loss_off=float("nan"))) == 1
+
+
+@pytest.mark.parametrize("steps", [range(5), range(1, 6), [0, 1, 3, 4, 5], range(7)])
+def test_steps_too_few_or_too_many_are_red(tmp_path: Path, steps: Sequence[int]) -> None:
+    reference = write_run(tmp_path / "reference")
+    assert run_main(reference, write_run(tmp_path / "run", steps)) == 1
+
+
+def test_a_run_without_a_log_is_red(tmp_path: Path) -> None:
+    reference = write_run(tmp_path / "reference")
+    (tmp_path / "run").mkdir()
+    assert run_main(reference, tmp_path / "run") == 1
+
+
+def test_logs_without_keys_prove_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("reference", "run"):
+        StepLog(tmp_path / name, 0, 1).append(0, 1.0, [(0, [])])
+    assert run_main(tmp_path / "reference", tmp_path / "run", 0, 0) == 1
+    assert "no keys were logged" in capsys.readouterr().out
+
+
+def test_one_red_run_among_green_ones_fails_all(tmp_path: Path) -> None:
+    reference = write_run(tmp_path / "reference")
+    good, bad = write_run(tmp_path / "good"), write_run(tmp_path / "bad", left_out=0)
+    assert main([str(reference), "--run", str(good), "0", "5", "--run", str(bad), "0", "5"]) == 1

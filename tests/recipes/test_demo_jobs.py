@@ -1,0 +1,92 @@
+"""Jobs run in a process of their own, since the reaper ends everything that descends from it."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+RANK = """
+import json, os, subprocess, sys, time
+from pathlib import Path
+from recipes.run_log import StepLog
+rank, folder, num_steps = int(os.environ["RANK"]), Path(sys.argv[1]), int(sys.argv[2])
+orphan = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+(folder / f"orphan{rank}").write_text(str(orphan.pid))
+log = StepLog(folder, rank, 2)
+for step in range(num_steps):
+    log.append(step, 1.0, [(rank, ["k"])])
+    time.sleep(0.1)
+if num_steps == 1:
+    sys.exit("this rank has given up")
+"""
+
+DRIVER = """
+import json, sys
+from pathlib import Path
+from recipes.demo_jobs import JobFailed, adopt_orphans, run_job
+adopt_orphans()
+seen = []
+options = json.loads(sys.argv[3])
+try:
+    run_job("rank", [sys.argv[1], sys.argv[2]], folder=Path(sys.argv[1]), num_ranks=2,
+            on_step=lambda line: seen.append(line["step"]), **options)
+    outcome = "done"
+except JobFailed as error:
+    outcome = str(error)
+print(json.dumps([seen, outcome]))
+"""
+
+
+def drive(folder: Path, num_steps: int, **options: object) -> tuple[list[int], str]:
+    """Run the job above under the launcher; the steps that were seen, and how it ended. No process may be left."""
+    (folder / "rank.py").write_text(RANK)
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", DRIVER, str(folder), str(num_steps), json.dumps(options)],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": f"{folder}:{root}"},
+    )
+    assert done.returncode == 0, done.stderr
+    orphans = [int(file.read_text()) for file in folder.glob("orphan*")]
+    assert orphans
+    deadline = time.monotonic() + 10
+    while any(psutil.pid_exists(pid) for pid in orphans):
+        assert time.monotonic() < deadline, "the ranks' helpers were left behind"
+        time.sleep(0.05)
+    seen, outcome = json.loads(done.stdout)
+    return seen, outcome
+
+
+def test_a_job_runs_to_its_end_and_leaves_no_process(tmp_path: Path) -> None:
+    assert drive(tmp_path, 3) == ([0, 1, 2], "done")
+
+
+def test_rank_0_is_killed_after_the_step_and_no_process_is_left(tmp_path: Path) -> None:
+    seen, outcome = drive(tmp_path, 50, kill_after_step=4)
+    assert outcome == "done"
+    assert seen[:5] == [0, 1, 2, 3, 4]
+    assert len(seen) < 50
+
+
+@pytest.mark.slow
+def test_a_job_that_ends_before_its_kill_has_failed(tmp_path: Path) -> None:
+    _, outcome = drive(tmp_path, 2, kill_after_step=4)
+    assert "before it could be killed" in outcome
+
+
+def test_a_failing_job_shows_the_end_of_its_log(tmp_path: Path) -> None:
+    _, outcome = drive(tmp_path, 1)
+    assert "ended with status 1" in outcome
+    assert "this rank has given up" in outcome
+
+
+@pytest.mark.slow
+def test_a_job_that_hangs_is_ended(tmp_path: Path) -> None:
+    _, outcome = drive(tmp_path, 50, timeout_s=2.5)
+    assert "not done after" in outcome

@@ -1,0 +1,148 @@
+import io
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from bridge_data.errors import ConfigError, FatalSampleError, SkipSample, log_exception, reraise_exception
+from bridge_data.samples import TextSample
+from bridge_data.task import DefaultTaskEncoder, Hooks, preserved_generators, stateless
+from bridge_data.task.hooks import DEFAULT_FAILURE_TOLERANCE
+
+SAMPLE = TextSample(__key__="s.tar/7", text="seven")
+REF = (1, 0, 7, 0)
+
+
+class Encoder(DefaultTaskEncoder):
+    def encode_sample(self, sample: Any) -> Any:
+        return random.random(), float(np.random.rand()), float(torch.rand(()))
+
+    @stateless
+    def preencode_sample(self, sample: Any) -> Any:
+        return random.random()
+
+    @stateless(failure_tolerance=2)
+    def postencode_sample(self, sample: Any) -> Any:
+        raise ValueError("no such luck")
+
+    def encode_batch(self, batch: Any) -> Iterator[Any]:
+        yield 1
+        yield 2
+        raise SkipSample
+
+
+def hooks(handler: Any = log_exception, seed: int = 3) -> Hooks:
+    return Hooks(Encoder(), seed, handler, "lane 0")
+
+
+def test_random_numbers_belong_to_the_sample() -> None:
+    def draw(seed: int = 3, sample: tuple[int, ...] = REF) -> Any:
+        lane = hooks(seed=seed)
+        return lane.run("encode_sample", lane.encoder.encode_sample, SAMPLE, sample)[0]
+
+    first = draw()
+    random.seed(0), np.random.seed(0), torch.manual_seed(0)
+    assert draw() == first
+    others = [draw(seed=4), draw(sample=(1, 1, 7, 0)), draw(sample=(2, 0, 7, 0)), draw(sample=(1, 0, 7, 1))]
+    for other in others:
+        assert all(a != b for a, b in zip(first, other, strict=True))
+
+
+def test_a_stateless_hook_is_not_seeded() -> None:
+    lane = hooks()
+    random.seed(11)
+    drawn = lane.run("preencode_sample", lane.encoder.preencode_sample, SAMPLE, REF)
+    random.seed(11)
+    assert drawn == [random.random()]
+
+
+def test_the_callers_generators_are_given_back() -> None:
+    before = random.getstate(), torch.get_rng_state(), np.random.get_state()[1].tolist()
+    lane = hooks()
+    with preserved_generators():
+        lane.run("encode_sample", lane.encoder.encode_sample, SAMPLE, REF)
+    assert random.getstate() == before[0]
+    assert torch.equal(torch.get_rng_state(), before[1])
+    assert np.random.get_state()[1].tolist() == before[2]
+
+
+def test_a_generator_gives_several_results_and_may_stop_by_skipping() -> None:
+    lane = hooks()
+    assert lane.run("encode_batch", lane.encoder.encode_batch, SAMPLE, REF) == [1, 2]
+    assert not lane.skipped
+
+
+def test_skips_are_counted_by_hook() -> None:
+    def skip(sample: Any) -> Any:
+        raise SkipSample
+
+    lane = hooks()
+    assert lane.run("batch", skip, [SAMPLE] * 3, REF, count=3) == []
+    assert lane.skipped == {"batch": 3}
+
+
+def test_failures_are_handed_to_the_handler_until_the_tolerance_is_spent() -> None:
+    seen: list[tuple[str, Any]] = []
+    lane = hooks(lambda error, sample, sources: seen.append((str(error), sample)))
+    for _ in range(2):
+        assert lane.run("postencode_sample", lane.encoder.postencode_sample, SAMPLE, REF) == []
+    with pytest.raises(FatalSampleError, match=r"(?s)postencode_sample of Encoder failed 3 times.*s\.tar/7.*luck"):
+        lane.run("postencode_sample", lane.encoder.postencode_sample, SAMPLE, REF)
+    assert seen == [("no such luck", SAMPLE)] * 2
+    assert lane.skipped == {"postencode_sample": 3}
+
+
+def test_a_success_in_between_starts_the_count_anew() -> None:
+    lane = hooks(lambda error, sample, sources: None)
+
+    def failing(sample: Any) -> Any:
+        raise ValueError(sample)
+
+    for number in range(3 * DEFAULT_FAILURE_TOLERANCE):
+        fn = failing if number % DEFAULT_FAILURE_TOLERANCE else str
+        lane.run("decode", fn, SAMPLE, REF)
+    with pytest.raises(FatalSampleError):
+        for _ in range(2 + DEFAULT_FAILURE_TOLERANCE):
+            lane.run("decode", failing, SAMPLE, REF)
+
+
+@pytest.mark.parametrize(
+    "fault", [NameError("x"), ImportError("y"), ConfigError("z"), OSError(5, "disk"), MemoryError()]
+)
+def test_faults_that_are_no_fault_of_the_sample_stop_at_once(fault: Exception) -> None:
+    def broken(sample: Any) -> Any:
+        raise fault
+
+    with pytest.raises(type(fault)):
+        hooks().run("encode_sample", broken, SAMPLE, REF)
+
+
+def test_an_image_that_pillow_cannot_read_is_a_fault_of_the_sample() -> None:
+    lane = hooks(lambda error, sample, sources: None)
+    assert lane.run("encode_sample", lambda _: Image.open(io.BytesIO(b"no image")), SAMPLE, REF) == []
+    assert lane.skipped == {"encode_sample": 1}
+
+
+def test_the_reraising_handler_stops_at_the_first_failure() -> None:
+    lane = hooks(reraise_exception)
+    with pytest.raises(ValueError, match="no such luck") as caught:
+        lane.run("postencode_sample", lane.encoder.postencode_sample, SAMPLE, REF)
+    assert "s.tar/7" in caught.value.__notes__[0]
+
+
+def test_a_failure_is_logged_in_full_once(caplog: pytest.LogCaptureFixture) -> None:
+    lane = hooks()
+
+    def broken(sample: Any) -> Any:
+        raise ZeroDivisionError("only here")
+
+    for _ in range(3):
+        lane.run("encode_sample", broken, SAMPLE, REF)
+    texts = [record.getMessage() for record in caplog.records]
+    assert sum("Traceback" in text for text in texts) == 1
+    assert len(texts) == 3
+    assert all("only here" in text for text in texts)

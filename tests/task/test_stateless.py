@@ -1,0 +1,23 @@
+from bridge_data.task.stateless import declared, stateless
+
+
+def test_plain_stateless_spares_the_seeding() -> None:
+    @stateless
+    def hook(sample: int) -> int:
+        return sample + 1
+
+    assert hook(1) == 2
+    assert not declared(hook).seeded
+
+
+def test_arguments_are_kept() -> None:
+    @stateless(restore_seeds=True, failure_tolerance=7)
+    def hook(sample: int) -> int:
+        return sample
+
+    assert declared(hook).seeded
+    assert declared(hook).failure_tolerance == 7
+
+
+def test_an_undeclared_hook_is_seeded() -> None:
+    assert declared(lambda sample: sample).seeded

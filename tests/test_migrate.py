@@ -1,0 +1,99 @@
+import collections
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bridge_data import LaneDataset, StateError, WorkerConfig, get_train_dataset, get_val_dataset, merge_states
+from tests.prepared import write_blend, write_texts
+from tests.properties.jobs import Encoder, GroupingEncoder, Job, Key
+
+SIZES = {"a": 300, "b": 90, "c": 40}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    for name, size in SIZES.items():
+        write_texts(folder / name, size)
+    return folder
+
+
+def dataset(folder: Path, weights: dict[str, float], encoder: Any = None, **changes: Any) -> LaneDataset:
+    settings: dict[str, Any] = {"batch_size": 3, "shuffle_buffer_size": 20, "max_samples_per_sequence": 10}
+    return get_train_dataset(
+        write_blend(folder / "blend.yaml", weights),
+        worker_config=WorkerConfig(0, 1, 0, num_lanes=3),
+        task_encoder=encoder or Encoder(),
+        **(settings | changes),
+    )
+
+
+def keys(job: Job, steps: int) -> list[Key]:
+    return [key for _ in range(steps) for batch in job.step() for unit in batch for key in unit]
+
+
+def restored(made: LaneDataset, saved: dict[str, Any]) -> Job:
+    job = Job([made])
+    state = made.check_state(saved, strict=False)
+    job.states, job.slot = [state], state.next_slot
+    job.lanes = [{lane: made.lane(lane, state) for lane in state.lanes}]
+    return job
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "changes"),
+    [
+        ({"a": 3, "b": 1}, {"a": 1, "b": 3}, {}),
+        ({"a": 3, "b": 1}, {"c": 1, "a": 3, "b": 1}, {}),
+        ({"a": 1}, {"b": 1, "a": 1}, {}),
+        ({"a": 3, "b": 1}, {"b": 1, "a": 3}, {}),
+        ({"a": 3, "b": 1}, {"a": 3, "b": 1}, {"batch_size": 7}),
+    ],
+)
+@pytest.mark.parametrize("packing", [None, 20])
+def test_every_sample_still_comes_once(
+    folder: Path, before: dict[str, float], after: dict[str, float], changes: dict[str, Any], packing: int | None
+) -> None:
+    encoder = GroupingEncoder(num_groups=2, num_parts=2)
+    job = Job([dataset(folder, before, encoder, packing_buffer_size=packing)])
+    found = keys(job, 17)
+    other = dataset(folder, after, encoder, packing_buffer_size=packing, **changes)
+    job = restored(other, merge_states(job.save()))
+    found += keys(job, 1_200)
+    assert max(collections.Counter(found).values()) == 1
+    for name, source in zip(after, other.source_names, strict=True):
+        first_epoch = {index for key, epoch, index, _ in found if (key, epoch) == (source, 0)}
+        assert first_epoch == set(range(SIZES[name]))
+
+
+def test_new_weights_hold_from_the_restore_on(folder: Path) -> None:
+    job = Job([dataset(folder, {"a": 9, "b": 1})])
+    job.step()
+    other = dataset(folder, {"a": 1, "b": 9})
+    drawn = collections.Counter(key[0] for key in keys(restored(other, merge_states(job.save())), 300))
+    assert drawn[other.source_names[1]] / drawn.total() == pytest.approx(0.9, abs=0.02)
+
+
+def test_differences_are_logged_with_what_they_mean(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    saved = dataset(folder, {"a": 3, "b": 1}).new_state().to_dict()
+    with caplog.at_level(logging.WARNING, logger="bridge_data"):
+        dataset(folder, {"a": 1, "b": 1, "c": 1}, batch_size=8).check_state(saved, strict=False)
+    text = caplog.text
+    for part in ("c/train", "begin with their first epoch", "by the new weights", "batch_size: the state has 3"):
+        assert part in text
+
+
+def test_what_cannot_be_carried_over_is_still_refused(folder: Path) -> None:
+    saved = dataset(folder, {"a": 3, "b": 1}).new_state().to_dict()
+    with pytest.raises(StateError, match=r"has read from b/train, which this plan lacks"):
+        dataset(folder, {"a": 3, "c": 1}).check_state(saved, strict=False)
+    with pytest.raises(StateError, match="max_samples_per_sequence"):
+        dataset(folder, {"a": 3, "b": 1}, max_samples_per_sequence=5).check_state(saved, strict=False)
+    validation = [
+        get_val_dataset(folder / "a", split_part="train", worker_config=WorkerConfig(0, 1, 0), batch_size=size)
+        for size in (3, 4)
+    ]
+    with pytest.raises(StateError, match="begin it anew"):
+        validation[1].check_state(validation[0].new_state().to_dict(), strict=False)

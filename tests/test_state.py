@@ -1,0 +1,81 @@
+import json
+
+import pytest
+import torch
+
+from bridge_data.errors import StateError
+from bridge_data.state import LoaderState, merge_states
+from bridge_data.worker import WorkerConfig
+
+FINGERPRINT = {"sources": [["aa", "photos"], ["bb", "pages"]], "quotas": [1, 3], "seed": 0, "batch_size": 4}
+
+
+def state(*lanes: int, slot: int = 6, num_lanes: int = 4) -> LoaderState:
+    cursors = {lane: {"draws": lane, "cursors": [[1, lane]], "micro_batches": 2} for lane in lanes}
+    return LoaderState(dict(FINGERPRINT), [(num_lanes, [[100, 32, 0], [50, 32, 0]])], slot, cursors)
+
+
+def test_a_state_survives_json_and_weights_only_loading(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    saved = state(0, 2).to_dict()
+    torch.save(saved, tmp_path / "state.pt")
+    for loaded in (json.loads(json.dumps(saved)), torch.load(tmp_path / "state.pt", weights_only=True)):
+        assert LoaderState.from_dict(loaded) == state(0, 2)
+
+
+@pytest.mark.parametrize("other", [None, [1], {"datasets": 1, "rng": 2}])
+def test_a_state_of_something_else_is_refused(other: object) -> None:
+    with pytest.raises(StateError, match="not a loader state"):
+        LoaderState.from_dict(other)
+
+
+def test_a_state_of_another_version_is_refused() -> None:
+    with pytest.raises(StateError, match="version 99"):
+        LoaderState.from_dict(state(0).to_dict() | {"version": 99})
+
+
+def test_every_difference_is_named() -> None:
+    run = {"sources": [["aa", "photos"], ["cc", "books"]], "quotas": [1, 3], "seed": 1, "batch_size": 8}
+    with pytest.raises(StateError) as caught:
+        state(0).check(run)
+    message = str(caught.value)
+    for part in ("pages (bb)", "books (cc)", "seed: the state has 0, this run has 1", "batch_size: the state has 4"):
+        assert part in message
+    assert "quotas" not in message
+
+
+def test_reordered_sources_differ_and_renamed_ones_do_not() -> None:
+    with pytest.raises(StateError, match="another sequence"):
+        state(0).check(FINGERPRINT | {"sources": [["bb", "pages"], ["aa", "photos"]]})
+    state(0).check(FINGERPRINT | {"sources": [["aa", "moved/photos"], ["bb", "pages"]]})
+
+
+def test_merging_takes_the_union_of_the_lanes_in_any_order() -> None:
+    merged = LoaderState.from_dict(merge_states([state(1, 3).to_dict(), state(0, 2).to_dict(), state(0, 2).to_dict()]))
+    assert merged == state(0, 1, 2, 3)
+    for world_size in (1, 2, 4):
+        lanes = [
+            sorted(merged.of_rank(WorkerConfig(rank=rank, world_size=world_size, num_workers=0)).lanes)
+            for rank in range(world_size)
+        ]
+        assert sorted(lane for mine in lanes for lane in mine) == [0, 1, 2, 3]
+
+
+def test_a_merge_with_a_lane_missing_is_refused() -> None:
+    with pytest.raises(StateError, match=r"lacks lanes \[1, 3\] of 4"):
+        merge_states([state(0, 2).to_dict()])
+    with pytest.raises(StateError, match="no state"):
+        merge_states([])
+
+
+def test_a_merge_of_different_steps_is_refused() -> None:
+    with pytest.raises(StateError, match="next_slot 8"):
+        merge_states([state(0, 2).to_dict(), state(1, 3, slot=8).to_dict()])
+    other = state(0, 1, 3)
+    other.lanes[0] = {"draws": 99}
+    with pytest.raises(StateError, match="lane 0 differ"):
+        merge_states([state(0, 2).to_dict(), other.to_dict()])
+
+
+def test_a_rank_without_its_lanes_says_which_are_missing() -> None:
+    with pytest.raises(StateError, match=r"needs lanes \[0, 2\].*holds \[1, 3\]"):
+        state(1, 3).of_rank(WorkerConfig(rank=0, world_size=2, num_workers=0))

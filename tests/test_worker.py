@@ -1,0 +1,41 @@
+import pickle
+
+import pytest
+
+from bridge_data.errors import ConfigError
+from bridge_data.worker import WorkerConfig
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"rank": 2, "world_size": 2, "num_workers": 0}, "rank < world_size"),
+        ({"rank": -1, "world_size": 2, "num_workers": 0}, "rank < world_size"),
+        ({"rank": 0, "world_size": 0, "num_workers": 0}, "world_size=0"),
+        ({"rank": 0, "world_size": 1, "num_workers": -1}, "num_workers=-1"),
+        ({"rank": 0, "world_size": 3, "num_workers": 0, "num_lanes": 4}, "multiple of world_size"),
+        ({"rank": 0, "world_size": 3, "num_workers": 0, "num_lanes": -3}, "multiple of world_size"),
+    ],
+)
+def test_numbers_out_of_range_are_refused(arguments: dict[str, int], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        WorkerConfig(**arguments)
+
+
+def test_the_ranks_share_the_lanes() -> None:
+    configs = [WorkerConfig(rank=rank, world_size=3, num_workers=2) for rank in range(3)]
+    assert [config.num_lanes for config in configs] == [6, 6, 6]
+    assert sorted(lane for config in configs for lane in config.lanes) == list(range(6))
+
+
+def test_outside_a_distributed_run_the_default_is_one_rank() -> None:
+    config = WorkerConfig.default_worker_config()
+    assert (config.rank, config.world_size, config.num_workers, config.num_lanes) == (0, 1, 4, 4)
+    assert config.global_rank() == 0
+
+
+def test_a_config_travels_without_its_process_group() -> None:
+    config = WorkerConfig(rank=1, world_size=2, num_workers=0, data_parallel_group=object(), num_lanes=8)  # type: ignore[arg-type]
+    copy = pickle.loads(pickle.dumps(config))
+    assert copy.data_parallel_group is None
+    assert (copy.rank, copy.world_size, copy.num_lanes) == (1, 2, 8)

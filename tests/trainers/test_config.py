@@ -1,0 +1,20 @@
+import pytest
+
+from bridge_data.errors import ConfigError
+from bridge_data.trainers.config import MegatronTrainerConfig
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"train_steps": 0}, "train_steps=0"),
+        ({"eval_batches": 0}, "eval_batches=0"),
+        ({"save_interval": 0, "checkpoint_dir": "x"}, "save_interval=0"),
+        ({"tensor_parallel_size": 0}, "tensor_parallel_size=0"),
+        ({"save_interval": 5}, "set checkpoint_dir"),
+        ({"warmup_steps": 10}, "fewer steps of warm-up than of training"),
+    ],
+)
+def test_settings_out_of_range_are_config_errors(settings: dict[str, int], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        MegatronTrainerConfig(**{"train_steps": 10, **settings})
