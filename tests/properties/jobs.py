@@ -1,6 +1,7 @@
 """Jobs for property tests: an encoder with every feature of the pipeline, and whole jobs of several ranks in one
 process."""
 
+import itertools
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ from bridge_data.checkpoint import load_states, save_states
 from bridge_data.lane import Lane
 from bridge_data.samples import edataclass
 from bridge_data.state import LoaderState
+from bridge_data.work import Item
 
 Key = tuple[str, int, int, int]
 """(source, epoch, index, part): what is never emitted twice."""
@@ -155,9 +157,28 @@ class LoaderJob:
         draws, pending = (now - before for now, before in zip(self._taken(), self._start, strict=True))
         return draws, pending + sum(sum(loader.skipped.values()) for loader in self.loaders)
 
+    def pending(self) -> set[Key]:
+        """The samples that are drawn and neither out nor left out."""
+        keys = set()
+        for dataset, loader in zip(self.datasets, self.loaders, strict=True):
+            state = dataset.check_state(loader.save_state_rank())
+            for number in state.lanes:
+                for item in items_in(dataset.lane(number, state)):
+                    source, epoch, index, _ = item.ref
+                    keys.add((dataset.source_names[source], epoch, index, item.part))
+        return keys
+
     def _taken(self) -> tuple[int, int]:
         lanes = [lane for loader in self.loaders for lane in loader.save_state_rank()["lanes"].values()]
         return sum(lane.get("draws", 0) for lane in lanes), sum(map(num_pending, lanes))
+
+
+def items_in(lane: Lane) -> Iterator[Item]:
+    """All that a lane holds, wherever in it."""
+    yield from itertools.chain(lane._queue, lane._carried, *lane._packs)
+    units = itertools.chain(*lane._buckets.values(), *(units for units, _ in lane._open))
+    for unit in units:
+        yield from unit.items
 
 
 def num_pending(lane: dict[str, Any]) -> int:
