@@ -12,6 +12,8 @@ from typing import Any, ClassVar, Self, TypeVar, cast, dataclass_transform
 
 import torch
 
+from bridge_data.collate import PROVENANCE, collate, flat_sources
+
 T = TypeVar("T")
 
 
@@ -80,7 +82,8 @@ class _TensorFields:
 class Sample(_TensorFields):
     """One element of a data set. Derive a dataclass from it and add your fields.
 
-    `__key__` is `shard/basename`; `__restore_key__` is `(source, epoch, index, part)`: enough to build it again.
+    `__key__` is `shard/basename`; `__restore_key__` is `(source, epoch, index, part)`, of a pack that of its members:
+    enough to build it again (see `restore_keys`).
     """
 
     __key__: str
@@ -97,6 +100,31 @@ class Sample(_TensorFields):
     def extend(cls, src: Sample, **kwargs: Any) -> Self:
         """A sample of this class, which derives from `src`'s, with all fields of `src` and those of `kwargs`."""
         return _extend(cls, src, kwargs)
+
+    @classmethod
+    def from_joined(cls, *args: Sample | None, **kwargs: Sample | None) -> Self:
+        """A sample of this class out of joined ones: all their fields, those of a later one before those of an earlier
+        one; None gives none. Key and sub-flavors are the first one's, the sources those of all.
+
+        A `joiner` of a metadataset may override it, to take what it wants from the members of the join. It gets them by
+        position if `join` is a list, by name if it is a mapping. It must not draw random numbers.
+
+        Raises:
+            TypeError: if they are given by name, or their fields are not those of this class.
+        """
+        if kwargs or not args or args[0] is None:
+            raise TypeError(
+                f"{cls.__name__}.from_joined: expected samples by position, the first one there, got "
+                f"{', '.join([*(type(sample).__name__ for sample in args), *kwargs]) or 'none'}; write `join` as a "
+                f"list, or override from_joined in {cls.__name__}"
+            )
+        values = {name: getattr(args[0], name) for name in PROVENANCE}
+        values["__sources__"] = flat_sources([sample.__sources__ for sample in args if sample is not None])
+        for sample in args:
+            if sample is not None:
+                fields = (field.name for field in dataclasses.fields(sample) if field.init)
+                values |= {name: getattr(sample, name) for name in fields if name not in PROVENANCE}
+        return cls(**values)
 
 
 @edataclass
@@ -130,7 +158,7 @@ class Batch(_TensorFields):
             if name in kwargs:
                 values[name] = kwargs[name]
             elif name == "__sources__":
-                values[name] = tuple(s for sample in samples for s in sample.__sources__ or ()) or None
+                values[name] = flat_sources([sample.__sources__ for sample in samples])
             elif name == "__subflavors__":
                 values[name] = [sample.__subflavors__ for sample in samples]
             elif name in PROVENANCE or all(hasattr(sample, name) for sample in samples):
@@ -138,58 +166,10 @@ class Batch(_TensorFields):
         return cls(**values)
 
 
-PROVENANCE = ("__key__", "__restore_key__", "__subflavors__", "__sources__")
-
-
 def _extend(cls: type[T], src: Any, kwargs: dict[str, Any]) -> T:
     if not issubclass(cls, type(src)):
         raise TypeError(f"{cls.__name__}.extend: got a {type(src).__name__}, which {cls.__name__} does not derive from")
     return cls(**{f.name: getattr(src, f.name) for f in dataclasses.fields(src) if f.init} | kwargs)
-
-
-def batch_stack(values: list[torch.Tensor]) -> torch.Tensor:
-    """Stack tensors of one shape along a new first dimension."""
-    return torch.stack(values)
-
-
-def batch_pad_stack(values: list[torch.Tensor]) -> torch.Tensor:
-    """Stack tensors of any sizes along a new first dimension, zero-padded at the end of each dimension."""
-    first = values[0]
-    if all(value.shape == first.shape for value in values):
-        return torch.stack(values)
-    sizes = [max(dims) for dims in zip(*(value.shape for value in values), strict=True)]
-    stacked = first.new_zeros((len(values), *sizes))
-    for row, value in zip(stacked, values, strict=True):
-        row[tuple(slice(0, size) for size in value.shape)] = value
-    return stacked
-
-
-def batch_list(values: list[Any]) -> list[Any]:
-    """Keep the values as a list."""
-    return values
-
-
-def collate(values: list[Any]) -> Any:
-    """Tensors padded and stacked, everything else as a list."""
-    return batch_pad_stack(values) if isinstance(values[0], torch.Tensor) else values
-
-
-def generic_batch(values: list[Any]) -> Any:
-    """`collate` that also descends into dicts, dataclasses and named tuples, field by field."""
-    first = values[0]
-    if isinstance(first, dict):
-        columns = {key: [value[key] for value in values] for key in first}
-        return {key: column if key in PROVENANCE else generic_batch(column) for key, column in columns.items()}
-    if hasattr(type(first), "from_samples"):
-        return type(first).from_samples(values)
-    if dataclasses.is_dataclass(first) and not isinstance(first, (type, SourceInfo)):
-        names = [field.name for field in dataclasses.fields(first)]
-    elif isinstance(first, tuple) and hasattr(first, "_fields"):
-        names = list(first._fields)
-    else:
-        return collate(values)
-    columns = {name: [getattr(value, name) for value in values] for name in names}
-    return type(first)(**{n: column if n in PROVENANCE else generic_batch(column) for n, column in columns.items()})
 
 
 class CrudeSample(dict[str, Any]):
@@ -227,3 +207,87 @@ class VQASample(Sample):
     context: str
     answers: list[str] | None = None
     answer_weights: torch.Tensor | None = None
+
+
+@edataclass
+class ImageClassificationSample(Sample):
+    """An image with the number of its class, or the name of that, or both."""
+
+    image: torch.Tensor
+    label: int | None = None
+    label_name: str | None = None
+
+
+@edataclass
+class MultiChoiceVQASample(Sample):
+    """A question (`context`) about an image, with the answers to choose from and the number of the right one."""
+
+    image: torch.Tensor
+    context: str
+    choices: list[str] | None = None
+    correct_choice_idx: int = 0
+
+
+@edataclass
+class OCRSample(Sample):
+    """An image of text. Of the blocks, lines, words and characters in it, `boxes` are float (N, 4 or 5), which are
+    x, y, width, height and maybe the confidence, `text` says what stands in each, `block_classes` are int (N,) or
+    names."""
+
+    image: torch.Tensor
+    text: str
+    block_boxes: torch.Tensor | None = None
+    block_classes: torch.Tensor | list[str] | None = None
+    block_text: list[str] | None = None
+    lines_boxes: torch.Tensor | None = None
+    lines_text: list[str] | None = None
+    words_boxes: torch.Tensor | None = None
+    words_text: list[str] | None = None
+    chars_boxes: torch.Tensor | None = None
+    chars_text: list[str] | None = None
+
+
+@edataclass
+class VQAOCRSample(Sample):
+    """A question (`context`) about an image of `text`; the answers are as in `VQASample`, the words as in
+    `OCRSample`."""
+
+    image: torch.Tensor
+    context: str
+    text: str
+    answers: list[str] | None = None
+    answer_weights: torch.Tensor | None = None
+    words_boxes: torch.Tensor | None = None
+    words_text: list[str] | None = None
+
+
+@edataclass
+class VidQASample(Sample):
+    """A question (`context`) about a video, an `AVDecoder` as decoded by default, with its possible answers and their
+    weights, where known."""
+
+    video: Any
+    context: str
+    answers: list[str] | None = None
+    answer_weights: torch.Tensor | None = None
+
+
+@edataclass
+class InterleavedSample(Sample):
+    """A document: texts and images as they follow each other."""
+
+    sequence: list[torch.Tensor | str]
+
+
+@edataclass
+class SimilarityInterleavedSample(Sample):
+    """A document whose images are not placed in its texts: how similar they are is in `similarity_matrix`, float
+    (images, texts), or which text is matched with each image in `matched_text_indices`. `audio` and `video` are clips
+    and frames of it."""
+
+    images: list[torch.Tensor]
+    texts: list[str]
+    audio: list[torch.Tensor] | None = None
+    video: list[torch.Tensor] | None = None
+    similarity_matrix: torch.Tensor | None = None
+    matched_text_indices: list[int] | None = None

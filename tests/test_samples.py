@@ -5,14 +5,14 @@ from typing import NamedTuple
 import pytest
 import torch
 
+import bridge_data
 from bridge_data.samples import (
     Batch,
     CaptioningSample,
     Sample,
     SourceInfo,
-    batch_pad_stack,
+    TextSample,
     edataclass,
-    generic_batch,
     map_tensors,
     pin,
 )
@@ -65,6 +65,45 @@ def test_extend_keeps_all_fields_of_the_base() -> None:
         Captions.extend(sample())  # type: ignore[arg-type]
 
 
+@edataclass
+class Numbered(Sample):
+    number: int
+
+
+@edataclass
+class NumberedText(Numbered):
+    text: str = "none"
+
+
+def test_from_joined_takes_the_fields_of_all_and_the_provenance_of_the_first() -> None:
+    sources = [SourceInfo(dataset_path=path, index=0, shard_name="s", file_names=()) for path in "abc"]
+    first = TextSample(
+        __key__="k", __restore_key__=("r",), __subflavors__={"x": 1}, __sources__=(sources[0],), text="1"
+    )
+    second = Numbered(__key__="l", __sources__=(sources[1],), number=2)
+    third = NumberedText(__key__="m", __sources__=(sources[2],), number=3, text="3")
+    joined = NumberedText.from_joined(first, second)
+    assert joined == NumberedText(
+        __key__="k",
+        __restore_key__=("r",),
+        __subflavors__={"x": 1},
+        __sources__=(sources[0], sources[1]),
+        number=2,
+        text="1",
+    )
+    assert (NumberedText.from_joined(first, None, third).number, NumberedText.from_joined(third, None).text) == (3, "3")
+
+
+def test_from_joined_says_what_it_cannot_join() -> None:
+    text, number = TextSample(__key__="k", text="1"), Numbered(__key__="l", number=2)
+    with pytest.raises(TypeError, match="'text'"):
+        Numbered.from_joined(number, text)
+    with pytest.raises(TypeError, match=r"expected samples by position, the first one there, got left, right; write"):
+        NumberedText.from_joined(left=text, right=number)
+    with pytest.raises(TypeError, match=r"got NoneType, Numbered; write"):
+        NumberedText.from_joined(None, number)
+
+
 def test_from_samples_collects_fields_and_provenance() -> None:
     batch = Captions.from_samples([sample("a", 2), sample("b", 3)], caption=["given"])
     assert batch.image.shape == (2, 3, 2, 3)
@@ -72,19 +111,6 @@ def test_from_samples_collects_fields_and_provenance() -> None:
     assert batch.__key__ == ["a", "b"]
     assert batch.__subflavors__ == [{"kind": "photo"}] * 2
     assert batch.__sources__ == (SOURCE, SOURCE)
-
-
-def test_padding_is_zero_and_at_the_end() -> None:
-    stacked = batch_pad_stack([torch.ones(2, 1), torch.ones(1, 3)])
-    assert stacked.tolist() == [[[1, 0, 0], [1, 0, 0]], [[1, 1, 1], [0, 0, 0]]]
-
-
-def test_generic_batch_descends_into_structures() -> None:
-    values = [{"pair": Pair(torch.ones(n), "x"), "n": n} for n in (1, 2)]
-    batch = generic_batch(values)
-    assert batch["pair"].left.tolist() == [[1, 0], [1, 1]]
-    assert batch["pair"].right == ["x", "x"]
-    assert batch["n"] == [1, 2]
 
 
 def test_to_moves_tensors_at_any_depth_and_leaves_the_rest() -> None:
@@ -109,3 +135,31 @@ def test_pinning_makes_every_tensor_page_locked() -> None:
     batch = Captions.from_samples([sample()]).pin_memory()
     assert batch.image.is_pinned()
     assert all(tensor.is_pinned() for tensor in pin({"x": [torch.ones(2)]})["x"])
+
+
+FIELDS = {
+    "TextSample": "text",
+    "ImageSample": "image",
+    "CaptioningSample": "image caption",
+    "ImageClassificationSample": "image label=None label_name=None",
+    "VQASample": "image context answers=None answer_weights=None",
+    "MultiChoiceVQASample": "image context choices=None correct_choice_idx=0",
+    "OCRSample": "image text block_boxes=None block_classes=None block_text=None lines_boxes=None lines_text=None "
+    "words_boxes=None words_text=None chars_boxes=None chars_text=None",
+    "VQAOCRSample": "image context text answers=None answer_weights=None words_boxes=None words_text=None",
+    "VidQASample": "video context answers=None answer_weights=None",
+    "InterleavedSample": "sequence",
+    "SimilarityInterleavedSample": "images texts audio=None video=None similarity_matrix=None "
+    "matched_text_indices=None",
+}
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_sample_classes_have_the_fields_and_defaults_that_the_format_gives_them(name: str) -> None:
+    fields = dataclasses.fields(getattr(bridge_data, name))
+    shown = [
+        field.name if field.default is dataclasses.MISSING else f"{field.name}={field.default}"
+        for field in fields
+        if not field.name.startswith("__")
+    ]
+    assert " ".join(shown) == FIELDS[name]

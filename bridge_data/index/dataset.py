@@ -19,7 +19,7 @@ from bridge_data.index.metadata import meta_folder, read_shard_counts, read_spli
 from bridge_data.index.names import BRIDGE_INDEX, INDEX_SQLITE, split_name
 from bridge_data.index.scan import first_samples
 from bridge_data.index.shards import ShardSet
-from bridge_data.index.tar_bytes import FileTar
+from bridge_data.index.tar_bytes import open_tar
 from bridge_data.index.tar_headers import walk
 from bridge_data.index.tar_index import read_offsets
 
@@ -147,7 +147,7 @@ class PreparedDataset:
         starts = {offset: position for position, offset in enumerate(offsets[:-1])}
         found: dict[str, int] = {}
         position = -1
-        for member in walk(FileTar(path, storage.size_bytes(path)), offsets[0], offsets[-1], file=path):
+        for member in walk(open_tar(path), offsets[0], offsets[-1], file=path):
             position = starts.get(member.offset, position)
             name = split_name(member.name) if member.is_file else None
             if name is not None and name[0] in keys:

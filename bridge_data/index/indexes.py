@@ -19,7 +19,7 @@ from bridge_data.index.bridge_index import BridgeIndex, BridgeIndexWriter
 from bridge_data.index.metadata import read_uuid
 from bridge_data.index.names import BRIDGE_INDEX, INDEX_SQLITE, INDEX_UUID, META_FOLDER
 from bridge_data.index.replacing import replacing, write_file, writing
-from bridge_data.index.scan import ShardScan, has_tar_index, scan_shards, write_tar_index
+from bridge_data.index.scan import ShardScan, has_seek_index, has_tar_index, scan_shards, write_tar_index
 from bridge_data.index.segment import Segment
 from bridge_data.index.sqlite_index import SqliteIndexWriter
 
@@ -110,7 +110,7 @@ def _write(
     meta, names = root / META_FOLDER, found.names
     sqlite_path = stack.enter_context(replacing(meta / INDEX_SQLITE))
     bridge_path = stack.enter_context(replacing(meta / BRIDGE_INDEX))
-    sqlite_index = SqliteIndexWriter(sqlite_path)
+    sqlite_index = SqliteIndexWriter(sqlite_path, old=meta / INDEX_SQLITE)
     stack.callback(sqlite_index.close)
     with open(bridge_path, "wb") as file:
         bridge_index = BridgeIndexWriter(file)
@@ -141,7 +141,7 @@ def _unchanged(root: Path, names: list[str], old: BridgeIndex) -> dict[str, Shar
         if entry is None:
             continue
         status = path.stat()
-        if (status.st_size, status.st_mtime_ns) != (entry.num_bytes, entry.mtime_ns):
+        if (status.st_size, status.st_mtime_ns) != (entry.num_bytes, entry.mtime_ns) or not has_seek_index(path):
             continue
         segment = Segment(old.segment_bytes(entry))
         if not has_tar_index(path, segment):

@@ -46,7 +46,7 @@ def read_shard_counts(meta: Path) -> dict[str, int]:
     path = next((meta / name for name in (INFO_JSON, INFO_YAML) if (meta / name).is_file()), None)
     if path is None:
         raise ConfigError(f"{meta / INFO_JSON}: no such file; run `bridge-data prepare {meta.parent}`")
-    content = _load(path)
+    content = load_document(path)
     counts = content.get("shard_counts") if isinstance(content, dict) else None
     if not isinstance(counts, dict):
         raise DatasetError(f"{path}: expected a mapping with `shard_counts`; run `bridge-data prepare` again")
@@ -72,7 +72,7 @@ def read_split(meta: Path, split_config: str | None = None) -> tuple[dict[str, l
     path = next((meta / name for name in names if (meta / name).is_file()), None)
     if path is None:
         raise ConfigError(f"{meta / names[0]}: no such file; run `bridge-data prepare {meta.parent}`")
-    content = _load(path)
+    content = load_document(path)
     parts = content.get("split_parts") if isinstance(content, dict) else None
     if not isinstance(parts, dict):
         raise ConfigError(f"{path}: expected a mapping with `split_parts`, such as `split_parts: {{train: [a.tar]}}`")
@@ -95,7 +95,12 @@ def _expand(path: Path, what: str, patterns: Any) -> list[str]:
     return names
 
 
-def _load(path: Path) -> Any:
+def load_document(path: Path) -> Any:
+    """What the YAML file `path` holds, or the JSON file, if it is called so.
+
+    Raises:
+        ConfigError: if it is not readable as that.
+    """
     data = storage.read_all(path)
     try:
         return json.loads(data) if path.suffix == ".json" else yaml.load(data, _YamlLoader)

@@ -21,6 +21,7 @@ BRIDGE_INDEX = "index.bridge"
 
 _PART_OF_SAMPLE = re.compile(r"((?:.*/)?[^.]+)\.([^/]*)", re.DOTALL)
 _META_MEMBER = re.compile(r"__[^/]*__(/|$)")
+_SHARD = re.compile(r"(?:[^/]+/)*?[^/]+\.(?:tar|tgz|tar\.gz)/(?=.)", re.DOTALL)
 
 
 def split_name(name: str) -> tuple[str, str] | None:
@@ -29,6 +30,12 @@ def split_name(name: str) -> tuple[str, str] | None:
     if match is None or is_meta_member(name):
         return None
     return match[1], match[2]
+
+
+def without_shard(name: str) -> str | None:
+    """`images/0001.jpg` of `a/b.tar/images/0001.jpg`; None if no shard is named in it."""
+    match = _SHARD.match(name)
+    return None if match is None else name[match.end() :]
 
 
 def tar_index_path(shard: str | Path) -> Path:

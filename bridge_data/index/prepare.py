@@ -14,9 +14,10 @@ from typing import Any
 import yaml
 
 from bridge_data.errors import ConfigError
+from bridge_data.index.gzip_tar import SUFFIXES as GZIP_SUFFIXES
 from bridge_data.index.indexes import Preparation, PrepareConfig, Progress, no_progress, write_indexes
 from bridge_data.index.metadata import read_shard_counts
-from bridge_data.index.names import INFO_JSON, INFO_YAML, META_FOLDER, SPLIT_YAML
+from bridge_data.index.names import INFO_JSON, INFO_YAML, META_FOLDER, SPLIT_YAML, tar_index_path
 from bridge_data.index.replacing import write_file, writing
 from bridge_data.index.splits import collapse
 
@@ -28,14 +29,16 @@ Split = Callable[[Sequence[str]], dict[str, list[str]]]
 
 
 def find_shards(root: Path, exclude: str | None = None) -> list[str]:
-    """The tars below `root`, as paths relative to it, folder by folder and sorted; not those that match `exclude`.
+    """The tars below `root`, compressed ones (.tgz, .tar.gz) too, as paths relative to it, folder by folder and sorted;
+    not those that match `exclude`.
 
     Raises:
-        ConfigError: if there are none.
+        ConfigError: if there are none, or two of them would share a `.tar.idx`.
     """
     if not root.is_dir():
         raise ConfigError(f"{root}: no such folder" if not root.exists() else f"{root}: expected a folder of tars")
-    found = sorted(path.relative_to(root) for path in root.rglob("*.tar") if path.is_file())
+    tars = (path for path in root.rglob("*") if path.name.endswith((".tar", *GZIP_SUFFIXES)) and path.is_file())
+    found = sorted(path.relative_to(root) for path in tars)
     names = [path.as_posix() for path in found]
     kept = [name for name in names if exclude is None or not re.search(exclude, name)]
     if not kept:
@@ -44,6 +47,14 @@ def find_shards(root: Path, exclude: str | None = None) -> list[str]:
             if names
             else f"{root}: there are no .tar files; make some with `bridge-data pack SRC {root}`"
         )
+    by_index: dict[Path, str] = {}
+    for name in kept:
+        other = by_index.setdefault(tar_index_path(name), name)
+        if other != name:
+            raise ConfigError(
+                f"{root}: {other} and {name} would share {tar_index_path(name)}; remove one of them, or leave it out "
+                "with --exclude"
+            )
     return kept
 
 

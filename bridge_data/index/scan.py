@@ -5,22 +5,21 @@ contents passed over. Guarantee: what is accepted can be read by its index; else
 """
 
 import array
-import concurrent.futures
+import contextlib
 import dataclasses
+import functools
 import itertools
-import multiprocessing
 import os
-import threading
-from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 
-from bridge_data import storage
-from bridge_data.errors import DatasetError, WorkerError
+from bridge_data.errors import DatasetError
+from bridge_data.index.gzip_tar import GzipTar, is_gzip, seek_index_path
 from bridge_data.index.names import is_meta_member, split_name, tar_index_path
+from bridge_data.index.processes import in_parallel
 from bridge_data.index.replacing import write_file, writing
 from bridge_data.index.segment import Part, Segment, build_segment
-from bridge_data.index.tar_bytes import FileTar
+from bridge_data.index.tar_bytes import open_tar
 from bridge_data.index.tar_headers import walk
 from bridge_data.index.tar_index import encode_offsets
 
@@ -96,8 +95,11 @@ def scan_shard(root: Path, name: str) -> ShardScan:
     except OSError as error:
         raise DatasetError(f"{file}: cannot be read: {error.strerror}") from error
     samples = _Samples(file)
+    tar = open_tar(file)
+    if isinstance(tar, GzipTar):
+        tar.index()
     left_out, example, end = 0, "", 0
-    for member in walk(FileTar(file, status.st_size), 0, status.st_size, file=file):
+    for member in walk(tar, 0, tar.end, file=file):
         end = member.next_offset
         if not member.is_file:
             continue
@@ -112,10 +114,15 @@ def scan_shard(root: Path, name: str) -> ShardScan:
             + (f"; its {left_out} members, such as {example!r}, have no part name (0001.jpg)" if left_out else "")
             + ". Remove it, or leave it out with --exclude."
         )
-    if end >= status.st_size:
+    if end >= tar.end:
         raise DatasetError(
             f"{file}: ends after sample {next(reversed(samples.keys))!r} without the end mark of a tar, so it was cut "
-            f"off while it was written or copied. If it is known to be complete, add the mark: truncate -s +1024 {file}"
+            "off while it was written or copied. "
+            + (
+                "Write it again."
+                if is_gzip(file)
+                else f"If it is known to be complete, add the mark: truncate -s +1024 {file}"
+            )
         )
     samples.offsets.append(end)
     try:
@@ -124,6 +131,8 @@ def scan_shard(root: Path, name: str) -> ShardScan:
         raise DatasetError(f"{file}: member names are not valid UTF-8: write the shard again") from None
     with writing(path.parent):
         write_tar_index(path, samples.offsets)
+        if isinstance(tar, GzipTar):
+            tar.write_index()
     return ShardScan(
         name=name,
         num_bytes=status.st_size,
@@ -142,8 +151,8 @@ def first_samples(root: Path, name: str, limit: int) -> dict[str, list[Part]]:
     """
     file = str(root / name)
     samples = _Samples(file)
-    num_bytes = storage.size_bytes(file)
-    for member in walk(FileTar(file, num_bytes), 0, num_bytes, file=file):
+    tar = open_tar(file)
+    for member in walk(tar, 0, tar.end, file=file):
         parsed = split_name(member.name) if member.is_file else None
         if parsed is None:
             continue
@@ -159,6 +168,11 @@ def write_tar_index(shard: Path, offsets: "array.array[int]") -> None:
     write_file(tar_index_path(shard), encode_offsets(offsets), durable=False)
 
 
+def has_seek_index(shard: Path) -> bool:
+    """Whether `shard` has the points from which it can be decompressed, if it is compressed."""
+    return not is_gzip(shard) or seek_index_path(shard).is_file()
+
+
 def has_tar_index(shard: Path, segment: Segment) -> bool:
     """Whether `shard` has a `.tar.idx` of the size that belongs to `segment`."""
     try:
@@ -172,31 +186,18 @@ def scan_shards(
 ) -> Generator[ShardScan | DatasetError, None, None]:
     """The scans of `names`, in this order, or why one failed, made by `num_workers` processes.
 
-    In a process that runs threads, which cannot safely fork, threads do the work. Not more than a few results wait
-    at a time.
+    Not more than a few results wait at a time; see `in_parallel`.
     """
-    num_workers = min(num_workers, len(names))
-    if num_workers <= 1:
-        for name in names:
-            result = _try_scan(root, name)
+    scans = in_parallel(
+        functools.partial(_try_scan, root),
+        names,
+        num_workers=min(num_workers, len(names)),
+        what=f"scanned shards of {root}",
+    )
+    with contextlib.closing(scans):
+        for scan in scans:
             on_done()
-            yield result
-        return
-    with _pool(num_workers) as pool:
-        remaining = iter(names)
-        waiting = deque(pool.submit(_try_scan, root, name) for name in itertools.islice(remaining, 4 * num_workers))
-        try:
-            while waiting:
-                result = waiting.popleft().result()
-                waiting.extend(pool.submit(_try_scan, root, name) for name in itertools.islice(remaining, 1))
-                on_done()
-                yield result
-        except concurrent.futures.BrokenExecutor as error:
-            raise WorkerError(
-                f"{root}: a process that scanned shards was killed, perhaps for want of memory; try fewer --num-workers"
-            ) from error
-        finally:
-            pool.shutdown(cancel_futures=True)
+            yield scan
 
 
 def _try_scan(root: Path, name: str) -> ShardScan | DatasetError:
@@ -204,9 +205,3 @@ def _try_scan(root: Path, name: str) -> ShardScan | DatasetError:
         return scan_shard(root, name)
     except DatasetError as error:
         return error
-
-
-def _pool(num_workers: int) -> concurrent.futures.Executor:
-    if threading.active_count() > 1 or "fork" not in multiprocessing.get_all_start_methods():
-        return concurrent.futures.ThreadPoolExecutor(num_workers)
-    return concurrent.futures.ProcessPoolExecutor(num_workers, mp_context=multiprocessing.get_context("fork"))

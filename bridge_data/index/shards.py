@@ -8,10 +8,13 @@ import bisect
 import dataclasses
 import functools
 import itertools
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import Any
 
+from bridge_data import storage
 from bridge_data.index.bridge_index import BridgeIndex
+from bridge_data.index.reader import ShardReader
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -74,3 +77,29 @@ class ShardSet:
     def path(self, shard: int) -> Path:
         """Where shard number `shard` lies."""
         return self.root / self.names[shard]
+
+    def identity(self) -> dict[str, Any]:
+        """Names, sizes and sample counts of the shards, and what is excluded.
+
+        Raises:
+            DatasetError: if a shard is missing.
+        """
+        shards = zip(self.names, self._sizes_bytes(), self.counts, strict=True)
+        return {"shards": list(shards), "excluded": sorted(self.excluded)}
+
+    def _sizes_bytes(self) -> list[int]:
+        if self.index is not None:
+            return [self.index.entries[name].num_bytes for name in self.names]
+        return [storage.size_bytes(self.path(shard)) for shard in range(len(self.names))]
+
+    def part_names(self, stretch: int) -> Collection[str] | None:
+        """The names of the parts in shard number `stretch`; None without our index."""
+        return None if self.index is None else self.index.segment(self.names[stretch]).names
+
+    def describe(self, index: int) -> str:
+        """The shard of sample `index`."""
+        return self.names[self.locate(index)[0]]
+
+    def reader(self) -> ShardReader:
+        """A reader of these samples."""
+        return ShardReader(self)

@@ -36,6 +36,17 @@ _INDEXES = (
     "(tar_file_id, sample_index, part_name, content_byte_offset, content_byte_size)",
 )
 
+_MEDIA_KEPT = """
+INSERT INTO media_metadata SELECT m.entry_key, m.metadata_type, m.metadata_json
+FROM main.samples s
+CROSS JOIN main.sample_parts p ON p.tar_file_id = s.tar_file_id AND p.sample_index = s.sample_index
+CROSS JOIN old.media_metadata m ON m.entry_key = s.sample_key || '.' || p.part_name
+CROSS JOIN old.samples t ON t.sample_key = s.sample_key
+CROSS JOIN old.sample_parts q ON q.tar_file_id = t.tar_file_id AND q.sample_index = t.sample_index
+    AND q.part_name = p.part_name
+    AND q.content_byte_offset = p.content_byte_offset AND q.content_byte_size = p.content_byte_size
+"""
+
 _CACHE_KIB = 256 * 1024
 
 
@@ -47,15 +58,21 @@ class DuplicateKey(NamedTuple):
 
 
 class SqliteIndexWriter:
-    """Writes a new database at `path`. A crash leaves it useless: give it a temporary path."""
+    """Writes a new database at `path`. A crash leaves it useless: give it a temporary path.
 
-    def __init__(self, path: Path) -> None:
-        self._db = sqlite3.connect(path, isolation_level=None)
+    Media metadata in the database `old` are kept, if it has any: those of parts that lie where they lay, as large as
+    they were, in samples of the same key.
+    """
+
+    def __init__(self, path: Path, old: Path | None = None) -> None:
+        self._db = sqlite3.connect(path, isolation_level=None, uri=True)
         self._db.execute("PRAGMA journal_mode = OFF")
         self._db.execute("PRAGMA synchronous = OFF")
         self._db.execute("PRAGMA locking_mode = EXCLUSIVE")
         self._db.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
         self._db.executescript(_TABLES)
+        if old is not None and old.is_file():
+            self._db.execute("ATTACH ? AS old", (f"{old.absolute().as_uri()}?mode=ro&immutable=1",))
         self._db.execute("BEGIN")
 
     def add(self, shard: int, segment: Segment) -> None:
@@ -77,6 +94,7 @@ class SqliteIndexWriter:
         try:
             for statement in _INDEXES:
                 self._db.execute(statement)
+            self._keep_media()
             self._db.execute("COMMIT")
         except sqlite3.IntegrityError:
             key, first, last = self._db.execute(
@@ -87,6 +105,23 @@ class SqliteIndexWriter:
         finally:
             self._db.close()
         return None
+
+    def _keep_media(self) -> None:
+        """Take over the media metadata of the old database, where it has them and is of today's layout."""
+        if all(name != "old" for _, name, _ in self._db.execute("PRAGMA database_list")):
+            return
+        try:
+            tables = dict(self._db.execute("SELECT name, sql FROM old.sqlite_master WHERE type = 'table'"))
+        except sqlite3.DatabaseError:  # damaged: it is being replaced
+            return
+        if not {"samples", "sample_parts", "media_metadata"} <= tables.keys():
+            return
+        kept = [name for name in ("media_filters", "bridge_media_seen") if name in tables]
+        for name in ("media_metadata", *kept):
+            self._db.execute(tables[name])
+        self._db.execute(_MEDIA_KEPT)
+        for name in kept:
+            self._db.execute(f"INSERT INTO {name} SELECT * FROM old.{name}")
 
     def close(self) -> None:
         """Close without finishing."""

@@ -5,5 +5,17 @@ from bridge_data.order.chunks import Geometry
 from bridge_data.order.cursor import Cursor, OrderedCursor, SampleRef, ShuffledCursor
 from bridge_data.order.inbox import ALL_PARTS
 from bridge_data.order.row import Row
+from bridge_data.order.schedule import Phase, Schedule
 
-__all__ = ["ALL_PARTS", "Blend", "Cursor", "Geometry", "OrderedCursor", "Row", "SampleRef", "ShuffledCursor"]
+__all__ = [
+    "ALL_PARTS",
+    "Blend",
+    "Cursor",
+    "Geometry",
+    "OrderedCursor",
+    "Phase",
+    "Row",
+    "SampleRef",
+    "Schedule",
+    "ShuffledCursor",
+]

@@ -24,15 +24,16 @@ def quotas(weights: Sequence[float]) -> NDArray[np.int64]:
     """Draws of each source in one turn: proportional to `weights`, by largest remainder, summing to 65,536.
 
     Raises:
-        ConfigError: for a weight that would round to no draw at all.
+        ConfigError: for a weight above 0 that would round to no draw at all.
     """
     shares = np.asarray(weights, dtype=np.float64)
     shares = shares / shares.sum() * TURN
     floors = np.floor(shares).astype(np.int64)
     largest_first = np.argsort(floors - shares, kind="stable")
     floors[largest_first[: TURN - int(floors.sum())]] += 1
-    if (floors <= 0).any():
-        number = int(np.argmin(floors))
+    never = (floors <= 0) & (shares > 0)
+    if never.any():
+        number = int(np.argmax(never))
         raise ConfigError(
             f"blend: weight {weights[number]:g} of source number {number} is less than 1/{TURN} of the sum "
             f"{sum(weights):g} and would never be drawn; raise it or leave the source out"

@@ -12,6 +12,7 @@ import numpy as np
 from bridge_data.order.blend import BLOCK, Blend
 from bridge_data.order.inbox import ALL_PARTS, Entry, Inbox
 from bridge_data.order.row import Row, Window
+from bridge_data.order.schedule import Schedule
 
 State = dict[str, Any]
 
@@ -51,7 +52,7 @@ class ShuffledCursor:
     A source whose row has come to its end is passed over until all have.
     """
 
-    def __init__(self, generations: Sequence[Sequence[Row]], blend: Blend | None, lane: int) -> None:
+    def __init__(self, generations: Sequence[Sequence[Row]], blend: Blend | Schedule | None, lane: int) -> None:
         self.draws = 0
         self._rows, self._blend, self._lane = generations[-1], blend, lane
         self._history = list(zip(*generations, strict=True))

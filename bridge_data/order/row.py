@@ -9,7 +9,8 @@ exactly once an epoch, for any number of lanes.
 """
 
 import dataclasses
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,9 @@ SPREAD = 25
 """A sample may come this many positions of its chunk early or late: one ranged read of a remote store."""
 
 _CHUNK_STAGE, _SAMPLE_STAGE = 1, 2
+
+_BULK = 1 << 17
+"""Chunks worked on at a time, where all lanes are."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -37,8 +41,10 @@ class Row:
     """The endless row of one source under one geometry.
 
     `key` stands for seed and source. With `epochs_per_shuffle` m > 1, the chunks of m epochs are shuffled together:
-    a sample may then come twice before another comes once, but still m times in m epochs. `num_epochs` is where the row
-    ends, counted from epoch 0, None for never; of a last fraction of an epoch it has that fraction of the chunks.
+    a sample may then come twice before another comes once, but still m times in m epochs. With None nothing is
+    shuffled: the lanes take the chunks in their order, and each sample in its place. `num_epochs` is where the row
+    ends, counted from epoch 0, None for never; of a last fraction of an epoch it has that fraction of the samples,
+    rounded to one: whole chunks, and the beginning of one more.
     """
 
     def __init__(
@@ -47,16 +53,18 @@ class Row:
         geometry: Geometry,
         key: int,
         *,
-        epochs_per_shuffle: int = 1,
+        epochs_per_shuffle: int | None = 1,
         num_epochs: float | None = None,
     ) -> None:
         self.geometry = geometry
         self._key = key
         self._chunks = ChunkTable(counts, geometry.chunk_size)
-        self._epochs_per_shuffle = epochs_per_shuffle
-        self._num_dealt: int | None = None
+        self._is_shuffled = epochs_per_shuffle is not None
+        self._epochs_per_shuffle = epochs_per_shuffle = epochs_per_shuffle or 1
+        self._num_whole: int | None = None
         if num_epochs is not None:
-            self._num_dealt = max(0, round((num_epochs - geometry.first_epoch) * self._chunks.num_chunks))
+            num_samples = max(0, round((num_epochs - geometry.first_epoch) * self.num_samples))
+            self._num_whole, self._rest = divmod(num_samples, self.num_samples * epochs_per_shuffle)
         self._permutation: tuple[int, Permutation] | None = None
 
     @property
@@ -69,9 +77,9 @@ class Row:
 
         `taken` must be 0 or the `next_chunk` of an earlier window.
         """
-        if self._num_dealt is not None and lane + taken * self.geometry.num_lanes >= self._num_dealt:
-            return None
         shuffle = self.shuffle_of(lane, taken)
+        if lane + taken * self.geometry.num_lanes >= self._stop(shuffle):
+            return None
         stop = self._window_stop(lane, taken, shuffle)
         return self._mix(shuffle, self._positions(lane, taken, stop, shuffle), stop)
 
@@ -85,14 +93,23 @@ class Row:
         """Which shuffle chunk number `chunk` of `lane` belongs to, counted from the beginning of the row."""
         return (lane + chunk * self.geometry.num_lanes) // self._per_shuffle
 
-    def num_samples_to(self, end: int, lane: int, taken: int) -> int:
-        """Samples of `lane` in its chunks after the first `taken`, up to the beginning of shuffle `end`."""
-        return sum(
-            self._num_samples(lane, max(taken, first), last, shuffle)
-            for shuffle in range(self.shuffle_of(lane, taken), end)
-            for first, last in [self._span(lane, shuffle)]
-            if last > max(taken, first)
-        )
+    def num_samples_to(self, end: int, taken: Sequence[int]) -> NDArray[np.int64]:
+        """Samples of each lane in its chunks after the first `taken[lane]`, up to the beginning of shuffle `end`."""
+        num_lanes, equal_length = self.geometry.num_lanes, self._chunks.equal_length
+        lanes = np.arange(num_lanes)
+        first = lanes + np.asarray(taken, dtype=np.int64) * num_lanes
+        samples = np.zeros(num_lanes, dtype=np.int64)
+        begin = int(first.min())
+        if equal_length is not None:
+            stop = self._per_shuffle * (end if self._num_whole is None else min(end, self._num_whole))
+            samples += equal_length * np.maximum(0, -((first - stop) // num_lanes))
+            begin = max(begin, stop)
+        for shuffle in range(begin // self._per_shuffle, end):
+            for numbers in _blocks(max(begin, shuffle * self._per_shuffle), self._stop(shuffle)):
+                left = numbers[numbers >= first[numbers % num_lanes]]
+                _, _, lengths = self._spans(shuffle, left - shuffle * self._per_shuffle)
+                samples += np.bincount(left % num_lanes, lengths, minlength=num_lanes).astype(np.int64)
+        return samples
 
     @property
     def _per_shuffle(self) -> int:
@@ -104,10 +121,37 @@ class Row:
 
     def _span(self, lane: int, shuffle: int) -> tuple[int, int]:
         """The lane's chunks of a shuffle are its numbers first..last-1."""
-        begin, end, num_lanes = shuffle * self._per_shuffle, (shuffle + 1) * self._per_shuffle, self.geometry.num_lanes
-        if self._num_dealt is not None:
-            end = min(end, self._num_dealt)
+        begin, end, num_lanes = shuffle * self._per_shuffle, self._stop(shuffle), self.geometry.num_lanes
         return max(0, -((lane - begin) // num_lanes)), max(0, -((lane - end) // num_lanes))
+
+    def _stop(self, shuffle: int) -> int:
+        """The number in the row of the first chunk after those of a shuffle, or after the row's end in or before it."""
+        if self._num_whole is None or shuffle < self._num_whole:
+            return (shuffle + 1) * self._per_shuffle
+        return self._end[0]
+
+    @functools.cached_property
+    def _end(self) -> tuple[int, int | None]:
+        """(chunks in the row, samples in the last of them where it is cut) of a row that ends.
+
+        Chunks of unequal lengths are counted, once, when a lane comes to the fraction.
+        """
+        assert self._num_whole is not None
+        begin, rest = self._num_whole * self._per_shuffle, self._rest
+        if not rest:
+            return begin, None
+        if self._chunks.equal_length is not None:
+            number, before_last = divmod(rest - 1, self._chunks.equal_length)
+            return begin + number + 1, before_last + 1
+        for positions in _blocks(0, self._per_shuffle):
+            dealt = self._permuted(self._num_whole)(positions) % self._chunks.num_chunks
+            lengths = self._chunks.spans(dealt)[1]
+            ends = np.cumsum(lengths)
+            if ends[-1] >= rest:
+                number = int(np.searchsorted(ends, rest))
+                return begin + int(positions[number]) + 1, int(lengths[number] - ends[number] + rest)
+            rest -= int(ends[-1])
+        raise AssertionError("a fraction is less than the whole")
 
     def _window_stop(self, lane: int, taken: int, shuffle: int) -> int:
         """Cut the lane's chunks of the shuffle into nearly equal windows, and say where the one at `taken` ends."""
@@ -123,15 +167,22 @@ class Row:
         return lane + np.arange(taken, stop, dtype=np.int64) * num_lanes - shuffle * self._per_shuffle
 
     def _num_samples(self, lane: int, taken: int, stop: int, shuffle: int) -> int:
-        if self._chunks.equal_length is not None:
+        if self._chunks.equal_length is not None and shuffle != self._num_whole:
             return (stop - taken) * self._chunks.equal_length
-        chunks = self._permuted(shuffle)(self._positions(lane, taken, stop, shuffle)) % self._chunks.num_chunks
-        return int(self._chunks.spans(chunks)[1].sum())
+        return int(self._spans(shuffle, self._positions(lane, taken, stop, shuffle))[2].sum())
+
+    def _spans(
+        self, shuffle: int, positions: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """(lap, first sample, number of samples) of the chunks at `positions` of a shuffle."""
+        laps, chunks = np.divmod(self._permuted(shuffle)(positions), self._chunks.num_chunks)
+        starts, lengths = self._chunks.spans(chunks)
+        if shuffle == self._num_whole and self._end[1] is not None:
+            lengths[positions == self._end[0] - 1 - shuffle * self._per_shuffle] = self._end[1]
+        return laps, starts, lengths
 
     def _mix(self, shuffle: int, positions: NDArray[np.int64], next_chunk: int) -> Window:
-        dealt = self._permuted(shuffle)(positions)
-        chunks, laps = dealt % self._chunks.num_chunks, dealt // self._chunks.num_chunks
-        starts, lengths = self._chunks.spans(chunks)
+        laps, starts, lengths = self._spans(shuffle, positions)
         ends = np.cumsum(lengths)
         place = np.arange(ends[-1], dtype=np.int64) - np.repeat(ends - lengths, lengths)
         indices = np.repeat(starts, lengths) + place
@@ -139,14 +190,28 @@ class Row:
         epochs = np.broadcast_to(np.int64(first_epoch), indices.shape)
         if self._epochs_per_shuffle > 1:
             epochs = first_epoch + np.repeat(laps, lengths)
+        if not self._is_shuffled:
+            return Window(indices, epochs, next_chunk)
         # Sort by (place in chunk + SPREAD * u), u in [0, 1) keyed by the sample; in 32-bit fixed point, exactly.
         spread = min(self.geometry.chunk_size, SPREAD)
         chance = uniform64(indices, key64(self._key, _SAMPLE_STAGE, first_epoch)) >> np.uint64(32)
         order = np.argsort((place << 32) + spread * chance.astype(np.int64), kind="stable")
         return Window(indices[order], epochs[order] if self._epochs_per_shuffle > 1 else epochs, next_chunk)
 
-    def _permuted(self, shuffle: int) -> Permutation:
+    def _permuted(self, shuffle: int) -> Callable[[NDArray[np.int64]], NDArray[np.int64]]:
+        if not self._is_shuffled:
+            return _unchanged
         if self._permutation is None or self._permutation[0] != shuffle:
             key = key64(self._key, _CHUNK_STAGE, self.first_epoch_of(shuffle))
             self._permutation = shuffle, Permutation(self._per_shuffle, key)
         return self._permutation[1]
+
+
+def _unchanged(positions: NDArray[np.int64]) -> NDArray[np.int64]:
+    return positions
+
+
+def _blocks(begin: int, stop: int) -> Iterator[NDArray[np.int64]]:
+    """The numbers begin..stop-1, some at a time: bounded memory for any number of chunks."""
+    for first in range(begin, stop, _BULK):
+        yield np.arange(first, min(first + _BULK, stop), dtype=np.int64)

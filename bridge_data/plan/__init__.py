@@ -1,8 +1,72 @@
 """What is to be read: sources with their weights, from YAML files whose every mistake is found here."""
 
-from bridge_data.plan.blending import Branch, Plan
+from bridge_data.plan.blending import Branch, EmptySplitError, Plan
+from bridge_data.plan.factories import (
+    BaseCoreDatasetFactory,
+    BaseWebdatasetFactory,
+    DefaultDecoderWebdatasetFactory,
+    DefaultGenericWebdatasetFactory,
+    StandardWebdatasetFactory,
+)
 from bridge_data.plan.field_map import FieldAccess, parse_access
-from bridge_data.plan.metadataset import EmptySplitError, load_plan
+from bridge_data.plan.flavors import (
+    CaptioningWebdataset,
+    CrudeWebdataset,
+    ImageClassificationWebdataset,
+    ImageWebdataset,
+    InterleavedWebdataset,
+    MultiChoiceVQAWebdataset,
+    OCRWebdataset,
+    SimilarityInterleavedWebdataset,
+    TextWebdataset,
+    VidQAWebdataset,
+    VQAOCRWebdataset,
+    VQAWebdataset,
+)
+from bridge_data.plan.loaders import (
+    DatasetLoader,
+    DatasetLoaderInterface,
+    Metadataset,
+    MetadatasetV2,
+    TraversedDatasetReference,
+    load_dataset,
+    traverse_metadataset,
+)
+from bridge_data.plan.metadataset import load_plan
+from bridge_data.plan.prepare_joins import prepare_metadataset
 from bridge_data.plan.source import Source
 
-__all__ = ["Branch", "EmptySplitError", "FieldAccess", "Plan", "Source", "load_plan", "parse_access"]
+__all__ = [
+    "BaseCoreDatasetFactory",
+    "BaseWebdatasetFactory",
+    "Branch",
+    "CaptioningWebdataset",
+    "CrudeWebdataset",
+    "DatasetLoader",
+    "DatasetLoaderInterface",
+    "DefaultDecoderWebdatasetFactory",
+    "DefaultGenericWebdatasetFactory",
+    "EmptySplitError",
+    "FieldAccess",
+    "ImageClassificationWebdataset",
+    "ImageWebdataset",
+    "InterleavedWebdataset",
+    "Metadataset",
+    "MetadatasetV2",
+    "MultiChoiceVQAWebdataset",
+    "OCRWebdataset",
+    "Plan",
+    "SimilarityInterleavedWebdataset",
+    "Source",
+    "StandardWebdatasetFactory",
+    "TextWebdataset",
+    "TraversedDatasetReference",
+    "VQAOCRWebdataset",
+    "VQAWebdataset",
+    "VidQAWebdataset",
+    "load_dataset",
+    "load_plan",
+    "parse_access",
+    "prepare_metadataset",
+    "traverse_metadataset",
+]

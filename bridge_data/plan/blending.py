@@ -1,7 +1,8 @@
 """The plan: which sources there are and how they are blended, as a tree and as a flat list.
 
 Enters: a tree of blends with weights. Leaves: the sources in the order of the tree, each with its share, the product of
-the normalised weights on the way to it. Guarantee: shares are positive and sum to 1.
+the normalised weights on the way to it, and again for every sample from which weights change. Guarantee: shares sum
+to 1, and are positive but where a schedule says 0.
 """
 
 import dataclasses
@@ -9,7 +10,13 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
+from bridge_data.errors import ConfigError
 from bridge_data.plan.source import Source
+from bridge_data.plan.weights import Weight, WeightSchedule, changes, weight_at
+
+
+class EmptySplitError(ConfigError):
+    """The split part is declared, and has no samples."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -20,14 +27,15 @@ class Branch:
     """
 
     label: str
-    children: tuple[tuple[float, "Tree"], ...]
+    children: tuple[tuple[Weight, "Tree"], ...]
     epochized: bool = False
 
-    def weights(self) -> list[float]:
-        """How the children are drawn relative to each other."""
+    def weights(self, sample: int = 0) -> list[float]:
+        """How the children are drawn relative to each other when the job has drawn `sample` samples."""
+        weights = [weight_at(weight, sample) for weight, _ in self.children]
         if not self.epochized:
-            return [weight for weight, _ in self.children]
-        return [times * math.fsum(leaf_sizes(child)) for times, child in self.children]
+            return weights
+        return [times * math.fsum(leaf_sizes(child)) for times, (_, child) in zip(weights, self.children, strict=True)]
 
 
 Tree: TypeAlias = Source | Branch
@@ -37,12 +45,14 @@ Tree: TypeAlias = Source | Branch
 class Plan:
     """What `load_plan` found: the tree, its sources that hold samples, and their shares; None for validation, where
     the sources come one after the other. `repetitions` is how often one epoch of an epochized blend has each source;
-    None for other plans."""
+    None for other plans. `later_weights` are the shares from later samples of the job on, where weights are scheduled.
+    """
 
     tree: Tree
     sources: tuple[Source, ...]
     weights: tuple[float, ...] | None
     repetitions: tuple[float, ...] | None = None
+    later_weights: tuple[tuple[int, tuple[float, ...]], ...] = ()
 
     @property
     def num_samples(self) -> int:
@@ -50,19 +60,58 @@ class Plan:
         return sum(source.num_samples for source in self.sources)
 
     def __str__(self) -> str:
-        shares = [share for _, share in leaves(self.tree)] if self.weights is not None else None
-        return "\n".join(_lines(self.tree, None, "", "", iter(shares) if shares is not None else None))
+        if self.weights is None:
+            return "\n".join(_lines(self.tree, None, "", "", None))
+        samples = [0, *(sample for sample, _ in self.later_weights)]
+        by_sample = [[share for _, share in leaves(self.tree, sample=sample)] for sample in samples]
+        first, *others = _lines(self.tree, None, "", "", _Shares(samples, zip(*by_sample, strict=True)))
+        when = f", from sample {' → '.join(f'{sample:,}' for sample in samples)}" if self.later_weights else ""
+        return "\n".join([first + when, *others])
 
 
-def leaves(tree: Tree, share: float = 1.0) -> Iterator[tuple[Source, float]]:
-    """Each source with its share, in the order of the tree."""
+def plan_of(tree: Tree, *, training: bool, what: str) -> Plan:
+    """The plan of a tree, for training or validation.
+
+    Raises:
+        EmptySplitError: if it has no samples.
+    """
+    found = [(source, share) for source, share in leaves(tree) if source.num_samples]
+    if not found:
+        raise EmptySplitError(f"{what} is declared and has no samples; give it some shards, or name another part")
+    sources = tuple(source for source, _ in found)
+    if not training:
+        return Plan(tree, sources, None)
+    times: tuple[float, ...] | None = None
+    if isinstance(tree, Branch) and tree.epochized:
+        times = tuple(number for source, number in repetitions(tree) if source.num_samples)
+    return Plan(tree, sources, normalised([share for _, share in found]), times, later_weights(tree))
+
+
+def leaves(tree: Tree, share: float = 1.0, sample: int = 0) -> Iterator[tuple[Source, float]]:
+    """Each source with its share when the job has drawn `sample` samples, in the order of the tree."""
     if isinstance(tree, Source):
         yield tree, share
         return
-    weights = tree.weights()
+    weights = tree.weights(sample)
     total = math.fsum(weights) or 1.0
     for weight, (_, child) in zip(weights, tree.children, strict=True):
-        yield from leaves(child, share * (weight / total))
+        yield from leaves(child, share * (weight / total), sample)
+
+
+def changing_samples(tree: Tree) -> set[int]:
+    """The samples of the job above 0 from which some weight in the tree is another."""
+    if isinstance(tree, Source):
+        return set()
+    below = (changing_samples(child) for _, child in tree.children)
+    return changes(weight for weight, _ in tree.children).union(*below)
+
+
+def later_weights(tree: Tree) -> tuple[tuple[int, tuple[float, ...]], ...]:
+    """The normalised shares of the sources that hold samples from each sample on from which some are others."""
+    return tuple(
+        (sample, normalised([share for source, share in leaves(tree, sample=sample) if source.num_samples]))
+        for sample in sorted(changing_samples(tree))
+    )
 
 
 def leaf_sizes(tree: Tree) -> Iterator[float]:
@@ -77,7 +126,7 @@ def repetitions(tree: Tree, times: float = 1.0) -> Iterator[tuple[Source, float]
         yield tree, times
         return
     for own, child in tree.children:
-        yield from repetitions(child, times * own)
+        yield from repetitions(child, times * weight_at(own, 0))
 
 
 def normalised(shares: Sequence[float]) -> tuple[float, ...]:
@@ -86,17 +135,34 @@ def normalised(shares: Sequence[float]) -> tuple[float, ...]:
     return tuple(share / total for share in shares)
 
 
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class _Shares:
+    """What is printed of weights and shares: one number each for every one of `samples`."""
+
+    samples: Sequence[int]
+    of_leaves: Iterator[tuple[float, ...]]
+
+    def weight(self, weight: Weight) -> str:
+        if not isinstance(weight, WeightSchedule):
+            return f"{weight:g}"
+        return " → ".join(f"{weight.at(sample):g}" for sample in self.samples)
+
+    def of_next_leaf(self) -> str:
+        return " → ".join(f"{share:.2%}" for share in next(self.of_leaves))
+
+
 def _lines(
-    tree: Tree, weight: float | None, lead: str, below: str, shares: Iterator[float] | None, unit: str = "weight"
+    tree: Tree, weight: Weight | None, lead: str, below: str, shares: _Shares | None, unit: str = "weight"
 ) -> Iterator[str]:
-    weighed = "" if weight is None or shares is None else f"{unit} {weight:g}, "
+    weighed = "" if weight is None or shares is None else f"{unit} {shares.weight(weight)}, "
     if isinstance(tree, Source):
-        share = "" if shares is None else f"{next(shares):.2%} of draws, "
+        share = "" if shares is None else f"{shares.of_next_leaf()} of draws, "
         kind = tree.sample_class.__name__
-        num_shards = len(tree.shards.counts)
+        num_shards = len(tree.records.counts)
         yield (
             f"{lead}{tree.path} [{tree.split_part}]: {weighed}{share}{kind}, "
             f"{tree.num_samples:,} samples in {num_shards:,} shard{'' if num_shards == 1 else 's'}"
+            + ("" if tree.joined is None else f", joined with {', '.join(m.name for m in tree.joined.members[1:])}")
         )
         return
     yield f"{lead}{tree.label}{': ' + weighed.rstrip(', ') if weighed else ''}"

@@ -7,7 +7,8 @@ keys is accepted; no tag can construct an object. Scalars are read as Energon re
 
 import dataclasses
 import difflib
-from collections.abc import Collection
+import os
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import yaml
@@ -24,7 +25,8 @@ _CONSTANTS = {"null": None, "~": None, "": None, "true": True, "yes": True, "fal
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Node:
-    """A value of a YAML file: a scalar, a list of nodes or a mapping of strings to nodes, and the line it begins on.
+    """A value of a YAML file: a scalar, a list of nodes or a mapping of strings to nodes, and the line it begins on (0,
+    if it comes from no file: see `as_node`).
     A value in a mapping counts as standing where its key stands, one named by an alias where its anchor stands."""
 
     value: Any
@@ -33,7 +35,7 @@ class Node:
 
     def error(self, message: str) -> ConfigError:
         """The error that says `message` of this place."""
-        return ConfigError(f"{self.file}:{self.line}: {message}")
+        return ConfigError(f"{self.file}:{self.line}: {message}" if self.line else f"{self.file}: {message}")
 
     def mapping(self, what: str, allowed: Collection[str] | None = None) -> dict[str, "Node"]:
         """The entries of this mapping; `what` says what it is; a key outside `allowed` is an error."""
@@ -77,6 +79,15 @@ class Node:
         if isinstance(self.value, list):
             return f"a list of {len(self.value)}"
         return "nothing" if self.value is None else repr(self.value)
+
+
+def as_node(value: Any, what: str) -> Node:
+    """The node for a value that is given in Python instead of YAML; messages say `what` it is."""
+    if isinstance(value, Mapping):
+        return Node({str(key): as_node(item, what) for key, item in value.items()}, what, 0)
+    if isinstance(value, (list, tuple)):
+        return Node([as_node(item, what) for item in value], what, 0)
+    return Node(os.fspath(value) if isinstance(value, os.PathLike) else value, what, 0)
 
 
 def nearest(wanted: str, known: Collection[str]) -> str:

@@ -25,6 +25,11 @@ _OUR_CLASSES: dict[str, SampleClass] = {
 _OLD_SUFFIX = "Webdataset"
 
 
+def is_our_module(name: str) -> bool:
+    """Whether the module `name`, or one that it was part of in some version, names what is ours."""
+    return any(name == ours or name.startswith(f"{ours}.") for ours in OUR_MODULES)
+
+
 def find_class(module: Node, name: Node, trusted_modules: Collection[str]) -> SampleClass:
     """The sample class `name` of `module`; `CaptioningWebdataset` and the like, as older files have it, are the classes
     of their samples.
@@ -33,23 +38,33 @@ def find_class(module: Node, name: Node, trusted_modules: Collection[str]) -> Sa
         ConfigError: for a module that is not trusted, and for an unknown class.
     """
     module_name, class_name = module.text("__module__"), name.text("__class__")
-    if module_name in OUR_MODULES:
+    if is_our_module(module_name):
         found = _OUR_CLASSES.get(class_name) or _OUR_CLASSES.get(class_name.removesuffix(_OLD_SUFFIX) + "Sample")
         if found is None:
             raise name.error(f"unknown sample class {class_name!r}{nearest(class_name, _OUR_CLASSES)}")
         return found
+    found = find_object(module, name, trusted_modules)
+    if not (isinstance(found, type) and issubclass(found, (Sample, CrudeSample))):
+        raise name.error(f"__class__: {module_name}.{class_name} is {found!r}; expected a class derived from Sample")
+    return found
+
+
+def find_object(module: Node, name: Node, trusted_modules: Collection[str]) -> Any:
+    """What `name` is in `module`, which is imported; None if there is nothing of that name.
+
+    Raises:
+        ConfigError: for a module that is not trusted, or cannot be imported.
+    """
+    module_name = module.text("__module__")
     if not any(module_name == trusted or module_name.startswith(f"{trusted}.") for trusted in trusted_modules):
         raise module.error(
             f"__module__: {module_name!r} would be imported, which runs its code, and is not trusted; "
             f"pass trusted_modules=({module_name!r},) if it is yours, or use a class of {OUR_MODULES[0]}"
         )
     try:
-        found = getattr(importlib.import_module(module_name), class_name, None)
+        return getattr(importlib.import_module(module_name), name.text("name"), None)
     except ImportError as error:
         raise module.error(f"__module__: {module_name!r} cannot be imported: {error}") from error
-    if not (isinstance(found, type) and issubclass(found, (Sample, CrudeSample))):
-        raise name.error(f"__class__: {module_name}.{class_name} is {found!r}; expected a class derived from Sample")
-    return found
 
 
 def check_fields(sample_class: SampleClass, field_map: Node) -> None:

@@ -4,31 +4,59 @@ import dataclasses
 import functools
 import hashlib
 import json
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Container, Mapping
+from typing import Any, Protocol, TypeAlias
 
-from bridge_data import storage
-from bridge_data.index import ShardSet
+from bridge_data.index import Records
+from bridge_data.plan.aux import AuxReference
+from bridge_data.plan.epochs import EpochsPerShuffle
 from bridge_data.plan.field_map import FieldAccess
 from bridge_data.plan.sample_class import SampleClass
+
+Parts: TypeAlias = dict[str, Any]
+"""A sample as a dict: its parts by name, and its provenance under the dunder names."""
+
+
+class SampleMaker(Protocol):
+    """Makes samples in a way of its own: by a function beside the data, or as a class of the user."""
+
+    def maker(self, decode: Callable[[Parts], Parts] | None, subflavors: dict[str, Any]) -> Callable[[Parts], Any]:
+        """What makes a sample of its undecoded parts; `decode` is what the task encoder decodes with (None: nothing),
+        `subflavors` are those of the source."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Join:
+    """How samples of several sources become one: `joiner` is called with a sample of each of `members`, or None, in
+    their order, or by their `names`."""
+
+    members: tuple["Source", ...]
+    names: tuple[str, ...] | None
+    joiner: Callable[..., Any]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Source:
-    """Samples 0..num_samples-1 of the shards of one split part of the data set at `path`.
+    """Samples 0..num_samples-1 of one split part of the data set at `path`, which `records` reads.
 
     `field_map` gives the fields of `sample_class`; a crude class has none. `parts` are the parts to read, None for all.
-    `config_file` is the dataset.yaml that said so.
+    `config_file` is the dataset.yaml that said so. If `joined`, a record holds a sample of each member, and these say
+    how they are built. If there is a `maker`, it makes the samples, instead of the field map. `aux` is what cookers may
+    read besides, `epochs_per_shuffle` is how many epochs are shuffled together.
     """
 
     path: str
     split_part: str
-    shards: ShardSet
+    records: Records
     sample_class: SampleClass
     field_map: Mapping[str, FieldAccess]
-    parts: frozenset[str] | None
+    parts: Container[str] | None
     subflavors: Mapping[str, Any]
     config_file: str
+    joined: Join | None = None
+    maker: SampleMaker | None = None
+    aux: Mapping[str, AuxReference] = dataclasses.field(default_factory=dict)
+    epochs_per_shuffle: EpochsPerShuffle = 1
 
     @property
     def name(self) -> str:
@@ -38,7 +66,7 @@ class Source:
     @property
     def num_samples(self) -> int:
         """The number of samples."""
-        return self.shards.num_samples
+        return self.records.num_samples
 
     @functools.cached_property
     def fingerprint(self) -> str:
@@ -48,13 +76,5 @@ class Source:
         Raises:
             DatasetError: if a shard is missing.
         """
-        shards = zip(self.shards.names, self._sizes_bytes(), self.shards.counts, strict=True)
-        identity = {"shards": list(shards), "excluded": sorted(self.shards.excluded)}
-        text = json.dumps(identity, sort_keys=True, separators=(",", ":"))
+        text = json.dumps(self.records.identity(), sort_keys=True, separators=(",", ":"))
         return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
-
-    def _sizes_bytes(self) -> list[int]:
-        index = self.shards.index
-        if index is not None:
-            return [index.entries[name].num_bytes for name in self.shards.names]
-        return [storage.size_bytes(self.shards.path(shard)) for shard in range(len(self.shards.names))]

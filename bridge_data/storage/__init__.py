@@ -1,5 +1,5 @@
 """Bytes by location: whole or not at all."""
 
-from bridge_data.storage.local import read, read_all, size_bytes
+from bridge_data.storage.local import close_files, read, read_all, size_bytes
 
-__all__ = ["read", "read_all", "size_bytes"]
+__all__ = ["close_files", "read", "read_all", "size_bytes"]

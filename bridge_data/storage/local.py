@@ -135,6 +135,11 @@ def size_bytes(path: str | os.PathLike[str]) -> int:
     return _attempt(location, lambda: os.stat(location).st_size)
 
 
+def close_files() -> None:
+    """Close the files that are kept open for the next read."""
+    _table.clear()
+
+
 def _local(path: str | os.PathLike[str]) -> str:
     location = os.fspath(path)
     if "://" in location:

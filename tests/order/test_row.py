@@ -1,4 +1,5 @@
 import collections
+import itertools
 
 import numpy as np
 import pytest
@@ -24,15 +25,15 @@ def windows(row: Row, lane: int, epochs: int) -> list[Window]:
     counts=COUNTS,
     lanes=st.integers(1, 12),
     longest=st.integers(1, 100),
-    per_shuffle=st.integers(1, 3),
+    per_shuffle=st.sampled_from([None, 1, 2, 3]),
     key=st.integers(0, 2**32),
 )
 def test_every_epoch_is_dealt_exactly_once(
-    counts: list[int], lanes: int, longest: int, per_shuffle: int, key: int
+    counts: list[int], lanes: int, longest: int, per_shuffle: int | None, key: int
 ) -> None:
     geometry = Geometry.choose(counts, num_lanes=lanes, max_samples_per_sequence=longest, shuffle_buffer_size=20)
     row = Row(counts, geometry, key, epochs_per_shuffle=per_shuffle)
-    epochs = 2 * per_shuffle
+    epochs = 2 * (per_shuffle or 1)
     dealt = collections.Counter(
         (epoch, index)
         for lane in range(lanes)
@@ -40,6 +41,16 @@ def test_every_epoch_is_dealt_exactly_once(
         for epoch, index in zip(window.epochs.tolist(), window.indices.tolist(), strict=True)
     )
     assert dealt == {(epoch, index): 1 for epoch in range(epochs) for index in range(sum(counts))}
+
+
+@given(counts=COUNTS, lanes=st.integers(1, 6))
+def test_unshuffled_lanes_read_in_the_order_of_the_data(counts: list[int], lanes: int) -> None:
+    geometry = Geometry.choose(counts, num_lanes=lanes, max_samples_per_sequence=10, shuffle_buffer_size=20)
+    row = Row(counts, geometry, 5, epochs_per_shuffle=None)
+    dealt = [np.concatenate([w.indices for w in windows(row, lane, 1)] or [np.array([])]) for lane in range(lanes)]
+    assert all((np.diff(indices) > 0).all() for indices in dealt)
+    if lanes == 1:
+        assert dealt[0].tolist() == list(range(sum(counts)))
 
 
 def test_a_row_that_does_not_repeat_ends_after_one_shuffle() -> None:
@@ -50,13 +61,17 @@ def test_a_row_that_does_not_repeat_ends_after_one_shuffle() -> None:
 
 
 @given(
-    counts=COUNTS, lanes=st.integers(1, 9), longest=st.integers(1, 60), num_epochs=st.floats(0.1, 3), taken=st.data()
+    counts=COUNTS,
+    lanes=st.integers(1, 9),
+    longest=st.integers(1, 60),
+    num_epochs=st.floats(0.1, 3),
+    per_shuffle=st.integers(1, 2),
 )
-def test_a_row_of_some_epochs_and_a_fraction_ends_to_the_chunk(
-    counts: list[int], lanes: int, longest: int, num_epochs: float, taken: st.DataObject
+def test_a_row_of_some_epochs_and_a_fraction_ends_to_the_sample(
+    counts: list[int], lanes: int, longest: int, num_epochs: float, per_shuffle: int
 ) -> None:
     geometry = Geometry.choose(counts, num_lanes=lanes, max_samples_per_sequence=longest, shuffle_buffer_size=20)
-    row = Row(counts, geometry, 5, num_epochs=num_epochs)
+    row = Row(counts, geometry, 5, num_epochs=num_epochs, epochs_per_shuffle=per_shuffle)
     dealt = collections.Counter(
         (epoch, index)
         for lane in range(lanes)
@@ -64,11 +79,49 @@ def test_a_row_of_some_epochs_and_a_fraction_ends_to_the_chunk(
         for epoch, index in zip(window.epochs.tolist(), window.indices.tolist(), strict=True)
     )
     assert max(dealt.values(), default=1) == 1
-    assert {(epoch, index) for epoch in range(int(num_epochs)) for index in range(sum(counts))} <= dealt.keys()
-    assert abs(len(dealt) - num_epochs * sum(counts)) <= geometry.chunk_size * (1 + num_epochs)
-    lane = taken.draw(st.integers(0, lanes - 1))
-    sizes = [len(window.indices) for window in windows(row, lane, 10)]
-    assert row.num_samples_to(5, lane, 0) == sum(sizes)
+    whole = int(num_epochs / per_shuffle) * per_shuffle
+    assert {(epoch, index) for epoch in range(whole) for index in range(sum(counts))} <= dealt.keys()
+    assert len(dealt) == round(num_epochs * sum(counts))
+
+
+def test_a_fraction_cuts_one_chunk_and_leaves_the_order_of_the_others() -> None:
+    """Chunks of equal lengths are not counted one by one, those of unequal lengths are; both end alike."""
+    for counts in ([40] * 10, [41] * 10):
+        geometry = Geometry(num_lanes=2, chunk_size=20, window_chunks=1)
+        whole, part = Row(counts, geometry, 1, num_epochs=2), Row(counts, geometry, 1, num_epochs=1.35)
+        taken = [[w.indices.tolist() for w in windows(row, lane, 2)] for row in (whole, part) for lane in range(2)]
+        shorter = []
+        for all_of_lane, some_of_lane in zip(taken[:2], taken[2:], strict=True):
+            pairs = list(zip(all_of_lane, some_of_lane, strict=False))
+            shorter += [(len(a), len(b)) for a, b in pairs if a != b]
+            assert all(set(b) <= set(a) for a, b in pairs)
+        assert len(shorter) <= 1
+        assert sum(map(len, itertools.chain(*taken[2:]))) == round(1.35 * sum(counts))
+
+
+@given(
+    counts=COUNTS,
+    lanes=st.integers(1, 9),
+    longest=st.integers(1, 60),
+    num_epochs=st.none() | st.floats(0.1, 3),
+    per_shuffle=st.integers(1, 2),
+    data=st.data(),
+)
+def test_what_all_lanes_have_left_is_counted_in_bulk(
+    counts: list[int], lanes: int, longest: int, num_epochs: float | None, per_shuffle: int, data: st.DataObject
+) -> None:
+    geometry = Geometry.choose(counts, num_lanes=lanes, max_samples_per_sequence=longest, shuffle_buffer_size=20)
+    row = Row(counts, geometry, 5, num_epochs=num_epochs, epochs_per_shuffle=per_shuffle)
+    end = data.draw(st.integers(0, 3), label="shuffles")
+    taken, left = [], []
+    for lane in range(lanes):
+        ahead = windows(row, lane, end * per_shuffle)
+        done = data.draw(st.integers(0, len(ahead)), label="windows taken")
+        taken.append(ahead[done - 1].next_chunk if done else 0)
+        left.append(sum(len(window.indices) for window in ahead[done:]))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("bridge_data.order.row._BULK", 7)
+        assert row.num_samples_to(end, taken).tolist() == left
 
 
 def test_windows_of_an_epoch_are_nearly_equal() -> None:

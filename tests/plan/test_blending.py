@@ -25,7 +25,7 @@ def source(name="a", counts=(3, 4)):
     return Source(
         path=f"/data/{name}",
         split_part="train",
-        shards=shards,
+        records=shards,
         sample_class=CrudeSample,
         field_map={},
         parts=None,

@@ -40,7 +40,7 @@ def refused(path, *says, error=ConfigError, **options):
 def test_a_prepared_folder_is_a_plan(folder):
     plan = load_plan(folder / "a")
     (source,) = plan.sources
-    assert (source.name, source.num_samples, source.shards.counts) == ("a/train", 10, [6, 4])
+    assert (source.name, source.num_samples, source.records.counts) == ("a/train", 10, [6, 4])
     assert (source.sample_class, source.subflavors, plan.weights) == (CaptioningSample, {}, (1.0,))
     assert {name: str(access) for name, access in source.field_map.items()} == {
         "image": "jpg",
@@ -106,7 +106,7 @@ def test_other_config_files_of_a_folder(folder):
     (meta / "other.yaml").write_text("split_parts: {train: ['{0..2}.tar']}\nexclude: [1.tar]\n")
     path = yaml(folder, "splits: {train: {path: a, dataset_config: crude.yaml, split_config: other.yaml}}")
     (source,) = load_plan(path).sources
-    assert (source.sample_class, source.shards.counts, source.parts) == (CrudeSample, [6, 5], {"jpg", "txt"})
+    assert (source.sample_class, source.records.counts, source.parts) == (CrudeSample, [6, 5], {"jpg", "txt"})
 
 
 def test_absolute_paths_are_kept(folder, tmp_path_factory):
@@ -178,7 +178,7 @@ def test_an_empty_source_in_a_training_blend_is_no_empty_split(folder):
         ("splits:\n  train:\n    path: a\n    weight: 2\n", "blend.yaml:6: split 'train': unknown key 'weight'"),
         (
             "splits:\n  train:\n    paht: a\n",
-            "blend.yaml:4: split 'train': expected `path:`, `blend:` or `blend_epochized:`, got a mapping with paht",
+            "blend.yaml:4: split 'train': expected `path:`, `blend:`, `blend_epochized:` or `join:`, got a mapping",
         ),
         ("splits:\n  train: a\n", "blend.yaml:4: split 'train': expected a mapping, got 'a'"),
         ("splits:\n  train: {blend: {path: a}}\n", "blend: expected a list, got a mapping"),
@@ -194,12 +194,21 @@ def test_an_empty_source_in_a_training_blend_is_no_empty_split(folder):
         ("", "splits is missing"),
         ("splits: [\n", "not readable as YAML"),
         (
-            "splits:\n  train: {path: a, shuffle_over_epochs_multiplier: 2}\n",
-            "blend.yaml:4: shuffle_over_epochs_multiplier",
+            "splits:\n  train: {path: a, shuffle_over_epochs_multiplier: 0}\n",
+            "blend.yaml:4: shuffle_over_epochs_multiplier: got 0, expected a number of epochs from 1 on",
         ),
-        ("splits:\n  train:\n    join: []\n", "blend.yaml:5: join is not supported by this version"),
-        ("splits:\n  train:\n    path: a\n    aux: {x: b}\n", "blend.yaml:6: aux is not supported by this version"),
-        ("splits:\n  train:\n    path: a\n    subset: {range: [0%, 50%]}\n", "blend.yaml:6: subset is not supported"),
+        ("splits:\n  train:\n    join: []\n", "blend.yaml:5: join: expected data sets, got none"),
+        ("splits:\n  train:\n    path: a\n    aux: {x: b}\n", "blend.yaml:6: aux is for crude samples"),
+        (
+            "splits:\n  train:\n    path: a\n    subset: {range: [0, 11]}\n",
+            "blend.yaml:6: subset: range: [0, 11] reaches",
+        ),
+        ("splits:\n  train:\n    path: b\n    subset: {range: [0%, 9%]}\n", "leaves none of the 7 samples of b/train"),
+        (
+            "splits:\n  train:\n    subset: {range: [0, 5]}\n    blend: [{path: a}]\n",
+            "blend.yaml:5: subset: range: [0, 5]: sample numbers are for a single data set",
+        ),
+        ("splits: {train: {path: $NOT_SET/a}}\n", "$NOT_SET/a: the environment variable NOT_SET is not set"),
     ],
 )
 def test_mistakes_are_named_with_file_and_line(folder, text, says):
@@ -217,7 +226,7 @@ def test_a_nested_metadataset_takes_no_folder_settings(folder):
     yaml(folder, "splits: {train: {path: a}}", "inner.yaml")
     refused(
         yaml(folder, "splits: {train: {path: inner.yaml, split_config: s.yaml}}"),
-        "split_config is for prepared folders",
+        "blend.yaml:3: split_config is for data sets",
     )
 
 
@@ -239,8 +248,9 @@ def test_circles_are_found(folder):
         ),
         (
             "__module__: megatron.energon\n__class__: Metadataset\n",
-            "m.yaml:2: the first metadataset format is not supported",
+            "m.yaml:3: split 'train': expected `datasets:`, got a mapping with path; `path:`, `blend:` and the like",
         ),
+        ("", "m.yaml:1: split 'train': expected `datasets:`"),
     ],
 )
 def test_other_heads_are_refused(folder, head, says):
@@ -252,7 +262,7 @@ def test_paths_that_hold_no_data_set(folder):
     refused(folder / "nowhere", "nowhere: no such folder or file")
     refused(folder, "not a prepared data set, it has no .nv-meta folder", "bridge-data prepare")
     (folder / "x.jsonl").write_text("{}\n")
-    refused(folder / "x.jsonl", "jsonl data sets are not supported by this version")
+    refused(folder / "x.jsonl", "not prepared, there is no x.jsonl.idx", "bridge-data prepare")
     (folder / "a" / ".nv-meta" / "dataset.yaml").unlink()
     refused(folder / "a", "dataset.yaml: no such file", "bridge-data prepare")
 

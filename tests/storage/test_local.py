@@ -153,6 +153,14 @@ def test_too_many_open_files_are_closed(file: Path, tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
+def test_files_kept_open_are_closed_on_request(file: Path) -> None:
+    storage.read(file, 0, 1)
+    assert len(local._table) >= 1
+    storage.close_files()
+    assert len(local._table) == 0
+    assert storage.read(file, 0, 1)
+
+
 def test_errors_travel_between_processes(tmp_path: Path) -> None:
     with pytest.raises(DatasetError) as caught:
         storage.read_all(tmp_path / "gone")

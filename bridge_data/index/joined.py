@@ -1,0 +1,122 @@
+"""Joined samples by number: the records of a join.
+
+Enters: a `JoinIndex` and the records of its members. Leaves: for number i the sample of each member, None where one has
+none. The first member gives the order, the stretches and the key.
+"""
+
+import dataclasses
+from collections.abc import Collection, Container, Sequence
+from pathlib import Path
+from typing import Any
+
+from bridge_data.index.join_index import JoinIndex
+from bridge_data.index.records import RawSample
+from bridge_data.index.shards import ShardSet
+from bridge_data.samples import SourceInfo
+
+
+@dataclasses.dataclass(slots=True)
+class JoinedRawSample(RawSample):
+    """The sample of the first member, and those of all `members`, that one included."""
+
+    members: tuple[RawSample | None, ...]
+
+    @property
+    def __sources__(self) -> tuple[SourceInfo, ...]:
+        return tuple(member.source_info() for member in self.members if member is not None)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class JoinRecords:
+    """The samples of a join; of each member's, `parts` are read (None: all)."""
+
+    index: JoinIndex
+    members: tuple[ShardSet, ...]
+    parts: tuple[Container[str] | None, ...]
+
+    @property
+    def root(self) -> Path:
+        """The folder of the first member."""
+        return self.members[0].root
+
+    @property
+    def split_part(self) -> str:
+        """That of the first member."""
+        return self.members[0].split_part
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The shards of the first member."""
+        return self.members[0].names
+
+    @property
+    def counts(self) -> Sequence[int]:
+        """Samples of each of these shards that are in the join."""
+        return self.index.counts
+
+    @property
+    def num_samples(self) -> int:
+        """Samples in the join."""
+        return self.index.num_rows
+
+    def identity(self) -> dict[str, Any]:
+        """That of the members, what becomes of samples without a match, and how many there are in each shard."""
+        return {
+            "join": [member.identity() for member in self.members],
+            "nonmatch": [entry.nonmatch for entry in self.index.members],
+            "counts": self.index.counts,
+        }
+
+    def part_names(self, stretch: int) -> Collection[str] | None:
+        """The names of the parts in a shard of the first member."""
+        return self.members[0].part_names(stretch)
+
+    def describe(self, index: int) -> str:
+        """The shard of the first member's sample."""
+        return self.members[0].describe(self.index.row(index)[0])
+
+    def reader(self) -> "JoinReader":
+        """A reader of these samples."""
+        return JoinReader(self)
+
+
+class JoinReader:
+    """Reads the samples of all members of a join."""
+
+    def __init__(self, records: JoinRecords) -> None:
+        self._records = records
+        self._readers = [member.reader() for member in records.members]
+
+    def read(self, index: int, parts: Container[str] | None = None) -> JoinedRawSample:
+        """Sample number `index`, of each member with the parts that are wanted of it and are among `parts`.
+
+        Raises:
+            IndexError: if there is no such sample. DatasetError: if one of its samples cannot be read.
+        """
+        records = self._records
+        if not 0 <= index < records.num_samples:
+            raise IndexError(f"join of {records.root} [{records.split_part}]: sample {index} of {records.num_samples}")
+        members = [
+            None if number < 0 else reader.read(number, _both(wanted, parts))
+            for number, reader, wanted in zip(records.index.row(index), self._readers, records.parts, strict=True)
+        ]
+        first = members[0]
+        assert first is not None
+        return JoinedRawSample(
+            first.key, first.shard_name, first.index, first.parts, first.dataset_path, tuple(members)
+        )
+
+
+def _both(wanted: Container[str] | None, parts: Container[str] | None) -> Container[str] | None:
+    return parts if wanted is None else wanted if parts is None else _Both(wanted, parts)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Both:
+    """What is in two containers."""
+
+    one: Container[str]
+    other: Container[str]
+
+    def __contains__(self, part: object) -> bool:
+        return part in self.one and part in self.other

@@ -1,0 +1,222 @@
+"""JSONL data sets: a file of JSON objects, one a line, each a crude sample with the part `json`.
+
+Enters: `data.jsonl`, beside it `data.jsonl.idx` with the offsets of the samples, and perhaps `data.jsonl.split.yaml`
+with a range of samples for each split part. Leaves: `Records`. Opening reads sizes and the split; the index is mapped
+where samples are read. Guarantee: the line that was there when the file was prepared, or one of the same length in its
+place, or a `DatasetError` that names file and byte.
+
+The key of a sample is its number among the lines that are not blank, from 0. The index is Energon's, byte for byte:
+a u64, little-endian, for each sample, and one for the end of the file. Without a split, each split part is the whole
+file, as it is for Energon, which knows no splits here.
+"""
+
+import dataclasses
+import mmap
+import os
+import struct
+from collections.abc import Collection, Container
+from pathlib import Path
+from typing import Any
+
+from bridge_data import storage
+from bridge_data.errors import ConfigError, DatasetError
+from bridge_data.index.metadata import load_document
+from bridge_data.index.records import RawSample, RecordReader, Records
+from bridge_data.index.subset import Subset, SubsetRange
+
+SUFFIX = ".jsonl"
+PART = "json"
+"""The one part of each sample."""
+
+_OFFSET = struct.Struct("<Q")
+_BOUNDS = struct.Struct("<QQ")
+
+
+def index_path(path: str | os.PathLike[str]) -> Path:
+    """Where the offsets of the samples of the JSONL file `path` are kept."""
+    return Path(f"{os.fspath(path)}.idx")
+
+
+def split_path(path: str | os.PathLike[str], split_config: str | None = None) -> Path:
+    """Where the split of the JSONL file `path` is, or the file named `split_config` beside it."""
+    return Path(f"{os.fspath(path)}.split.yaml") if split_config is None else Path(path).with_name(split_config)
+
+
+def open_jsonl(path: str | os.PathLike[str], split_part: str, *, split_config: str | None = None) -> Records:
+    """The samples of `split_part` of the JSONL file `path`.
+
+    Raises:
+        ConfigError: if it is not prepared, or there is no such part. DatasetError: if it was changed since.
+    """
+    lines = JsonlLines.open(path, split_part)
+    parts = read_ranges(lines.root, split_config)
+    if parts is None:
+        return lines
+    if split_part not in parts:
+        raise ConfigError(
+            f"{split_path(path, split_config)}: there is no split part {split_part!r}; "
+            f"there is {', '.join(parts) or 'none'}"
+        )
+    try:
+        return Subset(lines, *parts[split_part].resolve(lines.num_samples))
+    except ConfigError as error:
+        raise ConfigError(f"{split_path(path, split_config)}: split part {split_part!r}: {error}") from None
+
+
+def read_ranges(path: Path, split_config: str | None = None) -> dict[str, SubsetRange] | None:
+    """The range of each split part of the JSONL file `path`; None if it has no split.
+
+    Raises:
+        ConfigError: if the file is no split, or `split_config` is given and missing.
+    """
+    file = split_path(path, split_config)
+    if not file.is_file():
+        if split_config is not None:
+            raise ConfigError(f"{file}: no such file; a split_config stands beside the JSONL file")
+        return None
+    content = load_document(file)
+    parts = content.get("split_parts") if isinstance(content, dict) else None
+    if not isinstance(parts, dict) or list(content) != ["split_parts"]:
+        raise ConfigError(
+            f"{file}: expected a mapping with `split_parts` alone, such as `split_parts: {{train: [0, 900], val: "
+            "[900, end]}`"
+        )
+    ranges = {}
+    for part, bounds in parts.items():
+        try:
+            ranges[str(part)] = SubsetRange.parse(bounds)
+        except ConfigError as error:
+            raise ConfigError(f"{file}: split part {part!r}: {error}") from None
+    return ranges
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class JsonlLines:
+    """All samples of the JSONL file `root`, which are one stretch; `num_bytes` is its size."""
+
+    root: Path
+    split_part: str
+    num_samples: int
+    num_bytes: int
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], split_part: str) -> "JsonlLines":
+        """The samples of the file `path`.
+
+        Raises:
+            ConfigError: if it is not prepared. DatasetError: if it was changed since.
+        """
+        root = Path(path)
+        index = index_path(root)
+        if not root.is_file():
+            raise ConfigError(f"{root}: no such file")
+        if not index.is_file():
+            raise ConfigError(f"{root}: not prepared, there is no {index.name}; run `bridge-data prepare {root}`")
+        num_bytes, index_bytes = storage.size_bytes(root), storage.size_bytes(index)
+        if index_bytes % _OFFSET.size or index_bytes < 2 * _OFFSET.size:
+            raise DatasetError(
+                f"{index}: has {index_bytes} bytes, but holds 8 for each sample and 8 more. It is damaged: run "
+                f"`bridge-data prepare {root}` again."
+            )
+        (end,) = _OFFSET.unpack(storage.read(index, index_bytes - _OFFSET.size, _OFFSET.size))
+        if end != num_bytes:
+            raise DatasetError(
+                f"{root}: has {num_bytes} bytes, but had {end} when it was prepared. It was changed or cut off: "
+                f"restore it, or run `bridge-data prepare {root}` again."
+            )
+        return cls(root=root, split_part=split_part, num_samples=index_bytes // _OFFSET.size - 1, num_bytes=num_bytes)
+
+    @property
+    def names(self) -> list[str]:
+        """The file's name."""
+        return [self.root.name]
+
+    @property
+    def counts(self) -> list[int]:
+        """The number of samples."""
+        return [self.num_samples]
+
+    def identity(self) -> dict[str, Any]:
+        """The file's name, its size and the number of its samples."""
+        return {"jsonl": [self.root.name, self.num_bytes, self.num_samples]}
+
+    def part_names(self, stretch: int) -> Collection[str]:
+        """The one part."""
+        return (PART,)
+
+    def describe(self, index: int) -> str:
+        """The file and the sample's key."""
+        return f"{self.root.name}/{index}"
+
+    def reader(self) -> RecordReader:
+        """A reader of these samples."""
+        return JsonlReader(self)
+
+
+class JsonlSample(RawSample):
+    """A line of a JSONL file. Its key alone is unique in the data set, which is one file."""
+
+    __slots__ = ()
+
+    @property
+    def full_key(self) -> str:
+        """The number of the sample."""
+        return self.key
+
+
+class JsonlReader:
+    """Reads the samples of `lines`."""
+
+    def __init__(self, lines: JsonlLines) -> None:
+        self._lines = lines
+        self._path = str(lines.root)
+        self._index: mmap.mmap | None = None
+
+    def read(self, index: int, parts: Container[str] | None = None) -> RawSample:
+        """Sample number `index`: its line, without white space around it.
+
+        Raises:
+            IndexError: if there is no such sample. DatasetError: if it cannot be read, or the file was changed.
+        """
+        lines = self._lines
+        if not 0 <= index < lines.num_samples:
+            raise IndexError(f"{lines.root} [{lines.split_part}]: sample {index} of {lines.num_samples}")
+        content: dict[str, bytes] = {}
+        if parts is None or PART in parts:
+            content[PART] = self._line(index)
+        return JsonlSample(str(index), lines.root.name, index, content, self._path)
+
+    def _line(self, index: int) -> bytes:
+        if self._index is None:
+            self._index = self._mapped()
+        start, end = _BOUNDS.unpack_from(self._index, index * _OFFSET.size)
+        before = min(start, 1)
+        if start >= end or end > self._lines.num_bytes:
+            raise self._changed(index, start, "its index has no such place")
+        data = storage.read(self._path, start - before, end - start + before)
+        if (before and data[0] != 0x0A) or (end < self._lines.num_bytes and data[-1] != 0x0A):
+            raise self._changed(index, start, f"lines do not begin at byte {start} and end at byte {end}")
+        line = data[before:].strip()
+        if not line or b"\n" in line:
+            raise self._changed(index, start, f"bytes {start} to {end} are not one line")
+        return line
+
+    def _mapped(self) -> mmap.mmap:
+        path = index_path(self._path)
+        try:
+            with open(path, "rb") as file:
+                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except (OSError, ValueError) as error:
+            raise DatasetError(f"{path}: cannot be read: {error}") from error
+        if len(mapped) != (self._lines.num_samples + 1) * _OFFSET.size:
+            raise DatasetError(f"{path}: was replaced while it was in use: the file was prepared again. Start again.")
+        return mapped
+
+    def _changed(self, index: int, start: int, why: str) -> DatasetError:
+        return DatasetError(
+            f"{self._path}: sample {index}, at byte {start}: {why}. The file was changed after it was prepared: "
+            f"restore it, or run `bridge-data prepare {self._path}` again."
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"_index": None}

@@ -1,0 +1,200 @@
+"""Joins in a metadataset: samples of several prepared data sets that have the same key become one.
+
+Enters: a node with `join:`, a list or a mapping of references, and `joiner:`. Leaves: a joined `Source`, whose records
+come from the index that `prepare` made. It is a left join: the first member says which samples there are and in which
+order; `nonmatch` says of each other member what becomes of those that it has none for.
+
+Source: the `join` of `MetadatasetV2`, https://nvidia.github.io/Megatron-Energon/
+"""
+
+import dataclasses
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, cast
+
+from bridge_data.errors import ConfigError, DatasetError
+from bridge_data.index import ShardSet
+from bridge_data.index.join_index import JoinIndex, JoinMember, MemberEntry, Nonmatch, join_folder, open_join
+from bridge_data.index.joined import JoinRecords
+from bridge_data.plan.blending import Tree
+from bridge_data.plan.document import Node, nearest
+from bridge_data.plan.sample_class import SampleClass, find_class, find_object, is_our_module
+from bridge_data.plan.source import Join, Source
+from bridge_data.samples import CrudeSample, Sample
+
+JOIN_KEYS = ("join", "joiner")
+MEMBER_KEYS = ("path", "split_part", "subflavors", "dataset_config", "split_config", "nonmatch")
+
+_NONMATCH = ("error", "skip", "none")
+_OF_THE_JOIN = ("subset", "shuffle_over_epochs_multiplier", "weight", "repetitions")
+_NOT_PREPARED = "a member of a join is the path of a prepared data set of tars"
+_EXAMPLE = "`joiner: {__module__: my_package.samples, __class__: MySample}`"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class JoinNode:
+    """A join as it is written: the members, the first of which is the left side, and by which name the joiner gets
+    each (None: by position)."""
+
+    node: Node
+    members: tuple[Node, ...]
+    names: tuple[str, ...] | None
+    nonmatches: tuple[Nonmatch, ...]
+
+    def with_shards(self, shard_sets: Sequence[ShardSet]) -> list[JoinMember]:
+        """The members as their index is made of them."""
+        return list(map(JoinMember, shard_sets, self.nonmatches))
+
+
+def read_join(node: Node) -> JoinNode:
+    """The join at `node`, whose members are not looked at yet.
+
+    Raises:
+        ConfigError: naming file and line.
+    """
+    join = node.mapping("join")["join"]
+    if isinstance(join.value, dict):
+        names, members = tuple(join.value), tuple(join.value.values())
+    else:
+        names, members = None, tuple(join.sequence("join, a list or a mapping of data sets"))
+    if not members:
+        raise join.error("join: expected data sets, got none")
+    for member in members:
+        _check_keys(member)
+    nonmatches = tuple(map(_nonmatch, members))
+    if nonmatches[0] != "error":
+        raise members[0].error(
+            f"nonmatch: {nonmatches[0]}: the first data set of a join says which samples there are, so it lacks none; "
+            "give nonmatch to the data sets after it, or put another one first"
+        )
+    return JoinNode(node, members, names, nonmatches)
+
+
+def _check_keys(member: Node) -> None:
+    entries = member.mapping("member of a join")
+    for key in ("join", "blend", "blend_epochized"):
+        if key in entries:
+            raise entries[key].error(f"{key}: {_NOT_PREPARED}: write `path:`, and put the join into the blend")
+    for key in _OF_THE_JOIN:
+        if key in entries and entries[key].value not in (None, 1):
+            raise entries[key].error(f"{key} is not for a member of a join: give it to the join as a whole")
+    if "aux" in entries:
+        raise entries["aux"].error("aux is for crude samples that are cooked; samples of a join are joined instead")
+    member.mapping("member of a join", (*MEMBER_KEYS, *_OF_THE_JOIN))
+    if "path" not in entries or entries["path"].value is None:
+        raise member.error(f"member of a join: expected `path:`, got {member.shown()}")
+    if entries["path"].text("path").endswith((".yaml", ".yml", ".jsonl")):
+        raise entries["path"].error(f"{_NOT_PREPARED}, got {entries['path'].shown()}")
+
+
+def _nonmatch(member: Node) -> Nonmatch:
+    entry = member.mapping("member of a join").get("nonmatch")
+    if entry is None or entry.value is None:
+        return "error"
+    value = entry.text("nonmatch")
+    if value not in _NONMATCH:
+        raise entry.error(f"nonmatch: unknown mode {value!r}{nearest(value, _NONMATCH)}")
+    return cast(Nonmatch, value)
+
+
+def join_source(join: JoinNode, members: Sequence[Tree], file: str, trusted_modules: Collection[str]) -> Source:
+    """The source that the join of `members` is, in the metadataset `file`.
+
+    Raises:
+        ConfigError: naming file and line, if the members cannot be joined, or the join has not been prepared.
+    """
+    sources, shard_sets = [], []
+    for node, member in zip(join.members, members, strict=True):
+        if not isinstance(member, Source) or not isinstance(member.records, ShardSet):
+            raise node.error(f"{_NOT_PREPARED}, got {node.mapping('member of a join')['path'].shown()}")
+        sources.append(member)
+        shard_sets.append(member.records)
+    sample_class, joiner = find_joiner(join.node, trusted_modules)
+    entries = join.node.mapping("join")
+    try:
+        index = open_join(join_folder(file), join.with_shards(shard_sets))
+    except DatasetError as error:
+        raise entries["join"].error(str(error)) from None
+    joined = Join(members=tuple(sources), names=join.names, joiner=joiner)
+    try:
+        return assemble(joined, shard_sets, index, sample_class, file)
+    except ConfigError as error:
+        raise entries["joiner"].error(f"joiner: {error}") from None
+
+
+def assemble(
+    joined: Join, shard_sets: Sequence[ShardSet], index: JoinIndex, sample_class: SampleClass, config_file: str
+) -> Source:
+    """The source of the joined samples, with the name and the sub-flavors of the first member.
+
+    Raises:
+        ConfigError: if the members have not the fields of `sample_class`, where the joiner is that of all samples.
+    """
+    _check_fields(joined, index, sample_class)
+    return dataclasses.replace(
+        joined.members[0],
+        records=JoinRecords(
+            index=index, members=tuple(shard_sets), parts=tuple(member.parts for member in joined.members)
+        ),
+        sample_class=sample_class,
+        field_map={},
+        parts=None,
+        config_file=config_file,
+        joined=joined,
+        maker=None,
+    )
+
+
+def find_joiner(node: Node, trusted_modules: Collection[str]) -> tuple[SampleClass, Callable[..., Any]]:
+    """The class of the joined samples (of a function it is not known: `Sample`), and what joins them.
+
+    Raises:
+        ConfigError: naming file and line.
+    """
+    entry = node.mapping("join").get("joiner")
+    if entry is None or entry.value is None:
+        raise node.error(f"joiner is missing: say into which class the samples are joined, as {_EXAMPLE}")
+    entries = entry.mapping("joiner", ("__module__", "__class__", "__function__"))
+    if "__module__" not in entries or ("__class__" in entries) == ("__function__" in entries):
+        raise entry.error(f"joiner: expected `__module__` and either `__class__` or `__function__`, such as {_EXAMPLE}")
+    if "__function__" not in entries:
+        sample_class = find_class(entries["__module__"], entries["__class__"], trusted_modules)
+        joiner = getattr(sample_class, "from_joined", None)
+        if joiner is None:
+            raise entry.error(f"joiner: {sample_class.__name__} has no from_joined; name a class derived from Sample")
+        return sample_class, joiner
+    name = entries["__function__"]
+    if is_our_module(entries["__module__"].text("__module__")):
+        raise name.error("joiner: __function__ is for a function of yours; of this package, name a sample class")
+    function = find_object(entries["__module__"], name, trusted_modules)
+    if not callable(function):
+        raise name.error(f"joiner: {entries['__module__'].value} has no function {name.text('__function__')!r}")
+    return Sample, function
+
+
+def _check_fields(join: Join, index: JoinIndex, sample_class: SampleClass) -> None:
+    """See that the members have the fields of `sample_class`, if the joiner is the one that all samples have."""
+    if getattr(join.joiner, "__func__", None) is not Sample.from_joined.__func__:  # type: ignore[attr-defined]
+        return
+    own = f"{sample_class.__name__} has the from_joined that all samples have, which"
+    if join.names is not None:
+        raise ConfigError(f"{own} takes no names: write the join as a list, or define from_joined in it")
+    wanted = {field.name: field for field in dataclasses.fields(sample_class) if field.init}
+    given: dict[str, list[MemberEntry]] = {name: [] for name in wanted}
+    for member, entry in zip(join.members, index.members, strict=True):
+        if issubclass(member.sample_class, CrudeSample):
+            raise ConfigError(f"{member.name} is crude, and {own} joins samples by their fields: define it in yours")
+        for field in dataclasses.fields(member.sample_class):
+            if field.name not in given:
+                raise ConfigError(
+                    f"{member.name} has the field {field.name!r}, which {sample_class.__name__} has not, and {own} "
+                    "takes all: add the field, or define from_joined in it"
+                )
+            given[field.name].append(entry)
+    for name, field in wanted.items():
+        required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        if required and all(entry.nonmatch == "none" and entry.num_missing for entry in given[name]):
+            raise ConfigError(
+                f"{sample_class.__name__} requires {name!r}, which "
+                + ("not all samples have (nonmatch: none)" if given[name] else "no data set of the join has")
+                + ": give the field a default, or define from_joined in it"
+            )

@@ -1,0 +1,85 @@
+"""The weight of an item of a blend: one number, or a schedule of them that follows the samples seen.
+
+    weight: [{from_sample: 0, weight: 5}, {from_sample: 1_000_000, weight: 1}]
+
+Enters: the YAML of a weight. Leaves: a number above 0, or a `WeightSchedule`, in which 0 leaves the item out for a
+while. Guarantee: what is wrong is named with its file and line.
+"""
+
+import dataclasses
+import math
+from collections.abc import Iterable
+from typing import TypeAlias
+
+from bridge_data.plan.document import Node
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class WeightSchedule:
+    """`(from_sample, weight)` in ascending sequence, the first from sample 0: each holds until the next one, counted
+    in samples that the whole job has drawn."""
+
+    steps: tuple[tuple[int, float], ...]
+
+    def at(self, sample: int) -> float:
+        """The weight that holds from `sample` on."""
+        return [weight for start, weight in self.steps if start <= sample][-1]
+
+
+Weight: TypeAlias = float | WeightSchedule
+
+
+def weight_at(weight: Weight, sample: int) -> float:
+    """The weight that holds when the job has drawn `sample` samples."""
+    return weight.at(sample) if isinstance(weight, WeightSchedule) else weight
+
+
+def changes(weights: Iterable[Weight]) -> set[int]:
+    """The samples above 0 from which one of the weights is another."""
+    schedules = (weight for weight in weights if isinstance(weight, WeightSchedule))
+    return {start for schedule in schedules for start, _ in schedule.steps[1:]}
+
+
+def read_weight(node: Node, key: str) -> Weight:
+    """The weight at `node`, the value of `key`; only a `weight` may be a schedule.
+
+    Raises:
+        ConfigError: naming file and line, if it is neither a number above 0 nor a schedule.
+    """
+    if isinstance(node.value, list) and key == "weight":
+        return _schedule(node)
+    number = node.number(key)
+    if not (number > 0 and math.isfinite(number)):
+        raise node.error(
+            f"{key}: expected a number above 0, got {number:g}; to leave a data set out of the blend, remove it"
+        )
+    return float(number)
+
+
+def _schedule(node: Node) -> WeightSchedule:
+    steps: list[tuple[int, float]] = []
+    for item in node.sequence("weight"):
+        step = item.mapping("step of a schedule", ("from_sample", "weight"))
+        for key in ("from_sample", "weight"):
+            if key not in step:
+                raise item.error(f"step of a schedule: {key} is missing, expected {{from_sample: N, weight: W}}")
+        start, weight = step["from_sample"].number("from_sample"), float(step["weight"].number("weight"))
+        if not float(start).is_integer() or start < 0:
+            raise step["from_sample"].error(f"from_sample: expected a whole number of samples, got {start:g}")
+        if not (weight >= 0 and math.isfinite(weight)):
+            raise step["weight"].error(f"weight: expected a number of 0 or more, got {weight:g}")
+        if not steps and start != 0:
+            raise step["from_sample"].error(
+                f"from_sample: the first step of a schedule begins at 0, got {start:g}; give the weight from there on "
+                "(0: to begin later)"
+            )
+        if steps and start <= steps[-1][0]:
+            raise step["from_sample"].error(
+                f"from_sample: {start:g} comes after {steps[-1][0]:g}; the steps of a schedule must ascend"
+            )
+        steps.append((int(start), weight))
+    if not steps:
+        raise node.error("weight: the schedule is empty, expected steps {from_sample: N, weight: W}")
+    if not any(weight for _, weight in steps):
+        raise node.error("weight: the schedule is 0 throughout; to leave a data set out of the blend, remove it")
+    return WeightSchedule(tuple(steps))
