@@ -1,68 +1,93 @@
 """The sample decoder: which part of a sample becomes which kind of object, by the extension of its name.
 
-Enters: part names and bytes. Leaves: images, text, JSON, integers, arrays, tensors; what has no handler stays bytes.
-Guarantee: nothing that is decoded can execute code; so pickles stay bytes, and `.pth` holds tensors and plain types.
+Enters: part names and bytes. Leaves: images, media, text, JSON, integers, arrays, tensors; what has no handler stays
+bytes. Guarantee: nothing that is decoded can execute code or open other files; a pickle is refused.
 
-Source: the extensions are those of `webdataset.autodecode`, which Energon follows.
+Source: the arguments are those of Energon's `SampleDecoder`, the extensions those of `webdataset.autodecode`.
 """
 
-import importlib
-import importlib.util
-import io
-import json
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-import numpy as np
-import torch
-
-from bridge_data.decode.image import IMAGE_EXTENSIONS, image_handler
+from bridge_data.av import AV_EXTENSIONS, AVDecoderType, AVWebdatasetDecoder
+from bridge_data.decode.content import guess_kind
+from bridge_data.decode.formats import FORMATS, PICKLES, Handler, check_format, unpack_gzip
+from bridge_data.decode.image import IMAGE_EXTENSIONS, ImageDecoderType, image_handler
 from bridge_data.errors import ConfigError, SampleError
 
-Handler: TypeAlias = Callable[[bytes], Any]
-"""Turns the bytes of a part into an object, or raises."""
+PartHandler: TypeAlias = Callable[[str, bytes], Any]
+"""Turns (name of a part, its bytes) into an object; None means that the part is not its own."""
 
 
 class SampleDecoder:
-    """Decodes the parts of a sample by their extension.
+    """Decodes the parts of a sample by their extension; of a `.gz` part the contents, by the extension before.
 
-    `image_decode` is one of `IMAGE_FORMS`: `torchrgb` (float32 (3, H, W) in 0..1), `torchrgb8` (uint8), `pilrgb` ...
-    `handlers` adds to the built-in ones or replaces them: `{"xyz": decode_xyz}` for parts such as `xyz` and `a.xyz`,
-    `{"seg.png": decode_mask}` for that part alone, the longer name first; the function gets the part's bytes.
+    Args:
+        image_decode: one of `IMAGE_FORMS`: `torchrgb` (float32 (3, H, W) in 0..1), `torchrgb8` (uint8), `pilrgb` ...
+        av_decode: what video and audio become: an `AVDecoder` that decodes when it is asked, with `torch` an `AVData`
+            of all of it, with `pyav` a container of PyAV.
+        video_decode_audio: with `torch`, whether a video's audio is decoded too.
+        guess_content: tell images and media by their first bytes where the extension says nothing, or says that it is
+            an image or a medium.
+        handlers: own handlers, which come first. A mapping: `{"xyz": decode_xyz}` for parts such as `xyz` and `a.xyz`,
+            `{"seg.png": decode_mask}` for that part alone, the longer name first; the function gets the part's bytes.
+            Or one function of (name, bytes), which returns None for parts that it leaves to the others.
 
     Raises:
-        ConfigError: for an unknown `image_decode`.
+        ConfigError: for an unknown `image_decode` or `av_decode`.
     """
 
-    def __init__(self, *, image_decode: str = "torchrgb", handlers: Mapping[str, Handler] | None = None) -> None:
-        images = dict.fromkeys(IMAGE_EXTENSIONS, image_handler(image_decode))
-        own = {name.lower().removeprefix("."): handler for name, handler in (handlers or {}).items()}
-        self._handlers: dict[str, Handler] = {**_HANDLERS, **images, **own}
+    def __init__(
+        self,
+        *,
+        image_decode: ImageDecoderType = "torchrgb",
+        av_decode: AVDecoderType = "AVDecoder",
+        video_decode_audio: bool = False,
+        guess_content: bool = False,
+        handlers: Mapping[str, Handler] | PartHandler | None = None,
+    ) -> None:
+        image = image_handler(image_decode)
+        media = AVWebdatasetDecoder(video_decode_audio=video_decode_audio, av_decode=av_decode).decode
+        self._media: dict[str, Handler] = {
+            **dict.fromkeys(IMAGE_EXTENSIONS, image),
+            **dict.fromkeys(AV_EXTENSIONS, media),
+        }
+        self._kinds: dict[str, Handler] = {"image": image, "av": media} if guess_content else {}
+        self._own: dict[str, Handler] = {}
+        self._own_function: PartHandler | None = None
+        if isinstance(handlers, Mapping):
+            self._own = {name.lower().removeprefix("."): handler for name, handler in handlers.items()}
+        elif handlers is not None:
+            self._own_function = handlers
 
     def handler(self, part: str) -> Handler | None:
         """The function that decodes parts with this name; None if they stay bytes.
 
         Raises:
-            ConfigError: if the part's format needs a package that is not installed.
+            ConfigError: if the part's format is a pickle, or needs a package that is not installed.
         """
-        name = part.lower()
-        while name not in self._handlers:
-            _, dot, name = name.partition(".")
-            if not dot:
-                return None
-        handler = self._handlers[name]
-        if handler is _msgpack and importlib.util.find_spec("msgpack") is None:
-            raise ConfigError(
-                f"part {part!r} is MessagePack, which needs a package: pip install msgpack "
-                "(or give SampleDecoder a handler for it, or leave the part out of the field map)"
-            )
-        return handler
+        if self._own_function is not None:
+            return functools.partial(_own_first, self._own_function, part, self._built_in)
+        name = _longest(part, self._own)
+        return self._own[name] if name is not None else self._built_in(part)
+
+    def _built_in(self, part: str) -> Handler | None:
+        extension = part.lower().rpartition(".")[2]
+        if extension == "gz":
+            inner = part[: -len(".gz")]
+            return functools.partial(_unpacked, self.handler(inner) if inner else None)
+        if extension in FORMATS or extension in PICKLES:
+            check_format(extension, part)
+            return FORMATS[extension]
+        handler = self._media.get(extension)
+        return functools.partial(_by_content, self._kinds, handler) if self._kinds else handler
 
     def decode(self, fname: str, raw: bytes) -> Any:
         """The object in `raw`, the content of a file called `fname`.
 
         Raises:
-            SampleError: if it cannot be decoded.
+            SampleError: if it cannot be decoded. ConfigError: as `handler`.
         """
         handler = self.handler(fname)
         return raw if handler is None else decode_part(handler, raw, fname, fname)
@@ -93,30 +118,30 @@ def decode_part(handler: Handler, content: bytes, key: str, part: str) -> Any:
         ) from error
 
 
-def _text(content: bytes) -> str:
-    return str(content, "utf-8")
+def _longest(part: str, names: Mapping[str, Handler]) -> str | None:
+    """The longest of `names` that `part` is, or ends in after a dot."""
+    name = part.lower()
+    while name not in names:
+        _, dot, name = name.partition(".")
+        if not dot:
+            return None
+    return name
 
 
-def _npy(content: bytes) -> Any:
-    try:
-        return np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)
-    except MemoryError:
-        raise ValueError("the array it declares does not fit into memory") from None
+def _own_first(own: PartHandler, part: str, others: Callable[[str], Handler | None], content: bytes) -> Any:
+    result = own(part, content)
+    if result is not None:
+        return result
+    handler = others(part)
+    return content if handler is None else handler(content)
 
 
-def _pth(content: bytes) -> Any:
-    return torch.load(io.BytesIO(content), weights_only=True, map_location="cpu")
+def _unpacked(handler: Handler | None, content: bytes) -> Any:
+    unpacked = unpack_gzip(content)
+    return unpacked if handler is None else handler(unpacked)
 
 
-def _msgpack(content: bytes) -> Any:
-    return importlib.import_module("msgpack").unpackb(content)
-
-
-_HANDLERS: dict[str, Handler] = {
-    **dict.fromkeys(("txt", "text", "transcript"), _text),
-    **dict.fromkeys(("cls", "cls2", "index", "inx", "id"), int),
-    **dict.fromkeys(("json", "jsn"), json.loads),
-    "npy": _npy,
-    "pth": _pth,
-    **dict.fromkeys(("mp", "msg", "msgpack"), _msgpack),
-}
+def _by_content(kinds: Mapping[str, Handler], otherwise: Handler | None, content: bytes) -> Any:
+    kind = guess_kind(content)
+    handler = otherwise if kind is None else kinds[kind]
+    return content if handler is None else handler(content)

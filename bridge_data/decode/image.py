@@ -23,6 +23,12 @@ from bridge_data.errors import ConfigError
 
 Container: TypeAlias = Literal["numpy", "torch", "pil"]
 
+ImageDecoderType: TypeAlias = Literal[
+    "l8", "rgb8", "rgba8", "l", "rgb", "rgba",
+    "torchl8", "torchrgb8", "torchrgba8", "torchl", "torchrgb", "torch", "torchrgba",
+    "pill", "pil", "pilrgb", "pilrgba",
+]  # fmt: skip
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ImageForm:
@@ -76,6 +82,13 @@ def image_handler(image_decode: str) -> Callable[[bytes], Any]:
     if form.container == "torch":
         return functools.partial(_tensor, mode=form.mode, scaled=form.scaled)
     return functools.partial(_scaled_pixels if form.scaled else _pixels, mode=form.mode)
+
+
+def encoded_size(data: bytes) -> tuple[int, int]:
+    """(height, width) of an encoded image, out of its header."""
+    with Image.open(io.BytesIO(data), formats=_formats()) as image:
+        _refuse_bomb(*image.size)
+        return image.height, image.width
 
 
 def _tensor(data: bytes, mode: str, scaled: bool) -> torch.Tensor:

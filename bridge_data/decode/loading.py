@@ -3,36 +3,44 @@
 Enters: a running index. Leaves: a `Sample` with the fields that the field map gives, or a `CrudeSample` with all parts.
 Guarantees: only the parts that are needed are read and decoded; a sample is a function of the data and the index alone.
 Values are put in as they were decoded: a list of JSON stays a list. The caller, who knows epoch and part, sets
-`__restore_key__`.
+`__restore_key__`. A source with a maker gets its samples from that.
 """
 
+from collections.abc import Callable
 from typing import Any
 
-from bridge_data.decode.decoder import Handler, SampleDecoder, decode_part
-from bridge_data.errors import SampleError
-from bridge_data.index import ShardReader
+from bridge_data.decode.decoder import SampleDecoder, decode_part
+from bridge_data.decode.formats import Handler
+from bridge_data.errors import FatalSampleError, SampleError
+from bridge_data.index import RawSample
 from bridge_data.plan import Source
+from bridge_data.plan.jsonl import is_jsonl
 from bridge_data.samples import CrudeSample, Sample
 
 
 class SampleLoader:
-    """Loads the samples of `source`; without a decoder, parts stay bytes. Files are opened when they are needed.
+    """Loads the samples of `source`; without a decoder, parts stay bytes, but for lines of JSONL, which are JSON under
+    any decoder. Files are opened when they are needed.
 
     Raises:
         ConfigError: if a part that the field map needs is of a format whose package is not installed.
     """
 
     def __init__(self, source: Source, decoder: SampleDecoder | None) -> None:
-        self._source, self._decoder = source, decoder
+        self._source, self._decoder = source, SampleDecoder() if is_jsonl(source.path) else decoder
         self._class = source.sample_class
         self._crude = issubclass(source.sample_class, CrudeSample)
         self._fields = tuple((name, access.get) for name, access in source.field_map.items())
         self._subflavors = dict(source.subflavors)
-        self._reader = ShardReader(source.shards)
+        self._reader = source.records.reader()
         self._handlers: dict[str, Handler | None] = {}
-        if not self._crude:
-            for part in source.parts or ():
-                self._handlers[part] = self._handler(part)
+        self._make: Callable[[dict[str, Any]], Any] | None = None
+        if source.maker is not None:
+            self._make = source.maker.maker(self._decoder, self._subflavors)
+        elif not self._crude:
+            for access in source.field_map.values():
+                for part in access.parts:
+                    self._handlers[part] = self._handler(part)
 
     def load(self, index: int) -> Sample | CrudeSample:
         """Sample `index`, 0 <= index < `source.num_samples`.
@@ -40,15 +48,32 @@ class SampleLoader:
         Raises:
             DatasetError: if it cannot be read. SampleError: if it cannot be decoded, or lacks a field.
         """
-        raw = self._reader.read(index, self._source.parts)
+        return self.build(self.read(index), index)
+
+    def read(self, index: int) -> RawSample:
+        """Sample `index` as it is stored, with the parts that are needed.
+
+        Raises:
+            DatasetError: if it cannot be read.
+        """
+        return self._reader.read(index, self._source.parts)
+
+    def build(self, raw: RawSample, index: int) -> Sample | CrudeSample:
+        """The sample of what was read of it under number `index`.
+
+        Raises:
+            SampleError: if it cannot be decoded, or lacks a field. FatalSampleError: if the maker makes no sample.
+        """
         key = raw.full_key
+        if self._make is not None:
+            return self._made(self._make, raw)
         parts: dict[str, Any] = {"__key__": key}
         for part, content in raw.parts.items():
             try:
                 handler = self._handlers[part]
             except KeyError:
                 handler = self._handlers[part] = self._handler(part)
-            parts[part] = content if handler is None else decode_part(handler, content, key, part)
+            parts[part] = content if handler is None else decode_part(handler, content, raw.place, part)
         sources = (raw.source_info(),)
         if self._crude:
             parts.update(__shard__=raw.shard_name, __subflavors__=self._subflavors, __sources__=sources)
@@ -58,6 +83,21 @@ class SampleLoader:
         except SampleError:
             raise self._complaint(index, parts) from None
         return self._class(__key__=key, __subflavors__=self._subflavors, __sources__=sources, **fields)
+
+    def _made(self, make: Callable[[dict[str, Any]], Any], raw: RawSample) -> Sample | CrudeSample:
+        """The sample that the source's maker makes."""
+        provenance = {"__key__": raw.full_key, "__shard__": raw.shard_name, "__restore_key__": ()}
+        try:
+            sample = make({**provenance, "__sources__": (raw.source_info(),), **raw.parts})
+        except Exception as error:
+            error.add_note(f"in the sample loader of {self._source.config_file}, sample {raw.full_key}")
+            raise
+        if not isinstance(sample, (Sample, CrudeSample)):
+            raise FatalSampleError(
+                f"{self._source.config_file}: load_sample returned {sample!r} for sample {raw.full_key}: expected a "
+                "Sample; raise SkipSample to leave one out"
+            )
+        return sample
 
     def _complaint(self, index: int, parts: dict[str, Any]) -> SampleError:
         """What is wrong with sample `index`, of which `parts` were read, in view of all its parts."""

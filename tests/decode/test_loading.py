@@ -1,3 +1,4 @@
+import importlib.util
 import io
 import json
 import pickle
@@ -7,8 +8,9 @@ import pytest
 import torch
 from PIL import Image
 
+from bridge_data import WorkerConfig, get_loader, get_train_dataset
 from bridge_data.decode import SampleDecoder, SampleLoader
-from bridge_data.errors import ConfigError, DatasetError, SampleError
+from bridge_data.errors import ConfigError, DatasetError, FatalSampleError, SampleError
 from bridge_data.index.indexes import PrepareConfig
 from bridge_data.index.prepare import refresh_index
 from bridge_data.plan import load_plan
@@ -31,7 +33,7 @@ def jpeg(number):
 
 def sample(number):
     about = {"caption": f"picture {number}", "question": "what?", "answers": ["a", "b"]}
-    return {"jpg": jpeg(number), "json": json.dumps(about).encode(), "broken.json": b"{", "mp4": b"video"}
+    return {"jpg": jpeg(number), "json": json.dumps(about).encode(), "broken.json": b"{", "bin": b"video"}
 
 
 SHARDS = {
@@ -50,7 +52,7 @@ def make(request, tmp_path):
         if request.param == "our index":
             refresh_index(tmp_path, PrepareConfig(num_workers=1))
         (source,) = load_plan(tmp_path).sources
-        assert (source.shards.index is not None) == (request.param == "our index")
+        assert (source.records.index is not None) == (request.param == "our index")
         return source
 
     return make_source
@@ -97,14 +99,14 @@ def test_crude_samples_have_all_parts(make):
     crude = SampleLoader(make(CRUDE + "subflavors: {x: 1}\n", shards), SampleDecoder()).load(0)
     assert type(crude) is CrudeSample
     assert crude["json"]["caption"] == "picture 4"
-    assert (crude["jpg"].shape, crude["mp4"]) == ((3, 10, 9), b"video")
+    assert (crude["jpg"].shape, crude["bin"]) == ((3, 10, 9), b"video")
     assert (crude["__key__"], crude["__shard__"], crude["__subflavors__"]) == ("0.tar/k", "0.tar", {"x": 1})
-    assert crude["__sources__"][0].file_names == ("k.jpg", "k.json", "k.mp4")
+    assert crude["__sources__"][0].file_names == ("k.jpg", "k.json", "k.bin")
 
 
 def test_a_part_filter_bounds_what_crude_samples_have(make):
-    crude = SampleLoader(make(CRUDE + "part_filter: [mp4, json]\n"), SampleDecoder()).load(1)
-    assert {part for part in crude if not part.startswith("__")} == {"mp4", "json"}
+    crude = SampleLoader(make(CRUDE + "part_filter: [bin, json]\n"), SampleDecoder()).load(1)
+    assert {part for part in crude if not part.startswith("__")} == {"bin", "json"}
 
 
 def test_without_a_decoder_parts_stay_bytes(make):
@@ -168,20 +170,19 @@ def test_a_part_that_only_a_later_shard_has_is_no_mistake(tmp_path):
     assert SampleLoader(source, SampleDecoder()).load(1).caption == "picture 1"
 
 
-def test_packages_that_are_lacking_are_named_before_the_first_read(make):
+def test_packages_that_are_lacking_are_named_before_the_first_read(make, monkeypatch):
     source = make(CAPTIONING.replace("json[caption]", "'msgpack[caption],json[caption]'"))
-    try:
-        import msgpack  # noqa: F401
-    except ImportError:
-        with pytest.raises(ConfigError, match="pip install msgpack"):
-            SampleLoader(source, SampleDecoder())
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "msgpack" else find_spec(name))
+    with pytest.raises(ConfigError, match=r"bridge-data\[formats\]"):
+        SampleLoader(source, SampleDecoder())
     assert SampleLoader(source, SampleDecoder(handlers={"msgpack": len})).load(0).caption == "picture 0"
 
 
 def test_unreadable_data_are_no_sample_errors(make):
     source = make(CAPTIONING)
     loader = SampleLoader(source, SampleDecoder())
-    (source.shards.root / "0.tar").unlink()
+    (source.records.root / "0.tar").unlink()
     with pytest.raises(DatasetError, match=r"0\.tar: no such file"):
         loader.load(0)
 
@@ -192,3 +193,22 @@ def test_loaders_travel_to_workers(make):
     again = pickle.loads(pickle.dumps(loader)).load(0)
     assert (again.__key__, again.caption) == (first.__key__, first.caption)
     assert torch.equal(again.image, first.image)
+
+
+def test_a_failure_to_decode_is_reported_with_its_sample_and_origin(tmp_path):
+    (tmp_path / "deep").mkdir()
+    write_dataset(tmp_path, SHARDS, dataset_yaml=CAPTIONING.replace("json[caption]", "broken.json"))
+    noted = []
+    config = WorkerConfig(0, 1, 0, num_lanes=1, global_error_handler=lambda *failure: noted.append(failure))
+    data = get_train_dataset(
+        tmp_path, worker_config=config, batch_size=None, shuffle_buffer_size=None, max_samples_per_sequence=None
+    )
+    with get_loader(data) as loader, pytest.raises(FatalSampleError, match="6 in decode"):
+        next(iter(loader))
+    error, sample, sources = noted[0]
+    assert f"sample {sample.__key__!r}: part 'broken.json' (1 bytes) cannot be decoded" in str(error)
+    assert error.__notes__ == [f"in decode of DefaultTaskEncoder, sample {sample.__key__}, rank 0"]
+    (source,) = sources
+    assert (source.dataset_path, sample.__key__.startswith(source.shard_name)) == (str(tmp_path), True)
+    assert sample.parts["broken.json"] == b"{"
+    assert len({sample.__key__ for _, sample, _ in noted}) == 5

@@ -1,0 +1,99 @@
+"""The loader of a joined source: a sample of each member, put into one by the joiner.
+
+Enters: a running index. Leaves: what the joiner made of the members' samples, each built as it would be without a join.
+Guarantee: its sources are those of all members. The caller sets `__restore_key__`.
+"""
+
+from typing import Protocol
+
+from bridge_data.collate import flat_sources
+from bridge_data.decode.decoder import SampleDecoder
+from bridge_data.decode.loading import SampleLoader
+from bridge_data.errors import FatalSampleError
+from bridge_data.index import RawSample
+from bridge_data.index.joined import JoinedRawSample
+from bridge_data.plan import Source
+from bridge_data.samples import CrudeSample, Sample
+
+
+class Loader(Protocol):
+    """Loads the samples of a source."""
+
+    def read(self, index: int) -> RawSample:
+        """Sample `index` of the source as it is stored.
+
+        Raises:
+            DatasetError: if it cannot be read.
+        """
+
+    def build(self, raw: RawSample, index: int) -> Sample | CrudeSample:
+        """The sample of what was read of it under number `index`.
+
+        Raises:
+            SampleError: if it cannot be decoded, or lacks a field.
+        """
+
+
+def open_loader(source: Source, decoder: SampleDecoder | None) -> Loader:
+    """The loader for `source`; see `SampleLoader`."""
+    return SampleLoader(source, decoder) if source.joined is None else JoinedLoader(source, decoder)
+
+
+class JoinedLoader:
+    """Loads the samples of a joined source."""
+
+    def __init__(self, source: Source, decoder: SampleDecoder | None) -> None:
+        assert source.joined is not None
+        self._source, self._join = source, source.joined
+        self._members = [SampleLoader(member, decoder) for member in source.joined.members]
+        self._reader = source.records.reader()
+
+    def load(self, index: int) -> Sample | CrudeSample:
+        """Sample `index`, 0 <= index < `source.num_samples`.
+
+        Raises:
+            DatasetError: if one of its samples cannot be read. SampleError: if one cannot be decoded, or lacks a field.
+            FatalSampleError: if the joiner returns no sample.
+        """
+        return self.build(self.read(index), index)
+
+    def read(self, index: int) -> RawSample:
+        """The samples of all members, as they are stored.
+
+        Raises:
+            DatasetError: if one of them cannot be read.
+        """
+        return self._reader.read(index)
+
+    def build(self, raw: RawSample, index: int) -> Sample | CrudeSample:
+        """What the joiner makes of the samples of all members, read under number `index`.
+
+        Raises:
+            SampleError: if one cannot be decoded, or lacks a field. FatalSampleError: if the joiner returns no sample.
+        """
+        assert isinstance(raw, JoinedRawSample)
+        samples = [
+            None if member is None else loader.build(member, member.index)
+            for loader, member in zip(self._members, raw.members, strict=True)
+        ]
+        try:
+            joined = self._joined(samples)
+        except Exception as error:
+            error.add_note(f"in the joiner of {self._source.config_file}, sample {raw.full_key}")
+            raise
+        sources = flat_sources([[member.source_info()] for member in raw.members if member is not None])
+        if isinstance(joined, CrudeSample):
+            joined["__sources__"] = sources
+        elif isinstance(joined, Sample):
+            joined.__sources__ = sources
+        else:
+            raise FatalSampleError(
+                f"the joiner of {self._source.config_file} returned {joined!r} for sample {raw.full_key}: expected a "
+                "Sample; raise SkipSample to leave one out"
+            )
+        return joined
+
+    def _joined(self, samples: list[Sample | CrudeSample | None]) -> object:
+        if self._join.names is None:
+            return self._join.joiner(*samples)
+        return self._join.joiner(**dict(zip(self._join.names, samples, strict=True)))
