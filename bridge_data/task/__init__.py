@@ -1,19 +1,45 @@
 """The user's part of the pipeline: task encoders, their hooks, and how these are called."""
 
-from bridge_data.task.cooking import Cooker, basic_sample_keys
-from bridge_data.task.encoder import DefaultTaskEncoder, TaskEncoder, is_overridden
-from bridge_data.task.hooks import Hooks, preserved_generators, rng_key, seed_generators
+from bridge_data.task.augment import AugmentTaskEncoder
+from bridge_data.task.cooking import Cooker, basic_sample_keys, cooker
+from bridge_data.task.decoding import with_decoding
+from bridge_data.task.encoder import DefaultTaskEncoder, TaskEncoder
+from bridge_data.task.grouping import (
+    group_by,
+    homogeneous_concat_mix,
+    shape_of,
+    source_of,
+    subflavor,
+    type_of,
+)
+from bridge_data.task.hooks import TRUNCATED, Hooks, preserved_generators, rng_key, seed_generators
+from bridge_data.task.overrides import hook_of, is_overridden
+from bridge_data.task.packing import Packing
+from bridge_data.task.source_cook import SourceCook
 from bridge_data.task.stateless import stateless
 
 __all__ = [
+    "TRUNCATED",
+    "AugmentTaskEncoder",
     "Cooker",
     "DefaultTaskEncoder",
     "Hooks",
+    "Packing",
+    "SourceCook",
     "TaskEncoder",
     "basic_sample_keys",
+    "cooker",
+    "group_by",
+    "homogeneous_concat_mix",
+    "hook_of",
     "is_overridden",
     "preserved_generators",
     "rng_key",
     "seed_generators",
+    "shape_of",
+    "source_of",
     "stateless",
+    "subflavor",
+    "type_of",
+    "with_decoding",
 ]

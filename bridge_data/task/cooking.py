@@ -1,45 +1,151 @@
-"""Cookers: functions that turn crude samples into typed ones, chosen by the sub-flavors of the data set."""
+"""Cookers: functions that turn crude samples into typed ones, chosen by the sub-flavors of the data set.
+
+A cooker is called with the crude sample, and by keyword with the file stores of the auxiliary data that the metadataset
+names; and, where `@cooker` asks for them, with `primary`, the data set itself, and `cache`, the loader's cache pool.
+"""
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
+from typing import Any, Generic, TypeVar, overload
 
+from bridge_data import current
+from bridge_data.cache import FileStore, PrimaryFileStore
 from bridge_data.errors import ConfigError
-from bridge_data.samples import PROVENANCE, CrudeSample
+from bridge_data.samples import PROVENANCE, CrudeSample, SourceInfo
+
+T_sample = TypeVar("T_sample", covariant=True)
+F = TypeVar("F", bound=Callable[..., Any])
+
+PRIMARY, CACHE = "primary", "cache"
+
+_NEEDS = "__bridge_data_cooker__"
+
+
+@overload
+def cooker(fn: F) -> F: ...
+@overload
+def cooker(fn: None = None, *, need_cache: bool = False, need_primary: bool = False) -> Callable[[F], F]: ...
+def cooker(
+    fn: Callable[..., Any] | None = None, *, need_cache: bool = False, need_primary: bool = False
+) -> Callable[..., Any]:
+    """Declare what a cooker is given besides the sample and its auxiliary data.
+
+    With `need_primary`, `primary` is a `PrimaryFileStore` of the sample's own data set; with `need_cache`, `cache` is
+    the `CachePool` that the loader was made with.
+    """
+    needs = tuple(name for name, needed in ((PRIMARY, need_primary), (CACHE, need_cache)) if needed)
+
+    def declare(function: Callable[..., Any]) -> Callable[..., Any]:
+        setattr(function, _NEEDS, needs)
+        return function
+
+    return declare if fn is None else declare(fn)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Cooker:
-    """`cook(crude_sample) -> Sample`, for samples whose sub-flavors include all of `has_subflavors` (None: any)."""
+class Cooker(Generic[T_sample]):
+    """`cook(crude_sample, ...) -> Sample`, for samples whose sub-flavors have all of `has_subflavors` (None: any)."""
 
-    cook: Callable[..., Any]
+    cook: Callable[..., T_sample]
     has_subflavors: dict[str, Any] | None = None
 
-    def is_match(self, subflavors: dict[str, Any]) -> bool:
+    @property
+    def need_primary(self) -> bool:
+        """Whether the function is given the data set that the sample is of."""
+        return PRIMARY in getattr(self.cook, _NEEDS, ())
+
+    @property
+    def need_cache(self) -> bool:
+        """Whether the function is given the cache pool."""
+        return CACHE in getattr(self.cook, _NEEDS, ())
+
+    @property
+    def name(self) -> str:
+        """What messages call the function."""
+        return str(getattr(self.cook, "__qualname__", self.cook)).rpartition("<locals>.")[2]
+
+    def is_match(self, subflavors: Mapping[str, Any]) -> bool:
         """Whether this cooker takes samples with these sub-flavors."""
-        return all(subflavors.get(name, _ABSENT) == value for name, value in (self.has_subflavors or {}).items())
+        return not self._mismatches(subflavors)
+
+    def is_stricter_than(self, other: "Cooker[Any]") -> bool:
+        """Whether `other` takes all that this cooker takes, and more."""
+        own, others = self.has_subflavors or {}, other.has_subflavors or {}
+        return len(own) > len(others) and other.is_match(own)
+
+    def mismatch(self, subflavors: Mapping[str, Any]) -> str:
+        """Why this cooker does not take samples with these sub-flavors."""
+        return " and ".join(
+            f"{name}={value!r}, " + (f"not {subflavors[name]!r}" if name in subflavors else "which there is not")
+            for name, value in self._mismatches(subflavors).items()
+        )
+
+    def _mismatches(self, subflavors: Mapping[str, Any]) -> dict[str, Any]:
+        wanted = self.has_subflavors or {}
+        return {name: value for name, value in wanted.items() if subflavors.get(name, _ABSENT) != value}
 
 
 _ABSENT = object()
 
 
-def choose_cooker(cookers: Sequence[Cooker], sample: CrudeSample) -> Cooker:
-    """The first cooker that takes the sample.
+def choose_cooker(cookers: Sequence[Cooker[Any]], subflavors: Mapping[str, Any], what: str) -> Cooker[Any]:
+    """The first cooker that takes samples with these sub-flavors; others that do must be less strict than it.
 
     Raises:
-        ConfigError: naming the cookers tried, if none does.
+        ConfigError: if none does, with why each does not; if two do, and it is not clear which one is meant. `what`
+        says what is to be cooked.
     """
-    subflavors = sample.get("__subflavors__") or {}
-    for cooker in cookers:
-        if cooker.is_match(subflavors):
-            return cooker
-    tried = ", ".join(f"{getattr(c.cook, '__name__', c.cook)} (has_subflavors={c.has_subflavors})" for c in cookers)
-    raise ConfigError(
-        f"no cooker takes crude sample {sample.get('__key__')} with subflavors {subflavors}; tried: {tried or 'none'}. "
-        "Add a Cooker to the task encoder's `cookers`, or give the data set the subflavors that one asks for."
-    )
+    matching = [cooker for cooker in cookers if cooker.is_match(subflavors)]
+    if not matching:
+        tried = "".join(f"\n  {cooker.name} wants {cooker.mismatch(subflavors)}" for cooker in cookers) or " none"
+        raise ConfigError(
+            f"no cooker takes {what} with subflavors {dict(subflavors)}; tried:{tried}\n"
+            "Add a Cooker to the task encoder's `cookers`, or give the data set the subflavors that one asks for."
+        )
+    first, *others = matching
+    for other in others:
+        if not first.is_stricter_than(other):
+            raise ConfigError(
+                f"two cookers take {what} with subflavors {dict(subflavors)}: {first.name} (has_subflavors="
+                f"{first.has_subflavors}) and {other.name} (has_subflavors={other.has_subflavors}). Only one that asks "
+                "for all that the other asks for, and more, may stand before it; put the stricter one first, or let "
+                "them ask for different subflavors."
+            )
+    return first
 
 
-def basic_sample_keys(crude_sample: CrudeSample) -> dict[str, Any]:
-    """The provenance of a crude sample, to be passed on as keyword arguments of the cooked one."""
-    return {name: crude_sample[name] for name in PROVENANCE if name in crude_sample}
+stores_at_hand: ContextVar[Mapping[str, FileStore[Any]] | None] = ContextVar("bridge_data_stores", default=None)
+"""The file stores of the source whose sample is being cooked in this thread."""
+
+
+def cook(
+    cooker: Cooker[Any] | None,
+    cookers: Sequence[Cooker[Any]],
+    sample: CrudeSample,
+    stores: Mapping[str, FileStore[Any]] | None,
+) -> Any:
+    """What `cooker`, or else the one of `cookers` that takes it, makes of a sample with `stores` (None: those at hand).
+
+    Raises:
+        ConfigError: if no cooker takes it, or two do.
+    """
+    if cooker is None:
+        what = f"crude sample {sample.get('__key__')}"
+        cooker = choose_cooker(cookers, sample.get("__subflavors__") or {}, what)
+    given: dict[str, Any] = dict((stores_at_hand.get() or {}) if stores is None else stores)
+    primary = given.pop(PRIMARY, None)
+    if cooker.need_primary:
+        given[PRIMARY] = PrimaryFileStore(primary, sample["__key__"])
+    if cooker.need_cache:
+        given[CACHE] = current.current_cache()
+    return cooker.cook(sample, **given)
+
+
+def basic_sample_keys(crude_sample: CrudeSample, additional_source_info: tuple[SourceInfo, ...] = ()) -> dict[str, Any]:
+    """The provenance of a crude sample, to be passed on as keyword arguments of the cooked one; with other sources
+    added to it that the cooked one is made of."""
+    keys = {name: crude_sample[name] for name in PROVENANCE if name in crude_sample}
+    if additional_source_info:
+        keys["__sources__"] = (*(crude_sample.get("__sources__") or ()), *additional_source_info)
+    return keys

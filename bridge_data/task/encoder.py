@@ -5,19 +5,25 @@
     encoded samples ─ select_samples_to_pack ─ pack_selected_samples ─▶ encoded sample
     encoded samples ─ batch_group_criterion ─ batch ─ encode_batch ─▶ batch
 
-Any hook may raise `SkipSample`; `encode_sample`, `preencode_sample` and `encode_batch` may be generators.
+Any hook may raise `SkipSample`. Those that make samples or batches may be generators, which make several or none: but
+`pack_selected_samples` makes one sample of a pack.
 """
 
 import dataclasses
-from collections.abc import Generator, Hashable, Sequence
-from typing import Any, ClassVar, Generic, TypeVar
+from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
+from typing import Any, Generic, TypeVar
 
 import torch
 
+from bridge_data import current
+from bridge_data.cache import CachePool, FileStore
+from bridge_data.collate import generic_batch
 from bridge_data.decode import SampleDecoder
 from bridge_data.errors import ConfigError
-from bridge_data.samples import CrudeSample, generic_batch
-from bridge_data.task.cooking import Cooker, choose_cooker
+from bridge_data.samples import CrudeSample
+from bridge_data.task.builders import refuse_builders
+from bridge_data.task.cooking import Cooker, cook
+from bridge_data.task.mapping import as_type, batch_as
 from bridge_data.task.stateless import stateless
 
 T_sample = TypeVar("T_sample")
@@ -29,16 +35,70 @@ T_batch = TypeVar("T_batch")
 class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
     """The hooks, each doing nothing. Override what your task needs; a hook left alone costs nothing.
 
-    `decoder` turns the bytes of a sample's parts into objects (None: they stay bytes); `cookers` serve crude data.
+    `decoder` turns the bytes of a sample's parts into objects (None: they stay bytes); `cookers` serve crude data;
+    `__default_failure_tolerance__` is how many samples in a row each hook may fail on, before the run stops (see
+    `stateless`).
+
+    Raises:
+        ConfigError: when a class is defined that overrides what Energon calls and this package does not.
     """
 
-    decoder: ClassVar[SampleDecoder | None] = SampleDecoder()
-    cookers: Sequence[Cooker] = ()
+    __default_failure_tolerance__: float = 100
+
+    decoder: SampleDecoder | None = SampleDecoder()
+    cookers: Sequence[Cooker[Any]] = ()
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        refuse_builders(cls)
+
+    @property
+    def current_sample_index(self) -> int:
+        """The number of the sample that a hook is working on; of a pack or batch, of its first one.
+
+        No two samples have the same, nor a sample in two epochs; the parts that a generator makes of one share it. It
+        is the same on any rank, in any worker and after any resume (see `current.Numbering`).
+
+        Raises:
+            ConfigError: outside hooks.
+        """
+        return current.current_sample_index()
+
+    @property
+    def current_batch_index(self) -> int:
+        """The number of the micro-batch that is being made, among those of all ranks; for `batch` and `encode_batch`.
+        The parts that a generator makes of one have the number of the first.
+
+        With n micro-batches a step, of all ranks together, `current_batch_index // n` is the number of the step: the
+        same on all ranks.
+
+        Raises:
+            ConfigError: outside those two hooks.
+        """
+        return current.current_batch_index()
+
+    @property
+    def cache(self) -> CachePool:
+        """The cache pool that the loader was made with; a `NoCachePool` if it was made without.
+
+        Raises:
+            ConfigError: outside hooks.
+        """
+        pool: CachePool = current.current_cache()
+        return pool
 
     @stateless
-    def cook_crude_sample(self, sample: T_sample | CrudeSample) -> T_sample:
-        """Turn a crude sample into a typed one; by default by the first of `cookers` that takes it."""
-        return choose_cooker(self.cookers, sample).cook(sample) if isinstance(sample, CrudeSample) else sample
+    def cook_crude_sample(
+        self,
+        sample: T_sample | CrudeSample,
+        cooker: Cooker[T_sample] | None = None,
+        aux: Mapping[str, FileStore[Any]] | None = None,
+    ) -> T_sample:
+        """Turn a crude sample into a typed one; by default by `cooker`, which is the first of `cookers` that takes it.
+
+        `aux` are the file stores of its auxiliary data. An override may take the sample alone.
+        """
+        return cook(cooker, self.cookers, sample, aux) if isinstance(sample, CrudeSample) else sample
 
     @stateless
     def encode_sample(self, sample: T_sample) -> T_encoded_sample | Generator[T_encoded_sample, None, None]:
@@ -78,6 +138,27 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
         """Transform a whole micro-batch: tokenize, build masks."""
         return batch  # type: ignore[return-value]
 
+    def _batch(
+        self,
+        samples: list[T_encoded_sample],
+        result_type: type,
+        actions: Mapping[str, Callable[[list[Any]], Any]] | None = None,
+        default_action: Callable[[list[Any]], Any] = generic_batch,
+    ) -> Any:
+        """For a `batch` of yours: the samples as `result_type`, by field, each by its own action or the default one.
+
+        Raises:
+            ConfigError: if the samples have no named fields, or others than `result_type`.
+        """
+        return batch_as(samples, result_type, actions or {}, default_action)
+
+    def batch_cost(self, batch: T_batch) -> float:
+        """How much work a batch is, 0 or more, in a unit of your choice; for the DataModule's `balance=True`.
+
+        It is asked once a batch on the rank that reads it, not in a worker.
+        """
+        raise NotImplementedError
+
     def empty_batch(self, batch: T_batch) -> T_batch:
         """A batch of the form of `batch` that counts for nothing, for a rank whose finite data ended before others'.
 
@@ -96,8 +177,7 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
         value: Any = batch
         loss_mask = value["loss_mask"] if isinstance(value, dict) else value.loss_mask
         changes: dict[str, Any] = {"loss_mask": torch.zeros_like(loss_mask)}
-        if "__key__" in fields:
-            changes["__key__"] = []
+        changes |= {name: empty for name, empty in (("__key__", []), ("__restore_key__", ())) if name in fields}
         emptied: Any = {**value, **changes} if isinstance(value, dict) else dataclasses.replace(value, **changes)
         return emptied
 
@@ -122,38 +202,14 @@ class DefaultTaskEncoder(TaskEncoder[T_sample, T_encoded_sample, T_raw_batch, T_
     @stateless
     def encode_sample(self, sample: T_sample) -> T_encoded_sample | Generator[T_encoded_sample, None, None]:
         """The sample as `encoded_sample_type`."""
-        return _as_type(sample, self._encoded_sample_type)
+        return as_type(sample, self._encoded_sample_type)
 
     @stateless
     def batch(self, samples: list[T_encoded_sample]) -> T_raw_batch:
         """Collate a micro-batch as `raw_batch_type`."""
-        target = self._raw_batch_type
-        if target is not None and hasattr(target, "from_samples"):
-            return target.from_samples(samples)
-        return _as_type(generic_batch(samples), target)
+        return generic_batch(samples) if self._raw_batch_type is None else self._batch(samples, self._raw_batch_type)
 
     @stateless
     def encode_batch(self, batch: T_raw_batch) -> T_batch | Generator[T_batch, None, None]:
         """The batch as `batch_type`."""
-        return _as_type(batch, self._batch_type)
-
-
-def _as_type(value: Any, target: type | None) -> Any:
-    """`value` with its fields as an object of `target`; itself if it already is one, or `target` is None."""
-    if target is None or isinstance(value, target):
-        return value
-    if dataclasses.is_dataclass(value):
-        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-    elif hasattr(value, "_asdict"):
-        fields = value._asdict()
-    elif isinstance(value, dict):
-        fields = value
-    else:
-        raise TypeError(f"cannot turn a {type(value).__name__} into {target.__name__}: it has no named fields")
-    return dict(fields) if target is dict else target(**fields)
-
-
-def is_overridden(encoder: TaskEncoder[Any, Any, Any, Any], hook: str) -> bool:
-    """Whether the user's encoder does something of its own in `hook`."""
-    ours = (getattr(TaskEncoder, hook), getattr(DefaultTaskEncoder, hook))
-    return getattr(type(encoder), hook) not in ours or hook in vars(encoder)
+        return as_type(batch, self._batch_type)

@@ -14,14 +14,15 @@ from typing import Any
 import numpy as np
 import torch
 
+from bridge_data.cache import CachePool, NoCachePool
+from bridge_data.current import Numbering, active
 from bridge_data.errors import ConfigError, DatasetError, ErrorHandler, FatalSampleError, SkipSample
 from bridge_data.order.keys import key64
 from bridge_data.samples import SourceInfo
 from bridge_data.task.encoder import TaskEncoder
-from bridge_data.task.stateless import declared
-
-DEFAULT_FAILURE_TOLERANCE = 100
-"""Failures in a row of one hook before the run stops."""
+from bridge_data.task.overrides import declaration
+from bridge_data.task.stateless import check_tolerance
+from bridge_data.worker import WorkerConfig
 
 STAGES = (
     "decode",
@@ -35,6 +36,9 @@ STAGES = (
     "batch",
     "encode_batch",
 )
+
+TRUNCATED = "truncated"
+"""Under this name samples are counted that were cut short, and not left out."""
 
 _FATAL = (
     ConfigError,
@@ -77,25 +81,54 @@ def preserved_generators() -> Iterator[None]:
 
 
 class Hooks:
-    """The hooks of one encoder as one lane calls them; `skipped` counts left-out samples by hook."""
+    """The hooks of one encoder as one lane calls them.
 
-    def __init__(self, encoder: TaskEncoder[Any, Any, Any, Any], seed: int, handler: ErrorHandler, where: str) -> None:
+    `skipped` counts left-out samples by hook, and samples cut short as `TRUNCATED`; `batch_index` is the number of the
+    micro-batch that is being made, None where it is not known; `cache` is what cookers get as the cache pool.
+
+    Raises:
+        ConfigError: if the encoder's failure tolerance is no number.
+    """
+
+    def __init__(
+        self,
+        encoder: TaskEncoder[Any, Any, Any, Any],
+        worker_config: WorkerConfig,
+        numbering: Numbering,
+        handler: ErrorHandler | None = None,
+    ) -> None:
         self.encoder = encoder
+        self.worker_config = worker_config
         self.skipped: collections.Counter[str] = collections.Counter()
-        self._seed, self._handler, self._where = seed, handler, where
+        self.batch_index: int | None = None
+        self.cache: CachePool = NoCachePool()
+        self._numbering = numbering
+        self._sample: tuple[int, ...] = ()
+        self._handler = handler or worker_config.global_error_handler
         self._failures: collections.Counter[str] = collections.Counter()
-        self._declared = {name: declared(getattr(encoder, name)) for name in STAGES if name != "decode"}
+        self._declared = {name: declaration(encoder, name) for name in STAGES if name != "decode"}
+        self._tolerance = encoder.__default_failure_tolerance__
+        check_tolerance(f"{type(encoder).__name__}(__default_failure_tolerance__", self._tolerance)
+
+    @property
+    def sample_index(self) -> int:
+        """The number of the (first) sample that is being worked on."""
+        source_key, epoch, index = self._sample[:3]
+        return self._numbering.number_of(source_key, epoch, index)
 
     def run(self, stage: str, fn: Callable[[Any], Any], argument: Any, sample: tuple[int, ...], count: int = 1) -> Any:
         """`fn(argument)` as a list of results: none if left out, several from a generator.
 
-        `sample` is (source key, epoch, index, part) of the (first) sample; `count` is how many samples are lost if
-        the call leaves its argument out.
+        `sample` is (source key, epoch, index, part) of the (first) sample, and maybe which of several results of the
+        hook before it is; `count` is how many samples are lost if the call leaves its argument out. What a generator
+        yields before `SkipSample` is kept; what it yields before it fails is not.
         """
         hook = self._declared.get(stage)
         if hook is not None and hook.seeded:
-            seed_generators(rng_key(self._seed, stage, *sample))
+            seed_generators(rng_key(self.worker_config.seed_offset, stage, *sample))
         results: list[Any] = []
+        self._sample = sample
+        token = active.set(self)
         try:
             result = fn(argument)
             if hasattr(result, "__next__"):
@@ -114,19 +147,23 @@ class Hooks:
             self.skipped[stage] += count
             self._spend(stage, argument, error)
             return []
+        finally:
+            active.reset(token)
         self._failures[stage] = 0
         return results
 
     def _spend(self, stage: str, argument: Any, error: Exception) -> None:
         """Report a failure, and stop the run if there were too many in a row."""
         declared_tolerance = self._declared[stage].failure_tolerance if stage in self._declared else None
-        tolerance = DEFAULT_FAILURE_TOLERANCE if declared_tolerance is None else declared_tolerance
+        tolerance = self._tolerance if declared_tolerance is None else declared_tolerance
         self._failures[stage] += 1
-        error.add_note(f"in {stage} of {type(self.encoder).__name__}, sample {keys_of(argument)}, {self._where}")
+        where = f"rank {self.worker_config.rank}"
+        no_limit = "" if tolerance else "; no limit would be math.inf"
+        error.add_note(f"in {stage} of {type(self.encoder).__name__}, sample {keys_of(argument)}, {where}")
         if self._failures[stage] > tolerance:
             raise FatalSampleError(
                 f"{stage} of {type(self.encoder).__name__} failed {self._failures[stage]} times in a row "
-                f"(tolerance {tolerance}), last on sample {keys_of(argument)}, {self._where}: "
+                f"(tolerance {tolerance}{no_limit}), last on sample {keys_of(argument)}, {where}: "
                 f"{type(error).__name__}: {error}. Mend the hook or the data; "
                 f"@stateless(failure_tolerance=...) sets the tolerance, SkipSample leaves a sample out on purpose."
             ) from error

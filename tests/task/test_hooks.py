@@ -1,4 +1,5 @@
 import io
+import math
 import random
 from collections.abc import Iterator
 from typing import Any
@@ -8,10 +9,11 @@ import pytest
 import torch
 from PIL import Image
 
+from bridge_data.current import Numbering
 from bridge_data.errors import ConfigError, FatalSampleError, SkipSample, log_exception, reraise_exception
 from bridge_data.samples import TextSample
 from bridge_data.task import DefaultTaskEncoder, Hooks, preserved_generators, stateless
-from bridge_data.task.hooks import DEFAULT_FAILURE_TOLERANCE
+from bridge_data.worker import WorkerConfig
 
 SAMPLE = TextSample(__key__="s.tar/7", text="seven")
 REF = (1, 0, 7, 0)
@@ -35,8 +37,9 @@ class Encoder(DefaultTaskEncoder):
         raise SkipSample
 
 
-def hooks(handler: Any = log_exception, seed: int = 3) -> Hooks:
-    return Hooks(Encoder(), seed, handler, "lane 0")
+def hooks(handler: Any = log_exception, seed: int = 3, encoder: Any = None) -> Hooks:
+    config = WorkerConfig(rank=0, world_size=1, num_workers=0, seed_offset=seed, global_error_handler=handler)
+    return Hooks(encoder or Encoder(), config, Numbering([1, 2], [10, 5]))
 
 
 def test_random_numbers_belong_to_the_sample() -> None:
@@ -102,12 +105,60 @@ def test_a_success_in_between_starts_the_count_anew() -> None:
     def failing(sample: Any) -> Any:
         raise ValueError(sample)
 
-    for number in range(3 * DEFAULT_FAILURE_TOLERANCE):
-        fn = failing if number % DEFAULT_FAILURE_TOLERANCE else str
-        lane.run("decode", fn, SAMPLE, REF)
-    with pytest.raises(FatalSampleError):
-        for _ in range(2 + DEFAULT_FAILURE_TOLERANCE):
+    for number in range(300):
+        lane.run("decode", failing if number % 100 else str, SAMPLE, REF)
+    with pytest.raises(FatalSampleError, match=r"101 times in a row \(tolerance 100\)"):
+        for _ in range(101):
             lane.run("decode", failing, SAMPLE, REF)
+
+
+class Tolerant(DefaultTaskEncoder):
+    __default_failure_tolerance__ = 1
+
+    @stateless(failure_tolerance=0)
+    def encode_sample(self, sample: Any) -> Any:
+        raise ValueError("first")
+
+    @stateless(failure_tolerance=math.inf)
+    def preencode_sample(self, sample: Any) -> Any:
+        raise ValueError("any number")
+
+    @stateless
+    def postencode_sample(self, sample: Any) -> Any:
+        raise ValueError("twice")
+
+
+def test_tolerance_0_stops_at_the_first_failure_and_infinity_at_none() -> None:
+    lane = hooks(lambda *failure: None, encoder=Tolerant())
+    with pytest.raises(FatalSampleError, match=r"failed 1 times in a row \(tolerance 0; no limit would be math\.inf\)"):
+        lane.run("encode_sample", lane.encoder.encode_sample, SAMPLE, REF)
+    for _ in range(1_000):
+        assert lane.run("preencode_sample", lane.encoder.preencode_sample, SAMPLE, REF) == []
+
+
+def test_the_encoder_has_a_tolerance_for_hooks_that_declare_none() -> None:
+    lane = hooks(lambda *failure: None, encoder=Tolerant())
+    assert lane.run("postencode_sample", lane.encoder.postencode_sample, SAMPLE, REF) == []
+    with pytest.raises(FatalSampleError, match=r"2 times in a row \(tolerance 1\)"):
+        lane.run("postencode_sample", lane.encoder.postencode_sample, SAMPLE, REF)
+
+
+@pytest.mark.parametrize("tolerance", [None, -1, "many", math.nan])
+def test_a_tolerance_that_is_no_number_of_failures_is_an_error(tolerance: Any) -> None:
+    encoder = Tolerant()
+    encoder.__default_failure_tolerance__ = tolerance
+    with pytest.raises(ConfigError, match=r"Tolerant\(__default_failure_tolerance__=.*0 or more"):
+        hooks(encoder=encoder)
+
+
+def test_what_a_generator_yields_before_it_fails_is_not_kept() -> None:
+    def failing(sample: Any) -> Iterator[int]:
+        yield 1
+        raise ValueError("later")
+
+    lane = hooks(lambda *failure: None)
+    assert lane.run("encode_sample", failing, SAMPLE, REF) == []
+    assert lane.skipped == {"encode_sample": 1}
 
 
 @pytest.mark.parametrize(

@@ -1,3 +1,8 @@
+import math
+
+import pytest
+
+from bridge_data.errors import ConfigError
 from bridge_data.task.stateless import declared, stateless
 
 
@@ -21,3 +26,9 @@ def test_arguments_are_kept() -> None:
 
 def test_an_undeclared_hook_is_seeded() -> None:
     assert declared(lambda sample: sample).seeded
+
+
+@pytest.mark.parametrize("tolerance", [-1, math.nan, "many"])
+def test_a_wrong_tolerance_is_an_error_where_it_is_declared(tolerance: float) -> None:
+    with pytest.raises(ConfigError, match=r"stateless\(failure_tolerance=.*expected a number of failures"):
+        stateless(failure_tolerance=tolerance)

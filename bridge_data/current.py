@@ -1,0 +1,94 @@
+"""What is being worked on in this thread, for hooks that want to know its number.
+
+Both numbers are arithmetic: they depend on the sample or on the place in the job, not on the rank or worker that asks,
+and are the same again after a resume.
+"""
+
+from collections.abc import Sequence
+from contextvars import ContextVar
+from typing import Any, Protocol
+
+from bridge_data.errors import ConfigError
+
+
+class Work(Protocol):
+    """A hook at work."""
+
+    @property
+    def sample_index(self) -> int:
+        """The number of the (first) sample that it works on."""
+
+    @property
+    def batch_index(self) -> int | None:
+        """The number of the micro-batch that it works on; None where that is not known yet."""
+
+    @property
+    def cache(self) -> Any:
+        """The loader's cache pool."""
+
+    @property
+    def worker_config(self) -> Any:
+        """The place of this process in the job."""
+
+
+active: ContextVar[Work | None] = ContextVar("bridge_data_active", default=None)
+"""The hook at work in this thread, if one is."""
+
+
+class Numbering:
+    """One number for each sample of each epoch of some sources: no two of a run have the same.
+
+    Sample `index` in `epoch` of a source has number `epoch * (samples of all sources) + (samples of the sources before
+    it) + index`.
+    """
+
+    def __init__(self, source_keys: Sequence[int], num_samples: Sequence[int]) -> None:
+        self._total = 0
+        self._first: dict[int, int] = {}
+        for key, size in zip(source_keys, num_samples, strict=True):
+            self._first[key] = self._total
+            self._total += size
+
+    def number_of(self, source_key: int, epoch: int, index: int) -> int:
+        """The number of a sample."""
+        return epoch * self._total + self._first[source_key] + index
+
+
+def current_sample_index() -> int:
+    """The number of the sample that a hook is working on; of packs and batches, of their first one.
+
+    Raises:
+        ConfigError: outside hooks.
+    """
+    return _at_work("current_sample_index").sample_index
+
+
+def current_batch_index() -> int:
+    """The number of the micro-batch that is being made, in the whole job.
+
+    Raises:
+        ConfigError: outside `batch` and `encode_batch`: which batch a sample will be in is not known before.
+    """
+    number = _at_work("current_batch_index").batch_index
+    if number is None:
+        raise ConfigError(
+            "current_batch_index is known in batch and encode_batch: which batch a sample will be in is decided after "
+            "it is encoded, and encoding it again after a resume must give the same. Use current_sample_index there"
+        )
+    return number
+
+
+def current_cache() -> Any:
+    """The cache pool of the loader that calls a hook.
+
+    Raises:
+        ConfigError: outside hooks.
+    """
+    return _at_work("the cache pool").cache
+
+
+def _at_work(name: str) -> Work:
+    work = active.get()
+    if work is None:
+        raise ConfigError(f"{name} is known only while a hook of the task encoder is called by a loader, in its thread")
+    return work

@@ -1,0 +1,102 @@
+"""`batch_group_criterion` out of what samples have in common: batches of one kind.
+
+    class Homogeneous(DefaultTaskEncoder):
+        batch_group_criterion = group_by(source_of)                          # each batch from one data set
+
+    class ByTask(DefaultTaskEncoder):
+        batch_group_criterion = group_by(subflavor("task"), batch_sizes={"caption": 8, "vqa": 4})
+
+Without a criterion, batches mix what comes.
+"""
+
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any
+
+from bridge_data.collate import generic_concat
+from bridge_data.errors import ConfigError
+from bridge_data.task.stateless import stateless
+
+Key = Callable[[Any], Hashable]
+
+
+class group_by:
+    """A criterion by what `keys` say of a sample, to be a task encoder's `batch_group_criterion`.
+
+    `batch_sizes` gives the batch size of a group by its key (with several keys, their tuple); groups that are not in it
+    have the default one.
+    """
+
+    def __init__(self, *keys: Key, batch_sizes: Mapping[Any, int] | None = None) -> None:
+        if not keys:
+            raise ConfigError("group_by(): expected at least one function of a sample, such as source_of")
+        self._keys, self._batch_sizes = keys, dict(batch_sizes or {})
+
+    def __call__(self, sample: Any) -> tuple[Hashable, int | None]:
+        """(key of the group, its batch size or None)."""
+        values = tuple(key(sample) for key in self._keys)
+        group = values[0] if len(values) == 1 else values
+        try:
+            return group, self._batch_sizes.get(group)
+        except TypeError:
+            raise ConfigError(
+                f"group_by: {group!r} cannot be the key of a group; keys are numbers, strings, tuples"
+            ) from None
+
+
+stateless(group_by)
+
+
+def source_of(sample: Any) -> Hashable:
+    """The data set that a sample, or the first one of a pack, is from."""
+    key = _provenance(sample, "__restore_key__")
+    if key and isinstance(key[1], tuple):  # of a pack: ("pack", key of a member, ...)
+        key = key[1]
+    if not key:
+        raise ConfigError(
+            f"source_of: {type(sample).__name__} does not say where it is from; make it by Sample.derive_from, in the "
+            "hooks before"
+        )
+    return key[0]
+
+
+def subflavor(name: str) -> Key:
+    """The value of a sub-flavor, None where a data set has not got it."""
+
+    def subflavor_of(sample: Any) -> Hashable:
+        return (_provenance(sample, "__subflavors__") or {}).get(name)
+
+    return subflavor_of
+
+
+def type_of(sample: Any) -> Hashable:
+    """The name of a sample's class."""
+    return type(sample).__qualname__
+
+
+def shape_of(field: str) -> Key:
+    """The shape of a tensor or array in a sample's field."""
+
+    def shape(sample: Any) -> Hashable:
+        value = sample[field] if isinstance(sample, dict) else getattr(sample, field)
+        return tuple(int(size) for size in value.shape)
+
+    return shape
+
+
+def homogeneous_concat_mix(samples: list[Any]) -> Any:
+    """One batch out of several batches of one type, by `generic_concat`.
+
+    Raises:
+        ConfigError: if they are of several types.
+    """
+    types = sorted({type(sample).__qualname__ for sample in samples})
+    if len(types) > 1:
+        raise ConfigError(
+            f"homogeneous_concat_mix: got {', '.join(types)}; expected batches of one type. Keep the types apart "
+            "(batch_group_criterion = group_by(type_of)), or return them as a list"
+        )
+    return generic_concat(samples)
+
+
+def _provenance(sample: Any, name: str) -> Any:
+    return sample.get(name) if isinstance(sample, dict) else getattr(sample, name, None)

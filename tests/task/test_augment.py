@@ -1,0 +1,123 @@
+import pickle
+from typing import Any
+
+import pytest
+
+from bridge_data import Cooker, CrudeSample, DefaultTaskEncoder, Packing, SampleDecoder, TextSample, stateless
+from bridge_data.task import AugmentTaskEncoder, hook_of, is_overridden
+from bridge_data.task.overrides import declaration
+
+
+def cook(sample: Any) -> TextSample:
+    return TextSample(__key__="a", text="cooked")
+
+
+class Inner(DefaultTaskEncoder[Any, Any, Any, Any]):
+    __default_failure_tolerance__ = 7
+    decoder = SampleDecoder(image_decode="pilrgb")
+    cookers = (Cooker(cook),)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.select_samples_to_pack = Packing(length=len, capacity=3, overlong="alone")  # type: ignore[method-assign]
+
+    @stateless(restore_seeds=True, failure_tolerance=3)
+    def encode_sample(self, sample: str) -> str:
+        return sample + "i"
+
+    @stateless
+    def pack_selected_samples(self, samples: list[str]) -> str:
+        return "+".join(samples)
+
+    @stateless
+    def batch(self, samples: list[str]) -> str:
+        return ",".join(samples)
+
+    @stateless
+    def batch_group_criterion(self, sample: str) -> tuple[str, int]:
+        return sample, 2
+
+    def empty_batch(self, batch: str) -> str:
+        return "empty"
+
+
+class Outer(AugmentTaskEncoder[Any, Any, Any, Any]):
+    @stateless
+    def encode_sample(self, sample: str) -> str:
+        return f"<{super().encode_sample(sample)}>"
+
+
+class Own(AugmentTaskEncoder[Any, Any, Any, Any]):
+    __default_failure_tolerance__ = 1
+    decoder = None
+    cookers = ()
+
+
+def test_what_is_not_overridden_is_the_other_encoders() -> None:
+    inner = Inner()
+    outer = Outer(inner)
+    assert outer.task_encoder is inner
+    assert (outer.decoder, outer.cookers, outer.__default_failure_tolerance__) == (inner.decoder, inner.cookers, 7)
+    assert outer.batch(["a", "b"]) == "a,b"
+    assert outer.encode_batch("a") == "a"
+    assert outer.batch_group_criterion("a") == ("a", 2)
+    assert outer.select_samples_to_pack(["aa", "bb"]) == [["aa"]]
+    assert outer.pack_selected_samples(["a", "b"]) == "a+b"
+    assert outer.preencode_sample("a") == outer.postencode_sample("a") == "a"
+    assert outer.empty_batch("a") == "empty"
+    own = Own(inner)
+    assert (own.decoder, own.cookers, own.__default_failure_tolerance__) == (None, (), 1)
+
+
+def test_cooking_is_the_other_encoders_too() -> None:
+    crude = CrudeSample(__key__="a", txt="raw")
+    assert Outer(Inner()).cook_crude_sample(crude).text == "cooked"
+    assert Outer(Inner()).cook_crude_sample(crude, Cooker(cook), {}).text == "cooked"
+
+
+def test_super_calls_the_other_encoder_at_any_depth() -> None:
+    assert Outer(Outer(Inner())).encode_sample("x") == "<<xi>>"
+
+
+def test_hooks_count_as_overridden_where_an_encoder_inside_overrides_them() -> None:
+    outer = Outer(Own(Inner()))
+    overridden = {"encode_sample", "batch", "batch_group_criterion", "select_samples_to_pack", "pack_selected_samples"}
+    for hook in (*overridden, "preencode_sample", "postencode_sample", "encode_batch", "cook_crude_sample"):
+        assert is_overridden(outer, hook) == (hook in overridden), hook
+    assert isinstance(hook_of(outer, "select_samples_to_pack"), Packing)
+    assert hook_of(outer, "encode_sample") == outer.encode_sample
+    assert not is_overridden(AugmentTaskEncoder(DefaultTaskEncoder()), "batch")
+
+
+def test_an_inner_hook_that_draws_is_seeded_although_the_outer_one_draws_nothing() -> None:
+    said = declaration(Outer(Inner()), "encode_sample")
+    assert (said.seeded, said.failure_tolerance) == (True, 3)
+    assert not declaration(Outer(Inner()), "batch").seeded
+
+
+@pytest.mark.parametrize("base_draws", [True, False])
+def test_a_hook_is_seeded_if_the_version_that_super_leads_to_draws(base_draws: bool) -> None:
+    class Base(DefaultTaskEncoder[Any, Any, Any, Any]):
+        def encode_sample(self, sample: Any) -> Any:
+            return sample
+
+    if not base_draws:
+        Base.encode_sample = stateless(Base.encode_sample)  # type: ignore[method-assign]
+
+    class Derived(Base):
+        @stateless
+        def encode_sample(self, sample: Any) -> Any:
+            return super().encode_sample(sample)
+
+    assert declaration(Derived(), "encode_sample").seeded == base_draws
+
+
+def test_cookers_say_whether_cooking_is_seeded() -> None:
+    assert declaration(Outer(Inner()), "cook_crude_sample").seeded
+    plain = Inner()
+    plain.cookers = (Cooker(stateless(cook)),)
+    assert not declaration(plain, "cook_crude_sample").seeded
+
+
+def test_an_augmented_encoder_travels_to_workers() -> None:
+    assert pickle.loads(pickle.dumps(Outer(Inner()))).encode_sample("x") == "<xi>"
