@@ -1,139 +1,23 @@
-"""Data sets: a plan, an order and a task encoder, put together into lanes.
+"""Data sets: what lies at a path, made ready for training or validation.
 
-Enters: a path and the settings of a run. Leaves: a `LaneDataset`, which makes any lane of the job from nothing or
-from a saved state. It holds no data and no handles, so it travels to worker processes as it is.
+Enters: a path and the settings of a run. Leaves: a `LaneDataset`, or one for each source. Guarantee: what is wrong with
+settings or metadata is said now, before the first sample is read.
 """
 
-import dataclasses
-import functools
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Collection
 from typing import Any
 
-from bridge_data.decode import SampleLoader
-from bridge_data.errors import ConfigError, DatasetError
-from bridge_data.index import ShardReader
-from bridge_data.lane import Batching, Lane
-from bridge_data.order import SampleRef
-from bridge_data.plan import Plan, load_plan
-from bridge_data.plan_order import PlanOrder, Shuffle
-from bridge_data.state import LaneState, LoaderState
-from bridge_data.task import DefaultTaskEncoder, Hooks, TaskEncoder, is_overridden
-from bridge_data.work import Work
+from bridge_data.errors import ConfigError, ErrorHandler
+from bridge_data.ignored import warn_ignored
+from bridge_data.lane import Batching
+from bridge_data.lane_dataset import LaneDataset
+from bridge_data.plan import Plan, Source
+from bridge_data.plan.epochs import EpochsPerShuffle
+from bridge_data.plan.loaders import Data, plan_for
+from bridge_data.plan.opening import Opening
+from bridge_data.plan_order import Shuffle
+from bridge_data.task import DefaultTaskEncoder, TaskEncoder, with_decoding
 from bridge_data.worker import WorkerConfig
-
-MAX_BARREN = 1_000
-"""Samples in a row that even the smallest share of a source may lose to filters before a lane calls it an error."""
-
-
-class LaneDataset:
-    """The lanes of one job over one plan; in validation order if `shuffle` is None.
-
-    Made by `get_train_dataset` and `get_val_dataset`; iterate it through `get_loader` or `get_savable_loader`.
-    """
-
-    def __init__(
-        self,
-        plan: Plan,
-        *,
-        shuffle: Shuffle | None,
-        batching: Batching,
-        task_encoder: TaskEncoder[Any, Any, Any, Any],
-        worker_config: WorkerConfig,
-        virtual_epoch_length: int = 0,
-    ) -> None:
-        if batching.batch_size is None and is_overridden(task_encoder, "batch_group_criterion"):
-            raise ConfigError(
-                f"{type(task_encoder).__name__} groups samples into batches (batch_group_criterion), but batch_size is "
-                "None, which makes a batch of each sample; give the default batch size"
-            )
-        if virtual_epoch_length < 0:
-            raise ConfigError(f"virtual_epoch_length={virtual_epoch_length}: expected 0 (none) or more")
-        self.plan = plan
-        self.batching = batching
-        self.task_encoder = task_encoder
-        self.worker_config = worker_config
-        self.virtual_epoch_length = virtual_epoch_length
-        self.finite = shuffle is None or not shuffle.repeat
-        """Whether the lanes end by themselves."""
-        self._order = PlanOrder(plan, worker_config.seed_offset, shuffle, batching.batch_size or 1)
-        self._work()  # finds contradictory hooks now rather than in a worker
-
-    @property
-    def source_names(self) -> list[str]:
-        """The unique names of the sources in states and restore keys."""
-        return self._order.source_names
-
-    def fingerprint(self) -> dict[str, Any]:
-        """What must be equal for saved cursors to mean the same samples."""
-        return self._order.fingerprint() | dataclasses.asdict(self.batching)
-
-    def new_state(self) -> LoaderState:
-        """The state before the first sample, of the lanes of this rank."""
-        config = self.worker_config
-        lanes: dict[int, LaneState] = {lane: {} for lane in config.lanes}
-        return LoaderState(self.fingerprint(), [self._order.first_generation(config.num_lanes)], 0, lanes)
-
-    def check_state(self, data: dict[str, Any], *, strict: bool = True) -> LoaderState:
-        """The lanes of this rank out of a saved state, its own or a merged one.
-
-        Without `strict`, weights, added data sets and the batch size may differ; what differs is logged.
-        If the ranks cannot share the saved lanes equally, or `WorkerConfig.num_lanes` asks for another number, what is
-        left of the epochs in progress is dealt anew; that takes a state with all lanes.
-
-        Raises:
-            StateError: if the state is not of this data and these settings, or lacks lanes that are needed.
-        """
-        state = LoaderState.from_dict(data)
-        if strict:
-            state.check(self.fingerprint())
-        else:
-            state = self._order.migrated(state, self.fingerprint())
-        config = self.worker_config
-        asked = config.num_lanes if config.num_lanes_given else state.num_lanes
-        if state.num_lanes % config.world_size or asked != state.num_lanes:
-            state = self._order.redealt(state, config.num_lanes)
-        return state.of_rank(config)
-
-    def lane(self, lane: int, state: LoaderState, watch: Callable[[SampleRef], None] | None = None) -> Lane:
-        """The lane with number `lane`, where `state` has it; `watch` is called with each sample before it is read."""
-        batching = self.batching
-        if batching.max_micro_batches is not None:
-            limit = -(-max(0, batching.max_micro_batches - lane) // state.num_lanes)
-            batching = dataclasses.replace(batching, max_micro_batches=limit)
-        sizes = [source.num_samples for source in self.plan.sources]
-        return Lane(
-            self._order.cursor(lane, state.generations),
-            self._work(),
-            batching,
-            barren_limits=[max(min(size, MAX_BARREN), -(-size // state.num_lanes)) for size in sizes],
-            state=state.lanes.get(lane) or None,
-            watch=watch,
-        )
-
-    def describe(self, ref: SampleRef) -> str:
-        """A sample in words: its key, data set, epoch and number."""
-        source = self.plan.sources[ref.source]
-        try:
-            key = ShardReader(source.shards).read(ref.index, ()).full_key
-        except DatasetError:
-            key = source.shards.names[source.shards.locate(ref.index)[0]]  # where even the key cannot be read
-        return f"{key} of {source.name} (epoch {ref.epoch}, index {ref.index})"
-
-    def _work(self) -> Work:
-        """A lane's own hooks (they count failures) over the loaders that all lanes of this process share."""
-        config = self.worker_config
-        hooks = Hooks(self.task_encoder, config.seed_offset, config.global_error_handler, f"rank {config.rank}")
-        packing = self.batching.packing_buffer_size is not None
-        return Work(self._loaders, self._order.source_names, self._order.source_keys, hooks, packing=packing)
-
-    @functools.cached_property
-    def _loaders(self) -> list[SampleLoader]:
-        return [SampleLoader(source, self.task_encoder.decoder) for source in self.plan.sources]
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Handles stay behind; a worker makes its own."""
-        return {name: value for name, value in vars(self).items() if name != "_loaders"}
 
 
 def _batching(batch_size: int | None, drop_last: bool, packing_buffer_size: int | None, limit: int | None) -> Batching:
@@ -145,8 +29,24 @@ def _batching(batch_size: int | None, drop_last: bool, packing_buffer_size: int 
     )
 
 
+def _encoder(
+    given: TaskEncoder[Any, Any, Any, Any] | None,
+    auto_decode: bool | None,
+    image_decode: str | None,
+    av_decode: str | None,
+    video_decode_audio: bool | None,
+) -> TaskEncoder[Any, Any, Any, Any]:
+    return with_decoding(
+        DefaultTaskEncoder() if given is None else given,
+        auto_decode,
+        image_decode=image_decode,
+        av_decode=av_decode,
+        video_decode_audio=video_decode_audio,
+    )
+
+
 def get_train_dataset(
-    path: str | Path,
+    path: Data,
     *,
     split_part: str = "train",
     worker_config: WorkerConfig,
@@ -156,11 +56,23 @@ def get_train_dataset(
     shuffle_buffer_size: int | None,
     max_samples_per_sequence: int | None,
     virtual_epoch_length: int = 0,
-    shuffle_over_epochs_multiplier: int = 1,
+    shuffle_over_epochs_multiplier: EpochsPerShuffle = 1,
     task_encoder: TaskEncoder[Any, Any, Any, Any] | None = None,
     repeat: bool = True,
+    dataset_config: str | None = None,
+    split_config: str | None = None,
+    trusted_modules: Collection[str] = (),
+    trust_dataset_code: bool = False,
+    auto_decode: bool | None = None,
+    image_decode: str | None = None,
+    av_decode: str | None = None,
+    video_decode_audio: bool | None = None,
+    ignore_decoder_errors: bool | None = None,
+    handler: ErrorHandler | None = None,
+    parallel_shard_iters: int | None = None,
 ) -> LaneDataset:
-    """The training data at `path`: a prepared folder, or a metadataset YAML.
+    """The training data at `path`: a prepared folder, a JSONL file or a metadataset YAML; or a plan, a factory or what
+    `load_dataset` returned.
 
     Args:
         split_part: the part of the split, `train` by default.
@@ -170,15 +82,32 @@ def get_train_dataset(
         shuffle_buffer_size: how many samples should at least be mixed; no buffer exists, the order itself is mixed.
         max_samples_per_sequence: samples read from one place in sequence; None for whole shards.
         virtual_epoch_length: batches of this rank after which one iteration ends, 0 for never.
-        shuffle_over_epochs_multiplier: shuffle so many epochs together.
+        shuffle_over_epochs_multiplier: shuffle so many epochs together, times what metadatasets say of each data set;
+            -1 to draw with replacement, None for the order of the data.
         task_encoder: the user's hooks; a `DefaultTaskEncoder` if None.
         repeat: go on for ever; else one epoch.
+        dataset_config, split_config: other files than `dataset.yaml` and `split.yaml` in the `.nv-meta` of `path`.
+        trusted_modules: modules of yours, from which YAML files may name classes and functions; with those in them.
+        trust_dataset_code: run Python files that lie beside the data (`sample_loader.py`), if dataset.yaml names one.
+        auto_decode: False for parts as bytes; for encoders without a `decoder` of their own, as the following three.
+        image_decode, av_decode, video_decode_audio: settings of `SampleDecoder`; better set in the encoder's `decoder`.
+        ignore_decoder_errors, handler, parallel_shard_iters: taken without effect (see `bridge_data.ignored`).
 
     Raises:
         ConfigError: for wrong settings. DatasetError: if the data cannot be opened.
     """
+    encoder = _encoder(task_encoder, auto_decode, image_decode, av_decode, video_decode_audio)
+    warn_ignored(
+        ignore_decoder_errors=ignore_decoder_errors, handler=handler, parallel_shard_iters=parallel_shard_iters
+    )
     return LaneDataset(
-        load_plan(path, split_part=split_part, training=True),
+        plan_for(
+            path,
+            split_part=split_part,
+            dataset_config=dataset_config,
+            split_config=split_config,
+            opening=Opening(training=True, trusted_modules=trusted_modules, trust_dataset_code=trust_dataset_code),
+        ),
         shuffle=Shuffle(
             shuffle_buffer_size=shuffle_buffer_size,
             max_samples_per_sequence=max_samples_per_sequence,
@@ -186,14 +115,14 @@ def get_train_dataset(
             repeat=repeat,
         ),
         batching=_batching(batch_size, batch_drop_last, packing_buffer_size, None),
-        task_encoder=DefaultTaskEncoder() if task_encoder is None else task_encoder,
+        task_encoder=encoder,
         worker_config=worker_config,
         virtual_epoch_length=virtual_epoch_length,
     )
 
 
 def get_val_dataset(
-    path: str | Path,
+    path: Data,
     *,
     split_part: str = "val",
     worker_config: WorkerConfig,
@@ -202,6 +131,17 @@ def get_val_dataset(
     packing_buffer_size: int | None = None,
     limit: int | None = None,
     task_encoder: TaskEncoder[Any, Any, Any, Any] | None = None,
+    dataset_config: str | None = None,
+    split_config: str | None = None,
+    trusted_modules: Collection[str] = (),
+    trust_dataset_code: bool = False,
+    auto_decode: bool | None = None,
+    image_decode: str | None = None,
+    av_decode: str | None = None,
+    video_decode_audio: bool | None = None,
+    ignore_decoder_errors: bool | None = None,
+    handler: ErrorHandler | None = None,
+    parallel_shard_iters: int | None = None,
 ) -> LaneDataset:
     """The validation data at `path`: every sample once, in the order of the data, then the end.
 
@@ -210,10 +150,77 @@ def get_val_dataset(
 
     The other arguments and the errors are those of `get_train_dataset`.
     """
+    encoder = _encoder(task_encoder, auto_decode, image_decode, av_decode, video_decode_audio)
+    warn_ignored(
+        ignore_decoder_errors=ignore_decoder_errors, handler=handler, parallel_shard_iters=parallel_shard_iters
+    )
     return LaneDataset(
-        load_plan(path, split_part=split_part, training=False),
+        plan_for(
+            path,
+            split_part=split_part,
+            dataset_config=dataset_config,
+            split_config=split_config,
+            opening=Opening(training=False, trusted_modules=trusted_modules, trust_dataset_code=trust_dataset_code),
+        ),
         shuffle=None,
         batching=_batching(batch_size, batch_drop_last, packing_buffer_size, limit),
-        task_encoder=DefaultTaskEncoder() if task_encoder is None else task_encoder,
+        task_encoder=encoder,
         worker_config=worker_config,
     )
+
+
+def get_val_datasets(
+    path: Data,
+    *,
+    split_part: str = "val",
+    worker_config: WorkerConfig,
+    batch_size: int | None,
+    batch_drop_last: bool = False,
+    packing_buffer_size: int | None = None,
+    limit: int | None = None,
+    task_encoder: TaskEncoder[Any, Any, Any, Any] | None = None,
+    dataset_config: str | None = None,
+    split_config: str | None = None,
+    trusted_modules: Collection[str] = (),
+    trust_dataset_code: bool = False,
+    auto_decode: bool | None = None,
+    image_decode: str | None = None,
+    av_decode: str | None = None,
+    video_decode_audio: bool | None = None,
+    ignore_decoder_errors: bool | None = None,
+    handler: ErrorHandler | None = None,
+    parallel_shard_iters: int | None = None,
+) -> list[tuple[LaneDataset, Source]]:
+    """The validation data at `path`, each source by itself: `(data set, source)` for all that hold samples, in the
+    order of the plan. `source.name`, `source.path` and `source.subflavors` tell them apart.
+
+    Args:
+        limit: micro-batches of the whole job after which each of them ends; None for all.
+
+    The other arguments and the errors are those of `get_train_dataset`.
+    """
+    plan = plan_for(
+        path,
+        split_part=split_part,
+        dataset_config=dataset_config,
+        split_config=split_config,
+        opening=Opening(training=False, trusted_modules=trusted_modules, trust_dataset_code=trust_dataset_code),
+    )
+    batching = _batching(batch_size, batch_drop_last, packing_buffer_size, limit)
+    encoder = _encoder(task_encoder, auto_decode, image_decode, av_decode, video_decode_audio)
+    warn_ignored(
+        ignore_decoder_errors=ignore_decoder_errors, handler=handler, parallel_shard_iters=parallel_shard_iters
+    )
+    return [
+        (
+            LaneDataset(
+                Plan(source, (source,), None),
+                shuffle=None,
+                batching=batching,
+                task_encoder=encoder,
+                worker_config=worker_config,
+            ),
+            source,
+        )
+        for source in plan.sources
+    ]

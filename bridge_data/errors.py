@@ -63,19 +63,20 @@ Returning means: leave the sample out. Raising stops the run."""
 _reported: set[tuple[type[Exception], str, int]] = set()
 
 
-def log_exception(error: Exception, sample: Any, sources: list[SourceInfo] | None) -> None:
+def log_exception(error: Exception, sample: Any, sources: list[SourceInfo] | None = None) -> None:
     """Log a failure and go on without the sample: in full the first time that its kind occurs at its line of code in
     this process, in one line after that."""
     origin = ", ".join(f"{s.dataset_path}/{s.shard_name} #{s.index}" for s in sources or ()) or "unknown origin"
     frames = traceback.extract_tb(error.__traceback__)
     kind = type(error), frames[-1].filename if frames else "", frames[-1].lineno or 0 if frames else 0
     if kind in _reported:
-        logger.warning("left out a sample of %s: %s: %s", origin, type(error).__name__, error)
+        where = "; ".join(getattr(error, "__notes__", ()))  # names the hook and the sample
+        logger.warning("left out a sample of %s: %s: %s [%s]", origin, type(error).__name__, error, where)
         return
     _reported.add(kind)
     logger.error("left out a sample of %s:\n%s", origin, "".join(traceback.format_exception(error)).rstrip())
 
 
-def reraise_exception(error: Exception, sample: Any, sources: list[SourceInfo] | None) -> None:
+def reraise_exception(error: Exception, sample: Any, sources: list[SourceInfo] | None = None) -> None:
     """Stop at the first failure."""
     raise error

@@ -14,10 +14,10 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from bridge_data.errors import FatalSampleError
+from bridge_data.errors import ConfigError, FatalSampleError
 from bridge_data.order import Cursor, SampleRef
 from bridge_data.pending import decode_items, encode_items, replayed
-from bridge_data.task import preserved_generators
+from bridge_data.task import TRUNCATED, preserved_generators
 from bridge_data.work import UNREAD, Item, Unit, Work
 
 logger = logging.getLogger("bridge_data")
@@ -30,8 +30,8 @@ MAX_LOST_IN_A_ROW = 1_000
 class Batching:
     """How samples become micro-batches.
 
-    `batch_size` None: a sample is a batch. `packing_buffer_size` None: no packing. `max_micro_batches`: the lane ends
-    after so many (None: with its data).
+    `batch_size` None: a sample is a batch, unless the encoder groups samples, and gives each group its batch size.
+    `packing_buffer_size` None: no packing. `max_micro_batches`: the lane ends after so many (None: with its data).
     """
 
     batch_size: int | None
@@ -42,7 +42,8 @@ class Batching:
 
 @dataclasses.dataclass(slots=True)
 class LaneBatch:
-    """A micro-batch, the lane's state after it (plain JSON), and the samples left out since the one before, by hook."""
+    """A micro-batch, the lane's state after it (plain JSON), and the samples left out since the one before, by hook
+    (those cut short, as `TRUNCATED`)."""
 
     batch: Any
     state: dict[str, Any]
@@ -52,8 +53,8 @@ class LaneBatch:
 class Lane:
     """The stream of one lane, from its beginning or from `state`.
 
-    `barren_limits` bounds, for each source, how many samples in a row may be left out; `watch` is called with the
-    reference of each sample before it is worked on.
+    `place` is (number of this lane, number of lanes). `barren_limits` bounds, for each source, how many samples in a
+    row may be left out; `watch` is called with the reference of each sample before it is worked on.
     """
 
     def __init__(
@@ -62,18 +63,22 @@ class Lane:
         work: Work,
         batching: Batching,
         *,
+        place: tuple[int, int],
         barren_limits: Sequence[int],
         state: dict[str, Any] | None = None,
         watch: Callable[[SampleRef], None] | None = None,
     ) -> None:
         self._cursor, self._work, self._batching = cursor, work, batching
         self._watch = watch
+        self._number, self._num_lanes = place
         self._barren_limits, self._barren = barren_limits, [0] * len(barren_limits)
         self._micro_batches = 0
         self._queue: collections.deque[Item] = collections.deque()
         self._carried: list[Item] = []
         self._packs: collections.deque[list[Item]] = collections.deque()
         self._buckets: dict[str, list[Unit]] = {}
+        self._bucket_sizes: dict[str, int] = {}
+        self._batches_samples = batching.batch_size is not None or work.groups
         self._open: collections.deque[tuple[list[Unit], int]] = collections.deque()
         self._ready: collections.deque[Any] = collections.deque()
         self._base: dict[str, Any] | None = None
@@ -107,7 +112,7 @@ class Lane:
                 if not self._open:
                     self._open.append((self._next_units(), 0))
                 units, emitted = self._open[0]
-                self._ready.extend(self._batches(units)[emitted:])
+                self._ready.extend(self._batches(units, self._micro_batches - emitted)[emitted:])
             if self._ready:
                 batch = self._ready.popleft()
                 units, emitted = self._open.popleft()
@@ -117,13 +122,21 @@ class Lane:
             self._open.popleft()
         raise self._nothing_left(f"{MAX_LOST_IN_A_ROW} micro-batches in a row")
 
-    def _batches(self, units: list[Unit]) -> list[Any]:
+    def _batches(self, units: list[Unit], number: int) -> list[Any]:
+        """The batches made of some units, of which the first is this lane's batch `number`."""
         read = [unit for unit in units if self._read_unit(unit)]
-        return self._work.batch(read, collate=self._batching.batch_size is not None) if read else []
+        if not read:
+            return []
+        hooks = self._work.hooks
+        hooks.batch_index = number * self._num_lanes + self._number
+        try:
+            return self._work.batch(read, collate=self._batches_samples)
+        finally:
+            hooks.batch_index = None
 
     def _next_units(self) -> list[Unit]:
         """The members of the next micro-batch: the first bucket to be full; at the end of the data, what is left."""
-        if self._batching.batch_size is None:
+        if not self._batches_samples:
             return [self._next_unit()]
         try:
             while True:
@@ -131,10 +144,11 @@ class Lane:
                 group = self._work.group(unit)
                 if group is None:
                     continue
-                bucket = self._buckets.setdefault(group[0], [])
+                name, size = group
+                bucket = self._buckets.setdefault(name, [])
                 bucket.append(unit)
-                if len(bucket) >= (group[1] or self._batching.batch_size):
-                    return self._buckets.pop(group[0])
+                if len(bucket) >= self._bucket_size(name, size):
+                    return self._buckets.pop(name)
         except StopIteration:
             if self._batching.drop_last:
                 left = sum(len(unit.items) for bucket in self._buckets.values() for unit in bucket)
@@ -144,6 +158,26 @@ class Lane:
             if not self._buckets:
                 raise
             return self._buckets.pop(next(iter(self._buckets)))
+
+    def _bucket_size(self, name: str, asked: int | None) -> int:
+        size = asked or self._batching.batch_size
+        encoder = type(self._work.hooks.encoder).__name__
+        if asked is not None and asked < 1:
+            raise ConfigError(
+                f"batch_group_criterion of {encoder} gave group {name} the batch size {asked}; expected 1 or more, or "
+                "None"
+            )
+        if size is None:
+            raise ConfigError(
+                f"batch_size is None, and batch_group_criterion of {encoder} has no batch size for group {name}; "
+                "give one of them"
+            )
+        if self._bucket_sizes.setdefault(name, size) != size:
+            raise ConfigError(
+                f"batch_group_criterion of {encoder} gave group {name} the batch size {size}, and before "
+                f"{self._bucket_sizes[name]}; a group has one batch size"
+            )
+        return size
 
     def _next_unit(self) -> Unit:
         if self._batching.packing_buffer_size is None:
@@ -203,7 +237,8 @@ class Lane:
         return self._queue.popleft()
 
     def _nothing_left(self, what: str) -> FatalSampleError:
-        counts = ", ".join(f"{count} in {stage}" for stage, count in self._work.hooks.skipped.items())
+        skipped = self._work.hooks.skipped.items()
+        counts = ", ".join(f"{count} in {stage}" for stage, count in skipped if stage != TRUNCATED)
         return FatalSampleError(
             f"{what} were all left out ({counts}): this data does not fit this task encoder. "
             "Check the encoder's conditions for SkipSample, and the errors logged before."

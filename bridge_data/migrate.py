@@ -1,9 +1,11 @@
 """Migration: a state carried over to a plan with other weights, more data sets, or another micro-batch size.
 
 Enters: a state, and the sources of the new plan. Leaves: a state of the new plan. Guarantee: every source goes on where
-it was, so that nothing of it is repeated or lost; what changes is only which source is drawn when.
+it was, so that nothing of it is repeated or lost; what changes is only which source is drawn when. A schedule of
+weights goes by the samples that the job has drawn, under the old plan too.
 """
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,7 +14,7 @@ from bridge_data.order import Cursor
 from bridge_data.pending import decode_items, encode_ref, replayed
 from bridge_data.state import Generation, LaneState, LoaderState
 
-TOLERATED = frozenset({"sources", "quotas", "batch_size"})
+TOLERATED = frozenset({"sources", "quotas", "schedule", "batch_size"})
 """What may differ, by the names of the fingerprint."""
 
 
@@ -44,8 +46,9 @@ def migrate(
             "a validation in progress cannot be carried over to other data or another batch size; begin it anew"
         )
     place = [new.index(name) for name in old]
-    if place == list(range(len(new))) and state.fingerprint["quotas"] == fingerprint["quotas"]:
-        return LoaderState(fingerprint, state.generations, state.next_slot, state.lanes)
+    weights = [[of.get("quotas"), of.get("schedule")] for of in (state.fingerprint, fingerprint)]
+    if place == list(range(len(new))) and weights[0] == weights[1]:
+        return dataclasses.replace(state, fingerprint=fingerprint)
     generations = []
     for num_lanes, geometry in state.generations:
         merged = new_generation(num_lanes, [0] * len(new))[1]
@@ -56,7 +59,7 @@ def migrate(
         lane: _moved(lane_state, make_cursor(lane), place, len(new)) if lane_state else {}
         for lane, lane_state in state.lanes.items()
     }
-    return LoaderState(fingerprint, generations, state.next_slot, lanes)
+    return dataclasses.replace(state, fingerprint=fingerprint, generations=generations, lanes=lanes)
 
 
 def _moved(state: LaneState, cursor: Cursor, place: Sequence[int], num_sources: int) -> LaneState:

@@ -13,10 +13,10 @@ from typing import Any
 
 from bridge_data.errors import ConfigError
 from bridge_data.migrate import migrate
-from bridge_data.order import Blend, Cursor, Geometry, OrderedCursor, Row, ShuffledCursor
-from bridge_data.order.blend import quotas
+from bridge_data.order import Cursor, Geometry, OrderedCursor, Phase, Row, Schedule, ShuffledCursor
 from bridge_data.order.keys import key64
 from bridge_data.plan import Plan
+from bridge_data.plan.epochs import WITH_REPLACEMENT, EpochsPerShuffle, check_epochs, multiplied, together
 from bridge_data.redeal import redeal_ordered, redeal_shuffled
 from bridge_data.state import Generation, LoaderState
 
@@ -25,6 +25,7 @@ logger = logging.getLogger("bridge_data")
 MEANING = {
     "sources": "added data sets begin with their first epoch now",
     "quotas": "sources go on where they were, and are drawn by the new weights from here on",
+    "schedule": "weights follow the new schedule from here on, by the samples that the job has drawn",
     "batch_size": "micro-batches are of the new size; samples still come exactly once, in other batches than before",
 }
 """What a difference that is allowed without `strict` means for the run."""
@@ -35,12 +36,13 @@ class Shuffle:
     """The settings of a training order.
 
     `max_samples_per_sequence` bounds a chunk (None: the shard); `shuffle_buffer_size` is how many samples should be
-    mixed; `epochs_per_shuffle` shuffles the chunks of so many epochs together.
+    mixed; `epochs_per_shuffle` shuffles the chunks of so many epochs together, times what each source says (see
+    `plan.epochs`).
     """
 
     shuffle_buffer_size: int | None
     max_samples_per_sequence: int | None
-    epochs_per_shuffle: int = 1
+    epochs_per_shuffle: EpochsPerShuffle = 1
     repeat: bool = True
 
     def __post_init__(self) -> None:
@@ -48,8 +50,7 @@ class Shuffle:
             raise ConfigError(f"shuffle_buffer_size={self.shuffle_buffer_size}: expected 0 or more, or None")
         if self.max_samples_per_sequence is not None and self.max_samples_per_sequence < 1:
             raise ConfigError(f"max_samples_per_sequence={self.max_samples_per_sequence}: expected at least 1, or None")
-        if self.epochs_per_shuffle < 1:
-            raise ConfigError(f"shuffle_over_epochs_multiplier={self.epochs_per_shuffle}: expected at least 1")
+        check_epochs(self.epochs_per_shuffle)
 
 
 class PlanOrder:
@@ -61,19 +62,36 @@ class PlanOrder:
     def __init__(self, plan: Plan, seed: int, shuffle: Shuffle | None, block_size: int) -> None:
         self.shuffle = shuffle
         self._plan, self._seed, self._block_size = plan, seed, block_size
+        if shuffle is not None and not shuffle.repeat and any(0 in weights for _, weights in self._phases):
+            raise ConfigError(
+                "repeat=False: every source is to come to its end, but the schedule of weights leaves one out for a "
+                "while (weight: 0); give it a small weight there"
+            )
+        if shuffle is not None and not shuffle.repeat:
+            for number, source in enumerate(plan.sources):
+                if self._epochs_per_shuffle(number) == WITH_REPLACEMENT:
+                    raise ConfigError(
+                        f"repeat=False: {source.name} is drawn with replacement (shuffle_over_epochs_multiplier: -1), "
+                        "so it has no end; give a number of epochs, or repeat"
+                    )
         self.source_names = _unique([source.fingerprint for source in plan.sources])
         self._rows_made: dict[tuple[int, ...], Row] = {}
 
     def fingerprint(self) -> dict[str, Any]:
         """What must be equal for saved cursors to mean the same samples."""
         sources = zip(self.source_names, self._plan.sources, strict=True)
+        quotas = [quotas.tolist() for quotas in self._schedule.quotas] if self._phases else [None]
+        epochs = {} if self.shuffle is None else self._own_epochs
+        later = [[start, q] for (start, _), q in zip(self._plan.later_weights, quotas[1:], strict=True)]
         return {
             "sources": [[name, source.name] for name, source in sources],
-            "quotas": None if self._plan.weights is None else quotas(self._plan.weights).tolist(),
+            "quotas": quotas[0],
+            **({"schedule": later} if later else {}),
             "repetitions": None if self._plan.repetitions is None else list(self._plan.repetitions),
             "seed": self._seed,
             "order": "shuffled" if self.shuffle else "ordered",
             **(dataclasses.asdict(self.shuffle) if self.shuffle else {}),
+            **({"epochs_of_sources": epochs} if epochs else {}),
         }
 
     def first_generation(self, num_lanes: int) -> Generation:
@@ -87,7 +105,7 @@ class PlanOrder:
         geometry = []
         for source, first_epoch in zip(self._plan.sources, first_epochs, strict=True):
             chosen = Geometry.choose(
-                source.shards.counts,
+                source.records.counts,
                 num_lanes=num_lanes,
                 max_samples_per_sequence=self.shuffle.max_samples_per_sequence,
                 shuffle_buffer_size=self.shuffle.shuffle_buffer_size,
@@ -95,12 +113,13 @@ class PlanOrder:
             geometry.append([chosen.chunk_size, chosen.window_chunks, first_epoch])
         return num_lanes, geometry
 
-    def cursor(self, lane: int, generations: Sequence[Generation]) -> Cursor:
-        """A cursor at the beginning of a lane under the last of `generations`."""
+    def cursor(self, lane: int, state: LoaderState) -> Cursor:
+        """A cursor at the beginning of a lane, under the last of the generations of `state`."""
         if self.shuffle is None:
             counts = [source.num_samples for source in self._plan.sources]
-            return OrderedCursor(counts, lane, generations[-1][0], self._block_size)
-        return ShuffledCursor([self._rows(generation) for generation in generations], self._blend, lane)
+            return OrderedCursor(counts, lane, state.num_lanes, self._block_size)
+        blend = self._schedule.since(state.drawn_before) if len(self._plan.sources) > 1 else None
+        return ShuffledCursor([self._rows(generation) for generation in state.generations], blend, lane)
 
     def migrated(self, state: LoaderState, fingerprint: dict[str, Any]) -> LoaderState:
         """The state carried over to the run with `fingerprint`, whose order this is; what differs is logged.
@@ -112,10 +131,13 @@ class PlanOrder:
             logger.warning("restoring a state of another run: %s; %s", difference, MEANING.get(name, "not allowed"))
         number = {name: number for number, name in enumerate(self.source_names)}
         kept = [number[name] for name, _ in state.fingerprint["sources"] if name in number]
-        weights = state.fingerprint["quotas"]
+        quotas = state.fingerprint["quotas"]
+        blend: Schedule | None = None
+        if quotas is not None and len(quotas) > 1:
+            phases = [(0, quotas), *state.fingerprint.get("schedule", ())]
+            blend = Schedule(phases, self._seed).since(state.drawn_before)
 
         def old_cursor(lane: int) -> Cursor:
-            blend = Blend(weights, self._seed) if weights is not None and len(weights) > 1 else None
             return ShuffledCursor([self._rows(generation, kept) for generation in state.generations], blend, lane)
 
         return migrate(state, fingerprint, old_cursor, self._generation)
@@ -129,7 +151,7 @@ class PlanOrder:
         state.check_complete()
 
         def old_cursor(lane: int) -> Cursor:
-            return self.cursor(lane, state.generations)
+            return self.cursor(lane, state)
 
         if self.shuffle is None:
             return redeal_ordered(state, old_cursor, self._generation(num_lanes, ()))
@@ -145,10 +167,10 @@ class PlanOrder:
             name = number, num_lanes, *numbers
             if name not in self._rows_made:
                 self._rows_made[name] = Row(
-                    self._plan.sources[number].shards.counts,
+                    self._plan.sources[number].records.counts,
                     Geometry(num_lanes, *numbers),
                     key64(self._seed, self.source_keys[number]),
-                    epochs_per_shuffle=self.shuffle.epochs_per_shuffle,
+                    epochs_per_shuffle=together(self._epochs_per_shuffle(number)),
                     num_epochs=self._num_epochs(number),
                 )
             rows.append(self._rows_made[name])
@@ -160,22 +182,36 @@ class PlanOrder:
         if self.shuffle.repeat:
             return None
         repetitions = self._plan.repetitions
-        return self.shuffle.epochs_per_shuffle * (1.0 if repetitions is None else repetitions[source])
+        epochs = together(self._epochs_per_shuffle(source)) or 1
+        return epochs * (1.0 if repetitions is None else repetitions[source])
+
+    def _epochs_per_shuffle(self, source: int) -> EpochsPerShuffle:
+        assert self.shuffle is not None
+        return multiplied(self.shuffle.epochs_per_shuffle, self._plan.sources[source].epochs_per_shuffle)
+
+    @property
+    def _own_epochs(self) -> dict[str, EpochsPerShuffle]:
+        """How many epochs are shuffled together of the sources that say something of it, by their names."""
+        sources = zip(self.source_names, self._plan.sources, strict=True)
+        return {name: source.epochs_per_shuffle for name, source in sources if source.epochs_per_shuffle != 1}
 
     @functools.cached_property
     def source_keys(self) -> list[int]:
         """64-bit keys of the sources, from what they are and not from where they stand in the plan."""
         return [key64(int(name.partition("#")[0], 16), int(name.partition("#")[2] or 0)) for name in self.source_names]
 
+    @property
+    def _phases(self) -> list[Phase]:
+        """The weights of the sources from which samples on; none in validation."""
+        return [] if self._plan.weights is None else [(0, self._plan.weights), *self._plan.later_weights]
+
     @functools.cached_property
-    def _blend(self) -> Blend | None:
-        if self._plan.weights is None or len(self._plan.sources) == 1:
-            return None
-        return Blend(self._plan.weights, self._seed)
+    def _schedule(self) -> Schedule:
+        return Schedule(self._phases, self._seed)
 
     def __getstate__(self) -> dict[str, Any]:
         """Tables stay behind; a worker makes its own."""
-        return {name: value for name, value in vars(self).items() if name != "_blend"} | {"_rows_made": {}}
+        return {name: value for name, value in vars(self).items() if name != "_schedule"} | {"_rows_made": {}}
 
 
 def _unique(fingerprints: Sequence[str]) -> list[str]:

@@ -4,10 +4,12 @@ Enters: a state with all lanes. Leaves: a state with `num_lanes` lanes. Guarante
 samples that the old ones had not emitted, each once, in equal shares (to one sample a source); epochs that no lane had
 begun follow under the new geometry.
 
-Nothing nests and no old state is carried on: a second re-deal cuts the same slices again.
+Nothing nests and no old state is carried on: a second re-deal cuts the same slices again. Lanes count their draws anew;
+how many the job had drawn goes with them, for schedules of weights.
 """
 
 import collections
+import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -40,12 +42,13 @@ def redeal_shuffled(
     dealt: list[dict[str, Any]] = [{} for _ in range(generation[0])]
     for source, (row, end) in enumerate(zip(rows, ends, strict=True)):
         left: list[Entry] = []
+        counts = row.num_samples_to(end, [old.cursor(lane, source)[1] for lane in range(len(old))]).tolist()
         for lane in range(len(old)):
             _, taken, offset = old.cursor(lane, source)
             refs = [[epoch, index, part] for s, epoch, index, part in old.pending[lane] if s == source]
             left += [refs] if refs else []
             left += old.states[lane].get("inbox", {}).get(str(source), [])
-            count = row.num_samples_to(end, lane, taken) - offset
+            count = counts[lane] - offset
             left += [[len(state.generations) - 1, lane, taken, offset, 0, count]] if count > 0 else []
         for lane, share in enumerate(deal(left, generation[0])):
             if share:
@@ -134,7 +137,9 @@ class _Lanes:
                 pending = lanes[lane % num_lanes].setdefault("pending", {"open": []})
                 pending["open"] += open_batches
         generations = [*self._state.generations, generation]
-        return LoaderState(self._state.fingerprint, generations, slot, dict(enumerate(lanes)))
+        drawn = self._state.drawn_before + sum(state["draws"] for state in self.states)
+        drawn -= sum(map(len, self.pending))  # which are drawn again
+        return LoaderState(self._state.fingerprint, generations, slot, dict(enumerate(lanes)), drawn)
 
 
 def _last_touched(row: Row, lane: int, taken: int, offset: int) -> int:
@@ -157,5 +162,4 @@ def _without_unused_generations(state: LoaderState) -> LoaderState:
     for lane in state.lanes.values():
         for source, entries in lane.get("inbox", {}).items():
             lane["inbox"][source] = [[number[e[0]], *e[1:]] if is_slice(e) else e for e in entries]
-    generations = [state.generations[generation] for generation in used]
-    return LoaderState(state.fingerprint, generations, state.next_slot, state.lanes)
+    return dataclasses.replace(state, generations=[state.generations[generation] for generation in used])

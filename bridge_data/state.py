@@ -26,13 +26,15 @@ class LoaderState:
 
     `generations` holds a `[num_lanes, [[chunk_size, window_chunks, first_epoch] of each source]]` for every re-deal
     that some lane's inbox still refers to, the current one last; `next_slot` is the first slot of the job that has not
-    been served by every rank; `lanes` has the state of each lane, `{}` where it has not begun.
+    been served by every rank; `lanes` has the state of each lane, `{}` where it has not begun. `drawn_before` is how
+    many samples the job had drawn when it was last re-dealt, since which lanes count their draws: schedules go by it.
     """
 
     fingerprint: dict[str, Any]
     generations: list[Generation]
     next_slot: int
     lanes: dict[int, LaneState]
+    drawn_before: int = 0
 
     @property
     def num_lanes(self) -> int:
@@ -47,6 +49,7 @@ class LoaderState:
             "fingerprint": self.fingerprint,
             "generations": [list(generation) for generation in self.generations],
             "next_slot": self.next_slot,
+            "drawn_before": self.drawn_before,
             "lanes": {str(lane): state for lane, state in self.lanes.items()},
         }
 
@@ -70,7 +73,7 @@ class LoaderState:
             )
         lanes = {int(lane): state for lane, state in data["lanes"].items()}
         generations = [(num_lanes, geometry) for num_lanes, geometry in data["generations"]]
-        return cls(data["fingerprint"], generations, data["next_slot"], lanes)
+        return cls(data["fingerprint"], generations, data["next_slot"], lanes, data.get("drawn_before", 0))
 
     def check(self, fingerprint: dict[str, Any], tolerated: Collection[str] = ()) -> None:
         """See that the state belongs to a run with `fingerprint`, but for the items named in `tolerated`.
@@ -147,7 +150,7 @@ def merge_states(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
         raise StateError("merge_states: got no state; expected one of every data-parallel rank")
     parts = [LoaderState.from_dict(state) for state in states]
     merged = dataclasses.replace(parts[0], lanes={})
-    same = ["generations", "next_slot"]
+    same = ["generations", "drawn_before", "next_slot"]
     if parts[0].fingerprint.get("order") == "ordered" or parts[0].fingerprint.get("repeat") is False:
         same.remove("next_slot")  # near the end of finite data, ranks pass over lanes that have ended
         merged.next_slot = min(part.next_slot for part in parts)

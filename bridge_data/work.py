@@ -5,13 +5,15 @@ Guarantee: the same reference gives the same result on any lane, worker, rank or
 """
 
 import dataclasses
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from bridge_data.decode import SampleLoader
+from bridge_data.decode import Loader
 from bridge_data.errors import ConfigError, FatalSampleError
 from bridge_data.order import ALL_PARTS, SampleRef
-from bridge_data.task import Hooks, is_overridden
+from bridge_data.restore_keys import Key, batch_key, pack_key
+from bridge_data.task import TRUNCATED, Hooks, Packing, SourceCook, hook_of, is_overridden
 
 UNREAD = object()
 """The sample of an item whose payload is not in memory: after a restore it is read when it is needed."""
@@ -39,7 +41,7 @@ class Work:
     """The hooks of one encoder over the samples of a plan.
 
     `source_names` are the unique names, and `source_keys` the 64-bit keys, by which sources are known to provenance
-    and random numbers.
+    and random numbers. `cooks` cook their crude samples.
 
     Raises:
         ConfigError: if the encoder overrides hooks that exclude each other, or none where packing needs them.
@@ -47,7 +49,8 @@ class Work:
 
     def __init__(
         self,
-        loaders: Sequence[SampleLoader],
+        loaders: Sequence[Loader],
+        cooks: Sequence[SourceCook],
         source_names: Sequence[str],
         source_keys: Sequence[int],
         hooks: Hooks,
@@ -56,8 +59,10 @@ class Work:
     ) -> None:
         self.hooks = hooks
         self._encoder = encoder = hooks.encoder
-        self._loaders, self._names, self._keys = loaders, source_names, source_keys
+        self._loaders, self._cooks, self._names, self._keys = loaders, cooks, source_names, source_keys
         self._packing = packing
+        selection = hook_of(encoder, "select_samples_to_pack")
+        self._admit = selection.admitted if packing and isinstance(selection, Packing) else None
         self._grouping = is_overridden(encoder, "batch_group_criterion")
         self._postencodes = is_overridden(encoder, "postencode_sample")
         self._preencodes = self._postencodes or is_overridden(encoder, "preencode_sample")
@@ -83,31 +88,44 @@ class Work:
                 parts = self._map("postencode_sample", parts, ref)
         else:
             parts = self._map("encode_sample", parts, ref)
+        if self._admit is not None:
+            parts = self._admitted(self._admit, parts, ref)
         for number, sample in enumerate(parts):
-            self._mark(sample, ref, number)
+            _mark(sample, self._key(ref, number), add=True)
         return {number: sample for number, sample in enumerate(parts) if ref.part in (ALL_PARTS, number)}
 
     def _load(self, ref: SampleRef) -> list[Any]:
         """Read, decode and cook. A failed decoder counts as a failure of the sample; a failed read stops the run."""
-        loaded = self.hooks.run("decode", self._loaders[ref.source].load, ref.index, self._chance(ref, 0))
+        loader = self._loaders[ref.source]
+        build = functools.partial(loader.build, index=ref.index)
+        loaded = self.hooks.run("decode", build, loader.read(ref.index), self._chance(ref, 0))
         for sample in loaded:
-            self._mark(sample, ref, 0)
+            _mark(sample, self._key(ref, 0), add=True)
         if loaded and isinstance(loaded[0], dict):
-            return self._map("cook_crude_sample", loaded, ref)
+            return self.hooks.run("cook_crude_sample", self._cooks[ref.source], loaded[0], self._chance(ref, 0))
         return loaded
 
     def _map(self, stage: str, samples: list[Any], ref: SampleRef) -> list[Any]:
-        hook = getattr(self._encoder, stage)
+        hook = hook_of(self._encoder, stage)
         return [
             result
             for number, sample in enumerate(samples)
             for result in self.hooks.run(stage, hook, sample, self._chance(ref, number))
         ]
 
+    def _admitted(self, admit: Callable[[Any], tuple[Any, bool]], parts: list[Any], ref: SampleRef) -> list[Any]:
+        """The parts that are not too long for a pack, or made shorter."""
+        kept = []
+        for number, part in enumerate(parts):
+            for sample, is_cut in self.hooks.run("select_samples_to_pack", admit, part, self._chance(ref, number)):
+                self.hooks.skipped[TRUNCATED] += is_cut
+                kept.append(sample)
+        return kept
+
     def select(self, items: list[Item]) -> tuple[list[list[Item]], list[Item]]:
         """(packs, items in none of them) out of a buffer of items."""
         samples = [item.sample for item in items]
-        hook = self._encoder.select_samples_to_pack
+        hook = hook_of(self._encoder, "select_samples_to_pack")
         chosen = self.hooks.run("select_samples_to_pack", hook, list(samples), self._first(items), len(items))
         if not chosen:
             return [], []
@@ -122,24 +140,44 @@ class Work:
         return [pack for pack in packs if pack], list(free.values())
 
     def pack(self, items: list[Item]) -> Unit | None:
-        """The packed sample of some items; None if nothing of it is left."""
-        if self._postencodes:
-            kept: list[Item] = []
-            samples: list[Any] = []
-            for item in items:
-                hook = self._encoder.postencode_sample
-                chance = self._chance(item.ref, item.part)
-                for sample in self.hooks.run("postencode_sample", hook, item.sample, chance):
-                    kept.append(item)
-                    samples.append(sample)
-        else:
-            kept, samples = items, [item.sample for item in items]
-        if not samples:
+        """The packed sample of some items; None if nothing of it is left.
+
+        Raises:
+            ConfigError: if `pack_selected_samples` makes several of one pack.
+        """
+        members = [(item, sample) for item in items for sample in self.members(item)]
+        if not members:
             return None
-        packed = self.hooks.run(
-            "pack_selected_samples", self._encoder.pack_selected_samples, samples, self._first(kept), len(kept)
-        )
-        return Unit(items, packed[0]) if packed else None
+        kept, samples = [item for item, _ in members], [sample for _, sample in members]
+        hook = hook_of(self._encoder, "pack_selected_samples")
+        packed = self.hooks.run("pack_selected_samples", hook, samples, self._first(kept), len(kept))
+        if len(packed) > 1:
+            raise ConfigError(
+                f"pack_selected_samples of {type(self._encoder).__name__} made {len(packed)} samples of one pack, "
+                "which could not be told apart after a resume; let select_samples_to_pack return a pack for each"
+            )
+        if not packed:
+            return None
+        unit = Unit(items, packed[0])
+        _mark(packed[0], self._unit_key(unit))
+        return unit
+
+    def members(self, item: Item) -> list[Any]:
+        """What `pack_selected_samples` (without packing: the batch) is given of an item."""
+        if not (self._packing and self._postencodes):
+            return [item.sample]
+        hook, chance = hook_of(self._encoder, "postencode_sample"), self._chance(item.ref, item.part)
+        return self.hooks.run("postencode_sample", hook, item.sample, chance)
+
+    @property
+    def packs(self) -> bool:
+        """Whether samples are packed."""
+        return self._packing
+
+    @property
+    def groups(self) -> bool:
+        """Whether the encoder says which samples are batched together."""
+        return self._grouping
 
     def group(self, unit: Unit) -> tuple[str, int | None] | None:
         """(bucket, its batch size or None) of a unit; None if it is left out.
@@ -149,11 +187,17 @@ class Work:
         """
         if not self._grouping:
             return "", None
-        hook = self._encoder.batch_group_criterion
+        hook = hook_of(self._encoder, "batch_group_criterion")
         result = self.hooks.run("batch_group_criterion", hook, unit.sample, self._first(unit.items), len(unit.items))
         if not result:
             return None
-        key, size = result[0]
+        try:
+            key, size = result[0]
+        except (TypeError, ValueError):
+            raise ConfigError(
+                f"batch_group_criterion of {type(self._encoder).__name__} returned {result[0]!r}; expected a pair: "
+                "key of the group, its batch size or None"
+            ) from None
         name = repr(key)
         if " at 0x" in name:
             raise ConfigError(
@@ -163,18 +207,25 @@ class Work:
         return name, size
 
     def batch(self, units: list[Unit], *, collate: bool) -> list[Any]:
-        """The batches made of some units: one, several from a generator, none if left out.
+        """The batches made of some units: one, several from generators, none if left out.
 
-        Without `collate` (batch size None) there is one unit, and its sample is the batch.
+        Without `collate` there is one unit, its sample is the batch, and neither `batch` nor `encode_batch` is called.
         """
+        if not collate:
+            return [units[0].sample]
         items = [item for unit in units for item in unit.items]
         chance, count = self._first(items), len(items)
-        raw = [units[0].sample]
-        if collate:
-            raw = self.hooks.run("batch", self._encoder.batch, [unit.sample for unit in units], chance, count)
-        if not raw:
-            return []
-        return self.hooks.run("encode_batch", self._encoder.encode_batch, raw[0], chance, count)
+        raw = self.hooks.run("batch", hook_of(self._encoder, "batch"), [unit.sample for unit in units], chance, count)
+        hook = hook_of(self._encoder, "encode_batch")
+        batches = [
+            batch
+            for number, value in enumerate(raw)
+            for batch in self.hooks.run("encode_batch", hook, value, (*chance, number) if number else chance, count)
+        ]
+        keys = [self._unit_key(unit) for unit in units]
+        for part, batch in enumerate(batches):
+            _mark(batch, batch_key(self.hooks.batch_index or 0, part, keys))
+        return batches
 
     def _chance(self, ref: SampleRef, part: int) -> tuple[int, int, int, int]:
         return self._keys[ref.source], ref.epoch, ref.index, part
@@ -183,9 +234,18 @@ class Work:
         """Packs and batches draw their random numbers with the key of their first member."""
         return self._chance(items[0].ref, items[0].part)
 
-    def _mark(self, sample: Any, ref: SampleRef, part: int) -> None:
-        restore_key = (self._names[ref.source], ref.epoch, ref.index, part)
-        if isinstance(sample, dict):
-            sample["__restore_key__"] = restore_key
-        elif hasattr(sample, "__restore_key__"):
-            sample.__restore_key__ = restore_key
+    def _key(self, ref: SampleRef, part: int) -> Key:
+        return self._names[ref.source], ref.epoch, ref.index, part
+
+    def _unit_key(self, unit: Unit) -> Key:
+        keys = [self._key(item.ref, item.part) for item in unit.items]
+        return pack_key(keys) if self._packing else keys[0]
+
+
+def _mark(made: Any, key: Key, *, add: bool = False) -> None:
+    """Give a sample, a pack or a batch its restore key, if it keeps one; with `add`, to a dict in any case."""
+    if isinstance(made, dict):
+        if add or "__restore_key__" in made:
+            made["__restore_key__"] = key
+    elif hasattr(made, "__restore_key__"):
+        made.__restore_key__ = key

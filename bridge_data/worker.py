@@ -1,12 +1,35 @@
 """Who reads what: the data-parallel rank of this process and the lanes and workers that serve it."""
 
 import dataclasses
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NoReturn, Self
 
+from bridge_data import current
 from bridge_data.errors import ConfigError, ErrorHandler, log_exception, reraise_exception
 
 if TYPE_CHECKING:
     import torch.distributed
+
+
+class _Active:
+    """The configuration for which a hook is at work in this thread; None outside hooks."""
+
+    def __get__(self, config: "WorkerConfig | None", owner: type) -> "WorkerConfig | None":
+        work = current.active.get()
+        return None if work is None else work.worker_config
+
+
+class _LeftOut:
+    """What Energon has, and nothing here may depend on."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, config: "WorkerConfig | None", owner: type) -> NoReturn:
+        raise AttributeError(
+            f"WorkerConfig has no {self._name}: what becomes of a sample must not depend on the worker that it is in. "
+            "Random generators are seeded by the sample before each hook; task_encoder.current_sample_index and "
+            "current_batch_index are numbers that are the same anywhere"
+        )
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -16,7 +39,8 @@ class WorkerConfig:
     `rank` is the *data-parallel* rank: tensor, context and pipeline ranks of one replica share it, and so read the
     same data. `num_workers` 0 works in the training process. `num_lanes` is the number of independent streams of the
     whole job, a multiple of `world_size`; it is fixed when a run starts and decides how far the run can be scaled
-    later (default: `world_size * max(num_workers, 1)`). `seed_offset` is the seed of order and augmentation.
+    later (default: `world_size * max(num_workers, 1)`). `seed_offset` is the seed of order and augmentation. With a
+    `worker_log_level` of 1 the keys of each batch are logged to `worker_debug_path` (see `loader.batch_log`).
 
     Raises:
         ConfigError: if a number is out of range.
@@ -34,6 +58,11 @@ class WorkerConfig:
     num_lanes: int = dataclasses.field(default=0, kw_only=True)
     num_lanes_given: bool = dataclasses.field(init=False, repr=False)
     """Whether `num_lanes` was asked for, rather than derived from the number of workers."""
+
+    active_worker_config = _Active()
+    rank_worker_id = _LeftOut()
+    global_worker_id = _LeftOut()
+    worker_seed = _LeftOut()
 
     def __post_init__(self) -> None:
         if self.world_size < 1:
@@ -73,6 +102,16 @@ class WorkerConfig:
     def lanes(self) -> range:
         """The lanes that this rank serves: `l mod world_size == rank`."""
         return range(self.rank, self.num_lanes, self.world_size)
+
+    @property
+    def active_worker_sample_index(self) -> int:
+        """`current_sample_index` of the task encoder."""
+        return current.current_sample_index()
+
+    @property
+    def active_worker_batch_index(self) -> int:
+        """`current_batch_index` of the task encoder."""
+        return current.current_batch_index()
 
     def global_rank(self) -> int:
         """The rank among all processes of the job, 0 outside a distributed run."""

@@ -1,7 +1,6 @@
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
 import pytest
 
 from bridge_data import (
@@ -13,11 +12,10 @@ from bridge_data import (
     get_savable_loader,
     get_train_dataset,
     get_val_dataset,
-    merge_states,
+    get_val_datasets,
 )
-from bridge_data.order import SampleRef
 from tests.prepared import write_blend, write_texts
-from tests.properties.jobs import Encoder, GroupingEncoder, Job
+from tests.properties.jobs import Encoder, Job
 
 ONE = WorkerConfig(0, 1, 0, num_lanes=4)
 
@@ -49,9 +47,8 @@ def train(path: Path, **changes: Any) -> Any:
         ({"packing_buffer_size": 10}, "does not override select_samples_to_pack"),
         ({"max_samples_per_sequence": 0}, "max_samples_per_sequence=0"),
         ({"shuffle_buffer_size": -1}, "shuffle_buffer_size=-1"),
-        ({"shuffle_over_epochs_multiplier": 0}, "shuffle_over_epochs_multiplier=0"),
+        ({"shuffle_over_epochs_multiplier": 0}, "shuffle_over_epochs_multiplier: got 0"),
         ({"virtual_epoch_length": -1}, "virtual_epoch_length=-1"),
-        ({"batch_size": None, "task_encoder": GroupingEncoder()}, "batch_size is None"),
     ],
 )
 def test_wrong_settings_are_refused_before_the_first_read(folder: Path, changes: dict[str, Any], message: str) -> None:
@@ -152,45 +149,72 @@ def test_augmentations_are_the_same_on_any_lane_and_rank(folder: Path) -> None:
     assert drawn(1) == drawn(2) == drawn(5)
 
 
-def test_a_sample_is_described_by_its_key_also_where_the_data_is_gone(tmp_path: Path) -> None:
-    made = train(write_texts(tmp_path / "d", 120))
-    assert made.describe(SampleRef(0, 2, 55)) == "data-0001.tar/000055 of d/train (epoch 2, index 55)"
-    (tmp_path / "d" / "data-0001.tar").unlink()
-    assert made.describe(SampleRef(0, 2, 55)) == "data-0001.tar of d/train (epoch 2, index 55)"
+@pytest.fixture(scope="module")
+def several(folder: Path) -> Path:
+    """Three validation sets, one of them named twice, and one without samples."""
+    write_texts(folder / "empty", 20, ratio="1,0,0")
+    lines = ["__module__: megatron.energon", "__class__: MetadatasetV2", "splits:", "  val:", "    blend:"]
+    lines += ["      - {path: a, subflavors: {kind: numbers}}", "      - {path: empty}", "      - blend:"]
+    lines += ["          - {path: b, split_part: train}", "          - {path: a}"]
+    (folder / "several.yaml").write_text("\n".join(lines))
+    return folder / "several.yaml"
 
 
-def test_a_dataset_travels_without_what_it_has_opened(folder: Path) -> None:
-    made = train(folder / "blend.yaml", task_encoder=Encoder())
-    small = len(cloudpickle.dumps(made))
-    first = made.lane(1, made.new_state()).next()
-    assert len(cloudpickle.dumps(made)) <= small * 1.1
-    copy = cloudpickle.loads(cloudpickle.dumps(made))
-    assert copy.lane(1, copy.new_state()).next() == first
+EXPECTED = [list(range(100, 120)), list(range(60)), list(range(100, 120))]
 
 
-def test_ranks_near_the_end_of_finite_data_can_be_merged_and_dealt_anew(folder: Path) -> None:
-    def loaders(world_size: int, num_lanes: int) -> list[Any]:
-        return [
-            get_savable_loader(
-                train(
-                    folder / "b",
-                    worker_config=WorkerConfig(rank, world_size, 0, num_lanes=num_lanes),
-                    repeat=False,
-                    batch_size=3,
-                    task_encoder=Encoder(),
-                )
-            )
-            for rank in range(world_size)
-        ]
+def val_sets(path: Path, world_size: int = 1, **settings: Any) -> list[list[Any]]:
+    """For each rank, its data sets and their sources."""
+    configs = [WorkerConfig(rank, world_size, 0, num_lanes=12) for rank in range(world_size)]
+    return [get_val_datasets(path, worker_config=config, **{"batch_size": 5} | settings) for config in configs]
 
-    whole = loaders(2, 4)
-    streams = [iter(loader) for loader in whole]
-    emitted: list[Any] = []
-    for _ in range(9):
-        emitted += [key for stream in streams for unit in next(stream, []) for key in unit]
-        saved = merge_states([loader.save_state_rank() for loader in whole])
-        rest = loaders(3, 3)
-        for loader in rest:
-            loader.restore_state_rank(saved)
-        after = [key for loader in rest for batch in loader for unit in batch for key in unit]
-        assert len(emitted + after) == len(set(emitted + after)) == 60
+
+def numbers_of(job: Job) -> list[int]:
+    found = [batch for _ in range(60) for batch in job.step() if batch is not None]
+    return [int(text) for batch in found for text in batch.text]
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+def test_validation_sets_are_one_for_each_source_the_same_on_any_number_of_ranks(
+    several: Path, world_size: int
+) -> None:
+    ranks = val_sets(several, world_size)
+    for place, expected in enumerate(EXPECTED):
+        assert numbers_of(Job([sets[place][0] for sets in ranks])) == expected
+
+
+def test_validation_sets_come_with_their_sources(several: Path) -> None:
+    sources = [source for _, source in val_sets(several)[0]]
+    assert [source.name for source in sources] == ["a/val", "b/train", "a/val"]
+    assert [source.subflavors for source in sources] == [{"kind": "numbers"}, {}, {}]
+    assert [source.num_samples for source in sources] == [20, 60, 20]
+    (single,) = val_sets(several.parent / "b", split_part="train")[0]
+    assert single[1].path == str(several.parent / "b")
+
+
+@pytest.mark.parametrize("limit", [1, 3, 100])
+def test_a_limit_holds_for_each_validation_set(several: Path, limit: int) -> None:
+    ranks = val_sets(several, 2, limit=limit)
+    for place, expected in enumerate(EXPECTED):
+        assert numbers_of(Job([sets[place][0] for sets in ranks])) == expected[: 5 * limit]
+
+
+def test_validation_sets_have_a_state_each(several: Path) -> None:
+    loaders = [get_savable_loader(dataset) for dataset, _ in val_sets(several)[0]]
+    next(iter(loaders[1]))
+    saved = [loader.save_state_rank() for loader in loaders]
+    assert [state["next_slot"] for state in saved] == [0, 1, 0]
+    again = [get_savable_loader(dataset) for dataset, _ in val_sets(several)[0]]
+    for loader, state in zip(again, saved, strict=True):
+        loader.restore_state_rank(state)
+    rest = [[int(text) for batch in loader for text in batch.text] for loader in again]
+    assert rest == [EXPECTED[0], EXPECTED[1][5:], EXPECTED[2]]
+    with pytest.raises(StateError, match="sources: gone or changed: b/train"):
+        again[0].restore_state_rank(saved[1])
+
+
+def test_wrong_settings_of_validation_sets_are_refused(several: Path) -> None:
+    with pytest.raises(ConfigError, match="limit=0"):
+        val_sets(several, limit=0)
+    with pytest.raises(ConfigError, match="no split 'test' is declared"):
+        val_sets(several, split_part="test")

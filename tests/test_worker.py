@@ -39,3 +39,17 @@ def test_a_config_travels_without_its_process_group() -> None:
     copy = pickle.loads(pickle.dumps(config))
     assert copy.data_parallel_group is None
     assert (copy.rank, copy.world_size, copy.num_lanes) == (1, 2, 8)
+
+
+@pytest.mark.parametrize("name", ["rank_worker_id", "global_worker_id", "worker_seed"])
+def test_what_would_tie_samples_to_a_worker_is_not_there_and_says_why(name: str) -> None:
+    config = WorkerConfig(rank=0, world_size=1, num_workers=0)
+    assert not hasattr(config, name)
+    with pytest.raises(AttributeError, match=f"WorkerConfig has no {name}: .*current_sample_index"):
+        getattr(config, name)
+
+
+def test_outside_hooks_no_configuration_is_active() -> None:
+    assert WorkerConfig.active_worker_config is None
+    with pytest.raises(ConfigError, match="only while a hook"):
+        _ = WorkerConfig(rank=0, world_size=1, num_workers=0).active_worker_sample_index

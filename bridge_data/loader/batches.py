@@ -97,6 +97,23 @@ class Encoder:
         return None, text
 
 
+class _RankPickler(pickle.Pickler):
+    """Classes by reference: a rank runs the same script as another."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        if type(obj) is torch.Tensor and _is_plain(obj):
+            return _reduce_tensor(obj)
+        return NotImplemented
+
+
+def encode_by_reference(value: Any) -> list[pickle.PickleBuffer]:
+    """`value` in parts, as `Encoder` has them, for another process of the same script."""
+    stream = io.BytesIO()
+    buffers: list[pickle.PickleBuffer] = []
+    _RankPickler(stream, protocol=5, buffer_callback=buffers.append).dump(value)
+    return [pickle.PickleBuffer(stream.getbuffer()), *buffers]
+
+
 def decode(parts: Iterable[Any]) -> Any:
     """The batch of these parts. Its tensors and arrays are views of them."""
     first, *buffers = parts

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
-from typing import Any
-
+from bridge_data.cache import CachePool
 from bridge_data.errors import ConfigError
+from bridge_data.ignored import warn_ignored
 from bridge_data.loader.config import Ends, LoaderConfig, StartMethod
 from bridge_data.loader.lanes import LaneDataset
 from bridge_data.loader.loader import SavableDataLoader
 from bridge_data.worker import WorkerConfig
-
-_warned: set[str] = set()
 
 
 def get_loader(
@@ -19,7 +16,7 @@ def get_loader(
     *,
     worker_config: WorkerConfig | None = None,
     prefetch_factor: int = 2,
-    cache_pool: Any = None,
+    cache_pool: CachePool | None = None,
     watchdog_timeout_seconds: float | None = 60,
     watchdog_initial_timeout_seconds: float | None = None,
     fail_on_timeout: bool = False,
@@ -32,14 +29,18 @@ def get_loader(
 ) -> SavableDataLoader:
     """A loader for `dataset`; `LoaderConfig` explains the settings.
 
-    `worker_config` is that of the dataset and may be left out. `cache_pool` has no effect here.
+    `worker_config` is that of the dataset and may be left out. `cache_pool` is what cookers get as their cache; without
+    one nothing is fetched before it is needed.
 
     Raises:
         ConfigError: if a setting is out of range, or `worker_config` is not the dataset's.
         WorkerError: if the dataset cannot be sent to workers, or they cannot be started in this way.
     """
     _check_same(worker_config, dataset.worker_config)
-    _warn_without_effect(cache_pool=cache_pool)
+    if cache_pool is not None:
+        if not isinstance(cache_pool, CachePool):
+            raise ConfigError(f"cache_pool={cache_pool!r}: expected a CachePool, such as FileStoreCachePool()")
+        dataset = dataset.with_cache_pool(cache_pool)
     config = LoaderConfig(
         prefetch_factor=prefetch_factor,
         start_method=start_method,
@@ -64,7 +65,7 @@ def get_savable_loader(
     n_checkpoints: int | None = None,
     gc_collect_every_n_steps: int | None = None,
     prefetch_factor: int = 2,
-    cache_pool: Any = None,
+    cache_pool: CachePool | None = None,
     watchdog_timeout_seconds: float | None = 60,
     watchdog_initial_timeout_seconds: float | None = None,
     fail_on_timeout: bool = False,
@@ -83,7 +84,7 @@ def get_savable_loader(
         ConfigError: if a setting is out of range, or `worker_config` is not the dataset's.
         WorkerError: if the dataset cannot be sent to workers, or they cannot be started in this way.
     """
-    _warn_without_effect(
+    warn_ignored(
         checkpoint_every_sec=checkpoint_every_sec,
         checkpoint_every_min_n_samples=checkpoint_every_min_n_samples,
         n_checkpoints=n_checkpoints,
@@ -104,13 +105,6 @@ def get_savable_loader(
         max_shared_bytes=max_shared_bytes,
         ends=ends,
     )
-
-
-def _warn_without_effect(**settings: Any) -> None:
-    for name, value in settings.items():
-        if value is not None and name not in _warned:
-            _warned.add(name)
-            warnings.warn(f"{name} has no effect in bridge_data and may be left out", stacklevel=3)
 
 
 def _check_same(given: WorkerConfig | None, expected: WorkerConfig) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
+    from bridge_data.cache import CachePool
     from bridge_data.lane import LaneBatch
     from bridge_data.order import SampleRef
     from bridge_data.state import LaneState, LoaderState
@@ -50,6 +51,9 @@ class LaneDataset(Protocol):
     def task_encoder(self) -> TaskEncoder[Any, Any, Any, Any]:
         """Makes the empty batches of even ends."""
 
+    def with_cache_pool(self, cache_pool: CachePool) -> LaneDataset:
+        """The same data set, whose cookers get this cache pool."""
+
     def new_state(self) -> LoaderState:
         """The state before the first batch, of the lanes of this rank."""
 
@@ -58,6 +62,9 @@ class LaneDataset(Protocol):
 
     def describe(self, ref: SampleRef) -> str:
         """A sample in words, for messages."""
+
+    def restore_sample(self, key: Any) -> Any:
+        """The sample, pack or batch with a `__restore_key__`, once more."""
 
     def lane(self, lane: int, state: LoaderState, watch: Watch | None = None) -> Lane:
         """A lane where `state` has it. `watch` is called with each sample before it is worked on."""

@@ -21,6 +21,7 @@ import torch.distributed as dist
 
 from bridge_data import samples
 from bridge_data.errors import StateError, WorkerError
+from bridge_data.loader.batch_log import BatchLog
 from bridge_data.loader.config import LoaderConfig
 from bridge_data.loader.ends import EvenEnds
 from bridge_data.loader.lanes import Ended, LaneDataset, LaneRunner, Produced
@@ -30,6 +31,7 @@ from bridge_data.loader.pool import Restarts, WorkerPool
 from bridge_data.loader.position import Position
 from bridge_data.loader.slots import Kept
 from bridge_data.state import merge_states
+from bridge_data.task import TRUNCATED
 
 logger = logging.getLogger("bridge_data")
 
@@ -52,10 +54,13 @@ class SavableDataLoader:
         self.config = config or LoaderConfig()
         self.skipped: dict[str, int] = {}
         """Samples left out on the way to the batches handed out so far, by stage."""
+        self.truncated = 0
+        """Samples that were too long for a pack, and cut (`Packing(overlong="truncate")`)."""
         self._position = Position(dataset.worker_config, dataset.new_state())
         self._source: LaneRunner | WorkerPool | None = None
         self._pin = self.config.pin_memory and torch.cuda.is_available()
         self._is_at_end = False
+        self._log = BatchLog(dataset.worker_config)
         self._owner = os.getpid()
         self._warn_of_idle_workers()
         self._workers = _Workers(dataset, self.config)
@@ -122,6 +127,15 @@ class SavableDataLoader:
             raise StateError("restore_state_global: got None; give the state on every rank, or src_rank=... of the one")
         self.restore_state_rank(merge_states(state) if isinstance(state, list) else state, strict=strict)
 
+    def restore_sample(self, key: Any) -> Any:
+        """The batch, pack or sample with the `__restore_key__` `key`, made again in this process; the position stays.
+
+        Raises:
+            ConfigError: if it is no key, or of other data. SampleError: if the hooks leave it out.
+        """
+        restored = self.dataset.restore_sample(key)
+        return _pinned(restored) if self._pin else restored
+
     def wait_for_workers(self, timeout_s: float = 300) -> bool:
         """Wait until the next batch comes from a worker (until then they come from this process); True if it will.
 
@@ -158,7 +172,10 @@ class SavableDataLoader:
                 self._workers.restart(error)
                 continue
             for stage, count in item.skipped.items():
-                self.skipped[stage] = self.skipped.get(stage, 0) + count
+                if stage == TRUNCATED:
+                    self.truncated += count
+                else:
+                    self.skipped[stage] = self.skipped.get(stage, 0) + count
             if isinstance(item, Ended):
                 self._position.end(item.lane)
                 self._source = source
@@ -166,6 +183,8 @@ class SavableDataLoader:
             if self._pin:
                 item = dataclasses.replace(item, batch=_pinned(item.batch))
             self._position.advance(item.lane, item.state)
+            num_lanes = self._position.state.num_lanes
+            self._log.note((item.state["micro_batches"] - 1) * num_lanes + item.lane, item.lane, item.batch)
             self._source = source
             return item
         return None

@@ -12,8 +12,9 @@ import psutil
 import pytest
 import torch
 
+from bridge_data import ignored
 from bridge_data.errors import ConfigError, StateError, WorkerError
-from bridge_data.loader import LoaderConfig, SavableDataLoader, factory, get_loader, get_savable_loader
+from bridge_data.loader import LoaderConfig, SavableDataLoader, get_loader, get_savable_loader
 from bridge_data.loader.lanes import LaneRunner
 from bridge_data.loader.pool import WorkerPool
 from bridge_data.state import merge_states
@@ -278,7 +279,7 @@ def test_a_forked_child_of_the_trainer_cannot_use_the_loader() -> None:
 
 
 def test_settings_of_energon_without_a_meaning_here_are_warned_of_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(factory, "_warned", set())
+    monkeypatch.setattr(ignored, "_warned", set())
     dataset = Streams(config(0))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -289,11 +290,9 @@ def test_settings_of_energon_without_a_meaning_here_are_warned_of_once(monkeypat
                 checkpoint_every_min_n_samples=10,
                 n_checkpoints=3,
                 gc_collect_every_n_steps=10,
-                cache_pool=object(),
             )
     told = [str(warning.message).split()[0] for warning in caught]
     assert sorted(told) == [
-        "cache_pool",
         "checkpoint_every_min_n_samples",
         "checkpoint_every_sec",
         "gc_collect_every_n_steps",

@@ -193,6 +193,11 @@ def test_every_sample_is_emitted_once_through_any_chain_of_topologies(
     if finite:
         whole, last = _finite(names, case, per_shuffle)
         assert whole <= set(emitted) <= whole | last
+        if not case.skip_every and case.num_parts == 1:
+            wanted = zip(names, _num_epochs(case, per_shuffle), case.sizes, strict=True)
+            assert collections.Counter(key[0] for key in emitted) == {
+                name: round(times * size) for name, times, size in wanted if round(times * size)
+            }
 
 
 def _epoch(names: list[str], case: Case, epoch: int) -> set[Key]:
@@ -208,10 +213,14 @@ def _epoch(names: list[str], case: Case, epoch: int) -> set[Key]:
     return keys
 
 
+def _num_epochs(case: Case, per_shuffle: int) -> list[float]:
+    """The epochs of each source in finite data."""
+    return [per_shuffle * (times if case.epochized and not case.ordered else 1) for times in case.weights]
+
+
 def _finite(names: list[str], case: Case, per_shuffle: int) -> tuple[set[Key], set[Key]]:
     """What finite data is to emit: its whole epochs, and the epoch of which it has a part."""
-    epochs = [per_shuffle * (times if case.epochized and not case.ordered else 1) for times in case.weights]
-    wanted = {name: int(number) for name, number in zip(names, epochs, strict=True)}
+    wanted = {name: int(number) for name, number in zip(names, _num_epochs(case, per_shuffle), strict=True)}
     # Where several epochs are shuffled together, the part that is left out is of any of them.
     certain = {name: number - number % per_shuffle for name, number in wanted.items()}
     keys = {key for epoch in range(10) for key in _epoch(names, case, epoch)}

@@ -1,0 +1,168 @@
+"""A data set as lanes: a plan, an order and a task encoder, put together.
+
+Enters: a plan and the settings of a run. Leaves: any lane of the job, from nothing or from a saved state; any sample
+once more. It holds no data and no handles, so it travels to worker processes as it is.
+"""
+
+import copy
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from bridge_data import storage
+from bridge_data.cache import CachePool, NoCachePool
+from bridge_data.current import Numbering
+from bridge_data.decode import Loader, open_loader
+from bridge_data.errors import ConfigError, DatasetError, ErrorHandler
+from bridge_data.lane import Batching, Lane
+from bridge_data.order import SampleRef
+from bridge_data.plan import Plan
+from bridge_data.plan_order import PlanOrder, Shuffle
+from bridge_data.restoring import Restorer
+from bridge_data.state import LaneState, LoaderState
+from bridge_data.task import Hooks, SourceCook, TaskEncoder
+from bridge_data.work import Work
+from bridge_data.worker import WorkerConfig
+
+MAX_BARREN = 1_000
+"""Samples in a row that even the smallest share of a source may lose to filters before a lane calls it an error."""
+
+
+class LaneDataset:
+    """The lanes of one job over one plan; in validation order if `shuffle` is None.
+
+    Made by `get_train_dataset` and `get_val_dataset`; iterate it through `get_loader` or `get_savable_loader`.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        shuffle: Shuffle | None,
+        batching: Batching,
+        task_encoder: TaskEncoder[Any, Any, Any, Any],
+        worker_config: WorkerConfig,
+        virtual_epoch_length: int = 0,
+    ) -> None:
+        if virtual_epoch_length < 0:
+            raise ConfigError(f"virtual_epoch_length={virtual_epoch_length}: expected 0 (none) or more")
+        self.plan = plan
+        self.batching = batching
+        self.task_encoder = task_encoder
+        self.worker_config = worker_config
+        self.virtual_epoch_length = virtual_epoch_length
+        self.cache_pool: CachePool = NoCachePool()
+        """What cookers get as the cache."""
+        self.finite = shuffle is None or not shuffle.repeat
+        """Whether the lanes end by themselves."""
+        self._order = PlanOrder(plan, worker_config.seed_offset, shuffle, batching.batch_size or 1)
+        self._work()  # finds contradictory hooks now rather than in a worker
+
+    @property
+    def source_names(self) -> list[str]:
+        """The unique names of the sources in states and restore keys."""
+        return self._order.source_names
+
+    def fingerprint(self) -> dict[str, Any]:
+        """What must be equal for saved cursors to mean the same samples."""
+        return self._order.fingerprint() | dataclasses.asdict(self.batching)
+
+    def with_cache_pool(self, cache_pool: CachePool) -> "LaneDataset":
+        """The same data set, whose cookers get this cache pool."""
+        changed = copy.copy(self)
+        changed.cache_pool = cache_pool
+        return changed
+
+    def first(self, num_micro_batches: int) -> "LaneDataset":
+        """The same data set, which ends after so many micro-batches of the whole job."""
+        changed = copy.copy(self)
+        changed.batching = dataclasses.replace(self.batching, max_micro_batches=num_micro_batches)
+        changed.finite = True
+        return changed
+
+    def new_state(self) -> LoaderState:
+        """The state before the first sample, of the lanes of this rank."""
+        config = self.worker_config
+        lanes: dict[int, LaneState] = {lane: {} for lane in config.lanes}
+        return LoaderState(self.fingerprint(), [self._order.first_generation(config.num_lanes)], 0, lanes)
+
+    def check_state(self, data: dict[str, Any], *, strict: bool = True) -> LoaderState:
+        """The lanes of this rank out of a saved state, its own or a merged one.
+
+        Without `strict`, weights, added data sets and the batch size may differ; what differs is logged.
+        If the ranks cannot share the saved lanes equally, or `WorkerConfig.num_lanes` asks for another number, what is
+        left of the epochs in progress is dealt anew; that takes a state with all lanes.
+
+        Raises:
+            StateError: if the state is not of this data and these settings, or lacks lanes that are needed.
+        """
+        state = LoaderState.from_dict(data)
+        if strict:
+            state.check(self.fingerprint())
+        else:
+            state = self._order.migrated(state, self.fingerprint())
+        config = self.worker_config
+        asked = config.num_lanes if config.num_lanes_given else state.num_lanes
+        if state.num_lanes % config.world_size or asked != state.num_lanes:
+            state = self._order.redealt(state, config.num_lanes)
+        return state.of_rank(config)
+
+    def lane(self, lane: int, state: LoaderState, watch: Callable[[SampleRef], None] | None = None) -> Lane:
+        """The lane with number `lane`, where `state` has it; `watch` is called with each sample before it is read."""
+        batching = self.batching
+        if batching.max_micro_batches is not None:
+            limit = -(-max(0, batching.max_micro_batches - lane) // state.num_lanes)
+            batching = dataclasses.replace(batching, max_micro_batches=limit)
+        sizes = [source.num_samples for source in self.plan.sources]
+        return Lane(
+            self._order.cursor(lane, state),
+            self._work(),
+            batching,
+            place=(lane, state.num_lanes),
+            barren_limits=[max(min(size, MAX_BARREN), -(-size // state.num_lanes)) for size in sizes],
+            state=state.lanes.get(lane) or None,
+            watch=watch,
+        )
+
+    def restore_sample(self, key: Any) -> Any:
+        """The sample, pack or batch with the `__restore_key__` `key`, made again from the data: equal to the bit, if
+        data, settings and hooks are those that it was made with. Failures go to `WorkerConfig.restore_error_handler`.
+
+        Raises:
+            ConfigError: if it is no key, or of other data. SampleError: if the hooks leave it out.
+        """
+        sizes = [source.num_samples for source in self.plan.sources]
+        work = self._work(self.worker_config.restore_error_handler)
+        return Restorer(work, self.source_names, sizes).restore(key)
+
+    def describe(self, ref: SampleRef) -> str:
+        """A sample in words: its key, data set, epoch and number."""
+        source = self.plan.sources[ref.source]
+        try:
+            key = source.records.reader().read(ref.index, ()).full_key
+        except DatasetError:
+            key = source.records.describe(ref.index)  # where even the key cannot be read
+        storage.close_files()  # a trainer that describes what its workers died on reads nothing else
+        return f"{key} of {source.name} (epoch {ref.epoch}, index {ref.index})"
+
+    def _work(self, handler: ErrorHandler | None = None) -> Work:
+        """A lane's own hooks (they count failures) over the loaders that all lanes of this process share."""
+        config = self.worker_config
+        numbering = Numbering(self._order.source_keys, [source.num_samples for source in self.plan.sources])
+        hooks = Hooks(self.task_encoder, config, numbering, handler)
+        hooks.cache = self.cache_pool
+        packing, order = self.batching.packing_buffer_size is not None, self._order
+        return Work(self._loaders, self._cooks, order.source_names, order.source_keys, hooks, packing=packing)
+
+    @functools.cached_property
+    def _loaders(self) -> list[Loader]:
+        return [open_loader(source, self.task_encoder.decoder) for source in self.plan.sources]
+
+    @functools.cached_property
+    def _cooks(self) -> list[SourceCook]:
+        return [SourceCook(source, self.task_encoder) for source in self.plan.sources]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Handles stay behind; a worker makes its own."""
+        return {name: value for name, value in vars(self).items() if name not in ("_loaders", "_cooks")}

@@ -1,0 +1,207 @@
+"""Weights that change as the job goes on: the same sequence on every topology, resumable at every step, and the change
+at the right number of samples whatever was dealt anew before it."""
+
+import collections
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bridge_data import ConfigError, LaneDataset, StateError, WorkerConfig, get_train_dataset, merge_states
+from bridge_data.order.blend import BLOCK
+from bridge_data.plan import load_plan
+from tests.prepared import write_texts
+from tests.properties.jobs import Encoder, Job
+
+SIZES = {"a": 700, "b": 150, "c": 90}
+SWITCHES = (1_000, 2_500)
+
+BLEND = """\
+__module__: megatron.energon
+__class__: MetadatasetV2
+splits:
+  train:
+    blend:
+      - path: a
+        weight: [{from_sample: 0, weight: 3}, {from_sample: 1_000, weight: %s}]
+      - weight: 1
+        blend:
+          - path: b
+            weight: 1
+          - path: c
+            weight: [{from_sample: 0, weight: 0}, {from_sample: 2_500, weight: 3}]
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    for name, size in SIZES.items():
+        write_texts(folder / name, size)
+    (folder / "blend.yaml").write_text(BLEND % 1)
+    (folder / "other.yaml").write_text(BLEND % 7)
+    return folder
+
+
+def ranks(
+    folder: Path, world_size: int, num_lanes: int, name: str = "blend.yaml", **settings: Any
+) -> list[LaneDataset]:
+    return [
+        get_train_dataset(
+            folder / name,
+            worker_config=WorkerConfig(rank, world_size, 1, num_lanes=num_lanes),
+            shuffle_buffer_size=20,
+            max_samples_per_sequence=10,
+            **{"batch_size": 4, "task_encoder": Encoder()} | settings,
+        )
+        for rank in range(world_size)
+    ]
+
+
+def sources(job: Job, steps: int) -> list[str]:
+    """The source of each sample of the next steps, in the job's order."""
+    return [key[0] for _ in range(steps) for batch in job.step() for unit in batch for key in unit]
+
+
+def shares(names: list[str], drawn: list[str]) -> list[float]:
+    counted = collections.Counter(drawn)
+    return [counted[name] / len(drawn) for name in names]
+
+
+def test_each_phase_draws_by_its_own_weights(folder: Path) -> None:
+    job = Job(ranks(folder, 1, 2))
+    names = job.datasets[0].source_names
+    drawn = sources(job, 1_200)
+    begins = [-(-switch // (2 * BLOCK)) * 2 * BLOCK for switch in SWITCHES]
+    assert shares(names, drawn[: begins[0]]) == pytest.approx([0.75, 0.25, 0], abs=0.01)
+    assert shares(names, drawn[begins[0] : begins[1]]) == pytest.approx([0.5, 0.5, 0], abs=0.01)
+    assert shares(names, drawn[begins[1] :]) == pytest.approx([0.5, 0.125, 0.375], abs=0.01)
+
+
+@settings(max_examples=8, deadline=None)
+@given(worlds=st.lists(st.sampled_from([1, 2, 4, 8]), min_size=1, max_size=4), packing=st.none() | st.just(20))
+def test_the_sequence_is_the_same_for_every_world_size(folder: Path, worlds: list[int], packing: int | None) -> None:
+    total = 800
+    reference = Job(ranks(folder, 1, 8, packing_buffer_size=packing))
+    expected = [reference.step()[0] for _ in range(total)]
+    found: list[Any] = []
+    saved: Any = None
+    for place, world_size in enumerate(worlds):
+        job = Job(ranks(folder, world_size, 8, packing_buffer_size=packing), saved)
+        for _ in range((total * (place + 1) // len(worlds) - len(found)) // world_size):
+            found += job.step()
+        saved = merge_states(job.save())
+    assert found == expected[: len(found)]
+    assert len(found) > total - 8 * len(worlds)
+
+
+@pytest.mark.parametrize("packing", [None, 20])
+def test_a_resume_at_any_step_goes_on_in_the_same_way(folder: Path, packing: int | None) -> None:
+    job = Job(ranks(folder, 1, 2, packing_buffer_size=packing))
+    steps, states = [], []
+    for _ in range(700 if packing is None else 400):
+        states.append(merge_states(job.save()))
+        steps.append(job.step())
+    # Without packing, weights change in steps 256 and 640.
+    for step in [*range(0, len(steps), 27), *range(250, 262), *range(634, 646)]:
+        if step >= len(steps):
+            continue
+        again = Job(ranks(folder, 1, 2, packing_buffer_size=packing), states[step])
+        assert [again.step() for _ in range(30)][: len(steps) - step] == steps[step : step + 30]
+
+
+@settings(max_examples=10, deadline=None)
+@given(
+    deals=st.lists(st.tuples(st.integers(1, 7), st.integers(0, 25)), min_size=1, max_size=4),
+    packing=st.none() | st.just(20),
+)
+def test_after_re_deals_the_change_comes_at_the_right_number_of_samples(
+    folder: Path, deals: list[tuple[int, int]], packing: int | None
+) -> None:
+    """Source c is drawn from sample 2,500 on."""
+    saved: Any = None
+    emitted = 0
+    for world_size, steps in [*deals, (3, 2_500)]:
+        job = Job(ranks(folder, world_size, world_size, packing_buffer_size=packing), saved)
+        late = job.datasets[0].source_names[2]
+        for _ in range(steps):
+            drawn = sources(job, 1)
+            if late in drawn:
+                held = 0 if packing is None else 2 * packing * world_size
+                slack = world_size * (BLOCK + 4) + held
+                assert abs(emitted + drawn.index(late) - SWITCHES[1]) <= slack
+                return
+            emitted += len(drawn)
+        saved = json.loads(json.dumps(merge_states(job.save())))
+    pytest.fail("the last phase never began")
+
+
+def test_what_a_re_deal_counts_is_what_the_job_has_drawn_and_not_given_back(folder: Path) -> None:
+    job = Job(ranks(folder, 2, 2, packing_buffer_size=20))
+    emitted = sum(len(sources(job, 1)) for _ in range(40))
+    dealt = ranks(folder, 3, 3, packing_buffer_size=20)[0].check_state(merge_states(job.save()))
+    assert dealt.drawn_before == emitted
+
+
+def test_another_schedule_is_refused_or_taken_over_from_here_on(folder: Path) -> None:
+    job = Job(ranks(folder, 1, 2))
+    drawn = sources(job, 300)
+    saved = merge_states(job.save())
+    (other,) = ranks(folder, 1, 2, "other.yaml")
+    with pytest.raises(StateError, match=r"schedule: the state has \[\[1000, .*this run has \[\[1000, "):
+        other.check_state(saved)
+    state = other.check_state(saved, strict=False)
+    job = Job([other])
+    job.states, job.slot = [state], state.next_slot
+    job.lanes = [{lane: other.lane(lane, state) for lane in state.lanes}]
+    after = sources(job, 900)
+    now = after[: 2_400 - len(drawn)]
+    assert shares(other.source_names, now) == pytest.approx([7 / 8, 1 / 8, 0], abs=0.02)
+    assert shares(other.source_names, after[2_500 - len(drawn) + 2 * BLOCK :]) == pytest.approx(
+        [7 / 8, 1 / 32, 3 / 32], abs=0.02
+    )
+
+
+def test_the_schedule_is_part_of_the_fingerprint_and_of_the_printed_plan(folder: Path) -> None:
+    plan = load_plan(folder / "blend.yaml")
+    assert [sample for sample, _ in plan.later_weights] == [1_000, 2_500]
+    fingerprint = ranks(folder, 1, 1)[0].fingerprint()
+    assert fingerprint["quotas"] == [49_152, 16_384, 0]
+    assert fingerprint["schedule"] == [[1_000, [32_768, 32_768, 0]], [2_500, [32_768, 8_192, 24_576]]]
+    first, a, _, b, c = str(plan).splitlines()
+    assert first.endswith("[train], from sample 0 → 1,000 → 2,500")
+    assert "a [train]: weight 3 → 1 → 1, 75.00% → 50.00% → 50.00% of draws" in a
+    assert "b [train]: weight 1, 25.00% → 50.00% → 12.50% of draws" in b
+    assert "c [train]: weight 0 → 0 → 3, 0.00% → 0.00% → 37.50% of draws" in c
+
+
+def test_finite_data_leaves_no_source_out(folder: Path) -> None:
+    with pytest.raises(ConfigError, match="repeat=False: every source is to come to its end"):
+        ranks(folder, 1, 1, repeat=False)
+    finite = BLEND.replace("weight: 0}", "weight: 1}") % 1
+    (folder / "finite.yaml").write_text(finite)
+    job = Job(ranks(folder, 1, 2, "finite.yaml", repeat=False))
+    emitted = list(itertools.chain.from_iterable(_until_the_end(job)))
+    assert len(emitted) == len(set(emitted)) == sum(SIZES.values())
+
+
+def _until_the_end(job: Job) -> Any:
+    ended = 0
+    while ended < 2:
+        (batch,) = job.step()
+        ended = ended + 1 if batch is None else 0
+        yield [key for unit in batch or () for key in unit]
+
+
+def test_weights_that_are_all_0_for_a_while_are_refused(folder: Path) -> None:
+    (folder / "wrong.yaml").write_text(
+        (BLEND % 0).replace(
+            "      - weight: 1\n", "      - weight: [{from_sample: 0, weight: 1}, {from_sample: 900, weight: 0}]\n"
+        )
+    )
+    with pytest.raises(ConfigError, match=r"wrong.yaml:5: blend: from sample 1,000 on all weights are 0"):
+        load_plan(folder / "wrong.yaml")

@@ -1,0 +1,140 @@
+"""A join is a source like any other: every sample once an epoch, whatever happens to the job in between."""
+
+import collections
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bridge_data import (
+    DefaultTaskEncoder,
+    SavableDataLoader,
+    TextSample,
+    WorkerConfig,
+    get_savable_loader,
+    get_train_dataset,
+    get_val_dataset,
+    merge_states,
+    prepare_metadataset,
+)
+from tests.plan.joins import BY_FIELDS, OWN, joined, metadataset, own
+from tests.prepared import write_dataset
+
+SIZE = 60
+
+
+class Plain(DefaultTaskEncoder):
+    """Samples as they are, in lists."""
+
+    def encode_sample(self, sample: Any) -> Any:
+        return sample
+
+    def batch(self, samples: Any) -> Any:
+        return samples
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Texts a0 to a59; b has texts for the even ones of them, in another order."""
+    write_dataset(tmp_path / "a", ({"__key__": f"{n}", "txt": f"a{n}"} for n in range(SIZE)), per_shard=13)
+    write_dataset(
+        tmp_path / "b", ({"__key__": f"{n}", "txt": f"b{n}"} for n in reversed(range(0, SIZE, 2))), per_shard=7
+    )
+    return tmp_path
+
+
+def prepared(folder: Path, nonmatch: str) -> Path:
+    path = joined(folder / "j.yaml", [{"path": "a"}, {"path": "b", "nonmatch": nonmatch}])
+    prepare_metadataset(path, num_workers=1)
+    return path
+
+
+def train(path: Path, rank: int = 0, world_size: int = 1, **options: Any) -> SavableDataLoader:
+    config = WorkerConfig(rank=rank, world_size=world_size, num_workers=0, num_lanes=options.pop("num_lanes", None))
+    settings = {"batch_size": 3, "shuffle_buffer_size": 10, "max_samples_per_sequence": 5, "task_encoder": Plain()}
+    return get_savable_loader(get_train_dataset(path, worker_config=config, **settings, **options))
+
+
+def take(loader: SavableDataLoader, num_batches: int | None = None) -> list[TextSample]:
+    return [sample for batch in itertools.islice(loader, num_batches) for sample in batch]
+
+
+def texts(samples: list[TextSample]) -> collections.Counter[str]:
+    return collections.Counter(sample.text for sample in samples)
+
+
+ALL = collections.Counter(f"{'ab'[n % 2 == 0]}{n}" for n in range(SIZE))
+
+
+def test_an_epoch_has_every_sample_once(folder: Path) -> None:
+    assert texts(take(train(prepared(folder, "none"), repeat=False))) == ALL
+
+
+def test_skipped_samples_are_in_no_epoch(folder: Path) -> None:
+    found = texts(take(train(prepared(folder, "skip"), repeat=False)))
+    assert found == collections.Counter(f"b{n}" for n in range(0, SIZE, 2))
+
+
+def test_a_restored_job_goes_on_with_the_very_samples(folder: Path) -> None:
+    path = prepared(folder, "none")
+    whole = take(train(path), 50)
+    first = train(path)
+    begun = take(first, 17)
+    state = first.save_state_rank()
+    assert state is not None
+    second = train(path)
+    second.restore_state_rank(state)
+    rest = take(second, 33)
+    assert begun + rest == whole
+    assert len({sample.__restore_key__ for sample in whole}) == 150
+    assert all(len(sample.__sources__ or ()) == 1 + sample.text.startswith("b") for sample in whole)
+
+
+def test_more_ranks_take_over_what_is_left(folder: Path) -> None:
+    path = prepared(folder, "none")
+    ranks = [train(path, rank, 2, num_lanes=2, repeat=False) for rank in range(2)]
+    begun = [sample for loader in ranks for sample in take(loader, 4)]
+    states = [loader.save_state_rank() for loader in ranks]
+    merged = merge_states([state for state in states if state is not None])
+    again = [train(path, rank, 3, num_lanes=3, repeat=False) for rank in range(3)]
+    for loader in again:
+        loader.restore_state_rank(merged)
+    rest = [sample for loader in again for sample in take(loader)]
+    assert texts(begun + rest) == ALL
+
+
+def test_validation_has_the_order_of_the_first_member(folder: Path) -> None:
+    config = WorkerConfig(rank=0, world_size=1, num_workers=0)
+    dataset = get_val_dataset(
+        prepared(folder, "none"), split_part="train", worker_config=config, batch_size=4, task_encoder=Plain()
+    )
+    samples = take(get_savable_loader(dataset))
+    assert [sample.text for sample in samples] == list(ALL)
+
+
+def test_a_joined_sample_is_restored_by_its_key(folder: Path) -> None:
+    loader = train(prepared(folder, "none"))
+    for sample in take(loader, 5):
+        assert loader.restore_sample(sample.__restore_key__) == sample
+
+
+def test_workers_call_a_joiner_of_a_trusted_module(folder: Path) -> None:
+    join = {"left": {"path": "a"}, "right": {"path": "b", "nonmatch": "none"}}
+    path = joined(folder / "own.yaml", join, own("Both"))
+    prepare_metadataset(path, num_workers=1)
+    config = WorkerConfig(rank=0, world_size=1, num_workers=2)
+    settings = {"batch_size": 3, "shuffle_buffer_size": 10, "max_samples_per_sequence": 5, "task_encoder": Plain()}
+    dataset = get_train_dataset(path, worker_config=config, repeat=False, trusted_modules=[OWN], **settings)
+    with get_savable_loader(dataset) as loader:
+        found = {(sample.left, sample.right) for sample in take(loader)}
+    assert found == {(f"a{n}", f"b{n}" if n % 2 == 0 else None) for n in range(SIZE)}
+
+
+def test_a_join_is_blended_by_its_weight(folder: Path) -> None:
+    inner = {"join": [{"path": "a"}, {"path": "b", "nonmatch": "skip"}], "joiner": BY_FIELDS}
+    path = metadataset(folder / "m.yaml", {"blend": [{"weight": 3, **inner}, {"weight": 1, "path": "a"}]})
+    prepare_metadataset(path, num_workers=1)
+    found = take(train(path), 400)
+    from_join = sum(len(sample.__sources__ or ()) == 2 for sample in found)
+    assert from_join == pytest.approx(900, abs=16)

@@ -1,0 +1,311 @@
+"""Everything that a run has emitted is made again from its key, equal to the bit."""
+
+import dataclasses
+import itertools
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+
+from bridge_data import (
+    Batch,
+    ConfigError,
+    Cooker,
+    DefaultTaskEncoder,
+    LaneDataset,
+    Sample,
+    SampleError,
+    SkipSample,
+    TextSample,
+    WorkerConfig,
+    edataclass,
+    get_loader,
+    get_savable_loader,
+    get_train_dataset,
+    get_val_dataset,
+    merge_states,
+    reraise_exception,
+    stateless,
+)
+from tests.prepared import CRUDE, write_blend, write_dataset, write_texts
+
+
+@edataclass
+class Noisy(Sample):
+    """A sample with what each hook drew for it."""
+
+    text: str
+    drawn: torch.Tensor
+
+
+@edataclass
+class NoisyBatch(Batch):
+    text: list[str]
+    drawn: torch.Tensor
+    extra: torch.Tensor
+    number: int
+
+
+def draw() -> torch.Tensor:
+    """A number of each generator."""
+    return torch.tensor([random.random(), float(np.random.rand()), float(torch.rand(()))], dtype=torch.float64)
+
+
+class _Noisy(DefaultTaskEncoder[Any, Any, Any, Any]):
+    """Draws random numbers in every hook, skips, makes several samples of some and two batches of some."""
+
+    def noisy(self, sample: Any) -> Any:
+        if int(sample.text) % 7 == 1:
+            raise SkipSample
+        if int(sample.text) % 5 == 2:
+            return self._parts(sample)
+        return Noisy.derive_from(sample, text=sample.text, drawn=draw())
+
+    def _parts(self, sample: Any) -> Iterator[Noisy]:
+        for _ in range(3):
+            yield Noisy.derive_from(sample, text=sample.text, drawn=draw())
+
+    def batch(self, samples: list[Any]) -> NoisyBatch:
+        return NoisyBatch.from_samples(samples, extra=draw(), number=self.current_batch_index)
+
+    def encode_batch(self, batch: NoisyBatch) -> Any:
+        return self._two(batch) if float(batch.extra[0]) < 0.3 else batch
+
+    def _two(self, batch: NoisyBatch) -> Iterator[NoisyBatch]:
+        for _ in range(2):
+            yield dataclasses.replace(batch, extra=draw())
+
+
+class Noise(_Noisy):
+    def encode_sample(self, sample: Any) -> Any:
+        return self.noisy(sample)
+
+
+class NoisyGroups(Noise):
+    @stateless
+    def batch_group_criterion(self, sample: Any) -> tuple[Any, int | None]:
+        return len(sample.text), None
+
+
+class NoisyPacks(_Noisy):
+    """Packs four samples at random; some leave their pack when they are encoded to the end."""
+
+    def preencode_sample(self, sample: Any) -> Any:
+        return self.noisy(sample)
+
+    def postencode_sample(self, sample: Noisy) -> Noisy:
+        if random.random() < 0.2:
+            raise SkipSample
+        return dataclasses.replace(sample, drawn=torch.cat([sample.drawn, draw()]))
+
+    def select_samples_to_pack(self, samples: list[Noisy]) -> list[list[Noisy]]:
+        shuffled = random.sample(samples, len(samples))
+        return [shuffled[start : start + 4] for start in range(0, len(shuffled) - 3, 4)]
+
+    def pack_selected_samples(self, samples: list[Noisy]) -> Noisy:
+        drawn = torch.cat([*(sample.drawn for sample in samples), draw()])
+        return Noisy.derive_from(samples[0], text=",".join(sample.text for sample in samples), drawn=drawn)
+
+
+def cook(sample: Any) -> TextSample:
+    return TextSample.derive_from(
+        TextSample(
+            __key__=sample["__key__"],
+            __restore_key__=sample["__restore_key__"],
+            __subflavors__=sample["__subflavors__"],
+            __sources__=sample["__sources__"],
+            text="",
+        ),
+        text=sample["txt"] + str(random.randrange(10)),
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    write_texts(folder / "a", 300)
+    write_texts(folder / "b", 90)
+    crude = ({"__key__": f"{number:04d}", "txt": str(number)} for number in range(60))
+    write_dataset(folder / "crude", crude, definition=CRUDE)
+    write_blend(folder / "blend.yaml", {"a": 3, "b": 1, "crude": 1})
+    return folder
+
+
+def make(
+    folder: Path, encoder: Any, rank: int = 0, world_size: int = 1, num_lanes: int = 0, **changes: Any
+) -> LaneDataset:
+    encoder.cookers = [Cooker(cook)]
+    common: dict[str, Any] = {"batch_size": 3, "shuffle_buffer_size": 20, "max_samples_per_sequence": 10}
+    return get_train_dataset(
+        folder / "blend.yaml",
+        worker_config=WorkerConfig(rank, world_size, 0, num_lanes=num_lanes, seed_offset=11),
+        task_encoder=encoder,
+        **common | changes,
+    )
+
+
+def same(first: Any, second: Any) -> bool:
+    """Whether two samples or batches are of one class and equal in every field, tensors to the bit."""
+    assert type(first) is type(second)
+    for field in dataclasses.fields(first):
+        one, other = getattr(first, field.name), getattr(second, field.name)
+        if isinstance(one, torch.Tensor):
+            if one.dtype != other.dtype or not torch.equal(one, other):
+                return False
+        elif one != other:
+            return False
+    return True
+
+
+CASES = [
+    (Noise, {}),
+    (Noise, {"batch_size": None}),
+    (NoisyGroups, {}),
+    (NoisyPacks, {"packing_buffer_size": 12}),
+    (NoisyPacks, {"packing_buffer_size": 12, "batch_size": None}),
+]
+
+
+@settings(max_examples=25, deadline=None)
+@given(case=st.sampled_from(CASES), deals=st.lists(st.integers(1, 5), min_size=1, max_size=3), steps=st.integers(1, 25))
+def test_every_unit_emitted_is_restored_equal(folder: Path, case: Any, deals: list[int], steps: int) -> None:
+    """By another data set object of another topology, and after re-deals as well."""
+    encoder, changes = case
+    other = get_loader(make(folder, encoder(), num_lanes=2, **changes))
+    saved: Any = None
+    for world_size in deals:
+        states = []
+        for rank in range(world_size):
+            loader = get_savable_loader(make(folder, encoder(), rank, world_size, world_size, **changes))
+            if saved is not None:
+                loader.restore_state_rank(saved)
+            for batch in itertools.islice(loader, steps):
+                event(f"{encoder.__name__}, part {batch.__restore_key__[2] if 'number' in dir(batch) else '-'}")
+                for key in (batch.__restore_key__, json.loads(json.dumps(batch.__restore_key__))):
+                    assert same(other.restore_sample(key), batch)
+            states.append(loader.save_state_rank())
+        saved = json.loads(json.dumps(merge_states(states)))
+
+
+def test_members_of_batches_and_packs_are_restored_by_their_own_keys(folder: Path) -> None:
+    dataset = make(folder, Noise())
+    for batch in itertools.islice(get_loader(dataset), 10):
+        for place, key in enumerate(batch.__restore_key__[3:]):
+            member = dataset.restore_sample(key)
+            assert (member.__restore_key__, member.text) == (key, batch.text[place])
+            assert torch.equal(member.drawn, batch.drawn[place])
+    packed = make(folder, NoisyPacks(), packing_buffer_size=12, batch_size=None)
+    found = 0
+    for pack in itertools.islice(get_loader(packed), 10):
+        drawn = []
+        for key in pack.__restore_key__[1:]:
+            try:
+                drawn.append(packed.restore_sample(key).drawn)
+            except SampleError as error:  # what postencode_sample leaves out leaves its pack
+                assert "it is left out by postencode_sample" in str(error)
+                found += 1
+        assert torch.equal(torch.cat(drawn), pack.drawn[: 6 * len(drawn)])
+    assert found
+
+
+def test_validation_data_restores_too(folder: Path) -> None:
+    dataset = get_val_dataset(
+        folder / "b", split_part="train", worker_config=WorkerConfig(0, 1, 0), batch_size=4, task_encoder=Noise()
+    )
+    loader = get_loader(dataset)
+    for batch in loader:
+        assert same(loader.restore_sample(batch.__restore_key__), batch)
+
+
+def test_restoring_moves_neither_the_loader_nor_the_callers_generators(folder: Path) -> None:
+    loader = get_savable_loader(make(folder, Noise()))
+    batch = next(iter(loader))
+    state, generators = loader.save_state_rank(), (random.getstate(), torch.get_rng_state())
+    loader.restore_sample(batch.__restore_key__)
+    assert loader.save_state_rank() == state
+    assert random.getstate() == generators[0]
+    assert torch.equal(torch.get_rng_state(), generators[1])
+
+
+def test_batches_of_workers_carry_keys_that_this_process_restores(folder: Path) -> None:
+    encoder = Noise()
+    dataset = get_train_dataset(
+        folder / "a",
+        worker_config=WorkerConfig(0, 1, 1),
+        batch_size=2,
+        shuffle_buffer_size=20,
+        max_samples_per_sequence=10,
+        task_encoder=encoder,
+    )
+    with get_loader(dataset) as loader:
+        assert loader.wait_for_workers(60)
+        for batch in itertools.islice(loader, 3):
+            assert same(loader.restore_sample(batch.__restore_key__), batch)
+
+
+def test_dicts_keep_a_key_only_where_they_have_one(folder: Path) -> None:
+    class Dicts(DefaultTaskEncoder[Any, Any, Any, Any]):
+        @stateless
+        def batch(self, samples: list[Any]) -> dict[str, Any]:
+            return {"text": [sample.text for sample in samples]} | (
+                {"__restore_key__": ()} if len(samples[0].text) > 1 else {}
+            )
+
+    loader = get_loader(make(folder, Dicts()))
+    batches = list(itertools.islice(loader, 40))
+    kept = [batch for batch in batches if "__restore_key__" in batch]
+    assert 0 < len(kept) < len(batches)
+    assert all(loader.restore_sample(batch["__restore_key__"]) == batch for batch in kept)
+
+
+def test_keys_of_other_data_or_settings_are_refused(folder: Path) -> None:
+    dataset = make(folder, Noise())
+    name = dataset.source_names[0]
+    with pytest.raises(ConfigError, match=f"of source 'ffff', which this data set does not have; it has {name}, "):
+        dataset.restore_sample(("ffff", 0, 0, 0))
+    with pytest.raises(ConfigError, match=f"of sample 300 of source '{name}', which has 300"):
+        dataset.restore_sample((name, 0, 300, 0))
+    with pytest.raises(ConfigError, match="of a pack, but this data set has no packing_buffer_size"):
+        dataset.restore_sample(("pack", (name, 0, 3, 0)))
+    with pytest.raises(ConfigError, match="of a batch of packs, but this data set has no packing_buffer_size"):
+        dataset.restore_sample(("batch", 0, 0, ("pack", (name, 0, 3, 0))))
+    packing = make(folder, NoisyPacks(), packing_buffer_size=12)
+    with pytest.raises(ConfigError, match="of a batch of samples, but this data set packs samples"):
+        packing.restore_sample(("batch", 0, 0, (name, 0, 3, 0)))
+    with pytest.raises(ConfigError, match="is no restore key"):
+        dataset.restore_sample(())
+
+
+def test_what_is_left_out_now_is_an_error_that_says_by_which_hook(folder: Path) -> None:
+    dataset = make(folder, Noise())
+    name = dataset.source_names[0]
+    with pytest.raises(SampleError, match=r"the sample .* cannot be restored: it is left out by encode_sample"):
+        dataset.restore_sample((name, 0, 1, 0))
+    with pytest.raises(SampleError, match=r"left out by no hook, which makes fewer samples or batches now"):
+        dataset.restore_sample((name, 0, 3, 5))
+    key = next(batch.__restore_key__ for batch in get_loader(dataset) if batch.__restore_key__[2] == 0)
+    with pytest.raises(SampleError, match=r"part 9 of the batch of .* left out"):
+        dataset.restore_sample((*key[:2], 9, *key[3:]))
+
+
+def test_failures_go_to_the_restore_error_handler(folder: Path) -> None:
+    class Broken(DefaultTaskEncoder[Any, Any, Any, Any]):
+        def encode_sample(self, sample: Any) -> Any:
+            raise ValueError("broken")
+
+    dataset = make(folder, Broken())
+    assert dataset.worker_config.restore_error_handler is reraise_exception
+    with pytest.raises(ValueError, match="broken"):
+        dataset.restore_sample((dataset.source_names[0], 0, 3, 0))
+    told = []
+    dataset.worker_config.restore_error_handler = lambda error, sample, sources: told.append((str(error), sample.text))
+    with pytest.raises(SampleError, match="left out by encode_sample"):
+        dataset.restore_sample((dataset.source_names[0], 0, 3, 0))
+    assert told == [("broken", "3")]
