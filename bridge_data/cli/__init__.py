@@ -1,4 +1,5 @@
-"""The command line: `bridge-data pack`, `prepare`, `info`, `preview` and `checkpoint`.
+"""The command line: `bridge-data pack`, `prepare`, `prepare-media`, `info`, `preview`, `lint`, `mount` and
+`checkpoint`.
 
 Mistakes of the user and faults of the data end as one line or a few, `error: ...`, with exit code 1.
 """
@@ -9,8 +10,11 @@ import click
 
 from bridge_data.cli.checkpoint import checkpoint
 from bridge_data.cli.info import info
+from bridge_data.cli.lint import lint
+from bridge_data.cli.mount import mount
 from bridge_data.cli.pack import pack
 from bridge_data.cli.prepare import prepare
+from bridge_data.cli.prepare_media import prepare_media
 from bridge_data.cli.preview import preview
 from bridge_data.errors import BridgeDataError
 
@@ -32,5 +36,5 @@ def main() -> None:
     """Make, prepare and look at multimodal data sets, and at the data states of training runs."""
 
 
-for command in (pack, prepare, info, preview, checkpoint):
+for command in (pack, prepare, prepare_media, info, preview, lint, mount, checkpoint):
     main.add_command(command)

@@ -18,7 +18,7 @@ from bridge_data.cli.state_differences import differences
 from bridge_data.errors import ConfigError, StateError
 
 _PATH = click.Path(path_type=Path)
-_SHOWN_ELSEWHERE = ("sources", "quotas", "order")
+_SHOWN_ELSEWHERE = ("sources", "quotas", "schedule", "order")
 
 
 @click.group()
@@ -36,6 +36,8 @@ def info(path: Path, data: Path | None, split_part: str, max_lanes: int) -> None
     found = read_checkpoint(path)
     state, sources = found.state, sources_of(found.state, data, split_part)
     settings = {name: value for name, value in state.fingerprint.items() if name not in _SHOWN_ELSEWHERE}
+    schedule = [f"{sample:,}" for sample, _ in state.fingerprint.get("schedule", ())]
+    settings["other weights from sample"] = " and ".join(schedule) or None
     for heading, text in (
         ("data state", str(path)),
         ("saved", _saved(found)),

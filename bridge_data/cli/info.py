@@ -1,5 +1,9 @@
-"""`bridge-data info`: what a prepared data set holds."""
+"""`bridge-data info`: what a data set, a JSONL file or a metadataset holds."""
 
+import contextlib
+import json
+import sqlite3
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -7,34 +11,115 @@ import click
 import yaml
 
 from bridge_data import storage
-from bridge_data.cli.layout import counted, listed, sized, spanned
+from bridge_data.cli.layout import counted, listed, sized, spanned, table
 from bridge_data.cli.split_table import split_table
+from bridge_data.errors import BridgeDataError
 from bridge_data.index.dataset import PreparedDataset
-from bridge_data.index.names import BRIDGE_INDEX, DATASET_YAML
+from bridge_data.index.jsonl import index_path, open_jsonl
+from bridge_data.index.media import read_only
+from bridge_data.index.metadata import load_document
+from bridge_data.index.names import BRIDGE_INDEX, DATASET_YAML, INDEX_SQLITE, INFO_JSON, INFO_YAML
+from bridge_data.plan import EmptySplitError, load_plan
+from bridge_data.plan.jsonl import is_jsonl
+from bridge_data.plan.split_parts import split_parts
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 @click.command()
 @click.argument("path", type=click.Path(path_type=Path))
-def info(path: Path) -> None:
-    """Show split parts, shards, samples, parts and sample type of the data set in the folder PATH."""
-    dataset = PreparedDataset.open(path)
+@click.option("--trusted-module", multiple=True, help="A module that YAML files may name classes of. Repeatable.")
+@click.option("--trust-dataset-code", is_flag=True, help="Run the code that stands beside the data (sample_loader.py).")
+def info(path: Path, trusted_module: tuple[str, ...], trust_dataset_code: bool) -> None:
+    """Show what PATH holds: split parts, shards, samples, parts, sample type; of a metadataset, what it blends.
+
+    PATH is a prepared data set, a metadataset or a JSONL file.
+    """
+    if path.is_file() and not is_jsonl(str(path)):
+        _show_metadataset(path, trusted_modules=trusted_module, trust_dataset_code=trust_dataset_code)
+    elif path.is_file():
+        _show_jsonl(path)
+    else:
+        _show_folder(PreparedDataset.open(path))
+
+
+def _show_folder(dataset: PreparedDataset) -> None:
     names = list(dataset.shard_counts)
     num_bytes = sum(map(dataset.shard_bytes, names))
     total = f"{counted(sum(dataset.shard_counts.values()), 'sample')} in {counted(len(names), 'shard')}"
     rows = [
-        ("data set", str(path)),
+        ("data set", str(dataset.root)),
         ("holds", f"{total}, {sized(num_bytes)}"),
         ("shards", spanned(names) if names else "none"),
         ("parts", listed(dataset.part_names(), 20)),
         ("sample type", _sample_type(dataset.meta / DATASET_YAML)),
+        ("prepared by", _preparation(dataset.meta)),
         ("index", ".tar.idx only; prepare with bridge-data for more speed" if dataset.index is None else BRIDGE_INDEX),
     ]
+    media = _media(dataset.meta / INDEX_SQLITE)
+    if media is not None:
+        rows.append(("media", media))
+    _echo(rows)
+    click.echo(split_table(dataset))
+
+
+def _show_jsonl(path: Path) -> None:
+    parts = {part: open_jsonl(path, part).num_samples for part in split_parts(path)}
+    rows = [
+        ("data set", str(path)),
+        ("holds", f"{sized(storage.size_bytes(path))} of JSON lines"),
+        ("parts", "json"),
+        ("sample type", "crude"),
+        ("index", index_path(path).name),
+    ]
+    _echo(rows)
+    click.echo(table(["split part", "samples"], [[part, f"{number:,}"] for part, number in parts.items()]))
+
+
+def _show_metadataset(path: Path, **trust: Any) -> None:
+    """The tree of every split part, with what is drawn from each data set; what is wrong with one hides no other."""
+    _echo([("metadataset", str(path))])
+    for part in split_parts(path):
+        click.echo(click.style(part, bold=True))
+        try:
+            plan = load_plan(path, split_part=part, training=part == "train", **trust)
+        except EmptySplitError:
+            click.echo("  no samples\n")
+            continue
+        except BridgeDataError as error:
+            click.echo(f"  {click.style('error:', fg='red')} {error}\n")
+            continue
+        click.echo("\n".join(f"  {line}" for line in str(plan).splitlines()))
+        for source in plan.sources:
+            for name, reference in source.aux.items():
+                click.echo(f"  aux {name} of {source.name}: {reference.path}")
+        click.echo(f"  {counted(sum(source.num_samples for source in plan.sources), 'sample')} in all\n")
+
+
+def _echo(rows: list[tuple[str, str]]) -> None:
     for heading, text in rows:
         click.echo(f"{click.style(f'{heading:<12}', bold=True)} {text}")
     click.echo()
-    click.echo(split_table(dataset))
+
+
+def _preparation(meta: Path) -> str:
+    """Which version of the format it has."""
+    path = next(meta / name for name in (INFO_JSON, INFO_YAML) if (meta / name).is_file())
+    version = load_document(path).get("energon_version")
+    return f"Energon {version}, or in its format" if version else "an Energon that does not tell its version"
+
+
+def _media(path: Path) -> str | None:
+    """How many media metadata are stored; None if there are none."""
+    if not path.is_file():
+        return None
+    try:
+        with contextlib.closing(read_only(path)) as db:
+            kinds = db.execute("SELECT metadata_type, COUNT(*) FROM media_metadata GROUP BY 1 ORDER BY 1").fetchall()
+    except sqlite3.Error:  # no such table
+        return None
+    names = {"image": "image", "av": "clip"}
+    return "metadata of " + (", ".join(counted(count, names.get(kind, kind)) for kind, count in kinds) or "no files")
 
 
 def _sample_type(path: Path) -> str:
@@ -47,9 +132,18 @@ def _sample_type(path: Path) -> str:
         return f"not known, {path} is not readable as YAML"
     if not isinstance(content, dict):
         return f"not known, {path} holds no mapping"
+    return "".join(_described(content))
+
+
+def _described(content: dict[str, Any]) -> Iterator[str]:
     holder = content.get("sample_type", content)
-    name = str(holder.get("__class__", "not known")) if isinstance(holder, dict) else "not known"
+    yield str(holder.get("__class__", "not known")) if isinstance(holder, dict) else "not known"
     field_map = content.get("field_map")
     if isinstance(field_map, dict):
-        return f"{name}({', '.join(f'{field} ← {part}' for field, part in field_map.items())})"
-    return name
+        yield f"({', '.join(f'{field} ← {part}' for field, part in field_map.items())})"
+    if content.get("part_filter"):
+        yield f", parts {json.dumps(content['part_filter'])}"
+    if content.get("sample_loader"):
+        yield f", made by {content['sample_loader']}"
+    if content.get("subflavors"):
+        yield f", subflavors {json.dumps(content['subflavors'], ensure_ascii=False)}"

@@ -15,6 +15,9 @@ import click
 from tqdm import tqdm
 
 from bridge_data.cli.layout import counted, listed, note, sized, spanned
+from bridge_data.cli.prepare_joins import prepare_joins
+from bridge_data.cli.prepare_jsonl import prepare_lines
+from bridge_data.cli.prepare_media import media_options, store_media
 from bridge_data.cli.questions import ask_field_map, ask_ratio, ask_sample_type
 from bridge_data.cli.sample_types import (
     CRUDE,
@@ -33,6 +36,8 @@ from bridge_data.index.names import DATASET_YAML, INFO_JSON, INFO_YAML, META_FOL
 from bridge_data.index.prepare import Split, find_shards, refresh_index, write_dataset_yaml
 from bridge_data.index.prepare import prepare as prepare_shards
 from bridge_data.index.splits import RATIO_PARTS, parse_pattern, parse_ratio, split_by_patterns, split_by_ratio
+from bridge_data.media import MediaRule
+from bridge_data.plan.jsonl import is_jsonl
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,9 +57,16 @@ class _Options:
     dataset_yaml_name: str
     num_workers: int | None
     rescan: bool
+    media_metadata_by_extension: bool
+    media_metadata_by_header: bool
+    media_metadata_by_glob: str | None
     progress: bool
 
     def __post_init__(self) -> None:
+        if self.media_rule is not None and self.tar_index_only:
+            raise ConfigError(
+                "--tar-index-only renews the index alone; run `bridge-data prepare-media` for media metadata"
+            )
         if self.split_ratio is not None and self.split_parts:
             raise ConfigError("--split-ratio and --split-parts: give one of them")
         if self.tar_index_only and self.exclude is not None:
@@ -63,6 +75,12 @@ class _Options:
             raise ConfigError("--field-map: give --sample-type too, such as CaptioningSample")
         if Path(self.dataset_yaml_name).name != self.dataset_yaml_name or not self.dataset_yaml_name:
             raise ConfigError(f"--dataset-yaml-name {self.dataset_yaml_name!r}: expected the name of a file, no path")
+
+    @property
+    def media_rule(self) -> MediaRule | None:
+        """Which files are media; None if their metadata are not asked for."""
+        flags = self.media_metadata_by_glob, self.media_metadata_by_header, self.media_metadata_by_extension
+        return None if flags == (None, False, False) else MediaRule.parse(*flags)
 
     @property
     def config(self) -> PrepareConfig:
@@ -92,17 +110,26 @@ class _Options:
 @click.option("--dataset-yaml-name", metavar="NAME", default=DATASET_YAML, show_default=True, help="Its file name.")
 @click.option("--num-workers", type=int, help="Processes that read shards.  [default: one a core, at most 16]")
 @click.option("--rescan", is_flag=True, help="Read all shards, also those that have not changed since last time.")
+@media_options
 @click.option("--progress/--no-progress", default=True, help="Show a progress bar.")
 def prepare(path: Path, **flags: Any) -> None:
-    """Prepare the tars below the folder PATH for training.
+    """Prepare the tars below the folder PATH, the file PATH.jsonl or the joins of the metadataset PATH.yaml.
 
     Writes .nv-meta and an index beside each shard, in the format of Megatron-Energon, and asks for what it is not
-    told: the split, the sample class and the parts of its fields.
+    told: the split, the sample class and the parts of its fields. Of a JSONL file, writes an index beside it, and a
+    split if it is given: --split-ratio 8,1,1, or ranges such as --split-parts train:0..900 --split-parts val:900..end.
+    Of a metadataset, writes the indexes of its joins beside it.
     """
+    if is_jsonl(str(path)):
+        prepare_lines(path, flags)
+        return
+    if path.suffix in (".yaml", ".yml"):
+        prepare_joins(path, flags)
+        return
     options = _Options(**flags)
     config = options.config
     if path.is_file():
-        raise ConfigError(f"{path}: expected a folder of tars; only such data sets need preparation")
+        raise ConfigError(f"{path}: expected a folder of tars or a .jsonl file; only such data sets need preparation")
     if options.tar_index_only:
         done = _indexed(partial(refresh_index, path, config), options)
         click.echo(f"{path}: index of {counted(len(done.shard_counts), 'shard')} written")
@@ -123,6 +150,8 @@ def prepare(path: Path, **flags: Any) -> None:
         write_dataset_yaml(path, content, options.dataset_yaml_name)
     click.echo()
     click.echo(split_table(PreparedDataset.open(path)))
+    if options.media_rule is not None:
+        store_media(path, options.media_rule, config.num_workers, options.progress)
     if unfilled:
         note(f"no shard for {' and '.join(unfilled)}: shards are not divided, and there are {len(names)}")
     if content is None and not (path / META_FOLDER / options.dataset_yaml_name).is_file():

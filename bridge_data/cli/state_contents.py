@@ -12,6 +12,7 @@ from bridge_data.errors import ConfigError
 from bridge_data.order import Geometry, Row
 from bridge_data.order.inbox import Entry, entry_size, is_slice
 from bridge_data.plan import Source, load_plan
+from bridge_data.plan.epochs import multiplied, together
 from bridge_data.state import LaneState, LoaderState
 
 
@@ -74,7 +75,7 @@ def sources_of(state: LoaderState, data: Path | None = None, split_part: str = "
         ConfigError: if `data` is other data than that of the state.
     """
     names = state.fingerprint["sources"]
-    quotas = state.fingerprint["quotas"]
+    quotas = _quotas_now(state)
     is_shuffled = state.fingerprint["order"] == "shuffled"
     found = _matching(names, data, split_part) if data is not None and is_shuffled else {}
     contents = []
@@ -92,6 +93,17 @@ def sources_of(state: LoaderState, data: Path | None = None, split_part: str = "
             )
         )
     return contents
+
+
+def _quotas_now(state: LoaderState) -> list[int] | None:
+    """The quotas by which the sources are drawn where the job stands; lanes that are not here are taken to stand where
+    the others do."""
+    quotas: list[int] | None = state.fingerprint["quotas"]
+    draws = sum(lane.get("draws", 0) for lane in state.lanes.values())
+    drawn = state.drawn_before + draws * state.num_lanes // max(1, len(state.lanes))
+    for start, later in state.fingerprint.get("schedule", ()):
+        quotas = later if start <= drawn else quotas
+    return quotas
 
 
 def _inbox(lane: LaneState) -> Iterator[tuple[int | None, Entry]]:
@@ -119,9 +131,11 @@ def _matching(names: Sequence[Sequence[str]], data: Path, split_part: str) -> di
 
 def _epochs(state: LoaderState, number: int, source: Source) -> Iterator[int]:
     """The epochs of the source that each lane has drawn from last, and that its inbox begins with."""
-    per_shuffle = state.fingerprint.get("epochs_per_shuffle", 1)
+    name, _ = state.fingerprint["sources"][number]
+    own = state.fingerprint.get("epochs_of_sources", {}).get(name, 1)
+    epochs = together(multiplied(state.fingerprint.get("epochs_per_shuffle", 1), own))
     rows = [
-        Row(source.shards.counts, Geometry(num_lanes, *geometry[number]), 0, epochs_per_shuffle=per_shuffle)
+        Row(source.records.counts, Geometry(num_lanes, *geometry[number]), 0, epochs_per_shuffle=epochs)
         for num_lanes, geometry in state.generations
     ]
     for lane, lane_state in state.lanes.items():
@@ -135,7 +149,7 @@ def _epochs(state: LoaderState, number: int, source: Source) -> Iterator[int]:
         for row, old_lane, chunk in places:
             if chunk >= 0:
                 first = row.first_epoch_of(row.shuffle_of(old_lane, chunk))
-                yield from (first, first + per_shuffle - 1)
+                yield from (first, first + (epochs or 1) - 1)
 
 
 def _span(numbers: Iterable[int]) -> tuple[int, int] | None:

@@ -2,6 +2,7 @@ from pathlib import Path
 
 from tests.cli.conftest import Run
 from tests.cli.test_prepare import FIELDS, QUIET
+from tests.prepared import CRUDE, write_dataset, write_texts
 
 
 def test_shows_what_there_is(run: Run, tars: Path) -> None:
@@ -30,3 +31,55 @@ def test_energons_files_are_enough(run: Run, tars: Path) -> None:
         assert shown in run("info", tars).output
     (tars / ".nv-meta/dataset.yaml").write_text("__module__: megatron.energon\n__class__: CrudeWebdataset\n")
     assert "sample type  CrudeWebdataset\n" in run("info", tars).output
+
+
+def test_more_of_what_is_declared(run: Run, tars: Path) -> None:
+    run("prepare", tars, *QUIET, "--split-ratio", "1,0,0", "--media-metadata-by-extension")
+    (tars / ".nv-meta/dataset.yaml").write_text(
+        "__module__: megatron.energon\n__class__: CrudeWebdataset\npart_filter: [png]\nsubflavors: {origin: here}\n"
+    )
+    result = run("info", tars)
+    assert 'sample type  CrudeWebdataset, parts ["png"], subflavors {"origin": "here"}\n' in result.output
+    assert "media        metadata of 12 images\n" in result.output
+    assert "prepared by  Energon 7.4.1, or in its format\n" in result.output
+
+
+def test_a_metadataset_is_shown_as_a_tree(run: Run, tmp_path: Path) -> None:
+    for name in "ab":
+        write_texts(tmp_path / name, 10, ratio="0,1,0" if name == "b" else "1,0,0")
+    file = tmp_path / "meta.yaml"
+    file.write_text(
+        "__module__: megatron.energon\n__class__: MetadatasetV2\nsplits:\n"
+        "  train: {path: a}\n  val: {path: b}\n  test: {path: a}\n  odd: {path: c}\n"
+    )
+    result = run("info", file)
+    assert result.exit_code == 0, result.stderr
+    assert f"train\n  {tmp_path}/a [train]: 100.00% of draws, TextSample, 10 samples" in result.output
+    assert f"val\n  {tmp_path}/b [val]" in result.output
+    assert "test\n  no samples\n" in result.output
+    assert f"odd\n  error: {file}:7: " in result.output
+
+
+def test_auxiliary_data_are_named(run: Run, tmp_path: Path) -> None:
+    write_dataset(tmp_path / "a", [{"__key__": "k", "txt": "x"}], definition=CRUDE)
+    (tmp_path / "files").mkdir()
+    (tmp_path / "meta.yaml").write_text(
+        "__module__: megatron.energon\n__class__: MetadatasetV2\nsplits:\n"
+        "  train: {path: a, aux: {pictures: 'filesystem://files'}}\n"
+    )
+    assert f"aux pictures of a/train: {tmp_path}/files\n" in run("info", tmp_path / "meta.yaml").output
+
+
+def test_a_jsonl_file_has_its_split(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "lines.jsonl"
+    path.write_text("".join(f'{{"n": {number}}}\n' for number in range(20)))
+    run("prepare", path, "--split-ratio", "8,1,1", "--no-progress")
+    result = run("info", path)
+    assert result.exit_code == 0, result.stderr
+    assert [line.split() for line in result.output.splitlines()[-3:]] == [["train", "16"], ["val", "2"], ["test", "2"]]
+
+
+def test_another_file_is_refused(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("")
+    result = run("info", tmp_path / "a.txt")
+    assert (result.exit_code, "expected a prepared folder" in result.stderr) == (1, True)

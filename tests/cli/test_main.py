@@ -12,11 +12,11 @@ from tests.cli.conftest import Run
 def test_help_names_the_commands(run: Run) -> None:
     result = run("--help")
     assert result.exit_code == 0
-    assert all(name in result.output for name in ("pack", "prepare", "info", "preview"))
+    assert all(name in result.output for name in main.commands)
     assert run("--version").output.startswith("bridge-data, version ")
 
 
-@pytest.mark.parametrize("command", ["pack", "prepare", "info", "preview"])
+@pytest.mark.parametrize("command", main.commands)
 def test_every_option_is_explained(run: Run, command: str) -> None:
     assert run(command, "--help").exit_code == 0
     options = [parameter for parameter in main.commands[command].params if isinstance(parameter, click.Option)]
@@ -24,10 +24,11 @@ def test_every_option_is_explained(run: Run, command: str) -> None:
 
 
 def test_errors_are_one_line_with_exit_code_1(run: Run, tmp_path: Path) -> None:
-    for command in (["prepare"], ["info"], ["preview"]):
+    for command in (["prepare"], ["info"], ["preview"], ["lint"]):
         result = run(*command, tmp_path / "no")
         assert result.exit_code == 1
-        assert result.stderr == f"error: {tmp_path}/no: no such folder\n"
+        assert result.stderr.startswith(f"error: {tmp_path}/no: no such folder")
+        assert result.stderr.count("\n") == 1
     result = run("info", tmp_path)
     assert result.exit_code == 1
     assert f"run `bridge-data prepare {tmp_path}`" in result.stderr

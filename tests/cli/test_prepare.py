@@ -89,7 +89,7 @@ class TestQuestions:
         result = succeeded(run("prepare", tars, typed="n\n"))
         assert "left as it is" in result.output
         assert counts(tars) == {"train": 12, "val": 0, "test": 0}
-        result = succeeded(run("prepare", tars, typed="y\n8,1,1\n4\n"))
+        result = succeeded(run("prepare", tars, typed="y\n8,1,1\nCrudeWebdataset\n"))
         assert "6 shards had not changed" in result.output
         assert counts(tars) == {"train": 8, "val": 2, "test": 2}
 
@@ -241,7 +241,7 @@ def test_damaged_shards_are_named(run: Run, tars: Path) -> None:
 
 
 def test_paths_that_are_no_folders_of_tars(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "meta.yaml").touch()
+    (tmp_path / "notes.txt").touch()
     (tmp_path / "empty").mkdir()
-    refused(run("prepare", tmp_path / "meta.yaml"), "expected a folder of tars")
+    refused(run("prepare", tmp_path / "notes.txt"), "expected a folder of tars")
     refused(run("prepare", tmp_path / "empty"), "there are no .tar files", "bridge-data pack")

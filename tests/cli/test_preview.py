@@ -6,7 +6,11 @@ from PIL import Image
 
 from bridge_data.cli.preview import describe
 from tests.cli.conftest import Run
-from tests.cli.test_prepare import QUIET
+from tests.cli.test_prepare import FIELDS, QUIET
+from tests.lint.datasets import change
+from tests.media.files import sound
+from tests.plan.joins import joined, texts
+from tests.prepared import CRUDE, write_blend, write_dataset, write_texts
 
 
 @pytest.fixture
@@ -54,6 +58,78 @@ def test_a_damaged_shard_is_an_error(run: Run, prepared: Path) -> None:
     assert "data-000000.tar" in result.stderr
 
 
+def test_shows_what_the_parts_become(run: Run, tars: Path) -> None:
+    flags = ("--split-ratio", "1,0,0", "--sample-type", "CaptioningSample", "--field-map", FIELDS)
+    run("prepare", tars, *QUIET, *flags)
+    result = run("preview", tars, "--count", 1)
+    assert result.exit_code == 0
+    assert "  → CaptioningSample\n    image    uint8 3×30×41, 9 … 10\n    caption  picture number 1\n" in result.output
+
+
+def test_a_sample_that_cannot_be_made_does_not_hide_the_others(run: Run, tmp_path: Path) -> None:
+    result = run("preview", change(tmp_path, png=b"?"), "--split-part", "train")
+    assert result.exit_code == 0
+    assert result.output.count("→ CaptioningSample") == 2
+    assert "→ cannot be made: sample 'data-0.tar/0001': part 'png'" in result.output
+
+
+def test_a_field_map_that_does_not_fit_is_told(run: Run, tars: Path) -> None:
+    run("prepare", tars, *QUIET, "--split-ratio", "1,0,0")
+    (tars / ".nv-meta/dataset.yaml").write_text(
+        "sample_type: {__module__: megatron.energon, __class__: TextSample}\nfield_map: {text: md}"
+    )
+    result = run("preview", tars, "--count", 1)
+    assert result.exit_code == 0
+    assert "picture number 1" in result.output
+    assert "field_map: text: no shard of split part 'train' has a part 'md'" in result.stderr
+
+
+def test_of_a_metadataset_each_data_set(run: Run, tmp_path: Path) -> None:
+    for name in "ab":
+        write_texts(tmp_path / name, 10, lambda number, name=name: f"{name} {number}")
+    blend = write_blend(tmp_path / "blend.yaml", {"a": 1, "b": 2})
+    result = run("preview", blend, "--count", 1, "--start", 4)
+    assert result.exit_code == 0
+    assert f"{tmp_path}/a\ntrain 4  data-0000.tar/000004\n" in result.output
+    assert "    text  b 4\n" in result.output
+    assert '→ TextSample, subflavors {"origin": "b"}' in result.output
+
+
+def test_of_a_jsonl_file_its_lines(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "lines.jsonl"
+    path.write_text('{"a": 1}\n{"a": 2}\n')
+    run("prepare", path, "--no-progress")
+    result = run("preview", path)
+    assert result.exit_code == 0
+    assert '{"a": 2}' in result.output
+    assert "→ crude, for a cooker" in result.output
+
+
+def test_of_a_join_the_parts_of_each_member(run: Run, tmp_path: Path) -> None:
+    texts(tmp_path / "a", "kl")
+    texts(tmp_path / "b", "k")
+    file = joined(tmp_path / "join.yaml", [{"path": "a"}, {"path": "b", "nonmatch": "none"}])
+    run("prepare", file, "--no-progress")
+    result = run("preview", file)
+    assert result.exit_code == 0, result.stderr
+    assert "  data-0000.tar/k\n  txt       2 B  ak\n  data-0000.tar/k\n  txt       2 B  bk\n" in result.output
+    assert "  no match\n" in result.output
+    assert "→ TextSample" in result.output
+
+
+def test_auxiliary_data_are_named(run: Run, tmp_path: Path) -> None:
+    write_dataset(tmp_path / "a", [{"__key__": "k", "txt": "x"}], definition=CRUDE)
+    (tmp_path / "files").mkdir()
+    file = tmp_path / "meta.yaml"
+    file.write_text(
+        "__module__: megatron.energon\n__class__: MetadatasetV2\nsplits:\n"
+        "  train: {path: a, aux: {pictures: 'filesystem://files'}}\n"
+    )
+    result = run("preview", file)
+    assert result.exit_code == 0, result.stderr
+    assert f"{tmp_path}/a, aux pictures\n" in result.output
+
+
 def picture(format: str, mode: str) -> bytes:
     file = io.BytesIO()
     Image.new(mode, (8, 6)).save(file, format)
@@ -67,11 +143,12 @@ def picture(format: str, mode: str) -> bytes:
         ("txt", b"", "empty"),
         ("txt", b"\x1b[31mred", "\\x1b[31mred"),
         ("txt", b"\xff", "not UTF-8: 'utf-8' codec can't decode byte 0xff in position 0: invalid start byte"),
-        ("json", b"[1]", "[\n  1\n]"),
-        ("meta.json", b'{"a": "\xc3\xa4"}', '{\n  "a": "ä"\n}'),
+        ("json", b"[1]", "[1]"),
+        ("meta.json", b'{"a": "\xc3\xa4"}', '{"a": "ä"}'),
         ("json", b"{", "not JSON: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)"),
         ("left.jpg", picture("JPEG", "L"), "JPEG 8×6 L"),
         ("PNG", picture("PNG", "RGBA"), "PNG 8×6 RGBA"),
+        ("clip.wav", sound(), "audio 1 channel, 8000 Hz; 0.50 s"),
         ("bin", b"\x00\x01", "00 01"),
         ("bin", bytes(20), "00 " * 16 + "…"),
         ("bin", b"", "empty"),

@@ -41,6 +41,18 @@ def test_sources_show_the_span_of_the_lanes() -> None:
     assert (pages.weight, pages.chunk_size, pages.chunks_taken, pages.epochs) == (0.75, 50, (0, 0), None)
 
 
+def test_the_weight_shown_is_that_of_the_phase_that_the_job_is_in() -> None:
+    weights = []
+    for drawn_before in (0, 1_000, 10**6):
+        state = LoaderState.from_dict(make_state())  # 8 lanes, 50 draws each
+        state.fingerprint = state.fingerprint | {"schedule": [[1_200, [0, 65_536]], [10**6, [65_536, 0]]]}
+        state.drawn_before = drawn_before
+        weights.append([source.weight for source in sources_of(state)])
+        del state.lanes[0], state.lanes[1]
+        assert [source.weight for source in sources_of(state)] == weights[-1]
+    assert weights == [[0.25, 0.75], [0, 1], [1, 0]]
+
+
 def test_a_validation_has_sources_without_chunks_or_weights() -> None:
     fingerprint = {"sources": [["aa", "photos/val"]], "quotas": None, "order": "ordered"}
     state = LoaderState(

@@ -42,9 +42,15 @@ def test_the_same_sources_in_another_sequence_are_told() -> None:
 def test_deals_are_told() -> None:
     other = make_state()
     other["generations"] = [*other["generations"], [6, [[100, 32, 1], [50, 32, 1]]]]
+    other["drawn_before"] = 4_000
     of_all, _ = compare(other)
-    assert [difference.item for difference in of_all] == ["lanes of each deal", "geometry of each deal"]
-    assert (of_all[0].first, of_all[0].second) == ("[8]", "[8, 6]")
+    assert [difference.item for difference in of_all] == [
+        "samples drawn before the last deal",
+        "lanes of each deal",
+        "geometry of each deal",
+    ]
+    assert (of_all[0].first, of_all[0].second) == ("0", "4,000")
+    assert (of_all[1].first, of_all[1].second) == ("[8]", "[8, 6]")
 
 
 def test_each_number_of_a_lane_is_compared() -> None:

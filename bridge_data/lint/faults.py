@@ -1,0 +1,71 @@
+"""What can be wrong with a data set: a table of kinds, whose codes stay as they are from version to version."""
+
+import dataclasses
+from typing import NamedTuple
+
+
+class FaultKind(NamedTuple):
+    """What a kind of fault is, and what to do about it."""
+
+    what: str
+    way_out: str
+
+
+_WRITE_AGAIN = "write or copy the shard again, then run `bridge-data prepare`"
+_PREPARE = "run `bridge-data prepare` on the data set"
+_EXCLUDE = "mend the data, or list the samples as shard/key under `exclude` in split.yaml"
+
+KINDS: dict[str, FaultKind] = {
+    "config": FaultKind("a data set or metadataset that cannot be opened", "mend the file that is named"),
+    "metadata-damaged": FaultKind("metadata that cannot be understood", _PREPARE),
+    "metadata-disagree": FaultKind("metadata files that contradict each other", _PREPARE),
+    "missing-shard": FaultKind("shards that were prepared and are gone", "restore them, or " + _PREPARE),
+    "unprepared-shard": FaultKind("tars that the data set was prepared without", _PREPARE + ", or move them away"),
+    "unused-shard": FaultKind("shards in no split part", "add them to a part in split.yaml, or to its `exclude`"),
+    "split-unknown-shard": FaultKind("split parts with shards that there are not", "mend split.yaml, or " + _PREPARE),
+    "split-repeated-shard": FaultKind("shards twice in one split part", "name them once in split.yaml"),
+    "exclude-unknown": FaultKind("exclusions of what there is not", "mend `exclude` in split.yaml"),
+    "index-missing": FaultKind("shards without an index", "run `bridge-data prepare --tar-index-only`"),
+    "index-outdated": FaultKind("indexes that are not of these shards", "run `bridge-data prepare --tar-index-only`"),
+    "tar-damaged": FaultKind("shards that are truncated or damaged", _WRITE_AGAIN),
+    "tar-unfinished": FaultKind("shards without the end mark of a tar", _WRITE_AGAIN),
+    "empty-shard": FaultKind("shards without samples", "remove them, then " + _PREPARE),
+    "wrong-count": FaultKind("shards with another number of samples than the metadata say", _PREPARE),
+    "nameless-member": FaultKind("files in shards that are no parts, for want of a dot", "rename them, as in 0001.jpg"),
+    "duplicate-part": FaultKind("samples with a part twice", "write the shard again with each name once"),
+    "scattered-sample": FaultKind("samples whose parts do not stand together", "write the shard again, sorted by name"),
+    "duplicate-key": FaultKind("keys that several samples have", "write the shards again with different keys"),
+    "missing-part": FaultKind("samples without a part that the field map needs", _EXCLUDE),
+    "missing-field": FaultKind("samples without a value that the field map needs", _EXCLUDE),
+    "wrong-type": FaultKind(
+        "samples with a value of another type than their field", _EXCLUDE + ", or mend the field map"
+    ),
+    "not-utf8": FaultKind("texts that are not UTF-8", _EXCLUDE),
+    "image-too-large": FaultKind(
+        "images with more pixels than PIL.Image.MAX_IMAGE_PIXELS", _EXCLUDE + ", or raise the limit"
+    ),
+    "undecodable": FaultKind("parts that cannot be decoded", _EXCLUDE),
+    "no-decoder": FaultKind("parts of a format that cannot be decoded here", "do as the message says"),
+    "unbuildable": FaultKind(
+        "samples that cannot be made of their parts", _EXCLUDE + ", or mend the code that makes them"
+    ),
+    "unreadable": FaultKind("samples that cannot be read", _EXCLUDE),
+}
+"""The kinds by code, from the whole to its parts."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing that is wrong: its kind, the cause, and as far as it is known the data set, shard, key and part."""
+
+    code: str
+    cause: str
+    dataset: str = ""
+    shard: str = ""
+    key: str = ""
+    part: str = ""
+
+    def place(self) -> str:
+        """Where it is, in short: `shard/key.part`."""
+        name = "/".join(filter(None, (self.shard, self.key)))
+        return f"{name}.{self.part}" if self.part else name
