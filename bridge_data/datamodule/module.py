@@ -3,23 +3,30 @@
 Source: the names and their order are those of Megatron-Bridge's `EnergonMultiModalDataModule`.
 """
 
+import functools
 import logging
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Never, TypeAlias, Unpack
 
 import torch.distributed as dist
 from lightning.pytorch import LightningDataModule
 
+from bridge_data.datamodule import lightning_trainer
+from bridge_data.datamodule.arguments import FurtherArguments
+from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.datamodule.ranks import build_worker_config
 from bridge_data.datamodule.settings import sort_settings
+from bridge_data.datamodule.sharing import IdleDataloader, RankLoader, rank_loader
 from bridge_data.datamodule.training import EnergonDataloader
-from bridge_data.datamodule.validation import ValidationDataloader
-from bridge_data.dataset import LaneDataset, get_train_dataset, get_val_dataset
+from bridge_data.datamodule.validation import ValidationDataloader, names_of
+from bridge_data.dataset import get_train_dataset, get_val_dataset, get_val_datasets
 from bridge_data.errors import ConfigError, StateError
-from bridge_data.loader import get_savable_loader
+from bridge_data.lane_dataset import LaneDataset
 from bridge_data.multimodal import MultiModalSampleConfig, MultiModalTaskEncoder
-from bridge_data.plan import EmptySplitError
+from bridge_data.multimodal.pretrained import open_image_processor, open_tokenizer
+from bridge_data.plan import EmptySplitError, Source
+from bridge_data.replica import Balancing, find_cost
 from bridge_data.state import LoaderState
 from bridge_data.task import TaskEncoder
 from bridge_data.worker import WorkerConfig
@@ -31,6 +38,8 @@ logger = logging.getLogger("bridge_data")
 
 _STATE = "train_dataloader"
 
+ValLoader: TypeAlias = ValidationDataloader | IdleDataloader
+
 
 class EnergonMultiModalDataModule(LightningDataModule):
     """Training and validation data at `path`, a prepared folder or a metadataset YAML.
@@ -40,8 +49,8 @@ class EnergonMultiModalDataModule(LightningDataModule):
 
     Args:
         tokenizer, image_processor, seq_length, multimodal_sample_config, decoder_seq_length: for the
-            `MultiModalTaskEncoder` that is made where `task_encoder` is None. (Megatron's schedules also ask for
-            `seq_length`.)
+            `MultiModalTaskEncoder` that is made where `task_encoder` is None. Tokenizer and image processor may be
+            given by the folder (or hub id) that they were saved to. (Megatron's schedules also ask for `seq_length`.)
         micro_batch_size: samples (with packing: packs) of a batch.
         global_batch_size: samples of a step, over all ranks: a multiple of `micro_batch_size` times their number.
         num_val_workers: workers for validation; as many as `num_workers` if None.
@@ -49,8 +58,17 @@ class EnergonMultiModalDataModule(LightningDataModule):
         shuffle_buffer_size, max_samples_per_sequence, packing_buffer_size: as in `get_train_dataset`.
         validation_task_encoder: for validation; the one of training if None.
         **kwargs: `seed`, `num_lanes` and `global_error_handler` of `WorkerConfig`; `eval_batches`, the draws after
-            which Megatron's validation begins anew by itself; `ends`, for validation "even" among several ranks if not
-            given; and whatever else `get_train_dataset` (for training alone) and `get_savable_loader` take.
+            which Megatron's validation begins anew by itself (it also does when there was training in between);
+            `rampup_batch_size`, Megatron's [first global batch size, increment, samples] of a ramp to
+            `global_batch_size`; `multiple_validation_sets`, to validate on each source by itself: `val_dataloader` and
+            `build` then give a list of loaders, one for each, whose names are `val_names`; `val_batch_drop_last`, to
+            leave out the last micro-batch of validation if it is not full; `balance`, by what the micro-batches of a
+            training step are shared among data-parallel ranks: "tokens", "pixels", "frames", a function of the batch,
+            or True, which is the encoder's `batch_cost` (all ranks ask for their loaders alike); `ends`, for validation
+            "even" among several ranks if not given; `share`, "replicate" (every rank of a replica reads) or "broadcast"
+            (one reads for those of the first and last pipeline stage; all ranks ask for their loaders alike, and close
+            them before the process groups are destroyed); and whatever else `get_train_dataset` (for training alone)
+            and `get_savable_loader` take.
 
     Raises:
         ConfigError: for a setting that is unknown, out of range, or contradicts another.
@@ -59,7 +77,7 @@ class EnergonMultiModalDataModule(LightningDataModule):
     def __init__(
         self,
         path: str | Path,
-        tokenizer: Any,
+        tokenizer: Any = None,
         image_processor: Any = None,
         seq_length: int = 2048,
         micro_batch_size: int = 1,
@@ -70,16 +88,16 @@ class EnergonMultiModalDataModule(LightningDataModule):
         shuffle_buffer_size: int | None = 100,
         max_samples_per_sequence: int | None = None,
         multimodal_sample_config: MultiModalSampleConfig | None = None,
-        task_encoder: TaskEncoder[Any, Any, Any, Any] | None = None,
+        task_encoder: TaskEncoder | None = None,  # bare: jsonargparse takes no init_args for TaskEncoder[...]
         decoder_seq_length: int | None = None,
         packing_buffer_size: int | None = None,
-        validation_task_encoder: TaskEncoder[Any, Any, Any, Any] | None = None,
+        validation_task_encoder: TaskEncoder | None = None,
         pg_collection: "ProcessGroupCollection | None" = None,
-        **kwargs: Any,
+        **kwargs: Unpack[FurtherArguments],
     ) -> None:
         super().__init__()
         self.path = path
-        self.tokenizer, self.image_processor = tokenizer, image_processor
+        self.tokenizer, self.image_processor = open_tokenizer(tokenizer), open_image_processor(image_processor)
         self.seq_length, self.decoder_seq_length = seq_length, decoder_seq_length
         self.micro_batch_size, self.global_batch_size = micro_batch_size, global_batch_size
         self.num_workers = num_workers
@@ -90,13 +108,17 @@ class EnergonMultiModalDataModule(LightningDataModule):
         self.packing_buffer_size = packing_buffer_size
         self.pg_collection = pg_collection
         self.settings = sort_settings(kwargs)
-        self.train_dataloader_object: EnergonDataloader | None = None
-        self.val_dataloader_object: ValidationDataloader | None = None
+        self.train_dataloader_object: EnergonDataloader | IdleDataloader | None = None
+        self.val_dataloader_object: ValLoader | list[ValLoader] | None = None
+        self._val_names: list[str] = []
         self._loaded_state: dict[str, Any] | None = None
         self._loaded_from: Any = None
-        self._check_batch_sizes()
+        self._num_overfitted: int | None = None
+        self._test_dataloader: ValLoader | None = None
+        self.batch_schedule = BatchSchedule(global_batch_size, micro_batch_size, self.settings.rampup_batch_size)
         self.task_encoder = self._default_encoder() if task_encoder is None else task_encoder
         self.validation_task_encoder = validation_task_encoder or self.task_encoder
+        self._cost = None if self.settings.balance is False else find_cost(self.settings.balance, self.task_encoder)
         if task_encoder is not None:
             self._warn_without_effect()
 
@@ -109,28 +131,30 @@ class EnergonMultiModalDataModule(LightningDataModule):
     @property
     def init_global_step(self) -> int:
         """The step at which this run began: 0, or the steps done when its state was saved."""
+        return self.batch_schedule.step_after(self.init_consumed_samples)
+
+    @property
+    def init_consumed_samples(self) -> int:
+        """The samples (with packing: packs) of the whole job that had been trained on when this run began."""
         if self.train_dataloader_object is not None:
             first = self.train_dataloader_object.first_micro_batch
         else:
             first = 0 if self._loaded_state is None else self._loaded_state["next_slot"]
-        return first * self.micro_batch_size // self.global_batch_size
+        return first * self.micro_batch_size
 
     def num_micro_batches(self, worker_config: WorkerConfig) -> int:
-        """Micro-batches that a rank of `worker_config` takes for one step.
+        """Micro-batches that a rank of `worker_config` takes for one step; with `rampup_batch_size`, for one after it.
 
         Raises:
             ConfigError: if the ranks cannot share the global batch equally.
         """
-        per_round = self.micro_batch_size * worker_config.world_size
-        if self.global_batch_size % per_round:
-            raise ConfigError(
-                f"global_batch_size={self.global_batch_size} is not a multiple of micro_batch_size="
-                f"{self.micro_batch_size} x {worker_config.world_size} data-parallel ranks = {per_round}"
-            )
-        return self.global_batch_size // per_round
+        schedule = BatchSchedule(self.global_batch_size, self.micro_batch_size)
+        return schedule.num_micro_batches(0, worker_config.world_size)
 
-    def datasets_provider(self, worker_config: WorkerConfig, split: Literal["train", "val"] = "val") -> LaneDataset:
-        """The data of one split: endless and shuffled for training, in order and once for validation.
+    def datasets_provider(
+        self, worker_config: WorkerConfig, split: Literal["train", "val", "test"] = "val"
+    ) -> LaneDataset:
+        """The data of one split: endless and shuffled for training, in order and once for validation and test.
 
         Raises:
             ConfigError: for another split, or if the data is not what the settings say.
@@ -146,21 +170,34 @@ class EnergonMultiModalDataModule(LightningDataModule):
                 task_encoder=self.task_encoder,
                 **self.settings.dataset,
             )
-        if split == "val":
+        if split in ("val", "test"):
             return get_val_dataset(
                 self.path,
+                split_part=split,
                 worker_config=worker_config,
                 batch_size=self.micro_batch_size,
                 packing_buffer_size=self.packing_buffer_size,
                 task_encoder=self.validation_task_encoder,
+                **self.settings.validation,
             )
-        raise ConfigError(f"datasets_provider(split={split!r}): expected 'train' or 'val'")
+        raise ConfigError(f"datasets_provider(split={split!r}): expected 'train', 'val' or 'test'")
 
-    def build(self) -> tuple[EnergonDataloader, ValidationDataloader | list[Any] | None]:
+    def validation_datasets(self, worker_config: WorkerConfig) -> list[tuple[LaneDataset, Source]]:
+        """The data of the validation split, each source by itself, with the source."""
+        return get_val_datasets(
+            self.path,
+            worker_config=worker_config,
+            batch_size=self.micro_batch_size,
+            packing_buffer_size=self.packing_buffer_size,
+            task_encoder=self.validation_task_encoder,
+            **self.settings.validation,
+        )
+
+    def build(self) -> tuple[EnergonDataloader | IdleDataloader, ValLoader | list[Any] | None]:
         """The loaders for training and validation."""
         return self.train_dataloader(), self.val_dataloader()
 
-    def train_dataloader(self) -> EnergonDataloader:
+    def train_dataloader(self) -> EnergonDataloader | IdleDataloader:
         """The training loader; the same object on every call.
 
         Raises:
@@ -169,39 +206,114 @@ class EnergonMultiModalDataModule(LightningDataModule):
         """
         config = self._worker_config(self.num_workers)
         num_micro_batches = self.num_micro_batches(config)
+        num_overfitted = None
         if self.trainer is not None:
-            self._check_trainer(num_micro_batches)
+            virtual_epoch_length = self.settings.dataset.get("virtual_epoch_length", 0)
+            lightning_trainer.check_steps(self.trainer, self.batch_schedule, num_micro_batches, virtual_epoch_length)
+            if self._cost is not None and config.world_size > 1:
+                lightning_trainer.check_whole_steps(self.trainer, num_micro_batches, virtual_epoch_length)
+            self._check_checkpoint()
+            num_overfitted = lightning_trainer.num_overfitted(self.trainer, virtual_epoch_length)
         if self.train_dataloader_object is None:
-            loader = get_savable_loader(
-                self.datasets_provider(config, "train"), pin_memory=self.pin_memory, **self.settings.loader
-            )
-            self.train_dataloader_object = EnergonDataloader(loader)
+            dataset = self.datasets_provider(config, "train")
+            if num_overfitted is not None:
+                dataset = dataset.first(num_overfitted * config.world_size)
+            loader = self._loader(dataset, balancing=self._balancing(config))
+            self.train_dataloader_object = IdleDataloader() if loader is None else EnergonDataloader(loader)
+            self._num_overfitted = num_overfitted
             if self._loaded_state is not None:
                 self.train_dataloader_object.restore_state(self._loaded_state)
                 self._loaded_state = None
-        if self.trainer is not None:
-            progress = self.trainer.fit_loop.epoch_loop.batch_progress
-            self.train_dataloader_object.follow(lambda: int(progress.total.ready))
+        elif num_overfitted != self._num_overfitted:
+            raise ConfigError(
+                f"Trainer(overfit_batches={self.trainer.overfit_batches if self.trainer else 0}): the training loader "
+                "of this DataModule has been made for another number; make another DataModule"
+            )
+        if self.trainer is not None and isinstance(self.train_dataloader_object, EnergonDataloader):
+            self.train_dataloader_object.follow(functools.partial(lightning_trainer.num_trained, self.trainer))
         return self.train_dataloader_object
 
-    def val_dataloader(self) -> ValidationDataloader | list[Any] | None:
-        """The validation loader. If the split is declared and empty: None, for Lightning (which takes no None) `[]`."""
+    def val_dataloader(self) -> ValLoader | list[Any] | None:
+        """The validation loader; with `multiple_validation_sets`, those of the sources, in the order of
+        `validation_datasets`. If the split is declared and empty: None, for Lightning (which takes no None) `[]`."""
         cyclic = self.trainer is None
         if self.val_dataloader_object is None:
+            config = self._worker_config(self.num_val_workers)
             try:
-                dataset = self.datasets_provider(self._worker_config(self.num_val_workers), "val")
+                if self.settings.multiple_validation_sets:
+                    named = self.validation_datasets(config)
+                    datasets = [dataset for dataset, _ in named]
+                    self._val_names = names_of([source for _, source in named])
+                else:
+                    datasets, self._val_names = [self.datasets_provider(config, "val")], ["validation"]
             except EmptySplitError:
                 return None if cyclic else []
-            settings = {"ends": "even" if dist.is_initialized() else "uneven"} | self.settings.loader
-            loader = get_savable_loader(dataset, pin_memory=self.pin_memory, **settings)
-            self.val_dataloader_object = ValidationDataloader(
-                loader, cyclic=cyclic, eval_batches=self.settings.eval_batches
-            )
-        self.val_dataloader_object.cyclic = cyclic
-        return self.val_dataloader_object
+            loaders = [self._validation_loader(dataset) for dataset in datasets]
+            self.val_dataloader_object = loaders if self.settings.multiple_validation_sets else loaders[0]
+        made = self.val_dataloader_object
+        for loader in made if isinstance(made, list) else [made]:
+            if isinstance(loader, ValidationDataloader):
+                loader.cyclic = cyclic
+        return made
 
-    def test_dataloader(self) -> None:
-        """None: there is no test data."""
+    @property
+    def val_names(self) -> list[str]:
+        """What the validation sets are called, in the order of `val_dataloader`: by their sources
+        (`photos/val`), see `names_of`; or "validation", where there is one for all."""
+        self.val_dataloader()
+        return list(self._val_names)
+
+    def _loader(self, dataset: LaneDataset, **settings: Any) -> RankLoader | None:
+        settings |= self.settings.loader
+        return rank_loader(dataset, self.settings.share, self.pg_collection, pin_memory=self.pin_memory, **settings)
+
+    def _balancing(self, config: WorkerConfig) -> Balancing | None:
+        if self._cost is None or config.world_size == 1:
+            return None
+        if self.num_micro_batches(config) == 1:
+            warnings.warn(
+                "balance has no effect: a rank takes one micro-batch for a step, so there is nothing to exchange. With "
+                "a smaller micro_batch_size there is, or with lpt_balanced packs",
+                stacklevel=3,
+            )
+            return None
+
+        def step_size(first_micro_batch: int) -> int:
+            return self.batch_schedule.num_micro_batches(first_micro_batch * self.micro_batch_size, config.world_size)
+
+        return Balancing(cost=self._cost, step_size=step_size, max_step_size=self.num_micro_batches(config))
+
+    def _validation_loader(self, dataset: LaneDataset) -> ValidationDataloader | IdleDataloader:
+        loader = self._loader(dataset, ends="even" if dist.is_initialized() else "uneven")
+        if loader is None:
+            return IdleDataloader()
+        return ValidationDataloader(
+            loader, cyclic=False, eval_batches=self.settings.eval_batches, num_trained=self._num_trained
+        )
+
+    def _num_trained(self) -> int:
+        loader = self.train_dataloader_object
+        return loader.num_draws if isinstance(loader, EnergonDataloader) else 0
+
+    def test_dataloader(self) -> ValLoader | None:
+        """For `Trainer.test`, the part `test` of the split, in order and once; None without a trainer, as elsewhere.
+
+        Raises:
+            EmptySplitError: if that part is empty.
+        """
+        if self.trainer is None:
+            return None
+        if self._test_dataloader is None:
+            config = self._worker_config(self.num_val_workers)
+            self._test_dataloader = self._validation_loader(self.datasets_provider(config, "test"))
+        return self._test_dataloader
+
+    def predict_dataloader(self) -> Never:
+        """An error: which data to predict on is not known."""
+        raise ConfigError(
+            "EnergonMultiModalDataModule has no data for Trainer.predict: give it a loader of the data that you mean, "
+            "as in trainer.predict(model, dataloaders=get_loader(get_val_dataset(path, split_part=...)))"
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """The position of all ranks after the last batch that was delivered; all of them must call it."""
@@ -210,12 +322,13 @@ class EnergonMultiModalDataModule(LightningDataModule):
         return {} if self._loaded_state is None else {_STATE: self._loaded_state}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go to the position in `state_dict`; every rank takes the same one.
+        """Go to the position in `state_dict`; every rank takes the same one. Where Lightning loads a checkpoint to
+        validate or test, its position is left alone.
 
         Raises:
             StateError: if it is none of ours, or of other data or settings.
         """
-        if not state_dict:
+        if not state_dict or (self.trainer is not None and not lightning_trainer.is_fitting(self.trainer)):
             return
         if _STATE not in state_dict:
             raise StateError(f"not a state of {type(self).__name__}: got {sorted(state_dict)}, expected [{_STATE!r}]")
@@ -248,24 +361,8 @@ class EnergonMultiModalDataModule(LightningDataModule):
                     stacklevel=3,
                 )
 
-    def _check_batch_sizes(self) -> None:
-        for name in ("micro_batch_size", "global_batch_size"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"EnergonMultiModalDataModule({name}={getattr(self, name)}): expected at least 1")
-        if self.global_batch_size % self.micro_batch_size:
-            raise ConfigError(
-                f"EnergonMultiModalDataModule(global_batch_size={self.global_batch_size}): expected a multiple of "
-                f"micro_batch_size={self.micro_batch_size} times the number of data-parallel ranks"
-            )
-
-    def _check_trainer(self, num_micro_batches: int) -> None:
+    def _check_checkpoint(self) -> None:
         trainer: Any = self.trainer
-        if trainer.accumulate_grad_batches != num_micro_batches:
-            raise ConfigError(
-                f"global_batch_size={self.global_batch_size} means {num_micro_batches} micro-batches of a rank in a "
-                f"step, the trainer takes {trainer.accumulate_grad_batches}; set "
-                f"Trainer(accumulate_grad_batches={num_micro_batches}), or another global_batch_size"
-            )
         is_loaded = self._loaded_state is not None or self._loaded_from == trainer.ckpt_path
         if trainer.ckpt_path is not None and trainer.global_step and not is_loaded:
             raise StateError(

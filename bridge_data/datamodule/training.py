@@ -6,12 +6,14 @@ batches before it needs them; and what such a consumer drew in vain comes again.
 """
 
 import collections
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from bridge_data.datamodule.cycle import cyclic_iter
 from bridge_data.datamodule.ranks import gather_state
-from bridge_data.loader import SavableDataLoader
+from bridge_data.datamodule.sharing import RankLoader
+from bridge_data.replica import BackgroundLoader
 
 
 class EnergonDataloader(Iterator[Any]):
@@ -21,7 +23,7 @@ class EnergonDataloader(Iterator[Any]):
         DatasetError: from `next`, if the loader yields nothing.
     """
 
-    def __init__(self, dataloader: SavableDataLoader) -> None:
+    def __init__(self, dataloader: RankLoader) -> None:
         self.dataloader = dataloader
         self._cycle = cyclic_iter(dataloader)
         self._num_delivered: Callable[[], int] | None = None
@@ -29,12 +31,15 @@ class EnergonDataloader(Iterator[Any]):
         self._undelivered: collections.deque[dict[str, Any]] = collections.deque()  # the states before each of them
         self.first_micro_batch = 0
         """The number, in the whole job, of the first micro-batch after the last restore."""
+        self.num_draws = 0
+        """How often a batch was drawn from this object."""
 
     def __iter__(self) -> "EnergonDataloader":
         self._take_back()
         return self
 
     def __next__(self) -> Any:
+        self.num_draws += 1
         if self._num_delivered is None:
             return next(self._cycle)
         self._forget_delivered()
@@ -65,7 +70,22 @@ class EnergonDataloader(Iterator[Any]):
         """
         self._forget_delivered()
         own = self._undelivered[0] if self._undelivered else self.dataloader.save_state_rank()
+        if not self._undelivered and isinstance(self.dataloader, BackgroundLoader) and self.dataloader.is_within_step:
+            warnings.warn(
+                "the position is saved within a step, which balanced ranks draw as a whole: it is that at the "
+                "beginning of the step, so what was drawn of it comes again after a restore. Save after whole steps; "
+                "if this was one, the trainer's steps are not those of global_batch_size and rampup_batch_size",
+                stacklevel=2,
+            )
         return gather_state(own, self.dataloader.dataset.worker_config)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing: the position is in the state of the DataModule. Lightning warns of loaders without this method that
+        they could not be resumed."""
+        return {}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Nothing to go to, as `state_dict` holds nothing."""
 
     def restore_state(self, state: dict[str, Any]) -> None:
         """Go to a saved position; every data-parallel rank takes the same state.

@@ -4,26 +4,36 @@ Enters: a loader over ordered data. Leaves: its batches; once a pass for Lightni
 only ever calls `next`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from bridge_data.datamodule.sharing import RankLoader
 from bridge_data.errors import DatasetError
-from bridge_data.loader import SavableDataLoader
+from bridge_data.plan import Source
 
 
 class ValidationDataloader(Iterator[Any]):
     """The batches of a finite loader; `iter` and `restart` go to the first one.
 
-    With `cyclic`, the first one also comes after the last one, and after `eval_batches` draws (None: no such limit).
+    With `cyclic`, the first one also comes after the last one, after `eval_batches` draws (None: no such limit), and
+    once there was training in between: when `num_trained` gives another number than at the last draw.
 
     Raises:
         DatasetError: from `next`, if `cyclic` and there is no batch for this rank.
     """
 
-    def __init__(self, dataloader: SavableDataLoader, *, cyclic: bool, eval_batches: int | None = None) -> None:
+    def __init__(
+        self,
+        dataloader: RankLoader,
+        *,
+        cyclic: bool,
+        eval_batches: int | None = None,
+        num_trained: Callable[[], int] = int,
+    ) -> None:
         self.dataloader = dataloader
         self.cyclic = cyclic
-        self._eval_batches = eval_batches
+        self._eval_batches, self._num_trained = eval_batches, num_trained
+        self._trained_before = num_trained()
         self._start = dataloader.save_state_rank()
         self._pass = iter(dataloader)
         self._num_drawn = self._num_in_pass = 0
@@ -33,8 +43,10 @@ class ValidationDataloader(Iterator[Any]):
         return self
 
     def __next__(self) -> Any:
-        if self.cyclic and self._num_drawn == self._eval_batches:
+        trained = self._num_trained()
+        if self.cyclic and (self._num_drawn == self._eval_batches or trained != self._trained_before):
             self.restart()
+        self._trained_before = trained
         try:
             batch = next(self._pass)
         except StopIteration:
@@ -69,3 +81,21 @@ class ValidationDataloader(Iterator[Any]):
                 f"the validation data has no batch for data-parallel rank {config.rank} of {config.world_size}: it has "
                 "fewer micro-batches than there are ranks. Give it more samples, or a smaller micro_batch_size"
             ) from None
+
+
+def names_of(sources: Sequence[Source]) -> list[str]:
+    """A name for each source, all different: its own (`photos/val`); where several have the same, with as many folders
+    before it as tell them apart, or, if they are the same data, a number behind it."""
+    names = [source.name for source in sources]
+    for name in {name for name in names if names.count(name) > 1}:
+        alike = [number for number, other in enumerate(names) if other == name]
+        paths = [(*sources[number].path.rstrip("/").split("/"), sources[number].split_part) for number in alike]
+        depth = 2
+        while len({path[-depth:] for path in paths}) < len({*paths}):
+            depth += 1
+        for number, path in zip(alike, paths, strict=True):
+            names[number] = "/".join(path[-depth:])
+    return [
+        f"{name} ({before + 1})" if (before := names[:number].count(name)) else name
+        for number, name in enumerate(names)
+    ]

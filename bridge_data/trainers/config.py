@@ -3,13 +3,16 @@
 from dataclasses import dataclass
 
 from bridge_data.errors import ConfigError
+from bridge_data.trainers.exit_signal import signal_number
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MegatronTrainerConfig:
     """Length, parallel sizes, optimizer and checkpoints of a run.
 
-    Intervals are in steps, None means never; what has an interval also happens after the last step.
+    Intervals are in steps, None means never; what has an interval also happens after the last step. An evaluation takes
+    `eval_iters` global batches of each validation set. When any rank gets `exit_signal` ("SIGTERM"), all save after
+    the step, and end; None leaves signals alone.
 
     Raises:
         ConfigError: if a number is out of range.
@@ -19,7 +22,8 @@ class MegatronTrainerConfig:
     checkpoint_dir: str | None = None
     save_interval: int | None = None
     eval_interval: int | None = None
-    eval_batches: int = 1
+    eval_iters: int = 1
+    exit_signal: str | None = None
     learning_rate: float = 1e-3
     min_learning_rate: float = 0.0
     warmup_steps: int = 0
@@ -31,7 +35,7 @@ class MegatronTrainerConfig:
     seed: int = 1234
 
     def __post_init__(self) -> None:
-        for name in ("train_steps", "eval_batches", "save_interval", "eval_interval"):
+        for name in ("train_steps", "eval_iters", "save_interval", "eval_interval"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"MegatronTrainerConfig({name}={value}): expected at least 1")
@@ -42,6 +46,13 @@ class MegatronTrainerConfig:
             raise ConfigError(
                 f"MegatronTrainerConfig(save_interval={self.save_interval}, checkpoint_dir=None): "
                 "saving needs a folder; set checkpoint_dir"
+            )
+        if self.exit_signal is not None:
+            signal_number(self.exit_signal)
+        if self.exit_signal is not None and self.checkpoint_dir is None:
+            raise ConfigError(
+                f"MegatronTrainerConfig(exit_signal={self.exit_signal!r}, checkpoint_dir=None): what is saved "
+                "then needs a folder; set checkpoint_dir"
             )
         if not 0 <= self.warmup_steps < self.train_steps:
             raise ConfigError(

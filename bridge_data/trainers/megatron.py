@@ -8,7 +8,7 @@ The loss of a step is the sum of its token losses over the number of tokens, add
 Randomness of the model is a function of (seed, step, DP rank, stage), so no generator state is ever saved.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 import torch.distributed as dist
 
+from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.errors import ConfigError
 from bridge_data.order.keys import key64
 from bridge_data.trainers.checkpoint import latest_iteration, load_checkpoint, save_checkpoint
 from bridge_data.trainers.config import MegatronTrainerConfig
+from bridge_data.trainers.exit_signal import ExitSignal
 from bridge_data.trainers.parallel import global_loss, seed_stage
 
 if TYPE_CHECKING:
@@ -48,7 +50,10 @@ class TrainingData(Protocol):
     seq_length: int
     micro_batch_size: int
     global_batch_size: int
+    batch_schedule: BatchSchedule
 
+    @property
+    def val_names(self) -> list[str]: ...
     def train_dataloader(self) -> Any: ...
     def val_dataloader(self) -> Any: ...
 
@@ -78,7 +83,7 @@ class MegatronTrainer:
 
     `model` is this rank's stage with its `TransformerConfig` as `model.config`; build it after `initialize_parallel`,
     which seeds the weights. `on_step` gets the report of each step, `on_evaluation` the number of steps done and the
-    validation loss.
+    loss of each validation set by its name.
     """
 
     def __init__(
@@ -88,7 +93,7 @@ class MegatronTrainer:
         model: torch.nn.Module,
         forward_step: ForwardStep,
         on_step: Callable[[StepReport], None] | None = None,
-        on_evaluation: Callable[[int, float], None] | None = None,
+        on_evaluation: Callable[[int, Mapping[str, float]], None] | None = None,
     ) -> None:
         from megatron.core import rerun_state_machine
 
@@ -164,45 +169,61 @@ class MegatronTrainer:
         )
         return optimizer, schedule
 
-    def fit(self, data: TrainingData) -> None:
-        """Train to `train_steps`, from the newest checkpoint where there is one."""
+    def fit(self, data: TrainingData) -> int:
+        """Train to `train_steps`, or to an `exit_signal`, from the newest checkpoint where there is one.
+
+        Returns:
+            The number of steps done.
+        """
         from megatron.core.rerun_state_machine import RerunDataIterator
 
         loader: SavableLoader = data.train_dataloader()  # refuses batch sizes that the ranks cannot share
-        num_micro_batches = data.global_batch_size // (data.micro_batch_size * self.groups.dp.size())
-        step = first_step = self._restore(loader)
+        step = self._restore(loader)
+        first, dp_size = loader.first_micro_batch, self.groups.dp.size()
+        schedule = data.batch_schedule
+        schedule.check(first * data.micro_batch_size, dp_size)
         iterator = RerunDataIterator(loader)
-        while step < self.config.train_steps:
-            first = loader.first_micro_batch + (step - first_step) * num_micro_batches * self.groups.dp.size()
-            report = self._train_step(step, first, iterator, num_micro_batches, data)
-            step += 1
-            if self._on_step is not None:
-                self._on_step(report)
-            if self._is_due(step, self.config.save_interval):
-                self._save(step, iterator)
-            if self._is_due(step, self.config.eval_interval):
-                self._report_evaluation(step, self.evaluate(data))
+        with ExitSignal(self.config.exit_signal, self.device) as exit_signal:
+            while step < self.config.train_steps:
+                num_micro_batches = schedule.num_micro_batches(first * data.micro_batch_size, dp_size)
+                report = self._train_step(step, first, iterator, num_micro_batches, data)
+                step, first = step + 1, first + num_micro_batches * dp_size
+                if self._on_step is not None:
+                    self._on_step(report)
+                is_over = exit_signal.received()
+                if self._is_due(step, self.config.save_interval) or is_over:
+                    self._save(step, iterator)
+                if is_over:
+                    break
+                if self._is_due(step, self.config.eval_interval):
+                    self._report_evaluation(step, self.evaluate(data))
+        return step
 
-    def evaluate(self, data: TrainingData) -> float | None:
-        """Mean token loss over `eval_batches` micro-batches a rank from the start of the validation split, or None
-        if the split was declared empty."""
-        loader = data.val_dataloader()
-        if loader is None:
-            return None
-        loader.restart()
+    def evaluate(self, data: TrainingData) -> dict[str, float]:
+        """Mean token loss over `eval_iters` global batches from the start of each validation set, by its name; empty if
+        the split was declared empty. The same on any number of ranks, where these batches do not reach the end of the
+        set. Training goes on as if nothing had been evaluated."""
+        loaders = data.val_dataloader()
+        if loaders is None:
+            return {}
+        schedule = BatchSchedule(data.global_batch_size, data.micro_batch_size)
+        num_micro_batches = self.config.eval_iters * schedule.num_micro_batches(0, self.groups.dp.size())
+        losses = {}
         self.model.eval()
         with torch.no_grad():
-            outputs = self._run_micro_batches(loader, self.config.eval_batches, data, forward_only=True)
+            for name, loader in zip(data.val_names, loaders if isinstance(loaders, list) else [loaders], strict=True):
+                loader.restart()
+                outputs = self._run_micro_batches(loader, num_micro_batches, data, forward_only=True)
+                losses[name], _ = self._global_loss(outputs, num_micro_batches)
         self.model.train()
-        loss, _ = self._global_loss(outputs, self.config.eval_batches)
-        return loss
+        return losses
 
     def _is_due(self, step: int, interval: int | None) -> bool:
         return interval is not None and (step % interval == 0 or step == self.config.train_steps)
 
-    def _report_evaluation(self, step: int, loss: float | None) -> None:
-        if self._on_evaluation is not None and loss is not None:
-            self._on_evaluation(step, loss)
+    def _report_evaluation(self, step: int, losses: Mapping[str, float]) -> None:
+        if self._on_evaluation is not None and losses:
+            self._on_evaluation(step, losses)
 
     def _train_step(
         self, step: int, first: int, iterator: "RerunDataIterator", num_micro_batches: int, data: TrainingData
@@ -219,8 +240,9 @@ class MegatronTrainer:
         learning_rate = self.optimizer.param_groups[0]["lr"]
         _, grad_norm, _ = self.optimizer.step()
         self.scheduler.step(1)
-        loss, num_tokens = self._global_loss(outputs, num_micro_batches)
-        dp_rank, dp_size = self.groups.dp.rank(), self.groups.dp.size()
+        loss, num_tokens = self._global_loss(outputs, num_micro_batches, first)
+        dp_size = self.groups.dp.size()
+        own = first + (self.groups.dp.rank() - first) % dp_size  # after a ramp, `first` need not be rank 0's
         return StepReport(
             step=step,
             loss=loss,
@@ -228,8 +250,7 @@ class MegatronTrainer:
             grad_norm=float(grad_norm or 0.0),
             learning_rate=learning_rate,
             micro_batches=tuple(
-                MicroBatchReport(number=first + dp_rank + i * dp_size, outputs=output)
-                for i, output in enumerate(outputs)
+                MicroBatchReport(number=own + i * dp_size, outputs=output) for i, output in enumerate(outputs)
             ),
         )
 
@@ -250,7 +271,9 @@ class MegatronTrainer:
         )
         return outputs
 
-    def _global_loss(self, outputs: list[dict[str, Any]], num_micro_batches: int) -> tuple[float, int]:
+    def _global_loss(
+        self, outputs: list[dict[str, Any]], num_micro_batches: int, first_micro_batch: int = 0
+    ) -> tuple[float, int]:
         """Loss and number of tokens of the global batch, on every rank."""
         sums = torch.zeros(num_micro_batches, 2, dtype=torch.float64, device=self.device)
         for row, output in zip(sums, outputs, strict=False):  # all but the last stage have none
@@ -258,7 +281,7 @@ class MegatronTrainer:
         for group in (self.groups.cp, self.groups.pp):
             if group.size() > 1:
                 dist.all_reduce(sums, group=group)
-        return global_loss(sums, self.groups.dp)
+        return global_loss(sums, self.groups.dp, first_micro_batch)
 
     def _sharded_state(self, *, is_loading: bool) -> dict[str, Any]:
         model = self.model.module.sharded_state_dict()

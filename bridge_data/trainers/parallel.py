@@ -51,11 +51,16 @@ def initialize_parallel(config: MegatronTrainerConfig) -> "ProcessGroupCollectio
     return groups
 
 
-def global_loss(sums: torch.Tensor, dp_group: "dist.ProcessGroup | None") -> tuple[float, int]:
+def global_loss(
+    sums: torch.Tensor, dp_group: "dist.ProcessGroup | None", first_micro_batch: int = 0
+) -> tuple[float, int]:
     """Mean token loss and number of tokens of the global batch, from this rank's (micro-batches, 2): sums of losses and
-    of tokens, float64. They are added up in global order, so the result does not depend on the number of ranks."""
+    of tokens, float64. They are added up in global order, so the result does not depend on the number of ranks;
+    `first_micro_batch` is the number of the first one in the whole job, which says whose it is."""
     parts = [torch.empty_like(sums) for _ in range(dist.get_world_size(dp_group))]
     dist.all_gather(parts, sums, group=dp_group)
+    first_rank = first_micro_batch % len(parts)
+    parts = parts[first_rank:] + parts[:first_rank]
     loss_sum, num_tokens = torch.stack(parts, dim=1).flatten(0, 1).sum(0).tolist()
     return loss_sum / max(num_tokens, 1.0), int(num_tokens)
 

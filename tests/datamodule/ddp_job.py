@@ -1,8 +1,9 @@
-"""One rank of a Lightning job that logs what it trains on, for `test_ddp.py`. Run it under torchrun.
+"""A Lightning job of two ranks that logs what it trains and validates on, for `test_ddp.py`.
 
 ddp_job DATA FOLDER NUM_STEPS KILL_AT [CHECKPOINT]
 """
 
+import dataclasses
 import json
 import os
 import signal
@@ -15,7 +16,15 @@ import lightning
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 
+from bridge_data import DefaultTaskEncoder
 from tests.datamodule.parts import make_module, numbers
+
+
+class Emptying(DefaultTaskEncoder[Any, Any, Any, Any]):
+    """Texts have no loss mask that could be zeroed."""
+
+    def empty_batch(self, batch: Any) -> Any:
+        return dataclasses.replace(batch, __key__=[], text=[])
 
 
 class Logger(lightning.LightningModule):
@@ -29,9 +38,15 @@ class Logger(lightning.LightningModule):
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
         if self.global_step == self.kill_at:
             os.kill(os.getpid(), signal.SIGKILL)
-        with (self.folder / f"rank{self.global_rank}.jsonl").open("a") as file:
-            file.write(json.dumps([self.global_step, numbers(batch)]) + "\n")
+        self._write("rank", [self.global_step, numbers(batch)])
         return self.layer(torch.tensor([[float(sum(numbers(batch)))]])).mean() * 1e-6
+
+    def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+        self._write("val", [self.global_step, dataloader_idx, numbers(batch)])
+
+    def _write(self, name: str, line: list[Any]) -> None:
+        with (self.folder / f"{name}{self.global_rank}.jsonl").open("a") as file:
+            file.write(json.dumps(line) + "\n")
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.SGD(self.parameters(), 0.1)
@@ -47,15 +62,16 @@ def main(data: str, folder: str, num_steps: str, kill_at: str, num_workers: str,
         max_steps=int(num_steps),
         limit_train_batches=6,
         accumulate_grad_batches=2,
-        limit_val_batches=0,
         logger=False,
         enable_progress_bar=False,
         enable_model_summary=False,
         callbacks=[ModelCheckpoint(dirpath=folder, filename="{step}", every_n_train_steps=2, save_top_k=-1)],
     )
-    module = make_module(data, num_workers=int(num_workers), num_lanes=4, global_batch_size=4)
+    settings = {"num_workers": int(num_workers), "num_val_workers": 0, "num_lanes": 4, "global_batch_size": 4}
+    module = make_module(data, task_encoder=Emptying(), multiple_validation_sets=True, **settings)
     trainer.fit(Logger(Path(folder), int(kill_at)), datamodule=module, ckpt_path=checkpoint)
     print(f"init_global_step={module.init_global_step}")
+    print(f"wrapped={trainer.train_dataloader is not module.train_dataloader_object}")
 
 
 if __name__ == "__main__":

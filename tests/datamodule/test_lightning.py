@@ -1,42 +1,15 @@
 """The DataModule under `lightning.Trainer`, in one process."""
 
-import warnings
 from pathlib import Path
 from typing import Any
 
-import lightning
 import pytest
 import torch
-from lightning.pytorch.callbacks import ModelCheckpoint
 
-from bridge_data import ConfigError, EnergonMultiModalDataModule, StateError
-from tests.datamodule.parts import NUM_TRAIN, NUM_VAL, draw, make_module, numbers, write_numbers
+from bridge_data import ConfigError, StateError
+from tests.datamodule.lightning_parts import VAL, Recorder, fit, make_trainer, saving
+from tests.datamodule.parts import draw, make_module, write_numbers
 from tests.prepared import write_texts
-
-VAL = [[number] for number in range(NUM_TRAIN, NUM_TRAIN + NUM_VAL)]
-
-
-class Recorder(lightning.LightningModule):
-    """Keeps the numbers of its batches."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = torch.nn.Parameter(torch.zeros(()))
-        self.trained: list[list[int]] = []
-        self.evaluated: list[list[list[int]]] = []
-
-    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
-        self.trained.append(numbers(batch))
-        return self.weight * 0
-
-    def on_validation_start(self) -> None:
-        self.evaluated.append([])
-
-    def validation_step(self, batch: Any, batch_idx: int) -> None:
-        self.evaluated[-1].append(numbers(batch))
-
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.SGD(self.parameters(), 0.1)
 
 
 @pytest.fixture(scope="module")
@@ -47,27 +20,6 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def expected(path: Path) -> list[list[int]]:
     return draw(make_module(path).train_dataloader(), 60)
-
-
-def make_trainer(folder: Path, **options: Any) -> lightning.Trainer:
-    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False, "log_every_n_steps": 1}
-    chosen = {"accelerator": "cpu", "limit_val_batches": 0, "enable_checkpointing": False, **quiet, **options}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return lightning.Trainer(default_root_dir=folder, **chosen)
-
-
-def fit(module: EnergonMultiModalDataModule, trainer: lightning.Trainer, **options: Any) -> Recorder:
-    recorder = Recorder()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        trainer.fit(recorder, datamodule=module, **options)
-    return recorder
-
-
-def saving(folder: Path) -> dict[str, Any]:
-    keep_all = ModelCheckpoint(dirpath=folder, filename="{step}", every_n_train_steps=2, save_top_k=-1)
-    return {"callbacks": [keep_all], "enable_checkpointing": True}
 
 
 def test_fit_sees_the_stream(path: Path, expected: list[list[int]], tmp_path: Path) -> None:

@@ -13,12 +13,14 @@ from bridge_data import (
     ConfigError,
     DefaultTaskEncoder,
     EnergonMultiModalDataModule,
+    NoCachePool,
     StateError,
     TextSample,
     WorkerConfig,
     edataclass,
 )
 from bridge_data.multimodal import PLAIN_CHAT_TEMPLATE, MultiModalSampleConfig, MultiModalTaskEncoder
+from bridge_data.plan import EmptySplitError
 from bridge_data.samples import Batch
 from tests.datamodule.parts import NUM_TRAIN, NUM_VAL, draw, make_module, write_numbers
 from tests.multimodal.parts import IMAGE, image_processor, make_tokenizer, png
@@ -210,9 +212,9 @@ def test_settings_reach_workers_data_and_loader(path: Path) -> None:
         make_module(path, prefech_factor=3)
 
 
-def test_a_cache_pool_reaches_the_loader_which_has_no_use_for_it(path: Path) -> None:
-    with pytest.warns(UserWarning, match="cache_pool has no effect"):
-        make_module(path, cache_pool=object()).train_dataloader()
+def test_a_cache_pool_reaches_the_cookers(path: Path) -> None:
+    pool = NoCachePool()
+    assert make_module(path, cache_pool=pool).train_dataloader().dataloader.dataset.cache_pool is pool
 
 
 class Failing(DefaultTaskEncoder[Any, Any, Any, Any]):
@@ -293,17 +295,48 @@ def test_validation_is_in_order_and_begins_anew(path: Path) -> None:
 
 
 def test_a_validation_split_that_is_declared_empty_gives_none(tmp_path: Path) -> None:
-    module = make_module(write_texts(tmp_path, 20, ratio="1,0,0"))
-    assert module.val_dataloader() is None
-    assert module.build()[1] is None
+    path = write_texts(tmp_path, 20, ratio="1,0,0")
+    for module in (make_module(path), make_module(path, multiple_validation_sets=True)):
+        assert module.val_dataloader() is None
+        assert module.build()[1] is None
+
+
+def test_several_validation_sets_have_a_loader_each(tmp_path: Path) -> None:
+    for name, first in (("a", 0), ("b", 100)):
+        write_texts(tmp_path / name, 6, lambda number, first=first: str(first + number))
+    lines = ["__module__: megatron.energon", "__class__: MetadatasetV2", "splits:"]
+    for split in ("train", "val"):
+        lines += [
+            f"  {split}:",
+            "    blend:",
+            "      - {path: a, split_part: train}",
+            "      - {path: b, split_part: train}",
+        ]
+    file = tmp_path / "sets.yaml"
+    file.write_text("\n".join(lines))
+    module = make_module(file, multiple_validation_sets=True, micro_batch_size=3, global_batch_size=3, eval_batches=3)
+    loaders = module.val_dataloader()
+    assert loaders is module.val_dataloader() is module.build()[1]
+    config = WorkerConfig(rank=0, world_size=1, num_workers=0)
+    assert [source.name for _, source in module.validation_datasets(config)] == ["a/train", "b/train"]
+    assert module.val_names == ["a/train", "b/train"]
+    assert make_module(file).val_names == ["validation"]
+    first, second = [0, 1, 2], [3, 4, 5]
+    assert draw(loaders[0], 4) == [first, second, first, first]
+    assert draw(loaders[1], 2) == [[100 + n for n in first], [100 + n for n in second]]
+    assert draw(make_module(file, micro_batch_size=12, global_batch_size=12).val_dataloader(), 1) == [
+        [*first, *second, *(100 + n for n in first + second)]
+    ]
 
 
 def test_datasets_provider_gives_either_split(path: Path) -> None:
     module, config = make_module(path), WorkerConfig(rank=0, world_size=1, num_workers=0)
     assert module.datasets_provider(config).finite
     assert not module.datasets_provider(config, "train").finite
-    with pytest.raises(ConfigError, match="expected 'train' or 'val'"):
-        module.datasets_provider(config, "test")  # type: ignore[arg-type]
+    with pytest.raises(EmptySplitError, match="split part 'test' is declared and has no samples"):
+        module.datasets_provider(config, "test")
+    with pytest.raises(ConfigError, match="expected 'train', 'val' or 'test'"):
+        module.datasets_provider(config, "valid")  # type: ignore[arg-type]
 
 
 def test_printing_starts_no_loader(path: Path) -> None:

@@ -14,6 +14,11 @@ def test_every_setting_goes_where_it_belongs() -> None:
     assert sorted_settings.eval_batches == 2
 
 
+def test_what_the_data_are_holds_for_validation_too() -> None:
+    given = {"trusted_modules": ("mine",), "auto_decode": False}
+    assert sort_settings({**given, "repeat": False}).validation == {**given, "batch_drop_last": False}
+
+
 @pytest.mark.parametrize(
     ("name", "meant"),
     [("prefech_factor", "prefetch_factor"), ("seeds", "seed"), ("virtual_epoch", "virtual_epoch_length")],

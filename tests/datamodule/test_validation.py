@@ -4,7 +4,9 @@ import pytest
 
 from bridge_data import DatasetError, WorkerConfig, get_savable_loader, get_val_dataset
 from bridge_data.datamodule import ValidationDataloader
-from tests.datamodule.parts import draw, take, write_numbers
+from bridge_data.datamodule.validation import names_of
+from tests.datamodule.parts import draw, make_module, take, write_numbers
+from tests.prepared import write_texts
 
 EXPECTED = [list(range(start, start + 5)) for start in range(96, 116, 5)] + [[116, 117, 118, 119]]
 
@@ -53,3 +55,36 @@ def test_a_rank_without_any_batch_gets_none_or_an_error_but_never_an_endless_loo
     assert list(make_loader(path, cyclic=False, world_size=2, batch_size=100)) == []
     with pytest.raises(DatasetError, match="no batch for data-parallel rank 1 of 2"):
         next(make_loader(path, cyclic=True, world_size=2, batch_size=100))
+
+
+def test_it_begins_anew_when_there_was_training_in_between(path: Path) -> None:
+    num_trained = 0
+    config = WorkerConfig(rank=0, world_size=1, num_workers=0)
+    dataset = get_val_dataset(path, worker_config=config, batch_size=5)
+    loader = ValidationDataloader(get_savable_loader(dataset), cyclic=True, num_trained=lambda: num_trained)
+    assert draw(loader, 2) == EXPECTED[:2]
+    num_trained = 3
+    assert draw(loader, 3) == EXPECTED[:3]
+    assert draw(loader, 2) == EXPECTED[3:]
+    loader.cyclic = False
+    num_trained = 4
+    loader.restart()
+    assert draw(loader, 2) == EXPECTED[:2]
+
+
+def test_validation_sets_have_names_that_tell_them_apart(tmp_path: Path) -> None:
+    folders = ("a/tars", "b/tars", "b/more")
+    config = WorkerConfig(rank=0, world_size=1, num_workers=0)
+    prepared = {
+        folder: make_module(write_texts(tmp_path / folder, 4)).datasets_provider(config, "train").plan.sources[0]
+        for folder in folders
+    }
+
+    def names(*wanted: str) -> list[str]:
+        return names_of([prepared[folder] for folder in wanted])
+
+    assert names("a/tars") == ["tars/train"]
+    assert names("a/tars", "b/more") == ["tars/train", "more/train"]
+    assert names("a/tars", "b/more", "b/tars") == ["a/tars/train", "more/train", "b/tars/train"]
+    assert names("b/more", "b/more", "b/more") == ["more/train", "more/train (2)", "more/train (3)"]
+    assert names("a/tars", "a/tars", "b/tars") == ["a/tars/train", "a/tars/train (2)", "b/tars/train"]

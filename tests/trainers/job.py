@@ -1,6 +1,7 @@
 """Small real inputs for training jobs, and how to run one: `recipes.train` in processes of its own."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -75,3 +76,9 @@ def run_job(
 def output_of(run: Path) -> str:
     """What a run has printed."""
     return (run / "output.log").read_text()
+
+
+def evaluations(printed: str) -> dict[tuple[int, str], float]:
+    """The validation losses that a run has printed, by the steps done and the name of the set."""
+    lines = re.findall(r"^after (\d+) steps: validation loss of (.+) ([\d.]+)$", printed, re.MULTILINE)
+    return {(int(step), name): float(loss) for step, name, loss in lines}

@@ -8,7 +8,7 @@ import pytest
 from bridge_data.trainers.checkpoint import LATEST_FILE, iteration_folder, latest_iteration
 from recipes.compare_runs import Comparison, compare
 from recipes.run_log import read_run
-from tests.trainers.job import DIES_WHILE_SAVING, NUM_STEPS, arguments, make_inputs, output_of, run_job
+from tests.trainers.job import DIES_WHILE_SAVING, NUM_STEPS, arguments, evaluations, make_inputs, output_of, run_job
 
 JOB = ["-m", "recipes.train"]
 
@@ -22,7 +22,8 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def whole(inputs: Path) -> Path:
     """A run that nothing happened to; it evaluates on the way."""
     run = inputs / "whole"
-    done = run_job([*JOB, *arguments(inputs, run, "megatron.eval_interval=4", "megatron.eval_batches=2")], run)
+    evaluation = ["megatron.eval_interval=4", "megatron.eval_iters=2", "data.multiple_validation_sets=true"]
+    done = run_job([*JOB, *arguments(inputs, run, *evaluation)], run)
     assert done.returncode == 0, output_of(run)
     return run
 
@@ -46,11 +47,17 @@ def test_a_run_leaves_checkpoints_as_megatron_names_them(whole: Path) -> None:
     assert not list((whole / "checkpoints").glob("*.partial"))
 
 
-def test_the_loss_falls_and_is_evaluated_at_the_interval(whole: Path) -> None:
+def test_the_loss_falls_and_is_evaluated_at_the_interval_on_each_validation_set(whole: Path) -> None:
     batches = read_run(whole)
     assert batches[NUM_STEPS - 1].loss < batches[0].loss - 0.1
-    printed = output_of(whole)
-    assert [f"after {n} steps: validation loss" in printed for n in (3, 4, 8)] == [False, True, True]
+    losses = evaluations(output_of(whole))
+    assert list(losses) == [
+        (4, "captions/tars/val"),
+        (4, "questions/tars/val"),
+        (8, "captions/tars/val"),
+        (8, "questions/tars/val"),
+    ]
+    assert len(set(losses.values())) == 4
 
 
 def test_killed_while_saving_a_run_resumes_from_the_checkpoint_before_bit_by_bit(inputs: Path, whole: Path) -> None:

@@ -17,7 +17,9 @@ import torch.distributed as dist
 from bridge_data.trainers.parallel import global_loss
 store, rank, size, sums = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), json.loads(sys.argv[4])
 dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size)
-print(json.dumps(global_loss(torch.tensor(sums[rank::size], dtype=torch.float64), None)))
+first = int(sys.argv[5])
+own = torch.tensor(sums[(rank - first) % size::size], dtype=torch.float64)
+print(json.dumps(global_loss(own, None, first)))
 dist.destroy_process_group()
 """
 
@@ -38,13 +40,13 @@ def start(program: str, *arguments: str) -> "subprocess.Popen[str]":
     )
 
 
-@pytest.mark.parametrize("num_ranks", [1, 2, 4])
-def test_the_loss_of_a_global_batch_does_not_depend_on_the_number_of_ranks(tmp_path: Path, num_ranks: int) -> None:
+@pytest.mark.parametrize(("num_ranks", "first"), [(1, 0), (2, 0), (4, 6)])
+def test_the_loss_of_a_global_batch_does_not_depend_on_the_ranks(tmp_path: Path, num_ranks: int, first: int) -> None:
     generator = torch.Generator().manual_seed(0)
     losses = torch.rand(8, generator=generator, dtype=torch.float64) * 1e3
     sums = [[loss, float(tokens)] for tokens, loss in enumerate(losses.tolist())]
     jobs = [
-        start(LOSS_OF_A_RANK, str(tmp_path / "store"), str(rank), str(num_ranks), json.dumps(sums))
+        start(LOSS_OF_A_RANK, str(tmp_path / "store"), str(rank), str(num_ranks), json.dumps(sums), str(first))
         for rank in range(num_ranks)
     ]
     printed = [json.loads(job.communicate(timeout=100)[0]) for job in jobs]

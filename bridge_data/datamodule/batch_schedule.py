@@ -1,0 +1,106 @@
+"""How many samples a step takes: always as many, or more and more of them at the beginning.
+
+Enters: the global batch size, and the ramp towards it. Leaves: the global batch size after so many samples, and the
+step that is. Guarantee: the sizes are those of Megatron's `num_microbatches_calculator`; they depend on nothing but
+the samples consumed, so a run can go on from any step on any number of ranks.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+from bridge_data.errors import ConfigError
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class BatchSchedule:
+    """`rampup_batch_size` is (first global batch size, increment, samples of the ramp), None for no ramp.
+
+    With packing, samples are packs, here as in Megatron.
+
+    Raises:
+        ConfigError: if the ramp does not lead from its first size to `global_batch_size` in whole increments, or a size
+            is no multiple of `micro_batch_size`.
+    """
+
+    global_batch_size: int
+    micro_batch_size: int
+    rampup_batch_size: Sequence[int] | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("micro_batch_size", "global_batch_size"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name}={getattr(self, name)}: expected at least 1")
+        if self.global_batch_size % self.micro_batch_size:
+            raise ConfigError(
+                f"global_batch_size={self.global_batch_size}: expected a multiple of micro_batch_size="
+                f"{self.micro_batch_size} times the number of data-parallel ranks"
+            )
+        if self.rampup_batch_size is not None:
+            self._check_ramp(self.rampup_batch_size)
+
+    def _check_ramp(self, ramp: Sequence[int]) -> None:
+        got = f"rampup_batch_size={list(ramp)}"
+        if len(ramp) != 3 or min(ramp) < 1:
+            raise ConfigError(
+                f"{got}: expected [first global batch size, increment, samples of the ramp], all positive"
+            )
+        start, increment, _ = ramp
+        way = self.global_batch_size - start
+        if way < 1 or way % increment:
+            raise ConfigError(
+                f"{got} leads from {start} in steps of {increment}, which never make global_batch_size="
+                f"{self.global_batch_size}; the way between them must be a multiple of the increment"
+            )
+        for name, size in (("first size", start), ("increment", increment)):
+            if size % self.micro_batch_size:
+                raise ConfigError(
+                    f"{got}: its {name} {size} is no multiple of micro_batch_size={self.micro_batch_size}"
+                )
+
+    def size_after(self, consumed_samples: int) -> int:
+        """The global batch size of the step that begins after so many samples.
+
+        Source: `RampupBatchsizeNumMicroBatchesCalculator.update` of megatron-core.
+        """
+        if self.rampup_batch_size is None or consumed_samples > self.rampup_batch_size[2]:
+            return self.global_batch_size
+        start, increment, num_samples = self.rampup_batch_size
+        num_increments = (self.global_batch_size - start) // increment
+        return start + int(consumed_samples / (num_samples / num_increments)) * increment
+
+    def step_after(self, consumed_samples: int) -> int:
+        """How many whole steps so many samples make."""
+        step = consumed = 0
+        while consumed < consumed_samples:
+            size = self.size_after(consumed)
+            if size == self.global_batch_size:
+                return step + (consumed_samples - consumed) // size
+            consumed += size
+            step += consumed <= consumed_samples
+        return step
+
+    def num_micro_batches(self, consumed_samples: int, world_size: int) -> int:
+        """Micro-batches that each of `world_size` data-parallel ranks takes for the step after so many samples.
+
+        Raises:
+            ConfigError: if the ranks cannot share them equally.
+        """
+        size, per_round = self.size_after(consumed_samples), self.micro_batch_size * world_size
+        if size % per_round:
+            now = "" if size == self.global_batch_size else f" of rampup_batch_size, after {consumed_samples} samples,"
+            raise ConfigError(
+                f"global_batch_size={size}{now} is not a multiple of micro_batch_size="
+                f"{self.micro_batch_size} x {world_size} data-parallel ranks = {per_round}"
+            )
+        return size // per_round
+
+    def check(self, consumed_samples: int, world_size: int) -> None:
+        """See that so many ranks can share every step after so many samples.
+
+        Raises:
+            ConfigError: naming the first that they cannot.
+        """
+        while (size := self.size_after(consumed_samples)) < self.global_batch_size:
+            self.num_micro_batches(consumed_samples, world_size)
+            consumed_samples += size
+        self.num_micro_batches(consumed_samples, world_size)

@@ -1,0 +1,213 @@
+"""The data settings of a Megatron-Bridge run: what its `ConfigContainer` holds as `dataset`.
+
+Enters: plain settings, from a recipe, a YAML file or the command line. Leaves: them, checked. Guarantee: every one has
+an effect, or is refused with the reason.
+
+Source: the names and defaults are those of Megatron-Bridge: `EnergonProvider` (0.3), `EnergonDatasetConfig` and
+`DataloaderConfig` (0.6).
+"""
+
+import dataclasses
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from bridge_data.datamodule.settings import sort_settings
+from bridge_data.errors import ConfigError
+from bridge_data.task import TaskEncoder
+
+if TYPE_CHECKING:
+    from bridge_data.multimodal import MultiModalSampleConfig
+
+_PROVIDERS = ("megatron.bridge.data.base", "megatron.bridge.training.config")
+"""Where Bridge has its `DatasetProvider`: 0.6, 0.3."""
+
+
+@runtime_checkable
+class TaskEncoderConfig(Protocol):
+    """Settings that a task encoder is made from once there is a tokenizer: a dataclass, so that YAML can hold it."""
+
+    def build(self, dataset: "EnergonDatasetConfig", tokenizer: Any) -> TaskEncoder[Any, Any, Any, Any]:
+        """The task encoder. It goes by the settings of `dataset`: `seq_length`, padding, in-batch packing."""
+
+
+@dataclasses.dataclass(kw_only=True)
+class EnergonDatasetConfig:
+    """Training and validation data at `path`. Bridge sets fields while it puts a run together, so they can be set.
+
+    Args:
+        task_encoder: the encoder, or a `TaskEncoderConfig`; None for the `MultiModalTaskEncoder` of the run's
+            tokenizer, `image_processor` and `multimodal_sample_config`.
+        global_batch_size: samples of a step, over all ranks; None for a micro-batch of each. (Bridge has its own.)
+        drop_last: leave out the micro-batch at the end of validation that is not full. (Training has no end.)
+        dataloader_save, dataloader_load: where Bridge puts and looks for the position of the data; it reads these
+            itself, and takes a folder beside its checkpoints where they are None. "" saves and loads none.
+        do_validation: whether there is validation.
+        enable_in_batch_packing, defer_in_batch_packing_to_step: one sequence of all samples of a micro-batch, made by
+            the `TaskEncoderConfig`, or deferred to Bridge's forward step.
+        pad_to_max_length, pad_to_multiple_of, in_batch_packing_pad_to_multiple_of: lengths of the sequences.
+        trust_remote_code: for the `TaskEncoderConfig`.
+        dataset_kwargs: further settings of `EnergonMultiModalDataModule`, such as `seed`, `num_lanes`, `share`.
+        The others are those of `EnergonMultiModalDataModule`.
+    """
+
+    path: str | None = None
+    seq_length: int
+    micro_batch_size: int
+    global_batch_size: int | None = None
+    task_encoder: TaskEncoder[Any, Any, Any, Any] | TaskEncoderConfig | None = None
+    image_processor: Any = None
+    multimodal_sample_config: "MultiModalSampleConfig | None" = None
+    dataloader_type: str | None = "external"
+    num_workers: int = 2
+    num_val_workers: int | None = None
+    data_sharding: bool = True
+    pin_memory: bool = True
+    drop_last: bool = True
+    persistent_workers: bool = True
+    trust_remote_code: bool | None = None
+    dataloader_save: str | None = None
+    dataloader_load: str | None = None
+    do_validation: bool = True
+    do_test: bool = False
+    shuffle_buffer_size: int | None = 100
+    max_samples_per_sequence: int | None = None
+    packing_buffer_size: int | None = None
+    enable_in_batch_packing: bool = False
+    defer_in_batch_packing_to_step: bool = False
+    pad_to_max_length: bool = False
+    pad_to_multiple_of: int = 1
+    in_batch_packing_pad_to_multiple_of: int = 1
+    dataset_kwargs: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _register_with_bridge()
+
+    def finalize(self) -> None:
+        """Check the settings, once all of them are set; Bridge calls it.
+
+        Raises:
+            ConfigError: naming the first that is wrong.
+        """
+        _register_with_bridge()
+        if self.num_workers == 0:
+            self.persistent_workers = False
+        self.validate()
+
+    def validate(self) -> None:
+        """See that every setting is in range and has an effect.
+
+        Raises:
+            ConfigError: naming the first that is not.
+        """
+        if not self.path:
+            raise self._error("path", "expected a prepared folder, or a metadataset YAML: dataset.path=...")
+        for name in _POSITIVE:
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise self._error(name, "expected at least 1")
+        for name in ("num_workers", "num_val_workers"):
+            value = getattr(self, name)
+            if value is not None and value < 0:
+                raise self._error(name, "expected at least 0")
+        for name in ("dataloader_save", "dataloader_load"):
+            if not isinstance(getattr(self, name), str | Path | None):
+                raise self._error(name, "expected a folder")
+        for name, (value, reason) in _REFUSED.items():
+            if getattr(self, name) != value:
+                raise self._error(name, f"{reason}; set {value!r}")
+        if not self.persistent_workers and self.num_workers:
+            raise self._error("persistent_workers", "workers live as long as the loader; set True")
+        self._check_kwargs(self.dataset_kwargs)
+        self._check_encoder()
+
+    def build_datasets(self, context: Any) -> tuple[Any, Any, None]:
+        """The loaders for training and validation, as a `DatasetProvider` of Bridge gives them."""
+        from bridge_data.datamodule.dataset_builder import EnergonDatasetBuilder
+
+        return EnergonDatasetBuilder(self).build(context)
+
+    def _check_kwargs(self, kwargs: Mapping[str, Any]) -> None:
+        own = {field.name for field in dataclasses.fields(self)}
+        for name in kwargs:
+            if name in own:
+                raise self._error("dataset_kwargs", f"{name} is a setting of {type(self).__name__} itself: set that")
+        sort_settings(kwargs)
+        if kwargs.get("multiple_validation_sets", False):
+            raise self._error(
+                "dataset_kwargs",
+                "multiple_validation_sets: Bridge takes a list of loaders for those of the chunks of a model; "
+                "EnergonMultiModalDataModule takes the setting",
+            )
+        is_balanced = kwargs.get("balance", False) is not False
+        if is_balanced and self.global_batch_size is None:
+            raise self._error("global_batch_size", "balance shares out the micro-batches of a step; set it as in train")
+        if not is_balanced and kwargs.get("rampup_batch_size") is not None:
+            raise self._error(
+                "dataset_kwargs",
+                "rampup_batch_size: Bridge has it as train.rampup_batch_size; the loader needs it for balance only",
+            )
+
+    def _check_encoder(self) -> None:
+        """See that whoever makes the encoder can do what the settings ask for."""
+        for name in ("image_processor", "multimodal_sample_config"):
+            if self.task_encoder is not None and getattr(self, name) is not None:
+                raise self._error(name, "no effect beside a task_encoder: give it to that")
+        if not isinstance(self.task_encoder, TaskEncoder | TaskEncoderConfig | None):
+            raise self._error(
+                "task_encoder", "expected a TaskEncoder, settings with build(dataset, tokenizer), or None"
+            )
+        if not isinstance(self.task_encoder, TaskEncoder | None):
+            return
+        needs = "needs a task_encoder with build(dataset, tokenizer) that does it"
+        if self.enable_in_batch_packing and not self.defer_in_batch_packing_to_step:
+            raise self._error("enable_in_batch_packing", f"{needs}; or packing_buffer_size, which packs beforehand")
+        if self.trust_remote_code is not None:
+            raise self._error("trust_remote_code", "nothing is loaded from a hub here: set None")
+        fits = self.pad_to_max_length and self.seq_length % self.pad_to_multiple_of == 0
+        if self.pad_to_multiple_of > 1 and not fits:
+            raise self._error(
+                "pad_to_multiple_of", f"{needs}; or pad_to_max_length, to a seq_length that is a multiple"
+            )
+        if self.in_batch_packing_pad_to_multiple_of > 1 and not self.defer_in_batch_packing_to_step:
+            raise self._error("in_batch_packing_pad_to_multiple_of", needs)
+        if self.task_encoder is None:
+            return
+        own = getattr(self.task_encoder, "config", self.task_encoder)
+        if self.pad_to_max_length and not getattr(own, "pad_to_max_length", False):
+            raise self._error(
+                "pad_to_max_length",
+                f"{type(self.task_encoder).__name__} does not pad to it (Bridge asks for it with pipeline or expert "
+                "parallelism): set pad_to_max_length=True in the encoder's own config, or as an attribute of the "
+                "encoder if its batches are all of seq_length",
+            )
+
+    def _error(self, name: str, what: str) -> ConfigError:
+        return ConfigError(f"{type(self).__name__}({name}={getattr(self, name)!r}): {what}")
+
+
+_POSITIVE = (
+    "seq_length",
+    "micro_batch_size",
+    "global_batch_size",
+    "shuffle_buffer_size",
+    "max_samples_per_sequence",
+    "packing_buffer_size",
+    "pad_to_multiple_of",
+    "in_batch_packing_pad_to_multiple_of",
+)
+_REFUSED = {
+    "dataloader_type": ("external", "the data comes from a loader of its own, which Bridge passes through"),
+    "data_sharding": (True, "data-parallel ranks always read different samples"),
+    "do_test": (False, "there is no loader for a test split; name it as the val split of a metadataset"),
+}
+"""Settings of which one value alone has a meaning here, and why."""
+
+
+def _register_with_bridge() -> None:
+    """Be a `DatasetProvider`, if Bridge is in use: that is what it dispatches on."""
+    for name in _PROVIDERS:
+        provider = getattr(sys.modules.get(name), "DatasetProvider", None)
+        if provider is not None:
+            provider.register(EnergonDatasetConfig)

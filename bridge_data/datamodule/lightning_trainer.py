@@ -1,0 +1,78 @@
+"""What a Lightning `Trainer` is set to, as far as the data go by it.
+
+Enters: the trainer and the batch sizes of the DataModule. Leaves: how many batches it has trained on, how many it asks
+for again and again. Guarantee: a trainer whose steps are not those of the DataModule is refused.
+"""
+
+import math
+import warnings
+from typing import Any
+
+from bridge_data.datamodule.batch_schedule import BatchSchedule
+from bridge_data.errors import ConfigError
+
+
+def check_steps(trainer: Any, schedule: BatchSchedule, num_micro_batches: int, virtual_epoch_length: int) -> None:
+    """See that the trainer takes `num_micro_batches` of a rank for a step.
+
+    Raises:
+        ConfigError: if it takes another number.
+    """
+    if schedule.rampup_batch_size is not None:
+        raise ConfigError(
+            f"rampup_batch_size={list(schedule.rampup_batch_size)}: Lightning takes the same number of "
+            "micro-batches for every step; leave it out, or train under Megatron"
+        )
+    if trainer.accumulate_grad_batches != num_micro_batches:
+        raise ConfigError(
+            f"global_batch_size={schedule.global_batch_size} means {num_micro_batches} micro-batches of a rank in a "
+            f"step, the trainer takes {trainer.accumulate_grad_batches}; set "
+            f"Trainer(accumulate_grad_batches={num_micro_batches}), or another global_batch_size"
+        )
+    length = _limited(trainer.limit_train_batches, virtual_epoch_length)
+    if length is not None and length % num_micro_batches and not trainer.fast_dev_run:
+        warnings.warn(
+            f"an epoch of {length} batches (limit_train_batches={trainer.limit_train_batches}, virtual_epoch_length="
+            f"{virtual_epoch_length}) ends within a step of {num_micro_batches} micro-batches: Lightning takes that "
+            "step with fewer samples than global_batch_size. Make it a multiple",
+            stacklevel=4,
+        )
+
+
+def check_whole_steps(trainer: Any, num_micro_batches: int, virtual_epoch_length: int) -> None:
+    """See that the trainer never goes on from within a step, where balanced ranks have no position.
+
+    Raises:
+        ConfigError: if its epochs end there, and not because the loader's do.
+    """
+    length = _limited(trainer.limit_train_batches, virtual_epoch_length)
+    if length not in (None, virtual_epoch_length) and length % num_micro_batches:
+        raise ConfigError(
+            f"limit_train_batches={trainer.limit_train_batches} ends an epoch within a step of {num_micro_batches} "
+            "micro-batches, which balanced ranks draw together, so some would come again in the next epoch; make it a "
+            f"multiple of {num_micro_batches}, or leave balance out"
+        )
+
+
+def num_overfitted(trainer: Any, virtual_epoch_length: int) -> int | None:
+    """The batches of a rank that the trainer wants in every epoch (`overfit_batches`); None if it wants new ones."""
+    if not trainer.overfit_batches:
+        return None
+    return _limited(trainer.overfit_batches, virtual_epoch_length)
+
+
+def num_trained(trainer: Any) -> int:
+    """The batches that the trainer has trained on. One that it is at when training fails is not among them."""
+    return int(trainer.fit_loop.epoch_loop.batch_progress.total.processed)
+
+
+def is_fitting(trainer: Any) -> bool:
+    """Whether the trainer trains: a checkpoint is then also loaded for the position in the data."""
+    return bool(trainer.state.fn == "fit")
+
+
+def _limited(limit: int | float, virtual_epoch_length: int) -> int | None:
+    """The batches of an epoch under Lightning's `limit`, a number or a fraction; None for endless ones."""
+    length = virtual_epoch_length or math.inf
+    batches = min(limit, length) if isinstance(limit, int) else limit * length
+    return None if batches == math.inf else int(batches)

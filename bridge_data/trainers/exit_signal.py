@@ -1,0 +1,66 @@
+"""A signal that asks the job to save and end, as schedulers send it before they take a machine away.
+
+Enters: a signal, at any of the ranks. Leaves: at the next step boundary, on every rank, that it was received.
+Guarantee: all ranks learn of it at the same step, so they save the same one.
+"""
+
+import signal
+import threading
+from types import FrameType, TracebackType
+from typing import Any, Self
+
+import torch
+import torch.distributed as dist
+
+from bridge_data.errors import ConfigError
+
+
+def signal_number(name: str) -> signal.Signals:
+    """The signal with a name like "SIGTERM".
+
+    Raises:
+        ConfigError: if there is none, or it cannot be caught.
+    """
+    try:
+        number = signal.Signals[name]
+    except KeyError:
+        raise ConfigError(f"exit_signal={name!r}: expected the name of a signal, such as 'SIGTERM'") from None
+    if number in (signal.SIGKILL, signal.SIGSTOP):
+        raise ConfigError(f"exit_signal={name!r}: no process can catch it; take 'SIGTERM' or 'SIGUSR1'")
+    return number
+
+
+class ExitSignal:
+    """Within its context the signal does nothing but be noted; without a name, nothing is noted and nobody asked.
+
+    Raises:
+        ConfigError: on entry, outside the main thread, which alone can catch signals.
+    """
+
+    def __init__(self, name: str | None, device: torch.device) -> None:
+        self._number = None if name is None else signal_number(name)
+        self._device = device
+        self._received = False
+        self._handler_before: Any = None
+
+    def __enter__(self) -> Self:
+        if self._number is not None:
+            if threading.current_thread() is not threading.main_thread():
+                raise ConfigError(f"exit_signal={self._number.name!r} is only caught in the main thread; train there")
+            self._handler_before = signal.signal(self._number, self._note)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._number is not None:
+            signal.signal(self._number, self._handler_before or signal.SIG_DFL)
+
+    def received(self) -> bool:
+        """Whether any rank has received it; all ranks call this together."""
+        if self._number is None:
+            return False
+        flag = torch.tensor([int(self._received)], dtype=torch.int32, device=self._device)
+        dist.all_reduce(flag, op=dist.ReduceOp.MAX)
+        return bool(flag.item())
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self._received = True

@@ -1,0 +1,162 @@
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from megatron.core.num_microbatches_calculator import RampupBatchsizeNumMicroBatchesCalculator
+
+from bridge_data import WorkerConfig, get_savable_loader, get_train_dataset, merge_states
+from bridge_data.datamodule import BatchSchedule
+from bridge_data.errors import ConfigError
+from tests.datamodule.parts import draw, make_module, write_numbers
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_numbers(tmp_path_factory.mktemp("numbers"))
+
+
+@pytest.fixture(scope="module")
+def reference(path: Path) -> list[list[int]]:
+    """What one rank draws, for more than the longest run below."""
+    return draw(make_module(path, num_lanes=4, max_samples_per_sequence=4).train_dataloader(), 6 * 4 * 18)
+
+
+@st.composite
+def schedules(draw: st.DrawFn) -> BatchSchedule:
+    micro, increment = draw(st.integers(1, 3)), draw(st.integers(1, 4))
+    start, num_increments = draw(st.integers(1, 4)), draw(st.integers(1, 5))
+    ramp = (start * micro, increment * micro, draw(st.integers(1, 400)))
+    return BatchSchedule((start + num_increments * increment) * micro, micro, ramp)
+
+
+@given(schedules(), st.lists(st.integers(0, 500), max_size=20))
+def test_sizes_are_those_of_megatron_after_any_number_of_samples(schedule: BatchSchedule, places: list[int]) -> None:
+    start, increment, num_samples = schedule.rampup_batch_size or ()
+    megatron = RampupBatchsizeNumMicroBatchesCalculator(
+        schedule.global_batch_size, schedule.micro_batch_size, 1, False, 1, start, increment, num_samples
+    )
+    for consumed in [0, num_samples, *places]:
+        megatron.update(consumed, consistency_check=True)
+        assert schedule.size_after(consumed) == megatron.get_current_global_batch_size()
+        assert schedule.num_micro_batches(consumed, 1) == megatron.get()
+
+
+@given(schedules())
+def test_the_step_is_the_number_of_batches_that_so_many_samples_made(schedule: BatchSchedule) -> None:
+    consumed = 0
+    for step in range(60):
+        size = schedule.size_after(consumed)
+        assert schedule.step_after(consumed) == step
+        assert schedule.step_after(consumed + size - 1) == step
+        consumed += size
+
+
+def test_without_a_ramp_all_steps_are_alike() -> None:
+    schedule = BatchSchedule(8, 2)
+    assert [schedule.size_after(n) for n in (0, 8, 10**12)] == [8, 8, 8]
+    assert schedule.step_after(8 * 10**12 + 7) == 10**12
+    assert schedule.num_micro_batches(0, 2) == 2
+
+
+def test_ranks_need_only_share_the_steps_still_to_come() -> None:
+    schedule = BatchSchedule(8, 1, (2, 2, 12))
+    schedule.check(0, 2)
+    with pytest.raises(
+        ConfigError, match=r"global_batch_size=2 of rampup_batch_size, after 0 samples, is not a mult.* 4"
+    ):
+        schedule.check(0, 4)
+    with pytest.raises(
+        ConfigError, match=r"global_batch_size=6 of rampup_batch_size, after 8 samples, is not a multiple"
+    ):
+        schedule.check(4, 4)
+    schedule.check(14, 4)
+    with pytest.raises(ConfigError, match="global_batch_size=8 is not a multiple"):
+        schedule.check(14, 3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((0, 1), "global_batch_size=0: expected at least 1"),
+        ((4, 0), "micro_batch_size=0: expected at least 1"),
+        ((5, 2), "expected a multiple of micro_batch_size=2"),
+        ((8, 1, (2, 2)), r"rampup_batch_size=\[2, 2\]: expected \[first global batch size, increment"),
+        ((8, 1, (2, 0, 12)), "all positive"),
+        ((8, 1, (8, 2, 12)), "leads from 8 in steps of 2, which never make global_batch_size=8"),
+        ((8, 1, (2, 4, 12)), "the way between them must be a multiple of the increment"),
+        ((8, 2, (3, 5, 12)), "its first size 3 is no multiple of micro_batch_size=2"),
+        ((8, 2, (4, 1, 12)), "its increment 1 is no multiple of micro_batch_size=2"),
+    ],
+)
+def test_a_wrong_schedule_is_a_config_error(arguments: tuple[Any, ...], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        BatchSchedule(*arguments)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    start=st.sampled_from([2, 4, 6]),
+    increment=st.sampled_from([2, 4]),
+    num_increments=st.integers(1, 3),
+    num_samples=st.integers(1, 60),
+    sizes=st.lists(st.sampled_from([1, 2, 4]), min_size=1, max_size=6),
+    steps=st.integers(1, 4),
+)
+def test_a_ramp_takes_the_global_batches_of_one_rank_however_ranks_change_on_the_way(
+    path: Path,
+    reference: list[list[int]],
+    start: int,
+    increment: int,
+    num_increments: int,
+    num_samples: int,
+    sizes: list[int],
+    steps: int,
+) -> None:
+    schedule = BatchSchedule(start + num_increments * increment, 1, (start, increment, num_samples))
+    consumed, state = 0, None
+    for size in sizes:
+        if schedule.size_after(consumed) % size:
+            size = 2  # which divides every size
+        ranks = [_loader(path, rank, size, state) for rank in range(size)]
+        for _ in range(steps):
+            if schedule.size_after(consumed) % size:
+                break
+            per_rank = schedule.num_micro_batches(consumed, size)
+            batches = {}
+            for rank, loader in enumerate(ranks):
+                own = consumed + (rank - consumed) % size
+                for i, batch in enumerate(itertools.islice(loader, per_rank)):
+                    batches[own + i * size] = [int(text) for text in batch.text]
+            assert [batches[number] for number in sorted(batches)] == reference[consumed : consumed + len(batches)]
+            assert sorted(batches) == list(range(consumed, consumed + schedule.size_after(consumed)))
+            consumed += schedule.size_after(consumed)
+        state = merge_states([loader.save_state_rank() for loader in ranks])
+        assert state["next_slot"] == consumed
+
+
+def _loader(path: Path, rank: int, size: int, state: dict[str, Any] | None) -> Any:
+    config = WorkerConfig(rank=rank, world_size=size, num_workers=0, num_lanes=4)
+    options = {"batch_size": 1, "shuffle_buffer_size": 8, "max_samples_per_sequence": 4}
+    loader = get_savable_loader(get_train_dataset(path, worker_config=config, **options))
+    if state is not None:
+        loader.restore_state_rank(state)
+    return loader
+
+
+@pytest.mark.parametrize("ramp", [None, (2, 2, 12)])
+def test_the_data_module_knows_the_step_it_begins_with(path: Path, ramp: Sequence[int] | None) -> None:
+    options = {"global_batch_size": 8, "num_lanes": 4, "rampup_batch_size": ramp}
+    module = make_module(path, **options)
+    consumed = 0
+    for step in range(7):
+        again = make_module(path, **options)
+        again.load_state_dict(module.state_dict())
+        assert (again.init_global_step, again.init_consumed_samples) == (step, consumed)
+        again.train_dataloader()
+        assert (again.init_global_step, again.init_consumed_samples) == (step, consumed)
+        draw(module.train_dataloader(), module.batch_schedule.size_after(consumed))
+        consumed += module.batch_schedule.size_after(consumed)

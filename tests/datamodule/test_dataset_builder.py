@@ -1,0 +1,146 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoTokenizer
+
+from bridge_data import (
+    ConfigError,
+    DatasetBuildContext,
+    DefaultTaskEncoder,
+    EnergonDatasetBuilder,
+    EnergonDatasetConfig,
+)
+from bridge_data.datamodule.dataset_builder import transformers_tokenizer
+from recipes.demo_tokenizer import train_tokenizer
+from tests.datamodule import bridge
+from tests.datamodule.parts import NUM_TRAIN, NUM_VAL, draw, make_module, take, write_numbers
+from tests.datamodule.test_dataset_config import EncoderSettings
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_numbers(tmp_path_factory.mktemp("numbers"))
+
+
+@pytest.fixture(scope="module")
+def tokenizer_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tokenizer")
+    train_tokenizer(["a few words", "0 1 2 3 4 5 6 7 8 9"], folder, 300)
+    return folder
+
+
+def make_config(path: Path, **settings: Any) -> EnergonDatasetConfig:
+    chosen = {"seq_length": 16, "micro_batch_size": 1, "num_workers": 0, "task_encoder": DefaultTaskEncoder()}
+    config = EnergonDatasetConfig(path=str(path), **{**chosen, **settings})
+    config.finalize()
+    return config
+
+
+def build(config: EnergonDatasetConfig, **context: Any) -> tuple[Any, Any, None]:
+    known = {"train_samples": 10, "valid_samples": 4, "test_samples": 0, **context}
+    return EnergonDatasetBuilder(config).build(DatasetBuildContext(**known))
+
+
+def test_it_builds_what_the_data_module_gives(path: Path) -> None:
+    options = {"shuffle_buffer_size": 8, "max_samples_per_sequence": 4}
+    config = make_config(path, **options, dataset_kwargs={"num_lanes": 2, "seed": 5})
+    train, validation, test = build(config)
+    module = make_module(path, **options, num_lanes=2, seed=5)
+    assert draw(train, 20) == draw(module.train_dataloader(), 20)
+    assert draw(validation, 5) == draw(module.val_dataloader(), 5)
+    assert test is None
+    assert iter(train) is train
+    assert iter(validation) is validation
+    assert train.dataloader.dataset.worker_config.num_workers == 0
+
+
+def test_bridge_builds_it_as_a_provider_with_a_context_of_either_release(path: Path) -> None:
+    train, validation, _ = make_config(path).build_datasets(bridge.Context(10, 4, 0))
+    assert len(draw(train, 3)) == len(draw(validation, 3)) == 3
+
+
+def test_splits_that_are_not_wanted_are_not_built(path: Path) -> None:
+    assert build(make_config(path), train_samples=0)[0] is None
+    assert build(make_config(path), valid_samples=0)[1] is None
+    assert build(make_config(path, do_validation=False))[1] is None
+
+
+@pytest.mark.parametrize(("drop_last", "expected"), [(True, [5, 5, 5, 5]), (False, [5, 5, 5, 5, 4])])
+def test_drop_last_leaves_out_what_is_not_full_in_validation(path: Path, drop_last: bool, expected: list[int]) -> None:
+    module = EnergonDatasetBuilder(make_config(path, micro_batch_size=5, drop_last=drop_last)).datamodule(
+        DatasetBuildContext(train_samples=1, valid_samples=1)
+    )
+    assert NUM_VAL == 24
+    validation = module.val_dataloader()
+    validation.cyclic = False  # type: ignore[union-attr]
+    assert [len(numbers) for numbers in take(validation, 9)] == expected  # type: ignore[arg-type]
+
+
+def test_each_evaluation_begins_with_the_first_sample_after_training(path: Path) -> None:
+    train, validation, _ = build(make_config(path))
+    first = [[NUM_TRAIN], [NUM_TRAIN + 1], [NUM_TRAIN + 2]]
+    expected = draw(make_module(path, max_samples_per_sequence=None, shuffle_buffer_size=100).train_dataloader(), 6)
+    trained = []
+    for _ in range(3):
+        trained += draw(train, 2)
+        assert draw(validation, 3) == first
+    assert trained == expected, "and training goes on as if there had been none"
+    assert draw(validation, 1) == [[NUM_TRAIN + 3]], "it cannot know of one that follows another"
+    _, validation, _ = build(make_config(path, dataset_kwargs={"eval_batches": 3}))
+    assert draw(validation, 6) == 2 * first
+
+
+def test_the_global_batch_size_gives_the_step_where_bridge_says_none(path: Path) -> None:
+    context = DatasetBuildContext(train_samples=1, valid_samples=1)
+    assert EnergonDatasetBuilder(make_config(path, micro_batch_size=3)).datamodule(context).global_batch_size == 3
+    module = EnergonDatasetBuilder(make_config(path, micro_batch_size=3, global_batch_size=6)).datamodule(context)
+    assert module.global_batch_size == 6
+
+
+def test_without_a_task_encoder_the_run_s_tokenizer_makes_one(path: Path, tokenizer_folder: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(tokenizer_folder, local_files_only=True)
+    config = make_config(path, task_encoder=None, pad_to_max_length=True, pad_to_multiple_of=8)
+    train, _, _ = build(config, tokenizer=tokenizer)
+    assert next(train).tokens.shape == (1, 16)
+    shorter, _, _ = build(make_config(path, task_encoder=None), tokenizer=tokenizer)
+    assert next(shorter).tokens.shape[1] < 16
+    with pytest.raises(ConfigError, match="expected a tokenizer of transformers"):
+        build(make_config(path, task_encoder=None))
+
+
+def test_the_tokenizer_of_transformers_is_found_in_those_of_megatron(tokenizer_folder: Path) -> None:
+    from megatron.core.tokenizers import MegatronTokenizer
+
+    of_core = MegatronTokenizer.from_pretrained(str(tokenizer_folder), metadata_path={"library": "huggingface"})
+    assert transformers_tokenizer(of_core).is_fast
+    own = object()
+    assert transformers_tokenizer(own) is own
+    assert transformers_tokenizer(None) is None
+
+
+def test_settings_of_an_encoder_are_built_with_what_the_run_knows(path: Path) -> None:
+    class Recording(EncoderSettings):
+        def build(self, dataset: EnergonDatasetConfig, tokenizer: Any) -> DefaultTaskEncoder[Any, Any, Any, Any]:
+            self.asked = (dataset.seq_length, dataset.pad_to_max_length, tokenizer)
+            return DefaultTaskEncoder()
+
+    settings = Recording()
+    build(make_config(path, task_encoder=settings, pad_to_max_length=True), tokenizer=(own := object()))
+    assert settings.asked == (16, True, own)
+
+
+def test_a_saved_state_is_plain_data_as_bridge_s_reader_demands(path: Path, tmp_path: Path) -> None:
+    train, _, _ = build(make_config(path))
+    draw(train, 3)
+    torch.save({"dataloader_state_dict": train.save_state()}, tmp_path / "state.pt")
+    expected = draw(train, 3)
+    again, _, _ = build(make_config(path))
+    again.restore_state(torch.load(tmp_path / "state.pt", weights_only=True)["dataloader_state_dict"])
+    assert draw(again, 3) == expected
+
+
+def test_wrong_settings_are_refused_before_anything_is_read() -> None:
+    with pytest.raises(ConfigError, match="path=None"):
+        EnergonDatasetBuilder(EnergonDatasetConfig(seq_length=1, micro_batch_size=1))

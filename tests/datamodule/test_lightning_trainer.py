@@ -1,0 +1,305 @@
+"""What the settings of `lightning.Trainer` do to the data: intervals, limits, epochs; and resuming with each."""
+
+import warnings
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint, OnExceptionCheckpoint
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
+
+from bridge_data import ConfigError
+from bridge_data.datamodule.lightning_trainer import check_whole_steps, num_overfitted
+from bridge_data.plan import EmptySplitError
+from tests.datamodule.lightning_parts import VAL, Recorder, fit, make_trainer
+from tests.datamodule.parts import draw, make_module, write_numbers
+from tests.prepared import write_texts
+
+NUM_STEPS = 14
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_numbers(tmp_path_factory.mktemp("numbers"))
+
+
+@pytest.fixture(scope="module")
+def expected(path: Path) -> list[list[int]]:
+    return draw(make_module(path).train_dataloader(), 60)
+
+
+def keeping(folder: Path, **when: Any) -> ModelCheckpoint:
+    return ModelCheckpoint(dirpath=folder, filename="{step}", save_top_k=-1, **when)
+
+
+EACH_INTERVAL = {"check_val_every_n_epoch": None}
+RUNS: dict[str, tuple[dict[str, Any], dict[str, Any], int, int]] = {
+    # settings of the DataModule and of the Trainer, evaluations, their batches
+    "an interval in batches": ({}, {"val_check_interval": 4, **EACH_INTERVAL}, 3, 24),
+    "an interval in batches, of epochs": ({}, {"limit_train_batches": 6, "val_check_interval": 3}, 4, 24),
+    "an interval that is no part of the epoch": (
+        {"virtual_epoch_length": 6},
+        {"val_check_interval": 4, **EACH_INTERVAL},
+        3,
+        24,
+    ),
+    "a fraction of limited epochs": ({"virtual_epoch_length": 12}, {"val_check_interval": 0.5}, 2, 24),
+    "a fraction of a fraction": (
+        {"virtual_epoch_length": 12},
+        {"limit_train_batches": 0.5, "val_check_interval": 0.5},
+        4,
+        24,
+    ),
+    "every second epoch": ({"virtual_epoch_length": 3}, {"check_val_every_n_epoch": 2}, 2, 24),
+    "some batches of validation": ({"virtual_epoch_length": 6}, {"limit_val_batches": 5}, 2, 5),
+    "loaders asked for again": (
+        {"virtual_epoch_length": 4},
+        {"reload_dataloaders_every_n_epochs": 2, "limit_val_batches": 3},
+        3,
+        3,
+    ),
+    "a sanity check of everything": (
+        {"virtual_epoch_length": 6},
+        {"num_sanity_val_steps": -1, "limit_val_batches": 7},
+        2,
+        7,
+    ),
+    "accumulated gradients": (
+        {"global_batch_size": 2, "virtual_epoch_length": 4},
+        {"accumulate_grad_batches": 2, "val_check_interval": 0.5},
+        7,
+        24,
+    ),
+}
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_training_and_validation_go_on_from_every_checkpoint(
+    path: Path, expected: list[list[int]], tmp_path: Path, run: str
+) -> None:
+    """Checkpoints of steps, of the ends of validations and of the ends of epochs."""
+    module_options, trainer_options, num_evaluations, num_val_batches = RUNS[run]
+    per_step = trainer_options.get("accumulate_grad_batches", 1)
+    options = {"num_sanity_val_steps": 0, "limit_val_batches": 1.0, "max_steps": NUM_STEPS // per_step}
+    options |= trainer_options
+    num_sanity = int(options["num_sanity_val_steps"] != 0)
+    steps, ends = tmp_path / "steps", tmp_path / "ends"
+    callbacks = [keeping(steps, every_n_train_steps=3), keeping(ends, every_n_epochs=1)]
+    whole = fit(
+        make_module(path, **module_options),
+        make_trainer(tmp_path, callbacks=callbacks, enable_checkpointing=True, **options),
+    )
+    assert whole.trained == expected[:NUM_STEPS]
+    assert whole.evaluated[num_sanity:] == [VAL[:num_val_batches]] * num_evaluations
+    assert len(whole.evaluated) == num_evaluations + num_sanity
+
+    checkpoints = [*steps.glob("*.ckpt"), *ends.glob("*.ckpt")]
+    assert len(checkpoints) > NUM_STEPS // per_step // 3
+    for checkpoint in checkpoints:
+        done = int(checkpoint.stem.removeprefix("step=")) * per_step
+        resumed = fit(make_module(path, **module_options), make_trainer(tmp_path, **options), ckpt_path=checkpoint)
+        assert resumed.trained == expected[done:NUM_STEPS], checkpoint
+        assert all(batches == VAL[:num_val_batches] for batches in resumed.evaluated), checkpoint
+
+
+def test_a_checkpoint_on_failure_resumes_at_the_batch_that_failed(
+    path: Path, expected: list[list[int]], tmp_path: Path
+) -> None:
+    class Failing(Callback):
+        def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, number: int) -> None:
+            if number == 5:
+                raise RuntimeError("out of memory")
+
+    class Keeping(OnExceptionCheckpoint):
+        def teardown(self, *_: Any, **__: Any) -> None:
+            """Lightning's own removes it."""
+
+    module = make_module(path)
+    callbacks = [Failing(), Keeping(tmp_path, "failed")]
+    trainer = make_trainer(tmp_path, max_steps=9, callbacks=callbacks, enable_checkpointing=True)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        fit(module, trainer)
+    resumed = fit(make_module(path), make_trainer(tmp_path, max_steps=9), ckpt_path=tmp_path / "failed.ckpt")
+    assert resumed.trained == expected[5:9]
+    assert fit(module, make_trainer(tmp_path, max_steps=2)).trained == expected[5:7], "and so does the same DataModule"
+
+
+@pytest.mark.parametrize("num_sanity_val_steps", [0, 1, 2, -1])
+def test_the_sanity_check_takes_nothing_away(
+    path: Path, expected: list[list[int]], tmp_path: Path, num_sanity_val_steps: int
+) -> None:
+    options = {"max_steps": 4, "limit_val_batches": 1.0, "num_sanity_val_steps": num_sanity_val_steps}
+    recorder = fit(make_module(path), make_trainer(tmp_path, val_check_interval=4, **EACH_INTERVAL, **options))
+    assert recorder.trained == expected[:4]
+    checks = [] if num_sanity_val_steps == 0 else [VAL if num_sanity_val_steps == -1 else VAL[:num_sanity_val_steps]]
+    assert recorder.evaluated == [*checks, VAL]
+
+
+@pytest.mark.parametrize("name", ["limit_train_batches", "limit_val_batches", "val_check_interval"])
+def test_fractions_of_what_has_no_length_are_refused_by_lightning(path: Path, tmp_path: Path, name: str) -> None:
+    with pytest.raises(MisconfigurationException, match=rf"Trainer\({name}\).*`1.0` or an int"):
+        fit(make_module(path), make_trainer(tmp_path, max_steps=2, **{"limit_val_batches": 1.0, name: 0.5}))
+
+
+def test_lightning_is_not_told_that_the_data_cannot_be_resumed(path: Path, tmp_path: Path) -> None:
+    options = {"limit_train_batches": 4}
+    callbacks = [keeping(tmp_path, every_n_train_steps=2)]
+    fit(
+        make_module(path),
+        make_trainer(tmp_path, max_steps=4, callbacks=callbacks, enable_checkpointing=True, **options),
+    )
+    trainer = make_trainer(tmp_path, max_steps=3, **options)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        trainer.fit(Recorder(), datamodule=make_module(path), ckpt_path=tmp_path / "step=2.ckpt")
+    assert not [warning for warning in caught if "resum" in str(warning.message)]
+    checkpoint = torch.load(tmp_path / "step=2.ckpt", weights_only=True)
+    assert checkpoint["loops"]["fit_loop"]["state_dict"]["combined_loader"] == [{}], "the state is there once"
+
+
+# ----- several validation sets ----------------------------------------------------------------------------------------
+
+
+def test_several_validation_sets_are_evaluated_each_by_itself(tmp_path: Path) -> None:
+    for name, first in (("a", 0), ("b", 100)):
+        write_texts(tmp_path / name, 6, lambda number, first=first: str(first + number), ratio="1,1,0", per_shard=3)
+    lines = ["__module__: megatron.energon", "__class__: MetadatasetV2", "splits:"]
+    for split in ("train", "val"):
+        lines += [f"  {split}:", "    blend:", "      - {path: a}", "      - {path: b}"]
+    file = tmp_path / "sets.yaml"
+    file.write_text("\n".join(lines))
+
+    class Naming(Recorder):
+        def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+            super().validation_step(batch, batch_idx, dataloader_idx)
+            self.log("loss", float(batch.text[0]), batch_size=1)
+
+    a, b = [[3], [4], [5]], [[103], [104], [105]]
+    module = make_module(file, multiple_validation_sets=True)
+    trainer = make_trainer(tmp_path, max_steps=4, limit_val_batches=1.0, val_check_interval=2, **EACH_INTERVAL)
+    recorder = Naming()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        trainer.fit(recorder, datamodule=module)
+        assert recorder.evaluated == [[*a[:2], *b[:2]], [*a, *b], [*a, *b]]
+        losses = trainer.validate(recorder, datamodule=module, verbose=False)
+        assert recorder.evaluated[-1] == [*a, *b]
+        limited = make_trainer(tmp_path, limit_val_batches=2)
+        limited.validate(recorder, datamodule=module, verbose=False)
+    assert losses == [{"loss/dataloader_idx_0": 4.0}, {"loss/dataloader_idx_1": 104.0}]
+    assert recorder.evaluated[-1] == [*a[:2], *b[:2]]
+    assert module.val_names == ["a/val", "b/val"]
+
+
+# ----- validate, test, predict ----------------------------------------------------------------------------------------
+
+
+def test_validating_a_checkpoint_leaves_the_position_of_training(
+    path: Path, expected: list[list[int]], tmp_path: Path
+) -> None:
+    callbacks = [keeping(tmp_path, every_n_train_steps=2)]
+    module = make_module(path)
+    fit(module, make_trainer(tmp_path, max_steps=4, callbacks=callbacks, enable_checkpointing=True))
+    fresh = make_module(path)
+    for validated, then in ((module, expected[4:6]), (fresh, expected[:2])):
+        recorder, trainer = Recorder(), make_trainer(tmp_path, limit_val_batches=1.0)
+        trainer.validate(recorder, datamodule=validated, ckpt_path=tmp_path / "step=2.ckpt", verbose=False)
+        assert recorder.evaluated == [VAL]
+        assert fit(validated, make_trainer(tmp_path, max_steps=2)).trained == then
+
+
+def test_testing_takes_the_test_part_in_order(tmp_path: Path) -> None:
+    module = make_module(write_texts(tmp_path / "numbers", 20, per_shard=5, ratio="2,1,1"))
+    recorder, trainer = Recorder(), make_trainer(tmp_path)
+    for _ in range(2):
+        trainer.test(recorder, datamodule=module, verbose=False)
+    make_trainer(tmp_path, limit_test_batches=2).test(recorder, datamodule=module, verbose=False)
+    test = [[15], [16], [17], [18], [19]]
+    assert recorder.evaluated == [test, test, test[:2]]
+
+
+def test_testing_without_a_test_part_is_an_error(path: Path, tmp_path: Path) -> None:
+    with pytest.raises(EmptySplitError, match="'test' is declared and has no samples"):
+        make_trainer(tmp_path).test(Recorder(), datamodule=make_module(path), verbose=False)
+
+
+def test_predicting_needs_a_loader(path: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"trainer.predict\(model, dataloaders=get_loader"):
+        make_trainer(tmp_path).predict(Recorder(), datamodule=make_module(path))
+
+
+# ----- overfit_batches, fast_dev_run ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("overfit_batches", "module_options", "batches"),
+    [(3, {}, 3), (20, {"virtual_epoch_length": 5, "num_lanes": 7}, 5)],
+)
+def test_overfitting_takes_the_same_first_batches_every_epoch(
+    path: Path, tmp_path: Path, overfit_batches: Any, module_options: dict[str, int], batches: int
+) -> None:
+    first = draw(make_module(path, **module_options).train_dataloader(), batches)
+    options = {"overfit_batches": overfit_batches, "max_epochs": 3}
+    callbacks = [keeping(tmp_path, every_n_train_steps=batches + 1)]
+    recorder = fit(
+        make_module(path, **module_options),
+        make_trainer(tmp_path, callbacks=callbacks, enable_checkpointing=True, **options),
+    )
+    assert recorder.trained == first * 3
+    checkpoint = tmp_path / f"step={batches + 1}.ckpt"
+    resumed = fit(make_module(path, **module_options), make_trainer(tmp_path, **options), ckpt_path=checkpoint)
+    assert resumed.trained == first[1:] + first
+
+
+def test_a_loader_that_overfits_is_not_used_for_anything_else(path: Path, tmp_path: Path) -> None:
+    module = make_module(path)
+    fit(module, make_trainer(tmp_path, overfit_batches=2, max_epochs=1))
+    for options in ({}, {"overfit_batches": 3}):
+        with pytest.raises(ConfigError, match=r"made for another number; make another DataModule"):
+            fit(module, make_trainer(tmp_path, max_steps=2, **options))
+
+
+def test_what_is_overfitted_is_what_lightning_limits_epochs_to() -> None:
+    def overfitted(overfit_batches: int | float, virtual_epoch_length: int = 0) -> int | None:
+        return num_overfitted(SimpleNamespace(overfit_batches=overfit_batches), virtual_epoch_length)
+
+    assert [overfitted(0), overfitted(0.0, 8), overfitted(1.0)] == [None, None, None]
+    assert [overfitted(3), overfitted(3, 8), overfitted(9, 8), overfitted(0.5, 8), overfitted(1.0, 8)] == [
+        3,
+        3,
+        8,
+        4,
+        8,
+    ]
+
+
+def test_fast_dev_run_is_one_batch_of_each(path: Path, expected: list[list[int]], tmp_path: Path) -> None:
+    module = make_module(path, global_batch_size=2)
+    trainer = make_trainer(tmp_path, limit_val_batches=1.0, accumulate_grad_batches=2, fast_dev_run=True)
+    recorder = Recorder()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        warnings.filterwarnings("error", "an epoch of 1 batches")
+        trainer.fit(recorder, datamodule=module)
+    assert (recorder.trained, recorder.evaluated) == (expected[:1], [VAL[:1]])
+
+
+def test_an_epoch_that_ends_within_a_step_is_warned_of(path: Path, tmp_path: Path) -> None:
+    for module_options, limit in (({}, 5), ({"virtual_epoch_length": 5}, 1.0), ({"virtual_epoch_length": 10}, 0.5)):
+        module = make_module(path, global_batch_size=2, **module_options)
+        trainer = make_trainer(tmp_path, max_steps=1, accumulate_grad_batches=2, limit_train_batches=limit)
+        with pytest.warns(UserWarning, match="an epoch of 5 batches .* ends within a step of 2 micro-batches"):
+            trainer.fit(Recorder(), datamodule=module)
+
+
+@pytest.mark.parametrize(("limit", "virtual_epoch_length"), [(1.0, 0), (6, 0), (1.0, 5), (4, 5), (7, 5), (0.5, 8)])
+def test_balanced_epochs_of_whole_steps_or_of_the_loader_go_on(limit: Any, virtual_epoch_length: int) -> None:
+    check_whole_steps(SimpleNamespace(limit_train_batches=limit), 2, virtual_epoch_length)
+
+
+@pytest.mark.parametrize(("limit", "virtual_epoch_length"), [(5, 0), (3, 5), (0.6, 5)])
+def test_balanced_epochs_that_end_within_a_step_are_refused(limit: Any, virtual_epoch_length: int) -> None:
+    with pytest.raises(ConfigError, match=f"limit_train_batches={limit} ends an epoch within a step of 2"):
+        check_whole_steps(SimpleNamespace(limit_train_batches=limit), 2, virtual_epoch_length)
