@@ -99,6 +99,12 @@ def _keys(changes: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
             yield f"{prefix}{key}"
 
 
+def near(key: str, known: Sequence[str]) -> str:
+    """What the user may have meant, as a question; nothing where nothing is spelled alike."""
+    found = difflib.get_close_matches(str(key), known, n=1, cutoff=0.5)
+    return f"; did you mean {found[0]!r}?" if found else ""
+
+
 def _nearest(key: str, known: list[str]) -> str:
     """What the user may have meant: the same name elsewhere, or one that is spelled alike."""
     last = key.rpartition(".")[2]

@@ -83,6 +83,8 @@ class DataConfig:
     seq_length: int = 256
     micro_batch_size: int = 1
     global_batch_size: int = 4
+    rampup_batch_size: list[int] | None = None
+    multiple_validation_sets: bool = False
     packing_buffer_size: int | None = 24
     shuffle_buffer_size: int = 100
     max_samples_per_sequence: int | None = 100
@@ -161,31 +163,11 @@ class Recipe:
 
     def build_data(self, groups: "ProcessGroupCollection | None", tokenizer: Any) -> "EnergonMultiModalDataModule":
         """The DataModule of this rank; without `groups`, ranks are those of `torch.distributed`."""
-        from bridge_data import EnergonMultiModalDataModule
-
         image_processor = self.image_processor.build()
-        data, loader = self.data, self.loader
-        return EnergonMultiModalDataModule(
-            data.path,
-            tokenizer,
-            image_processor,
-            seq_length=data.seq_length,
-            micro_batch_size=data.micro_batch_size,
-            global_batch_size=data.global_batch_size,
-            num_workers=loader.num_workers,
-            num_val_workers=loader.num_val_workers,
-            pin_memory=loader.pin_memory,
-            shuffle_buffer_size=data.shuffle_buffer_size,
-            max_samples_per_sequence=data.max_samples_per_sequence,
-            task_encoder=self.encoder.build(
-                tokenizer, image_processor, patch_size=self.model.patch_size, seq_length=data.seq_length
-            ),
-            packing_buffer_size=data.packing_buffer_size,
-            pg_collection=groups,
-            seed=data.seed,
-            num_lanes=loader.num_lanes,
-            prefetch_factor=loader.prefetch_factor,
+        task_encoder = self.encoder.build(
+            tokenizer, image_processor, patch_size=self.model.patch_size, seq_length=self.data.seq_length
         )
+        return data_module(self.data, self.loader, groups, tokenizer, image_processor, task_encoder)
 
     def build_model(self, groups: "ProcessGroupCollection", tokenizer: Any) -> "DemoModel":
         """This rank's stage of the model."""
@@ -202,3 +184,37 @@ class Recipe:
             image_size=self.image_processor.image_size,
             image_token_id=tokenizer.convert_tokens_to_ids(self.encoder.image_token),
         )
+
+
+def data_module(
+    data: DataConfig,
+    loader: LoaderConfig,
+    groups: "ProcessGroupCollection | None",
+    tokenizer: Any,
+    image_processor: Any,
+    task_encoder: Any,
+) -> "EnergonMultiModalDataModule":
+    """The DataModule of this rank; without `groups`, ranks are those of `torch.distributed`."""
+    from bridge_data import EnergonMultiModalDataModule
+
+    return EnergonMultiModalDataModule(
+        data.path,
+        tokenizer,
+        image_processor,
+        seq_length=data.seq_length,
+        micro_batch_size=data.micro_batch_size,
+        global_batch_size=data.global_batch_size,
+        num_workers=loader.num_workers,
+        num_val_workers=loader.num_val_workers,
+        pin_memory=loader.pin_memory,
+        shuffle_buffer_size=data.shuffle_buffer_size,
+        max_samples_per_sequence=data.max_samples_per_sequence,
+        task_encoder=task_encoder,
+        packing_buffer_size=data.packing_buffer_size,
+        pg_collection=groups,
+        seed=data.seed,
+        rampup_batch_size=data.rampup_batch_size,
+        multiple_validation_sets=data.multiple_validation_sets,
+        num_lanes=loader.num_lanes,
+        prefetch_factor=loader.prefetch_factor,
+    )

@@ -1,43 +1,89 @@
 """Train a recipe: `python -m recipes.train --config configs/demo.yaml trainer=megatron data.seq_length=512`.
 
-Settings come from the recipe function that the YAML names, then from the YAML, then from `key=value` arguments. Run it
+Settings come from the recipe function that `--recipe` or the YAML names (in small with `--tiny` or `tiny: true`), then
+from the YAML, then from `key=value` arguments. Run it
 under torchrun for more than one rank. Nothing heavy is imported outside `main()`: checkpoint writers import this file
 again.
 """
 
 import argparse
+import importlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from recipes.family_recipe import FamilyRecipe
     from recipes.recipe import Recipe
 
+RECIPES = {
+    "clip_gpt": "clip_gpt",
+    "text_sft": "text",
+    "text_pretraining": "text",
+    "llava": "llava",
+    "llava_next": "llava",
+    "idefics3": "idefics3",
+    "smolvlm": "idefics3",
+    "internvl": "internvl",
+    "qwen2_vl": "qwen_vl",
+    "qwen2_5_vl": "qwen_vl",
+    "qwen3_vl": "qwen_vl",
+    "clip": "contrastive",
+    "siglip": "contrastive",
+    "whisper": "whisper",
+}
+"""The functions that make recipes, and the modules that they are in."""
 
-def load_recipe(config: Path | None, arguments: Sequence[str]) -> "Recipe":
-    """The recipe that `config` names (`recipe: clip_gpt` if it names none) with its changes and those of `arguments`.
+
+def load_recipe(
+    config: Path | None, arguments: Sequence[str], *, recipe: str | None = None, tiny: bool = False
+) -> "Recipe | FamilyRecipe":
+    """The recipe of that name, or that `config` names (`recipe: clip_gpt` if neither does), with the changes of
+    `config` and those of `arguments`; with `tiny`, or `tiny: true` in `config`, in small.
 
     Raises:
         ConfigError: for an unknown recipe or setting, or a value that does not fit.
     """
     from bridge_data.errors import ConfigError
-    from recipes.clip_gpt import clip_gpt
-    from recipes.overrides import override, parse_arguments, read_yaml
+    from recipes.overrides import override, parse_arguments
 
-    recipes = {"clip_gpt": clip_gpt}
+    name, changes = read_config(config, recipe)
+    is_tiny = changes.pop("tiny", False) is True or tiny
+    if is_tiny and name == "clip_gpt":
+        raise ConfigError("recipe clip_gpt is tiny as it is; leave out --tiny, and `tiny: true` in the YAML")
+    function = getattr(importlib.import_module(f"recipes.{RECIPES[name]}"), name)
+    made = override(function(tiny=True) if is_tiny else function(), changes, str(config))
+    changed: Recipe | FamilyRecipe = override(made, parse_arguments(arguments), "command line")
+    return changed
+
+
+def read_config(config: Path | None, recipe: str | None) -> tuple[str, dict[str, Any]]:
+    """The name of the recipe, and the changes of `config`.
+
+    Raises:
+        ConfigError: if there is no recipe of that name, or the file cannot be read.
+    """
+    from bridge_data.errors import ConfigError
+    from recipes.overrides import near, read_yaml
+
     changes = read_yaml(config) if config is not None else {}
-    name = changes.pop("recipe", "clip_gpt")
-    if name not in recipes:
-        raise ConfigError(f"{config}: there is no recipe {name!r}; there are: {', '.join(recipes)}")
-    recipe = override(recipes[name](), changes, str(config))
-    return override(recipe, parse_arguments(arguments), "command line")
+    named = changes.pop("recipe", "clip_gpt")
+    name = named if recipe is None else recipe
+    if name not in RECIPES:
+        where = config if recipe is None else "--recipe"
+        raise ConfigError(
+            f"{where}: there is no recipe {name!r}{near(name, list(RECIPES))}; there are: {', '.join(RECIPES)}"
+        )
+    return name, changes
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Train, or with --print-config print the settings and exit."""
     parser = argparse.ArgumentParser(prog="python -m recipes.train", description=__doc__.partition("\n")[0])
     parser.add_argument("--config", type=Path, help="YAML with settings, such as configs/demo.yaml")
+    parser.add_argument("--recipe", help=f"one of {', '.join(RECIPES)}; else the YAML names it")
+    parser.add_argument("--tiny", action="store_true", help="the recipe in small, with parts made on the spot")
     parser.add_argument("--print-config", action="store_true", help="print all settings as YAML, and train nothing")
     parser.add_argument(
         "overrides", nargs="*", metavar="key=value", help="dotted settings, such as data.seq_length=512"
@@ -45,15 +91,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
 
     from bridge_data.errors import ConfigError
+    from recipes.family_recipe import FamilyRecipe
     from recipes.overrides import to_yaml
 
     try:
-        recipe = load_recipe(chosen.config, chosen.overrides)
+        recipe = load_recipe(chosen.config, chosen.overrides, recipe=chosen.recipe, tiny=chosen.tiny)
     except ConfigError as error:
         print(f"recipes.train: {error}", file=sys.stderr)
         return 2
     if chosen.print_config:
-        print(to_yaml(recipe), end="")
+        print(f"recipe: {read_config(chosen.config, chosen.recipe)[0]}\n{to_yaml(recipe)}", end="")
+        return 0
+    if isinstance(recipe, FamilyRecipe):
+        from recipes.train_family import train_family
+
+        try:
+            train_family(recipe)
+        except ConfigError as error:
+            print(f"recipes.train: {error}", file=sys.stderr)
+            return 2
     elif recipe.trainer == "megatron":
         from recipes.train_megatron import train_megatron
 

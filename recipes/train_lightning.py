@@ -3,7 +3,7 @@
 import os
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import lightning
 import torch
@@ -17,23 +17,25 @@ from recipes.demo_step import sample_keys
 from recipes.recipe import Recipe
 from recipes.run_log import StepLog
 
+if TYPE_CHECKING:
+    from bridge_data import EnergonMultiModalDataModule
+    from recipes.family_recipe import FamilyRecipe
 
-class DemoLightningModule(lightning.LightningModule):
-    """The demo model with plain AdamW; logs a step once its last micro-batch is done."""
 
-    def __init__(self, recipe: Recipe, tokenizer: Any) -> None:
+class LoggedLightningModule(lightning.LightningModule):
+    """A model with plain AdamW; logs a step once its last micro-batch is done. Subclasses build it as `model`, and say
+    what the losses of a batch are."""
+
+    def __init__(self, recipe: "Recipe | FamilyRecipe", tokenizer: Any) -> None:
         super().__init__()
         self.recipe, self.tokenizer = recipe, tokenizer
         self.model: Any = None
         self._log: StepLog | None = None
         self._micro_batches: list[tuple[float, float, list[str]]] = []
 
-    def configure_model(self) -> None:
-        """Build the model once the ranks know each other."""
-        if self.model is None:
-            config = self.recipe.lightning
-            groups = initialize_parallel(MegatronTrainerConfig(train_steps=config.train_steps, seed=config.seed))
-            self.model = self.recipe.build_model(groups, self.tokenizer)
+    def losses(self, batch: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        """The sum of the losses of a batch, and over how many targets."""
+        raise NotImplementedError
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """AdamW over all weights."""
@@ -41,13 +43,13 @@ class DemoLightningModule(lightning.LightningModule):
 
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
         """Mean token loss of a micro-batch."""
-        loss_sum, num_tokens = self._losses(batch)
+        loss_sum, num_tokens = self.losses(batch)
         self._micro_batches.append((loss_sum.item(), num_tokens.item(), sample_keys(batch)))
         return loss_sum / num_tokens.clamp(min=1)
 
-    def validation_step(self, batch: Any, batch_idx: int) -> None:
+    def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
         """Log the mean token loss over the validation batches."""
-        loss_sum, num_tokens = self._losses(batch)
+        loss_sum, num_tokens = self.losses(batch)
         self.log("val_loss", loss_sum / num_tokens.clamp(min=1), batch_size=int(num_tokens), sync_dist=True)
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
@@ -55,9 +57,7 @@ class DemoLightningModule(lightning.LightningModule):
         if len(self._micro_batches) < self.trainer.accumulate_grad_batches:
             return
         done, self._micro_batches = self._micro_batches, []
-        loss, num_tokens = global_loss(
-            torch.tensor([m[:2] for m in done], dtype=torch.float64, device=self.device), None
-        )
+        loss, num_tokens = self._global_loss([sums[:2] for sums in done])
         step, rank, size = self.trainer.global_step - 1, self.trainer.global_rank, self.trainer.world_size
         first = step * len(done) * size + rank
         if self.recipe.log_dir is not None:
@@ -67,16 +67,43 @@ class DemoLightningModule(lightning.LightningModule):
         if rank == 0:
             print(f"step {step}: loss {loss:.4f} over {num_tokens} tokens", flush=True)
 
-    def _losses(self, batch: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    def _global_loss(self, sums: list[tuple[float, float]]) -> tuple[float, int]:
+        """Mean loss and targets of a step, over all ranks, from the sums of this one's micro-batches."""
+        if torch.distributed.is_initialized():
+            return global_loss(torch.tensor(sums, dtype=torch.float64, device=self.device), None)
+        loss_sum, num_targets = (sum(column) for column in zip(*sums, strict=True))
+        return loss_sum / max(num_targets, 1), int(num_targets)
+
+
+class DemoLightningModule(LoggedLightningModule):
+    """The demo model."""
+
+    recipe: Recipe
+
+    def configure_model(self) -> None:
+        """Build the model once the ranks know each other."""
+        if self.model is None:
+            config = self.recipe.lightning
+            groups = initialize_parallel(MegatronTrainerConfig(train_steps=config.train_steps, seed=config.seed))
+            self.model = self.recipe.build_model(groups, self.tokenizer)
+
+    def losses(self, batch: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        """Of its tokens, where the loss mask says so."""
         sequences = sequence_numbers(batch.cu_seqlens, batch.tokens.shape[1])
         losses = self.model(batch.tokens, batch.images, sequences, batch.labels)
         return (losses * batch.loss_mask).sum(), batch.loss_mask.sum()
 
 
 def train_lightning(recipe: Recipe) -> None:
-    """Train the recipe to its end, from the newest checkpoint where there is one."""
+    """Train the demo model to its end, from the newest checkpoint where there is one."""
     cpu_shim.install()
-    config = recipe.lightning
+    tokenizer = recipe.tokenizer.build()
+    fit(DemoLightningModule(recipe, tokenizer), recipe.build_data(None, tokenizer))
+
+
+def fit(module: LoggedLightningModule, data: "EnergonMultiModalDataModule") -> None:
+    """Train to the end of the module's recipe, from the newest checkpoint where there is one."""
+    recipe, config = module.recipe, module.recipe.lightning
     num_ranks = int(os.environ.get("WORLD_SIZE", "1"))
     num_micro_batches = recipe.data.global_batch_size // (recipe.data.micro_batch_size * num_ranks)
     callbacks: list[lightning.Callback] = []
@@ -108,12 +135,7 @@ def train_lightning(recipe: Recipe) -> None:
         enable_model_summary=False,
         logger=False,
     )
-    tokenizer = recipe.tokenizer.build()
-    trainer.fit(
-        DemoLightningModule(recipe, tokenizer),
-        datamodule=recipe.build_data(None, tokenizer),
-        ckpt_path=newest_checkpoint(config.checkpoint_dir),
-    )
+    trainer.fit(module, datamodule=data, ckpt_path=newest_checkpoint(config.checkpoint_dir))
 
 
 def newest_checkpoint(folder: str | None) -> str | None:

@@ -1,5 +1,6 @@
 """A recipe under our Megatron loop."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from recipes.recipe import Recipe
@@ -36,14 +37,18 @@ def train_megatron(recipe: Recipe) -> None:
         if dist.get_rank() == 0:
             print(f"step {report.step}: loss {report.loss:.4f} over {report.num_tokens} tokens", flush=True)
 
-    def on_evaluation(num_steps: int, loss: float) -> None:
+    def on_evaluation(num_steps: int, losses: Mapping[str, float]) -> None:
         if dist.get_rank() == 0:
-            print(f"after {num_steps} steps: validation loss {loss:.4f}", flush=True)
+            for name, loss in losses.items():
+                of = "" if name == "validation" else f" of {name}"
+                print(f"after {num_steps} steps: validation loss{of} {loss:.6f}", flush=True)
 
     model = recipe.build_model(groups, tokenizer)
     trainer = MegatronTrainer(recipe.megatron, groups, model, forward_step, on_step, on_evaluation)
     if recipe.loader.wait_for_workers and recipe.loader.num_workers and not loader.wait_for_workers():
         raise WorkerError(f"{recipe.loader.num_workers} workers were not ready in time; look at the log above")
-    trainer.fit(data)
+    num_steps = trainer.fit(data)
+    if num_steps < recipe.megatron.train_steps and dist.get_rank() == 0:
+        print(f"{recipe.megatron.exit_signal}: saved and ended after {num_steps} steps", flush=True)
     dist.barrier()
     dist.destroy_process_group()

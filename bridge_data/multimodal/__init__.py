@@ -8,7 +8,6 @@ from bridge_data.multimodal.config import (
 )
 from bridge_data.multimodal.conversation import Conversation, ConversationSample
 from bridge_data.multimodal.encoder import MultiModalTaskEncoder
-from bridge_data.multimodal.packing import first_fit_decreasing
 from bridge_data.multimodal.sequences import ImageTextBatch, ImageTextSample, TokenizedSample
 
 __all__ = [
@@ -22,5 +21,4 @@ __all__ = [
     "MultiModalSampleConfig",
     "MultiModalTaskEncoder",
     "TokenizedSample",
-    "first_fit_decreasing",
 ]

@@ -1,11 +1,14 @@
 """Settings of the default task encoder: what stands for an image, how a conversation is written, what is learnt.
 
+Those that stand in others have no slots: `LightningCLI` (jsonargparse) reads such defaults by `vars`.
+
 Source: the names follow NeMo's and Megatron-Bridge's `MultiModalSampleConfig`.
 """
 
 import dataclasses
 
 from bridge_data.errors import ConfigError
+from bridge_data.multimodal.policies import SamplePolicies
 
 PLAIN_CHAT_TEMPLATE = """\
 {%- for message in messages -%}
@@ -19,7 +22,7 @@ PLAIN_CHAT_TEMPLATE = """\
 """The contents one after the other, without roles: for tokenizers that come without a chat template."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class ImageToken:
     """What stands for an image. `token_str` marks its place in text, and is one token of the tokenizer's vocabulary;
     `token_id` is what is written into `tokens`, as often as the image has tokens (None: the id of `token_str`)."""
@@ -32,7 +35,7 @@ class ImageToken:
             raise ConfigError("ImageToken(token_str=''): expected the text that stands for an image, such as '<image>'")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class ConversationTemplateConfig:
     """How a conversation becomes text.
 
@@ -60,7 +63,7 @@ class MultiModalSampleConfig:
     `ignore_place_holder` is the label of positions that are not learnt. `caption_prompt` is what a caption answers.
     An image takes `tokens_per_image` tokens; None: one for each patch of `patch_size` pixels a side of what the image
     processor makes of it (None: the `patch_size` of the processor). `pad_to_max_length` pads every batch to
-    `seq_length`, rather than to its longest sequence.
+    `seq_length`, rather than to its longest sequence. `policies` say what happens to samples that are not in order.
 
     Raises:
         ConfigError: if a number is out of range.
@@ -73,6 +76,7 @@ class MultiModalSampleConfig:
     tokens_per_image: int | None = None
     patch_size: int | None = None
     pad_to_max_length: bool = False
+    policies: SamplePolicies = dataclasses.field(default_factory=SamplePolicies)
 
     def __post_init__(self) -> None:
         for name in ("tokens_per_image", "patch_size"):

@@ -1,7 +1,8 @@
 """Conversations: what a sample says, turn by turn, with a placeholder in the text for every image.
 
 Enters: a captioning, VQA, text or conversation sample. Leaves: its turns and images. Guarantee: the text holds as many
-placeholders as there are images, in their order; a sample without anything to learn is left out, and counted.
+placeholders as there are images, in their order; a sample without anything to learn is left out, and counted; others
+that are not in order are dealt with as `SamplePolicies` says.
 """
 
 import dataclasses
@@ -9,6 +10,7 @@ from typing import Any
 
 from bridge_data.errors import ConfigError, SampleError, SkipSample
 from bridge_data.multimodal.config import MultiModalSampleConfig
+from bridge_data.multimodal.policies import refuse
 from bridge_data.samples import CaptioningSample, Sample, TextSample, VQASample, edataclass
 
 
@@ -40,8 +42,8 @@ def conversation_of(sample: Any, config: MultiModalSampleConfig) -> Conversation
     of equals) is taken. A text is learnt whole. Images without a placeholder in the text come before the first turn.
 
     Raises:
-        SkipSample: if there is no answer, caption or text to learn.
-        SampleError: if the text has placeholders for another number of images.
+        SkipSample: if there is no answer, caption or text to learn, and where `config.policies` says so.
+        SampleError: if the turns are not as `config.policies` demands.
         ConfigError: for any other class of sample.
     """
     match sample:
@@ -86,8 +88,7 @@ def _with_placeholders(
     sample: Sample, messages: list[dict[str, str]], images: list[Any], config: MultiModalSampleConfig
 ) -> Conversation:
     template, placeholder = config.conversation_template_config, config.image_token.token_str
-    if not any(turn["role"] == template.roles[1] and turn["content"].strip() for turn in messages):
-        raise SkipSample
+    _check_answers(sample, messages, config)
     num_placeholders = sum(turn["content"].count(placeholder) for turn in messages)
     turns = [dict(turn) for turn in messages]
     if not num_placeholders:
@@ -95,17 +96,42 @@ def _with_placeholders(
         first["content"] = f"{placeholder}\n" * len(images) + first["content"]
     else:
         _check_placeholders(sample, num_placeholders, len(images), config)
+    _check_roles(sample, messages, config)
     if template.stop_string:
         for turn in turns:
             turn["content"] += template.stop_string if turn["role"] == template.roles[1] else ""
-    if template.system is not None:
+    if template.system is not None and turns[0]["role"] != "system":
         turns.insert(0, {"role": "system", "content": template.system})
     return Conversation(messages=turns, images=images)
 
 
+def _check_answers(sample: Sample, messages: list[dict[str, str]], config: MultiModalSampleConfig) -> None:
+    answers = config.conversation_template_config.roles[1]
+    said = [bool(turn["content"].strip()) for turn in messages if turn["role"] == answers]
+    policy = config.policies.empty_answer
+    if not all(said) and policy != "keep":
+        refuse(policy, sample.__key__, f"answer {said.index(False) + 1} of {len(said)} has no words")
+    known = {"system", *config.conversation_template_config.roles}
+    if not any(said) and all(turn["role"] in known for turn in messages):
+        raise SkipSample
+
+
+def _check_roles(sample: Sample, messages: list[dict[str, str]], config: MultiModalSampleConfig) -> None:
+    policy, roles = config.policies.roles_out_of_order, config.conversation_template_config.roles
+    if policy == "keep":
+        return
+    got = [turn["role"] for turn in messages]
+    turns = got[1:] if got[:1] == ["system"] else got
+    if turns != [roles[number % 2] for number in range(len(turns))]:
+        expected = f"one {'system'!r} at most, then {roles[0]!r} and {roles[1]!r} by turns"
+        refuse(policy, sample.__key__, f"its roles are {', '.join(map(repr, got))}; expected {expected}")
+
+
 def _check_placeholders(sample: Sample, found: int, num_images: int, config: MultiModalSampleConfig) -> None:
     if found != num_images:
-        raise SampleError(
-            f"sample {sample.__key__!r}: the text has {found} placeholders {config.image_token.token_str!r} for "
-            f"{num_images} images; there must be one for each, or none at all"
+        refuse(
+            config.policies.image_mismatch,
+            sample.__key__,
+            f"the text has {found} placeholders {config.image_token.token_str!r} for {num_images} images; there must "
+            "be one for each, or none at all",
         )

@@ -6,28 +6,37 @@ Enters: captioning, VQA, text and conversation samples. Leaves: `ImageTextBatch`
 packs, so images wait in the packing buffer as the bytes that were read, and are decoded when their pack is made.
 """
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 
 from bridge_data.decode import SampleDecoder
 from bridge_data.decode.image import IMAGE_EXTENSIONS
-from bridge_data.errors import ConfigError, SampleError, SkipSample
-from bridge_data.multimodal.chat import MarkedTokens, tokenize_conversation, tokenize_text
+from bridge_data.errors import ConfigError, SkipSample
+from bridge_data.multimodal.chat import (
+    MarkedTokens,
+    only_token,
+    padding_token_of,
+    tokenize_conversation,
+    tokenize_text,
+)
 from bridge_data.multimodal.config import MultiModalSampleConfig
 from bridge_data.multimodal.conversation import Conversation, conversation_of
 from bridge_data.multimodal.images import Images
-from bridge_data.multimodal.packing import first_fit_decreasing
+from bridge_data.multimodal.policies import refuse
+from bridge_data.multimodal.pretrained import open_image_processor, open_tokenizer
 from bridge_data.multimodal.sequences import (
     ImageTextBatch,
     ImageTextSample,
     TokenizedSample,
     batched,
+    check_length,
     last_answer,
     next_token_labels,
     packed,
     with_image_tokens,
 )
+from bridge_data.packers import first_fit_decreasing
 from bridge_data.samples import Sample
 from bridge_data.task import DefaultTaskEncoder, stateless
 
@@ -35,11 +44,12 @@ from bridge_data.task import DefaultTaskEncoder, stateless
 class MultiModalTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
     """Conversations about images to batches for a decoder, or with `decoder_seq_length` for an encoder and a decoder.
 
-    `tokenizer` and `image_processor` are those of transformers; without an image processor only samples without images
-    are taken. A sequence holds `seq_length` tokens at most: it is cut at its end, but never within the tokens of an
-    image (the image goes with what follows it), and is left out if no answer remains. With a `decoder_seq_length` the
-    sequence is the prompt, and the last answer, of so many tokens at most, is the label. A tokenizer without a padding
-    token pads with its end-of-sequence token, or with 0: neither is learnt, and lengths are in the batch.
+    `tokenizer` and `image_processor` are those of transformers, or the folders (or hub ids) that such were saved to;
+    without an image processor only samples without images are taken. A sequence holds `seq_length` tokens at most: it
+    is cut at its end, but never within the tokens of an image (the image goes with what follows it), and is left out if
+    no answer remains. With a `decoder_seq_length` the sequence is the prompt, and the last answer, of so many tokens at
+    most, is the label. A tokenizer without a padding token pads with its end-of-sequence token, or with 0: neither is
+    learnt, and lengths are in the batch.
 
     Cookers and `conversation` get images as encoded bytes (see `decoder`); they may pass them on as they are.
 
@@ -48,7 +58,7 @@ class MultiModalTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
             takes, or if an image does not fit into a sequence.
     """
 
-    decoder: ClassVar[SampleDecoder | None] = SampleDecoder(handlers=dict.fromkeys(IMAGE_EXTENSIONS, bytes))
+    decoder = SampleDecoder(handlers=dict.fromkeys(IMAGE_EXTENSIONS, bytes))
 
     def __init__(
         self,
@@ -63,6 +73,7 @@ class MultiModalTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
         for name, value in (("seq_length", seq_length), ("decoder_seq_length", decoder_seq_length)):
             if value is not None and value < 1:
                 raise ConfigError(f"MultiModalTaskEncoder({name}={value}): expected at least 1")
+        tokenizer, image_processor = open_tokenizer(tokenizer), open_image_processor(image_processor)
         if not hasattr(tokenizer, "apply_chat_template"):
             raise ConfigError(
                 f"MultiModalTaskEncoder(tokenizer={type(tokenizer).__name__}): expected a tokenizer of transformers, "
@@ -72,13 +83,12 @@ class MultiModalTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
         self.image_processor = image_processor
         self.config = config = multimodal_sample_config or MultiModalSampleConfig()
         self.seq_length, self.decoder_seq_length = seq_length, decoder_seq_length
-        ids = (tokenizer.pad_token_id, tokenizer.eos_token_id, 0)
-        self._pad_id = next(number for number in ids if number is not None)
+        self._pad_id = padding_token_of(tokenizer)
         self._images: Images | None = None
         self._placeholder_id = -1
         self._tokens_per_image = 0
         if image_processor is not None:
-            self._placeholder_id = _only_token(tokenizer, config.image_token.token_str)
+            self._placeholder_id = only_token(tokenizer, config.image_token.token_str)
             self._images = Images(image_processor)
             self._tokens_per_image = self._images.num_tokens(config)
             if self._tokens_per_image > seq_length:
@@ -97,7 +107,7 @@ class MultiModalTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
         said = self.conversation(sample)
         marked = self._tokenize(sample, said)
         if self.decoder_seq_length is None:
-            sequence, num_images = self._fit(marked)
+            sequence, num_images = self._fit(marked, said, sample)
             labels, loss_mask = next_token_labels(sequence, self.config.ignore_place_holder)
         else:
             prompt, answer = last_answer(marked)
@@ -106,7 +116,7 @@ class MultiModalTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
                     f"sample {sample.__key__!r} has no prompt, which an encoder needs: with decoder_seq_length set, "
                     f"{type(sample).__name__} cannot be used"
                 )
-            sequence, num_images = self._fit(prompt)
+            sequence, num_images = self._fit(prompt, said, sample)
             labels = torch.tensor(answer.ids[: self.decoder_seq_length], dtype=torch.int64)
             loss_mask = torch.ones(len(labels))
         if not loss_mask.any():
@@ -173,29 +183,13 @@ class MultiModalTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
             return tokenize_text(self.tokenizer, said.text)
         marked = tokenize_conversation(self.tokenizer, said.messages, template)
         if (found := marked.ids.count(self._placeholder_id)) != len(said.images):
-            raise SampleError(
-                f"sample {sample.__key__!r}: the chat template made {found} image placeholders of {len(said.images)}"
-            )
+            what = f"the chat template made {found} image placeholders of {len(said.images)}"
+            refuse(self.config.policies.image_mismatch, sample.__key__, what)
         return marked
 
-    def _fit(self, marked: MarkedTokens) -> tuple[MarkedTokens, int]:
+    def _fit(self, marked: MarkedTokens, said: Conversation, sample: Sample) -> tuple[MarkedTokens, int]:
         image_id = self.config.image_token.token_id
-        return with_image_tokens(
-            marked,
-            placeholder=self._placeholder_id,
-            image_id=self._placeholder_id if image_id is None else image_id,
-            tokens_per_image=self._tokens_per_image,
-            limit=self.seq_length,
-        )
-
-
-def _only_token(tokenizer: Any, text: str) -> int:
-    """The id of the one token that `text` is."""
-    ids = tokenizer(text, add_special_tokens=False).input_ids
-    if len(ids) != 1 or ids[0] == tokenizer.unk_token_id:
-        raise ConfigError(
-            f"the image placeholder {text!r} is no token of {type(tokenizer).__name__}: it becomes {ids}. Add it "
-            f"(tokenizer.add_special_tokens({{'additional_special_tokens': [{text!r}]}}), and enlarge the embedding of "
-            "the model), or name another one with MultiModalSampleConfig(image_token=ImageToken(token_str=...))"
-        )
-    return int(ids[0])
+        image = [self._placeholder_id if image_id is None else image_id] * self._tokens_per_image
+        images = [image] * marked.ids.count(self._placeholder_id) if said.images else []
+        check_length(marked, images, self.seq_length, self.config.policies.overlong, sample.__key__)
+        return with_image_tokens(marked, self._placeholder_id, images, self.seq_length)

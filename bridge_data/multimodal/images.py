@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 
 from bridge_data.decode.decoder import decode_part
-from bridge_data.decode.image import image_handler
+from bridge_data.decode.image import encoded_size, image_handler
 from bridge_data.errors import ConfigError
 from bridge_data.multimodal.config import MultiModalSampleConfig
 
@@ -34,8 +34,8 @@ class Images:
         if len(shapes[0]) != 4 or shapes[0][0] != 1 or shapes[0] != shapes[1]:
             raise ConfigError(
                 f"{type(processor).__name__} makes pixel values of shapes {shapes[0]} and {shapes[1]} of two images; "
-                "MultiModalTaskEncoder takes processors that make one (1, channels, height, width) of every image, "
-                "such as CLIP's or SigLIP's. For tiles and dynamic resolution write a task encoder of your own"
+                "expected one (1, channels, height, width) of every image, as CLIP's or SigLIP's makes. For tiles and "
+                "dynamic resolution see FamilyTaskEncoder in bridge_data.families"
             )
         self.shape: tuple[int, int, int] = shapes[0][1:]
 
@@ -64,11 +64,26 @@ class Images:
         """
         if not images:
             return torch.zeros(0, *self.shape)
-        made = self._processor(images=[_rgb(image, key) for image in images], return_tensors="pt")["pixel_values"]
+        made = self._processor(images=[as_rgb(image, key) for image in images], return_tensors="pt")["pixel_values"]
         return torch.as_tensor(made).to(torch.float32)
 
 
-def _rgb(image: Any, key: str) -> Image.Image:
+def image_size(image: Any, key: str) -> tuple[int, int]:
+    """(height, width) of an image in any of the forms that `as_rgb` takes; of encoded bytes only the header is read.
+
+    Raises:
+        SampleError: if the header cannot be read.
+    """
+    if isinstance(image, bytes):
+        image = decode_part(encoded_size, image, key, "image")
+        return int(image[0]), int(image[1])
+    if isinstance(image, Image.Image):
+        return image.height, image.width
+    height, width = image.shape[1:] if isinstance(image, torch.Tensor) else image.shape[:2]
+    return int(height), int(width)
+
+
+def as_rgb(image: Any, key: str) -> Image.Image:
     """The image as Pillow's RGB, from encoded bytes, pixels of uint8, or pixels of float in 0..1."""
     if isinstance(image, Image.Image):
         return image.convert("RGB")

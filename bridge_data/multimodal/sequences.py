@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from bridge_data.multimodal.chat import MarkedTokens
+from bridge_data.multimodal.policies import refuse
 from bridge_data.samples import Batch, Sample, SourceInfo, edataclass
 
 
@@ -74,29 +75,35 @@ class ImageTextBatch(Batch):
 
 
 def with_image_tokens(
-    marked: MarkedTokens, placeholder: int, image_id: int, tokens_per_image: int, limit: int
+    marked: MarkedTokens, placeholder: int, images: Sequence[Sequence[int]], limit: int
 ) -> tuple[MarkedTokens, int]:
-    """At most `limit` tokens, with `tokens_per_image` times `image_id` for each placeholder; and the number of images
-    in them.
+    """At most `limit` tokens, with the tokens of each of `images` for its `placeholder`; and the number of images in
+    them.
 
     An image that would be cut ends the sequence before its first token. Image tokens are never to be learnt.
     """
     ids: list[int] = []
     is_answer: list[bool] = []
-    num_images = start = 0
-    while True:
-        try:
-            end = marked.ids.index(placeholder, start)
-        except ValueError:
-            end = len(marked.ids)
+    start = 0
+    for number, image in enumerate(images):
+        end = marked.ids.index(placeholder, start)
         ids += marked.ids[start:end]
         is_answer += marked.is_answer[start:end]
-        if end == len(marked.ids) or len(ids) + tokens_per_image > limit:
-            return MarkedTokens(ids[:limit], is_answer[:limit]), num_images
-        ids += [image_id] * tokens_per_image
-        is_answer += [False] * tokens_per_image
-        num_images += 1
+        if len(ids) + len(image) > limit:
+            return MarkedTokens(ids[:limit], is_answer[:limit]), number
+        ids += image
+        is_answer += [False] * len(image)
         start = end + 1
+    ids += marked.ids[start:]
+    is_answer += marked.is_answer[start:]
+    return MarkedTokens(ids[:limit], is_answer[:limit]), len(images)
+
+
+def check_length(marked: MarkedTokens, images: Sequence[Sequence[int]], limit: int, policy: str, key: str) -> None:
+    """Leave sample `key` out, if `policy` is not to truncate and it has more than `limit` tokens with its images."""
+    length = len(marked.ids) + sum(len(image) - 1 for image in images)
+    if policy != "truncate" and length > limit:
+        refuse(policy, key, f"it has {length} tokens, a sequence holds {limit}")
 
 
 def next_token_labels(marked: MarkedTokens, ignored: int) -> tuple[Tensor, Tensor]:
@@ -118,51 +125,65 @@ def last_answer(marked: MarkedTokens) -> tuple[MarkedTokens, MarkedTokens]:
     return before, MarkedTokens(marked.ids[start:end], marked.is_answer[start:end])
 
 
+_TOKEN_FIELDS = ("tokens", "labels", "loss_mask", "position_ids")
+
+
 def packed(samples: Sequence[ImageTextSample]) -> ImageTextSample:
     """One sequence of several; its key names them all, in order."""
+    media: dict[str, Any] = {
+        name: torch.cat([getattr(sample, name) for sample in samples]) for name in ("images", "num_image_tiles")
+    }
+    return ImageTextSample(**packed_text(samples), **media)
+
+
+def packed_text(samples: Sequence[Any]) -> dict[str, Any]:
+    """All fields of one sequence of several but those of images: provenance, tokens, and where each begins."""
     sources: tuple[SourceInfo, ...] = tuple(s for sample in samples for s in sample.__sources__ or ())
-    lengths = torch.tensor([len(sample.tokens) for sample in samples], dtype=torch.int32)
+    lengths = torch.cat([sample.cu_seqlens.diff() for sample in samples])
     first = samples[0]
-    return ImageTextSample(
-        __key__=",".join(sample.__key__ for sample in samples),
-        __restore_key__=tuple(sample.__restore_key__ for sample in samples),
-        __subflavors__=first.__subflavors__ if all(s.__subflavors__ == first.__subflavors__ for s in samples) else None,
-        __sources__=sources or None,
-        cu_seqlens=torch.nn.functional.pad(lengths.cumsum(0, dtype=torch.int32), (1, 0)),
-        max_seqlen=lengths.max(),
-        **{
-            name: torch.cat([getattr(sample, name) for sample in samples])
-            for name in ("tokens", "labels", "loss_mask", "position_ids", "images", "num_image_tiles")
-        },
-    )
+    return {
+        "__key__": ",".join(sample.__key__ for sample in samples),
+        "__restore_key__": tuple(sample.__restore_key__ for sample in samples),
+        "__subflavors__": (
+            first.__subflavors__ if all(s.__subflavors__ == first.__subflavors__ for s in samples) else None
+        ),
+        "__sources__": sources or None,
+        "cu_seqlens": torch.nn.functional.pad(lengths.cumsum(0, dtype=torch.int32), (1, 0)),
+        "max_seqlen": lengths.max(),
+        **{name: torch.cat([getattr(sample, name) for sample in samples], dim=-1) for name in _TOKEN_FIELDS},
+    }
 
 
 def batched(
     samples: Sequence[ImageTextSample], pad: int, ignored: int, length: int, label_length: int
 ) -> ImageTextBatch:
     """The samples as the rows of a batch, padded to `length` tokens and `label_length` labels at least."""
-
-    def rows(name: str, value: float, least: int) -> Tensor:
-        tensors = [getattr(sample, name) for sample in samples]
-        return _padded(tensors, value, max(least, *(len(tensor) for tensor in tensors)))
-
-    bounds = [sample.cu_seqlens for sample in samples]
-    num_bounds = max(len(bound) for bound in bounds)
     return ImageTextBatch.from_samples(
         samples,
-        tokens=rows("tokens", pad, length),
-        labels=rows("labels", ignored, label_length),
-        loss_mask=rows("loss_mask", 0, label_length),
-        position_ids=rows("position_ids", 0, length),
-        cu_seqlens=torch.stack([torch.cat([b, b[-1:].expand(num_bounds - len(b))]) for b in bounds]),
-        max_seqlen=torch.stack([sample.max_seqlen for sample in samples]),
+        **batched_text(samples, pad, ignored, length, label_length),
         images=torch.cat([sample.images for sample in samples]),
         num_image_tiles=torch.cat([sample.num_image_tiles for sample in samples]),
     )
 
 
-def _padded(tensors: Sequence[Tensor], value: float, length: int) -> Tensor:
-    stacked = tensors[0].new_full((len(tensors), length), value)
+def batched_text(samples: Sequence[Any], pad: int, ignored: int, length: int, label_length: int) -> dict[str, Tensor]:
+    """The fields of a batch but those of images and of provenance."""
+    bounds = [sample.cu_seqlens for sample in samples]
+    num_bounds = max(len(bound) for bound in bounds)
+    return {
+        "tokens": padded([sample.tokens for sample in samples], pad, length),
+        "labels": padded([sample.labels for sample in samples], ignored, label_length),
+        "loss_mask": padded([sample.loss_mask for sample in samples], 0, label_length),
+        "position_ids": padded([sample.position_ids for sample in samples], 0, length),
+        "cu_seqlens": torch.stack([torch.cat([b, b[-1:].expand(num_bounds - len(b))]) for b in bounds]),
+        "max_seqlen": torch.stack([sample.max_seqlen for sample in samples]),
+    }
+
+
+def padded(tensors: Sequence[Tensor], value: float, least: int = 0) -> Tensor:
+    """Tensors (..., S) with S of their own as one (B, ..., S), with `value` behind each; S is at least `least`."""
+    length = max(least, *(tensor.shape[-1] for tensor in tensors))
+    stacked = tensors[0].new_full((len(tensors), *tensors[0].shape[:-1], length), value)
     for row, tensor in zip(stacked, tensors, strict=True):
-        row[: len(tensor)] = tensor
+        row[..., : tensor.shape[-1]] = tensor
     return stacked

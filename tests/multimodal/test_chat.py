@@ -3,8 +3,15 @@ from typing import Any
 import pytest
 
 from bridge_data.errors import ConfigError
+from bridge_data.families import LLAVA_TEMPLATE
 from bridge_data.multimodal import PLAIN_CHAT_TEMPLATE, ConversationTemplateConfig
-from bridge_data.multimodal.chat import tokenize_conversation, tokenize_text
+from bridge_data.multimodal.chat import (
+    chat_template_of,
+    takes_parts,
+    tokenize_conversation,
+    tokenize_spans,
+    tokenize_text,
+)
 from tests.multimodal.parts import END, TURNS, TURNS_WITHOUT_MARKS, VOCABULARY, SlowTokenizer, make_tokenizer
 
 CONFIG = ConversationTemplateConfig()
@@ -68,3 +75,36 @@ def test_text_ends_with_the_end_token_where_there_is_one() -> None:
     assert tokenize_text(make_tokenizer(), "a boat <end>").ids[-2:] == [VOCABULARY["boat"], END]
     assert tokenize_text(make_tokenizer(end=False), "a boat").ids == [VOCABULARY["a"], VOCABULARY["boat"]]
     assert all(tokenize_text(make_tokenizer(), "a boat").is_answer)
+
+
+def test_a_template_may_be_named_among_those_of_the_tokenizer() -> None:
+    tokenizer = make_tokenizer(None)
+    tokenizer.chat_template = {"default": TURNS, "plain": PLAIN_CHAT_TEMPLATE}
+    assert chat_template_of(tokenizer, CONFIG) == TURNS
+    plain = ConversationTemplateConfig(chat_template="plain")
+    assert answers(tokenizer, MESSAGES[:2], plain)[0] == "what is this ? a boat <end>"
+    with pytest.raises(ConfigError, match=r"'tools' is neither a template .* \(it has 'default', 'plain'\)"):
+        chat_template_of(tokenizer, ConversationTemplateConfig(chat_template="tools"))
+    tokenizer.chat_template = {"plain": PLAIN_CHAT_TEMPLATE}
+    with pytest.raises(ConfigError, match="it has templates named 'plain'"):
+        chat_template_of(tokenizer, CONFIG)
+
+
+@pytest.mark.parametrize(("template", "parts"), [(TURNS, False), (PLAIN_CHAT_TEMPLATE, False), (LLAVA_TEMPLATE, True)])
+def test_templates_that_take_parts_are_told_from_those_that_take_texts(template: str, parts: bool) -> None:
+    assert takes_parts(template) == parts
+
+
+class BeginningTokenizer(SlowTokenizer):
+    """It begins every text with `<system>`."""
+
+    def build_inputs_with_special_tokens(self, token_ids_0: Any, token_ids_1: Any = None) -> list[int]:
+        return [VOCABULARY["<system>"], *token_ids_0]
+
+
+def test_special_tokens_around_a_conversation_are_not_learnt() -> None:
+    text = "what is this ? a boat"
+    for add in (True, False):
+        marked = tokenize_spans(BeginningTokenizer(), text, [(15, 21)], add_special_tokens=add)
+        assert marked.is_answer == [False] * (4 + add) + [True] * 2
+        assert marked.ids[-2:] == [VOCABULARY["a"], VOCABULARY["boat"]]

@@ -9,7 +9,7 @@ from PIL import Image
 
 from bridge_data.errors import ConfigError, SampleError
 from bridge_data.multimodal import MultiModalSampleConfig
-from bridge_data.multimodal.images import Images
+from bridge_data.multimodal.images import Images, image_size
 from tests.multimodal.parts import image_processor, png
 
 
@@ -59,5 +59,14 @@ def test_a_processor_that_knows_its_patch_size_needs_no_setting() -> None:
 
 @pytest.mark.parametrize("name", ["Qwen2VLImageProcessor", "LlavaNextImageProcessor", "PixtralImageProcessor"])
 def test_processors_whose_tokens_depend_on_the_image_are_refused(name: str) -> None:
-    with pytest.raises(ConfigError, match="write a task encoder of your own"):
+    with pytest.raises(ConfigError, match="see FamilyTaskEncoder"):
         Images(getattr(transformers, name)())
+
+
+def test_the_size_is_known_in_every_form_and_from_the_header_alone() -> None:
+    data = png(size=(24, 20))
+    for name, image in forms(data).items():
+        assert image_size(image, "k") == (20, 24), name
+    assert image_size(data[:60], "k") == (20, 24)
+    with pytest.raises(SampleError, match="'k'"):
+        image_size(b"no image", "k")

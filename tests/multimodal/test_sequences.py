@@ -13,10 +13,11 @@ marked_tokens = st.lists(st.tuples(st.sampled_from([1, 2, PLACEHOLDER]), st.bool
 
 @given(marked_tokens, st.integers(1, 6), st.integers(1, 60))
 def test_an_image_is_there_with_all_its_tokens_or_not_at_all(marked: MarkedTokens, per_image: int, limit: int) -> None:
-    fitted, num_images = with_image_tokens(marked, PLACEHOLDER, IMAGE_ID, per_image, limit)
+    images = [[IMAGE_ID] * per_image] * marked.ids.count(PLACEHOLDER)
+    fitted, num_images = with_image_tokens(marked, PLACEHOLDER, images, limit)
     assert len(fitted.ids) == len(fitted.is_answer) <= limit
     assert fitted.ids.count(IMAGE_ID) == num_images * per_image
-    whole, num_all = with_image_tokens(marked, PLACEHOLDER, IMAGE_ID, per_image, 10**6)
+    whole, num_all = with_image_tokens(marked, PLACEHOLDER, images, 10**6)
     assert num_all == marked.ids.count(PLACEHOLDER)
     assert fitted.ids == whole.ids[: len(fitted.ids)]
     if len(fitted.ids) < min(limit, len(whole.ids)):  # shorter than it might be: only because of an image
