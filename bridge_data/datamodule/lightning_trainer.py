@@ -9,7 +9,7 @@ import warnings
 from typing import Any
 
 from bridge_data.datamodule.batch_schedule import BatchSchedule
-from bridge_data.errors import ConfigError
+from bridge_data.errors import ConfigError, StateError
 
 
 def check_steps(trainer: Any, schedule: BatchSchedule, num_micro_batches: int, virtual_epoch_length: int) -> None:
@@ -51,6 +51,20 @@ def check_whole_steps(trainer: Any, num_micro_batches: int, virtual_epoch_length
             f"limit_train_batches={trainer.limit_train_batches} ends an epoch within a step of {num_micro_batches} "
             "micro-batches, which balanced ranks draw together, so some would come again in the next epoch; make it a "
             f"multiple of {num_micro_batches}, or leave balance out"
+        )
+
+
+def check_new(trainer: Any, data_module: str) -> None:
+    """See that data without a loaded position belong to a run without a loaded model; `data_module` names the class.
+
+    Raises:
+        StateError: if the trainer has resumed from a checkpoint.
+    """
+    if trainer.ckpt_path is not None and trainer.global_step:
+        raise StateError(
+            f"{trainer.ckpt_path} has no state of the data under {data_module!r}, so the data would start anew at step "
+            f"{trainer.global_step}. It was saved without this DataModule; to train on from its weights, load them "
+            "into the model and fit without ckpt_path"
         )
 
 

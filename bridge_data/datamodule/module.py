@@ -14,6 +14,7 @@ from lightning.pytorch import LightningDataModule
 
 from bridge_data.datamodule import lightning_trainer
 from bridge_data.datamodule.arguments import FurtherArguments
+from bridge_data.datamodule.balancing import balancing_of
 from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.datamodule.ranks import build_worker_config
 from bridge_data.datamodule.settings import sort_settings
@@ -26,7 +27,7 @@ from bridge_data.lane_dataset import LaneDataset
 from bridge_data.multimodal import MultiModalSampleConfig, MultiModalTaskEncoder
 from bridge_data.multimodal.pretrained import open_image_processor, open_tokenizer
 from bridge_data.plan import EmptySplitError, Source
-from bridge_data.replica import Balancing, find_cost
+from bridge_data.replica import find_cost
 from bridge_data.state import LoaderState
 from bridge_data.task import TaskEncoder
 from bridge_data.worker import WorkerConfig
@@ -212,13 +213,15 @@ class EnergonMultiModalDataModule(LightningDataModule):
             lightning_trainer.check_steps(self.trainer, self.batch_schedule, num_micro_batches, virtual_epoch_length)
             if self._cost is not None and config.world_size > 1:
                 lightning_trainer.check_whole_steps(self.trainer, num_micro_batches, virtual_epoch_length)
-            self._check_checkpoint()
+            if self._loaded_state is None and self._loaded_from != self.trainer.ckpt_path:
+                lightning_trainer.check_new(self.trainer, type(self).__qualname__)
             num_overfitted = lightning_trainer.num_overfitted(self.trainer, virtual_epoch_length)
         if self.train_dataloader_object is None:
             dataset = self.datasets_provider(config, "train")
             if num_overfitted is not None:
                 dataset = dataset.first(num_overfitted * config.world_size)
-            loader = self._loader(dataset, balancing=self._balancing(config))
+            balancing = balancing_of(self._cost, self.batch_schedule, num_micro_batches, config)
+            loader = self._loader(dataset, balancing=balancing)
             self.train_dataloader_object = IdleDataloader() if loader is None else EnergonDataloader(loader)
             self._num_overfitted = num_overfitted
             if self._loaded_state is not None:
@@ -266,22 +269,6 @@ class EnergonMultiModalDataModule(LightningDataModule):
     def _loader(self, dataset: LaneDataset, **settings: Any) -> RankLoader | None:
         settings |= self.settings.loader
         return rank_loader(dataset, self.settings.share, self.pg_collection, pin_memory=self.pin_memory, **settings)
-
-    def _balancing(self, config: WorkerConfig) -> Balancing | None:
-        if self._cost is None or config.world_size == 1:
-            return None
-        if self.num_micro_batches(config) == 1:
-            warnings.warn(
-                "balance has no effect: a rank takes one micro-batch for a step, so there is nothing to exchange. With "
-                "a smaller micro_batch_size there is, or with lpt_balanced packs",
-                stacklevel=3,
-            )
-            return None
-
-        def step_size(first_micro_batch: int) -> int:
-            return self.batch_schedule.num_micro_batches(first_micro_batch * self.micro_batch_size, config.world_size)
-
-        return Balancing(cost=self._cost, step_size=step_size, max_step_size=self.num_micro_batches(config))
 
     def _validation_loader(self, dataset: LaneDataset) -> ValidationDataloader | IdleDataloader:
         loader = self._loader(dataset, ends="even" if dist.is_initialized() else "uneven")
@@ -360,13 +347,3 @@ class EnergonMultiModalDataModule(LightningDataModule):
                     f"EnergonMultiModalDataModule: {name} has no effect beside a task_encoder: give it to that",
                     stacklevel=3,
                 )
-
-    def _check_checkpoint(self) -> None:
-        trainer: Any = self.trainer
-        is_loaded = self._loaded_state is not None or self._loaded_from == trainer.ckpt_path
-        if trainer.ckpt_path is not None and trainer.global_step and not is_loaded:
-            raise StateError(
-                f"{trainer.ckpt_path} has no state of the data under {type(self).__qualname__!r}, so the data would "
-                f"start anew at step {trainer.global_step}. It was saved without this DataModule; to train on from its "
-                "weights, load them into the model and fit without ckpt_path"
-            )
