@@ -97,9 +97,14 @@ class EnergonDatasetBuilder:
     def _sample_config(self) -> MultiModalSampleConfig | None:
         """That of the default encoder."""
         given = self.config.multimodal_sample_config
-        if self.config.task_encoder is not None or not self.config.pad_to_max_length:
+        asked: dict[str, Any] = {}
+        if self.config.pad_to_max_length:
+            asked["pad_to_max_length"] = True
+        if self.config.pad_to_multiple_of > 1:
+            asked["pad_to_multiple_of"] = self.config.pad_to_multiple_of
+        if self.config.task_encoder is not None or not asked:
             return given
-        return dataclasses.replace(given or MultiModalSampleConfig(), pad_to_max_length=True)
+        return dataclasses.replace(given or MultiModalSampleConfig(), **asked)
 
 
 def transformers_tokenizer(tokenizer: Any) -> Any:

@@ -165,16 +165,18 @@ class EnergonDatasetConfig:
             raise self._error("enable_in_batch_packing", f"{needs}; or packing_buffer_size, which packs beforehand")
         if self.trust_remote_code is not None:
             raise self._error("trust_remote_code", "nothing is loaded from a hub here: set None")
-        fits = self.pad_to_max_length and self.seq_length % self.pad_to_multiple_of == 0
-        if self.pad_to_multiple_of > 1 and not fits:
+        own = getattr(self.task_encoder, "config", self.task_encoder)
+        pads = self.task_encoder is None or getattr(own, "pad_to_multiple_of", 1) % self.pad_to_multiple_of == 0
+        if self.pad_to_multiple_of > 1 and self.seq_length % self.pad_to_multiple_of:
+            raise self._error("pad_to_multiple_of", f"seq_length={self.seq_length} is no multiple of it; make it one")
+        if self.pad_to_multiple_of > 1 and not (pads or self.pad_to_max_length):
             raise self._error(
-                "pad_to_multiple_of", f"{needs}; or pad_to_max_length, to a seq_length that is a multiple"
+                "pad_to_multiple_of", f"{needs}: set it in the encoder's own config; or pad_to_max_length"
             )
         if self.in_batch_packing_pad_to_multiple_of > 1 and not self.defer_in_batch_packing_to_step:
             raise self._error("in_batch_packing_pad_to_multiple_of", needs)
         if self.task_encoder is None:
             return
-        own = getattr(self.task_encoder, "config", self.task_encoder)
         if self.pad_to_max_length and not getattr(own, "pad_to_max_length", False):
             raise self._error(
                 "pad_to_max_length",

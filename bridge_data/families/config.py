@@ -53,7 +53,11 @@ class FamilyConfig:
     serves any of them; a line break on either side of it is dropped where the chat template writes its own.
     `caption_prompt` is what a caption answers. `ignore_place_holder` is the label of what is not learnt. `packer` and
     `carry_over` are those of `Packing`, used with a `packing_buffer_size`; `pack_in_batch` makes one row of all samples
-    of a micro-batch. `pad_to_max_length` pads every row to `seq_length`.
+    of a micro-batch. `pad_to_max_length` pads every row to `seq_length`. `pad_to_multiple_of` fills every sample up to
+    a multiple of so many tokens, which are never learnt, also within a pack: 2 * CP * TP, say.
+
+    Raises:
+        ConfigError: if `pad_to_multiple_of` is below 1.
     """
 
     conversation_template_config: ConversationTemplateConfig = dataclasses.field(
@@ -65,9 +69,14 @@ class FamilyConfig:
     caption_prompt: str = "Describe the image."
     ignore_place_holder: int = -100
     pad_to_max_length: bool = False
+    pad_to_multiple_of: int = 1
     pack_in_batch: bool = False
     packer: str | Packer = "first_fit_decreasing"
     carry_over: bool = True
+
+    def __post_init__(self) -> None:
+        if self.pad_to_multiple_of < 1:
+            raise ConfigError(f"FamilyConfig(pad_to_multiple_of={self.pad_to_multiple_of}): expected at least 1")
 
     def of_samples(self) -> MultiModalSampleConfig:
         """The part of it that `conversation_of` goes by.

@@ -23,7 +23,13 @@ from bridge_data.multimodal.chat import MarkedTokens, chat_template_of, only_tok
 from bridge_data.multimodal.conversation import Conversation, conversation_of
 from bridge_data.multimodal.policies import refuse
 from bridge_data.multimodal.pretrained import open_tokenizer
-from bridge_data.multimodal.sequences import check_length, next_token_labels, with_image_tokens
+from bridge_data.multimodal.sequences import (
+    check_length,
+    check_multiple,
+    filled_up,
+    next_token_labels,
+    with_image_tokens,
+)
 from bridge_data.samples import Sample
 from bridge_data.task import DefaultTaskEncoder, Packing, stateless
 
@@ -50,6 +56,7 @@ class ConversationTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
             )
         self.tokenizer, self.seq_length = tokenizer, seq_length
         self.config = config or FamilyConfig()
+        check_multiple(seq_length, self.config.pad_to_multiple_of, "seq_length")
         self._samples = self.config.of_samples()
         self.select_samples_to_pack = Packing(  # type: ignore[method-assign]
             length=_length,
@@ -97,7 +104,12 @@ class ConversationTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
         labels, loss_mask = next_token_labels(marked, self.config.ignore_place_holder)
         if not loss_mask.any():
             raise SkipSample
-        return {"tokens": torch.tensor(marked.ids), "labels": labels, "loss_mask": loss_mask}
+        multiple = self.config.pad_to_multiple_of
+        return {
+            "tokens": filled_up(torch.tensor(marked.ids), multiple, padding_token_of(self.tokenizer)),
+            "labels": filled_up(labels, multiple, self.config.ignore_place_holder),
+            "loss_mask": filled_up(loss_mask, multiple, 0),
+        }
 
 
 class FamilyTaskEncoder(ConversationTaskEncoder):

@@ -24,7 +24,7 @@ from bridge_data.families.samples import FamilySample
 from bridge_data.multimodal.chat import MarkedTokens, Span, chat_template_of, tokenize_text, touching
 from bridge_data.multimodal.conversation import Conversation
 from bridge_data.multimodal.policies import refuse
-from bridge_data.multimodal.sequences import check_length
+from bridge_data.multimodal.sequences import check_length, filled_up
 from bridge_data.samples import Sample
 from bridge_data.task import stateless
 
@@ -72,15 +72,16 @@ class HFTaskEncoder(ConversationTaskEncoder):
         """The sequence, with what the processor made of its images."""
         said, key = self.conversation(sample), sample.__key__
         marked, media, aligned = self._process(said, key)
-        length = len(marked.ids)
+        labelled = self._labelled(marked)
+        length = len(labelled["tokens"])
         return FamilySample.derive_from(
             sample,
-            **self._labelled(marked),
+            **labelled,
             position_ids=torch.arange(length),
             cu_seqlens=torch.tensor([0, length], dtype=torch.int32),
             max_seqlen=torch.tensor(length, dtype=torch.int32),
             media=media,
-            aligned=aligned,
+            aligned={name: filled_up(tensor, self.config.pad_to_multiple_of, 0) for name, tensor in aligned.items()},
         )
 
     def join_media(self, rows: list[Media]) -> Media:

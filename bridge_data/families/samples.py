@@ -67,7 +67,7 @@ class FamilyBatch(Batch):
 
     @property
     def lengths(self) -> Tensor:
-        """Tokens of each row that are no padding, int32 (B,)."""
+        """Tokens of each row that are no padding, int32 (B,). What fills a sample up to a multiple is its own."""
         return self.cu_seqlens[:, -1]
 
     @property

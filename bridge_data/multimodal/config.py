@@ -63,7 +63,9 @@ class MultiModalSampleConfig:
     `ignore_place_holder` is the label of positions that are not learnt. `caption_prompt` is what a caption answers.
     An image takes `tokens_per_image` tokens; None: one for each patch of `patch_size` pixels a side of what the image
     processor makes of it (None: the `patch_size` of the processor). `pad_to_max_length` pads every batch to
-    `seq_length`, rather than to its longest sequence. `policies` say what happens to samples that are not in order.
+    `seq_length`, rather than to its longest sequence. `pad_to_multiple_of` fills every sample up to a multiple of so
+    many tokens, which are never learnt, also within a pack: 2 * CP * TP, say. `policies` say what happens to samples
+    that are not in order.
 
     Raises:
         ConfigError: if a number is out of range.
@@ -76,6 +78,7 @@ class MultiModalSampleConfig:
     tokens_per_image: int | None = None
     patch_size: int | None = None
     pad_to_max_length: bool = False
+    pad_to_multiple_of: int = 1
     policies: SamplePolicies = dataclasses.field(default_factory=SamplePolicies)
 
     def __post_init__(self) -> None:
@@ -83,6 +86,10 @@ class MultiModalSampleConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"MultiModalSampleConfig({name}={value}): expected at least 1, or None")
+        if self.pad_to_multiple_of < 1:
+            raise ConfigError(
+                f"MultiModalSampleConfig(pad_to_multiple_of={self.pad_to_multiple_of}): expected at least 1"
+            )
         if self.ignore_place_holder >= 0:
             raise ConfigError(
                 f"MultiModalSampleConfig(ignore_place_holder={self.ignore_place_holder}): expected a negative number, "

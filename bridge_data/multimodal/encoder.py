@@ -31,6 +31,8 @@ from bridge_data.multimodal.sequences import (
     TokenizedSample,
     batched,
     check_length,
+    check_multiple,
+    filled_up,
     last_answer,
     next_token_labels,
     packed,
@@ -84,6 +86,8 @@ class MultiModalTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
         self.config = config = multimodal_sample_config or MultiModalSampleConfig()
         self.seq_length, self.decoder_seq_length = seq_length, decoder_seq_length
         self._pad_id = padding_token_of(tokenizer)
+        check_multiple(seq_length, config.pad_to_multiple_of, "seq_length")
+        check_multiple(decoder_seq_length, config.pad_to_multiple_of, "decoder_seq_length")
         self._images: Images | None = None
         self._placeholder_id = -1
         self._tokens_per_image = 0
@@ -121,11 +125,12 @@ class MultiModalTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
             loss_mask = torch.ones(len(labels))
         if not loss_mask.any():
             raise SkipSample
+        multiple = self.config.pad_to_multiple_of
         return TokenizedSample.derive_from(
             sample,
-            tokens=torch.tensor(sequence.ids),
-            labels=labels,
-            loss_mask=loss_mask,
+            tokens=filled_up(torch.tensor(sequence.ids), multiple, self._pad_id),
+            labels=filled_up(labels, multiple, self.config.ignore_place_holder),
+            loss_mask=filled_up(loss_mask, multiple, 0),
             images=said.images[:num_images],
         )
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bridge_data.errors import ConfigError
 from bridge_data.multimodal.chat import MarkedTokens
 from bridge_data.multimodal.policies import refuse
 from bridge_data.samples import Batch, Sample, SourceInfo, edataclass
@@ -70,7 +71,7 @@ class ImageTextBatch(Batch):
 
     @property
     def lengths(self) -> Tensor:
-        """Tokens of each row that are no padding, int32 (B,)."""
+        """Tokens of each row that are no padding, int32 (B,). What fills a sample up to a multiple is its own."""
         return self.cu_seqlens[:, -1]
 
 
@@ -104,6 +105,21 @@ def check_length(marked: MarkedTokens, images: Sequence[Sequence[int]], limit: i
     length = len(marked.ids) + sum(len(image) - 1 for image in images)
     if policy != "truncate" and length > limit:
         refuse(policy, key, f"it has {length} tokens, a sequence holds {limit}")
+
+
+def filled_up(tensor: Tensor, multiple: int, value: float) -> Tensor:
+    """The tensor (..., S), with `value` behind it up to the next S that is a multiple of `multiple`."""
+    return torch.nn.functional.pad(tensor, (0, -tensor.shape[-1] % multiple), value=value)
+
+
+def check_multiple(length: int | None, multiple: int, what: str) -> None:
+    """See that sequences of at most `length` tokens can be filled up to a multiple.
+
+    Raises:
+        ConfigError: if the longest ones would become longer.
+    """
+    if length is not None and length % multiple:
+        raise ConfigError(f"{what}={length} is no multiple of pad_to_multiple_of={multiple}; make it one")
 
 
 def next_token_labels(marked: MarkedTokens, ignored: int) -> tuple[Tensor, Tensor]:

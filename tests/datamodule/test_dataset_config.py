@@ -96,8 +96,11 @@ def test_what_bridge_sets_on_the_way_is_taken() -> None:
         ({"task_encoder": EncoderSettings(), "image_processor": object()}, "no effect beside a task_encoder"),
         ({"enable_in_batch_packing": True}, "or packing_buffer_size, which packs beforehand"),
         ({"trust_remote_code": True}, "nothing is loaded from a hub here"),
-        ({"pad_to_multiple_of": 4}, "needs a task_encoder .* or pad_to_max_length, to a seq_length that is a multiple"),
-        ({"pad_to_multiple_of": 3, "pad_to_max_length": True}, "pad_to_multiple_of=3"),
+        (
+            {"task_encoder": DefaultTaskEncoder(), "pad_to_multiple_of": 4},
+            "needs a task_encoder .* in the encoder's own",
+        ),
+        ({"pad_to_multiple_of": 3, "pad_to_max_length": True}, "is no multiple of it"),
         ({"in_batch_packing_pad_to_multiple_of": 4}, "needs a task_encoder"),
         ({"task_encoder": DefaultTaskEncoder(), "pad_to_max_length": True}, "DefaultTaskEncoder does not pad to it"),
         ({"dataset_kwargs": {"seeds": 1}}, "no setting 'seeds'; did you mean 'seed'"),
@@ -121,6 +124,7 @@ def test_a_setting_without_effect_or_out_of_range_is_refused_with_the_reason(
     "settings",
     [
         {"pad_to_multiple_of": 4, "pad_to_max_length": True},
+        {"pad_to_multiple_of": 4},
         {"enable_in_batch_packing": True, "defer_in_batch_packing_to_step": True},
         {"task_encoder": EncoderSettings(), "trust_remote_code": True, "pad_to_multiple_of": 128},
         {"task_encoder": EncoderSettings(), "enable_in_batch_packing": True},

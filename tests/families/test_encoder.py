@@ -313,3 +313,23 @@ def test_shards_become_packed_batches_and_nothing_is_lost_uncounted(
         )
         assert (batch.tokens == image).any()
     assert any(batch.is_packed for batch in batches)
+
+
+@pytest.mark.parametrize("driven", [False, True])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_samples_are_filled_up_to_a_multiple_also_within_a_pack(name: str, driven: bool) -> None:
+    plain, encoder = (make_encoder(name, driven=driven, pad_to_multiple_of=multiple) for multiple in (1, 16))
+    said = [
+        ConversationSample(__key__="one", messages=[ASK, ANSWER], images=[]),
+        ConversationSample(__key__="two", messages=[ASK, ANSWER, ASK, ANSWER], images=[]),
+    ]
+    samples = [encode(encoder, sample) for sample in said]
+    pack = encoder.pack_selected_samples(samples)
+    assert pack.cu_seqlens.diff().remainder(16).eq(0).all()
+    for sample, before in zip(samples, [encode(plain, sample) for sample in said], strict=True):
+        assert torch.equal(sample.tokens[: before.length], before.tokens)
+        assert torch.equal(sample.labels[: before.length], before.labels)
+        assert sample.loss_mask[before.length :].sum() == 0
+        assert all(len(tensor) == sample.length for tensor in sample.aligned.values())
+    with pytest.raises(ConfigError, match="no multiple of pad_to_multiple_of=16"):
+        make_encoder(name, driven=driven, seq_length=100, pad_to_multiple_of=16)

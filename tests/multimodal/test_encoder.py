@@ -1,3 +1,4 @@
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from bridge_data.multimodal import (
     MultiModalSampleConfig,
     MultiModalTaskEncoder,
 )
+from bridge_data.replica import slice_for_context_parallel
 from tests.multimodal.parts import (
     CONFIG,
     IMAGE,
@@ -194,6 +196,33 @@ def test_a_pack_is_one_sequence_whose_samples_can_be_told_apart() -> None:
     assert pack.__key__ == "x,y,z"
     batch = encoder.batch([pack, samples[1]])
     assert batch.cu_seqlens.tolist() == [pack.cu_seqlens.tolist(), [0, 2, 2, 2]]
+
+
+def test_samples_are_filled_up_to_a_multiple_also_within_a_pack() -> None:
+    config = dataclasses.replace(CONFIG, pad_to_multiple_of=8)
+    plain, encoder = make_encoder(seq_length=64), make_encoder(config=config, seq_length=64)
+    said = [
+        caption(key="x"),
+        TextSample(__key__="y", text="a boat"),
+        talk("what is this", "a boat on the sea", images=1),
+    ]
+    samples = [encode(encoder, sample) for sample in said]
+    pack = encoder.pack_selected_samples(samples)
+    assert pack.cu_seqlens.diff().remainder(8).eq(0).all()
+    for sample, before in zip(samples, [encode(plain, sample) for sample in said], strict=True):
+        length = len(before.tokens)
+        for name in ("tokens", "labels", "loss_mask"):
+            assert torch.equal(getattr(sample, name)[:length], getattr(before, name))
+        assert sample.labels[length:].eq(-100).all()
+        assert sample.loss_mask[length:].sum() == 0
+    parts = [
+        slice_for_context_parallel(encoder.batch([pack]), rank, 4, cu_seqlens=pack.cu_seqlens).tokens.shape
+        for rank in range(4)
+    ]
+    assert parts == [(1, len(pack.tokens) // 4)] * 4
+    assert encoder.batch(samples).tokens.shape[1] % 8 == 0
+    with pytest.raises(ConfigError, match="seq_length=60 is no multiple of pad_to_multiple_of=8"):
+        make_encoder(config=config, seq_length=60)
 
 
 def test_packs_hold_seq_length_tokens() -> None:
