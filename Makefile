@@ -53,6 +53,7 @@ bench: setup $(PEER)/.complete
 	$(BIN)/python benchmarks/faults.py
 	$(BIN)/python benchmarks/video.py
 	$(BIN)/python benchmarks/balance.py
+	$(BIN)/python benchmarks/share.py
 
 clean:
 	rm -rf $(VENV) $(PEER) build *.egg-info
