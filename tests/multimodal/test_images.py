@@ -9,7 +9,7 @@ from PIL import Image
 
 from bridge_data.errors import ConfigError, SampleError
 from bridge_data.multimodal import MultiModalSampleConfig
-from bridge_data.multimodal.images import Images, image_size
+from bridge_data.multimodal.images import Images, as_rgb, image_size
 from tests.multimodal.parts import image_processor, png
 
 
@@ -37,6 +37,12 @@ def test_an_image_that_cannot_be_decoded_is_a_failure_of_its_sample() -> None:
     for broken in (b"no image", png()[:60]):
         with pytest.raises(SampleError, match="sample 'k': part 'image'"):
             Images(image_processor()).pixels([broken], "k")
+
+
+def test_an_rgb_image_of_pillow_is_not_copied() -> None:
+    image = Image.new("RGB", (9, 7))
+    assert as_rgb(image, "k") is image
+    assert as_rgb(image.convert("L"), "k").mode == as_rgb(Image.open(io.BytesIO(png())), "k").mode == "RGB"
 
 
 def test_no_image_gives_no_pixels_of_the_right_shape() -> None:

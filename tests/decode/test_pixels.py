@@ -1,0 +1,163 @@
+import contextlib
+import io
+import itertools
+import random
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from bridge_data.decode.pixels import _jpeg_pixels, decoded_pixels, encoded_size, pillow_image
+from tests.decode.pictures import encoded, picture
+
+MODES = ("L", "RGB", "RGBA")
+SIZES = [(1, 1), (2, 3), (7, 5), (16, 16), (33, 31), (129, 57)]
+
+
+def pillow(data, mode):
+    return np.asarray(Image.open(io.BytesIO(data)).convert(mode))
+
+
+def assert_as_with_pillow(data):
+    for mode in MODES:
+        expected = pillow(data, mode)
+        np.testing.assert_array_equal(decoded_pixels(data, mode), expected)
+        np.testing.assert_array_equal(np.asarray(pillow_image(data, mode)), expected)
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
+@pytest.mark.parametrize("subsampling", ["4:4:4", "4:2:2", "4:2:0"])
+def test_jpeg_pixels_are_pillows(mode, subsampling):
+    for size, progressive, quality in itertools.product(SIZES, [False, True], [15, 75, 100]):
+        image = picture(size, mode)
+        assert_as_with_pillow(encoded(image, "JPEG", subsampling=subsampling, progressive=progressive, quality=quality))
+
+
+def test_usual_jpegs_do_not_need_pillow():
+    for mode, target in itertools.product(("RGB", "L"), MODES):
+        assert _jpeg_pixels(encoded(picture(mode=mode), "JPEG"), target) is not None
+    assert _jpeg_pixels(encoded(picture(mode="CMYK"), "JPEG"), "RGB") is None
+
+
+def test_orientation_is_left_as_it_is():
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    data = encoded(picture((40, 20)), "JPEG", exif=exif)
+    assert_as_with_pillow(data)
+    assert decoded_pixels(data, "RGB").shape == (20, 40, 3)
+    assert pillow_image(data, "RGB").getexif()[0x0112] == 6
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "MPO"])
+def test_an_image_of_pillow_has_what_its_header_says(kind):
+    options = {} if kind == "PNG" else {"exif": b"Exif\0\0MM\0*\0\0\0\x08\0\0\0\0\0\0", "comment": b"hello"}
+    data = encoded(picture(), kind, dpi=(72, 72), icc_profile=b"profile", **options)
+    made, expected = pillow_image(data, "RGB"), Image.open(io.BytesIO(data)).convert("RGB")
+    assert type(made) is type(expected)
+    assert made.info == expected.info
+    made.putpixel((0, 0), (1, 2, 3))
+    assert made.getpixel((0, 0)) == (1, 2, 3)
+
+
+def test_damaged_jpegs_fare_as_with_pillow():
+    rng = random.Random(0)
+    outcomes = {True: 0, False: 0}
+    for number in range(400):
+        data = bytearray(encoded(picture((48, 40), seed=number % 7), "JPEG", progressive=number % 3 == 0))
+        if number % 2:
+            data = data[: rng.randrange(3, len(data))]
+        else:
+            for _ in range(rng.choice([1, 3, 20])):
+                data[rng.randrange(3, len(data))] = rng.randrange(256)
+        mode = MODES[number % len(MODES)]
+        try:
+            expected = pillow(bytes(data), mode)
+        except Exception as error:
+            outcomes[False] += 1
+            with pytest.raises(type(error)):
+                decoded_pixels(bytes(data), mode)
+        else:
+            outcomes[True] += 1
+            np.testing.assert_array_equal(decoded_pixels(bytes(data), mode), expected)
+    assert min(outcomes.values()) > 50
+
+
+@pytest.mark.parametrize(
+    ("kind", "mode"),
+    [("PNG", m) for m in ("RGB", "RGBA", "L", "LA", "P", "1", "I;16")]
+    + [
+        ("WEBP", "RGB"),
+        ("WEBP", "RGBA"),
+        ("GIF", "P"),
+        ("BMP", "RGB"),
+        ("TIFF", "RGB"),
+        ("TIFF", "CMYK"),
+        ("PPM", "RGB"),
+    ],
+)
+def test_other_formats_are_pillows(kind, mode):
+    image = picture(mode="RGBA" if mode == "RGBA" else "RGB")
+    image = image.convert("I").convert("I;16") if mode == "I;16" else image.convert(mode)
+    assert_as_with_pillow(encoded(image, kind))
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
+def test_pixels_may_be_written_to(kind):
+    for mode in MODES:
+        decoded_pixels(encoded(picture(), kind), mode)[...] = 0
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "BMP"])
+def test_the_size_is_read_from_the_header(kind):
+    data = encoded(picture((200, 100)), kind)
+    assert encoded_size(data) == encoded_size(data[:700]) == (100, 200)
+    with pytest.raises(OSError, match="cannot identify"):
+        encoded_size(data[:3])
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
+def test_bombs_are_refused_before_they_are_decoded(kind, monkeypatch):
+    data = encoded(picture((64, 64)), kind)
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 64 * 64)
+    decoded_pixels(data, "RGB")
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 64 * 64 - 1)
+    monkeypatch.setattr(Image.Image, "convert", None)
+    for refuse in (lambda: decoded_pixels(data, "RGB"), lambda: encoded_size(data)):
+        warns = contextlib.nullcontext() if kind == "JPEG" else pytest.warns(Image.DecompressionBombWarning)
+        with warns, pytest.raises(Image.DecompressionBombError, match="64 x 64"):
+            refuse()
+
+
+def test_postscript_is_never_run():
+    eps = encoded(picture((8, 8)), "EPS")
+    with pytest.raises(OSError, match="cannot identify"):
+        decoded_pixels(eps, "RGB")
+
+
+@pytest.mark.parametrize(
+    ("least", "size"),
+    [
+        ((1, 1), (13, 9)),
+        ((13, 9), (13, 9)),
+        ((14, 9), (26, 18)),
+        ((26, 18), (26, 18)),
+        ((27, 3), (51, 35)),
+        ((51, 35), (51, 35)),
+        ((52, 3), (101, 70)),
+        ((5, 36), (101, 70)),
+        ((102, 71), (101, 70)),
+    ],
+)
+def test_a_jpeg_may_be_decoded_smaller_but_not_smaller_than_needed(least, size):
+    data = encoded(picture((70, 101)), "JPEG")
+    assert decoded_pixels(data, "RGB", least).shape == (*size, 3)
+    assert decoded_pixels(data, "L", least).shape == size
+    assert pillow_image(data, "RGB", least).size == (size[1], size[0])
+    assert decoded_pixels(encoded(picture((70, 101)), "PNG"), "RGB", least).shape == (101, 70, 3)
+
+
+def test_a_jpeg_decoded_smaller_looks_the_same():
+    image = picture((160, 120))
+    smaller = decoded_pixels(encoded(image, "JPEG", quality=95), "RGB", (60, 80))
+    expected = np.asarray(image.resize((80, 60), Image.Resampling.BOX))
+    assert np.abs(smaller.astype(int) - expected).mean() < 5
