@@ -1,115 +1,32 @@
 """Multimodal training data for Megatron and Lightning, in the Energon on-disk format.
 
-Order is arithmetic, work is a pure function, state is a handful of integers. This module is the public surface; the
-names that need Lightning or Megatron are imported when they are first used, so that `import bridge_data` stays quick.
+Order is arithmetic, work is a pure function, state is a handful of integers. This module is the public surface. A name
+is imported when it is first used, so that `import bridge_data` costs next to nothing, and a command that prepares data
+never waits for torch.
 """
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from bridge_data.cache import (
-    CachePool,
-    DecodeFileStore,
-    DirectLazy,
-    FileCacheLazy,
-    FileStore,
-    FileStoreCachePool,
-    FileStoreDecoder,
-    JsonlFileStore,
-    Lazy,
-    MockLazy,
-    NoCachePool,
-    PrimaryFileStore,
-    SystemFileStore,
-    WebdatasetFileStore,
-)
-from bridge_data.collate import batch_list, batch_pad_stack, batch_stack, concat_pad, generic_batch, generic_concat
-from bridge_data.dataset import get_train_dataset, get_val_dataset, get_val_datasets
-from bridge_data.decode import SampleDecoder
-from bridge_data.errors import (
-    BridgeDataError,
-    ConfigError,
-    DatasetError,
-    FatalSampleError,
-    IgnoreSample,
-    SampleError,
-    SkipSample,
-    StateError,
-    WorkerError,
-    log_exception,
-    reraise_exception,
-)
-from bridge_data.index.media import AVMetadata, ImageMetadata
-from bridge_data.lane_dataset import LaneDataset
-from bridge_data.loader import SavableDataLoader, get_loader, get_savable_loader
-from bridge_data.packers import packing_efficiency
-from bridge_data.plan import (
-    BaseCoreDatasetFactory,
-    BaseWebdatasetFactory,
-    CaptioningWebdataset,
-    CrudeWebdataset,
-    DatasetLoader,
-    DatasetLoaderInterface,
-    DefaultDecoderWebdatasetFactory,
-    DefaultGenericWebdatasetFactory,
-    ImageClassificationWebdataset,
-    ImageWebdataset,
-    InterleavedWebdataset,
-    Metadataset,
-    MetadatasetV2,
-    MultiChoiceVQAWebdataset,
-    OCRWebdataset,
-    SimilarityInterleavedWebdataset,
-    StandardWebdatasetFactory,
-    TextWebdataset,
-    VidQAWebdataset,
-    VQAOCRWebdataset,
-    VQAWebdataset,
-    load_dataset,
-    prepare_metadataset,
-    traverse_metadataset,
-)
-from bridge_data.plan.joined_factory import JoinedWebdatasetFactory
-from bridge_data.plan.jsonl_factories import CrudeJsonlDatasetFactory, DefaultCrudeJsonlDatasetFactory
-from bridge_data.samples import (
-    Batch,
-    CaptioningSample,
-    CrudeSample,
-    ImageClassificationSample,
-    ImageSample,
-    InterleavedSample,
-    MultiChoiceVQASample,
-    OCRSample,
-    Sample,
-    SimilarityInterleavedSample,
-    SourceInfo,
-    TextSample,
-    VidQASample,
-    VQAOCRSample,
-    VQASample,
-    edataclass,
-)
-from bridge_data.state import merge_states
-from bridge_data.task import (
-    AugmentTaskEncoder,
-    Cooker,
-    DefaultTaskEncoder,
-    Packing,
-    TaskEncoder,
-    basic_sample_keys,
-    cooker,
-    group_by,
-    homogeneous_concat_mix,
-    shape_of,
-    source_of,
-    stateless,
-    subflavor,
-    type_of,
-)
-from bridge_data.worker import WorkerConfig
-
 if TYPE_CHECKING:
+    from bridge_data.cache import (
+        CachePool,
+        DecodeFileStore,
+        DirectLazy,
+        FileCacheLazy,
+        FileStore,
+        FileStoreCachePool,
+        FileStoreDecoder,
+        JsonlFileStore,
+        Lazy,
+        MockLazy,
+        NoCachePool,
+        PrimaryFileStore,
+        SystemFileStore,
+        WebdatasetFileStore,
+    )
     from bridge_data.checkpoint import load_states, save_rank_state, save_states
+    from bridge_data.collate import batch_list, batch_pad_stack, batch_stack, concat_pad, generic_batch, generic_concat
     from bridge_data.datamodule import (
         DatasetBuildContext,
         EnergonDataloader,
@@ -118,25 +35,139 @@ if TYPE_CHECKING:
         EnergonMultiModalDataModule,
         cyclic_iter,
     )
+    from bridge_data.dataset import get_train_dataset, get_val_dataset, get_val_datasets
+    from bridge_data.decode import SampleDecoder
+    from bridge_data.errors import (
+        BridgeDataError,
+        ConfigError,
+        DatasetError,
+        FatalSampleError,
+        IgnoreSample,
+        SampleError,
+        SkipSample,
+        StateError,
+        WorkerError,
+        log_exception,
+        reraise_exception,
+    )
     from bridge_data.families import FamilyConfig, FamilyTaskEncoder, HFTaskEncoder
+    from bridge_data.index.media import AVMetadata, ImageMetadata
+    from bridge_data.lane_dataset import LaneDataset
+    from bridge_data.loader import SavableDataLoader, get_loader, get_savable_loader
     from bridge_data.multimodal import MultiModalSampleConfig, MultiModalTaskEncoder
+    from bridge_data.packers import packing_efficiency
+    from bridge_data.plan import (
+        BaseCoreDatasetFactory,
+        BaseWebdatasetFactory,
+        CaptioningWebdataset,
+        CrudeWebdataset,
+        DatasetLoader,
+        DatasetLoaderInterface,
+        DefaultDecoderWebdatasetFactory,
+        DefaultGenericWebdatasetFactory,
+        ImageClassificationWebdataset,
+        ImageWebdataset,
+        InterleavedWebdataset,
+        Metadataset,
+        MetadatasetV2,
+        MultiChoiceVQAWebdataset,
+        OCRWebdataset,
+        SimilarityInterleavedWebdataset,
+        StandardWebdatasetFactory,
+        TextWebdataset,
+        VidQAWebdataset,
+        VQAOCRWebdataset,
+        VQAWebdataset,
+        load_dataset,
+        prepare_metadataset,
+        traverse_metadataset,
+    )
+    from bridge_data.plan.joined_factory import JoinedWebdatasetFactory
+    from bridge_data.plan.jsonl_factories import CrudeJsonlDatasetFactory, DefaultCrudeJsonlDatasetFactory
+    from bridge_data.samples import (
+        Batch,
+        CaptioningSample,
+        CrudeSample,
+        ImageClassificationSample,
+        ImageSample,
+        InterleavedSample,
+        MultiChoiceVQASample,
+        OCRSample,
+        Sample,
+        SimilarityInterleavedSample,
+        SourceInfo,
+        TextSample,
+        VidQASample,
+        VQAOCRSample,
+        VQASample,
+        edataclass,
+    )
+    from bridge_data.state import merge_states
+    from bridge_data.task import (
+        AugmentTaskEncoder,
+        Cooker,
+        DefaultTaskEncoder,
+        Packing,
+        TaskEncoder,
+        basic_sample_keys,
+        cooker,
+        group_by,
+        homogeneous_concat_mix,
+        shape_of,
+        source_of,
+        subflavor,
+        type_of,
+    )
+    from bridge_data.task.stateless import stateless
+    from bridge_data.worker import WorkerConfig
 
-_LAZY = {
-    "DatasetBuildContext": "bridge_data.datamodule",
-    "EnergonDataloader": "bridge_data.datamodule",
-    "EnergonDatasetBuilder": "bridge_data.datamodule",
-    "EnergonDatasetConfig": "bridge_data.datamodule",
-    "EnergonMultiModalDataModule": "bridge_data.datamodule",
-    "FamilyConfig": "bridge_data.families",
-    "FamilyTaskEncoder": "bridge_data.families",
-    "HFTaskEncoder": "bridge_data.families",
-    "MultiModalSampleConfig": "bridge_data.multimodal",
-    "MultiModalTaskEncoder": "bridge_data.multimodal",
-    "cyclic_iter": "bridge_data.datamodule",
-    "load_states": "bridge_data.checkpoint",
-    "save_rank_state": "bridge_data.checkpoint",
-    "save_states": "bridge_data.checkpoint",
+_PLACES = {
+    "bridge_data.cache": (
+        "CachePool DecodeFileStore DirectLazy FileCacheLazy FileStore FileStoreCachePool FileStoreDecoder "
+        "JsonlFileStore Lazy MockLazy NoCachePool PrimaryFileStore SystemFileStore WebdatasetFileStore"
+    ),
+    "bridge_data.checkpoint": "load_states save_rank_state save_states",
+    "bridge_data.collate": "batch_list batch_pad_stack batch_stack concat_pad generic_batch generic_concat",
+    "bridge_data.datamodule": (
+        "DatasetBuildContext EnergonDataloader EnergonDatasetBuilder EnergonDatasetConfig "
+        "EnergonMultiModalDataModule cyclic_iter"
+    ),
+    "bridge_data.dataset": "get_train_dataset get_val_dataset get_val_datasets",
+    "bridge_data.decode": "SampleDecoder",
+    "bridge_data.errors": (
+        "BridgeDataError ConfigError DatasetError FatalSampleError IgnoreSample SampleError SkipSample StateError "
+        "WorkerError log_exception reraise_exception"
+    ),
+    "bridge_data.families": "FamilyConfig FamilyTaskEncoder HFTaskEncoder",
+    "bridge_data.index.media": "AVMetadata ImageMetadata",
+    "bridge_data.lane_dataset": "LaneDataset",
+    "bridge_data.loader": "SavableDataLoader get_loader get_savable_loader",
+    "bridge_data.multimodal": "MultiModalSampleConfig MultiModalTaskEncoder",
+    "bridge_data.packers": "packing_efficiency",
+    "bridge_data.plan": (
+        "BaseCoreDatasetFactory BaseWebdatasetFactory CaptioningWebdataset CrudeWebdataset DatasetLoader "
+        "DatasetLoaderInterface DefaultDecoderWebdatasetFactory DefaultGenericWebdatasetFactory "
+        "ImageClassificationWebdataset ImageWebdataset InterleavedWebdataset Metadataset MetadatasetV2 "
+        "MultiChoiceVQAWebdataset OCRWebdataset SimilarityInterleavedWebdataset StandardWebdatasetFactory "
+        "TextWebdataset VQAOCRWebdataset VQAWebdataset VidQAWebdataset load_dataset prepare_metadataset "
+        "traverse_metadataset"
+    ),
+    "bridge_data.plan.joined_factory": "JoinedWebdatasetFactory",
+    "bridge_data.plan.jsonl_factories": "CrudeJsonlDatasetFactory DefaultCrudeJsonlDatasetFactory",
+    "bridge_data.samples": (
+        "Batch CaptioningSample CrudeSample ImageClassificationSample ImageSample InterleavedSample "
+        "MultiChoiceVQASample OCRSample Sample SimilarityInterleavedSample SourceInfo TextSample VQAOCRSample "
+        "VQASample VidQASample edataclass"
+    ),
+    "bridge_data.state": "merge_states",
+    "bridge_data.task": (
+        "AugmentTaskEncoder Cooker DefaultTaskEncoder Packing TaskEncoder basic_sample_keys cooker group_by "
+        "homogeneous_concat_mix shape_of source_of subflavor type_of"
+    ),
+    "bridge_data.task.stateless": "stateless",
+    "bridge_data.worker": "WorkerConfig",
 }
+"""The module of each public name: the same as above, for Python, as that is for those who read and check types."""
 
 __all__ = [
     "AVMetadata",
@@ -257,10 +288,14 @@ __all__ = [
 ]
 
 
+_MODULE_OF = {name: module for module, names in _PLACES.items() for name in names.split()}
+
+
 def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        return getattr(importlib.import_module(_LAZY[name]), name)
-    raise AttributeError(f"module 'bridge_data' has no attribute {name!r}")
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module 'bridge_data' has no attribute {name!r}")
+    value = globals()[name] = getattr(importlib.import_module(_MODULE_OF[name]), name)
+    return value
 
 
 def __dir__() -> list[str]:

@@ -4,7 +4,6 @@ import contextlib
 import json
 import sqlite3
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import click
@@ -12,6 +11,7 @@ import yaml
 
 from bridge_data import storage
 from bridge_data.cli.layout import counted, listed, sized, spanned, table
+from bridge_data.cli.places import PLACE
 from bridge_data.cli.split_table import split_table
 from bridge_data.errors import BridgeDataError
 from bridge_data.index.dataset import PreparedDataset
@@ -22,25 +22,26 @@ from bridge_data.index.names import BRIDGE_INDEX, DATASET_YAML, INDEX_SQLITE, IN
 from bridge_data.plan import EmptySplitError, load_plan
 from bridge_data.plan.jsonl import is_jsonl
 from bridge_data.plan.split_parts import split_parts
+from bridge_data.storage import Location, RemotePath
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 @click.command()
-@click.argument("path", type=click.Path(path_type=Path))
+@click.argument("path", type=PLACE)
 @click.option("--trusted-module", multiple=True, help="A module that YAML files may name classes of. Repeatable.")
 @click.option("--trust-dataset-code", is_flag=True, help="Run the code that stands beside the data (sample_loader.py).")
-def info(path: Path, trusted_module: tuple[str, ...], trust_dataset_code: bool) -> None:
+def info(path: Location, trusted_module: tuple[str, ...], trust_dataset_code: bool) -> None:
     """Show what PATH holds: split parts, shards, samples, parts, sample type; of a metadataset, what it blends.
 
-    PATH is a prepared data set, a metadataset or a JSONL file.
+    PATH is a prepared data set, a metadataset or a JSONL file, or the URL of one.
     """
-    if path.is_file() and not is_jsonl(str(path)):
-        _show_metadataset(path, trusted_modules=trusted_module, trust_dataset_code=trust_dataset_code)
-    elif path.is_file():
+    if not storage.is_file(path):
+        _show_folder(PreparedDataset.open(path))
+    elif is_jsonl(str(path)):
         _show_jsonl(path)
     else:
-        _show_folder(PreparedDataset.open(path))
+        _show_metadataset(path, trusted_modules=trusted_module, trust_dataset_code=trust_dataset_code)
 
 
 def _show_folder(dataset: PreparedDataset) -> None:
@@ -63,7 +64,7 @@ def _show_folder(dataset: PreparedDataset) -> None:
     click.echo(split_table(dataset))
 
 
-def _show_jsonl(path: Path) -> None:
+def _show_jsonl(path: Location) -> None:
     parts = {part: open_jsonl(path, part).num_samples for part in split_parts(path)}
     rows = [
         ("data set", str(path)),
@@ -76,7 +77,7 @@ def _show_jsonl(path: Path) -> None:
     click.echo(table(["split part", "samples"], [[part, f"{number:,}"] for part, number in parts.items()]))
 
 
-def _show_metadataset(path: Path, **trust: Any) -> None:
+def _show_metadataset(path: Location, **trust: Any) -> None:
     """The tree of every split part, with what is drawn from each data set; what is wrong with one hides no other."""
     _echo([("metadataset", str(path))])
     for part in split_parts(path):
@@ -102,19 +103,19 @@ def _echo(rows: list[tuple[str, str]]) -> None:
     click.echo()
 
 
-def _preparation(meta: Path) -> str:
+def _preparation(meta: Location) -> str:
     """Which version of the format it has."""
     path = next(meta / name for name in (INFO_JSON, INFO_YAML) if (meta / name).is_file())
     version = load_document(path).get("energon_version")
     return f"Energon {version}, or in its format" if version else "an Energon that does not tell its version"
 
 
-def _media(path: Path) -> str | None:
+def _media(place: Location) -> str | None:
     """How many media metadata are stored; None if there are none."""
-    if not path.is_file():
+    if isinstance(place, RemotePath) or not place.is_file():  # to look, all of it would have to be copied
         return None
     try:
-        with contextlib.closing(read_only(path)) as db:
+        with contextlib.closing(read_only(place)) as db:
             kinds = db.execute("SELECT metadata_type, COUNT(*) FROM media_metadata GROUP BY 1 ORDER BY 1").fetchall()
     except sqlite3.Error:  # no such table
         return None
@@ -122,7 +123,7 @@ def _media(path: Path) -> str | None:
     return "metadata of " + (", ".join(counted(count, names.get(kind, kind)) for kind, count in kinds) or "no files")
 
 
-def _sample_type(path: Path) -> str:
+def _sample_type(path: Location) -> str:
     """The class and its fields, in one line."""
     if not path.is_file():
         return f"not known, there is no {path.name}"

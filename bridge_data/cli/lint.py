@@ -9,6 +9,7 @@ import click
 
 from bridge_data.cli.bar import progress_bar
 from bridge_data.cli.layout import counted
+from bridge_data.cli.places import ON_DISK
 from bridge_data.errors import ConfigError
 from bridge_data.lint import KINDS, Fault, LintConfig, LintReport
 from bridge_data.lint import lint as check
@@ -18,7 +19,7 @@ SHOWN_ON_SCREEN = 5
 
 
 @click.command()
-@click.argument("path", type=click.Path(path_type=Path))
+@click.argument("path", type=ON_DISK)
 @click.option("--split-part", help="Check this part of the split only.  [default: all, and shards in none]")
 @click.option("--num-workers", type=int, help="Processes that read.  [default: one a core, at most 16]")
 @click.option("--limit", type=int, help="Check at most so many samples of each data set.")

@@ -4,14 +4,15 @@ from pathlib import Path
 
 import click
 
+from bridge_data.cli.places import ON_DISK
 from bridge_data.errors import ConfigError
 from bridge_data.mount import Layout, View
 from bridge_data.mount import mount as mount_view
 
 
 @click.command()
-@click.argument("path", type=click.Path(path_type=Path))
-@click.argument("mountpoint", type=click.Path(path_type=Path))
+@click.argument("path", type=ON_DISK)
+@click.argument("mountpoint", type=ON_DISK)
 @click.option("--sample-folders", "-s", is_flag=True, help="A folder for each sample, with a file for each part.")
 @click.option("--shard-folders", is_flag=True, help="A folder for each shard.")
 @click.option("--detach", "-d", is_flag=True, help="Go on in the background.")

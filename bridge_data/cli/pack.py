@@ -16,6 +16,7 @@ import click
 from tqdm import tqdm
 
 from bridge_data.cli.layout import counted, listed, note, sized
+from bridge_data.cli.places import ON_DISK
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.index.names import is_meta_member, split_name, tar_index_path
 from bridge_data.index.replacing import writing
@@ -132,8 +133,8 @@ def _content(path: Path) -> bytes:
 
 
 @click.command()
-@click.argument("source", metavar="SRC", type=click.Path(path_type=Path))
-@click.argument("target", metavar="DST", type=click.Path(path_type=Path))
+@click.argument("source", metavar="SRC", type=ON_DISK)
+@click.argument("target", metavar="DST", type=ON_DISK)
 @click.option("--max-count", "--max-samples", default=1000, show_default=True, help="Samples in a shard, at most.")
 @click.option(
     "--max-bytes", default=3_000_000_000, show_default=True, help="A shard of this size takes no further sample."

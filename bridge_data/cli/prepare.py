@@ -9,12 +9,13 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-from tqdm import tqdm
 
+from bridge_data.cli.bar import progress_bar
 from bridge_data.cli.layout import counted, listed, note, sized, spanned
+from bridge_data.cli.places import ON_DISK
 from bridge_data.cli.prepare_joins import prepare_joins
 from bridge_data.cli.prepare_jsonl import prepare_lines
 from bridge_data.cli.prepare_media import media_options, store_media
@@ -36,8 +37,10 @@ from bridge_data.index.names import DATASET_YAML, INFO_JSON, INFO_YAML, META_FOL
 from bridge_data.index.prepare import Split, find_shards, refresh_index, write_dataset_yaml
 from bridge_data.index.prepare import prepare as prepare_shards
 from bridge_data.index.splits import RATIO_PARTS, parse_pattern, parse_ratio, split_by_patterns, split_by_ratio
-from bridge_data.media import MediaRule
 from bridge_data.plan.jsonl import is_jsonl
+
+if TYPE_CHECKING:
+    from bridge_data.media import MediaRule
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,10 +80,14 @@ class _Options:
             raise ConfigError(f"--dataset-yaml-name {self.dataset_yaml_name!r}: expected the name of a file, no path")
 
     @property
-    def media_rule(self) -> MediaRule | None:
+    def media_rule(self) -> "MediaRule | None":
         """Which files are media; None if their metadata are not asked for."""
         flags = self.media_metadata_by_glob, self.media_metadata_by_header, self.media_metadata_by_extension
-        return None if flags == (None, False, False) else MediaRule.parse(*flags)
+        if flags == (None, False, False):
+            return None
+        from bridge_data.media import MediaRule  # brings torch
+
+        return MediaRule.parse(*flags)
 
     @property
     def config(self) -> PrepareConfig:
@@ -91,7 +98,7 @@ class _Options:
 
 
 @click.command()
-@click.argument("path", type=click.Path(path_type=Path))
+@click.argument("path", type=ON_DISK)
 @click.option("--split-ratio", metavar="8,1,1", help="Shares of train, val and test, counted in shards.")
 @click.option(
     "--split-parts",
@@ -204,20 +211,8 @@ def _dataset_yaml(options: _Options, first: FirstSamples) -> dict[str, Any] | No
 def _indexed(action: Callable[..., Preparation], options: _Options) -> Preparation:
     """Run the indexing under a progress bar, and tell what it did."""
     started = time.monotonic()
-    bar: tqdm[Any] | None = None
-
-    def on_progress(done: int, total: int) -> None:
-        # Made at the first call: the bar starts a thread, and processes are forked before that.
-        nonlocal bar
-        if bar is None:
-            bar = tqdm(total=total, desc="indexing", unit=" shards", disable=not options.progress)
-        bar.update(done - bar.n)
-
-    try:
+    with progress_bar("indexing", "shards", shown=options.progress) as on_progress:
         done = action(on_progress=on_progress)
-    finally:
-        if bar is not None:
-            bar.close()
     unchanged = len(done.shard_counts) - done.num_scanned
     click.echo(
         f"indexed {counted(done.num_samples, 'sample')}, {sized(done.num_bytes)}, in {time.monotonic() - started:.1f} s"

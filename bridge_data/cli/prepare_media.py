@@ -4,14 +4,16 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from bridge_data.cli.bar import progress_bar
 from bridge_data.cli.layout import counted, note
-from bridge_data.media import MediaRule
-from bridge_data.media import prepare_media as look_at_media
+from bridge_data.cli.places import ON_DISK
+
+if TYPE_CHECKING:
+    from bridge_data.media import MediaRule
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -34,7 +36,7 @@ def media_options(command: Function) -> Function:
 
 
 @click.command("prepare-media")
-@click.argument("path", type=click.Path(path_type=Path))
+@click.argument("path", type=ON_DISK)
 @media_options
 @click.option("--num-workers", type=int, help="Processes that look at media.  [default: one a core, at most 16]")
 @click.option("--progress/--no-progress", default=True, help="Show a progress bar.")
@@ -51,12 +53,16 @@ def prepare_media(
     PATH is a prepared data set, or any folder of files that serves as auxiliary data. What was found is then at hand
     without opening the files: get_media_metadata of a file store. What has not changed is not looked at again.
     """
+    from bridge_data.media import MediaRule
+
     rule = MediaRule.parse(media_metadata_by_glob, media_metadata_by_header, media_metadata_by_extension)
     store_media(path, rule, num_workers, progress)
 
 
-def store_media(path: Path, rule: MediaRule, num_workers: int | None, progress: bool) -> None:
+def store_media(path: Path, rule: "MediaRule", num_workers: int | None, progress: bool) -> None:
     """Do it under a progress bar, and tell what was done."""
+    from bridge_data.media import prepare_media as look_at_media
+
     started = time.monotonic()
     if num_workers is None:
         num_workers = min(16, len(os.sched_getaffinity(0)))

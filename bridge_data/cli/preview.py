@@ -13,6 +13,7 @@ from PIL import Image
 
 from bridge_data.av import AV_EXTENSIONS, AVDecoder
 from bridge_data.cli.layout import note, sized
+from bridge_data.cli.places import ON_DISK
 from bridge_data.cli.values import clipped, describe_value, shown_json, shown_text
 from bridge_data.decode import Loader, SampleDecoder, open_loader
 from bridge_data.errors import BridgeDataError, ConfigError
@@ -37,7 +38,7 @@ class _Shown:
 
 
 @click.command()
-@click.argument("path", type=click.Path(path_type=Path))
+@click.argument("path", type=ON_DISK)
 @click.option("--count", "-n", default=3, show_default=True, help="How many samples, of each data set.")
 @click.option("--start", default=0, show_default=True, help="The number of the first.")
 @click.option("--split-part", help="The part of the split.  [default: the first that has samples]")

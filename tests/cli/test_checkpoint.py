@@ -8,7 +8,7 @@ import torch
 
 from bridge_data import WorkerConfig, get_savable_loader, get_train_dataset
 from bridge_data.checkpoint import load_states, rank_file, save_states
-from bridge_data.cli import main
+from bridge_data.cli.checkpoint import checkpoint
 from tests.checkpoint.states import make_state, rank_states
 from tests.cli.conftest import Run
 from tests.prepared import write_blend, write_texts
@@ -163,8 +163,6 @@ def test_what_is_no_checkpoint_is_one_error(run: Run, tmp_path: Path) -> None:
 
 
 def test_every_option_is_explained() -> None:
-    group = main.commands["checkpoint"]
-    assert isinstance(group, click.Group)
-    for command in group.commands.values():
+    for command in checkpoint.commands.values():
         assert command.help
         assert all(option.help for option in command.params if isinstance(option, click.Option))
