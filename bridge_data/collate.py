@@ -6,30 +6,125 @@ end of each dimension, everything else in lists. Guarantee: the dtype of a tenso
 Provenance is collected and not computed with: keys and the like are in lists, sources in one flat tuple.
 """
 
-import dataclasses
-from collections.abc import Callable, Sequence
-from typing import Any
+from __future__ import annotations
 
-import torch
+import dataclasses
+import itertools
+import math
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+from bridge_data.later import torch
 
 PROVENANCE = ("__key__", "__restore_key__", "__subflavors__", "__sources__")
 """The fields that say where a sample comes from."""
 
 
+Allocate: TypeAlias = "Callable[[Sequence[int], torch.dtype], torch.Tensor | None]"
+
+_allocate: Allocate | None = None
+
+_LARGE_BYTES = 1 << 20
+"""Tensors from this size on get zeros only where no value comes: that is quicker than to write all of it twice."""
+
+
+def build_in(allocate: Allocate | None) -> None:
+    """Have tensors that are collated be built in memory that `allocate` gives for a shape and dtype, if it gives any.
+
+    For processes that send batches on: there a tensor need not be copied once more. None: in memory of their own.
+    """
+    global _allocate
+    _allocate = allocate
+
+
+def _given(like: torch.Tensor, shape: Sequence[int]) -> torch.Tensor | None:
+    """Memory to build a tensor of `shape` in that is else like another one."""
+    if _allocate is None or like.layout is not torch.strided or like.device.type != "cpu":
+        return None
+    return _allocate(shape, like.dtype)
+
+
+def _room(like: torch.Tensor, shape: Sequence[int]) -> tuple[torch.Tensor, bool]:
+    """A tensor of `shape`, else like another one, to be filled; and whether zeros are in it already."""
+    given = _given(like, shape)
+    if like.itemsize * math.prod(shape) < _LARGE_BYTES:
+        return (like.new_zeros(shape) if given is None else given.zero_()), True
+    return (like.new_empty(shape) if given is None else given), False
+
+
+def _stack_equal(batch: list[torch.Tensor]) -> torch.Tensor:
+    """Stack tensors of one shape and dtype."""
+    odd = (type(one) is not torch.Tensor or one.requires_grad or one.layout is not torch.strided for one in batch)
+    if any(odd):
+        return torch.stack(batch)
+    first = batch[0]
+    stacked = _given(first, (len(batch), *first.shape))
+    if first.nbytes * len(batch) < _LARGE_BYTES:
+        return torch.stack(batch, out=stacked)
+    if stacked is None:
+        stacked = first.new_empty((len(batch), *first.shape))
+    for room, value in zip(*_to_copy(stacked, batch), strict=True):
+        room[...] = value
+    return stacked
+
+
+def _to_copy(room: torch.Tensor, values: list[torch.Tensor]) -> tuple[Any, list[Any]]:
+    """Both as they had better be copied: where they are plain bytes, by numpy, in one thread. Torch starts more, which
+    go on to burn the time of cores that decode."""
+    if not all(map(_is_plain, (room, *values))):
+        return room, values
+    return room.view(torch.uint8).numpy(), [value.detach().view(torch.uint8).numpy() for value in values]
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Whether the values of a tensor are the bytes that lie there one after the other."""
+    odd = tensor.is_quantized or tensor.is_conj() or tensor.is_neg() or tensor.device.type != "cpu"
+    return not odd and tensor.ndim > 0 and tensor.layout is torch.strided and tensor.is_contiguous()
+
+
+def _are_views_of_pixels(batch: list[torch.Tensor]) -> bool:
+    """Whether these are images (C, H, W) whose memory is (H, W, C), as decoders write them."""
+    return all(value.ndim == 3 and not value.is_contiguous() for value in batch) and all(
+        value.permute(1, 2, 0).is_contiguous() for value in batch
+    )
+
+
+def _are_equal(batch: list[torch.Tensor]) -> bool:
+    first = batch[0]
+    return all(value.shape == first.shape and value.dtype == first.dtype for value in batch)
+
+
 def batch_stack(batch: list[torch.Tensor]) -> torch.Tensor:
-    """Stack tensors of one shape along a new first dimension."""
-    return torch.stack(batch)
+    """Stack tensors of one shape along a new first dimension; images as in `batch_pad_stack`."""
+    return batch_pad_stack(batch) if _are_equal(batch) else torch.stack(batch)
 
 
 def batch_pad_stack(batch: list[torch.Tensor]) -> torch.Tensor:
-    """Stack tensors of any sizes along a new first dimension, zero-padded at the end of each dimension."""
-    first = batch[0]
-    if all(value.shape == first.shape and value.dtype == first.dtype for value in batch):
-        return torch.stack(batch)
-    stacked = first.new_zeros((len(batch), *_largest(batch, 0)))
-    for row, value in zip(stacked, batch, strict=True):
-        row[tuple(slice(0, size) for size in value.shape)] = value
+    """Stack tensors of any sizes along a new first dimension, zero-padded at the end of each dimension.
+
+    Images (C, H, W) that are views of (H, W, C) make a batch (N, C, H, W) that is one of (N, H, W, C): in torch's words
+    `channels_last`. To put the channels apart would cost as much as a fourth of decoding them.
+    """
+    if _are_views_of_pixels(batch):
+        return batch_pad_stack([value.permute(1, 2, 0) for value in batch]).permute(0, 3, 1, 2)
+    if _are_equal(batch):
+        return _stack_equal(batch)
+    stacked, is_zero = _room(batch[0], (len(batch), *_largest(batch, 0)))
+    rooms, values = (stacked, batch) if is_zero else _to_copy(stacked, batch)
+    for room, value in zip(rooms, values, strict=True):
+        _fill(room, value, is_zero)
     return stacked
+
+
+def _fill(room: Any, value: Any, is_zero: bool) -> None:
+    """Write `value` at the beginning of `room`, and zeros after it in each dimension, if they are not there. Both are
+    tensors, or both are arrays."""
+    before = [slice(0, size) for size in value.shape]
+    room[tuple(before)] = value
+    for dimension, size in enumerate(() if is_zero else value.shape):
+        if size < room.shape[dimension]:
+            room[(*before[:dimension], slice(size, None))] = 0
 
 
 def batch_list(batch: list[Any]) -> list[Any]:
@@ -39,12 +134,10 @@ def batch_list(batch: list[Any]) -> list[Any]:
 
 def concat_pad(batch: list[torch.Tensor]) -> torch.Tensor:
     """Join tensors along their first dimension, zero-padded at the end of the others."""
-    first = batch[0]
-    joined = first.new_zeros((sum(len(value) for value in batch), *_largest(batch, 1)))
+    joined, is_zero = _room(batch[0], (sum(len(value) for value in batch), *_largest(batch, 1)))
     start = 0
     for value in batch:
-        rows = joined[start : start + len(value)]
-        rows[tuple(slice(0, size) for size in value.shape)] = value
+        _fill(joined[start : start + len(value)], value, is_zero)
         start += len(value)
     return joined
 
@@ -97,14 +190,14 @@ def columns_of(values: Sequence[Any]) -> dict[str, list[Any]] | None:
     """The values of each field of the first of `values`, in all of them; None if it has no named fields."""
     first = values[0]
     if isinstance(first, dict):
-        return {key: [value[key] for value in values] for key in first}
+        return {key: list(map(operator.itemgetter(key), values)) for key in first}
     if dataclasses.is_dataclass(first) and not isinstance(first, type):
         names = [field.name for field in dataclasses.fields(first)]
     elif isinstance(first, tuple) and hasattr(first, "_fields"):
         names = list(first._fields)
     else:
         return None
-    return {name: [getattr(value, name) for value in values] for name in names}
+    return {name: list(map(operator.attrgetter(name), values)) for name in names}
 
 
 def collected(name: str, column: list[Any], fn: Callable[[list[Any]], Any]) -> Any:
@@ -116,7 +209,7 @@ def collected(name: str, column: list[Any], fn: Callable[[list[Any]], Any]) -> A
 
 def flat_sources(column: Sequence[Sequence[Any] | None]) -> tuple[Any, ...] | None:
     """The sources of all samples in one tuple; None if there are none."""
-    return tuple(source for sources in column for source in sources or ()) or None
+    return tuple(itertools.chain.from_iterable(filter(None, column))) or None
 
 
 def _joined(name: str, column: list[Any]) -> Any:

@@ -52,6 +52,18 @@ def test_padding_is_zero_and_at_the_end(shapes: list[tuple[int, int]]) -> None:
         assert row.sum() == tensor.sum()
 
 
+def test_large_tensors_are_padded_just_the_same() -> None:
+    shapes = [(300, 500, 3), (200, 700, 4), (310, 650, 1)]
+    tensors = [torch.full(shape, number + 1.0) for number, shape in enumerate(shapes)]
+    stacked, joined = batch_pad_stack(tensors), concat_pad(tensors)
+    assert (stacked.shape, joined.shape) == ((3, 310, 700, 4), (810, 700, 4))
+    for row, rows, tensor in zip(stacked, joined.split([300, 200, 310]), tensors, strict=True):
+        height, width, depth = tensor.shape
+        for room in (row[:height], rows):
+            assert torch.equal(room[:, :width, :depth], tensor)
+        assert row.sum() == rows.sum() == tensor.sum()
+
+
 @given(SHAPES)
 def test_joining_pads_all_dimensions_but_the_first(shapes: list[tuple[int, int]]) -> None:
     tensors = [torch.full(shape, number + 1.0) for number, shape in enumerate(shapes)]
@@ -157,3 +169,17 @@ def test_values_dtypes_and_padding_are_those_of_the_peer(capsys: pytest.CaptureF
     scope = {**globals(), "Pair": Pair}
     exec(CASES, scope)
     assert capsys.readouterr().out == theirs.replace("__main__", Pair.__module__)
+
+
+def test_images_that_are_views_of_pixels_make_a_batch_that_is_one() -> None:
+    pixels = [
+        torch.arange(height * width * 3, dtype=torch.uint8).reshape(height, width, 3)
+        for height, width in ((4, 5), (6, 3))
+    ]
+    images = [image.permute(2, 0, 1) for image in pixels]
+    batch = batch_pad_stack(images)
+    assert batch.is_contiguous(memory_format=torch.channels_last)
+    assert torch.equal(batch, batch_pad_stack([image.contiguous() for image in images]))
+    assert batch_pad_stack([images[0], images[1].contiguous()]).is_contiguous()
+    same = batch_stack([images[0], images[0]])
+    assert same.is_contiguous(memory_format=torch.channels_last) and torch.equal(same[1], images[0])

@@ -18,24 +18,32 @@ import numpy as np
 import torch
 from cloudpickle import cloudpickle as _internals
 
+from bridge_data.samples import Batch, Sample, SourceInfo
+
 _MAX_TRACEBACK_CHARS = 8_000
 
 
-class _BatchPickler(cloudpickle.Pickler):
+class _Pickler(pickle.Pickler):
+    """Takes what can be found by its name, like most batches, and is quick."""
+
     def __init__(self, encoder: "Encoder", file: io.BytesIO, **options: Any) -> None:
         super().__init__(file, protocol=5, **options)
         self._trainer_classes = encoder.trainer_classes
 
     def reducer_override(self, obj: Any) -> Any:
-        if type(obj) is torch.Tensor and _is_plain(obj):
-            return _reduce_tensor(obj)
-        if type(obj) is np.ndarray and not obj.flags.forc and not obj.dtype.hasobject:
-            return np.ascontiguousarray(obj).__reduce_ex__(5)
-        if isinstance(obj, type) and obj in self._trainer_classes:
-            return _trainer_class, (self._trainer_classes[obj],)
-        if type(obj) in self._trainer_classes and not hasattr(type(obj), "__setstate__"):
-            return _reduce_to_attributes(obj.__reduce_ex__(5))
-        return super().reducer_override(obj)
+        return _reduce(obj, self._trainer_classes)
+
+
+class _CloudPickler(cloudpickle.Pickler):
+    """Takes functions and classes without a name that the trainer would know, too."""
+
+    def __init__(self, encoder: "Encoder", file: io.BytesIO, **options: Any) -> None:
+        super().__init__(file, protocol=5, **options)
+        self._trainer_classes = encoder.trainer_classes
+
+    def reducer_override(self, obj: Any) -> Any:
+        reduced = _reduce(obj, self._trainer_classes)
+        return super().reducer_override(obj) if reduced is NotImplemented else reduced
 
 
 class _DatasetPickler(cloudpickle.Pickler):
@@ -74,12 +82,21 @@ class Encoder:
         # Classes of `__main__` came with the dataset by value. Sent back by value, each batch would be slow and large,
         # and would overwrite the methods of the trainer's class; cloudpickle's own ids lead back to that class.
         self.trainer_classes: dict[type, str] = dict(_internals._DYNAMIC_CLASS_TRACKER_BY_CLASS)
+        self._pickler: type[_Pickler] | type[_CloudPickler] = _Pickler
 
     def encode(self, batch: Any) -> list[pickle.PickleBuffer]:
         """`batch` in parts: its pickle first, then the memory of each tensor and array."""
+        if self._pickler is _Pickler:
+            with contextlib.suppress(Exception):
+                return self._dump(batch)
+        parts = self._dump(batch, _CloudPickler)
+        self._pickler = _CloudPickler  # other batches will be like this one
+        return parts
+
+    def _dump(self, batch: Any, pickler: type[_Pickler] | type[_CloudPickler] = _Pickler) -> list[pickle.PickleBuffer]:
         stream = io.BytesIO()
         buffers: list[pickle.PickleBuffer] = []
-        _BatchPickler(self, stream, buffer_callback=buffers.append).dump(batch)
+        pickler(self, stream, buffer_callback=buffers.append).dump(batch)
         return [pickle.PickleBuffer(stream.getbuffer()), *buffers]
 
     def encode_error(self, error: BaseException, where: str) -> tuple[bytes | None, str]:
@@ -91,7 +108,7 @@ class Encoder:
         with contextlib.suppress(Exception):
             error.add_note(text)
             stream = io.BytesIO()
-            _BatchPickler(self, stream).dump(error)
+            _CloudPickler(self, stream).dump(error)
             if type(pickle.loads(stream.getvalue())) is type(error):
                 return stream.getvalue(), text
         return None, text
@@ -131,16 +148,87 @@ def _is_plain(tensor: torch.Tensor) -> bool:
 def _reduce_tensor(tensor: torch.Tensor) -> tuple[Any, ...]:
     if tensor.numel() == 0:
         return _empty_tensor, (tensor.dtype, tuple(tensor.shape), tensor.requires_grad)
-    memory = tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
-    return _tensor, (pickle.PickleBuffer(memory.data), tensor.dtype, tuple(tensor.shape), tensor.requires_grad)
+    base, order = tensor.detach(), None
+    if not base.is_contiguous():  # its dimensions go in the order in which they lie in memory, and come back as a view
+        order = sorted(range(base.ndim), key=base.stride, reverse=True)
+        base = base.permute(order)
+    memory = base.contiguous().reshape(-1).view(torch.uint8).numpy()
+    return _tensor, (pickle.PickleBuffer(memory.data), tensor.dtype, tuple(base.shape), tensor.requires_grad, order)
 
 
-def _tensor(memory: Any, dtype: torch.dtype, shape: tuple[int, ...], requires_grad: bool) -> torch.Tensor:
-    return torch.frombuffer(memory, dtype=dtype).reshape(shape).requires_grad_(requires_grad)
+def _tensor(
+    memory: Any, dtype: torch.dtype, shape: tuple[int, ...], requires_grad: bool, order: list[int] | None
+) -> torch.Tensor:
+    tensor = torch.frombuffer(memory, dtype=dtype).reshape(shape)
+    if order is not None:
+        tensor = tensor.permute([order.index(dimension) for dimension in range(len(order))])
+    return tensor.requires_grad_(requires_grad)
 
 
 def _empty_tensor(dtype: torch.dtype, shape: tuple[int, ...], requires_grad: bool) -> torch.Tensor:
     return torch.empty(shape, dtype=dtype, requires_grad=requires_grad)
+
+
+def _reduce(obj: Any, trainer_classes: dict[type, str]) -> Any:
+    """What `reducer_override` returns for an object of a batch."""
+    kind = type(obj)
+    if kind is torch.Tensor:
+        return _reduce_tensor(obj) if _is_plain(obj) else NotImplemented
+    if kind is np.ndarray:
+        if obj.flags.forc or obj.dtype.hasobject:
+            return NotImplemented
+        return np.ascontiguousarray(obj).__reduce_ex__(5)
+    if kind is _Columns:
+        return _sources, obj.columns
+    if isinstance(obj, type):
+        return (_trainer_class, (trainer_classes[obj],)) if obj in trainer_classes else NotImplemented
+    by_attributes = kind in trainer_classes and not hasattr(kind, "__setstate__")
+    with_sources = isinstance(obj, (Sample, Batch)) and obj.__sources__
+    if not (by_attributes or with_sources):
+        return NotImplemented
+    reduced = obj.__reduce_ex__(5)
+    if with_sources:
+        reduced = _with_source_columns(reduced)
+    return _reduce_to_attributes(reduced) if by_attributes else reduced
+
+
+class _Columns:
+    """The sources of a batch, field by field: a few lists are pickled more quickly than many objects."""
+
+    def __init__(self, sources: tuple[SourceInfo, ...]) -> None:
+        self.columns = (
+            [source.dataset_path for source in sources],
+            [source.index for source in sources],
+            [source.shard_name for source in sources],
+            [source.file_names for source in sources],
+        )
+
+
+def _sources(
+    dataset_paths: list[str], indexes: list[int | str], shard_names: list[str], file_names: list[tuple[str, ...]]
+) -> tuple[SourceInfo, ...]:
+    sources = []
+    for path, index, shard, names in zip(dataset_paths, indexes, shard_names, file_names, strict=True):
+        source = object.__new__(SourceInfo)  # a third of the time that the constructor takes
+        source.dataset_path, source.index, source.shard_name, source.file_names = path, index, shard, names
+        sources.append(source)
+    return tuple(sources)
+
+
+def _with_source_columns(reduced: Any) -> Any:
+    """`reduced` with the sources in the object's state as columns, where that state is of names and values."""
+    if isinstance(reduced, str) or len(reduced) < 3:
+        return reduced
+    state = reduced[2]
+    parts = [_with_columns(part) for part in (state if isinstance(state, tuple) else (state,))]
+    return *reduced[:2], tuple(parts) if isinstance(state, tuple) else parts[0], *reduced[3:]
+
+
+def _with_columns(part: Any) -> Any:
+    sources = part.get("__sources__") if isinstance(part, dict) else None
+    if type(sources) is not tuple or any(type(source) is not SourceInfo for source in sources):
+        return part
+    return {**part, "__sources__": _Columns(sources)}
 
 
 def _reduce_to_attributes(reduced: Any) -> Any:

@@ -10,6 +10,8 @@ import dataclasses
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
 
+from bridge_data.collate import Allocate, build_in
+
 if TYPE_CHECKING:
     from bridge_data.cache import CachePool
     from bridge_data.lane import LaneBatch
@@ -89,10 +91,15 @@ class Ended:
 
 
 class LaneRunner:
-    """Runs lanes of one dataset in this process, each opened where `state` has it when it is first wanted."""
+    """Runs lanes of one dataset in this process, each opened where `state` has it when it is first wanted.
 
-    def __init__(self, dataset: LaneDataset, state: LoaderState, watch: Watch | None = None) -> None:
-        self._dataset, self._state, self._watch = dataset, state, watch
+    Tensors are collated in memory of `allocate` (see `collate.build_in`).
+    """
+
+    def __init__(
+        self, dataset: LaneDataset, state: LoaderState, watch: Watch | None = None, allocate: Allocate | None = None
+    ) -> None:
+        self._dataset, self._state, self._watch, self._allocate = dataset, state, watch, allocate
         self._lanes: dict[int, Lane] = {}
 
     def take(self, lane: int) -> Produced[Any] | Ended:
@@ -100,8 +107,11 @@ class LaneRunner:
         if lane not in self._lanes:
             self._lanes[lane] = self._dataset.lane(lane, self._state, self._watch)
         run = self._lanes[lane]
+        build_in(self._allocate)
         try:
             item = run.next()
         except StopIteration:
             return Ended(lane, run.take_skipped())
+        finally:
+            build_in(None)
         return Produced(lane, item.batch, item.state, item.skipped)

@@ -1,50 +1,42 @@
-"""The trainer's end of the server: brings it up in one of three ways, and asks it for workers.
+"""The trainer's end of the server: asks it for workers, and has the loaders of a process share it.
 
-Guarantee: the thread that the kernel takes for the server's parent lives as long as the server should; after `close`
-the server and its workers are no more, and reaped.
+Guarantee: after `close` the workers of a loader are no more, and reaped; the server ends with its last loader. Loaders
+share a server as long as workers would inherit the same from another one; what modules a worker lacks it imports
+itself. A server that is lost is lost for all its loaders, each of which gets another in its own time.
 """
 
 from __future__ import annotations
 
 import contextlib
-import gc
 import os
 import select
-import signal
-import subprocess
-import sys
 import threading
-from typing import Any, Protocol
+import time
+from collections.abc import Iterator
+from typing import Any
 
 from bridge_data.errors import WorkerError
-from bridge_data.loader import process
 from bridge_data.loader.config import StartMethod
-from bridge_data.loader.messages import Channel, Environment, Exited, KillWorker, StartWorker, Stop
+from bridge_data.loader.messages import Channel, Environment, Exited, Join, KillWorker, StartWorker, Stop
+from bridge_data.loader.server_process import Child, Executed, Forked
 
 _STOP_TIMEOUT_S = 1.0
-"""A server that serves needs milliseconds to stop; one that takes longer is still importing, and has no workers."""
+"""A server that serves needs milliseconds to stop workers; one that takes longer imports for another loader."""
 
 
 class ServerLost(WorkerError):
     """The server died, and the workers with it."""
 
 
-class _Child(Protocol):
-    def end(self, timeout_s: float) -> None:
-        """Reap the process, killing it if it has not ended by then."""
-
-
 class Launcher:
-    """Starts and kills workers through the server, and hears of their ends."""
+    """Starts and kills the workers of one loader through a server, and hears of their ends."""
 
-    def __init__(self, method: StartMethod, environment: Environment) -> None:
+    def __init__(self, method: StartMethod, environment: Environment, modules: list[str]) -> None:
+        self.server = _server_for(method, environment)
         self._channel, theirs = Channel.pair()
-        if method == "fork":
-            self._child: _Child = _Forked(theirs)
-        else:
-            self._child = _Executed(method, theirs, environment)
+        self._joined = False
+        self.server.admit(theirs, modules)
         theirs.close()
-        self._channel.send(environment)
 
     def fileno(self) -> int:
         return self._channel.fileno()
@@ -59,117 +51,97 @@ class Launcher:
 
     def exits(self) -> list[Exited]:
         """Workers that have ended since the last call. Raises `ServerLost` if the server has."""
-        found = []
         try:
-            while True:
-                found.append(self._channel.receive(wait=False)[0])
-        except BlockingIOError:
-            return found
+            return list(self._heard())
         except EOFError:
             raise ServerLost("the process that workers are started from died (see its messages above)") from None
 
+    def _heard(self) -> Iterator[Exited]:
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                message = self._channel.receive(wait=False).message
+                if isinstance(message, Exited):
+                    yield message
+                else:
+                    self._joined = True
+
     def close(self) -> None:
-        """End the server and all workers, and wait until they are gone."""
-        with contextlib.suppress(OSError):
-            self._channel.send(Stop())
+        """End all workers and wait until they are gone; and the server, if no other loader uses it."""
+        self._send(Stop())
+        with contextlib.suppress(EOFError):
+            for _ in self._heard():
+                pass
+            deadline = time.monotonic() + _STOP_TIMEOUT_S
+            while self._joined and (left := deadline - time.monotonic()) > 0:  # else it has not started any worker
+                select.select([self._channel], [], [], left)
+                for _ in self._heard():
+                    pass
         self._channel.close()
-        self._child.end(_STOP_TIMEOUT_S)
+        self.server.let_go(at_once=not self._joined)
 
     def _send(self, message: Any, *descriptors: int) -> None:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # `exits` will tell
             self._channel.send(message, descriptors)
 
 
-class _Executed:
-    """A server executed from a thread of its own: PR_SET_PDEATHSIG means the death of the thread that forked."""
+class _Server:
+    """A server and how many loaders use it."""
 
-    def __init__(self, method: StartMethod, channel: Channel, environment: Environment) -> None:
-        self._started, self._ended = threading.Event(), threading.Event()
-        self._process: subprocess.Popen[bytes] | None = None
-        self._error: OSError | None = None
-        self._thread = threading.Thread(
-            target=self._live, args=(method, channel, environment), name="bridge_data loader", daemon=True
-        )
-        self._thread.start()
-        self._started.wait()
-        if self._error is not None:
-            raise WorkerError(f"cannot execute {sys.executable!r} to start workers: {self._error}") from self._error
+    def __init__(self, method: StartMethod, environment: Environment) -> None:
+        self._control, theirs = Channel.pair()
+        self.child: Child = Forked(theirs) if method == "fork" else Executed(method, theirs, environment)
+        theirs.close()
+        self._control.send(environment)
+        self.num_users = 0
 
-    def _live(self, method: StartMethod, channel: Channel, environment: Environment) -> None:
-        from bridge_data.loader import server  # here: a module that is imported is not well executed with -m
+    def lives(self) -> bool:
+        """Whether the process is there."""
+        poll = select.poll()
+        poll.register(self._control, select.POLLIN)
+        return not poll.poll(0)  # it never sends anything here
 
-        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT, signal.SIGTERM])  # inherited until it ignores them
-        path = os.pathsep.join(entry or os.getcwd() for entry in environment.sys_path)
-        try:
-            self._process = subprocess.Popen(
-                server.command(method, channel.fileno()),
-                pass_fds=[channel.fileno()],
-                stdin=subprocess.DEVNULL,
-                env=os.environ | server.SINGLE_THREADED | {"PYTHONPATH": path},
-            )
-        except OSError as error:
-            self._error = error
-        self._started.set()
-        if self._process is not None:
-            self._ended.wait()
+    def admit(self, loader: Channel, modules: list[str]) -> None:
+        """Have it serve one more loader."""
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the loader will hear that it is lost
+            self._control.send(Join(modules), [loader.fileno()])
 
-    def end(self, timeout_s: float) -> None:
-        assert self._process is not None
-        try:
-            self._process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._ended.set()
-        self._thread.join()
+    def let_go(self, *, at_once: bool) -> None:
+        """Count one user less; with the last one the server ends. `at_once`: kill it, it is not serving yet."""
+        with _lock:
+            self.num_users -= 1
+            if self.num_users:
+                return
+            for key in [key for key, server in _servers.items() if server is self]:
+                del _servers[key]
+        with contextlib.suppress(OSError):
+            self._control.send(Stop())
+        self._control.close()
+        self.child.end(0.0 if at_once else _STOP_TIMEOUT_S)
 
 
-class _Forked:
-    """A server forked from this process, which has imported all that workers need."""
+_servers: dict[tuple[Any, ...], _Server] = {}
+"""The servers of this process that another loader may use, by what their workers inherit from them."""
 
-    def __init__(self, channel: Channel) -> None:
-        _refuse_unsafe_fork()
-        from bridge_data.loader import server, worker  # noqa: F401  before the fork, so that no worker imports
-
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
-        parent = os.getpid()
-        self._pid = os.fork()
-        if self._pid == 0:
-            try:
-                gc.freeze()  # what the trainer left for collection would close descriptors that are others by now
-                process.die_with_parent(parent)
-                process.reset_signals()
-                process.close_descriptors({channel.fileno()})
-                channel.receive()
-                server.serve(channel, parent, server.fork_worker)
-            finally:
-                os._exit(1)
-
-    def end(self, timeout_s: float) -> None:
-        with contextlib.suppress(ProcessLookupError, ChildProcessError):
-            pidfd = os.pidfd_open(self._pid)
-            if not select.select([pidfd], [], [], timeout_s)[0]:
-                os.kill(self._pid, signal.SIGKILL)
-            os.close(pidfd)
-            os.waitpid(self._pid, 0)
+_lock = threading.RLock()  # a loader may be collected, and let go of its server, while this thread holds it
 
 
-def _refuse_unsafe_fork() -> None:
-    import torch
-    import torch.distributed as dist
-
-    reasons = []
-    if (threads := process.num_threads()) > 1:
-        reasons.append(
-            f"this process has {threads} threads (those of numerical libraries count; they start none with "
-            "OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 in the environment)"
-        )
-    if torch.cuda.is_initialized():
-        reasons.append("CUDA is initialised")
-    if dist.is_available() and dist.is_initialized():
-        reasons.append("a torch.distributed process group is open")
-    if reasons:
-        raise WorkerError(
-            f'start_method="fork" is not safe here: {"; ".join(reasons)}. Use the default, start_method="server".'
-        )
+def _server_for(method: StartMethod, environment: Environment) -> _Server:
+    """A server with one more user: a new one only where none would start workers in just the same way."""
+    if method == "fork":  # from this process as it is now
+        forked = _Server(method, environment)
+        forked.num_users += 1
+        return forked
+    inherited = (
+        os.getcwd(),
+        frozenset(os.environ.items()),
+        frozenset(os.sched_getaffinity(0)),
+    )
+    key = (os.getpid(), method, tuple(environment.sys_path), tuple(environment.argv), *inherited)
+    with _lock:
+        while True:
+            server = _servers.get(key)
+            if server is None or not server.lives():
+                server = _servers[key] = _Server(method, environment)
+            server.num_users += 1
+            if _servers.get(key) is server:  # else the loader that used it was collected just now
+                return server

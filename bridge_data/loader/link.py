@@ -25,9 +25,10 @@ from bridge_data.loader.messages import (
     EndMessage,
     Environment,
     FailureMessage,
+    Freed,
     LaneMessage,
+    Packet,
     Ready,
-    Taken,
 )
 from bridge_data.loader.slots import Kept, SlotReader
 from bridge_data.loader.watch import WatchPage
@@ -48,7 +49,7 @@ class WorkerLink:
         self._generation = 0
         self._order: collections.deque[int] = collections.deque()
         self._state: LoaderState | None = None
-        self._queue: collections.deque[tuple[LaneMessage, SlotReader]] = collections.deque()
+        self._queue: collections.deque[tuple[LaneMessage, memoryview, SlotReader]] = collections.deque()
         self._failed = False
         self.broken: WorkerError | None = None
 
@@ -63,7 +64,7 @@ class WorkerLink:
 
     def begin(self, order: list[int], state: LoaderState) -> None:
         """Drop what was received, and produce in `order`, round and round, from `state`."""
-        for message, slots in self._queue:
+        for message, _, slots in self._queue:
             if isinstance(message, BatchMessage):
                 slots.discard(message.body)
         self._queue.clear()
@@ -73,28 +74,38 @@ class WorkerLink:
 
     def _send_begin(self, state: LoaderState) -> None:
         self._generation, self._number, self.num_received = self._generation + 1, 0, 0
-        ahead = sum(isinstance(message, BatchMessage) for message, _ in self._queue)
+        ahead = sum(isinstance(message, BatchMessage) for message, *_ in self._queue)
         order = [] if self._failed else list(self._order)
-        self._send(Taken(0, self._slots.take_released()))
-        self._send(Begin(self._generation, order, state, self._prefetch_factor - ahead))
+        self._allowed = self._prefetch_factor - ahead
+        self.page.allow(self._allowed)
+        self._send(Begin(self._generation, order, state, self._prefetch_factor))
 
     def receive(self) -> None:
         """Take in all that has arrived."""
-        try:
-            while not self.hung_up:
-                self._note(*self._channel.receive(wait=False))
-        except BlockingIOError:
+        while self.receive_one():
             pass
+
+    def receive_one(self) -> bool:
+        """Take in one message; False if none has arrived."""
+        if self.hung_up:
+            return False
+        try:
+            self._note(self._channel.receive(wait=False))
+        except BlockingIOError:
+            return False
         except EOFError:
             self.hung_up_at = time.monotonic()
+            return False
+        return True
 
-    def _note(self, message: Ready | LaneMessage, descriptors: list[int]) -> None:
-        if isinstance(message, Ready):
+    def _note(self, packet: Packet) -> None:
+        message: Ready | LaneMessage = packet.message
+        if isinstance(message, BatchMessage):
+            self._slots.note(message.body, packet.descriptors)
+        elif isinstance(message, Ready):
             self.ready = True
             return
-        if isinstance(message, BatchMessage):
-            self._slots.note(message.body, descriptors)
-        if isinstance(message, FailureMessage) and message.lane < 0:
+        elif isinstance(message, FailureMessage) and message.lane < 0:
             self.broken = WorkerError(f"worker {self.index}: {message.text}")
             return
         is_next = message.generation == self._generation and message.number == self._number
@@ -106,7 +117,7 @@ class WorkerLink:
             raise OutOfStep
         self._number += 1
         self.num_received += 1
-        self._queue.append((message, self._slots))
+        self._queue.append((message, packet.payload, self._slots))
         if isinstance(message, BatchMessage):
             self._order.rotate(-1)
             assert self._state is not None
@@ -127,15 +138,23 @@ class WorkerLink:
 
     def take(self, lane: int) -> Produced[Any] | Ended:
         """The oldest item that was received, which must be of `lane`. Raises what the lane raised."""
-        message, slots = self._queue.popleft()
+        message, payload, slots = self._queue.popleft()
         if isinstance(message, FailureMessage):
             raise _error_of(message)
         if isinstance(message, EndMessage):
             return Ended(lane, message.skipped)
-        assert isinstance(message, BatchMessage) and message.lane == lane
-        batch = decode(slots.open(message.body))
-        self._send(Taken(1, self._slots.take_released()))
+        assert message.lane == lane
+        batch = decode(slots.open(message.body, payload))
+        self._allowed += 1
+        self.page.allow(self._allowed)
+        if self._slots.released or self.page.waits():
+            self._send(Freed(self._slots.take_released()))
         return Produced(lane, batch, message.state, message.skipped)
+
+    def wake(self) -> None:
+        """See that the worker does not wait while it may work."""
+        if self.page.waits():
+            self._send(Freed(self._slots.take_released()))
 
     def fileno(self) -> int:
         return self._channel.fileno()

@@ -29,6 +29,7 @@ from bridge_data.loader.launch import ServerLost
 from bridge_data.loader.link import OutOfStep
 from bridge_data.loader.pool import Restarts, WorkerPool
 from bridge_data.loader.position import Position
+from bridge_data.loader.recycling import Recycler
 from bridge_data.loader.slots import Kept
 from bridge_data.state import merge_states
 from bridge_data.task import TRUNCATED
@@ -160,12 +161,12 @@ class SavableDataLoader:
             raise WorkerError(f"this loader belongs to process {self._owner}; make another one in this process")
         if not self._close.alive:
             raise WorkerError("this loader is closed")
-        while turns := self._position.turns():
+        while (lane := self._position.turn()) is not None:
             # Where anything below is interrupted or fails, the source is out of step, and is begun anew next time.
             source, self._source = self._source, None
             try:
                 source = self._workers.source(self._position, source)
-                item = source.take(turns[0])
+                item = source.take(lane)
             except OutOfStep:
                 continue
             except ServerLost as error:
@@ -244,6 +245,7 @@ class _Workers:
         ranks = dataset.worker_config
         self._num_workers = 0 if config.start_method == "inprocess" else min(ranks.num_workers, len(ranks.lanes))
         self.pool: WorkerPool | None = None
+        self._memory = Recycler()
         self._start()
 
     def _start(self) -> None:
@@ -261,14 +263,17 @@ class _Workers:
     def source(self, position: Position, current: LaneRunner | WorkerPool | None) -> LaneRunner | WorkerPool:
         """Who runs the lanes now: `current`, or another, which begins at `position`."""
         if self.pool is None or current is self.pool:
-            return current or LaneRunner(self._dataset, position.state)
+            return current or self._run_here(position)
         if self.pool.ready():
             self.pool.begin(position.turns(), position.state)
             return self.pool
         if time.monotonic() > self._slow_at:
             logger.warning("workers are not ready after %.0f s; batches come from the trainer itself", _SLOW_START_S)
             self._slow_at = math.inf
-        return current or LaneRunner(self._dataset, position.state)
+        return current or self._run_here(position)
+
+    def _run_here(self, position: Position) -> LaneRunner:
+        return LaneRunner(self._dataset, position.state, allocate=self._memory.allocate)
 
     def wait_ready(self, timeout_s: float) -> bool:
         """Wait for the pool; whether it can take over now."""
@@ -291,4 +296,5 @@ def _close_in(process: int, workers: _Workers) -> None:
 
 
 def _pinned(batch: Any) -> Any:
+    """The batch copied once, to page-locked memory; torch keeps that of batches that died for those to come."""
     return batch.pin_memory() if hasattr(batch, "pin_memory") else samples.pin(batch)

@@ -6,128 +6,146 @@ for a packet travels in an anonymous file, so sending does not block on the read
 """
 
 import array
-import dataclasses
 import errno
 import mmap
 import os
 import pickle
 import socket
+import struct
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 from bridge_data.state import LaneState, LoaderState
 
 _MAX_PACKET_BYTES = 1 << 16
-_MAX_DESCRIPTORS = 8
-_HERE, _IN_FILE = b"\0", b"\1"
+_LENGTH = struct.Struct("I")
+_IN_FILE = b"\0"  # a packet that is all of this has its contents in the first file that came with it
+_ROOM_FOR_DESCRIPTORS = socket.CMSG_SPACE(8 * array.array("i").itemsize)
+
+# As numbers: the operators of `socket.MsgFlag` cost more than a system call.
+_DO_NOT_WAIT, _CLOSE_ON_EXEC = int(socket.MSG_DONTWAIT), int(socket.MSG_CMSG_CLOEXEC)
+_NO_SIGNAL, _CUT_SHORT = int(socket.MSG_NOSIGNAL), int(socket.MSG_CTRUNC)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Environment:
-    """Trainer to server and worker, first of all: where modules are found, and those to import before forking."""
+class Environment(NamedTuple):
+    """Trainer to server and worker, first of all: where modules are found."""
 
     sys_path: list[str]
     argv: list[str]
     pythonpath: str | None
+
+
+class Join(NamedTuple):
+    """Trainer to server, with the channel of a loader: serve it, too. Its workers will need these modules."""
+
     modules: list[str]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class StartWorker:
-    """Trainer to server, with the worker's channel and watch page: start a worker."""
+class Joined(NamedTuple):
+    """Server to a loader: from now on it is served."""
+
+
+class StartWorker(NamedTuple):
+    """Loader to server, with the worker's channel and watch page: start a worker."""
 
     uid: int
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class KillWorker:
-    """Trainer to server."""
+class KillWorker(NamedTuple):
+    """Loader to server."""
 
     uid: int
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Stop:
-    """Trainer to server: kill all workers, then end."""
+class Stop(NamedTuple):
+    """Loader to server: kill its workers, and close its channel when they are gone. Trainer to server: end."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Exited:
-    """Server to trainer: a worker is no more. `code` is as `subprocess` gives it: negative for a signal."""
+class Exited(NamedTuple):
+    """Server to loader: a worker is no more. `code` is as `subprocess` gives it: negative for a signal."""
 
     uid: int
     code: int
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Begin:
-    """Trainer to worker: drop all lanes, then produce in this order, round and round, from this state."""
+class Begin(NamedTuple):
+    """Trainer to worker: drop all lanes, then produce in this order, round and round, from this state.
+
+    How far the worker may go is in the watch page; `num_ahead` batches may lie ready.
+    """
 
     generation: int
     order: list[int]
     state: LoaderState
-    credits: int
+    num_ahead: int
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Taken:
-    """Trainer to worker: so many batches were handed out, and these slots may be written again."""
+class Freed(NamedTuple):
+    """Trainer to worker: these slots may be written again. Without any, it only wakes a worker that waits."""
 
-    credits: int
-    freed: list[int]
+    slots: list[int]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Ready:
+class Ready(NamedTuple):
     """Worker to trainer: the dataset is loaded."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Body:
-    """A pickled batch and its buffers: here, or one after the other in a shared-memory slot.
+class Body(NamedTuple):
+    """Where the parts of a batch are, its pickle first, then its buffers: each starts and ends at `places`.
 
-    `parts`: the bytes themselves, if they are few. Else `lengths` of the parts in slot number `slot`, which is new if
-    `new_capacity_bytes` is not 0 (its descriptor comes with the message); slots in `retired` are used no more.
+    In slot number `slot` of shared memory, which is new if `new_capacity_bytes` is not 0 (its descriptor comes with
+    the message); slots in `retired` are used no more. -1: they come with the message itself.
     """
 
-    parts: list[Any] | None = None
-    lengths: list[int] = dataclasses.field(default_factory=list)
+    places: list[tuple[int, int]]
     slot: int = -1
     new_capacity_bytes: int = 0
-    retired: list[int] = dataclasses.field(default_factory=list)
+    retired: Sequence[int] = ()
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class LaneMessage:
-    """Worker to trainer. `number` counts from 0 in each generation, so that a lost message is noticed."""
+class BatchMessage(NamedTuple):
+    """Worker to trainer: a batch of the lane, with the lane's state after it.
+
+    `number` counts the items of each generation from 0, so that a lost message is noticed.
+    """
 
     generation: int
     number: int
     lane: int
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class BatchMessage(LaneMessage):
-    """A batch of the lane, with the lane's state after it."""
-
     state: LaneState
     skipped: dict[str, int]
     body: Body
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class EndMessage(LaneMessage):
-    """The lane has no more batches."""
+class EndMessage(NamedTuple):
+    """Worker to trainer: the lane has no more batches."""
 
+    generation: int
+    number: int
+    lane: int
     skipped: dict[str, int]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class FailureMessage(LaneMessage):
-    """The lane raised `error` (pickled; None where it cannot be), or loading the dataset did (lane -1)."""
+class FailureMessage(NamedTuple):
+    """Worker to trainer: the lane raised `error` (pickled; None where it cannot be), or loading the dataset did (lane
+    -1)."""
 
+    generation: int
+    number: int
+    lane: int
     error: bytes | None
     text: str
+
+
+LaneMessage: TypeAlias = BatchMessage | EndMessage | FailureMessage
+
+
+class Packet(NamedTuple):
+    """A message as it was received, with the bytes and the descriptors that came with it."""
+
+    message: Any
+    payload: memoryview
+    descriptors: list[int]
 
 
 class Channel:
@@ -153,48 +171,53 @@ class Channel:
     def close(self) -> None:
         self._socket.close()
 
-    def send(self, message: Any, descriptors: Sequence[int] = ()) -> None:
-        """Send `message`, with duplicates of `descriptors`. Raises `OSError` if the other end is gone."""
-        data = pickle.dumps(message, protocol=5)
-        if len(data) < _MAX_PACKET_BYTES:
-            self._send_packet([_HERE, data], descriptors)
+    def send(self, message: Any, descriptors: Sequence[int] = (), payload: Sequence[Any] = ()) -> None:
+        """Send `message`, with duplicates of `descriptors` and the bytes of the buffers `payload`.
+
+        Raises `OSError` if the other end is gone.
+        """
+        data = pickle.dumps(message, 5)
+        parts = [_LENGTH.pack(len(data)), data, *payload]
+        if sum(map(len, parts)) <= _MAX_PACKET_BYTES:
+            self._send_packet(parts, descriptors)
             return
-        file = file_of(data)
+        file = file_of(b"".join(parts))
         try:
             self._send_packet([_IN_FILE], [file, *descriptors])
         finally:
             os.close(file)
 
-    def receive(self, *, wait: bool = True) -> tuple[Any, list[int]]:
-        """The next message with its descriptors.
+    def receive(self, *, wait: bool = True) -> Packet:
+        """The next message.
 
         Raises:
             EOFError: if the other end is gone.
             BlockingIOError: with `wait=False`, if there is no message.
         """
-        packet, descriptors = self._receive_packet(0 if wait else socket.MSG_DONTWAIT)
-        if packet[:1] == _HERE:
-            return pickle.loads(memoryview(packet)[1:]), descriptors
-        file, *descriptors = descriptors
-        return pickle.loads(contents_of(file)), descriptors
+        packet, descriptors = self._receive_packet(_CLOSE_ON_EXEC if wait else _CLOSE_ON_EXEC | _DO_NOT_WAIT)
+        view = memoryview(packet)
+        if packet == _IN_FILE:
+            file, *descriptors = descriptors
+            view = memoryview(contents_of(file))
+        end = _LENGTH.size + _LENGTH.unpack_from(view)[0]
+        return Packet(pickle.loads(view[_LENGTH.size : end]), view[end:], descriptors)
 
     # Not `socket.send_fds` and `recv_fds`: those of Python 3.11 ignore the flags they are given.
 
-    def _send_packet(self, parts: list[bytes], descriptors: Sequence[int]) -> None:
+    def _send_packet(self, parts: list[Any], descriptors: Sequence[int]) -> None:
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
-        self._socket.sendmsg(parts, rights, socket.MSG_NOSIGNAL)
+        self._socket.sendmsg(parts, rights, _NO_SIGNAL)
 
     def _receive_packet(self, flags: int) -> tuple[bytes, list[int]]:
-        room = socket.CMSG_SPACE(_MAX_DESCRIPTORS * array.array("i").itemsize)
         try:
-            packet, ancillary, received, _ = self._socket.recvmsg(
-                _MAX_PACKET_BYTES + 1, room, flags | socket.MSG_CMSG_CLOEXEC
-            )
+            packet, ancillary, received, _ = self._socket.recvmsg(_MAX_PACKET_BYTES, _ROOM_FOR_DESCRIPTORS, flags)
         except ConnectionResetError:
             raise EOFError from None
         if not packet:
             raise EOFError
-        if received & socket.MSG_CTRUNC:
+        if not ancillary and not received & _CUT_SHORT:
+            return packet, []
+        if received & _CUT_SHORT:
             raise OSError(errno.EMFILE, "no descriptor left for a batch's shared memory; raise the limit (ulimit -n)")
         descriptors = array.array("i")
         for _, kind, data in ancillary:

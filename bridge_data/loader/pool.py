@@ -7,6 +7,7 @@ cause, the lane and the sample. Nothing waits for ever.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import select
@@ -62,11 +63,13 @@ class WorkerPool:
         self._config, self._restarts, self._name = config, restarts, dataset.describe
         data, modules = _encode(dataset)
         self._dataset = file_of(data)
-        self._environment = Environment(list(sys.path), list(sys.argv), os.environ.get("PYTHONPATH"), modules)
+        self._environment = Environment(list(sys.path), list(sys.argv), os.environ.get("PYTHONPATH"))
         self._links = [WorkerLink(index, config.prefetch_factor, kept) for index in range(num_workers)]
         self._link_of: dict[int, WorkerLink] = {}
         self._num_started = 0
-        self._launcher = Launcher(config.start_method, self._environment)
+        self._launcher = Launcher(config.start_method, self._environment, modules)
+        self._poller = select.poll()
+        self._poller.register(self._launcher, select.POLLIN)
         for link in self._links:
             self._start(link)
 
@@ -78,6 +81,7 @@ class WorkerPool:
         theirs.close()
         os.close(descriptor)
         link.attach(self._num_started, ours, page, self._environment, self._dataset)
+        self._poller.register(link, select.POLLIN)
 
     def ready(self) -> bool:
         """Whether all workers have loaded the dataset; does not wait."""
@@ -114,7 +118,7 @@ class WorkerPool:
             WorkerError: if its worker failed and may not be restarted. What the lane raised is raised as it is.
         """
         link = self._link_of[lane]
-        if not link.has_item():
+        if not (link.has_item() or (link.receive_one() and link.has_item())):
             self._wait_for(link)
         return link.take(lane)
 
@@ -124,6 +128,7 @@ class WorkerPool:
         while not link.has_item():
             if link.broken:
                 raise link.broken
+            link.wake()
             if not patience.is_over():
                 self._poll(_TICK_S if patience.left_s is None else min(patience.left_s, _TICK_S))
             elif self._config.fail_on_timeout:
@@ -134,17 +139,13 @@ class WorkerPool:
 
     def _poll(self, timeout_s: float) -> None:
         """Take in what has arrived, waiting up to `timeout_s` for something; replace workers that are no more."""
-        poll = select.poll()
-        poll.register(self._launcher, select.POLLIN)
-        by_descriptor = {link.fileno(): link for link in self._links if not link.hung_up}
-        for descriptor in by_descriptor:
-            poll.register(descriptor, select.POLLIN)
-        ready = {descriptor for descriptor, _ in poll.poll(timeout_s * 1000)}
-        for descriptor in ready & by_descriptor.keys():
-            link = by_descriptor[descriptor]
-            link.receive()
-            if link.hung_up:
-                self._launcher.kill_worker(link.uid)  # it cannot be of use any more, whatever it does
+        ready = {descriptor for descriptor, _ in self._poller.poll(timeout_s * 1000)}
+        for link in self._links:
+            if link.fileno() in ready:
+                link.receive_one()
+                if link.hung_up:
+                    self._unwatch(link)
+                    self._launcher.kill_worker(link.uid)  # it cannot be of use any more, whatever it does
         if self._launcher.fileno() in ready:
             for exited in self._launcher.exits():
                 self._note_exit(exited)
@@ -173,15 +174,20 @@ class WorkerPool:
     def _replace(self, link: WorkerLink, cause: str) -> None:
         link.broken = self._restarts.spend(cause)
         self._launcher.kill_worker(link.uid)
+        self._unwatch(link)
         link.close()
         if not link.broken:
             self._start(link)
 
+    def _unwatch(self, link: WorkerLink) -> None:
+        with contextlib.suppress(KeyError):  # it hung up, and is no longer watched
+            self._poller.unregister(link)
+
     def close(self) -> None:
         """End all processes. Batches that were handed out stay as they are."""
-        self._launcher.close()
         for link in self._links:
             link.close()
+        self._launcher.close()
         os.close(self._dataset)
 
 

@@ -6,8 +6,6 @@ their turns. Guarantee: a lane that has ended keeps its slots, which are passed 
 on nothing but the lanes.
 """
 
-import dataclasses
-
 from bridge_data.state import LaneState, LoaderState
 from bridge_data.worker import WorkerConfig
 
@@ -25,6 +23,12 @@ class Position:
         """Batches that the lanes of this rank have handed out since the stream began."""
         return sum(state.get("micro_batches", 0) for state in self.state.lanes.values())
 
+    def turn(self) -> int | None:
+        """The lane whose turn it is; None if all of this rank have ended."""
+        if not self._ended:
+            return self._slot() % self.state.num_lanes
+        return next(iter(self.turns()), None)
+
     def turns(self) -> list[int]:
         """The lanes of this rank that have not ended, from the one whose turn it is."""
         slots = range(self._slot(), self._slot() + self.state.num_lanes, self._world_size)
@@ -32,10 +36,13 @@ class Position:
 
     def advance(self, lane: int, state: LaneState) -> None:
         """Note that a batch of `lane`, whose turn it was, has been handed out."""
-        passed_over = (lane - self._slot()) % self.state.num_lanes
-        next_slot = self.state.next_slot + passed_over + self._world_size
+        before = self.state
+        passed_over = (lane - self._slot()) % before.num_lanes
+        next_slot = before.next_slot + passed_over + self._world_size
+        lanes = {**before.lanes, lane: state}
         # In one assignment, so that whoever interrupts (Ctrl-C, a signal handler that saves) finds all of it or none.
-        self.state = dataclasses.replace(self.state, next_slot=next_slot, lanes={**self.state.lanes, lane: state})
+        # Not by `dataclasses.replace`, which takes longer than all the rest of it.
+        self.state = LoaderState(before.fingerprint, before.generations, next_slot, lanes, before.drawn_before)
 
     def end(self, lane: int) -> None:
         """Note that `lane` has no more batches."""

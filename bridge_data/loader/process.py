@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 _PR_SET_PDEATHSIG = 1
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+_LARGEST_ADAPTED_TO = (32 << 20) - (1 << 16)
+"""glibc's DEFAULT_MMAP_THRESHOLD_MAX is 32 MiB, what it adds to a block included."""
 
 
 def die_with_parent(parent: int) -> None:
@@ -57,6 +59,15 @@ def keep_freed_memory() -> None:
     if mallopt is not None:
         mallopt(_M_MMAP_THRESHOLD, 32 << 20)
         mallopt(_M_TRIM_THRESHOLD, 512 << 20)
+
+
+def have_freed_memory_kept() -> None:
+    """Let glibc find out that large blocks come and go here, as it does by itself when the first one is freed: from
+    then on it keeps some 60 MB of what is freed. Unlike `keep_freed_memory`, this sets nothing for other code."""
+    libc = ctypes.CDLL(None)
+    libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+    libc.free.restype, libc.free.argtypes = None, [ctypes.c_void_p]
+    libc.free(libc.malloc(_LARGEST_ADAPTED_TO))
 
 
 def write_lines_at_once() -> None:

@@ -1,8 +1,9 @@
 """The process that workers come from: `python -m bridge_data.loader.server MODE CHANNEL PARENT [WATCH]`.
 
-Enters: `StartWorker`, `KillWorker` and `Stop`. Leaves: worker processes, and `Exited` when one is no more. Guarantee:
-it has one thread, forks with nothing open that a worker could inherit by accident, reaps every worker, and ends, with
-all of them, when the trainer ends in any way at all.
+Enters: `Join` for each loader of the trainer; from these `StartWorker`, `KillWorker` and `Stop`. Leaves: worker
+processes, and `Exited` when one is no more, to the loader whose it was. Guarantee: it has one thread, forks with
+nothing open that a worker could inherit by accident, reaps every worker, ends those of a loader that lets go of it, and
+ends, with all of them, when the trainer ends in any way at all.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Callable
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from bridge_data.loader import process
-from bridge_data.loader.messages import Channel, Exited, KillWorker, StartWorker
+from bridge_data.loader.messages import Channel, Exited, Join, Joined, KillWorker, StartWorker, Stop
 
 logger = logging.getLogger("bridge_data")
 
@@ -47,77 +48,102 @@ def main(mode: str, channel_descriptor: int, parent: int, watch_descriptor: int 
 
         worker.main(parent, channel_descriptor, watch_descriptor)
     channel = Channel.from_descriptor(channel_descriptor)
-    environment, _ = channel.receive()
+    environment = channel.receive().message
     if mode == "spawn":  # it keeps the PYTHONPATH that it got, for its workers
-        serve(channel, parent, _execute_worker)
+        serve(channel, parent, _execute_worker, prepare=lambda modules: None)
     process.adopt(environment)
-    _import_for_workers(environment.modules)
-    serve(channel, parent, fork_worker)
+    serve(channel, parent, fork_worker, prepare=_import_for_workers)
 
 
-def serve(channel: Channel, parent: int, start: Start) -> NoReturn:
+def serve(control: Channel, parent: int, start: Start, prepare: Callable[[list[str]], None]) -> NoReturn:
     """Start and reap workers until the trainer says so or is no more; then kill those left, and end the process."""
-    workers = _Workers(channel, start)
+    server = _Server(start, prepare)
     try:
-        _serve(channel, os.pidfd_open(parent), workers)
-    except (EOFError, BrokenPipeError, ConnectionResetError, ProcessLookupError):
+        server.run(control, os.pidfd_open(parent))
+    except (EOFError, ProcessLookupError):
         logger.debug("the trainer is gone", exc_info=True)
     except BaseException:
         traceback.print_exc()
-    workers.kill_all()
+    server.end(list(server.workers))
     os._exit(0)
 
 
-def _serve(channel: Channel, trainer: int, workers: _Workers) -> None:
-    while True:
-        poll = select.poll()
-        for descriptor in (channel.fileno(), trainer, *workers.pidfds):
-            poll.register(descriptor, select.POLLIN)
-        ready = {descriptor for descriptor, _ in poll.poll()}
-        for pidfd in ready & workers.pidfds.keys():
-            workers.reap(pidfd)
-        if trainer in ready:
-            return
-        if channel.fileno() in ready:
-            message, descriptors = channel.receive()
-            if isinstance(message, StartWorker):
-                workers.start(message.uid, descriptors)
-            elif isinstance(message, KillWorker):
-                workers.kill(message.uid)
-            else:
+class _Worker(NamedTuple):
+    uid: int
+    pid: int
+    loader: Channel
+
+
+class _Server:
+    """The loaders, and their workers that have not been reaped."""
+
+    def __init__(self, start: Start, prepare: Callable[[list[str]], None]) -> None:
+        self._start, self._prepare = start, prepare
+        self._loaders: dict[int, Channel] = {}
+        self.workers: dict[int, _Worker] = {}
+        """By process descriptor."""
+
+    def run(self, control: Channel, trainer: int) -> None:
+        """Serve until one of these says that it is over."""
+        while True:
+            poll = select.poll()
+            for descriptor in (control.fileno(), trainer, *self._loaders, *self.workers):
+                poll.register(descriptor, select.POLLIN)
+            ready = {descriptor for descriptor, _ in poll.poll()}
+            for pidfd in ready & self.workers.keys():
+                self._reap(pidfd)
+            for descriptor in ready & self._loaders.keys():
+                self._hear(self._loaders[descriptor])
+            if trainer in ready:
                 return
+            if control.fileno() in ready:
+                message, _, descriptors = control.receive()
+                if not isinstance(message, Join):
+                    return
+                self._prepare(message.modules)
+                loader = Channel.from_descriptor(descriptors[0])
+                self._loaders[loader.fileno()] = loader
+                _tell(loader, Joined())
 
+    def _hear(self, loader: Channel) -> None:
+        try:
+            message, _, descriptors = loader.receive()
+        except EOFError:
+            message, descriptors = Stop(), []
+        if isinstance(message, StartWorker):
+            pid = self._start(*descriptors)
+            self.workers[os.pidfd_open(pid)] = _Worker(message.uid, pid, loader)
+            for descriptor in descriptors:
+                os.close(descriptor)
+        elif isinstance(message, KillWorker):
+            for worker in self._of(loader).values():
+                if worker.uid == message.uid:
+                    os.kill(worker.pid, signal.SIGKILL)
+        else:
+            self.end(list(self._of(loader)))
+            del self._loaders[loader.fileno()]
+            loader.close()
 
-class _Workers:
-    """The workers that have not been reaped."""
+    def _of(self, loader: Channel) -> dict[int, _Worker]:
+        return {pidfd: worker for pidfd, worker in self.workers.items() if worker.loader is loader}
 
-    def __init__(self, channel: Channel, start: Start) -> None:
-        self._channel, self._start = channel, start
-        self.pidfds: dict[int, tuple[int, int]] = {}
-        """Process descriptor -> (uid, process id)."""
-
-    def start(self, uid: int, descriptors: list[int]) -> None:
-        pid = self._start(*descriptors)
-        self.pidfds[os.pidfd_open(pid)] = uid, pid
-        for descriptor in descriptors:
-            os.close(descriptor)
-
-    def reap(self, pidfd: int) -> None:
-        uid, pid = self.pidfds.pop(pidfd)
+    def _reap(self, pidfd: int) -> None:
+        worker = self.workers.pop(pidfd)
         os.close(pidfd)
-        _, status = os.waitpid(pid, 0)
-        self._channel.send(Exited(uid, os.waitstatus_to_exitcode(status)))
+        _, status = os.waitpid(worker.pid, 0)
+        _tell(worker.loader, Exited(worker.uid, os.waitstatus_to_exitcode(status)))
 
-    def kill(self, uid: int) -> None:
-        for other, pid in self.pidfds.values():
-            if other == uid:
-                os.kill(pid, signal.SIGKILL)
+    def end(self, pidfds: list[int]) -> None:
+        """Kill these workers, and wait until they are no more."""
+        for pidfd in pidfds:
+            os.kill(self.workers[pidfd].pid, signal.SIGKILL)
+        for pidfd in pidfds:
+            self._reap(pidfd)
 
-    def kill_all(self) -> None:
-        for _, pid in self.pidfds.values():
-            os.kill(pid, signal.SIGKILL)
-        for _, pid in self.pidfds.values():
-            os.waitpid(pid, 0)
+
+def _tell(loader: Channel, message: Joined | Exited) -> None:
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it will be heard that the loader is gone
+        loader.send(message)
 
 
 def fork_worker(channel: int, watch: int) -> int:
@@ -142,6 +168,8 @@ def _import_for_workers(modules: list[str]) -> None:
     from bridge_data.loader import worker  # noqa: F401  brings torch and numpy
 
     for name in modules:
+        if name in sys.modules:
+            continue
         with contextlib.suppress(Exception):
             importlib.import_module(name)
         if process.num_threads() > 1:

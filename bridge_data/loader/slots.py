@@ -5,17 +5,25 @@ back to its worker when the last tensor, view or array over it has died; nobody 
 map under a view. What the trainer keeps is bounded in bytes: beyond the bound it gets a private copy.
 """
 
+from __future__ import annotations
+
 import collections
 import ctypes
 import mmap
 import os
 import pickle
 import weakref
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, TypeAlias
 
 from bridge_data.loader.messages import Body
 
-_MAX_INLINE_BYTES = 1 << 15
+MAX_INLINE_BYTES = 1 << 15
+"""A batch that is not larger goes with its message."""
+
+Placed: TypeAlias = tuple[Body, list[memoryview | bytes], list[int]]
+"""The body of the message that carries a batch, the bytes that go with it, and the descriptors, to be closed then."""
+
 _ALIGNMENT = 64
 _GRAIN_BYTES = 1 << 18
 
@@ -25,48 +33,68 @@ class SlotWriter:
 
     def __init__(self, num_spare: int = 4) -> None:
         self.num_spare = num_spare
-        self._maps: dict[int, mmap.mmap] = {}
+        self.maps: dict[int, mmap.mmap] = {}
+        self._new: dict[int, int] = {}
+        """The descriptors of slots of which the trainer has not heard."""
         self._free: list[int] = []
+        self._retired: list[int] = []
         self._num_made = 0
 
-    def free(self, slots: list[int]) -> None:
+    def free(self, slots: Sequence[int]) -> None:
         """These may be written again."""
-        self._free += [slot for slot in slots if slot in self._maps]
+        self._free += [slot for slot in slots if slot in self.maps]
 
-    def place(self, parts: list[pickle.PickleBuffer]) -> tuple[Body, list[int]]:
-        """The message body that carries `parts`, and the descriptors to send (and then close) with it."""
+    def place(self, parts: Sequence[pickle.PickleBuffer]) -> Placed:
+        """What to send so that `parts` arrive."""
         views = [part.raw() for part in parts]
-        lengths = [view.nbytes for view in views]
-        starts, size = _layout(lengths)
-        if size <= _MAX_INLINE_BYTES:
-            return Body(parts=list(parts)), []
-        retired = self._surplus()
-        fitting = [slot for slot in self._free if len(self._maps[slot]) >= size]
-        descriptors, capacity = [], 0
+        places, size = _layout(map(len, views))
+        if size <= MAX_INLINE_BYTES:
+            return Body(places), list(_padded(views, places)), []
+        slot = self.take(size)
+        memory = self.maps[slot]
+        for (start, end), view in zip(places, views, strict=True):
+            memory[start:end] = view
+        return self.sent(slot, places)
+
+    def take(self, size: int) -> int:
+        """A slot with room for `size` bytes, which is not free any more."""
+        if len(self._free) > self.num_spare:  # memory comes back when the trainer lets go of many batches it kept
+            self._retire(self._free[0])
+        fitting = [slot for slot in self._free if len(self.maps[slot]) >= size]
         if fitting:
-            slot = min(fitting, key=lambda slot: len(self._maps[slot]))
+            slot = min(fitting, key=lambda slot: len(self.maps[slot]))
             self._free.remove(slot)
-        else:
-            if self._free:  # all too small: the new one takes the place of one, so that their number stays bounded
-                retired.append(self._free.pop(0))
-            slot, capacity = self._num_made, _capacity(size)
-            descriptors = [self._make(slot, capacity)]
-        for other in retired:
-            del self._maps[other]
-        for start, view in zip(starts, views, strict=True):
-            self._maps[slot][start : start + view.nbytes] = view
-        return Body(lengths=lengths, slot=slot, new_capacity_bytes=capacity, retired=retired), descriptors
+            return slot
+        if self._free:  # all too small: the new one takes the place of one, so that their number stays bounded
+            self._retire(self._free[0])
+        return self._make(_capacity(size))
 
-    def _surplus(self) -> list[int]:
-        """A slot to do without: so memory comes back when the trainer lets go of many batches that it kept."""
-        return [self._free.pop(0)] if len(self._free) > self.num_spare else []
+    def claim(self, slot: int) -> None:
+        """This one is not free any more."""
+        self._free.remove(slot)
 
-    def _make(self, slot: int, capacity: int) -> int:
-        descriptor = os.memfd_create("bridge_data", os.MFD_CLOEXEC)
-        os.ftruncate(descriptor, capacity)
-        self._maps[slot] = mmap.mmap(descriptor, capacity)
+    def sent(self, slot: int, places: list[tuple[int, int]]) -> Placed:
+        """What `place` returns, of parts that are in `slot`, which is the trainer's from now on."""
+        descriptor = self._new.pop(slot, None)
+        retired, self._retired = self._retired, []
+        capacity = 0 if descriptor is None else len(self.maps[slot])
+        return Body(places, slot, capacity, retired), [], [] if descriptor is None else [descriptor]
+
+    def _make(self, capacity: int) -> int:
+        slot = self._num_made
         self._num_made += 1
-        return descriptor
+        self._new[slot] = os.memfd_create("bridge_data", os.MFD_CLOEXEC)
+        os.ftruncate(self._new[slot], capacity)
+        self.maps[slot] = mmap.mmap(self._new[slot], capacity)
+        return slot
+
+    def _retire(self, slot: int) -> None:
+        self._free.remove(slot)
+        del self.maps[slot]
+        if (descriptor := self._new.pop(slot, None)) is None:
+            self._retired.append(slot)
+        else:
+            os.close(descriptor)
 
 
 class Kept:
@@ -92,7 +120,7 @@ class SlotReader:
     def __init__(self, kept: Kept) -> None:
         self._kept = kept
         self._maps: dict[int, mmap.mmap] = {}
-        self._released: collections.deque[int] = collections.deque()
+        self.released: collections.deque[int] = collections.deque()
 
     def note(self, body: Body, descriptors: list[int]) -> None:
         """Map the slot that came with `body`, if one did, and forget those it retires."""
@@ -104,31 +132,32 @@ class SlotReader:
             finally:
                 os.close(descriptor)
 
-    def open(self, body: Body) -> list[Any]:
+    def open(self, body: Body, payload: memoryview) -> list[Any]:
         """The parts of `body`; they and what is made of them keep its slot from being written."""
-        if body.parts is not None:
-            return body.parts
+        if body.slot < 0:
+            # Tensors want memory that is aligned and can be written; a pickle alone is read where it is.
+            view = memoryview(bytearray(payload)) if len(body.places) > 1 else payload
+            return [view[start:end] for start, end in body.places]
         memory = self._maps[body.slot]
-        starts, size = _layout(body.lengths)
         if self._kept.admits(len(memory)):
             # Not the memoryview but its exporter is watched: numpy and slices hold on to that one only.
             owner = (ctypes.c_ubyte * len(memory)).from_buffer(memory)
-            finalizer = weakref.finalize(owner, _release, body.slot, self._released, len(memory), self._kept.released)
+            finalizer = weakref.finalize(owner, _release, body.slot, self.released, len(memory), self._kept.released)
             finalizer.atexit = False
             view = memoryview(owner).cast("B")
-        else:
-            view = memoryview(bytearray(memoryview(memory)[:size]))
-            self._released.append(body.slot)
-        return [view[start : start + length] for start, length in zip(starts, body.lengths, strict=True)]
+            return [view[start:end] for start, end in body.places]
+        self.released.append(body.slot)
+        whole = memoryview(memory)
+        return [bytearray(whole[start:end]) for start, end in body.places]
 
     def discard(self, body: Body) -> None:
         """Give the slot back unread."""
-        if body.parts is None:
-            self._released.append(body.slot)
+        if body.slot >= 0:
+            self.released.append(body.slot)
 
     def take_released(self) -> list[int]:
         """The slots that nothing looks at any more, each once."""
-        return [self._released.popleft() for _ in range(len(self._released))]
+        return [self.released.popleft() for _ in range(len(self.released))]
 
 
 def _release(slot: int, slots: collections.deque[int], num_bytes: int, kept: collections.deque[int]) -> None:
@@ -137,14 +166,29 @@ def _release(slot: int, slots: collections.deque[int], num_bytes: int, kept: col
     kept.append(num_bytes)
 
 
-def _layout(lengths: list[int]) -> tuple[list[int], int]:
-    """Where parts of these lengths start, and where the last one ends."""
-    starts, end = [], 0
+def aligned(position: int) -> int:
+    """The first place from `position` on where a part may start."""
+    return -(-position // _ALIGNMENT) * _ALIGNMENT
+
+
+def _layout(lengths: Iterable[int]) -> tuple[list[tuple[int, int]], int]:
+    """Where parts of these lengths start and end, one after the other, and where the last one ends."""
+    places, end = [], 0
     for length in lengths:
-        start = -(-end // _ALIGNMENT) * _ALIGNMENT
-        starts.append(start)
+        start = aligned(end)
         end = start + length
-    return starts, end
+        places.append((start, end))
+    return places, end
+
+
+def _padded(views: Sequence[memoryview], places: Sequence[tuple[int, int]]) -> Iterator[memoryview | bytes]:
+    """The bytes of the parts, each in its place."""
+    position = 0
+    for view, (start, end) in zip(views, places, strict=True):
+        if start > position:
+            yield bytes(start - position)
+        yield view
+        position = end
 
 
 def _capacity(size: int) -> int:

@@ -1,4 +1,10 @@
-"""What a worker is working on, where the trainer can read it after the worker was killed."""
+"""The page of memory that a worker shares with the trainer.
+
+Enters, from the worker: what it is working on, for the trainer to read even after the worker was killed. Enters, from
+the trainer: how far the worker may go, so that taking a batch costs no message. Guarantee: a worker that waits says so
+here; the trainer then wakes it by a message. That the two miss each other is possible, for a moment: so the trainer
+looks again before it waits for the worker itself.
+"""
 
 import mmap
 import os
@@ -10,6 +16,7 @@ from bridge_data.order import SampleRef
 _LAYOUT = struct.Struct("qqqqqq")  # progress, lane, source, epoch, index, part
 _NONE = -1
 _NO_SAMPLE = (_NONE,) * 4
+_ALLOWED, _WAITS = 8, 16  # numbers of words, each in a cache line of its own
 
 
 class WatchPage:
@@ -17,6 +24,7 @@ class WatchPage:
 
     def __init__(self, descriptor: int) -> None:
         self._memory = mmap.mmap(descriptor, mmap.PAGESIZE)
+        self._words = memoryview(self._memory).cast("q")
         self._progress, self._lane = self.progress(), _NONE
 
     @staticmethod
@@ -35,7 +43,8 @@ class WatchPage:
 
     def watch(self, ref: SampleRef) -> None:
         """Work on a sample begins."""
-        self._write(*ref)
+        self._progress += 1
+        _LAYOUT.pack_into(self._memory, 0, self._progress, self._lane, *ref)
 
     def leave(self) -> None:
         """The batch is done."""
@@ -48,8 +57,23 @@ class WatchPage:
 
     def progress(self) -> int:
         """A number that changes with each step of the worker."""
-        progress: int = _LAYOUT.unpack_from(self._memory)[0]
-        return progress
+        return self._words[0]
+
+    def allow(self, num_batches: int) -> None:
+        """Let the worker produce so many batches, counted from `Begin`."""
+        self._words[_ALLOWED] = num_batches
+
+    def allowed(self) -> int:
+        """How many batches the worker may produce, counted from `Begin`."""
+        return self._words[_ALLOWED]
+
+    def wait(self, waits: bool) -> None:
+        """Note that the worker waits for a message, or has stopped doing so."""
+        self._words[_WAITS] = waits
+
+    def waits(self) -> bool:
+        """Whether the worker waits for a message."""
+        return bool(self._words[_WAITS])
 
     def on_sample(self) -> bool:
         """Whether the worker is on a sample."""

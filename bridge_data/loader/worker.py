@@ -1,7 +1,7 @@
 """A worker process: loads the dataset, runs lanes, sends each batch with the lane's state after it.
 
-Enters: `Begin` and `Taken` messages. Leaves: batches in the order of `Begin`, round and round, lanes that ended left
-out; never more than it has credits for. Guarantee: it returns only by `os._exit`.
+Enters: `Begin` and `Freed` messages. Leaves: batches in the order of `Begin`, round and round, lanes that ended left
+out; never more than the watch page allows. Guarantee: it returns only by `os._exit`.
 """
 
 import collections
@@ -9,11 +9,17 @@ import faulthandler
 import os
 import pickle
 import traceback
+from collections.abc import Sequence
+from typing import Any
 
+import numpy.random  # noqa: F401  before workers are forked, so that none has to import it by itself
+import PIL.Image  # noqa: F401
 import torch
 
+from bridge_data import collate
 from bridge_data.loader import process
 from bridge_data.loader.batches import Encoder
+from bridge_data.loader.building import Builder
 from bridge_data.loader.lanes import Ended, LaneDataset, LaneRunner
 from bridge_data.loader.messages import (
     BatchMessage,
@@ -21,9 +27,9 @@ from bridge_data.loader.messages import (
     Channel,
     EndMessage,
     FailureMessage,
+    Freed,
     LaneMessage,
     Ready,
-    Taken,
     contents_of,
 )
 from bridge_data.loader.slots import SlotWriter
@@ -51,7 +57,7 @@ def main(parent: int, channel_descriptor: int, watch_descriptor: int) -> None:
 
 
 def _serve(channel: Channel, page: WatchPage) -> None:
-    environment, (file,) = channel.receive()
+    environment, _, (file,) = channel.receive()
     try:
         process.adopt(environment)
         dataset = pickle.loads(contents_of(file))
@@ -68,15 +74,17 @@ class _Worker:
     def __init__(self, channel: Channel, page: WatchPage, dataset: LaneDataset) -> None:
         self._channel, self._page, self._dataset = channel, page, dataset
         self._encoder, self._slots = Encoder(), SlotWriter()
-        self._generation = self._number = self._credits = 0
+        self._builder = Builder(self._slots)
+        os.register_at_fork(after_in_child=lambda: collate.build_in(None))  # if a hook forks: the memory is shared
+        self._generation = self._number = self._num_batches = 0
         self._order: collections.deque[int] = collections.deque()
         self._runner: LaneRunner
 
     def run(self) -> None:
         while True:
             self._listen()
-            message, descriptors = self._next()
-            self._channel.send(message, descriptors)
+            message, payload, descriptors = self._next()
+            self._channel.send(message, descriptors, payload)
             for descriptor in descriptors:
                 os.close(descriptor)
 
@@ -84,20 +92,31 @@ class _Worker:
         """Take in what the trainer has said, and wait for more as long as there is nothing to do."""
         while True:
             try:
-                message, _ = self._channel.receive(wait=not (self._order and self._credits))
+                message = self._receive()
             except BlockingIOError:
                 return
-            if isinstance(message, Taken):
-                self._credits += message.credits
-                self._slots.free(message.freed)
+            if isinstance(message, Freed):
+                self._slots.free(message.slots)
             elif isinstance(message, Begin):
-                self._generation, self._number, self._credits = message.generation, 0, message.credits
+                self._generation, self._number, self._num_batches = message.generation, 0, 0
                 self._order = collections.deque(message.order)
-                self._slots.num_spare = message.credits + 3  # as many as go round while the trainer keeps a few
-                self._runner = LaneRunner(self._dataset, message.state, self._page.watch)
+                self._slots.num_spare = message.num_ahead + 3  # as many as go round while the trainer keeps a few
+                self._runner = LaneRunner(self._dataset, message.state, self._page.watch, self._builder.allocate)
 
-    def _next(self) -> tuple[LaneMessage, list[int]]:
-        """What the lane whose turn it is comes to, as a message with descriptors."""
+    def _receive(self) -> Any:
+        if self._may_go_on():
+            return self._channel.receive(wait=False).message
+        self._page.wait(True)
+        try:
+            return self._channel.receive(wait=not self._may_go_on()).message  # the trainer may just have seen to it
+        finally:
+            self._page.wait(False)
+
+    def _may_go_on(self) -> bool:
+        return bool(self._order) and self._num_batches < self._page.allowed()
+
+    def _next(self) -> tuple[LaneMessage, Sequence[Any], list[int]]:
+        """What the lane whose turn it is comes to: a message with what goes with it."""
         lane = self._order[0]
         head = self._generation, self._number, lane
         self._number += 1
@@ -106,13 +125,15 @@ class _Worker:
             item = self._runner.take(lane)
             if isinstance(item, Ended):
                 self._order.popleft()
-                return EndMessage(*head, item.skipped), []
-            body, descriptors = self._slots.place(self._encoder.encode(item.batch))
+                return EndMessage(*head, item.skipped), [], []
+            state, skipped, parts = item.state, item.skipped, self._encoder.encode(item.batch)
+            del item  # nothing here may look at the batch any more, if it is to be sent where it was built
+            body, payload, descriptors = self._builder.place(parts)
             self._order.rotate(-1)
-            self._credits -= 1
-            return BatchMessage(*head, item.state, item.skipped, body), descriptors
+            self._num_batches += 1
+            return BatchMessage(*head, state, skipped, body), payload, descriptors
         except BaseException as error:
             self._order.clear()
-            return FailureMessage(*head, *self._encoder.encode_error(error, f"in a worker, lane {lane}")), []
+            return FailureMessage(*head, *self._encoder.encode_error(error, f"in a worker, lane {lane}")), [], []
         finally:
             self._page.leave()

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from bridge_data.loader.batches import Encoder, decode, encode_dataset
+from bridge_data.samples import Batch, SourceInfo, TextSample, edataclass
 
 from .faults import AwkwardError
 from .streams import Streams, config, expected
@@ -28,6 +29,7 @@ TENSORS = {
     "empty": torch.empty(0, 3, dtype=torch.bfloat16),
     "transposed": torch.randn(4, 6).t(),
     "strided": torch.arange(20)[::3],
+    "permuted": torch.arange(24).reshape(2, 3, 4).permute(2, 0, 1),
     "expanded": torch.randn(1, 3).expand(4, 3),
     "part of a large one": torch.randn(1_000)[7:9],
     "with gradient": torch.randn(3, requires_grad=True),
@@ -88,6 +90,57 @@ def test_batches_of_any_make_keep_their_shape_and_shared_members() -> None:
     back = travelled(batch)
     assert back["batch"].name == "2/3" and torch.equal(back["batch"].tokens, batch["batch"].tokens)
     assert back["pair"].left is back["pair"].right[0] and back["pair"].right[1:] == ["text", 7]
+
+
+SOURCES = tuple(
+    SourceInfo(dataset_path="photos", index=index, shard_name=f"{index % 2}.tar", file_names=(f"{index}.png", "a"))
+    for index in range(5)
+)
+
+
+@edataclass
+class Tagged(Batch):
+    tag: str
+
+
+class Open(Batch):
+    """Without slots: its instances have a `__dict__`, too."""
+
+
+class Stating(Batch):
+    """Says itself what is pickled of it."""
+
+    def __getstate__(self) -> list[Any]:
+        return [self.__key__, self.__sources__]
+
+    def __setstate__(self, state: list[Any]) -> None:
+        self.__key__, self.__sources__ = state
+        self.__restore_key__, self.__subflavors__ = (), None
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        Tagged(__key__=["a"], __sources__=SOURCES, tag="x"),
+        TextSample(__key__="a", text="x", __sources__=SOURCES[:1]),
+        Tagged(__key__=["a"], __sources__=None, tag="x"),
+        Stating(__key__=["a"], __sources__=SOURCES),
+        {"__sources__": SOURCES, "list": [Open(__key__=[], __sources__=SOURCES), SOURCES[2]]},
+    ],
+)
+def test_sources_come_back_equal_in_batches_of_any_make(batch: Any) -> None:
+    back = travelled(batch)
+    assert back == batch and type(back) is type(batch)
+
+
+def test_what_has_no_name_travels_too_and_what_was_there_stays_as_it_was() -> None:
+    batch = Open(__key__=["a"], __sources__=SOURCES)
+    batch.more = lambda number: number + 1  # type: ignore[attr-defined]
+    encoder = Encoder()
+    for _ in range(2):
+        back = decode(bytearray(part.raw()) for part in encoder.encode([batch, torch.ones(2)]))
+        assert back[0].more(1) == 2 and back[0].__sources__ == SOURCES and back[1].sum() == 2
+    assert batch.__sources__ is SOURCES
 
 
 def test_what_cannot_be_pickled_is_an_error() -> None:

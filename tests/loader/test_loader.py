@@ -261,7 +261,7 @@ def test_a_loader_that_is_let_go_ends_its_processes_even_while_they_start() -> N
 
 def test_workers_keep_to_themselves(loader: SavableDataLoader) -> None:
     some(loader, 10)
-    server = loader._workers.pool._launcher._child._process.pid  # type: ignore[union-attr]
+    server = loader._workers.pool._launcher.server.child.pid  # type: ignore[union-attr]
     workers = psutil.Process(server).children(recursive=True)
     assert len(workers) == 3
     for worker in workers:

@@ -2,20 +2,30 @@ import os
 
 import pytest
 
-from bridge_data.loader.messages import Channel, Stop, Taken, contents_of, file_of
+from bridge_data.loader.messages import Channel, Freed, Stop, contents_of, file_of
 
 
 def test_messages_of_any_size_arrive_whole_and_in_order_with_their_descriptors() -> None:
     one, other = Channel.pair()
     file = file_of(b"payload")
-    messages = [Taken(1, [2, 3]), {"large": "x" * 5_000_000}, Stop()]
+    messages = [Freed([2, 3]), {"large": "x" * 5_000_000}, Stop()]
     for message in messages:
-        one.send(message, [file])
+        one.send(message, [file], [b"one", memoryview(b"other")])
     os.close(file)
     for message in messages:
-        received, (descriptor,) = other.receive()
-        assert received == message and not os.get_inheritable(descriptor)
+        received, payload, (descriptor,) = other.receive()
+        assert received == message and type(received) is type(message)
+        assert payload == b"oneother" and not os.get_inheritable(descriptor)
         assert bytes(contents_of(descriptor)) == b"payload"
+    one.close()
+    other.close()
+
+
+def test_what_comes_with_a_message_may_be_large_and_have_no_descriptors() -> None:
+    one, other = Channel.pair()
+    for size in (0, 65_000, 1 << 16, 300_000):
+        one.send(Stop(), payload=[b"x" * size])
+        assert other.receive() == (Stop(), b"x" * size, [])
     one.close()
     other.close()
 

@@ -42,7 +42,7 @@ def test_a_worker_killed_from_outside_at_any_moment_is_replaced(loader: SavableD
     found = []
     for step in range(8):
         found += some(loader, 5)
-        server = loader._workers.pool._launcher._child._process.pid  # type: ignore[union-attr]
+        server = loader._workers.pool._launcher.server.child.pid  # type: ignore[union-attr]
         workers = psutil.Process(server).children()
         workers[step % len(workers)].send_signal(signal.SIGKILL)
     assert found + some(loader, 40) == in_turn(80)
@@ -54,7 +54,7 @@ def test_a_server_that_dies_is_replaced_with_its_workers_even_one_that_hangs(
     hanging = faults.plan_hang(2, 1)
     assert some(loader, 8) == in_turn(8)
     assert hanging.read_text() == "now"
-    server = psutil.Process(loader._workers.pool._launcher._child._process.pid)  # type: ignore[union-attr]
+    server = psutil.Process(loader._workers.pool._launcher.server.child.pid)  # type: ignore[union-attr]
     workers = [os.pidfd_open(worker.pid) for worker in server.children()]
     assert len(workers) == 3
     server.send_signal(signal.SIGKILL)
