@@ -1,10 +1,15 @@
 """What every test may use."""
 
 import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
 
 import hypothesis
 import pytest
 import torch
+
+from tests.object_store import Bucket, Server, environment
 
 # `make test` draws the same examples each time, so that what lands does not hang on luck; `make test-all` draws anew.
 hypothesis.settings.register_profile("repeatable", derandomize=True)
@@ -19,3 +24,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+@pytest.fixture(scope="session")
+def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """An S3 server."""
+    server = Server(tmp_path_factory.mktemp("s3"))
+    server.start()
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def bucket(s3_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bucket:
+    """A new bucket of an S3 server that the environment leads to; what is copied from it is kept below `tmp_path`."""
+    for name, value in environment(s3_server.port).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("BRIDGE_DATA_CACHE", str(tmp_path / "copies"))
+    name = f"bucket-{uuid.uuid4().hex}"
+    (s3_server.folder / name).mkdir()
+    return Bucket(s3_server.folder / name, f"s3://{name}")

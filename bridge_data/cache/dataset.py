@@ -4,6 +4,7 @@ import functools
 import os
 from collections.abc import Iterator
 
+from bridge_data import storage
 from bridge_data.cache.file_store import FileStore
 from bridge_data.errors import SampleError
 from bridge_data.index.jsonl import PART, JsonlLines
@@ -67,7 +68,7 @@ class JsonlFileStore(FileStore[bytes]):
     """
 
     def __init__(self, path: str | os.PathLike[str], *, name: str | None = None) -> None:
-        self._lines = JsonlLines.open(os.path.abspath(path), "")
+        self._lines = JsonlLines.open(storage.location(path).absolute(), "")
         self._name = name
 
     def __getitem__(self, key: str) -> tuple[bytes, SourceInfo]:

@@ -1,4 +1,4 @@
-"""A folder as a file store: the files below it, by their relative paths."""
+"""A folder, on a disk or in an object store, as a file store: the files below it, by their relative paths."""
 
 import errno
 import functools
@@ -13,6 +13,7 @@ from bridge_data.errors import ConfigError, DatasetError, SampleError
 from bridge_data.index.media import MediaIndex, MediaMetadata
 from bridge_data.index.names import META_FOLDER, without_shard
 from bridge_data.samples import SourceInfo
+from bridge_data.storage import RemotePath
 
 
 class SystemFileStore(FileStore[bytes]):
@@ -30,21 +31,17 @@ class SystemFileStore(FileStore[bytes]):
         self._base = None if base_dir is None else os.fspath(base_dir)
         self._name = name
         if self._base is not None:
-            if "://" in self._base:
-                raise ConfigError(
-                    f"{self}: only local folders can be read; mount the store, or copy the files to a disk"
-                )
-            self._base = os.path.abspath(self._base)
-            if not os.path.isdir(self._base):
+            self._base = str(RemotePath(self._base)) if storage.is_remote(self._base) else os.path.abspath(self._base)
+            if not storage.is_folder(self._base):
                 raise ConfigError(f"{self}: no such folder")
 
     def __getitem__(self, key: str) -> tuple[bytes, SourceInfo]:
         for relative in (key, without_shard(key)):
-            path = None if relative is None else self._found(relative)
-            if path is not None and relative is not None:
+            content = None if relative is None else self._content(relative)
+            if content is not None and relative is not None:
                 base = self.get_path()
                 source = SourceInfo(dataset_path=base, index=relative, shard_name=base, file_names=(relative,))
-                return storage.read_all(path), source
+                return content, source
         raise SampleError(f"{self}: there is no file {key!r}. Add it, or mend the name.")
 
     def get_path(self) -> str:
@@ -54,7 +51,7 @@ class SystemFileStore(FileStore[bytes]):
     def get_media_metadata(self, key: str) -> MediaMetadata:
         """Those that `bridge-data prepare-media` has found in the file `key`."""
         media, relative = self._media, key
-        if self._found(key) is None:
+        if not self._is_file(self._place(key)):
             relative = without_shard(key) or key
         return media.get(posixpath.normpath(relative))
 
@@ -62,6 +59,9 @@ class SystemFileStore(FileStore[bytes]):
         """The relative paths of all files but the metadata, sorted within each folder."""
         if self._base is None:
             raise ConfigError(f"{self}: has no folder whose files could be listed")
+        if storage.is_remote(self._base):
+            yield from (key for key in storage.list_sizes(self._base) if not key.startswith(f"{META_FOLDER}/"))
+            return
         for folder, folders, files in os.walk(self._base, onerror=_raise):
             folders[:] = sorted(name for name in folders if name != META_FOLDER)
             for file in sorted(files):
@@ -77,29 +77,45 @@ class SystemFileStore(FileStore[bytes]):
             raise ConfigError(f"{self}: media metadata are those of a folder, and this store has none")
         return MediaIndex(self._base)
 
-    def _found(self, key: str) -> str | None:
-        """The path of the file `key`, None if there is none.
+    def _content(self, key: str) -> bytes | None:
+        """What the file `key` holds, None if there is none; of an object store this is one request."""
+        path = self._place(key)
+        if storage.is_remote(path):
+            return storage.read_if_there(path)
+        return storage.read_all(path) if self._is_file(path) else None
+
+    def _place(self, key: str) -> str:
+        """The path of the file `key`, be it there or not.
 
         Raises:
-            SampleError: if it would lie outside of the folder. DatasetError: if the folder is gone.
+            SampleError: if it would lie outside of the folder.
         """
         if self._base is None:
             if not os.path.isabs(key):
                 raise SampleError(f"{self}: {key!r} is no absolute path, and the store has no folder to begin at")
-            path = key
-        else:
-            path = os.path.normpath(os.path.join(self._base, key))
-            if os.path.isabs(key) or not path.startswith(self._base.rstrip("/") + "/"):
-                raise SampleError(f"{self}: {key!r} leads out of the folder; expected a path below it")
+            return key
+        relative = posixpath.normpath(key)
+        if os.path.isabs(key) or relative.split("/", 1)[0] == ".." or relative == ".":
+            raise SampleError(f"{self}: {key!r} leads out of the folder; expected a path below it")
+        return f"{self._base.rstrip('/')}/{relative}"
+
+    def _is_file(self, path: str) -> bool:
+        """Whether there is a file at `path`.
+
+        Raises:
+            DatasetError: if the folder is gone.
+        """
+        if storage.is_remote(path):
+            return storage.is_file(path)
         try:
             os.stat(path)
         except (FileNotFoundError, NotADirectoryError, ValueError):
             if self._base is not None and not os.path.isdir(self._base):
                 raise DatasetError(f"{self}: the folder is gone; is its disk still mounted?") from None
-            return None
+            return False
         except OSError as error:
-            return None if error.errno == errno.ENAMETOOLONG else path  # reading it tries again, and says what is wrong
-        return None if os.path.isdir(path) else path
+            return error.errno != errno.ENAMETOOLONG  # reading it tries again, and says what is wrong
+        return not os.path.isdir(path)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "_media"}

@@ -19,15 +19,10 @@ def open_aux(source: Source, decoder: SampleDecoder | None) -> dict[str, FileSto
     """The stores of the auxiliary data of `source`; without a decoder, they give bytes.
 
     Raises:
-        ConfigError: if one is not there, or not on this machine.
+        ConfigError: if one is not there. DatasetError: if it cannot be read.
     """
     stores: dict[str, FileStore[Any]] = {}
     for name, reference in source.aux.items():
-        if "://" in reference.path:
-            raise ConfigError(
-                f"auxiliary data {name!r}: {reference.path}: only local paths can be read; mount the store, or copy "
-                "the data to a disk"
-            )
         kind = SystemFileStore if reference.kind == "folder" else WebdatasetFileStore
         stores[name] = _decoded(kind(reference.path, name=name), decoder)
     return stores

@@ -22,6 +22,7 @@ from bridge_data.plan.metadataset import open_plan
 from bridge_data.plan.opening import Opening, cut, open_reference
 from bridge_data.plan.paths import absolute
 from bridge_data.plan.split_parts import split_parts
+from bridge_data.storage import on_disk
 
 
 @dataclasses.dataclass(slots=True)
@@ -127,7 +128,7 @@ def _add_source(targets: Targets, source: Source, report: Report) -> None:
     if shards is None or source.maker is not None:
         targets.loaded.append(source)
     if shards is not None:
-        folder = _add_folder(targets, shards.root, report, all_shards=False)
+        folder = _add_folder(targets, on_disk(shards.root), report, all_shards=False)
         if folder is not None:
             _add_shards(folder, source, shards)
     for reference in source.aux.values():

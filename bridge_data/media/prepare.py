@@ -110,10 +110,11 @@ def _shards(
     dataset: PreparedDataset, rule: MediaRule, table: MediaTable, num_workers: int, on_progress: Progress
 ) -> MediaPreparation:
     numbers = {name: number for number, name in enumerate(dataset.shard_counts)}
-    files = [_as_it_is(dataset.root, name) for name in numbers]
+    root = storage.on_disk(dataset.root)
+    files = [_as_it_is(root, name) for name in numbers]
     fresh = [file for file in files if not table.is_known(file)]
-    index = dataset.meta / BRIDGE_INDEX
-    look = functools.partial(_look_at_shard, dataset.root, rule, index.stat().st_mtime_ns if index.is_file() else 0)
+    index = root / META_FOLDER / BRIDGE_INDEX
+    look = functools.partial(_look_at_shard, root, rule, index.stat().st_mtime_ns if index.is_file() else 0)
     tally = _Tally(len(files) - len(fresh))
     looks = in_parallel(look, fresh, num_workers=min(num_workers, len(fresh)), what="looked at media")
     with contextlib.closing(looks):

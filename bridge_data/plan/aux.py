@@ -5,18 +5,18 @@
       pages: filesystem://../scans       # a folder, whose files are read by their paths in it
       remote: filesystem+msc://profile/scans
 
-Enters: the node. Leaves: an `AuxReference` for each name. Guarantee, once checked: what is on this machine is there.
+Enters: the node. Leaves: an `AuxReference` for each name. Guarantee, once checked: they are there.
 """
 
 import dataclasses
-import os
 import re
 from collections.abc import Mapping
 from typing import Literal
 
+from bridge_data import storage
 from bridge_data.index.names import INFO_JSON, INFO_YAML, META_FOLDER
 from bridge_data.plan.document import Node
-from bridge_data.plan.paths import is_url, located_text
+from bridge_data.plan.paths import located_text
 
 _URL = re.compile(r"(?P<protocol>[A-Za-z][\w.+-]*)://(?P<path>.*)", re.DOTALL)
 _FOLDER = "filesystem"
@@ -70,26 +70,22 @@ def _reference(name: str, node: Node, file: str) -> AuxReference:
 
 
 def check_aux(references: Mapping[str, AuxReference], node: Node) -> None:
-    """See that the auxiliary data that `node` names are there; what is in an object store is not looked at.
+    """See that the auxiliary data that `node` names are there.
 
     Raises:
         ConfigError: naming file and line, if they are not.
     """
     for reference in references.values():
         fail = node.mapping("aux")[reference.name].error
-        if is_url(reference.path):
-            continue
-        if os.path.isfile(reference.path):
+        if storage.is_file(reference.path):
             raise fail(
                 f"aux {reference.name!r}: {reference.path} is a file; expected a prepared data set, or filesystem://"
                 "FOLDER"
             )
-        if not os.path.isdir(reference.path):
+        if not storage.is_folder(reference.path):
             raise fail(f"aux {reference.name!r}: {reference.path}: no such folder")
-        meta = os.path.join(reference.path, META_FOLDER)
-        if reference.kind == "dataset" and not any(
-            os.path.isfile(os.path.join(meta, name)) for name in (INFO_JSON, INFO_YAML)
-        ):
+        meta = storage.location(reference.path) / META_FOLDER
+        if reference.kind == "dataset" and not any(storage.is_file(meta / name) for name in (INFO_JSON, INFO_YAML)):
             raise fail(
                 f"aux {reference.name!r}: {reference.path} is not a prepared data set; run `bridge-data prepare "
                 f"{reference.path}`, or write filesystem://{reference.given} for a folder of files"

@@ -71,9 +71,10 @@ def load_function(text: str, what: str, folder: str) -> DatasetFunction:
     """
     path, _, name = text.partition(":")
     file, name = os.path.join(folder, path), name or what
-    if not os.path.isfile(file):
+    content = storage.read_if_there(file)
+    if content is None:
         raise ConfigError(f"{what}: {file}: no such file; expected `file.py:function`, in the folder {folder}")
-    code = storage.read_all(file).decode()
+    code = content.decode()
     try:
         found = _run(file, code)
     except Exception as error:

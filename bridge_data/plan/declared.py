@@ -20,7 +20,7 @@ from bridge_data.plan.aux import AuxReference, read_aux
 from bridge_data.plan.document import Node, nearest, parse_yaml
 from bridge_data.plan.epochs import EpochsPerShuffle, check_epochs, multiplied
 from bridge_data.plan.join import JOIN_KEYS, JoinNode, read_join
-from bridge_data.plan.paths import is_url, located
+from bridge_data.plan.paths import located
 from bridge_data.plan.sample_class import OUR_MODULES, is_our_module
 from bridge_data.plan.weights import Weight, read_weight
 
@@ -104,19 +104,20 @@ def declare(reference: Reference) -> Declared:
         ConfigError: naming file and line of whatever is wrong.
     """
     path, scope = reference.path, reference.scope
-    if is_url(path) or not path.endswith((".yaml", ".yml")) or os.path.isdir(path):
+    if not path.endswith((".yaml", ".yml")) or os.path.isdir(path):
         return reference
-    if not os.path.isfile(path):
+    text = storage.read_if_there(path)
+    if text is None:
         raise reference.error(f"{path}: no such folder or file")
     for key in ("dataset_config", "split_config", "aux"):
         if key in reference.entries:
             raise reference.error(f"{key} is for data sets, but {path} is a metadataset; write it there", key)
-    own = os.path.realpath(path)
+    own = path if storage.is_remote(path) else os.path.realpath(path)
     if own in scope.above:
         raise reference.error(f"{path} refers to itself: {' -> '.join((*scope.above, own))}")
     if "subset" in reference.entries:
         _check_share(reference.entries["subset"], scope)
-    document = parse_yaml(storage.read_all(path), path)
+    document = parse_yaml(text, path)
     return declare_split(document, path, dataclasses.replace(scope, above=(*scope.above, own)))
 
 

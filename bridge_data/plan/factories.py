@@ -11,7 +11,6 @@ import copy
 import enum
 import os
 from collections.abc import Callable, Container, Mapping, Sequence
-from pathlib import Path
 from typing import Any, ClassVar, Generic, TypedDict, TypeVar, Unpack
 
 from bridge_data.errors import ConfigError
@@ -28,6 +27,7 @@ from bridge_data.plan.making import made
 from bridge_data.plan.sample_class import SampleClass
 from bridge_data.plan.source import Parts, Source
 from bridge_data.samples import CrudeSample, Sample
+from bridge_data.storage import Location, location
 
 T_sample = TypeVar("T_sample")
 
@@ -132,7 +132,7 @@ class BaseWebdatasetFactory(BaseCoreDatasetFactory[T_sample]):
             parallel_shard_iters=parallel_shard_iters,
             max_samples_per_sequence=max_samples_per_sequence,
         )
-        self.path = Path(path).absolute()
+        self.path = location(path).absolute()
         self.split_part, self.split_config, self.training = split_part, split_config, training
         self.shuffle_over_epochs = check_epochs(shuffle_over_epochs)
         self.subset = subset
@@ -140,7 +140,7 @@ class BaseWebdatasetFactory(BaseCoreDatasetFactory[T_sample]):
         self._parts: Container[str] | None = None if part_filter is None else ChosenParts(part_filter)
 
     @property
-    def paths(self) -> list[Path]:
+    def paths(self) -> list[Location]:
         """The folder."""
         return [self.path]
 

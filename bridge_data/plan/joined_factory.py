@@ -7,7 +7,6 @@ joined `Source`, or a `Plan` of it. The name and the settings are those of Energ
 import dataclasses
 import os
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from bridge_data.errors import ConfigError
@@ -19,6 +18,7 @@ from bridge_data.plan.factories import BaseCoreDatasetFactory, BaseWebdatasetFac
 from bridge_data.plan.join import assemble
 from bridge_data.plan.source import Join, Source
 from bridge_data.samples import Sample
+from bridge_data.storage import Location, location
 
 Members = Sequence[BaseWebdatasetFactory[Any]] | Mapping[str, BaseWebdatasetFactory[Any]]
 
@@ -72,12 +72,12 @@ class JoinedWebdatasetFactory(BaseCoreDatasetFactory[T_sample]):
             raise ConfigError(
                 f"JoinedWebdatasetFactory: joiner: expected a class derived from Sample, or a function, got {joiner!r}"
             )
-        self.join_index, self.training, self.subset = Path(join_index).absolute(), training, subset
+        self.join_index, self.training, self.subset = location(join_index).absolute(), training, subset
         self.shuffle_over_epochs = check_epochs(shuffle_over_epochs)
         self.subflavors = self.inner_datasets[0].subflavors
 
     @property
-    def paths(self) -> list[Path]:
+    def paths(self) -> list[Location]:
         """The folders of the members."""
         return [path for member in self.inner_datasets for path in member.paths]
 

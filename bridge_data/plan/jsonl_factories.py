@@ -8,7 +8,6 @@ import copy
 import json
 import os
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 from bridge_data.errors import SampleError
@@ -20,6 +19,7 @@ from bridge_data.plan.epochs import EpochsPerShuffle, check_epochs
 from bridge_data.plan.factories import BaseCoreDatasetFactory, Decode
 from bridge_data.plan.source import Parts, Source
 from bridge_data.samples import CrudeSample
+from bridge_data.storage import Location, location
 
 
 class JsonlSettings(TypedDict, total=False):
@@ -71,7 +71,7 @@ class CrudeJsonlDatasetFactory(BaseCoreDatasetFactory[CrudeSample]):
             parallel_shard_iters=parallel_shard_iters,
             max_samples_per_sequence=max_samples_per_sequence,
         )
-        self.path = Path(path).absolute()
+        self.path = location(path).absolute()
         self.split_part, self.split_config, self.training = split_part, split_config, training
         self.shuffle_over_epochs = check_epochs(shuffle_over_epochs)
         self.subset = subset
@@ -79,7 +79,7 @@ class CrudeJsonlDatasetFactory(BaseCoreDatasetFactory[CrudeSample]):
         self._parts = None if part_filter is None else ChosenParts(part_filter)
 
     @property
-    def paths(self) -> list[Path]:
+    def paths(self) -> list[Location]:
         """The file."""
         return [self.path]
 

@@ -30,7 +30,7 @@ from bridge_data.plan.epochs import EpochsPerShuffle, check_epochs, multiplied
 from bridge_data.plan.factories import BaseCoreDatasetFactory
 from bridge_data.plan.metadataset import open_plan
 from bridge_data.plan.opening import Opening
-from bridge_data.plan.paths import absolute, is_url
+from bridge_data.plan.paths import absolute
 from bridge_data.plan.prepare_joins import prepare_metadataset
 
 Location: TypeAlias = str | os.PathLike[str]
@@ -265,10 +265,11 @@ def load_dataset(
         document = as_node(path, "metadataset given as a dict")
     else:
         location = absolute(os.fspath(path))
-        if os.path.isfile(location) and location.endswith((".yaml", ".yml")):
-            document = parse_yaml(storage.read_all(location), location)
+        text = storage.read_if_there(location) if location.endswith((".yaml", ".yml")) else None
+        if text is not None:
+            document = parse_yaml(text, location)
     if document is None:
-        if not is_url(location) and not os.path.exists(location):
+        if not (storage.is_folder(location) or storage.is_file(location)):
             raise ConfigError(f"{location}: no such folder or file")
         return DatasetLoader(location, **given, **trust)
     for name, value in given.items():

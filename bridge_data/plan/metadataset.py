@@ -4,8 +4,9 @@ Enters: a path and the name of a split part. Leaves: a `Plan`. Guarantee: whatev
 found here, before the first sample is read, and is named with its file and line.
 """
 
+import concurrent.futures
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from bridge_data.plan.blending import Branch, Plan, Tree, leaves, plan_of
 from bridge_data.plan.declared import Declared, DeclaredBlend, DeclaredJoin, Reference, Scope, declare
@@ -14,6 +15,10 @@ from bridge_data.plan.opening import Opening, cut, open_reference
 from bridge_data.plan.paths import absolute
 from bridge_data.plan.source import Source
 from bridge_data.plan.weights import changes, weight_at
+from bridge_data.storage import is_remote
+
+MAX_OPENING = 16
+"""Data sets in object stores that are opened at a time."""
 
 
 def load_plan(
@@ -63,10 +68,18 @@ def _open_join(declared: DeclaredJoin, opening: Opening) -> Source:
     return cut(join_source(declared.join, members, declared.file, opening.trusted_modules), declared)
 
 
+def _open_all(declared: Sequence[Declared], opening: Opening) -> list[Tree]:
+    """All of them, in their order; those in object stores at the same time, as each waits for several answers."""
+    if not any(isinstance(child, Reference) and is_remote(child.path) for child in declared):
+        return [_open(child, opening) for child in declared]
+    with concurrent.futures.ThreadPoolExecutor(MAX_OPENING) as threads:
+        return list(threads.map(lambda child: _open(child, opening), declared))
+
+
 def _open_blend(declared: DeclaredBlend, opening: Opening) -> Branch:
     """A blend by weights, or one by repetitions of whole data sets."""
     kind = "blend_epochized" if declared.epochized else "blend"
-    children = [_open(child, opening) for child in declared.children]
+    children = _open_all(declared.children, opening)
     for item, child in zip(declared.nodes, children, strict=True):
         if isinstance(child, Branch) and child.children and child.epochized != declared.epochized:
             raise item.error(

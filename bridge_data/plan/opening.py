@@ -5,7 +5,6 @@ dataset.yaml, or between it, the index and the reference, is named with file and
 """
 
 import dataclasses
-import os
 from collections.abc import Collection
 
 from bridge_data import storage
@@ -18,9 +17,9 @@ from bridge_data.plan.declared import DeclaredJoin, Reference
 from bridge_data.plan.document import parse_yaml
 from bridge_data.plan.jsonl import is_jsonl, jsonl_source
 from bridge_data.plan.own_factory import factory_source, find_factory
-from bridge_data.plan.paths import is_url
 from bridge_data.plan.source import Source
 from bridge_data.samples import CrudeSample
+from bridge_data.storage import location
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,11 +40,9 @@ def open_reference(reference: Reference, opening: Opening) -> Source:
         say.
     """
     path, scope = reference.path, reference.scope
-    if is_url(path):
-        raise reference.error(f"{path}: only local paths can be read; mount the store, or copy the data to a disk")
-    if os.path.isdir(path):
+    if storage.is_folder(path):
         source = _open_folder(reference, opening)
-    elif not os.path.isfile(path):
+    elif not storage.is_file(path):
         raise reference.error(f"{path}: no such folder or file")
     elif is_jsonl(path):
         source = jsonl_source(path, scope.split_part, reference=reference.entries, subflavors=scope.subflavors)
@@ -88,19 +85,21 @@ def cut(source: Source, declared: Reference | DeclaredJoin) -> Source:
 
 def _open_folder(reference: Reference, opening: Opening) -> Source:
     path, scope = reference.path, reference.scope
-    if not os.path.isdir(os.path.join(path, META_FOLDER)):
+    meta = location(path) / META_FOLDER
+    config_file = str(meta / (reference.text("dataset_config") or DATASET_YAML))
+    text = storage.read_if_there(config_file)
+    if text is None and not storage.is_folder(meta):
         raise reference.error(
             f"{path}: not a prepared data set, it has no {META_FOLDER} folder; run `bridge-data prepare {path}`, "
             "or give the path of a metadataset .yaml"
         )
-    config_file = os.path.join(path, META_FOLDER, reference.text("dataset_config") or DATASET_YAML)
-    if not os.path.isfile(config_file):
+    if text is None:
         raise reference.error(
             f"{config_file}: no such file, so it is not known what the samples are; run `bridge-data prepare {path}` "
             "without --skip-dataset-yaml, or write the file",
             "dataset_config",
         )
-    document = parse_yaml(storage.read_all(config_file), config_file)
+    document = parse_yaml(text, config_file)
     split_config = reference.text("split_config")
     factory = find_factory(document, opening.trusted_modules)
     if factory is not None:

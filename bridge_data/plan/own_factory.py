@@ -5,7 +5,6 @@ Enters: the dataset.yaml, whose other entries are the factory's settings. Leaves
 
 import dataclasses
 from collections.abc import Collection, Mapping
-from pathlib import Path
 from typing import Any
 
 from bridge_data.errors import ConfigError
@@ -14,6 +13,7 @@ from bridge_data.plan.document import Node
 from bridge_data.plan.factories import BaseCoreDatasetFactory
 from bridge_data.plan.sample_class import find_object, is_our_module
 from bridge_data.plan.source import Source
+from bridge_data.storage import location
 
 _HEAD = ("__module__", "__class__")
 _FUNCTIONS = ("sample_loader", "part_filter")
@@ -56,7 +56,7 @@ def factory_source(
             settings[key] = node.plain()
     try:
         made: Any = factory
-        source = made(Path(path), **given, **settings).source()
+        source = made(location(path), **given, **settings).source()
     except (ConfigError, TypeError) as error:
         raise root.error(f"{factory.__name__}: {error}") from error
     return dataclasses.replace(source, subflavors={**source.subflavors, **subflavors}, config_file=root.file)

@@ -17,6 +17,7 @@ from bridge_data.index.joining import make_join
 from bridge_data.plan.declared import Declared, DeclaredBlend, DeclaredJoin, Reference, Scope, declare, read_splits
 from bridge_data.plan.document import parse_yaml
 from bridge_data.plan.paths import absolute
+from bridge_data.storage import location, on_disk
 
 
 def prepare_metadataset(
@@ -40,12 +41,16 @@ def prepare_metadataset(
     for part in read_splits(parse_yaml(storage.read_all(file), file))[1]:
         for join in _joins(declare(Reference(path=file, scope=Scope(split_part=part)))):
             members = join.join.with_shards([_shards(member) for member in join.members])
-            index = make_join(join_folder(join.file), members, num_workers=num_workers, on_progress=on_progress)
+            index = make_join(_folder(join.file), members, num_workers=num_workers, on_progress=on_progress)
             made[index.path] = index
-    for stale in join_folder(file).glob(f"*{FILE_SUFFIX}"):
+    for stale in _folder(file).glob(f"*{FILE_SUFFIX}"):
         if stale not in made:
             stale.unlink(missing_ok=True)
     return list(made.values())
+
+
+def _folder(file: str) -> Path:
+    return join_folder(on_disk(location(file)))
 
 
 def _joins(declared: Declared) -> Iterator[DeclaredJoin]:

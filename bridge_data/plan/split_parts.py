@@ -3,8 +3,6 @@
 Enters: the path of a prepared folder, a JSONL file or a metadataset. Leaves: names. Only metadata are read.
 """
 
-from pathlib import Path
-
 from bridge_data import storage
 from bridge_data.errors import ConfigError
 from bridge_data.index.dataset import PreparedDataset
@@ -12,20 +10,21 @@ from bridge_data.index.jsonl import read_ranges
 from bridge_data.plan.declared import read_splits
 from bridge_data.plan.document import parse_yaml
 from bridge_data.plan.jsonl import is_jsonl
+from bridge_data.storage import Location
 
 WHOLE = "train"
 """What to call a JSONL file without a split: it is the same samples in every part."""
 
 
-def split_parts(path: Path) -> list[str]:
+def split_parts(path: Location) -> list[str]:
     """The parts that `path` declares, in its order.
 
     Raises:
         ConfigError: if there is nothing there, or nothing that has parts. DatasetError: if its metadata are damaged.
     """
-    if path.is_dir():
+    if storage.is_folder(path):
         return PreparedDataset.open(path).split_parts()
-    if not path.is_file():
+    if not storage.is_file(path):
         raise ConfigError(f"{path}: no such folder or file")
     if is_jsonl(str(path)):
         return list(read_ranges(path) or [WHOLE])

@@ -1,5 +1,26 @@
-"""Bytes by location: whole or not at all."""
+"""Bytes by location, local or in an object store: whole or not at all."""
 
-from bridge_data.storage.local import close_files, read, read_all, size_bytes
+from bridge_data.storage.copies import local_copy
+from bridge_data.storage.local import close_files
+from bridge_data.storage.location import Location, RemotePath, location, on_disk
+from bridge_data.storage.reading import is_file, is_folder, prefetch, read, read_all, read_if_there, size_bytes
+from bridge_data.storage.remote import list_sizes
+from bridge_data.storage.urls import is_remote
 
-__all__ = ["close_files", "read", "read_all", "size_bytes"]
+__all__ = [
+    "Location",
+    "RemotePath",
+    "close_files",
+    "is_file",
+    "is_folder",
+    "is_remote",
+    "list_sizes",
+    "local_copy",
+    "location",
+    "on_disk",
+    "prefetch",
+    "read",
+    "read_all",
+    "read_if_there",
+    "size_bytes",
+]

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from bridge_data.errors import ConfigError, DatasetError
+from bridge_data.errors import DatasetError
 
 MAX_OPEN = 256
 """Descriptors that a process keeps open for reading."""
@@ -87,13 +87,12 @@ _table = DescriptorTable()
 os.register_at_fork(after_in_child=_table.after_fork)
 
 
-def read(path: str | os.PathLike[str], start: int, num_bytes: int) -> bytes:
-    """`num_bytes` bytes of the file at `path`, from byte `start`.
+def read(location: str, start: int, num_bytes: int) -> bytes:
+    """`num_bytes` bytes of the file at `location`, from byte `start`.
 
     Raises:
         DatasetError: if the file is missing, unreadable or ends before that.
     """
-    location = _local(path)
     try:
         file = _table.get(location)
         data = os.pread(file.fd, num_bytes, start)
@@ -110,13 +109,12 @@ def read(path: str | os.PathLike[str], start: int, num_bytes: int) -> bytes:
     return data
 
 
-def read_all(path: str | os.PathLike[str]) -> bytes:
-    """The whole file at `path`; it is not kept open.
+def read_all(location: str) -> bytes:
+    """The whole file at `location`; it is not kept open.
 
     Raises:
         DatasetError: if it is missing or unreadable.
     """
-    location = _local(path)
 
     def whole() -> bytes:
         with open(location, "rb") as file:
@@ -125,26 +123,18 @@ def read_all(path: str | os.PathLike[str]) -> bytes:
     return _attempt(location, whole)
 
 
-def size_bytes(path: str | os.PathLike[str]) -> int:
-    """The size of the file at `path`.
+def size_bytes(location: str) -> int:
+    """The size of the file at `location`.
 
     Raises:
         DatasetError: if it is missing or unreadable.
     """
-    location = _local(path)
     return _attempt(location, lambda: os.stat(location).st_size)
 
 
 def close_files() -> None:
     """Close the files that are kept open for the next read."""
     _table.clear()
-
-
-def _local(path: str | os.PathLike[str]) -> str:
-    location = os.fspath(path)
-    if "://" in location:
-        raise ConfigError(f"{location}: only local paths can be read; mount the store, or copy the data to a disk")
-    return location
 
 
 def _read_range(location: str, start: int, num_bytes: int) -> bytes:

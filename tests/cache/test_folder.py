@@ -1,5 +1,6 @@
 import os
 import pickle
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from bridge_data.index.media import ImageMetadata
 from bridge_data.media.prepare import prepare_media
 from bridge_data.media.rules import MediaRule
 from tests.multimodal.parts import png
+from tests.object_store import Bucket
 
 
 @pytest.fixture
@@ -76,9 +78,29 @@ def test_without_a_folder_paths_are_absolute(folder: Path) -> None:
 
 
 def test_what_is_no_folder_is_refused(folder: Path) -> None:
-    for path, message in ((folder / "a.txt", "no such folder"), ("msc://p/x", "only local folders can be read")):
-        with pytest.raises(ConfigError, match=message):
-            SystemFileStore(path)
+    with pytest.raises(ConfigError, match="no such folder"):
+        SystemFileStore(folder / "a.txt")
+
+
+def test_a_folder_may_be_in_an_object_store(folder: Path, bucket: Bucket) -> None:
+    (folder / "sub/i.png").write_bytes(png())
+    prepare_media(folder, MediaRule("EXTENSION"), num_workers=1)
+    shutil.copytree(folder, bucket.folder / "files")
+    store = SystemFileStore(f"{bucket.url}/files")
+    assert store.get("a.txt") == store.get("x.tar/a.txt") == b"a"
+    _, source = store["sub/../a.txt"]
+    assert (source.dataset_path, source.index) == (f"{bucket.url}/files", "sub/../a.txt")
+    assert list(store.list_files()) == ["a.txt", "sub/b.c.bin", "sub/i.png"]
+    assert store.get_media_metadata("x.tar/sub/i.png") == SystemFileStore(folder).get_media_metadata("sub/i.png")
+    for key in ("../other", "/a.txt", "sub/../../a.txt"):
+        with pytest.raises(SampleError, match="leads out of the folder"):
+            store.get(key)
+    with pytest.raises(SampleError, match=r"there is no file 'b.txt'"):
+        store.get("b.txt")
+    with pytest.raises(SampleError, match=r"no media metadata of 'a.txt'"):
+        store.get_media_metadata("a.txt")
+    with pytest.raises(ConfigError, match="no such folder"):
+        SystemFileStore(f"{bucket.url}/nowhere")
 
 
 def test_files_are_listed_without_the_metadata(folder: Path) -> None:

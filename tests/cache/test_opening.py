@@ -51,7 +51,6 @@ def test_what_is_not_there_is_refused(source: Source, tmp_path: Path) -> None:
     for kind, path, message in (
         ("folder", str(tmp_path / "x"), "'it' .*: no such folder"),
         ("dataset", str(tmp_path), "not a prepared data set"),
-        ("folder", "s3://bucket/x", "'it': s3://bucket/x: only local paths"),
     ):
         reference = AuxReference("it", path, kind, path)  # type: ignore[arg-type]
         with pytest.raises(ConfigError, match=message):

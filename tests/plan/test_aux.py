@@ -1,3 +1,5 @@
+import shutil
+
 import pytest
 
 from bridge_data.errors import ConfigError
@@ -70,9 +72,21 @@ def test_a_source_knows_its_auxiliary_data(folder):
     assert source.aux == {"media": AuxReference("media", str(folder / "pages"), "folder", "filesystem://pages")}
 
 
-def test_what_is_in_an_object_store_is_not_looked_at(folder):
-    (source,) = load_plan(metadataset(folder, "msc://profile/images")).sources
-    assert source.aux["media"].path == "msc://profile/images"
+def test_auxiliary_data_may_be_in_an_object_store(folder, bucket):
+    shutil.copytree(folder / "images", bucket.folder / "images")
+    (bucket.folder / "pages").mkdir()
+    (bucket.folder / "pages" / "1.txt").write_text("one")
+    scheme, place = bucket.url.split("://")
+    for aux, path in (
+        (f"{bucket.url}/images", f"{bucket.url}/images"),
+        (f"filesystem+{scheme}://{place}/pages", f"{bucket.url}/pages"),
+    ):
+        (source,) = load_plan(metadataset(folder, aux)).sources
+        assert source.aux["media"].path == path
+    with pytest.raises(ConfigError, match=r"m.yaml:7: aux 'media': .*/nowhere: no such folder"):
+        load_plan(metadataset(folder, f"{bucket.url}/nowhere"))
+    with pytest.raises(ConfigError, match=r"m.yaml:7: aux 'media': .*/pages is not a prepared data set"):
+        load_plan(metadataset(folder, f"{bucket.url}/pages"))
 
 
 @pytest.mark.parametrize(

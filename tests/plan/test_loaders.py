@@ -192,8 +192,8 @@ def test_datasets_take_loaders_in_place_of_a_path(tmp_path: Path) -> None:
             "split_config='s.yaml': is for a path, but got a DatasetLoader",
         ),
         (
-            lambda folder: get_val_dataset("msc://p/a", worker_config=ALONE, batch_size=None),
-            "msc://p/a: only local paths can be read",
+            lambda folder: get_val_dataset("ftp://p/a", worker_config=ALONE, batch_size=None),
+            "ftp://p/a: unknown kind of URL",
         ),
     ],
 )

@@ -185,7 +185,7 @@ def test_an_empty_source_in_a_training_blend_is_no_empty_split(folder):
         ("splits:\n  train: {blend: [a]}\n", "item of a blend: expected a mapping, got 'a'"),
         ("splits:\n  train:\n    path: nowhere\n", "nowhere: no such folder or file"),
         ("splits:\n  train:\n    path: a/.nv-meta/.info.json\n", "blend.yaml:5: "),
-        ("splits:\n  train: {path: 's3://bucket/a'}\n", "only local paths"),
+        ("splits:\n  train: {path: 'hdfs://host/a'}\n", "unknown kind of URL"),
         ("splits:\n  train: {path: blend.yaml}\n", "refers to itself"),
         ("splits:\n  train: {path: a, dataset_config: no.yaml}\n", "no.yaml: no such file"),
         ("splits:\n  train: {path: a, split_config: no.yaml}\n", "no.yaml: no such file"),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bridge_data import storage
-from bridge_data.errors import ConfigError, DatasetError
+from bridge_data.errors import DatasetError
 from bridge_data.storage import local
 
 
@@ -42,11 +42,6 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 def test_a_folder_is_no_file(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match=f"{tmp_path}: cannot be read: Is a directory"):
         storage.read(tmp_path, 0, 1)
-
-
-def test_urls_are_refused() -> None:
-    with pytest.raises(ConfigError, match="only local paths"):
-        storage.read("s3://bucket/key", 0, 1)
 
 
 def test_a_file_that_was_cut_and_restored_reads_again(file: Path) -> None:

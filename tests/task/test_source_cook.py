@@ -2,6 +2,7 @@
 
 import math
 import pickle
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from bridge_data import (
 )
 from bridge_data.index.jsonl_prepare import prepare_jsonl
 from tests.cache.media import SAMPLES, content, dataset, write_job
+from tests.object_store import Bucket
 
 
 @edataclass
@@ -241,11 +243,11 @@ def test_auxiliary_data_may_not_take_a_name_that_is_needed(job: Path, name: str)
         dataset(path, with_cooker(any_of_them))
 
 
-def test_data_in_an_object_store_are_refused_at_once(job: Path) -> None:
+def test_data_may_be_in_an_object_store(job: Path, bucket: Bucket) -> None:
+    shutil.copytree(job.with_name("media"), bucket.folder / "media")
     path = job.with_name("remote.yaml")
-    path.write_text(job.read_text().replace("media: media", "media: msc://profile/media"))
-    with pytest.raises(ConfigError, match=r"'media': msc://profile/media: only local paths can be read"):
-        dataset(path, Encoder())
+    path.write_text(job.read_text().replace("media: media", f"media: {bucket.url}/media"))
+    assert [s.note for s in samples(path, Encoder())] == [s.note for s in samples(job, Encoder())]
 
 
 def test_a_data_set_travels_without_its_stores(job: Path) -> None:

@@ -1,0 +1,155 @@
+import threading
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bridge_data.storage.prefetching import MAX_GAP_BYTES, MAX_REQUEST_BYTES, Prefetcher, joined
+
+CONTENT = bytes(number % 251 for number in range(1 << 20))
+
+
+class Source:
+    """Where bytes come from. With `gate` closed, requests wait; those for `broken` starts fail."""
+
+    def __init__(self) -> None:
+        self.requests: list[tuple[int, int]] = []
+        self.broken: set[int] = set()
+        self.gate = threading.Event()
+        self.gate.set()
+        self._lock = threading.Lock()
+
+    def fetch(self, url: str, start: int, num_bytes: int) -> bytes:
+        with self._lock:
+            self.requests.append((start, num_bytes))
+        self.gate.wait()
+        if start in self.broken:
+            raise OSError("broken")
+        return CONTENT[start : start + num_bytes]
+
+
+@pytest.fixture
+def source() -> Iterator[Source]:
+    source = Source()
+    yield source
+    source.gate.set()
+
+
+def prefetcher(source: Source, max_bytes: int = 1 << 20) -> Prefetcher:
+    return Prefetcher(source.fetch, max_bytes=max_bytes, num_threads=4)
+
+
+def spread(count: int, num_bytes: int) -> list[tuple[int, int]]:
+    """Ranges that are too far apart to be fetched together."""
+    return [(number * (num_bytes + MAX_GAP_BYTES + 1), num_bytes) for number in range(count)]
+
+
+def test_reads_are_served_and_bytes_dropped_once_they_have_been_read(source: Source) -> None:
+    ahead = prefetcher(source)
+    ranges = [(10, 20), (30, 5), (200_000, 7)]
+    ahead.prefetch("a", ranges)
+    assert ahead.take("a", 12, 3) == CONTENT[12:15]
+    assert ahead.take("a", 10, 2) == CONTENT[10:12]
+    assert ahead.take("a", 30, 5) == CONTENT[30:35]
+    assert ahead.num_held_bytes > 0
+    assert ahead.take("a", 15, 15) == CONTENT[15:30]
+    assert ahead.take("a", 200_000, 7) == CONTENT[200_000:200_007]
+    assert ahead.num_held_bytes == 0
+    assert ahead.take("a", 10, 20) is None
+    assert sorted(source.requests) == [(10, 25), (200_000, 7)]
+
+
+def test_what_was_not_announced_is_left_to_the_read(source: Source) -> None:
+    ahead = prefetcher(source)
+    ahead.prefetch("a", [(10, 20)])
+    assert ahead.take("b", 10, 20) is None
+    assert ahead.take("a", 9, 2) is None
+    assert ahead.take("a", 29, 2) is None
+    assert ahead.take("a", 10, 20) == CONTENT[10:30]
+
+
+def test_a_read_waits_for_what_is_on_its_way(source: Source) -> None:
+    ahead = prefetcher(source)
+    source.gate.clear()
+    ahead.prefetch("a", [(0, 100)])
+    threading.Timer(0.05, source.gate.set).start()
+    assert ahead.take("a", 0, 100) == CONTENT[:100]
+    assert source.requests == [(0, 100)]
+
+
+def test_what_is_known_is_not_fetched_again(source: Source) -> None:
+    ahead = prefetcher(source)
+    ahead.prefetch("a", [(0, 100), (100, 50)])
+    ahead.prefetch("a", [(20, 10), (100, 50), (0, 0)])
+    assert ahead.take("a", 0, 100) == CONTENT[:100]
+    assert source.requests == [(0, 150)]
+
+
+def test_a_failure_is_left_to_the_read_and_frees_its_room(source: Source) -> None:
+    ahead = prefetcher(source, max_bytes=150)
+    source.broken = {0}
+    first, second = spread(2, 100)
+    ahead.prefetch("a", [first, second])
+    assert ahead.take("a", *first) is None
+    assert ahead.take("a", *second) == CONTENT[second[0] : second[0] + 100]
+    assert ahead.num_held_bytes == 0
+
+
+def test_no_more_is_held_than_allowed_and_reads_make_room(source: Source) -> None:
+    ahead = prefetcher(source, max_bytes=250)
+    ranges = spread(6, 100)
+    ahead.prefetch("a", ranges)
+    for start, num_bytes in ranges:
+        assert ahead.num_held_bytes <= 250
+        assert ahead.take("a", start, num_bytes) == CONTENT[start : start + num_bytes]
+    assert ahead.num_held_bytes == 0
+    assert len(source.requests) == 6
+
+
+def test_what_is_never_read_gives_way_to_what_is(source: Source) -> None:
+    ahead = prefetcher(source, max_bytes=250)
+    ranges = spread(7, 100)
+    ahead.prefetch("a", ranges)
+    for start, num_bytes in ranges[4:]:  # the first four stay unread
+        assert ahead.take("a", start, num_bytes) == CONTENT[start : start + num_bytes]
+        assert ahead.num_held_bytes <= 250
+
+
+def test_a_range_that_is_too_large_is_not_fetched_ahead(source: Source) -> None:
+    ahead = prefetcher(source, max_bytes=100)
+    ahead.prefetch("a", [(0, 101)])
+    assert ahead.take("a", 0, 101) is None
+
+
+def test_threads_read_what_others_announce(source: Source) -> None:
+    ahead = prefetcher(source, max_bytes=3000)
+    wrong: list[int] = []
+
+    def work(first: int) -> None:
+        for at in range(first, first + 40_000, 400):
+            ahead.prefetch("a", [(at + 400, 300), (at + 150_000, 10)])
+            content = ahead.take("a", at, 300)
+            if content is not None and content != CONTENT[at : at + 300]:
+                wrong.append(at)
+
+    threads = [threading.Thread(target=work, args=(number * 1000,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    assert wrong == []
+
+
+@given(st.lists(st.tuples(st.integers(0, 20 << 20), st.integers(1, 1 << 20)), max_size=30))
+def test_requests_cover_all_ranges_in_the_order_in_which_they_are_wanted(ranges: list[tuple[int, int]]) -> None:
+    requests = list(joined(ranges))
+    assert sum(wanted for _, _, wanted in requests) == sum(num_bytes for _, num_bytes in ranges)
+    places = [
+        next(number for number, (begin, end, _) in enumerate(requests) if begin <= start and start + size <= end)
+        for start, size in ranges
+    ]
+    firsts = [places.index(number) for number in range(len(requests))]
+    assert firsts == sorted(firsts)
+    assert all(end - begin <= MAX_REQUEST_BYTES for begin, end, _ in requests)

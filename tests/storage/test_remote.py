@@ -1,0 +1,154 @@
+import functools
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bridge_data import storage
+from bridge_data.errors import ConfigError, DatasetError
+from bridge_data.storage import remote
+from tests.object_store import Bucket, FaultyProxy, Server, faulty_proxy
+
+CONTENT = bytes(range(256)) * 1024
+
+
+@pytest.fixture
+def url(bucket: Bucket) -> str:
+    (bucket.folder / "folder").mkdir()
+    (bucket.folder / "folder" / "file.tar").write_bytes(CONTENT)
+    return f"{bucket.url}/folder/file.tar"
+
+
+@pytest.fixture
+def proxy(s3_server: Server, bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyProxy]:
+    """A proxy that the environment leads to; nothing has been read of `bucket` through another one."""
+    with faulty_proxy(s3_server) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{proxy.port}")
+        yield proxy
+
+
+def test_reads_ranges_and_whole_objects(url: str) -> None:
+    assert storage.read(url, 10, 5) == CONTENT[10:15]
+    assert storage.read(url, 0, len(CONTENT)) == storage.read_all(url) == CONTENT
+    assert storage.read(url, 10, 0) == b""
+    assert storage.size_bytes(url) == len(CONTENT)
+    assert storage.read_if_there(url) == CONTENT
+
+
+def test_what_is_long_is_read_in_pieces(
+    url: str, proxy: FaultyProxy, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote, "PIECE_BYTES", 100_000)
+    proxy.faults.extend([503, "cut"])
+    assert storage.read(url, 1, len(CONTENT) - 1) == CONTENT[1:]
+    assert storage.read_all(url) == storage.read_if_there(url) == CONTENT
+    assert {"bytes=1-100000", "bytes=100000-199999"} <= {header for _, _, header in proxy.requests}
+    (bucket.folder / "empty").write_bytes(b"")
+    assert storage.read_all(f"{bucket.url}/empty") == b""
+
+
+@pytest.mark.parametrize(("start", "num_bytes"), [(len(CONTENT) - 5, 10), (len(CONTENT), 1), (10**9, 1)])
+def test_a_read_beyond_the_end_is_an_error_and_not_a_short_read(url: str, start: int, num_bytes: int) -> None:
+    with pytest.raises(DatasetError, match=rf"{url}: wanted bytes {start} to {start + num_bytes}.*has 262144.*trunc"):
+        storage.read(url, start, num_bytes)
+
+
+def test_what_is_not_there_is_said_at_once(url: str, bucket: Bucket) -> None:
+    for path in (f"{url}.idx", "s3://there-is-no-such-bucket/a"):
+        for action in (functools.partial(storage.read, start=0, num_bytes=1), storage.read_all, remote.info):
+            with pytest.raises(DatasetError, match=f"{path}.*: no such object"):
+                action(path)
+    assert storage.read_if_there(f"{url}.idx") is None
+    assert not storage.is_file(f"{bucket.url}/folder") and not storage.is_folder(url)
+    assert storage.is_file(url) and storage.is_folder(f"{bucket.url}/folder") and storage.is_folder(bucket.url)
+    assert not storage.is_folder("s3://there-is-no-such-bucket/a")
+
+
+def test_objects_are_listed_with_their_sizes(url: str, bucket: Bucket) -> None:
+    (bucket.folder / "folder" / "deeper").mkdir()
+    (bucket.folder / "folder" / "deeper" / "b").write_bytes(b"bb")
+    (bucket.folder / "folder2").mkdir()
+    (bucket.folder / "folder2" / "c").write_bytes(b"c")
+    assert storage.list_sizes(f"{bucket.url}/folder") == {"deeper/b": 2, "file.tar": len(CONTENT)}
+    assert len(storage.list_sizes(bucket.url)) == 3
+
+
+def test_wrong_credentials_are_said_at_once(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "another")
+    for action in (lambda: storage.read(url, 0, 1), lambda: storage.is_folder(url), lambda: storage.is_file(url)):
+        with pytest.raises(DatasetError, match=rf"{url}.*access denied. Check the credentials"):
+            action()
+
+
+def test_http_must_be_allowed(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AWS_ALLOW_HTTP")
+    with pytest.raises(DatasetError, match="AWS_ALLOW_HTTP=true"):
+        storage.read(url, 0, 1)
+
+
+@pytest.mark.parametrize("faults", [[500, 503, 429], ["cut", 503, "cut"]])
+def test_passing_faults_are_tried_again(url: str, proxy: FaultyProxy, faults: list[int | str]) -> None:
+    proxy.faults.extend(faults)
+    assert storage.read(url, 1000, 100_000) == CONTENT[1000:101_000]
+    assert not proxy.faults
+    assert len(proxy.requests) == 4
+
+
+def test_a_fault_that_does_not_pass_is_an_error_in_the_end(
+    url: str, proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BRIDGE_DATA_RETRY_S", "0.3")
+    proxy.faults.extend([503] * 100)
+    with pytest.raises(DatasetError, match=rf"{url}: bytes 5 to 7: .* \d attempts in 0 s.*503.*BRIDGE_DATA_RETRY_S"):
+        storage.read(url, 5, 2)
+    assert 2 <= len(proxy.requests) <= 8
+
+
+def test_a_whole_object_for_a_range_is_refused(url: str, proxy: FaultyProxy) -> None:
+    proxy.faults.append("whole")
+    with pytest.raises(DatasetError, match="answers a range with the whole object"):
+        storage.read(url, 5, 2)
+
+
+def test_a_server_that_is_gone_is_named(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BRIDGE_DATA_RETRY_S", "0")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    with pytest.raises(DatasetError, match=rf"{url}.*1 attempts.*resume the run"):
+        storage.read(url, 5, 2)
+
+
+def test_what_was_announced_is_read_from_memory(url: str, proxy: FaultyProxy) -> None:
+    storage.prefetch(url, [(0, 1000), (2000, 1000)])
+    assert storage.read(url, 2000, 1000) == CONTENT[2000:3000]
+    assert storage.read(url, 0, 1000) == CONTENT[:1000]
+    assert [header for _, _, header in proxy.requests] == ["bytes=0-2999"]
+    assert storage.size_bytes(url) == len(CONTENT)  # the answer told
+    assert len(proxy.requests) == 1
+
+
+def test_a_failed_announcement_is_no_error(url: str, proxy: FaultyProxy) -> None:
+    proxy.faults.append(503)
+    storage.prefetch(url, [(0, 1000)])
+    storage.prefetch(f"{url}.idx", [(0, 1000)])
+    assert storage.read(url, 0, 1000) == CONTENT[:1000]
+    with pytest.raises(DatasetError, match="no such object"):
+        storage.read(f"{url}.idx", 0, 1000)
+
+
+def test_announcing_local_ranges_does_nothing(tmp_path: Path) -> None:
+    storage.prefetch(tmp_path / "nowhere", [(0, 10)])
+
+
+def test_a_forked_child_is_told_that_clients_do_not_survive(url: str) -> None:
+    assert storage.read(url, 0, 3) == CONTENT[:3]
+    storage.prefetch(url, [(0, 1000)])
+    child = os.fork()
+    if child == 0:
+        try:
+            storage.read(url, 0, 3)
+        except ConfigError as error:
+            os._exit(0 if "does not survive" in str(error) else 2)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert storage.read(url, 0, 1000) == CONTENT[:1000]

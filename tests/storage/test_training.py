@@ -1,0 +1,175 @@
+"""Training from an object store: the batches of the local copy, wherever they are read."""
+
+import contextlib
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bridge_data import WorkerConfig, get_savable_loader, get_train_dataset
+from bridge_data.errors import BridgeDataError, ConfigError
+from bridge_data.index.jsonl_prepare import prepare_jsonl
+from bridge_data.plan import load_plan, prepare_metadataset
+from tests.object_store import Bucket, Server, environment, faulty_proxy
+from tests.prepared import write_blend, write_texts
+
+HEAD = "__module__: megatron.energon\n__class__: MetadatasetV2\n"
+
+
+@pytest.fixture
+def folder(bucket: Bucket) -> Path:
+    """Two data sets and a blend of them, in the bucket."""
+    write_texts(bucket.folder / "sets" / "a", 120, lambda n: f"a{n}", ratio="2,1,0")
+    write_texts(bucket.folder / "sets" / "b", 60, lambda n: f"b{n}")
+    write_blend(bucket.folder / "sets" / "blend.yaml", {"a": 3, "b": 1}, val="a")
+    return bucket.folder / "sets"
+
+
+def loader(path: object, num_workers: int = 0) -> Any:
+    config = WorkerConfig(rank=0, world_size=1, num_workers=num_workers, num_lanes=2)
+    dataset = get_train_dataset(
+        str(path), worker_config=config, batch_size=4, shuffle_buffer_size=20, max_samples_per_sequence=10
+    )
+    return get_savable_loader(dataset)
+
+
+def texts(batches: Any, number: int) -> list[list[str]]:
+    return [next(batches).text for _ in range(number)]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_batches_are_those_of_the_local_copy(folder: Path, bucket: Bucket, num_workers: int) -> None:
+    with loader(folder / "blend.yaml") as local:
+        expected = texts(iter(local), 60)
+    with loader(f"{bucket.url}/sets/blend.yaml", num_workers) as remote:
+        batches = iter(remote)
+        assert texts(batches, 25) == expected[:25]
+        state = json.loads(json.dumps(remote.save_state_rank()))
+    with loader(f"{bucket.url}/sets/blend.yaml", num_workers) as resumed:
+        resumed.restore_state_rank(state)
+        assert texts(iter(resumed), 35) == expected[25:]
+
+
+def test_state_goes_on_from_another_place(folder: Path, bucket: Bucket) -> None:
+    with loader(folder / "a") as local:
+        batches = iter(local)
+        texts(batches, 3)
+        state = local.save_state_rank()
+        expected = texts(batches, 5)
+    with loader(f"{bucket.url}/sets/a") as remote:
+        remote.restore_state_rank(state)
+        assert texts(iter(remote), 5) == expected
+
+
+def test_start_up_touches_no_shard(
+    folder: Path, bucket: Bucket, s3_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with faulty_proxy(s3_server) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{proxy.port}")
+        plan = load_plan(f"{bucket.url}/sets/a")
+        assert plan.sources[0].fingerprint
+        first = [path for _, path, _ in proxy.requests]
+        assert not [path for path in first if ".tar" in path]
+        assert any(path.endswith("index.bridge") for path in first)
+        proxy.requests.clear()
+        load_plan(f"{bucket.url}/sets/a")
+        again = [(method, path) for method, path, _ in proxy.requests]
+        assert not [path for method, path in again if method == "GET" and path.endswith("index.bridge")]
+
+
+def test_without_our_index_the_offsets_of_each_shard_are_read(folder: Path, bucket: Bucket) -> None:
+    (folder / "a" / ".nv-meta" / "index.bridge").unlink()
+    with loader(folder / "a") as local:
+        expected = texts(iter(local), 30)
+    with loader(f"{bucket.url}/sets/a", 2) as remote:
+        assert texts(iter(remote), 30) == expected
+
+
+def test_a_local_metadataset_may_name_urls(folder: Path, bucket: Bucket, tmp_path: Path) -> None:
+    with loader(folder / "blend.yaml") as local:
+        expected = texts(iter(local), 20)
+    blend = write_blend(tmp_path / "blend.yaml", {f"{bucket.url}/sets/a": 3, f"{bucket.url}/sets/b": 1})
+    with loader(blend) as mixed:
+        assert texts(iter(mixed), 20) == expected
+
+
+def test_jsonl_files_are_read_from_a_store(bucket: Bucket) -> None:
+    path = bucket.folder / "lines.jsonl"
+    path.write_text("".join(f'{{"n": {number}}}\n' for number in range(50)))
+    prepare_jsonl(path)
+    (source,) = load_plan(f"{bucket.url}/lines.jsonl").sources
+    reader = source.records.reader()
+    assert [json.loads(reader.read(number).parts["json"])["n"] for number in range(50)] == list(range(50))
+
+
+def test_joins_are_read_from_a_store(bucket: Bucket) -> None:
+    write_texts(bucket.folder / "left", 40)
+    write_texts(bucket.folder / "right", 40, lambda n: str(-n))
+    joined = bucket.folder / "joined.yaml"
+    joined.write_text(
+        f"{HEAD}splits:\n  train:\n    join: {{left: {{path: left}}, right: {{path: right}}}}\n"
+        "    joiner: {__module__: tests.plan.own_joins, __class__: Both}\n"
+    )
+    with pytest.raises(ConfigError, match="expected a metadataset"):
+        prepare_metadataset(f"{bucket.url}/joined.yaml")
+    prepare_metadataset(joined)
+    (source,) = load_plan(f"{bucket.url}/joined.yaml", trusted_modules=("tests",)).sources
+    assert source.num_samples == 40
+    joined_sample: Any = source.records.reader().read(7)
+    assert [member.parts["txt"] for member in joined_sample.members] == [b"7", b"-7"]
+
+
+def test_what_is_missing_is_named_with_file_and_line(folder: Path, bucket: Bucket) -> None:
+    (folder / "broken.yaml").write_text(f"{HEAD}splits:\n  train:\n    path: nowhere\n")
+    with pytest.raises(
+        ConfigError, match=rf"{bucket.url}/sets/broken.yaml:5: {bucket.url}/sets/nowhere: no such folder"
+    ):
+        load_plan(f"{bucket.url}/sets/broken.yaml")
+    with pytest.raises(ConfigError, match=rf"{bucket.url}/nowhere: no such folder or file"):
+        loader(f"{bucket.url}/nowhere")
+    with pytest.raises(ConfigError, match="not a prepared data set"):
+        loader(f"{bucket.url}/sets")
+
+
+@contextlib.contextmanager
+def begun_by_a_thread(server: Server) -> Iterator[None]:
+    """Have `server` start while the body runs; a process that ends with the thread that started it."""
+    ended = threading.Event()
+    thread = threading.Thread(target=lambda: (server.start(), ended.wait()))
+    thread.start()
+    yield
+    server.kill()
+    ended.set()
+    thread.join()
+
+
+def test_a_store_that_goes_away_is_waited_for_and_in_the_end_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = Server(tmp_path / "served")
+    write_texts(server.folder / "mortal" / "a", 2000)
+    server.start()
+    for name, value in environment(server.port).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("BRIDGE_DATA_CACHE", str(tmp_path / "copies"))
+    with loader(server.folder / "mortal" / "a") as local:
+        expected = texts(iter(local), 100)
+    with loader("s3://mortal/a", 2) as waiting:
+        batches = iter(waiting)
+        assert texts(batches, 10) == expected[:10]
+        server.kill()
+        with begun_by_a_thread(server):
+            assert texts(batches, 90) == expected[10:]
+            monkeypatch.setenv("BRIDGE_DATA_RETRY_S", "0.2")
+            with loader("s3://mortal/a") as alone, loader("s3://mortal/a", 2) as with_workers:
+                streams = [iter(alone), iter(with_workers)]
+                assert [texts(batches, 10) for batches in streams] == [expected[:10]] * 2
+                server.kill()
+                for batches in streams:
+                    with pytest.raises(
+                        BridgeDataError, match=r"s3://mortal/a/data-\d+.tar.*: cannot be read: .* attempts in 0 s"
+                    ):
+                        texts(batches, 450)
