@@ -10,15 +10,17 @@ references, and are read again after a restore when their turn comes.
 
 import collections
 import dataclasses
+import itertools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from bridge_data.errors import ConfigError, FatalSampleError
-from bridge_data.order import Cursor, SampleRef
+from bridge_data.order import Cursor
 from bridge_data.pending import decode_items, encode_items, replayed
-from bridge_data.task import TRUNCATED, preserved_generators
-from bridge_data.work import UNREAD, Item, Unit, Work
+from bridge_data.read_ahead import ReadAhead
+from bridge_data.task import TRUNCATED
+from bridge_data.work import UNREAD, Item, Pack, Unit, Watch, Work
 
 logger = logging.getLogger("bridge_data")
 
@@ -54,7 +56,8 @@ class Lane:
     """The stream of one lane, from its beginning or from `state`.
 
     `place` is (number of this lane, number of lanes). `barren_limits` bounds, for each source, how many samples in a
-    row may be left out; `watch` is called with the reference of each sample before it is worked on.
+    row may be left out; `watch` is called with the reference of each sample before it is worked on, and `ahead` told
+    how far the cursor is.
     """
 
     def __init__(
@@ -66,8 +69,10 @@ class Lane:
         place: tuple[int, int],
         barren_limits: Sequence[int],
         state: dict[str, Any] | None = None,
-        watch: Callable[[SampleRef], None] | None = None,
+        watch: Watch | None = None,
+        ahead: ReadAhead | None = None,
     ) -> None:
+        self._ahead = ahead
         self._cursor, self._work, self._batching = cursor, work, batching
         self._watch = watch
         self._number, self._num_lanes = place
@@ -92,15 +97,18 @@ class Lane:
             FatalSampleError: if a hook failed too often, or nothing is left of the data after filtering.
             DatasetError: if data cannot be read.
         """
-        with preserved_generators():
+        with self._work.hooks:
             batch = self._next_batch()
         self._micro_batches += 1
         return LaneBatch(batch, self.state(), self.take_skipped())
 
     def take_skipped(self) -> dict[str, int]:
         """The samples left out since the last batch, by hook; they are counted with this."""
-        skipped = dict(self._work.hooks.skipped)
-        self._work.hooks.skipped.clear()
+        hooks = self._work.hooks
+        if not hooks.skipped:
+            return {}
+        skipped = dict(hooks.skipped)
+        hooks.skipped.clear()
         return skipped
 
     def _next_batch(self) -> Any:
@@ -139,6 +147,8 @@ class Lane:
         if not self._batches_samples:
             return [self._next_unit()]
         try:
+            if not self._work.groups:
+                return self._next_bucket()
             while True:
                 unit = self._next_unit()
                 group = self._work.group(unit)
@@ -158,6 +168,24 @@ class Lane:
             if not self._buckets:
                 raise
             return self._buckets.pop(next(iter(self._buckets)))
+
+    def _next_bucket(self) -> list[Unit]:
+        """The members of the next micro-batch, where they all go into one bucket."""
+        size = self._batching.batch_size
+        assert size is not None
+        bucket = self._buckets.setdefault("", [])
+        try:
+            if self._work.packs:
+                while len(bucket) < size:
+                    bucket.append(self._next_unit())
+            while len(bucket) < size:
+                item = self._next_item(size - len(bucket))
+                if item.sample is not UNREAD or self._read(item):
+                    bucket.append(item)
+            return self._buckets.pop("")
+        finally:
+            if not bucket:
+                self._buckets.pop("", None)
 
     def _bucket_size(self, name: str, asked: int | None) -> int:
         size = asked or self._batching.batch_size
@@ -183,8 +211,8 @@ class Lane:
         if self._batching.packing_buffer_size is None:
             while True:
                 item = self._next_item()
-                if self._read(item):
-                    return Unit([item], item.sample)
+                if item.sample is not UNREAD or self._read(item):
+                    return item
         for _ in range(MAX_LOST_IN_A_ROW):
             while not self._packs:
                 self._fill_packs(self._batching.packing_buffer_size)
@@ -193,7 +221,7 @@ class Lane:
                 return unit
         raise self._nothing_left(f"{MAX_LOST_IN_A_ROW} packs in a row")
 
-    def _pack(self, items: list[Item]) -> Unit | None:
+    def _pack(self, items: list[Item]) -> Pack | None:
         read = [item for item in items if self._read(item)]
         return self._work.pack(read) if read else None
 
@@ -205,7 +233,7 @@ class Lane:
         at_end = False
         try:
             while len(buffer) < buffer_size:
-                item = self._next_item()
+                item = self._next_item(buffer_size - len(buffer))
                 if self._read(item):
                     buffer.append(item)
         except StopIteration:
@@ -223,18 +251,27 @@ class Lane:
             packs, self._carried = [[item] for item in self._carried], []
         self._packs.extend(packs)
 
-    def _next_item(self) -> Item:
+    def _next_item(self, num_missing: int = 1) -> Item:
+        """The next part of a sample; of `num_missing` that will be asked for, the work is begun together."""
         while not self._queue:
-            ref = self._cursor.next()
-            if self._watch is not None:
-                self._watch(ref)
-            samples = self._work.samples(ref)
-            draw = self._cursor.draws - 1
-            self._queue.extend(Item(draw, ref, part, sample) for part, sample in samples.items())
-            self._barren[ref.source] = 0 if samples else self._barren[ref.source] + 1
+            self._draw(num_missing if self._work.only_loads else 1)
+        return self._queue.popleft()
+
+    def _draw(self, count: int) -> None:
+        """Take `count` samples, or those that are left."""
+        if self._ahead is not None:
+            self._ahead.follow(self._cursor)
+        drawn = self._cursor.take(count)
+        samples = self._work.all_samples([ref for _, ref in drawn], self._watch)
+        for (draw, ref), parts in zip(drawn, samples, strict=True):
+            for part, sample in parts:
+                self._queue.append(Item(draw, ref, part, sample))
+            if parts:
+                self._barren[ref[0]] = 0
+                continue
+            self._barren[ref.source] += 1
             if self._barren[ref.source] > self._barren_limits[ref.source]:
                 raise self._nothing_left(f"the last {self._barren[ref.source]} samples of source {ref.source}")
-        return self._queue.popleft()
 
     def _nothing_left(self, what: str) -> FatalSampleError:
         skipped = self._work.hooks.skipped.items()
@@ -249,7 +286,7 @@ class Lane:
         if item.sample is UNREAD:
             if self._watch is not None:
                 self._watch(item.ref)
-            samples = self._work.samples(item.ref)
+            samples = dict(self._work.samples(item.ref))
             if item.part not in samples:
                 self._work.hooks.skipped["restore"] += 1
                 logger.warning("pending sample %s, part %d, was left out when read again", item.ref, item.part)
@@ -258,19 +295,27 @@ class Lane:
         return True
 
     def _read_unit(self, unit: Unit) -> bool:
+        if isinstance(unit, Item):
+            return unit.sample is not UNREAD or self._read(unit)
         if unit.sample is UNREAD:
-            if self._batching.packing_buffer_size is None:
-                unit.sample = unit.items[0].sample if self._read(unit.items[0]) else UNREAD
-            else:
-                packed = self._pack(unit.items)
-                unit.sample = UNREAD if packed is None else packed.sample
+            packed = self._pack(unit.items)
+            unit.sample = UNREAD if packed is None else packed.sample
         return unit.sample is not UNREAD
 
     def state(self) -> dict[str, Any]:
         """Where the lane stands, as plain JSON: integers, strings, lists and dicts."""
-        state = {**self._cursor.state(), "micro_batches": self._micro_batches}
+        state = self._cursor.state()
+        state["micro_batches"] = self._micro_batches
+        if self._queue or self._carried or self._packs or self._buckets or self._open or self._base:
+            pending = {name: value for name, value in self._pending().items() if value}
+            if pending:
+                state["pending"] = {**pending, **({} if self._base is None else {"base": self._base})}
+        return state
+
+    def _pending(self) -> dict[str, Any]:
+        """The samples that were drawn and are not out, by where they wait."""
         first = self._cursor.draws if self._base is None else self._base["draws"]
-        pending = {
+        return {
             "queue": encode_items(self._queue, first),
             "carried": encode_items(self._carried, first),
             "packs": [encode_items(pack, first) for pack in self._packs],
@@ -279,10 +324,12 @@ class Lane:
             },
             "open": [[[encode_items(unit.items, first) for unit in units], emitted] for units, emitted in self._open],
         }
-        pending = {name: value for name, value in pending.items() if value}
-        if pending:
-            state["pending"] = {**pending, **({} if self._base is None else {"base": self._base})}
-        return state
+
+    def _waiting(self) -> Iterator[Item]:
+        """All items that were drawn and are not out."""
+        units = [*itertools.chain(*self._buckets.values(), *(units for units, _ in self._open))]
+        packs = itertools.chain(*self._packs, *(unit.items for unit in units))
+        yield from itertools.chain(packs, self._queue, self._carried)
 
     def _restore(self, state: dict[str, Any]) -> None:
         self._micro_batches = state["micro_batches"]
@@ -294,12 +341,19 @@ class Lane:
         def items(encoded: list[Any]) -> list[Item]:
             return [Item(draw, ref, part) for draw, ref, part in decode_items(encoded, first, refs)]
 
+        def units(encoded: list[Any]) -> list[Unit]:
+            """Packs, or, without packing, single items."""
+            members = [items(unit) for unit in encoded]
+            if self._batching.packing_buffer_size is None:
+                return [item for (item,) in members]
+            return [Pack(unit) for unit in members]
+
         self._queue.extend(items(pending.get("queue", [])))
         self._carried = items(pending.get("carried", []))
         self._packs.extend(items(pack) for pack in pending.get("packs", []))
-        self._buckets = {
-            name: [Unit(items(unit)) for unit in bucket] for name, bucket in pending.get("buckets", {}).items()
-        }
-        self._open.extend(
-            ([Unit(items(unit)) for unit in units], emitted) for units, emitted in pending.get("open", [])
-        )
+        self._buckets = {name: units(bucket) for name, bucket in pending.get("buckets", {}).items()}
+        self._open.extend((units(members), emitted) for members, emitted in pending.get("open", []))
+        if self._ahead is not None:
+            waiting = (item.ref for item in self._waiting())
+            while self._ahead.announce(waiting):
+                pass

@@ -19,6 +19,7 @@ from bridge_data.lane import Batching, Lane
 from bridge_data.order import SampleRef
 from bridge_data.plan import Plan
 from bridge_data.plan_order import PlanOrder, Shuffle
+from bridge_data.read_ahead import ReadAhead
 from bridge_data.restoring import Restorer
 from bridge_data.state import LaneState, LoaderState
 from bridge_data.task import Hooks, SourceCook, TaskEncoder
@@ -123,7 +124,16 @@ class LaneDataset:
             barren_limits=[max(min(size, MAX_BARREN), -(-size // state.num_lanes)) for size in sizes],
             state=state.lanes.get(lane) or None,
             watch=watch,
+            ahead=ReadAhead(self._order.cursor(lane, state), self._loaders) if self._is_remote else None,
         )
+
+    @functools.cached_property
+    def _is_remote(self) -> bool:
+        """Whether samples are read from an object store, at least some."""
+        sources = [
+            member for source in self.plan.sources for member in (source.joined.members if source.joined else (source,))
+        ]
+        return any(storage.is_remote(source.records.root) for source in sources)
 
     def restore_sample(self, key: Any) -> Any:
         """The sample, pack or batch with the `__restore_key__` `key`, made again from the data: equal to the bit, if
@@ -148,12 +158,14 @@ class LaneDataset:
 
     def _work(self, handler: ErrorHandler | None = None) -> Work:
         """A lane's own hooks (they count failures) over the loaders that all lanes of this process share."""
-        config = self.worker_config
-        numbering = Numbering(self._order.source_keys, [source.num_samples for source in self.plan.sources])
-        hooks = Hooks(self.task_encoder, config, numbering, handler)
+        hooks, order = self._hooks(handler), self._order
         hooks.cache = self.cache_pool
-        packing, order = self.batching.packing_buffer_size is not None, self._order
+        packing = self.batching.packing_buffer_size is not None
         return Work(self._loaders, self._cooks, order.source_names, order.source_keys, hooks, packing=packing)
+
+    def _hooks(self, handler: ErrorHandler | None) -> Hooks:
+        numbering = Numbering(self._order.source_keys, [source.num_samples for source in self.plan.sources])
+        return Hooks(self.task_encoder, self.worker_config, numbering, handler)
 
     @functools.cached_property
     def _loaders(self) -> list[Loader]:

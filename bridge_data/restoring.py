@@ -10,7 +10,7 @@ from typing import Any
 from bridge_data.errors import ConfigError, SampleError
 from bridge_data.order import SampleRef
 from bridge_data.restore_keys import BatchKey, SampleKey, UnitKey, read_key
-from bridge_data.task import TRUNCATED, preserved_generators
+from bridge_data.task import TRUNCATED
 from bridge_data.work import Item, Unit, Work
 
 RESTORED = -1
@@ -32,7 +32,7 @@ class Restorer:
             ConfigError: if it is no key, or of no sample of this data set. SampleError: if the hooks now leave it out.
         """
         parsed = read_key(key)
-        with preserved_generators():
+        with self._work.hooks:
             if isinstance(parsed, BatchKey):
                 return self._batch(parsed)
             if parsed.is_pack:
@@ -58,7 +58,7 @@ class Restorer:
     def _unit(self, key: UnitKey) -> Unit:
         items = [self._item(member) for member in key.members]
         if not key.is_pack:
-            return Unit(items, items[0].sample)
+            return items[0]
         if not self._work.packs:
             raise ConfigError(
                 "the restore key is of a pack, but this data set has no packing_buffer_size: restore it from one with "
@@ -78,7 +78,7 @@ class Restorer:
                 f"the restore key is of sample {key.index} of source {key.source!r}, which has {self._sizes[number]}"
             )
         ref = SampleRef(number, key.epoch, key.index, key.part)
-        made = self._work.samples(ref).get(key.part)
+        made = dict(self._work.samples(ref)).get(key.part)
         return Item(RESTORED, ref, key.part, self._made(made, UnitKey((key,), False)))
 
     def _made(self, made: Any, key: UnitKey) -> Any:

@@ -10,9 +10,8 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Self, TypeVar, cast, dataclass_transform
 
-import torch
-
 from bridge_data.collate import PROVENANCE, collate, flat_sources
+from bridge_data.later import torch
 
 T = TypeVar("T")
 
@@ -23,9 +22,12 @@ def edataclass(cls: type[T]) -> type[T]:
     return dataclasses.dataclass(slots=True, kw_only=True)(cls)
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclasses.dataclass(slots=True, kw_only=True, unsafe_hash=True)
 class SourceInfo:
-    """Where a sample was read: data set path, running index in it, shard file, and the shard's members used."""
+    """Where a sample was read: data set path, running index in it, shard file, and the shard's members used.
+
+    It is not to be changed; it is not frozen because that makes each one twice as dear.
+    """
 
     dataset_path: str
     index: int | str

@@ -4,16 +4,17 @@ Enters: a reference, a pack of items, the units of a micro-batch. Leaves: encode
 Guarantee: the same reference gives the same result on any lane, worker, rank or resume.
 """
 
+import collections
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeAlias
 
 from bridge_data.decode import Loader
 from bridge_data.errors import ConfigError, FatalSampleError
 from bridge_data.order import ALL_PARTS, SampleRef
 from bridge_data.restore_keys import Key, batch_key, pack_key
-from bridge_data.task import TRUNCATED, Hooks, Packing, SourceCook, hook_of, is_overridden
+from bridge_data.task import STAGES, TRUNCATED, Hooks, Packing, SourceCook, does_something, hook_of, is_overridden
 
 UNREAD = object()
 """The sample of an item whose payload is not in memory: after a restore it is read when it is needed."""
@@ -28,13 +29,29 @@ class Item:
     part: int
     sample: Any = UNREAD
 
+    @property
+    def items(self) -> tuple["Item"]:
+        """As a unit: itself."""
+        return (self,)
+
 
 @dataclasses.dataclass(slots=True, eq=False)
-class Unit:
-    """What micro-batches are made of: a sample with the item behind it, or a pack with its items."""
+class Pack:
+    """A packed sample with the items in it."""
 
     items: list[Item]
     sample: Any = UNREAD
+
+
+Unit: TypeAlias = Item | Pack
+"""What micro-batches are made of."""
+
+
+Parts: TypeAlias = Sequence[tuple[int, Any]]
+"""The parts of a sample, each with its number."""
+
+Watch: TypeAlias = Callable[[SampleRef], None]
+"""Is told of each sample before work on it begins."""
 
 
 class Work:
@@ -61,16 +78,22 @@ class Work:
         self._encoder = encoder = hooks.encoder
         self._loaders, self._cooks, self._names, self._keys = loaders, cooks, source_names, source_keys
         self._packing = packing
+        self._does = {hook for hook in STAGES if hook != "decode" and does_something(encoder, hook)}
         selection = hook_of(encoder, "select_samples_to_pack")
         self._admit = selection.admitted if packing and isinstance(selection, Packing) else None
         self._grouping = is_overridden(encoder, "batch_group_criterion")
         self._postencodes = is_overridden(encoder, "postencode_sample")
-        self._preencodes = self._postencodes or is_overridden(encoder, "preencode_sample")
-        if self._preencodes and is_overridden(encoder, "encode_sample"):
+        preencodes = self._postencodes or is_overridden(encoder, "preencode_sample")
+        if preencodes and is_overridden(encoder, "encode_sample"):
             raise ConfigError(
                 f"{type(encoder).__name__} overrides encode_sample and also preencode_sample or postencode_sample: "
                 "encode in one go (encode_sample) or in two with packing in between (the other two), not both"
             )
+        stages = ["encode_sample"]
+        if preencodes:
+            stages = ["preencode_sample"] if packing else ["preencode_sample", "postencode_sample"]
+        self._changes = self._admit is not None or any(stage in self._does for stage in stages)
+        self._stages = [(stage, hook_of(encoder, stage)) for stage in stages if stage in self._does]
         if packing:
             for hook in ("select_samples_to_pack", "pack_selected_samples"):
                 if not is_overridden(encoder, hook):
@@ -79,34 +102,80 @@ class Work:
                         "override it, or leave packing_buffer_size out"
                     )
 
-    def samples(self, ref: SampleRef) -> dict[int, Any]:
-        """The encoded (with packing: pre-encoded) parts of a sample by number; empty if it is left out."""
+    def samples(self, ref: SampleRef) -> Parts:
+        """The encoded (with packing: pre-encoded) parts of a sample, each with its number; none if it is left out."""
         parts = self._load(ref)
-        if self._preencodes:
-            parts = self._map("preencode_sample", parts, ref)
-            if not self._packing:
-                parts = self._map("postencode_sample", parts, ref)
-        else:
-            parts = self._map("encode_sample", parts, ref)
-        if self._admit is not None:
-            parts = self._admitted(self._admit, parts, ref)
-        for number, sample in enumerate(parts):
-            _mark(sample, self._key(ref, number), add=True)
-        return {number: sample for number, sample in enumerate(parts) if ref.part in (ALL_PARTS, number)}
+        if self._changes:
+            for stage, hook in self._stages:
+                parts = self._map(stage, hook, parts, ref)
+            if self._admit is not None:
+                parts = self._admitted(self._admit, parts, ref)
+            for number, sample in enumerate(parts):
+                _mark(sample, self._key(ref, number), add=True)
+        if len(parts) == 1 and ref.part <= 0:
+            return ((0, parts[0]),)  # which is what happens but for generators
+        return [part for part in enumerate(parts) if ref.part in (ALL_PARTS, part[0])]
+
+    @property
+    def only_loads(self) -> bool:
+        """Whether samples come from the loader as they are batched or packed: then each reference makes one, but for
+        cooked ones."""
+        return not self._changes
+
+    def all_samples(self, refs: Sequence[SampleRef], watch: Watch | None) -> Iterator[Parts]:
+        """What `samples` makes of each, at a lower price where samples are only loaded. `watch` is called before."""
+        streams: dict[int, Iterator[Any]] = {}
+        indices = self._loaded_indices(refs)
+        for ref in refs:
+            if watch is not None:
+                watch(ref)
+            source, epoch, index, part = ref
+            if self._changes or part > 0:
+                yield self.samples(ref)
+                continue
+            stream = streams.get(source)
+            if stream is None:
+                stream = streams[source] = self._loaders[source].stream(indices[source])
+            self.hooks.sample = self._keys[source], epoch, index, 0
+            try:
+                sample = next(stream)
+            except Exception:
+                del streams[source]  # it is over, but not the indices; the sample is tried by itself, to be reported
+                yield self.samples(ref)
+                continue
+            if isinstance(sample, dict):
+                yield [*enumerate(self._cooked(sample, ref))]
+            else:
+                sample.__restore_key__ = self._names[source], epoch, index, 0
+                yield ((0, sample),)
+
+    def _loaded_indices(self, refs: Sequence[SampleRef]) -> dict[int, Iterator[int]]:
+        """By source, the samples of it that are only loaded, in order."""
+        indices: dict[int, list[int]] = collections.defaultdict(list)
+        for source, _, index, part in refs:
+            if not (self._changes or part > 0):
+                indices[source].append(index)
+        return {source: iter(numbers) for source, numbers in indices.items()}
 
     def _load(self, ref: SampleRef) -> list[Any]:
         """Read, decode and cook. A failed decoder counts as a failure of the sample; a failed read stops the run."""
         loader = self._loaders[ref.source]
         build = functools.partial(loader.build, index=ref.index)
-        loaded = self.hooks.run("decode", build, loader.read(ref.index), self._chance(ref, 0))
-        for sample in loaded:
-            _mark(sample, self._key(ref, 0), add=True)
-        if loaded and isinstance(loaded[0], dict):
-            return self.hooks.run("cook_crude_sample", self._cooks[ref.source], loaded[0], self._chance(ref, 0))
-        return loaded
+        for sample in self.hooks.run("decode", build, loader.read(ref.index), self._chance(ref, 0)):
+            if isinstance(sample, dict):
+                return self._cooked(sample, ref)
+            sample.__restore_key__ = self._key(ref, 0)
+            return [sample]
+        return []
 
-    def _map(self, stage: str, samples: list[Any], ref: SampleRef) -> list[Any]:
-        hook = hook_of(self._encoder, stage)
+    def _cooked(self, sample: dict[str, Any], ref: SampleRef) -> list[Any]:
+        sample["__restore_key__"] = self._key(ref, 0)
+        cooked = self.hooks.run("cook_crude_sample", self._cooks[ref.source], sample, self._chance(ref, 0))
+        for number, part in enumerate(cooked):
+            _mark(part, self._key(ref, number), add=True)
+        return cooked
+
+    def _map(self, stage: str, hook: Callable[[Any], Any], samples: list[Any], ref: SampleRef) -> list[Any]:
         return [
             result
             for number, sample in enumerate(samples)
@@ -126,7 +195,7 @@ class Work:
         """(packs, items in none of them) out of a buffer of items."""
         samples = [item.sample for item in items]
         hook = hook_of(self._encoder, "select_samples_to_pack")
-        chosen = self.hooks.run("select_samples_to_pack", hook, list(samples), self._first(items), len(items))
+        chosen = self.hooks.run("select_samples_to_pack", hook, list(samples), self._first(items[0]), len(items))
         if not chosen:
             return [], []
         free = {id(sample): item for sample, item in zip(samples, items, strict=True)}
@@ -139,7 +208,7 @@ class Work:
             ) from None
         return [pack for pack in packs if pack], list(free.values())
 
-    def pack(self, items: list[Item]) -> Unit | None:
+    def pack(self, items: list[Item]) -> Pack | None:
         """The packed sample of some items; None if nothing of it is left.
 
         Raises:
@@ -150,7 +219,7 @@ class Work:
             return None
         kept, samples = [item for item, _ in members], [sample for _, sample in members]
         hook = hook_of(self._encoder, "pack_selected_samples")
-        packed = self.hooks.run("pack_selected_samples", hook, samples, self._first(kept), len(kept))
+        packed = self.hooks.run("pack_selected_samples", hook, samples, self._first(kept[0]), len(kept))
         if len(packed) > 1:
             raise ConfigError(
                 f"pack_selected_samples of {type(self._encoder).__name__} made {len(packed)} samples of one pack, "
@@ -158,7 +227,7 @@ class Work:
             )
         if not packed:
             return None
-        unit = Unit(items, packed[0])
+        unit = Pack(items, packed[0])
         _mark(packed[0], self._unit_key(unit))
         return unit
 
@@ -185,10 +254,8 @@ class Work:
         Raises:
             ConfigError: for a key that is another text in every process, and so no key.
         """
-        if not self._grouping:
-            return "", None
-        hook = hook_of(self._encoder, "batch_group_criterion")
-        result = self.hooks.run("batch_group_criterion", hook, unit.sample, self._first(unit.items), len(unit.items))
+        hook, chance = hook_of(self._encoder, "batch_group_criterion"), self._first(unit.items[0])
+        result = self.hooks.run("batch_group_criterion", hook, unit.sample, chance, len(unit.items))
         if not result:
             return None
         try:
@@ -213,15 +280,17 @@ class Work:
         """
         if not collate:
             return [units[0].sample]
-        items = [item for unit in units for item in unit.items]
-        chance, count = self._first(items), len(items)
-        raw = self.hooks.run("batch", hook_of(self._encoder, "batch"), [unit.sample for unit in units], chance, count)
-        hook = hook_of(self._encoder, "encode_batch")
-        batches = [
-            batch
-            for number, value in enumerate(raw)
-            for batch in self.hooks.run("encode_batch", hook, value, (*chance, number) if number else chance, count)
-        ]
+        chance = self._first(units[0].items[0])
+        count = sum(len(unit.items) for unit in units) if self._packing else len(units)
+        samples = [unit.sample for unit in units]
+        batches = self.hooks.run("batch", hook_of(self._encoder, "batch"), samples, chance, count)
+        if "encode_batch" in self._does:
+            hook = hook_of(self._encoder, "encode_batch")
+            batches = [
+                batch
+                for number, value in enumerate(batches)
+                for batch in self.hooks.run("encode_batch", hook, value, (*chance, number) if number else chance, count)
+            ]
         keys = [self._unit_key(unit) for unit in units]
         for part, batch in enumerate(batches):
             _mark(batch, batch_key(self.hooks.batch_index or 0, part, keys))
@@ -230,16 +299,18 @@ class Work:
     def _chance(self, ref: SampleRef, part: int) -> tuple[int, int, int, int]:
         return self._keys[ref.source], ref.epoch, ref.index, part
 
-    def _first(self, items: list[Item]) -> tuple[int, int, int, int]:
+    def _first(self, first: Item) -> tuple[int, int, int, int]:
         """Packs and batches draw their random numbers with the key of their first member."""
-        return self._chance(items[0].ref, items[0].part)
+        return self._chance(first.ref, first.part)
 
     def _key(self, ref: SampleRef, part: int) -> Key:
         return self._names[ref.source], ref.epoch, ref.index, part
 
     def _unit_key(self, unit: Unit) -> Key:
-        keys = [self._key(item.ref, item.part) for item in unit.items]
-        return pack_key(keys) if self._packing else keys[0]
+        if isinstance(unit, Item):
+            source, epoch, index, _ = unit.ref
+            return self._names[source], epoch, index, unit.part
+        return pack_key([self._key(item.ref, item.part) for item in unit.items])
 
 
 def _mark(made: Any, key: Key, *, add: bool = False) -> None:

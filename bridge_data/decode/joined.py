@@ -4,13 +4,14 @@ Enters: a running index. Leaves: what the joiner made of the members' samples, e
 Guarantee: its sources are those of all members. The caller sets `__restore_key__`.
 """
 
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
 from bridge_data.collate import flat_sources
 from bridge_data.decode.decoder import SampleDecoder
 from bridge_data.decode.loading import SampleLoader
 from bridge_data.errors import FatalSampleError
-from bridge_data.index import RawSample
+from bridge_data.index import Place, RawSample
 from bridge_data.index.joined import JoinedRawSample
 from bridge_data.plan import Source
 from bridge_data.samples import CrudeSample, Sample
@@ -32,6 +33,16 @@ class Loader(Protocol):
         Raises:
             SampleError: if it cannot be decoded, or lacks a field.
         """
+
+    def places(self, index: int) -> Sequence[Place]:
+        """Where the bytes lie that `read` will read.
+
+        Raises:
+            DatasetError: if the index cannot be read.
+        """
+
+    def stream(self, indices: Iterable[int]) -> Iterator[Sample | CrudeSample]:
+        """Samples, one after the other, read and built. It ends with the first that fails, by what that raises."""
 
 
 def open_loader(source: Source, decoder: SampleDecoder | None) -> Loader:
@@ -64,6 +75,18 @@ class JoinedLoader:
             DatasetError: if one of them cannot be read.
         """
         return self._reader.read(index)
+
+    def places(self, index: int) -> Sequence[Place]:
+        """Where the bytes of all members lie.
+
+        Raises:
+            DatasetError: if an index cannot be read.
+        """
+        return self._reader.places(index)
+
+    def stream(self, indices: Iterable[int]) -> Iterator[Sample | CrudeSample]:
+        """Samples, one after the other."""
+        return map(self.load, indices)
 
     def build(self, raw: RawSample, index: int) -> Sample | CrudeSample:
         """What the joiner makes of the samples of all members, read under number `index`.

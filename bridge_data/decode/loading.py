@@ -6,16 +6,16 @@ Values are put in as they were decoded: a list of JSON stays a list. The caller,
 `__restore_key__`. A source with a maker gets its samples from that.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from bridge_data.decode.decoder import SampleDecoder, decode_part
 from bridge_data.decode.formats import Handler
 from bridge_data.errors import FatalSampleError, SampleError
-from bridge_data.index import RawSample
+from bridge_data.index import Place, RawSample
 from bridge_data.plan import Source
 from bridge_data.plan.jsonl import is_jsonl
-from bridge_data.samples import CrudeSample, Sample
+from bridge_data.samples import CrudeSample, Sample, SourceInfo
 
 
 class SampleLoader:
@@ -34,6 +34,7 @@ class SampleLoader:
         self._subflavors = dict(source.subflavors)
         self._reader = source.records.reader()
         self._handlers: dict[str, Handler | None] = {}
+        self._whole_parts: tuple[tuple[str, str, Handler], ...] = ()
         self._make: Callable[[dict[str, Any]], Any] | None = None
         if source.maker is not None:
             self._make = source.maker.maker(self._decoder, self._subflavors)
@@ -41,6 +42,7 @@ class SampleLoader:
             for access in source.field_map.values():
                 for part in access.parts:
                     self._handlers[part] = self._handler(part)
+            self._whole_parts = _whole_parts(source, self._handlers)
 
     def load(self, index: int) -> Sample | CrudeSample:
         """Sample `index`, 0 <= index < `source.num_samples`.
@@ -58,15 +60,47 @@ class SampleLoader:
         """
         return self._reader.read(index, self._source.parts)
 
+    def places(self, index: int) -> Sequence[Place]:
+        """Where the bytes lie that `read` will read.
+
+        Raises:
+            DatasetError: if the index cannot be read.
+        """
+        return self._reader.places(index, self._source.parts)
+
+    def stream(self, indices: Iterable[int]) -> Iterator[Sample | CrudeSample]:
+        """Samples, one after the other, as `load` loads each; those of whole parts of a tar are built here, without a
+        call but of the decoders, since calls are what small samples cost."""
+        whole, make, subflavors = self._whole_parts, self._class, self._subflavors
+        for index in indices:
+            raw = self._reader.read(index, self._source.parts)
+            parts, shard, key = raw.parts, raw.shard_name, raw.key
+            if not whole or len(parts) != len(whole) or type(raw) is not RawSample:
+                yield self.build(raw, index)
+                continue
+            source = SourceInfo(
+                dataset_path=raw.dataset_path,
+                index=raw.index,
+                shard_name=shard,
+                file_names=tuple([f"{key}.{part}" for part in parts]),
+            )
+            yield make(
+                __key__=f"{shard}/{key}",
+                __subflavors__=subflavors,
+                __sources__=(source,),
+                **{field: decode(parts[part]) for field, part, decode in whole},
+            )
+
     def build(self, raw: RawSample, index: int) -> Sample | CrudeSample:
         """The sample of what was read of it under number `index`.
 
         Raises:
             SampleError: if it cannot be decoded, or lacks a field. FatalSampleError: if the maker makes no sample.
         """
-        key = raw.full_key
         if self._make is not None:
             return self._made(self._make, raw)
+        key = raw.full_key
+        sources = (raw.source_info(),)
         parts: dict[str, Any] = {"__key__": key}
         for part, content in raw.parts.items():
             try:
@@ -74,7 +108,6 @@ class SampleLoader:
             except KeyError:
                 handler = self._handlers[part] = self._handler(part)
             parts[part] = content if handler is None else decode_part(handler, content, raw.place, part)
-        sources = (raw.source_info(),)
         if self._crude:
             parts.update(__shard__=raw.shard_name, __subflavors__=self._subflavors, __sources__=sources)
             return self._class(parts)
@@ -111,3 +144,16 @@ class SampleLoader:
 
     def _handler(self, part: str) -> Handler | None:
         return None if self._decoder is None else self._decoder.handler(part)
+
+
+def _whole_parts(source: Source, handlers: Mapping[str, Handler | None]) -> tuple[tuple[str, str, Handler], ...]:
+    """(field, part, its handler) of a source whose fields are each one part, no two the same; none of another."""
+    accesses = source.field_map.items()
+    pairs = [(field, access.part) for field, access in accesses if not access.path and not access.alternatives]
+    if len({part for _, part in pairs}) < len(accesses):
+        return ()
+    return tuple((field, part, handlers[part] or _as_it_is) for field, part in pairs)
+
+
+def _as_it_is(content: bytes) -> bytes:
+    return content

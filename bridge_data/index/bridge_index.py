@@ -11,14 +11,18 @@ the preparation's uuid and, for each shard, its name, size and time of change, i
 import dataclasses
 import json
 import mmap
+import operator
 import os
 import struct
 import zlib
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from bridge_data import storage
 from bridge_data.errors import DatasetError
 from bridge_data.index.segment import Segment
+from bridge_data.storage import Location
 
 VERSION = 1
 
@@ -39,6 +43,26 @@ class ShardEntry:
     segment_bytes: int
 
 
+class _Entries(Mapping[str, ShardEntry]):
+    """The entries by name, out of the rows of the table, each made when it is asked for: there may be a hundred
+    thousand shards, of which a process reads some."""
+
+    def __init__(self, rows: list[list[Any]]) -> None:
+        self.rows = {row[0]: row for row in rows}
+
+    def __getitem__(self, name: str) -> ShardEntry:
+        return ShardEntry(*self.rows[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.rows
+
+
 class BridgeIndexWriter:
     """Writes an index to an open file, segment by segment; nothing of it is valid before `finish`."""
 
@@ -56,7 +80,8 @@ class BridgeIndexWriter:
     def finish(self, uuid: str) -> None:
         """Write the table and then the header, which makes the file valid."""
         start = self._file.tell()
-        rows = [list(dataclasses.astuple(entry)) for entry in self._entries]
+        row_of = operator.attrgetter(*(field.name for field in dataclasses.fields(ShardEntry)))
+        rows = [row_of(entry) for entry in self._entries]
         table = json.dumps({"uuid": uuid, "shards": rows}, ensure_ascii=False).encode()
         self._file.write(table)
         self._file.seek(0)
@@ -66,15 +91,25 @@ class BridgeIndexWriter:
 class BridgeIndex:
     """An index that was found valid. It travels to other processes as its path, and is mapped where it is used."""
 
-    def __init__(self, path: Path, uuid: str, entries: list[ShardEntry], checksum: int) -> None:
-        self.path, self.uuid = path, uuid
-        self.entries = {entry.name: entry for entry in entries}
+    def __init__(self, path: Path, uuid: str, rows: list[list[Any]], checksum: int) -> None:
+        self.path, self.uuid, self._rows = path, uuid, rows
+        self.entries = _Entries(rows)
         self._checksum = checksum
         self._map: mmap.mmap | None = None
 
     @classmethod
-    def open(cls, path: Path) -> "BridgeIndex | None":
-        """The index at `path`; None if there is none, or none that can be used here."""
+    def open(cls, path: Location) -> "BridgeIndex | None":
+        """The index at `path`; None if there is none, or none that can be used here. That of an object store is copied
+        to the disk first, once a machine.
+
+        Raises:
+            ConfigError, DatasetError: if it cannot be copied.
+        """
+        copy = storage.local_copy(path)
+        return None if copy is None else cls._open_local(copy)
+
+    @classmethod
+    def _open_local(cls, path: Path) -> "BridgeIndex | None":
         try:
             with open(path, "rb") as file:
                 magic, order, version, start, num_bytes, checksum = _HEADER.unpack(file.read(_HEADER.size))
@@ -87,7 +122,7 @@ class BridgeIndex:
             if zlib.crc32(table) != checksum:
                 return None
             content: dict[str, Any] = json.loads(table)
-            return cls(path, content["uuid"], [ShardEntry(*row) for row in content["shards"]], checksum)
+            return cls(path, content["uuid"], content["shards"], checksum)
         except (OSError, struct.error, ValueError, KeyError, TypeError):
             return None
 
@@ -95,7 +130,12 @@ class BridgeIndex:
         """Whether this index was made by the preparation that wrote `shard_counts` and `uuid` (None: not known)."""
         if uuid is not None and uuid != self.uuid:
             return False
-        return shard_counts == {name: entry.count for name, entry in self.entries.items()}
+        return shard_counts == {name: count for name, _, _, count, _, _ in self._rows}
+
+    def sizes_bytes(self, shards: Iterable[str]) -> list[int]:
+        """The sizes of these shards."""
+        rows = self.entries.rows
+        return [rows[name][1] for name in shards]
 
     def segment(self, shard: str) -> Segment:
         """The segment of `shard`.
@@ -125,5 +165,6 @@ class BridgeIndex:
             raise changed
         return mapped
 
-    def __getstate__(self) -> dict[str, Any]:
-        return vars(self) | {"_map": None}
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Rows are pickled many times as fast as entries, of which there may be a hundred thousand."""
+        return BridgeIndex, (self.path, self.uuid, self._rows, self._checksum)

@@ -10,7 +10,6 @@ import sqlite3
 from collections import defaultdict
 from collections.abc import Iterable
 from os import PathLike
-from pathlib import Path
 
 from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError
@@ -22,6 +21,7 @@ from bridge_data.index.shards import ShardSet
 from bridge_data.index.tar_bytes import open_tar
 from bridge_data.index.tar_headers import walk
 from bridge_data.index.tar_index import read_offsets
+from bridge_data.storage import Location
 
 logger = logging.getLogger("bridge_data")
 
@@ -33,18 +33,18 @@ class PreparedDataset:
     `index` is our memory-mapped index, where there is one that matches; without it all is found by Energon's files.
     """
 
-    root: Path
+    root: Location
     shard_counts: dict[str, int]
     index: BridgeIndex | None
 
     @classmethod
     def open(cls, path: str | PathLike[str]) -> "PreparedDataset":
-        """The data set in the folder `path`.
+        """The data set in the folder `path`, on a disk or at a URL.
 
         Raises:
             ConfigError: if there is none, or it is not prepared. DatasetError: if its metadata are damaged.
         """
-        root = Path(path)
+        root = storage.location(path)
         meta = meta_folder(root)
         shard_counts = read_shard_counts(meta)
         index = BridgeIndex.open(meta / BRIDGE_INDEX)
@@ -53,7 +53,7 @@ class PreparedDataset:
         return cls(root=root, shard_counts=shard_counts, index=index)
 
     @property
-    def meta(self) -> Path:
+    def meta(self) -> Location:
         """The folder with the metadata."""
         return meta_folder(self.root)
 
@@ -129,8 +129,8 @@ class PreparedDataset:
         return tuple(sorted(found.values()))
 
     def _positions_by_sqlite(self, shard: str, keys: set[str]) -> dict[str, int] | None:
-        path = self.meta / INDEX_SQLITE
-        if not path.is_file():
+        path = storage.local_copy(self.meta / INDEX_SQLITE)
+        if path is None:
             return None
         number = list(self.shard_counts).index(shard)
         query = "SELECT tar_file_id, sample_index FROM samples WHERE sample_key = ?"

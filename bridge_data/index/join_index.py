@@ -8,6 +8,8 @@ Layout: a header (magic, byte-order mark, version, place and checksum of the tab
 member), then a JSON table: the members, and the rows of each shard of the first.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 import hashlib
@@ -17,14 +19,17 @@ import struct
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, overload
 
-import numpy as np
-from numpy.typing import NDArray
-
+from bridge_data import storage
 from bridge_data.errors import DatasetError
 from bridge_data.index.metadata import meta_folder, read_uuid
 from bridge_data.index.shards import ShardSet
+from bridge_data.later import numpy as np
+from bridge_data.storage import Location
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 VERSION = 1
 FOLDER_SUFFIX = ".joins"
@@ -69,8 +74,18 @@ class JoinIndex:
         self._checksum = checksum
 
     @classmethod
-    def open(cls, path: Path) -> "JoinIndex | None":
-        """The index at `path`; None if there is none, or none that can be used here."""
+    def open(cls, path: Location) -> JoinIndex | None:
+        """The index at `path`; None if there is none, or none that can be used here. That of an object store is copied
+        to the disk first.
+
+        Raises:
+            ConfigError, DatasetError: if it cannot be copied.
+        """
+        copy = storage.local_copy(path)
+        return None if copy is None else cls._open_local(copy)
+
+    @classmethod
+    def _open_local(cls, path: Path) -> JoinIndex | None:
         try:
             with open(path, "rb") as file:
                 magic, order, version, start, num_bytes, checksum = _HEADER.unpack(file.read(_HEADER.size))
@@ -149,22 +164,30 @@ class JoinIndexWriter:
         self._file.write(_HEADER.pack(_MAGIC, _BYTE_ORDER, VERSION, start, len(table), zlib.crc32(table)))
 
 
-def join_folder(metadataset: str | Path) -> Path:
+@overload
+def join_folder(metadataset: Path) -> Path: ...
+@overload
+def join_folder(metadataset: str | Location) -> Location: ...
+def join_folder(metadataset: str | Location) -> Location:
     """Where the indexes of the joins in the file `metadataset` lie."""
-    path = Path(metadataset)
+    path = storage.location(metadataset)
     return path.with_name(path.name + FOLDER_SUFFIX)
 
 
-def join_path(folder: Path, members: Sequence[JoinMember]) -> Path:
+@overload
+def join_path(folder: Path, members: Sequence[JoinMember]) -> Path: ...
+@overload
+def join_path(folder: Location, members: Sequence[JoinMember]) -> Location: ...
+def join_path(folder: Location, members: Sequence[JoinMember]) -> Location:
     """Where in `folder` the index of the join of these members lies: its name stands for them as they are now."""
     parts = [[_fingerprint(member.shards), member.nonmatch] for member in members]
     return folder / f"{_digest(parts)}{FILE_SUFFIX}"
 
 
-def entry_of(folder: Path, member: JoinMember, num_missing: int) -> MemberEntry:
+def entry_of(folder: Location, member: JoinMember, num_missing: int) -> MemberEntry:
     """What an index in `folder` remembers of a member."""
     return MemberEntry(
-        path=os.path.relpath(member.shards.root, folder.parent),
+        path=_relative(member.shards.root, folder.parent),
         split_part=member.shards.split_part,
         nonmatch=member.nonmatch,
         fingerprint=_fingerprint(member.shards),
@@ -173,7 +196,7 @@ def entry_of(folder: Path, member: JoinMember, num_missing: int) -> MemberEntry:
     )
 
 
-def open_join(folder: Path, members: Sequence[JoinMember]) -> JoinIndex:
+def open_join(folder: Location, members: Sequence[JoinMember]) -> JoinIndex:
     """The index of the join of these members.
 
     Raises:
@@ -183,11 +206,13 @@ def open_join(folder: Path, members: Sequence[JoinMember]) -> JoinIndex:
     if index is not None:
         return index
     metadataset = str(folder).removesuffix(FOLDER_SUFFIX)
-    reason = _out_of_date(folder, [entry_of(folder, member, 0) for member in members])
+    reason = None
+    if isinstance(folder, Path):
+        reason = _out_of_date(folder, [entry_of(folder, member, 0) for member in members])
     raise DatasetError(f"{reason or 'this join has no index yet'}; run `bridge-data prepare {metadataset}`")
 
 
-def open_join_at(path: Path, shard_sets: Sequence[ShardSet]) -> JoinIndex:
+def open_join_at(path: Location, shard_sets: Sequence[ShardSet]) -> JoinIndex:
     """The index at `path`, which is to be that of the join of these data sets.
 
     Raises:
@@ -226,6 +251,11 @@ def _out_of_date(folder: Path, members: Sequence[MemberEntry]) -> str | None:
                     f"{before.nonmatch} for {now.path}, which has nonmatch: {now.nonmatch} now"
                 )
     return None
+
+
+def _relative(root: Location, folder: Location) -> str:
+    local = isinstance(root, Path) and isinstance(folder, Path)
+    return os.path.relpath(root, folder) if local else str(root)
 
 
 def _fingerprint(shards: ShardSet) -> str:

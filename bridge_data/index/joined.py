@@ -6,13 +6,13 @@ none. The first member gives the order, the stretches and the key.
 
 import dataclasses
 from collections.abc import Collection, Container, Sequence
-from pathlib import Path
 from typing import Any
 
 from bridge_data.index.join_index import JoinIndex
-from bridge_data.index.records import RawSample
+from bridge_data.index.records import Place, RawSample
 from bridge_data.index.shards import ShardSet
 from bridge_data.samples import SourceInfo
+from bridge_data.storage import Location
 
 
 @dataclasses.dataclass(slots=True)
@@ -35,7 +35,7 @@ class JoinRecords:
     parts: tuple[Container[str] | None, ...]
 
     @property
-    def root(self) -> Path:
+    def root(self) -> Location:
         """The folder of the first member."""
         return self.members[0].root
 
@@ -93,18 +93,30 @@ class JoinReader:
         Raises:
             IndexError: if there is no such sample. DatasetError: if one of its samples cannot be read.
         """
-        records = self._records
-        if not 0 <= index < records.num_samples:
-            raise IndexError(f"join of {records.root} [{records.split_part}]: sample {index} of {records.num_samples}")
         members = [
             None if number < 0 else reader.read(number, _both(wanted, parts))
-            for number, reader, wanted in zip(records.index.row(index), self._readers, records.parts, strict=True)
+            for number, reader, wanted in zip(self._row(index), self._readers, self._records.parts, strict=True)
         ]
         first = members[0]
         assert first is not None
         return JoinedRawSample(
             first.key, first.shard_name, first.index, first.parts, first.dataset_path, tuple(members)
         )
+
+    def places(self, index: int, parts: Container[str] | None = None) -> list[Place]:
+        """Those of all members."""
+        return [
+            place
+            for number, reader, wanted in zip(self._row(index), self._readers, self._records.parts, strict=True)
+            if number >= 0
+            for place in reader.places(number, _both(wanted, parts))
+        ]
+
+    def _row(self, index: int) -> Sequence[int]:
+        records = self._records
+        if not 0 <= index < records.num_samples:
+            raise IndexError(f"join of {records.root} [{records.split_part}]: sample {index} of {records.num_samples}")
+        return records.index.row(index)
 
 
 def _both(wanted: Container[str] | None, parts: Container[str] | None) -> Container[str] | None:

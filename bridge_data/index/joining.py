@@ -5,6 +5,8 @@ Samples are matched by 128-bit hashes of their keys, which are sorted into parti
 by a few partitions, whatever the number of samples, and partitions are matched in parallel.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 import hashlib
@@ -13,9 +15,7 @@ import math
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
 from bridge_data.errors import DatasetError
 from bridge_data.index.indexes import Progress, no_progress
@@ -23,6 +23,10 @@ from bridge_data.index.join_index import JoinIndex, JoinIndexWriter, JoinMember,
 from bridge_data.index.keys import ShardKeys
 from bridge_data.index.processes import in_parallel
 from bridge_data.index.replacing import replacing, writing
+from bridge_data.later import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 TASK_SAMPLES = 1 << 20
 """Samples whose keys are hashed and sorted at a time."""
@@ -32,7 +36,7 @@ PARTITION_SAMPLES = 1 << 21
 
 _SHOWN = 5
 
-_HASHED = np.dtype([("high", np.uint64), ("low", np.uint64), ("number", np.int64)])
+_HASHED = [("high", "u8"), ("low", "u8"), ("number", "i8")]
 """A sample: the hash of its key, and its number in its member."""
 
 
@@ -158,8 +162,9 @@ class _Twice:
 
 def _match_partition(job: _Job, slices: Sequence[tuple[_Task, int, int]]) -> list[_Twice]:
     """Match the samples of a partition; what duplicate keys it has."""
+    hashed_bytes = np.dtype(_HASHED).itemsize
     pieces = [
-        np.fromfile(task.path(job.scratch), _HASHED, stop - start, offset=start * _HASHED.itemsize)
+        np.fromfile(task.path(job.scratch), _HASHED, stop - start, offset=start * hashed_bytes)
         for task, start, stop in slices
     ]
     hashed = np.concatenate(pieces)

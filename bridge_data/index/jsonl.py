@@ -16,13 +16,14 @@ import os
 import struct
 from collections.abc import Collection, Container
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError
-from bridge_data.index.metadata import load_document
-from bridge_data.index.records import RawSample, RecordReader, Records
+from bridge_data.index.metadata import parse_document
+from bridge_data.index.records import Place, RawSample, RecordReader, Records
 from bridge_data.index.subset import Subset, SubsetRange
+from bridge_data.storage import Location, location
 
 SUFFIX = ".jsonl"
 PART = "json"
@@ -32,14 +33,22 @@ _OFFSET = struct.Struct("<Q")
 _BOUNDS = struct.Struct("<QQ")
 
 
-def index_path(path: str | os.PathLike[str]) -> Path:
+@overload
+def index_path(path: Path) -> Path: ...
+@overload
+def index_path(path: str | os.PathLike[str]) -> Location: ...
+def index_path(path: str | os.PathLike[str]) -> Location:
     """Where the offsets of the samples of the JSONL file `path` are kept."""
-    return Path(f"{os.fspath(path)}.idx")
+    return location(f"{os.fspath(path)}.idx")
 
 
-def split_path(path: str | os.PathLike[str], split_config: str | None = None) -> Path:
+@overload
+def split_path(path: Path, split_config: str | None = None) -> Path: ...
+@overload
+def split_path(path: str | os.PathLike[str], split_config: str | None = None) -> Location: ...
+def split_path(path: str | os.PathLike[str], split_config: str | None = None) -> Location:
     """Where the split of the JSONL file `path` is, or the file named `split_config` beside it."""
-    return Path(f"{os.fspath(path)}.split.yaml") if split_config is None else Path(path).with_name(split_config)
+    return location(f"{os.fspath(path)}.split.yaml") if split_config is None else location(path).with_name(split_config)
 
 
 def open_jsonl(path: str | os.PathLike[str], split_part: str, *, split_config: str | None = None) -> Records:
@@ -63,18 +72,19 @@ def open_jsonl(path: str | os.PathLike[str], split_part: str, *, split_config: s
         raise ConfigError(f"{split_path(path, split_config)}: split part {split_part!r}: {error}") from None
 
 
-def read_ranges(path: Path, split_config: str | None = None) -> dict[str, SubsetRange] | None:
+def read_ranges(path: Location, split_config: str | None = None) -> dict[str, SubsetRange] | None:
     """The range of each split part of the JSONL file `path`; None if it has no split.
 
     Raises:
         ConfigError: if the file is no split, or `split_config` is given and missing.
     """
     file = split_path(path, split_config)
-    if not file.is_file():
+    data = storage.read_if_there(file)
+    if data is None:
         if split_config is not None:
             raise ConfigError(f"{file}: no such file; a split_config stands beside the JSONL file")
         return None
-    content = load_document(file)
+    content = parse_document(data, file)
     parts = content.get("split_parts") if isinstance(content, dict) else None
     if not isinstance(parts, dict) or list(content) != ["split_parts"]:
         raise ConfigError(
@@ -94,7 +104,7 @@ def read_ranges(path: Path, split_config: str | None = None) -> dict[str, Subset
 class JsonlLines:
     """All samples of the JSONL file `root`, which are one stretch; `num_bytes` is its size."""
 
-    root: Path
+    root: Location
     split_part: str
     num_samples: int
     num_bytes: int
@@ -106,7 +116,7 @@ class JsonlLines:
         Raises:
             ConfigError: if it is not prepared. DatasetError: if it was changed since.
         """
-        root = Path(path)
+        root = location(path)
         index = index_path(root)
         if not root.is_file():
             raise ConfigError(f"{root}: no such file")
@@ -178,18 +188,28 @@ class JsonlReader:
         Raises:
             IndexError: if there is no such sample. DatasetError: if it cannot be read, or the file was changed.
         """
+        start, end = self._bounds(index)
+        content: dict[str, bytes] = {}
+        if parts is None or PART in parts:
+            content[PART] = self._line(index, start, end)
+        return JsonlSample(str(index), self._lines.root.name, index, content, self._path)
+
+    def places(self, index: int, parts: Container[str] | None = None) -> list[Place]:
+        """The line, and the byte before it."""
+        start, end = self._bounds(index)
+        before = min(start, 1)
+        return [(self._path, start - before, end - start + before)] if parts is None or PART in parts else []
+
+    def _bounds(self, index: int) -> tuple[int, int]:
         lines = self._lines
         if not 0 <= index < lines.num_samples:
             raise IndexError(f"{lines.root} [{lines.split_part}]: sample {index} of {lines.num_samples}")
-        content: dict[str, bytes] = {}
-        if parts is None or PART in parts:
-            content[PART] = self._line(index)
-        return JsonlSample(str(index), lines.root.name, index, content, self._path)
-
-    def _line(self, index: int) -> bytes:
         if self._index is None:
             self._index = self._mapped()
         start, end = _BOUNDS.unpack_from(self._index, index * _OFFSET.size)
+        return start, end
+
+    def _line(self, index: int, start: int, end: int) -> bytes:
         before = min(start, 1)
         if start >= end or end > self._lines.num_bytes:
             raise self._changed(index, start, "its index has no such place")
@@ -203,8 +223,9 @@ class JsonlReader:
 
     def _mapped(self) -> mmap.mmap:
         path = index_path(self._path)
+        copy = storage.local_copy(path)
         try:
-            with open(path, "rb") as file:
+            with open(path if copy is None else copy, "rb") as file:
                 mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except (OSError, ValueError) as error:
             raise DatasetError(f"{path}: cannot be read: {error}") from error

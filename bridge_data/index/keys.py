@@ -12,6 +12,7 @@ from bridge_data.errors import DatasetError
 from bridge_data.index.metadata import meta_folder, read_shard_counts
 from bridge_data.index.names import INDEX_SQLITE
 from bridge_data.index.shards import ShardSet
+from bridge_data.storage import on_disk
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -26,11 +27,11 @@ class ShardKeys:
         """Those of `shards`.
 
         Raises:
-            DatasetError: if the data set has no index of keys.
+            DatasetError: if the data set has no index of keys. ConfigError: if it is in an object store, without ours.
         """
         if shards.index is not None:
             return cls(shards, None)
-        meta = meta_folder(shards.root)
+        meta = meta_folder(on_disk(shards.root))  # in a store, keys are looked up by our index only
         if not (meta / INDEX_SQLITE).is_file():
             raise DatasetError(
                 f"{shards.root}: has no index of its keys; run `bridge-data prepare {shards.root} --tar-index-only`"
@@ -65,7 +66,7 @@ class ShardKeys:
 
     def _of_sqlite(self, shard: int) -> list[str]:
         assert self.numbers is not None
-        path = meta_folder(self.shards.root) / INDEX_SQLITE
+        path = meta_folder(on_disk(self.shards.root)) / INDEX_SQLITE
         query = "SELECT sample_key FROM samples WHERE tar_file_id = ? ORDER BY sample_index"
         try:
             with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as db:

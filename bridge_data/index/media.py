@@ -17,9 +17,11 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
 
+from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError, SampleError
 from bridge_data.index.names import INDEX_SQLITE, META_FOLDER
 from bridge_data.samples import edataclass
+from bridge_data.storage import Location
 
 MEDIA_TABLE = "media_metadata"
 
@@ -89,7 +91,7 @@ class MediaIndex:
     """The media metadata of the data set, or the plain folder, `root`. It may be pickled, and used by any thread."""
 
     def __init__(self, root: str | PathLike[str]) -> None:
-        self.root = Path(root)
+        self.root = storage.location(root)
         self._lock = threading.Lock()
         self._connection: tuple[int, sqlite3.Connection] | None = None
 
@@ -105,7 +107,7 @@ class MediaIndex:
         return index
 
     @property
-    def path(self) -> Path:
+    def path(self) -> Location:
         """The database."""
         return self.root / META_FOLDER / INDEX_SQLITE
 
@@ -141,10 +143,11 @@ class MediaIndex:
         return self._connection[1]
 
     def _opened(self) -> sqlite3.Connection:
-        if not self.path.is_file():
+        path = storage.local_copy(self.path)
+        if path is None:
             raise ConfigError(f"{self.root}: has no media metadata; {_WAY_OUT.format(root=self.root)}")
         try:
-            connection = read_only(self.path)
+            connection = read_only(path)
             found = connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (MEDIA_TABLE,)).fetchone()
         except sqlite3.Error as error:
             raise DatasetError(f"{self.path}: cannot be read: {error}; prepare the data set again") from error

@@ -8,6 +8,9 @@ Source: the WebDataset naming convention, https://github.com/webdataset/webdatas
 
 import re
 from pathlib import Path
+from typing import overload
+
+from bridge_data.storage import Location, location
 
 META_FOLDER = ".nv-meta"
 INFO_JSON = ".info.json"
@@ -38,9 +41,13 @@ def without_shard(name: str) -> str | None:
     return None if match is None else name[match.end() :]
 
 
-def tar_index_path(shard: str | Path) -> Path:
+@overload
+def tar_index_path(shard: str | Path) -> Path: ...
+@overload
+def tar_index_path(shard: Location) -> Location: ...
+def tar_index_path(shard: str | Location) -> Location:
     """Where the offsets of the samples of `shard` are kept: `a/b.tar` has them in `a/b.tar.idx`."""
-    return Path(shard).with_suffix(".tar.idx")
+    return location(shard).with_suffix(".tar.idx")
 
 
 def is_meta_member(name: str) -> bool:

@@ -14,7 +14,6 @@ import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from os import PathLike
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from bridge_data import storage
@@ -63,13 +62,14 @@ class PartReader:
     """
 
     def __init__(self, root: str | PathLike[str]) -> None:
-        self.root = Path(root).absolute()
-        self._path = meta_folder(self.root) / INDEX_SQLITE
-        if not self._path.is_file():
+        self.root = storage.location(root).absolute()
+        path = storage.local_copy(meta_folder(self.root) / INDEX_SQLITE)
+        if path is None:
             raise ConfigError(
                 f"{self.root}: has no index of its keys, {INDEX_SQLITE}, so its parts cannot be found by their names; "
                 f"run `bridge-data prepare {self.root} --tar-index-only`"
             )
+        self._path = path
         self._reset()
 
     def _reset(self) -> None:

@@ -6,8 +6,9 @@ our memory-mapped index. Every file is replaced as a whole, and none in `.nv-met
 
 import dataclasses
 import json
+import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,9 +38,7 @@ def find_shards(root: Path, exclude: str | None = None) -> list[str]:
     """
     if not root.is_dir():
         raise ConfigError(f"{root}: no such folder" if not root.exists() else f"{root}: expected a folder of tars")
-    tars = (path for path in root.rglob("*") if path.name.endswith((".tar", *GZIP_SUFFIXES)) and path.is_file())
-    found = sorted(path.relative_to(root) for path in tars)
-    names = [path.as_posix() for path in found]
+    names = sorted(_tars(root), key=lambda name: name.split("/"))
     kept = [name for name in names if exclude is None or not re.search(exclude, name)]
     if not kept:
         raise ConfigError(
@@ -56,6 +55,16 @@ def find_shards(root: Path, exclude: str | None = None) -> list[str]:
                 "with --exclude"
             )
     return kept
+
+
+def _tars(root: Path) -> Iterator[str]:
+    """The tars below `root`, as paths relative to it."""
+    start = len(os.path.join(root, ""))
+    for folder, _, files in os.walk(root):
+        for file in files:
+            path = os.path.join(folder, file)
+            if file.endswith((".tar", *GZIP_SUFFIXES)) and os.path.isfile(path):
+                yield path[start:]
 
 
 def prepare(

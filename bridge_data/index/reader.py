@@ -7,15 +7,16 @@ Guarantee: the parts that the tar holds under this number, or a `DatasetError` t
 
 import collections
 import functools
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from bridge_data import storage
 from bridge_data.errors import DatasetError
+from bridge_data.index.blocks import Blocks, Held
 from bridge_data.index.gzip_tar import GzipTar, is_gzip
 from bridge_data.index.names import split_name
-from bridge_data.index.records import RawSample
-from bridge_data.index.segment import Segment
+from bridge_data.index.records import Place, RawSample
+from bridge_data.index.segment import Part, Segment
 from bridge_data.index.tar_bytes import FileTar, MemoryTar
 from bridge_data.index.tar_headers import TarBytes, read_member, walk
 from bridge_data.index.tar_index import read_offsets
@@ -32,6 +33,9 @@ MAX_KNOWN_COMPRESSED = 64
 TOGETHER_BYTES = 1 << 16
 """Parts that lie within so many bytes are read at once; larger ones each by itself, without a copy."""
 
+SMALL_BYTES = 1 << 12
+"""Samples that are not larger, on the average of their shard, are cut out of blocks."""
+
 
 _Content = Callable[[int, int], bytes]
 """The bytes of a tar, from an offset on, so many."""
@@ -43,6 +47,9 @@ class _Table(Protocol):
     def read(self, position: int, wanted: Container[str] | None) -> tuple[str, dict[str, bytes]]:
         """The key of the sample at `position`, and its parts, or those of them that are `wanted`."""
 
+    def ranges(self, position: int, wanted: Container[str] | None) -> Sequence[tuple[int, int]]:
+        """What `read` reads for that, as far as it is known: (offset, number of bytes)."""
+
 
 class ShardReader:
     """Reads the samples of `shards`. It opens files when they are needed, and may be pickled."""
@@ -50,7 +57,11 @@ class ShardReader:
     def __init__(self, shards: "ShardSet") -> None:
         self.shards = shards
         self._dataset_path = str(shards.root)
+        self._reset()
+
+    def _reset(self) -> None:
         self._tables: collections.OrderedDict[int, _Table] = collections.OrderedDict()
+        self._held: Held = collections.deque()
 
     def __len__(self) -> int:
         return self.shards.num_samples
@@ -62,15 +73,44 @@ class ShardReader:
         Raises:
             IndexError: if there is no such sample. DatasetError: if it cannot be read.
         """
-        shard, position = self.shards.locate(index)
+        shards = self.shards
+        shard, position = shards.locate(index)
         try:
             table = self._tables.get(shard) or self._open(shard)
             key, content = table.read(position, parts)
         except DatasetError as error:
-            raise DatasetError(f"{error} [sample {index}, number {position} of {self.shards.names[shard]}]") from error
-        return RawSample(key, self.shards.names[shard], index, content, self._dataset_path)
+            raise DatasetError(f"{error} [sample {index}, number {position} of {shards.names[shard]}]") from error
+        return RawSample(key, shards.names[shard], index, content, self._dataset_path)
+
+    def places(self, index: int, parts: Container[str] | None = None) -> list[Place]:
+        """Where the bytes lie that `read` will read.
+
+        Raises:
+            IndexError: if there is no such sample. DatasetError: if its shard cannot be opened.
+        """
+        shard, position = self.shards.locate(index)
+        table = self._tables.get(shard) or self._open(shard)
+        path = str(self.shards.path(shard))
+        return [(path, start, num_bytes) for start, num_bytes in table.ranges(position, parts)]
 
     def _open(self, shard: int) -> _Table:
+        table = self._open_remote(shard) or self._open_any(shard)
+        num_known = MAX_KNOWN_COMPRESSED if is_gzip(self.shards.names[shard]) else MAX_KNOWN_SHARDS
+        while len(self._tables) >= num_known:
+            self._tables.popitem(last=False)
+        self._tables[shard] = table
+        return table
+
+    def _open_remote(self, shard: int) -> _Table | None:
+        """A shard in an object store, if our index knows it: it is not asked for here, but looked at as it is read."""
+        shards = self.shards
+        path, name = str(shards.path(shard)), shards.names[shard]
+        if shards.index is None or is_gzip(path) or not storage.is_remote(path):
+            return None
+        read = functools.partial(_read_unchanged, path, shards.index.entries[name].num_bytes)
+        return _IndexedShard(read, shards.index.segment(name))
+
+    def _open_any(self, shard: int) -> _Table:
         shards = self.shards
         path = str(shards.path(shard))
         num_bytes = storage.size_bytes(path)
@@ -83,16 +123,22 @@ class ShardReader:
         if shards.index is not None and shards.index.entries[shards.names[shard]].num_bytes == num_bytes:
             segment = shards.index.segment(shards.names[shard])
             if _is_intact(path, content, segment):
-                table = _IndexedShard(content, segment)
+                small = num_bytes <= SMALL_BYTES * len(segment) and compressed is None
+                table = (
+                    _SmallSamples(Blocks(content, num_bytes, self._held), segment)
+                    if small
+                    else _IndexedShard(content, segment)
+                )
         if table is None:
             table = _ParsedShard(path, content, compressed, shards.stored_counts[shard])
-        while len(self._tables) >= (MAX_KNOWN_SHARDS if compressed is None else MAX_KNOWN_COMPRESSED):
-            self._tables.popitem(last=False)
-        self._tables[shard] = table
         return table
 
     def __getstate__(self) -> dict[str, object]:
-        return vars(self) | {"_tables": collections.OrderedDict()}
+        return {"shards": self.shards, "_dataset_path": self._dataset_path}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        vars(self).update(state)
+        self._reset()
 
 
 class _IndexedShard:
@@ -104,17 +150,42 @@ class _IndexedShard:
         self._content, self._segment = content, segment
 
     def read(self, position: int, wanted: Container[str] | None) -> tuple[str, dict[str, bytes]]:
-        content, key = self._content, self._segment.key(position)
-        parts = self._segment.parts(position)
+        content = self._content
+        key, parts = self._segment.sample(position)
         if wanted is not None:
             parts = [part for part in parts if part[0] in wanted]
         if len(parts) > 1:
-            start = parts[0][1]
-            span = parts[-1][1] + parts[-1][2] - start
+            start, span = _span(parts)
             if span <= TOGETHER_BYTES:
                 data = content(start, span)
                 return key, {name: data[offset - start : offset - start + size] for name, offset, size in parts}
         return key, {name: content(offset, size) for name, offset, size in parts}
+
+    def ranges(self, position: int, wanted: Container[str] | None) -> Sequence[tuple[int, int]]:
+        parts = [part for part in self._segment.parts(position) if wanted is None or part[0] in wanted]
+        if len(parts) > 1 and (together := _span(parts))[1] <= TOGETHER_BYTES:
+            return [together]
+        return [(start, num_bytes) for _, start, num_bytes in parts]
+
+
+class _SmallSamples:
+    """A shard whose parts our index knows, and whose samples are small: they are cut out of blocks."""
+
+    __slots__ = ("_read", "_sample")
+
+    def __init__(self, blocks: Blocks, segment: Segment) -> None:
+        self._read, self._sample = blocks.read, segment.sample
+
+    def read(self, position: int, wanted: Container[str] | None) -> tuple[str, dict[str, bytes]]:
+        key, parts = self._sample(position)
+        found = {}
+        for name, start, num_bytes in parts:
+            if wanted is None or name in wanted:
+                found[name] = self._read(start, num_bytes)
+        return key, found
+
+    def ranges(self, position: int, wanted: Container[str] | None) -> Sequence[tuple[int, int]]:
+        return []  # only of local shards, which nobody reads ahead
 
 
 class _ParsedShard:
@@ -160,6 +231,28 @@ class _ParsedShard:
             )
         return key, parts
 
+    def ranges(self, position: int, wanted: Container[str] | None) -> Sequence[tuple[int, int]]:
+        start, end = self._offsets[position], self._offsets[position + 1]
+        return [(start, end - start)] if end - start <= TOGETHER_BYTES or wanted is None else []
+
+
+def _span(parts: Sequence[Part]) -> tuple[int, int]:
+    """(offset, number of bytes) of parts and what lies between them."""
+    start = parts[0][1]
+    return start, parts[-1][1] + parts[-1][2] - start
+
+
+def _read_unchanged(url: str, num_bytes_indexed: int, start: int, num_bytes: int) -> bytes:
+    """Bytes of the object at `url`, which must have the size that it had when it was indexed."""
+    data = storage.read(url, start, num_bytes)
+    size = storage.size_bytes(url)  # that which came with the bytes
+    if size != num_bytes_indexed:
+        raise DatasetError(
+            f"{url}: has {size} bytes, but had {num_bytes_indexed} when it was prepared. It was replaced: restore it, "
+            "or prepare the data set again and copy its .nv-meta with it."
+        )
+    return data
+
 
 def _is_intact(path: str, content: _Content, segment: Segment) -> bool:
     """Whether the last sample still lies where the index has it: a shard of the same size but other members would
@@ -168,8 +261,9 @@ def _is_intact(path: str, content: _Content, segment: Segment) -> bool:
         return True
     last = len(segment) - 1
     start, (part, offset, num_bytes) = segment.offsets[last], segment.parts(last)[0]
+    header = content(start, offset - start)
     try:
-        member = read_member(MemoryTar(content(start, offset - start), start), start, file=path)
+        member = read_member(MemoryTar(header, start), start, file=path)
     except DatasetError:
         return False
     return member is not None and (split_name(member.name), member.content_offset, member.num_bytes) == (

@@ -7,10 +7,10 @@ Guarantee: what is immutable travels to other processes as it is, without handle
 
 import dataclasses
 from collections.abc import Collection, Container, Mapping, Sequence
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from bridge_data.samples import SourceInfo
+from bridge_data.storage import Location
 
 
 @dataclasses.dataclass(slots=True)
@@ -26,7 +26,7 @@ class RawSample:
     @property
     def full_key(self) -> str:
         """What users know it by, unique in the data set: `shard/key`."""
-        return self.place
+        return f"{self.shard_name}/{self.key}"
 
     @property
     def place(self) -> str:
@@ -49,8 +49,12 @@ class RawSample:
             dataset_path=self.dataset_path,
             index=self.index,
             shard_name=self.shard_name,
-            file_names=tuple(f"{self.key}.{part}" for part in self.parts),
+            file_names=tuple(map(f"{self.key}.".__add__, self.parts)),
         )
+
+
+Place: TypeAlias = tuple[str, int, int]
+"""Path or URL of a file, offset in it, number of bytes."""
 
 
 class RecordReader(Protocol):
@@ -64,12 +68,19 @@ class RecordReader(Protocol):
             IndexError: if there is no such sample. DatasetError: if it cannot be read.
         """
 
+    def places(self, index: int, parts: Container[str] | None = None) -> Sequence[Place]:
+        """What `read` will read, as (file, offset, number of bytes), as far as an index tells without reading the data.
+
+        Raises:
+            IndexError: if there is no such sample. DatasetError: if the index cannot be read.
+        """
+
 
 class Records(Protocol):
     """Samples 0..num_samples-1, which lie in stretches: neighbours in a stretch are read front to back."""
 
     @property
-    def root(self) -> Path:
+    def root(self) -> Location:
         """The folder, or the file, that holds them."""
 
     @property

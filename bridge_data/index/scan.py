@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import itertools
 import os
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 
 from bridge_data.errors import DatasetError
@@ -22,6 +22,10 @@ from bridge_data.index.segment import Part, Segment, build_segment
 from bridge_data.index.tar_bytes import open_tar
 from bridge_data.index.tar_headers import walk
 from bridge_data.index.tar_index import encode_offsets
+from bridge_data.storage import Location
+
+_RUN_SHARDS, _RUN_BYTES = 32, 16 << 20
+"""Shards that a process scans in one go, and their bytes, at most."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +147,7 @@ def scan_shard(root: Path, name: str) -> ShardScan:
     )
 
 
-def first_samples(root: Path, name: str, limit: int) -> dict[str, list[Part]]:
+def first_samples(root: Location, name: str, limit: int) -> dict[str, list[Part]]:
     """Keys and parts of the first samples of shard `name`, at most `limit` of them; the rest is not looked at.
 
     Raises:
@@ -164,8 +168,13 @@ def first_samples(root: Path, name: str, limit: int) -> dict[str, list[Part]]:
 
 
 def write_tar_index(shard: Path, offsets: "array.array[int]") -> None:
-    """Write the `.tar.idx` of `shard`; if a crash of the machine cuts it short, its size will tell."""
-    write_file(tar_index_path(shard), encode_offsets(offsets), durable=False)
+    """Write the `.tar.idx` of `shard`, unless it is there; if a crash of the machine cuts it short, its size will
+    tell."""
+    path, data = tar_index_path(shard), encode_offsets(offsets)
+    with contextlib.suppress(FileNotFoundError):  # to replace a file can take a thousand times as long as to read it
+        if path.read_bytes() == data:
+            return
+    write_file(path, data, durable=False)
 
 
 def has_seek_index(shard: Path) -> bool:
@@ -188,16 +197,39 @@ def scan_shards(
 
     Not more than a few results wait at a time; see `in_parallel`.
     """
-    scans = in_parallel(
-        functools.partial(_try_scan, root),
-        names,
-        num_workers=min(num_workers, len(names)),
+    num_workers = min(num_workers, len(names))
+    found = in_parallel(
+        functools.partial(_scan_run, root),
+        _runs(root, names, min(_RUN_SHARDS, 1 + len(names) // (8 * max(1, num_workers)))),
+        num_workers=num_workers,
         what=f"scanned shards of {root}",
     )
-    with contextlib.closing(scans):
-        for scan in scans:
+    with contextlib.closing(found):
+        for scan in itertools.chain.from_iterable(found):
             on_done()
             yield scan
+
+
+def _runs(root: Path, names: Sequence[str], longest: int) -> Iterator[list[str]]:
+    """The names in runs of small shards: to hand a shard to a process takes as long as to scan a hundred samples."""
+    run: list[str] = []
+    total_bytes = 0
+    for name in names:
+        try:
+            num_bytes = os.stat(root / name).st_size
+        except OSError:  # the scan will say so
+            num_bytes = 0
+        if run and (len(run) == longest or total_bytes + num_bytes > _RUN_BYTES):
+            yield run
+            run, total_bytes = [], 0
+        run.append(name)
+        total_bytes += num_bytes
+    if run:
+        yield run
+
+
+def _scan_run(root: Path, names: list[str]) -> list[ShardScan | DatasetError]:
+    return [_try_scan(root, name) for name in names]
 
 
 def _try_scan(root: Path, name: str) -> ShardScan | DatasetError:

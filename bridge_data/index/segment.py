@@ -10,8 +10,10 @@ its key (u32), per part its name (u32), then the part names as a JSON list, then
 
 import array
 import json
+import operator
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain, count, pairwise, repeat
 
 _COUNTS = struct.Struct("=QQQQ")
 
@@ -91,11 +93,31 @@ class Segment:
 
     def keys(self) -> list[str]:
         """All keys."""
-        return [self.key(number) for number in range(len(self))]
+        text = str(self._keys, "utf-8")
+        if len(text) < len(self._keys):  # bytes are not characters
+            return [self.key(number) for number in range(len(self))]
+        return [text[start:end] for start, end in pairwise([0, *self._key_ends])]
+
+    def sample(self, number: int) -> tuple[str, list[Part]]:
+        """Key and parts of sample `number`."""
+        if not number:
+            return self.key(0), self.parts(0)
+        key = str(self._keys[self._key_ends[number - 1] : self._key_ends[number]], "utf-8")
+        start, end = self._part_ends[number - 1], self._part_ends[number]
+        if end - start == 1:
+            return key, [(self.names[self._name_of_part[start]], self._part_offsets[start], self._part_sizes[start])]
+        return key, self.parts(number)
 
     def parts(self, number: int) -> list[Part]:
         """The parts of sample `number`, as they lie in the shard."""
-        start = self._part_ends[number - 1] if number else 0
+        start, end = self._part_ends[number - 1] if number else 0, self._part_ends[number]
         names, name_of = self.names, self._name_of_part
         offsets, sizes = self._part_offsets, self._part_sizes
-        return [(names[name_of[i]], offsets[i], sizes[i]) for i in range(start, self._part_ends[number])]
+        return [(names[name_of[i]], offsets[i], sizes[i]) for i in range(start, end)]
+
+    def rows(self) -> Iterator[tuple[int, str, int, int]]:
+        """All parts: the number of the sample, name, offset and size of each."""
+        ends = self._part_ends.tolist()
+        numbers = chain.from_iterable(map(repeat, count(), map(operator.sub, ends, chain((0,), ends))))
+        names = map(self.names.__getitem__, self._name_of_part)
+        return zip(numbers, names, self._part_offsets, self._part_sizes, strict=True)

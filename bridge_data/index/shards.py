@@ -9,12 +9,12 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Collection, Mapping
-from pathlib import Path
 from typing import Any
 
 from bridge_data import storage
 from bridge_data.index.bridge_index import BridgeIndex
 from bridge_data.index.reader import ShardReader
+from bridge_data.storage import Location
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -25,7 +25,7 @@ class ShardSet:
     left out, as `shard/key`; `excluded_positions` are their sorted positions, by shard number.
     """
 
-    root: Path
+    root: Location
     split_part: str
     names: tuple[str, ...]
     stored_counts: tuple[int, ...]
@@ -58,11 +58,12 @@ class ShardSet:
         Raises:
             IndexError: if there is no such sample.
         """
-        if not 0 <= index < self.num_samples:
+        starts = self.starts
+        if not 0 <= index < starts[-1]:
             raise IndexError(f"{self.root} [{self.split_part}]: sample {index} of {self.num_samples}")
-        shard = bisect.bisect_right(self.starts, index) - 1
-        position = index - self.starts[shard]
-        if shard in self._steps:
+        shard = bisect.bisect_right(starts, index) - 1
+        position = index - starts[shard]
+        if self.excluded_positions and shard in self._steps:
             position += bisect.bisect_right(self._steps[shard], position)
         return shard, position
 
@@ -74,7 +75,7 @@ class ShardSet:
             for shard, positions in self.excluded_positions.items()
         }
 
-    def path(self, shard: int) -> Path:
+    def path(self, shard: int) -> Location:
         """Where shard number `shard` lies."""
         return self.root / self.names[shard]
 
@@ -89,7 +90,10 @@ class ShardSet:
 
     def _sizes_bytes(self) -> list[int]:
         if self.index is not None:
-            return [self.index.entries[name].num_bytes for name in self.names]
+            return self.index.sizes_bytes(self.names)
+        if storage.is_remote(self.root):
+            found = storage.list_sizes(str(self.root))  # one request for a thousand shards
+            return [found.get(name) or storage.size_bytes(self.root / name) for name in self.names]
         return [storage.size_bytes(self.path(shard)) for shard in range(len(self.names))]
 
     def part_names(self, stretch: int) -> Collection[str] | None:

@@ -5,9 +5,10 @@ the data set; the index on them is built once all rows are in, which is what kee
 """
 
 import sqlite3
-from itertools import pairwise, repeat
+from collections.abc import Iterator
+from itertools import chain, islice, pairwise, repeat
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from bridge_data.index.segment import Segment
 
@@ -49,6 +50,9 @@ CROSS JOIN old.sample_parts q ON q.tar_file_id = t.tar_file_id AND q.sample_inde
 
 _CACHE_KIB = 256 * 1024
 
+_ROWS = 50
+"""Rows that are inserted by one statement: twice as fast as one by one."""
+
 
 class DuplicateKey(NamedTuple):
     """A key that two shards, by their numbers, have."""
@@ -79,15 +83,15 @@ class SqliteIndexWriter:
         """Insert the samples of shard number `shard`."""
         offsets = segment.offsets.tolist()
         sizes = [end - start for start, end in pairwise(offsets)]
-        numbers = range(len(segment))
-        self._db.executemany(
-            "INSERT INTO samples VALUES (?, ?, ?, ?, ?)",
-            zip(repeat(shard), segment.keys(), numbers, offsets, sizes, strict=False),
-        )
-        self._db.executemany(
-            "INSERT INTO sample_parts VALUES (?, ?, ?, ?, ?)",
-            ((shard, number, *part) for number in numbers for part in segment.parts(number)),
-        )
+        samples = zip(repeat(shard), segment.keys(), range(len(segment)), offsets, sizes, strict=False)
+        self._insert("samples", samples)
+        self._insert("sample_parts", ((shard, *row) for row in segment.rows()))
+
+    def _insert(self, table: str, rows: Iterator[tuple[Any, ...]]) -> None:
+        """Insert rows of five values."""
+        while some := list(islice(rows, _ROWS)):
+            places = ", ".join(["(?, ?, ?, ?, ?)"] * len(some))
+            self._db.execute(f"INSERT INTO {table} VALUES {places}", list(chain.from_iterable(some)))
 
     def finish(self) -> DuplicateKey | None:
         """Build the indexes and close; a key that is not unique, if there is one."""

@@ -13,11 +13,11 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Collection, Container, Sequence
-from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from bridge_data.errors import ConfigError
-from bridge_data.index.records import RawSample, RecordReader, Records
+from bridge_data.index.records import Place, RawSample, RecordReader, Records
+from bridge_data.storage import Location
 
 _EXAMPLES = "expected two bounds such as [10%, 50%], [100, 200] or [100, end]"
 
@@ -170,7 +170,7 @@ class Subset:
             )
 
     @property
-    def root(self) -> Path:
+    def root(self) -> Location:
         """That of the whole."""
         return self.records.root
 
@@ -230,7 +230,13 @@ class _SubsetReader:
         self._reader = subset.records.reader()
 
     def read(self, index: int, parts: Container[str] | None = None) -> RawSample:
+        return self._reader.read(self._in_whole(index), parts)
+
+    def places(self, index: int, parts: Container[str] | None = None) -> Sequence[Place]:
+        return self._reader.places(self._in_whole(index), parts)
+
+    def _in_whole(self, index: int) -> int:
         subset = self._subset
         if not 0 <= index < subset.num_samples:
             raise IndexError(f"{subset.root} [{subset.split_part}]: sample {index} of {subset.num_samples}")
-        return self._reader.read(subset.start + index, parts)
+        return subset.start + index

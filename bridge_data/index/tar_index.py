@@ -6,11 +6,11 @@ Energon's format, byte for byte.
 
 import array
 import sys
-from pathlib import Path
 
 from bridge_data import storage
 from bridge_data.errors import DatasetError
 from bridge_data.index.names import tar_index_path
+from bridge_data.storage import Location, location
 
 
 def encode_offsets(offsets: "array.array[int]") -> bytes:
@@ -18,19 +18,19 @@ def encode_offsets(offsets: "array.array[int]") -> bytes:
     return _little_endian(offsets).tobytes()
 
 
-def read_offsets(shard: str | Path, count: int) -> "array.array[int]":
+def read_offsets(shard: str | Location, count: int) -> "array.array[int]":
     """The `count` + 1 offsets of `shard`, which lies at this path.
 
     Raises:
         DatasetError: if the file is missing, or is not that of a shard of `count` samples.
     """
-    path = tar_index_path(shard)
-    if not path.is_file():
+    path = tar_index_path(location(shard))
+    data = storage.read_if_there(path)
+    if data is None:
         raise DatasetError(
             f"{path}: no such file, so the samples of the shard cannot be found; "
             "run `bridge-data prepare --tar-index-only` on the data set"
         )
-    data = storage.read_all(path)
     offsets = array.array("Q")
     if len(data) != 8 * (count + 1):
         raise DatasetError(

@@ -16,6 +16,9 @@ from bridge_data.order.schedule import Schedule
 
 State = dict[str, Any]
 
+_RUN = 256
+"""References made at a time."""
+
 
 class SampleRef(NamedTuple):
     """A sample by its source's number in the plan, the epoch, and its index in the source.
@@ -37,6 +40,10 @@ class Cursor(Protocol):
 
     def next(self) -> SampleRef:
         """Take the next sample; `StopIteration` at a finite end."""
+
+    def take(self, count: int) -> list[tuple[int, SampleRef]]:
+        """Take the next samples, `count` of them or at the end fewer, each with the number of its draw;
+        `StopIteration` if there is none."""
 
     def state(self) -> State:
         """The position as plain integers."""
@@ -60,53 +67,98 @@ class ShuffledCursor:
         self._taken = [0] * len(self._rows)
         self._offset = [0] * len(self._rows)
         self._windows: list[Window | None] = [None] * len(self._rows)
-        self._inboxes = [Inbox((), rows) for rows in self._history]
+        self._runs: list[list[SampleRef]] = [[] for _ in self._rows]
+        self._inboxes: dict[int, Inbox] = {}
         self._ended: set[int] = set()
         self._block: tuple[int, list[int]] = (-1, [])
 
     def next(self) -> SampleRef:
         draws_before = self.draws
         while len(self._ended) < len(self._rows):
-            source = self._source_of_draw()
+            source = 0 if self._blend is None else self._source_of_draw()
             self.draws += 1
-            if self._inboxes[source]:
-                return SampleRef(source, *self._inboxes[source].next())
-            window = self._windows[source]
-            if window is None:
-                window = self._windows[source] = self._rows[source].window(self._lane, self._taken[source])
-            if window is None:
+            run = self._runs[source]
+            if not run:
+                if source in self._inboxes:
+                    return self._next_of_inbox(source)
+                run = self._next_run(source)
+            if not run:
                 self._ended.add(source)
                 continue
-            offset = self._offset[source]
-            ref = SampleRef(source, int(window.epochs[offset]), int(window.indices[offset]))
-            if offset + 1 == len(window.indices):
-                self._taken[source], self._offset[source], self._windows[source] = window.next_chunk, 0, None
-            else:
-                self._offset[source] = offset + 1
+            ref = run.pop()
+            self._offset[source] += 1
+            if not run:
+                self._leave_run(source)
             return ref
         self.draws = draws_before  # turns that found nothing are not part of the state
         raise StopIteration
 
+    def take(self, count: int) -> list[tuple[int, SampleRef]]:
+        drawn: list[tuple[int, SampleRef]] = []
+        runs, offset = self._runs, self._offset
+        while len(drawn) < count:
+            source = 0 if self._blend is None else self._source_of_draw()
+            if len(runs[source]) > 1:
+                ref = runs[source].pop()
+                offset[source] += 1
+                self.draws += 1
+            else:  # the last one of a run, and all that is rare
+                try:
+                    ref = self.next()
+                except StopIteration:
+                    if drawn:
+                        return drawn
+                    raise
+            drawn.append((self.draws - 1, ref))
+        return drawn
+
+    def _next_of_inbox(self, source: int) -> SampleRef:
+        inbox = self._inboxes[source]
+        ref = SampleRef(source, *inbox.next())
+        if not inbox:
+            del self._inboxes[source]
+        return ref
+
+    def _next_run(self, source: int) -> list[SampleRef]:
+        """The next few references of a source, the last one first; none at the end of its row."""
+        window = self._windows[source]
+        if window is None:
+            window = self._windows[source] = self._rows[source].window(self._lane, self._taken[source])
+        if window is None:
+            return []
+        part = slice(self._offset[source], self._offset[source] + _RUN)
+        columns = window.epochs[part][::-1].tolist(), window.indices[part][::-1].tolist()
+        run = self._runs[source] = [SampleRef(source, epoch, index) for epoch, index in zip(*columns, strict=True)]
+        return run
+
+    def _leave_run(self, source: int) -> None:
+        """See whether the window ends with the run."""
+        window = self._windows[source]
+        assert window is not None
+        if self._offset[source] == len(window.indices):
+            self._taken[source], self._offset[source], self._windows[source] = window.next_chunk, 0, None
+
     def _source_of_draw(self) -> int:
-        if self._blend is None:
-            return 0
+        assert self._blend is not None
         number, place = divmod(self.draws, BLOCK)
         if self._block[0] != number:
             self._block = number, self._blend.block(self._lane, self._num_lanes, number).tolist()
         return self._block[1][place]
 
     def state(self) -> State:
-        state = {"draws": self.draws, "cursors": [list(c) for c in zip(self._taken, self._offset, strict=True)]}
-        inboxes = {str(source): inbox.entries() for source, inbox in enumerate(self._inboxes) if inbox}
-        return state | ({"inbox": inboxes} if inboxes else {})
+        state: State = {"draws": self.draws, "cursors": [[*c] for c in zip(self._taken, self._offset, strict=True)]}
+        if self._inboxes:
+            state["inbox"] = {str(source): inbox.entries() for source, inbox in sorted(self._inboxes.items())}
+        return state
 
     def seek(self, state: State) -> None:
         self.draws = state["draws"]
         self._taken = [taken for taken, _ in state["cursors"]]
         self._offset = [offset for _, offset in state["cursors"]]
         self._windows = [None] * len(self._rows)
-        inboxes = state.get("inbox", {})
-        self._inboxes = [Inbox(inboxes.get(str(source), ()), rows) for source, rows in enumerate(self._history)]
+        self._runs = [[] for _ in self._rows]
+        inboxes = state.get("inbox", {}).items()
+        self._inboxes = {int(source): Inbox(entries, self._history[int(source)]) for source, entries in inboxes}
         self._ended = set()
 
 
@@ -147,6 +199,18 @@ class OrderedCursor:
         position = (lane + block * num_lanes) * self._block_size + place
         source = int(np.searchsorted(self._first, position, side="right")) - 1
         return SampleRef(source, 0, int(position - self._first[source]))
+
+    def take(self, count: int) -> list[tuple[int, SampleRef]]:
+        drawn: list[tuple[int, SampleRef]] = []
+        for _ in range(count):
+            try:
+                ref = self.next()
+            except StopIteration:
+                if drawn:
+                    break
+                raise
+            drawn.append((self.draws - 1, ref))
+        return drawn
 
     def state(self) -> State:
         return {"draws": self.draws, "inbox": self._inbox}

@@ -12,13 +12,14 @@ from bridge_data.task.grouping import (
     subflavor,
     type_of,
 )
-from bridge_data.task.hooks import TRUNCATED, Hooks, preserved_generators, rng_key, seed_generators
-from bridge_data.task.overrides import hook_of, is_overridden
+from bridge_data.task.hooks import STAGES, TRUNCATED, Hooks, rng_key, seed_generators
+from bridge_data.task.overrides import does_something, hook_of, is_overridden
 from bridge_data.task.packing import Packing
 from bridge_data.task.source_cook import SourceCook
 from bridge_data.task.stateless import stateless
 
 __all__ = [
+    "STAGES",
     "TRUNCATED",
     "AugmentTaskEncoder",
     "Cooker",
@@ -29,11 +30,11 @@ __all__ = [
     "TaskEncoder",
     "basic_sample_keys",
     "cooker",
+    "does_something",
     "group_by",
     "homogeneous_concat_mix",
     "hook_of",
     "is_overridden",
-    "preserved_generators",
     "rng_key",
     "seed_generators",
     "shape_of",

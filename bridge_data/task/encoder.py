@@ -199,6 +199,11 @@ class DefaultTaskEncoder(TaskEncoder[T_sample, T_encoded_sample, T_raw_batch, T_
         self._raw_batch_type = raw_batch_type
         self._batch_type = batch_type
 
+    def maps(self, hook: str) -> bool:
+        """Whether a hook of this class maps what it gets to a type."""
+        target = {"encode_sample": "_encoded_sample_type", "encode_batch": "_batch_type"}.get(hook)
+        return target is not None and getattr(self, target) is not None
+
     @stateless
     def encode_sample(self, sample: T_sample) -> T_encoded_sample | Generator[T_encoded_sample, None, None]:
         """The sample as `encoded_sample_type`."""

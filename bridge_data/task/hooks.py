@@ -6,16 +6,16 @@ uncounted; errors that no other sample would survive stop the run at once.
 """
 
 import collections
-import contextlib
 import random
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from contextvars import Token
+from typing import Any, Self
 
 import numpy as np
 import torch
 
 from bridge_data.cache import CachePool, NoCachePool
-from bridge_data.current import Numbering, active
+from bridge_data.current import Numbering, Work, active
 from bridge_data.errors import ConfigError, DatasetError, ErrorHandler, FatalSampleError, SkipSample
 from bridge_data.order.keys import key64
 from bridge_data.samples import SourceInfo
@@ -68,23 +68,25 @@ def seed_generators(key: int) -> None:
     torch.default_generator.manual_seed(key & 0x7FFFFFFFFFFFFFFF)
 
 
-@contextlib.contextmanager
-def preserved_generators() -> Iterator[None]:
-    """Give the caller's random generators back as they were: a lane may run inside the training process."""
-    python, numpy_, torch_ = random.getstate(), np.random.get_state(), torch.get_rng_state()
-    try:
-        yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(numpy_)
-        torch.set_rng_state(torch_)
+class _Generators:
+    """The states of Python's, numpy's and torch's CPU generators when this is made."""
+
+    def __init__(self) -> None:
+        self._python, self._numpy, self._torch = random.getstate(), np.random.get_state(), torch.get_rng_state()
+
+    def restore(self) -> None:
+        random.setstate(self._python)
+        np.random.set_state(self._numpy)
+        torch.set_rng_state(self._torch)
 
 
 class Hooks:
     """The hooks of one encoder as one lane calls them.
 
     `skipped` counts left-out samples by hook, and samples cut short as `TRUNCATED`; `batch_index` is the number of the
-    micro-batch that is being made, None where it is not known; `cache` is what cookers get as the cache pool.
+    micro-batch that is being made, None where it is not known; `sample` is (source key, epoch, index, part) of the
+    (first) sample that is being worked on; `cache` is what cookers get as the cache pool. Hooks are
+    run inside `with` it.
 
     Raises:
         ConfigError: if the encoder's failure tolerance is no number.
@@ -103,32 +105,35 @@ class Hooks:
         self.batch_index: int | None = None
         self.cache: CachePool = NoCachePool()
         self._numbering = numbering
-        self._sample: tuple[int, ...] = ()
+        self.sample: tuple[int, ...] = ()
+        self._token: Token[Work | None] | None = None
+        self._callers: _Generators | None = None
         self._handler = handler or worker_config.global_error_handler
         self._failures: collections.Counter[str] = collections.Counter()
         self._declared = {name: declaration(encoder, name) for name in STAGES if name != "decode"}
+        self._seeded = frozenset(name for name, hook in self._declared.items() if hook.seeded)
         self._tolerance = encoder.__default_failure_tolerance__
         check_tolerance(f"{type(encoder).__name__}(__default_failure_tolerance__", self._tolerance)
 
     @property
     def sample_index(self) -> int:
         """The number of the (first) sample that is being worked on."""
-        source_key, epoch, index = self._sample[:3]
+        source_key, epoch, index = self.sample[:3]
         return self._numbering.number_of(source_key, epoch, index)
 
-    def run(self, stage: str, fn: Callable[[Any], Any], argument: Any, sample: tuple[int, ...], count: int = 1) -> Any:
+    def run(
+        self, stage: str, fn: Callable[[Any], Any], argument: Any, sample: tuple[int, ...], count: int = 1
+    ) -> list[Any]:
         """`fn(argument)` as a list of results: none if left out, several from a generator.
 
         `sample` is (source key, epoch, index, part) of the (first) sample, and maybe which of several results of the
         hook before it is; `count` is how many samples are lost if the call leaves its argument out. What a generator
         yields before `SkipSample` is kept; what it yields before it fails is not.
         """
-        hook = self._declared.get(stage)
-        if hook is not None and hook.seeded:
-            seed_generators(rng_key(self.worker_config.seed_offset, stage, *sample))
+        if stage in self._seeded:
+            self._seed(stage, sample)
         results: list[Any] = []
-        self._sample = sample
-        token = active.set(self)
+        self.sample = sample
         try:
             result = fn(argument)
             if hasattr(result, "__next__"):
@@ -139,21 +144,40 @@ class Hooks:
         except SkipSample:
             if not results:
                 self.skipped[stage] += count
-        except _FATAL:
-            raise
         except Exception as error:
-            if isinstance(error, OSError) and error.errno is not None:
-                raise  # from the system; Pillow raises it too, without a number, for images that it cannot read
-            self.skipped[stage] += count
-            self._spend(stage, argument, error)
+            self._fail(stage, argument, error, count)
             return []
-        finally:
-            active.reset(token)
-        self._failures[stage] = 0
+        if self._failures:
+            self._failures.pop(stage, None)
         return results
 
-    def _spend(self, stage: str, argument: Any, error: Exception) -> None:
-        """Report a failure, and stop the run if there were too many in a row."""
+    def __enter__(self) -> Self:
+        """Be at work in this thread: hooks that ask for the number of their sample, or for the cache, ask this one. At
+        the end the caller's random generators are as they were: a lane may run inside the training process."""
+        self._token = active.set(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._token is not None
+        active.reset(self._token)
+        self._token = None
+        if self._callers is not None:
+            self._callers.restore()
+            self._callers = None
+
+    def _seed(self, stage: str, sample: tuple[int, ...]) -> None:
+        if self._callers is None and self._token is not None:
+            self._callers = _Generators()
+        seed_generators(rng_key(self.worker_config.seed_offset, stage, *sample))
+
+    def _fail(self, stage: str, argument: Any, error: Exception, count: int) -> None:
+        """Report a failure that loses `count` samples, and stop the run if there were too many in a row, or it is one
+        that other samples would not survive either."""
+        if isinstance(error, _FATAL):
+            raise error
+        if isinstance(error, OSError) and error.errno is not None:
+            raise error  # from the system; Pillow raises it too, without a number, for images that it cannot read
+        self.skipped[stage] += count
         declared_tolerance = self._declared[stage].failure_tolerance if stage in self._declared else None
         tolerance = self._tolerance if declared_tolerance is None else declared_tolerance
         self._failures[stage] += 1

@@ -17,6 +17,15 @@ def is_overridden(encoder: TaskEncoder[Any, Any, Any, Any], hook: str) -> bool:
     return next(_versions(encoder, hook), None) is not None
 
 
+def does_something(encoder: TaskEncoder[Any, Any, Any, Any], hook: str) -> bool:
+    """Whether calling `hook` may make a difference: not if it is left alone, or told to map to no type."""
+    while isinstance(encoder, AugmentTaskEncoder) and hook not in vars(encoder):
+        if getattr(type(encoder), hook) is not getattr(AugmentTaskEncoder, hook):
+            return True
+        encoder = encoder.task_encoder
+    return is_overridden(encoder, hook) or (isinstance(encoder, DefaultTaskEncoder) and encoder.maps(hook))
+
+
 def hook_of(encoder: TaskEncoder[Any, Any, Any, Any], hook: str) -> Any:
     """The callable to call for `hook`: of the encoder, or of the one inside that it leaves the hook to."""
     while isinstance(encoder, AugmentTaskEncoder):

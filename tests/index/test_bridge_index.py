@@ -35,6 +35,16 @@ def test_segments_are_found_by_shard(tmp_path: Path) -> None:
     )
 
 
+def test_entries_are_those_of_the_table(tmp_path: Path) -> None:
+    write(tmp_path / "i")
+    index = pickle.loads(pickle.dumps(opened(tmp_path / "i")))
+    assert "a.tar" in index.entries
+    assert "c.tar" not in index.entries
+    assert index.entries.get("c.tar") is None
+    assert [entry.name for entry in index.entries.values()] == ["a.tar", "b.tar"]
+    assert index.sizes_bytes(["b.tar", "b.tar"]) == [10240, 10240]
+
+
 def test_belongs_to_one_preparation(tmp_path: Path) -> None:
     write(tmp_path / "i")
     index = opened(tmp_path / "i")

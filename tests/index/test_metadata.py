@@ -1,7 +1,9 @@
 import json
 from pathlib import Path
 
+import braceexpand
 import pytest
+import yaml
 
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.index.metadata import meta_folder, read_shard_counts, read_split, read_uuid
@@ -89,3 +91,23 @@ def test_wrong_splits(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "split.yaml").write_text(text)
     with pytest.raises(ConfigError, match=message):
         read_split(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["d-{000..123}.tar", "{7..9}", "{8..12}.tar", "{12..08}", "{0..2}{0..1}", "a}b{1..2}", "{08..11}", "x{a..c}"],
+)
+def test_runs_of_numbers_are_what_brace_patterns_say(tmp_path: Path, pattern: str) -> None:
+    (tmp_path / "split.yaml").write_text(yaml.safe_dump({"split_parts": {"train": [pattern]}}))
+    try:
+        expected = list(braceexpand.braceexpand(pattern))
+    except ValueError:
+        with pytest.raises(ConfigError, match="cannot be expanded"):
+            read_split(tmp_path)
+        return
+    assert read_split(tmp_path)[0]["train"] == expected
+
+
+def test_what_has_no_opening_brace_is_a_name(tmp_path: Path) -> None:
+    (tmp_path / "split.yaml").write_text("split_parts: {train: ['a}b.tar']}")
+    assert read_split(tmp_path)[0]["train"] == ["a}b.tar"]

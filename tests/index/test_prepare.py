@@ -75,6 +75,16 @@ def test_shards_are_found_below_and_sorted_folder_by_folder(tmp_path: Path) -> N
         find_shards(tmp_path, "tar")
 
 
+def test_shards_are_files_and_links_to_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_tar(tmp_path / "a/0.tar", {"1.txt": b"t"})
+    (tmp_path / "a/1.tar").mkdir()
+    (tmp_path / "a/2.tar").symlink_to(tmp_path / "gone")
+    (tmp_path / "a/3.tar").symlink_to(tmp_path / "a/0.tar")
+    (tmp_path / "b").symlink_to(tmp_path / "a")
+    monkeypatch.chdir(tmp_path)
+    assert find_shards(Path()) == find_shards(tmp_path) == ["a/0.tar", "a/3.tar"]
+
+
 def test_folders_without_shards(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"there are no \.tar files.*bridge-data pack"):
         find_shards(tmp_path)

@@ -167,3 +167,27 @@ def test_results_keep_their_order_and_faults_are_among_them(tmp_path: Path, num_
     assert len(done) == 10
     assert isinstance(found.pop(3), DatasetError)
     assert [one.name for one in found if isinstance(one, ShardScan)] == names[:3] + names[4:]
+
+
+def test_many_small_shards_keep_their_order_too(tmp_path: Path) -> None:
+    names = [f"{number:03d}.tar" for number in range(150)]
+    for name in names:
+        write_tar(tmp_path / name, {f"{name[:3]}.txt": name[:3].encode()})
+    (tmp_path / "070.tar").unlink()
+    done: list[None] = []
+    found = list(scan_shards(tmp_path, names, num_workers=2, on_done=lambda: done.append(None)))
+    assert len(done) == 150
+    assert isinstance(found[70], DatasetError)
+    assert [one.name for one in found if isinstance(one, ShardScan)] == names[:70] + names[71:]
+
+
+def test_offsets_that_are_there_are_not_written_again(tmp_path: Path) -> None:
+    write_tar(tmp_path / "a.tar", {"1.txt": b"t"})
+    scan_shard(tmp_path, "a.tar")
+    before = (tmp_path / "a.tar.idx").stat()
+    scan_shard(tmp_path, "a.tar")
+    assert (tmp_path / "a.tar.idx").stat().st_ino == before.st_ino
+    right = (tmp_path / "a.tar.idx").read_bytes()
+    (tmp_path / "a.tar.idx").write_bytes(right[:-8])
+    scan_shard(tmp_path, "a.tar")
+    assert (tmp_path / "a.tar.idx").read_bytes() == right

@@ -27,3 +27,5 @@ def test_gives_back_what_was_put_in(samples: list[tuple[str, list[tuple[str, int
     assert segment.offsets.tolist() == offsets
     assert segment.keys() == [key for key, _ in samples]
     assert [segment.parts(number) for number in range(len(segment))] == [parts for _, parts in samples]
+    rows = [(number, *part) for number, (_, parts) in enumerate(samples) for part in parts]
+    assert list(segment.rows()) == rows

@@ -80,3 +80,22 @@ def test_an_ordered_cursor_can_be_set() -> None:
         cursor.next()
     other.seek(cursor.state())
     assert drain(other) == drain(cursor) != []
+
+
+@given(counts=st.lists(st.integers(1, 70), max_size=8), weights=st.sampled_from([(1.0,), (3.0, 1.0)]))
+def test_taking_several_is_taking_each(counts: list[int], weights: tuple[float, ...]) -> None:
+    together, single = shuffled(2, repeat=False, weights=weights), shuffled(2, repeat=False, weights=weights)
+    for count in counts:
+        expected = []
+        try:
+            for _ in range(count):
+                ref = single.next()
+                expected.append((single.draws - 1, ref))
+        except StopIteration:
+            pass
+        try:
+            taken = together.take(count)
+        except StopIteration:
+            taken = []
+        assert taken == expected
+        assert together.state() == single.state()

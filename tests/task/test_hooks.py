@@ -12,7 +12,7 @@ from PIL import Image
 from bridge_data.current import Numbering
 from bridge_data.errors import ConfigError, FatalSampleError, SkipSample, log_exception, reraise_exception
 from bridge_data.samples import TextSample
-from bridge_data.task import DefaultTaskEncoder, Hooks, preserved_generators, stateless
+from bridge_data.task import DefaultTaskEncoder, Hooks, stateless
 from bridge_data.worker import WorkerConfig
 
 SAMPLE = TextSample(__key__="s.tar/7", text="seven")
@@ -66,7 +66,7 @@ def test_a_stateless_hook_is_not_seeded() -> None:
 def test_the_callers_generators_are_given_back() -> None:
     before = random.getstate(), torch.get_rng_state(), np.random.get_state()[1].tolist()
     lane = hooks()
-    with preserved_generators():
+    with lane:
         lane.run("encode_sample", lane.encoder.encode_sample, SAMPLE, REF)
     assert random.getstate() == before[0]
     assert torch.equal(torch.get_rng_state(), before[1])
