@@ -2,11 +2,12 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-PEER   := .venv-peer
+PEERS  := .venv-peers
+PEER   := $(PEERS)/energon
 # Tests start processes of their own: two at a time keep two cores busy.
 SPREAD := -n 2 --dist worksteal
 
-.PHONY: setup demo test test-all test-data lint bench clean
+.PHONY: setup demo test test-all test-data lint peers bench bench-more clean
 
 setup: $(VENV)/.complete
 
@@ -34,19 +35,47 @@ test-data: setup
 	$(BIN)/python -m tests.data.fetch
 	BRIDGE_DATA_PEER=$(wildcard $(CURDIR)/$(PEER)/bin/python) $(BIN)/python -m pytest -n 2 --dist loadfile -m data
 
-# Megatron-Energon lives in an environment of its own: it is a peer to read against, not a dependency.
-$(PEER)/.complete:
-	$(PYTHON) -m venv $(PEER)
-	$(PEER)/bin/pip install -q torch==2.13.0
-	$(PEER)/bin/pip install -q 'megatron-energon[av-decode]==7.4.1'
+# Peers live in environments of their own: they are there to compare with, not dependencies. Each is a library and what
+# needs; the CPU build of torch lies in one place, which a .pth file adds to all of them (and torch==2.13.0 keeps pip from
+# installing another for the sake of torchvision).
+energon    := 'megatron-energon[av-decode]==7.4.1'
+webdataset := webdataset==1.0.2
+streaming  := mosaicml-streaming==0.13.0 torch==2.13.0
+litdata    := litdata==0.2.76 torch==2.13.0
+torchdata  := torchdata==0.11.0
+datasets   := datasets==5.2.0 torchdata==0.11.0
+NAMES      := energon webdataset streaming litdata torchdata datasets
+
+$(PEERS)/torch/.complete:
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/pip install -q torch==2.13.0 numpy pillow
 	@touch $@
+
+$(NAMES:%=$(PEERS)/%/.complete): $(PEERS)/torch/.complete
+	$(PYTHON) -m venv $(@D)
+	$(PEERS)/torch/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+	  > $$($(@D)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/torch.pth
+	$(@D)/bin/pip install -q $($(notdir $(@D)))
+	@touch $@
+
+# A peer that cannot be installed is missing from the table, which then says so.
+peers:
+	-@$(MAKE) --no-print-directory -k $(NAMES:%=$(PEERS)/%/.complete)
 
 lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-bench: setup $(PEER)/.complete
+# ARGS="--only text,jpeg --rounds 1" for a quick look; see docs/benchmarks.md.
+bench: setup $(VENV)/.bench peers
+	$(BIN)/python -m benchmarks.speed $(ARGS)
+
+$(VENV)/.bench: $(VENV)/.complete
+	$(BIN)/pip install -q -e ".[bench]"
+	@touch $@
+
+bench-more: setup $(PEER)/.complete
 	$(BIN)/python benchmarks/shuffle_quality.py --peer $(PEER)/bin/python
 	$(BIN)/python benchmarks/resume.py
 	$(BIN)/python benchmarks/scale.py
@@ -54,6 +83,7 @@ bench: setup $(PEER)/.complete
 	$(BIN)/python benchmarks/video.py
 	$(BIN)/python benchmarks/balance.py
 	$(BIN)/python benchmarks/share.py
+	$(BIN)/python benchmarks/decoding.py
 
 clean:
-	rm -rf $(VENV) $(PEER) build *.egg-info
+	rm -rf $(VENV) $(PEERS) .bench build *.egg-info

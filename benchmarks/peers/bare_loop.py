@@ -1,0 +1,100 @@
+"""The limit: a bare Python loop that does the work of a workload, in one process, with nothing around it.
+
+Shards are mapped, the place of every part is known, and the order is that of the file. A text is sliced, decoded and
+put into a sample object; a JPEG is decoded (by simplejpeg, which has Pillow's pixels) and no batch is built; a large
+photo is resized by Pillow as well; chats are packed and batched. The memory allocator keeps what is freed, as in our
+workers: without that, large images pay for page faults.
+"""
+
+import functools
+import mmap
+import tarfile
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import measure
+import simplejpeg
+import torch
+import work
+from PIL import Image
+
+from bridge_data import TextSample
+from bridge_data.loader.process import keep_freed_memory
+
+SCANNED = 20_000
+
+
+class Loader:
+    """Batches of the first samples, over and over."""
+
+    def __init__(self, workload: str, data: Path, workers: int) -> None:
+        if workers:
+            raise ValueError("the bare loop is one process")
+        self._workload, self._size = workload, work.BATCH_SIZES[workload]
+        self._places: list[tuple[str, mmap.mmap, int, int]] = []
+        for shard in sorted((data / "tars").glob("*.tar")):
+            with open(shard, "rb") as file:
+                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            with tarfile.open(shard) as tar:
+                members = [(m.name.partition(".")[0], mapped, m.offset_data, m.offset_data + m.size) for m in tar]
+            self._places += members
+            if len(self._places) > SCANNED:
+                break
+        self.settings = {
+            "version": version("simplejpeg"),
+            "format": "tars, mapped, places known",
+            "decoder": "simplejpeg, Pillow",
+            "batch_size": self._size,
+            "shuffle": "none",
+            "prefetch": "none",
+        }
+
+    def __iter__(self) -> Iterator[Any]:
+        if self._workload == "chat":
+            return work.batches_of(work.packed_stream(self._samples()), self._size)
+        return self._batches()
+
+    def _batches(self) -> Iterator[Any]:
+        samples = self._texts() if self._workload == "text" else self._samples()
+        while True:
+            yield [next(samples) for _ in range(self._size)]
+
+    def _texts(self) -> Iterator[TextSample]:
+        while True:
+            for key, mapped, start, end in self._places:
+                yield TextSample(
+                    __key__=key, __restore_key__=(), __subflavors__=None, text=str(mapped[start:end], "utf-8")
+                )
+
+    def _samples(self) -> Iterator[tuple[str, Any]]:
+        decode = {"jpeg": simplejpeg.decode_jpeg, "photos": _photo, "chat": work.chat_tokens}[self._workload]
+        while True:
+            for key, mapped, start, end in self._places:
+                yield key, decode(mapped[start:end])
+
+    def describe(self, batch: Any) -> list[tuple[str, Any]]:
+        return []
+
+    def wait_ready(self) -> None:
+        """There is nobody to wait for."""
+
+    def save(self) -> None:
+        return None
+
+    def restore(self, state: Any) -> None:
+        raise NotImplementedError("the bare loop has no state")
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+
+@functools.wraps(work.photo_resized)
+def _photo(content: bytes) -> torch.Tensor:
+    return work.image_resized(Image.fromarray(simplejpeg.decode_jpeg(content)))
+
+
+if __name__ == "__main__":
+    keep_freed_memory()
+    measure.main(Loader)

@@ -1,0 +1,197 @@
+"""One measurement of one loader in a process of its own: the command line that all programs of this folder share.
+
+A program hands its `Loader` class to `main`. What enters: workload, folder of data, workers, seconds. What leaves: one
+line of JSON on stdout with the figures. Nothing here needs more than torch and the standard library, since each program
+runs in the environment of its library.
+
+    python PROGRAM convert --workload text --data FOLDER            # makes the library's own format, where it has one
+    python PROGRAM run --workload text --data FOLDER --workers 2 --seconds 3 --started MONOTONIC_SECONDS
+"""
+
+import argparse
+import json
+import os
+import pickle
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+WARM_UP_S, SAVES, CHECKED = 0.7, 5, 64
+TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+
+
+class Loader(Protocol):
+    """What a program offers: an endless loader of one library for one workload."""
+
+    settings: dict[str, Any]
+    """Version, format, decoder, batch size, shuffling, prefetch: whatever was chosen for this library."""
+
+    def __init__(self, workload: str, data: Path, workers: int) -> None: ...
+
+    def __iter__(self) -> Iterator[Any]: ...
+
+    def describe(self, batch: Any) -> list[tuple[str, Any]]:
+        """The key of each sample of a batch, with its text or its tensor."""
+
+    def save(self) -> Any:
+        """The state after the last batch; anything that pickle takes. None: the library has no state."""
+
+    def restore(self, state: Any) -> None:
+        """Called before the first batch."""
+
+    def wait_ready(self) -> None:
+        """Until all workers are at work, where the library can tell; a warm-up follows in any case."""
+
+    def close(self) -> None: ...
+
+
+def main(make: type[Loader], convert: Any = None) -> None:
+    """Run the command line of a program; `convert(workload, data)` makes the library's own format."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("what", choices=["convert", "run"])
+    parser.add_argument("--workload", required=True)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--workers", type=int, default=0)
+    parser.add_argument("--seconds", type=float, default=3.0, help="0: the first batch only")
+    parser.add_argument("--started", type=float, help="time.monotonic() of whoever started this process")
+    parser.add_argument("--state", type=Path, help="where the state is kept")
+    parser.add_argument("--restore", action="store_true", help="begin from the state kept there")
+    parser.add_argument("--memory", action="store_true", help="also the memory of all processes")
+    parser.add_argument("--pause-per-sample", type=float, default=0.0, help="the trainer's seconds for each sample")
+    arguments = parser.parse_args()
+    imported = time.monotonic()
+    if arguments.what == "convert":
+        if convert is not None:
+            convert(arguments.workload, arguments.data)
+        return
+    started = arguments.started or imported
+    figures: dict[str, Any] = {"import_s": imported - started}
+    begin = time.monotonic()
+    loader = make(arguments.workload, arguments.data, arguments.workers)
+    if arguments.restore:
+        loader.restore(pickle.loads(arguments.state.read_bytes()))
+    batches = iter(loader)
+    first = next(batches)
+    figures["first_batch_s"] = time.monotonic() - begin
+    figures["from_start_s"] = time.monotonic() - started
+    figures["settings"] = loader.settings
+    if arguments.seconds:
+        figures |= _throughput(loader, batches, first, arguments)
+    if arguments.memory:
+        figures["pss_mb"] = sum(_pss_kb(process) for process in tree()) / 1e3
+    if arguments.state and not arguments.restore:
+        figures |= _saved(loader, arguments.state)
+    print(json.dumps(figures), flush=True)
+    loader.close()
+    # Some libraries leave threads or processes that keep Python from ending; the figures are out.
+    sys.stdout.flush()
+    _end_children()
+    os._exit(0)
+
+
+def _throughput(loader: Loader, batches: Iterator[Any], first: Any, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Samples a second and CPU of all processes, after a warm-up in which every worker has given its share."""
+    loader.wait_ready()
+    seen = [(key, digest(value)) for key, value in loader.describe(first)]
+    warm = time.monotonic() + WARM_UP_S
+    drawn = 0
+    while time.monotonic() < warm or drawn < 4 * arguments.workers:
+        batch = next(batches)
+        drawn += 1
+        if len(seen) < CHECKED:
+            seen += [(key, digest(value)) for key, value in loader.describe(batch)]
+    del first, batch
+    size = loader.settings["batch_size"]
+    pause = arguments.pause_per_sample * size
+    count, stalls, longest = 0, 0.0, 0.0
+    cpu = cpu_s()
+    begin = due = time.monotonic()
+    end = begin + arguments.seconds
+    while (now := time.monotonic()) < end:
+        next(batches)
+        count += 1
+        if pause:
+            waited = time.monotonic() - now
+            stalls, longest = stalls + waited, max(longest, waited)
+            due = max(due + pause, time.monotonic())
+            time.sleep(max(0.0, due - time.monotonic()))
+    wall = time.monotonic() - begin
+    cpu = cpu_s() - cpu
+    samples = count * size
+    figures = {"samples_per_s": samples / wall, "cpu_s_per_1000": 1e3 * cpu / samples, "check": seen[:CHECKED]}
+    return figures | ({"stalled_share": stalls / wall, "longest_wait_s": longest} if pause else {})
+
+
+def _saved(loader: Loader, file: Path) -> dict[str, Any]:
+    """Time of a save (the median of a few) and the size of the state, which is kept for the restore."""
+    times, state = [], None
+    for _ in range(SAVES):
+        begin = time.monotonic()
+        state = loader.save()
+        times.append(time.monotonic() - begin)
+    if state is None:
+        return {}
+    file.write_bytes(pickle.dumps(state))
+    return {"save_s": statistics.median(times), "state_bytes": file.stat().st_size}
+
+
+def digest(value: Any) -> list[Any]:
+    """What identifies a sample's content: shape, dtype and mean of a tensor, or the text itself."""
+    if isinstance(value, str):
+        return [value]
+    return [list(value.shape), str(value.dtype).removeprefix("torch."), float(value.double().mean())]
+
+
+def tree() -> list[int]:
+    """This process and all that descend from it."""
+    children: dict[int, list[int]] = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            fields = _stat(int(entry))
+            if fields:
+                children.setdefault(int(fields[1]), []).append(int(entry))
+    found, waiting = [], [os.getpid()]
+    while waiting:
+        process = waiting.pop()
+        found.append(process)
+        waiting += children.get(process, [])
+    return found
+
+
+def cpu_s() -> float:
+    """CPU seconds so far of this process, of its descendants, and of those that have ended and been waited for."""
+    own = sum(resource.getrusage(who).ru_utime + resource.getrusage(who).ru_stime for who in _SELF_AND_ENDED)
+    others = [_stat(process) for process in tree() if process != os.getpid()]
+    return own + sum(sum(map(int, fields[11:15])) * TICK_S for fields in others if fields)
+
+
+_SELF_AND_ENDED = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+
+
+def _stat(process: int) -> list[str]:
+    """The fields of /proc/PID/stat from the state on; none if the process has ended."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def _pss_kb(process: int) -> int:
+    try:
+        lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0
+    return next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+
+
+def _end_children() -> None:
+    for process in tree():
+        if process != os.getpid():
+            try:
+                os.kill(process, 9)
+            except ProcessLookupError:
+                continue

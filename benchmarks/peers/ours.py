@@ -1,0 +1,70 @@
+"""bridge_data, with the same task encoders as Megatron-Energon.
+
+`--workload photos_torch` and `s3` are rows of our own: the same images resized by torch, and shards in an object store
+whose address stands in BENCH_S3_URL.
+"""
+
+import os
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import energon_tasks
+import measure
+import work
+
+from bridge_data import DefaultTaskEncoder, SampleDecoder
+
+RESIZED = {
+    "photos": {"image_size": work.IMAGE_SIZE},
+    "photos_torch": {"image_size": work.IMAGE_SIZE, "resize": "torch"},
+}
+
+
+class Resized(DefaultTaskEncoder[Any, Any, Any, Any]):
+    """Images that the decoder resizes."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__()
+        self.decoder = SampleDecoder(image_decode="torchrgb", **settings)
+
+
+class Loader:
+    """A savable loader."""
+
+    def __init__(self, workload: str, data: Path, workers: int) -> None:
+        encoder = Resized(**RESIZED[workload]) if workload in RESIZED else None
+        workload = workload.removesuffix("_torch")
+        place = os.environ["BENCH_S3_URL"] if workload == "s3" else data
+        self._loader = energon_tasks.make_loader(workload, place, workers, encoder)
+        self.settings = {
+            "version": version("bridge-data"),
+            "format": "prepared tars",
+            "decoder": "simplejpeg, Pillow",
+            "batch_size": work.BATCH_SIZES[workload],
+            "shuffle": f"{work.SHUFFLE_BUFFER} samples mixed, chunks of {work.RUN_LENGTH}",
+            "prefetch": "2 batches a worker (default)",
+        }
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._loader)
+
+    def describe(self, batch: Any) -> list[tuple[str, Any]]:
+        return energon_tasks.described(batch)
+
+    def save(self) -> Any:
+        return self._loader.save_state_rank()
+
+    def restore(self, state: Any) -> None:
+        self._loader.restore_state_rank(state)
+
+    def wait_ready(self) -> None:
+        self._loader.wait_for_workers()
+
+    def close(self) -> None:
+        self._loader.close()
+
+
+if __name__ == "__main__":
+    measure.main(Loader)

@@ -1,0 +1,70 @@
+"""Training from an object store 20 ms away, at half the rate that local shards give, beside the same from local shards.
+
+What enters: the JPEGs of the throughput benchmark. What leaves: runs of our loader with two workers: local and unpaced
+(its rate sets the pace), local and paced, remote and paced. The server is nanio, behind a connection with latency.
+"""
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks.speed import data
+from benchmarks.speed.programs import OURS, Figures, run
+from benchmarks.speed.rounds import Extent, checked, report
+
+LATENCY_S, WORKERS, SECONDS = 0.02, 2, 6.0
+
+
+def measure(extent: Extent) -> dict[str, list[Figures]]:
+    """The runs; `{"failed": why}` in place of figures that are not to be had."""
+    folder = data.make("jpeg", extent.folder, extent.scale)
+    data.warm(folder)
+    free = run(OURS, "jpeg", folder, WORKERS, extent.seconds)
+    if "failed" in free:
+        return {"local": [free], "s3": [free]}
+    pace = ["--pause-per-sample", str(2 / free["samples_per_s"])]
+    local, remote = [], []
+    try:
+        with served(folder) as variables:
+            for _ in range(extent.other_rounds):
+                local.append(run(OURS, "jpeg", folder, WORKERS, SECONDS, pace))
+                remote.append(run(OURS, "s3", folder, WORKERS, SECONDS, pace, variables))
+                for runs in (local, remote):
+                    runs[-1]["check"] = checked(runs[-1].get("check", []), folder, "jpeg")
+                report("jpeg, paced", WORKERS, OURS, local[-1])
+                report("s3", WORKERS, OURS, remote[-1])
+    except (ImportError, OSError, RuntimeError) as error:
+        remote = [{"failed": f"no object store: {error}"}]
+    return {"local": local, "s3": remote}
+
+
+@contextlib.contextmanager
+def served(folder: Path) -> Iterator[dict[str, str]]:
+    """A data set in a bucket behind a slow connection; the environment in which our program finds it."""
+    from tests.object_store import Server, environment
+
+    with contextlib.ExitStack() as stack:
+        root = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=folder)))
+        shutil.copytree(folder / "tars", root / "bench" / "jpeg", copy_function=os.link)
+        server = Server(root)
+        server.start()
+        stack.callback(server.kill)
+        link = stack.enter_context(_slow_link(server.port))
+        cache = stack.enter_context(tempfile.TemporaryDirectory())
+        yield environment(link) | {"BENCH_S3_URL": "s3://bench/jpeg", "BRIDGE_DATA_CACHE": cache}
+
+
+@contextlib.contextmanager
+def _slow_link(port: int) -> Iterator[int]:
+    command = [sys.executable, str(Path(__file__).parent / "slow_link.py"), str(port), str(LATENCY_S)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            yield int(process.stdout.readline())
+        finally:
+            process.kill()

@@ -1,0 +1,31 @@
+"""The runner from end to end, on a little data, with our own loader alone."""
+
+from pathlib import Path
+
+import psutil
+
+from benchmarks.speed import rounds, tables
+from benchmarks.speed.__main__ import make_document
+from benchmarks.speed.programs import OURS
+from benchmarks.speed.summary import summarize
+
+
+def test_a_round_gives_figures_of_equal_samples_and_leaves_nothing_running(tmp_path: Path) -> None:
+    before = set(psutil.Process().children(recursive=True))
+    extent = rounds.Extent(folder=tmp_path, rounds=1, seconds=0.1, scale=0.02)
+    results = {"text/2": summarize(rounds.throughput("text", 2, extent))}
+    ours = results["text/2"][OURS]
+    assert ours["check"] == "equal"
+    assert ours["samples_per_s"]["median"] > 0
+    assert ours["restore_s"]["median"] > 0
+    assert "text, 200 B" in tables.terminal(make_document(results, extent, 1.0))
+    assert set(psutil.Process().children(recursive=True)) <= before
+
+
+def test_other_content_is_told(tmp_path: Path) -> None:
+    (tmp_path / "reference.json").write_text('{"01": ["a text"], "02": [[3, 4, 5], "uint8", 100.0]}')
+    assert rounds.checked([["shard.tar/01", ["a text"]]], tmp_path, "text") == "equal"
+    assert rounds.checked([["02", [[3, 4, 5], "uint8", 100.001]]], tmp_path, "jpeg") == "equal"
+    assert "01" in rounds.checked([["01", ["another"]]], tmp_path, "text")
+    assert "02" in rounds.checked([["02", [[3, 4, 5], "uint8", 101.0]]], tmp_path, "jpeg")
+    assert "unknown" in rounds.checked([["03", ["a text"]]], tmp_path, "text")

@@ -1,0 +1,32 @@
+"""README's table is the one that the JSON gives."""
+
+import json
+
+import pytest
+
+from benchmarks.speed import tables
+from benchmarks.speed.__main__ import RESULTS, ROOT
+
+
+def test_the_table_in_readme_is_made_of_the_results() -> None:
+    document = json.loads((RESULTS / "bench.json").read_text())
+    assert tables.between_marks((ROOT / "README.md").read_text()) == tables.readme(document)
+
+
+def test_a_table_takes_the_place_of_the_one_before() -> None:
+    page = f"before\n{tables.BEGIN}\nold\n{tables.END}\nafter\n"
+    changed = tables.in_page(page, "| new |")
+    assert changed == f"before\n{tables.BEGIN}\n| new |\n{tables.END}\nafter\n"
+    assert tables.between_marks(changed) == "| new |"
+
+
+def test_a_page_without_marks_is_an_error() -> None:
+    with pytest.raises(ValueError, match="put the two marks"):
+        tables.in_page("no marks", "| new |")
+
+
+def test_a_library_that_failed_is_a_row_that_says_why() -> None:
+    results = {"text/2": {"bridge_data": {"samples_per_s": {"median": 5.0}}, "litdata": {"failed": "no such thing"}}}
+    document = {"results": results, "targets": [], "settings": {}, "machine": "2 cores"}
+    assert "no such thing" not in tables.readme(document)
+    assert "litdata" in tables.terminal(document)
