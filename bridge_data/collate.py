@@ -8,11 +8,12 @@ Provenance is collected and not computed with: keys and the like are in lists, s
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 from bridge_data.later import torch
@@ -24,18 +25,58 @@ PROVENANCE = ("__key__", "__restore_key__", "__subflavors__", "__sources__")
 Allocate: TypeAlias = "Callable[[Sequence[int], torch.dtype], torch.Tensor | None]"
 
 _allocate: Allocate | None = None
+_begin: Callable[[], None] | None = None
+_is_stacked_next = False
 
 _LARGE_BYTES = 1 << 20
 """Tensors from this size on get zeros only where no value comes: that is quicker than to write all of it twice."""
 
 
-def build_in(allocate: Allocate | None) -> None:
+def build_in(allocate: Allocate | None, begin: Callable[[], None] | None = None) -> None:
     """Have tensors that are collated be built in memory that `allocate` gives for a shape and dtype, if it gives any.
+    After `begin` what it gives lies one after the other, as far as it can.
 
     For processes that send batches on: there a tensor need not be copied once more. None: in memory of their own.
     """
-    global _allocate
-    _allocate = allocate
+    global _allocate, _begin
+    _allocate, _begin = allocate, begin
+
+
+@contextlib.contextmanager
+def in_one_place() -> Iterator[None]:
+    """Meanwhile `room_for` gives memory: what is made is stacked next, as it is and in this order, and nothing else is
+    done to it."""
+    global _is_stacked_next
+    if _begin is not None:
+        _begin()
+        _is_stacked_next = True
+    try:
+        yield
+    finally:
+        _is_stacked_next = False
+
+
+def is_stacked_next() -> bool:
+    """Whether `room_for` may give memory."""
+    return _is_stacked_next
+
+
+def room_for(shape: Sequence[int]) -> torch.Tensor | None:
+    """Memory for uint8 values that are stacked next, if there had better be some: where all that is stacked lies one
+    after the other, stacking it is no work."""
+    return _allocate(shape, torch.uint8) if _is_stacked_next and _allocate is not None else None
+
+
+def _as_they_lie(batch: list[torch.Tensor]) -> torch.Tensor | None:
+    """The stack of contiguous tensors of one shape, if they lie one after the other in one storage."""
+    first = batch[0]
+    storage, start, size = first.untyped_storage().data_ptr(), first.data_ptr(), first.nbytes
+    if first.untyped_storage().nbytes() < size * len(batch):
+        return None
+    for number, value in enumerate(batch):
+        if value.data_ptr() != start + number * size or value.untyped_storage().data_ptr() != storage:
+            return None
+    return first.as_strided((len(batch), *first.shape), (first.numel(), *first.stride()))
 
 
 def _given(like: torch.Tensor, shape: Sequence[int]) -> torch.Tensor | None:
@@ -59,6 +100,8 @@ def _stack_equal(batch: list[torch.Tensor]) -> torch.Tensor:
     if any(odd):
         return torch.stack(batch)
     first = batch[0]
+    if first.dtype == torch.uint8 and first.is_contiguous() and (lying := _as_they_lie(batch)) is not None:
+        return lying
     stacked = _given(first, (len(batch), *first.shape))
     if first.nbytes * len(batch) < _LARGE_BYTES:
         return torch.stack(batch, out=stacked)

@@ -9,12 +9,14 @@ references, and are read again after a restore when their turn comes.
 """
 
 import collections
+import contextlib
 import dataclasses
 import itertools
 import logging
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from bridge_data.collate import in_one_place
 from bridge_data.errors import ConfigError, FatalSampleError
 from bridge_data.order import Cursor
 from bridge_data.pending import decode_items, encode_items, replayed
@@ -263,15 +265,16 @@ class Lane:
             self._ahead.follow(self._cursor)
         drawn = self._cursor.take(count)
         samples = self._work.all_samples([ref for _, ref in drawn], self._watch)
-        for (draw, ref), parts in zip(drawn, samples, strict=True):
-            for part, sample in parts:
-                self._queue.append(Item(draw, ref, part, sample))
-            if parts:
-                self._barren[ref[0]] = 0
-                continue
-            self._barren[ref.source] += 1
-            if self._barren[ref.source] > self._barren_limits[ref.source]:
-                raise self._nothing_left(f"the last {self._barren[ref.source]} samples of source {ref.source}")
+        with in_one_place() if self._work.only_stacks else contextlib.nullcontext():
+            for (draw, ref), parts in zip(drawn, samples, strict=True):
+                for part, sample in parts:
+                    self._queue.append(Item(draw, ref, part, sample))
+                if parts:
+                    self._barren[ref[0]] = 0
+                    continue
+                self._barren[ref.source] += 1
+                if self._barren[ref.source] > self._barren_limits[ref.source]:
+                    raise self._nothing_left(f"the last {self._barren[ref.source]} samples of source {ref.source}")
 
     def _nothing_left(self, what: str) -> FatalSampleError:
         skipped = self._work.hooks.skipped.items()

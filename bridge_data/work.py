@@ -122,6 +122,11 @@ class Work:
         cooked ones."""
         return not self._changes
 
+    @property
+    def only_stacks(self) -> bool:
+        """Whether samples are batched as they are loaded, by the batch hook that everybody has."""
+        return not (self._changes or self._packing or self._grouping or "batch" in self._does)
+
     def all_samples(self, refs: Sequence[SampleRef], watch: Watch | None) -> Iterator[Parts]:
         """What `samples` makes of each, at a lower price where samples are only loaded. `watch` is called before."""
         streams: dict[int, Iterator[Any]] = {}

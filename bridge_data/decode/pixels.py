@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 import simplejpeg
 
+from bridge_data.collate import is_stacked_next, room_for
 from bridge_data.later import Image
 
 if TYPE_CHECKING:
+    import torch
     from numpy.typing import NDArray
     from PIL import ImageFile
 
@@ -54,6 +56,22 @@ def decoded_pixels(data: bytes, mode: str, least: Size | None = None) -> NDArray
     with _opened(data) as image:
         image.load()
         return np.array(image if image.mode == mode else image.convert(mode))
+
+
+def pixels_in_batch(data: bytes, mode: str) -> torch.Tensor | None:
+    """The pixels of a JPEG as uint8 (H, W, C), in memory in which they are stacked without being moved; None if there
+    is no such memory (see `collate.room_for`), or Pillow must be asked."""
+    if not is_stacked_next() or mode == "L" or not _is_jpeg(data):
+        return None
+    try:
+        height, width, colors, _ = simplejpeg.decode_jpeg_header(data)
+        _refuse_bomb(width, height)
+        room = room_for((height, width, len(mode))) if colors in ("Gray", "YCbCr") else None
+        if room is not None:
+            simplejpeg.decode_jpeg(data, mode, buffer=room.numpy())
+    except ValueError:
+        return None
+    return room
 
 
 def pillow_image(data: bytes, mode: str, least: Size | None = None) -> Image.Image:

@@ -76,7 +76,12 @@ class Builder:
             site, owner = self._begin(max(self._batch_bytes, num_bytes + _ROOM_FOR_REST_BYTES))
         start = aligned(site.end)
         site.end = start + num_bytes
-        return torch.frombuffer(owner, dtype=dtype, count=count, offset=start).reshape(tuple(shape))
+        # A part of all: what lies one after the other has one storage.
+        return torch.frombuffer(owner, dtype=torch.uint8)[start : site.end].view(dtype).reshape(tuple(shape))
+
+    def begin(self) -> None:
+        """Have what is asked for next lie in a slot of its own."""
+        self._open = None
 
     def _begin(self, num_bytes: int) -> tuple[_Site, ctypes.Array[ctypes.c_ubyte]]:
         slot = self._slots.take(num_bytes)
@@ -91,6 +96,7 @@ class Builder:
         on to them, nor to the batch."""
         site = self._site_of(parts) if self._sites else None
         if site is None:
+            self._batch_bytes = max(self._batch_bytes, sum(len(part.raw()) for part in parts) + _ROOM_FOR_REST_BYTES)
             return self._slots.place(parts)
         places, size = _places_in(site, parts)
         memory, extent = self._slots.maps[site.slot], max(end for _, end in places)

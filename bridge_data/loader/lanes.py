@@ -7,12 +7,14 @@ Guarantee: a lane opened from the state that came with a batch goes on with the 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
 
-from bridge_data.collate import Allocate, build_in
+from bridge_data.collate import build_in
 
 if TYPE_CHECKING:
+    import torch
+
     from bridge_data.cache import CachePool
     from bridge_data.lane import LaneBatch
     from bridge_data.order import SampleRef
@@ -90,16 +92,26 @@ class Ended:
     skipped: dict[str, int]
 
 
+class BatchMemory(Protocol):
+    """Where batches are built; see `collate.build_in`."""
+
+    def allocate(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor | None:
+        """A tensor with any contents; None if it had better be elsewhere."""
+
+    def begin(self) -> None:
+        """Have what is asked for next lie one after the other."""
+
+
 class LaneRunner:
     """Runs lanes of one dataset in this process, each opened where `state` has it when it is first wanted.
 
-    Tensors are collated in memory of `allocate` (see `collate.build_in`).
+    Tensors are collated in `memory`.
     """
 
     def __init__(
-        self, dataset: LaneDataset, state: LoaderState, watch: Watch | None = None, allocate: Allocate | None = None
+        self, dataset: LaneDataset, state: LoaderState, memory: BatchMemory, watch: Watch | None = None
     ) -> None:
-        self._dataset, self._state, self._watch, self._allocate = dataset, state, watch, allocate
+        self._dataset, self._state, self._watch, self._memory = dataset, state, watch, memory
         self._lanes: dict[int, Lane] = {}
 
     def take(self, lane: int) -> Produced[Any] | Ended:
@@ -107,7 +119,7 @@ class LaneRunner:
         if lane not in self._lanes:
             self._lanes[lane] = self._dataset.lane(lane, self._state, self._watch)
         run = self._lanes[lane]
-        build_in(self._allocate)
+        build_in(self._memory.allocate, self._memory.begin)
         try:
             item = run.next()
         except StopIteration:

@@ -273,7 +273,7 @@ class _Workers:
         return current or self._run_here(position)
 
     def _run_here(self, position: Position) -> LaneRunner:
-        return LaneRunner(self._dataset, position.state, allocate=self._memory.allocate)
+        return LaneRunner(self._dataset, position.state, self._memory)
 
     def wait_ready(self, timeout_s: float) -> bool:
         """Wait for the pool; whether it can take over now."""

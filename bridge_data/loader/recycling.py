@@ -1,7 +1,7 @@
 """Memory of large tensors, used again: fresh pages cost as much as a fourth of decoding what comes into them.
 
 Enters: the shapes that collating asks for, in the process that hands batches out. Leaves: tensors. Guarantee: memory is
-used again only when the last tensor, view or array over it has died.
+used again only when the last tensor, view or array over it has died. It is for one thread at a time.
 """
 
 import collections
@@ -15,38 +15,52 @@ import torch
 
 from bridge_data.loader import process
 
-_MIN_BYTES = 1 << 20
+_MIN_BYTES = 1 << 17
+_ALIGNMENT = 64
 _GRAIN_BYTES = 1 << 18
 _MAX_SPARE = 4
 
 
 class Recycler:
-    """Gives out memory, and takes it back by itself. Any thread may use it."""
+    """Gives out memory, and takes it back by itself. Several tensors may lie in one piece, which is as large as the
+    largest that was ever asked for."""
 
     def __init__(self) -> None:
         self._spare: collections.deque[mmap.mmap] = collections.deque(maxlen=_MAX_SPARE)
+        self._piece_bytes = 0
+        self._open: weakref.ref[ctypes.Array[ctypes.c_ubyte]] | None = None
+        self._end = 0
         process.have_freed_memory_kept()  # that of the images of a batch
 
     def allocate(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor | None:
         """A tensor with any contents; None if it is small."""
-        count = math.prod(shape)
-        num_bytes = count * dtype.itemsize
+        num_bytes = math.prod(shape) * dtype.itemsize
         if num_bytes < _MIN_BYTES:
             return None
-        memory = self._fitting(num_bytes)
+        self._piece_bytes = max(self._piece_bytes, num_bytes)
+        owner, start = None if self._open is None else self._open(), -(-self._end // _ALIGNMENT) * _ALIGNMENT
+        if owner is None or start + num_bytes > len(owner):
+            owner, start = self._begin(), 0
+        self._end = start + num_bytes
+        # A part of all: what lies one after the other has one storage.
+        return torch.frombuffer(owner, dtype=torch.uint8)[start : self._end].view(dtype).reshape(tuple(shape))
+
+    def begin(self) -> None:
+        """Have what is asked for next lie in a piece of its own."""
+        self._open = None
+
+    def _begin(self) -> ctypes.Array[ctypes.c_ubyte]:
+        memory = self._fitting(self._piece_bytes)
         owner = (ctypes.c_ubyte * len(memory)).from_buffer(memory)
         # Appending is all that is safe in whatever thread the last view dies; what is too much falls out at the end.
         weakref.finalize(owner, self._spare.append, memory).atexit = False
-        return torch.frombuffer(owner, dtype=dtype, count=count).reshape(tuple(shape))
+        self._open = weakref.ref(owner)
+        return owner
 
     def _fitting(self, num_bytes: int) -> mmap.mmap:
         for _ in range(len(self._spare)):
-            try:
-                memory = self._spare.popleft()
-            except IndexError:
-                break
-            if num_bytes <= len(memory) <= 4 * num_bytes:
-                return memory
-            self._spare.append(memory)
+            memory = self._spare.popleft()
+            if len(memory) >= num_bytes:
+                return memory  # a smaller one is of no use any more
         size = -(-(num_bytes + num_bytes // 4) // _GRAIN_BYTES) * _GRAIN_BYTES
         return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

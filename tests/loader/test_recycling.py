@@ -1,7 +1,14 @@
 import gc
+import io
+from collections.abc import Iterator
 
+import numpy as np
+import pytest
 import torch
+from PIL import Image
 
+from bridge_data.collate import batch_pad_stack, build_in, in_one_place
+from bridge_data.decode.image import image_handler
 from bridge_data.loader.recycling import Recycler
 
 LARGE = (4, 1 << 20)
@@ -19,8 +26,8 @@ def test_memory_is_used_again_when_nothing_looks_at_it() -> None:
     view[...] = 7
     del view
     gc.collect()
-    third = recycler.allocate((2, 1 << 20), torch.uint8)
-    assert third is not None and third.data_ptr() == address and third.shape == (2, 1 << 20)
+    third = recycler.allocate(LARGE, torch.uint8)
+    assert third is not None and third.data_ptr() == address
 
 
 def test_kept_tensors_keep_their_values() -> None:
@@ -40,9 +47,40 @@ def test_small_tensors_are_left_to_torch() -> None:
     assert Recycler().allocate((10, 10), torch.float32) is None
 
 
-def test_another_size_gets_memory_of_its_own() -> None:
+def test_pieces_grow_with_what_is_asked_for() -> None:
     recycler = Recycler()
     for count in (1 << 20, 1 << 23, 1 << 20):
         tensor = recycler.allocate((count,), torch.float32)
         assert tensor is not None and tensor.shape == (count,)
         tensor.fill_(1)
+
+
+@pytest.fixture
+def recycler() -> Iterator[Recycler]:
+    made = Recycler()
+    build_in(made.allocate, made.begin)
+    yield made
+    build_in(None)
+
+
+def jpegs(sizes: list[tuple[int, int]]) -> list[bytes]:
+    contents = []
+    for number, size in enumerate(sizes):
+        content = io.BytesIO()
+        pixels = np.random.default_rng(number).integers(0, 255, (size[0] // 8, size[1] // 8, 3), dtype=np.uint8)
+        Image.fromarray(pixels).resize((size[1], size[0])).save(content, "JPEG")
+        contents.append(content.getvalue())
+    return contents
+
+
+@pytest.mark.parametrize("sizes", [[(256, 320)] * 4, [(256, 320), (304, 256), (256, 320)]])
+def test_images_are_decoded_where_they_are_stacked(recycler: Recycler, sizes: list[tuple[int, int]]) -> None:
+    contents, decode = jpegs(sizes), image_handler("torchrgb8")
+    expected = batch_pad_stack([decode(content).contiguous() for content in contents])
+    for _ in range(3):
+        with in_one_place():
+            images = [decode(content) for content in contents]
+        batch = batch_pad_stack(images)
+        assert torch.equal(batch, expected)
+    assert (batch.data_ptr() == images[0].data_ptr()) == (len(set(sizes)) == 1)
+    assert decode(contents[0]).untyped_storage().nbytes() < batch.nbytes
