@@ -134,7 +134,7 @@ class Lane:
 
     def _batches(self, units: list[Unit], number: int) -> list[Any]:
         """The batches made of some units, of which the first is this lane's batch `number`."""
-        read = [unit for unit in units if self._read_unit(unit)]
+        read = [unit for unit in units if unit.sample is not UNREAD or self._read_unit(unit)]
         if not read:
             return []
         hooks = self._work.hooks
@@ -175,13 +175,13 @@ class Lane:
         """The members of the next micro-batch, where they all go into one bucket."""
         size = self._batching.batch_size
         assert size is not None
-        bucket = self._buckets.setdefault("", [])
+        bucket, queue = self._buckets.setdefault("", []), self._queue
         try:
-            if self._work.packs:
-                while len(bucket) < size:
-                    bucket.append(self._next_unit())
             while len(bucket) < size:
-                item = self._next_item(size - len(bucket))
+                if self._work.packs:
+                    bucket.append(self._next_unit())
+                    continue
+                item = queue.popleft() if queue else self._next_item(size - len(bucket))
                 if item.sample is not UNREAD or self._read(item):
                     bucket.append(item)
             return self._buckets.pop("")

@@ -5,19 +5,19 @@ so that neighbours in a chunk come with one request. Guarantee: between one lot 
 cursor; nothing is read that the lane will not want, and no sample depends on whether it was announced.
 """
 
-import collections
 import logging
 from collections.abc import Iterable, Sequence
 
 from bridge_data import storage
 from bridge_data.decode import Loader
 from bridge_data.errors import DatasetError
+from bridge_data.index import Place
 from bridge_data.order import Cursor, SampleRef
 
 logger = logging.getLogger("bridge_data")
 
-LOT_BYTES = 16 << 20
-LOT_SAMPLES = 512
+LOT_BYTES = 128 << 20
+LOT_SAMPLES = 1024
 """A lot ends with whichever comes first."""
 
 
@@ -41,20 +41,19 @@ class ReadAhead:
 
     def announce(self, refs: Iterable[SampleRef]) -> bool:
         """Announce a lot: the first of `refs`; whether there were any."""
-        ranges: dict[str, list[tuple[int, int]]] = collections.defaultdict(list)
+        places: list[Place] = []
         num_bytes = num_samples = 0
         for ref in refs:
             num_samples += 1
             try:
-                for path, start, size in self._loaders[ref.source].places(ref.index):
-                    ranges[path].append((start, size))
-                    num_bytes += size
+                for place in self._loaders[ref.source].places(ref.index):
+                    places.append(place)
+                    num_bytes += place[2]
             except DatasetError:
                 logger.debug("%s cannot be announced", ref, exc_info=True)  # the read says what is wrong
             if num_bytes >= LOT_BYTES or num_samples == LOT_SAMPLES:
                 break
-        for path, wanted in ranges.items():
-            storage.prefetch(path, wanted)
+        storage.prefetch(places)
         return num_samples > 0
 
     def _upcoming(self) -> Iterable[SampleRef]:

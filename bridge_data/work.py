@@ -233,7 +233,7 @@ class Work:
         if not packed:
             return None
         unit = Pack(items, packed[0])
-        _mark(packed[0], self._unit_key(unit))
+        _mark(packed[0], self._pack_key(unit))
         return unit
 
     def members(self, item: Item) -> list[Any]:
@@ -296,7 +296,7 @@ class Work:
                 for number, value in enumerate(batches)
                 for batch in self.hooks.run("encode_batch", hook, value, (*chance, number) if number else chance, count)
             ]
-        keys = [self._unit_key(unit) for unit in units]
+        keys = self._unit_keys(units)
         for part, batch in enumerate(batches):
             _mark(batch, batch_key(self.hooks.batch_index or 0, part, keys))
         return batches
@@ -311,11 +311,17 @@ class Work:
     def _key(self, ref: SampleRef, part: int) -> Key:
         return self._names[ref.source], ref.epoch, ref.index, part
 
-    def _unit_key(self, unit: Unit) -> Key:
-        if isinstance(unit, Item):
-            source, epoch, index, _ = unit.ref
-            return self._names[source], epoch, index, unit.part
-        return pack_key([self._key(item.ref, item.part) for item in unit.items])
+    def _unit_keys(self, units: Sequence[Unit]) -> list[Key]:
+        names = self._names
+        return [
+            (names[unit.ref[0]], unit.ref[1], unit.ref[2], unit.part)
+            if isinstance(unit, Item)
+            else self._pack_key(unit)
+            for unit in units
+        ]
+
+    def _pack_key(self, pack: Pack) -> Key:
+        return pack_key([self._key(item.ref, item.part) for item in pack.items])
 
 
 def _mark(made: Any, key: Key, *, add: bool = False) -> None:

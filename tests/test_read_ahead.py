@@ -27,7 +27,7 @@ def dataset(path: object) -> LaneDataset:
 @pytest.fixture
 def announced(monkeypatch: pytest.MonkeyPatch) -> Iterator[Announced]:
     seen: Announced = []
-    monkeypatch.setattr(storage, "prefetch", lambda path, ranges: seen.extend((path, *one) for one in ranges))
+    monkeypatch.setattr(storage, "prefetch", seen.extend)
     monkeypatch.setattr(read_ahead, "LOT_SAMPLES", 8)
     yield seen
 

@@ -71,25 +71,21 @@ class SampleLoader:
     def stream(self, indices: Iterable[int]) -> Iterator[Sample | CrudeSample]:
         """Samples, one after the other, as `load` loads each; those of whole parts of a tar are built here, without a
         call but of the decoders, since calls are what small samples cost."""
+        read, wanted = self._reader.read, self._source.parts
         whole, make, subflavors = self._whole_parts, self._class, self._subflavors
+        num_whole = len(whole) or -1
         for index in indices:
-            raw = self._reader.read(index, self._source.parts)
+            raw = read(index, wanted)
             parts, shard, key = raw.parts, raw.shard_name, raw.key
-            if not whole or len(parts) != len(whole) or type(raw) is not RawSample:
+            if len(parts) != num_whole or type(raw) is not RawSample:
                 yield self.build(raw, index)
                 continue
-            source = SourceInfo(
-                dataset_path=raw.dataset_path,
-                index=raw.index,
-                shard_name=shard,
-                file_names=tuple([f"{key}.{part}" for part in parts]),
-            )
-            yield make(
-                __key__=f"{shard}/{key}",
-                __subflavors__=subflavors,
-                __sources__=(source,),
-                **{field: decode(parts[part]) for field, part, decode in whole},
-            )
+            fields = {}
+            for field, part, decode in whole:
+                fields[field] = decode(parts[part])
+            files = (f"{key}.{part}",) if num_whole == 1 else tuple([f"{key}.{part}" for part in parts])
+            source = SourceInfo(dataset_path=raw.dataset_path, index=raw.index, shard_name=shard, file_names=files)
+            yield make(__key__=f"{shard}/{key}", __subflavors__=subflavors, __sources__=(source,), **fields)
 
     def build(self, raw: RawSample, index: int) -> Sample | CrudeSample:
         """The sample of what was read of it under number `index`.

@@ -178,11 +178,10 @@ class _SmallSamples:
 
     def read(self, position: int, wanted: Container[str] | None) -> tuple[str, dict[str, bytes]]:
         key, parts = self._sample(position)
-        found = {}
-        for name, start, num_bytes in parts:
-            if wanted is None or name in wanted:
-                found[name] = self._read(start, num_bytes)
-        return key, found
+        if len(parts) == 1:
+            name, start, num_bytes = parts[0]
+            return key, {name: self._read(start, num_bytes)} if wanted is None or name in wanted else {}
+        return key, {name: self._read(*place) for name, *place in parts if wanted is None or name in wanted}
 
     def ranges(self, position: int, wanted: Container[str] | None) -> Sequence[tuple[int, int]]:
         return []  # only of local shards, which nobody reads ahead

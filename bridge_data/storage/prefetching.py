@@ -14,17 +14,21 @@ import collections
 import logging
 import queue
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 from bridge_data.storage.store import Content
 
 logger = logging.getLogger("bridge_data")
 
-MAX_BYTES = 64 << 20
+MAX_BYTES = 128 << 20
 """Bytes that a process holds or has on their way."""
 
-MAX_REQUEST_BYTES = 4 << 20
-"""Ranges are joined up to this. A range four times as long is not fetched ahead."""
+MAX_REQUEST_BYTES = 1 << 20
+"""Ranges are joined up to this."""
+
+MAX_RANGE_BYTES = 16 << 20
+"""A range that is longer is not fetched ahead."""
 
 MAX_GAP_BYTES = 1 << 17
 """So many unwanted bytes are cheaper than a request."""
@@ -32,21 +36,31 @@ MAX_GAP_BYTES = 1 << 17
 MAX_WAITING = 1 << 14
 """Requests for which there is no room yet; beyond them the oldest are forgotten, as nobody seems to read them."""
 
+MAX_OVERLAPS = 32
+"""A request may reach over ranges that were known before; one that is not found behind more of them is not found."""
+
 NUM_THREADS = 16
+
+Ranges: TypeAlias = Sequence[tuple[int, int]]
+"""Offset and number of bytes of each."""
+
+Place: TypeAlias = tuple[str, int, int]
+"""URL of an object, offset in it, number of bytes."""
 
 Fetch = Callable[[str, int, int], Content]
 """The bytes of a URL from an offset on, so many."""
 
 
 class _Block:
-    """Bytes `start` to `end` of the object at `url`, of which `num_wanted` have not been read yet."""
+    """Bytes `start` to `end` of the object at `url`: a request for `ranges`, or, with `content`, one of these."""
 
-    __slots__ = ("content", "end", "is_done", "is_started", "num_wanted", "start", "url")
+    __slots__ = ("content", "end", "is_started", "num_wanted", "ranges", "start", "url")
 
-    def __init__(self, url: str, start: int, end: int, num_wanted: int) -> None:
-        self.url, self.start, self.end, self.num_wanted = url, start, end, num_wanted
-        self.content: Content | None = None
-        self.is_started = self.is_done = False
+    def __init__(self, url: str, start: int, end: int, ranges: Ranges, content: bytes | None = None) -> None:
+        self.url, self.start, self.end, self.ranges, self.content = url, start, end, ranges, content
+        self.num_wanted = end - start
+        """Bytes of the content that have not been read."""
+        self.is_started = content is not None
 
     @property
     def num_bytes(self) -> int:
@@ -64,49 +78,70 @@ class Prefetcher:
         self._waiting: dict[_Block, None] = {}
         self._started: dict[_Block, None] = {}
         self._blocks: dict[str, list[_Block]] = collections.defaultdict(list)
+        self._again: collections.Counter[Place] = collections.Counter()
         self.num_held_bytes = 0
 
-    def prefetch(self, url: str, ranges: Sequence[tuple[int, int]]) -> None:
-        """Fetch `ranges` (offset, number of bytes) of the object at `url`, but those that are known already."""
-        longest = min(4 * MAX_REQUEST_BYTES, self._max_bytes)
+    def prefetch(self, places: Sequence[Place]) -> None:
+        """Fetch `places` of objects. What is known already, and not read yet, is fetched again when it has been."""
+        longest = min(MAX_RANGE_BYTES, self._max_bytes)
         with self._changed:
-            new = [
-                (start, num_bytes)
-                for start, num_bytes in ranges
-                if 0 < num_bytes <= longest and self._find(url, start, num_bytes) is None
-            ]
-            for start, end, num_wanted in joined(new):
-                block = _Block(url, start, end, num_wanted)
-                self._waiting[block] = None
-                bisect.insort(self._blocks[url], block, key=_start)
-            self._start_what_fits()
+            new = []
+            for place in places:
+                if 0 < place[2] <= longest:
+                    known = self._find(*place)
+                    if known is None:
+                        new.append(place)
+                    elif known.content is None and place[1:] not in known.ranges:
+                        known.ranges = [*known.ranges, place[1:]]  # it comes with that request anyway
+                    else:
+                        self._again[place] += 1
+            self._wait_with(joined(new))
             while len(self._waiting) > MAX_WAITING:
                 self._drop(next(iter(self._waiting)))
+            if len(self._again) > MAX_WAITING:
+                self._again.clear()
+
+    def _wait_with(self, requests: Sequence[_Block]) -> None:
+        for request in requests:
+            self._waiting[request] = None
+            bisect.insort(self._blocks[request.url], request, key=_start)
+        self._start_what_fits()
 
     def take(self, url: str, start: int, num_bytes: int) -> bytes | None:
         """These bytes, waited for if they are on their way; None if they were not announced, or could not be had."""
         with self._changed:
-            block = self._find(url, start, num_bytes)
-            if block is None:
-                return None
-            if not block.is_started:
-                self._make_room(block)
-            while not block.is_done:
-                self._changed.wait()
+            while True:
+                block = self._find(url, start, num_bytes)
+                if block is None:
+                    return None
+                if block.content is not None:
+                    break
+                if not block.is_started:
+                    self._make_room(block)
+                else:
+                    self._changed.wait()
             content = block.content
-            if content is None:
-                return None
             block.num_wanted -= num_bytes
             if block.num_wanted <= 0:
                 self._drop(block)
-                self._start_what_fits()
-        return bytes(content[start - block.start : start - block.start + num_bytes])
+                self._wait_with(self._wanted_again(block))
+        if num_bytes == len(content):
+            return content
+        return content[start - block.start : start - block.start + num_bytes]
+
+    def _wanted_again(self, read: _Block) -> list[_Block]:
+        place = read.url, read.start, read.num_bytes
+        if not self._again[place]:
+            del self._again[place]
+            return []
+        self._again[place] -= 1
+        return joined([place])
 
     def _find(self, url: str, start: int, num_bytes: int) -> _Block | None:
-        blocks = self._blocks.get(url)
-        if blocks:
-            block = blocks[bisect.bisect_right(blocks, start, key=_start) - 1]
-            if block.start <= start and start + num_bytes <= block.end:
+        blocks = self._blocks.get(url, ())
+        last = bisect.bisect_right(blocks, start, key=_start)
+        for block in reversed(blocks[max(0, last - MAX_OVERLAPS) : last]):
+            if start + num_bytes <= block.end:
                 return block
         return None
 
@@ -123,7 +158,7 @@ class Prefetcher:
             if self.num_held_bytes + block.num_bytes <= self._max_bytes:
                 self._start(block)
                 return
-            oldest = next((other for other in self._started if other.is_done), None)
+            oldest = next((other for other in self._started if other.content is not None), None)
             if oldest is None:
                 self._changed.wait()
             else:
@@ -163,28 +198,37 @@ class Prefetcher:
             except Exception:
                 logger.debug("%s: could not be fetched ahead", block.url, exc_info=True)  # the read says what is wrong
             with self._changed:
-                block.is_done = True
-                if content is not None and len(content) == block.num_bytes:
-                    block.content = content
-                else:
-                    self._drop(block)
-                    self._start_what_fits()
+                is_wanted = block in self._started
+                self._drop(block)
+                if is_wanted and content is not None and len(content) == block.num_bytes:
+                    self._keep(block, content)
+                self._start_what_fits()
                 self._changed.notify_all()
 
+    def _keep(self, request: _Block, content: Content) -> None:
+        """Hold what was asked for of the content of a request, each range by itself: it goes when it is read."""
+        for start, num_bytes in request.ranges:
+            at = start - request.start
+            part = _Block(request.url, start, start + num_bytes, (), bytes(content[at : at + num_bytes]))
+            self._started[part] = None
+            self.num_held_bytes += num_bytes
+            bisect.insort(self._blocks[part.url], part, key=_start)
 
-def joined(ranges: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int, int]]:
-    """(start, end, wanted bytes) of the requests for `ranges`, in the order in which they are wanted first."""
-    requests: list[list[int]] = []
-    for order, (start, num_bytes) in sorted(enumerate(ranges), key=lambda item: item[1]):
-        last = requests[-1] if requests else None
+
+def joined(places: Sequence[Place]) -> list[_Block]:
+    """The requests for `places`, in the order in which they are wanted first."""
+    requests: list[tuple[int, _Block]] = []
+    for order, (url, start, num_bytes) in sorted(enumerate(places), key=lambda item: item[1]):
         end = start + num_bytes
-        if last is not None and start <= last[2] + MAX_GAP_BYTES and max(end, last[2]) <= last[1] + MAX_REQUEST_BYTES:
-            last[0] = min(last[0], order)
-            last[2] = max(last[2], end)
-            last[3] += num_bytes
-        else:
-            requests.append([order, start, end, num_bytes])
-    return ((start, end, num_wanted) for _, start, end, num_wanted in sorted(requests))
+        if requests:
+            first, last = requests[-1]
+            is_near = last.url == url and start <= last.end + MAX_GAP_BYTES
+            if is_near and max(end, last.end) <= last.start + MAX_REQUEST_BYTES:
+                ranges = [*last.ranges, (start, num_bytes)]
+                requests[-1] = min(first, order), _Block(url, last.start, max(end, last.end), ranges)
+                continue
+        requests.append((order, _Block(url, start, end, [(start, num_bytes)])))
+    return [request for _, request in sorted(requests, key=lambda item: item[0])]
 
 
 def _start(block: _Block) -> int:

@@ -73,11 +73,12 @@ def is_folder(path: str | os.PathLike[str]) -> bool:
     return remote.is_folder(location) if "://" in location else os.path.isdir(location)
 
 
-def prefetch(path: str | os.PathLike[str], ranges: Sequence[tuple[int, int]]) -> None:
-    """Fetch `ranges` (offset, number of bytes) of the object at `path` in the background, as they will be read soon, in
-    about this order. A `read` within one of them waits for it and takes its bytes, which are then forgotten. It costs
-    requests if they are not read, and is no error if it fails; for a local file nothing is done.
+def prefetch(places: Sequence[tuple[str | os.PathLike[str], int, int]]) -> None:
+    """Fetch ranges (location, offset, number of bytes) in the background, as they will be read soon, in about this
+    order. A `read` within one of them waits for it and takes its bytes, which are then forgotten. It costs requests if
+    they are not read, and is no error if it fails; for local files nothing is done.
     """
-    location = os.fspath(path)
-    if "://" in location:
-        remote.prefetch(location, ranges)
+    located = [(os.fspath(path), start, num_bytes) for path, start, num_bytes in places]
+    wanted = [place for place in located if "://" in place[0]]
+    if wanted:
+        remote.prefetch(wanted)

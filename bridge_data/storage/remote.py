@@ -130,9 +130,9 @@ def list_sizes(url: str) -> dict[str, int]:
     return persist(lambda: dict(sorted(store.list(key))), url)
 
 
-def prefetch(url: str, ranges: Sequence[tuple[int, int]]) -> None:
-    """Fetch `ranges` of the object at `url` in the background; see `bridge_data.storage.prefetch`."""
-    _known.ahead.prefetch(url, ranges)
+def prefetch(places: Sequence[tuple[str, int, int]]) -> None:
+    """Fetch ranges (URL, offset, number of bytes) in the background, as they will be read soon, in about this order."""
+    _known.ahead.prefetch(places)
 
 
 def _in_pieces(url: str, start: int, num_bytes: int) -> bytes:

@@ -33,7 +33,7 @@ def test_reads_ranges_and_whole_objects(url: str) -> None:
     assert storage.read(file, 100, 50) == CONTENT[100:150]
     assert storage.read_all(file) == CONTENT
     assert storage.size_bytes(file) == len(CONTENT)
-    storage.prefetch(file, [(0, 10), (1000, 10)])
+    storage.prefetch([(file, *one) for one in [(0, 10), (1000, 10)]])
     assert storage.read(file, 1000, 10) == CONTENT[1000:1010]
     assert storage.is_folder(url) and not storage.is_file(url)
     assert storage.is_file(file) and not storage.is_folder(f"{url}/b")

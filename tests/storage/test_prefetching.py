@@ -1,5 +1,5 @@
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import pytest
 from hypothesis import given
@@ -36,6 +36,10 @@ def source() -> Iterator[Source]:
     source.gate.set()
 
 
+def places(ranges: Iterable[tuple[int, int]]) -> list[tuple[str, int, int]]:
+    return [("a", *one) for one in ranges]
+
+
 def prefetcher(source: Source, max_bytes: int = 1 << 20) -> Prefetcher:
     return Prefetcher(source.fetch, max_bytes=max_bytes, num_threads=4)
 
@@ -48,7 +52,7 @@ def spread(count: int, num_bytes: int) -> list[tuple[int, int]]:
 def test_reads_are_served_and_bytes_dropped_once_they_have_been_read(source: Source) -> None:
     ahead = prefetcher(source)
     ranges = [(10, 20), (30, 5), (200_000, 7)]
-    ahead.prefetch("a", ranges)
+    ahead.prefetch(places(ranges))
     assert ahead.take("a", 12, 3) == CONTENT[12:15]
     assert ahead.take("a", 10, 2) == CONTENT[10:12]
     assert ahead.take("a", 30, 5) == CONTENT[30:35]
@@ -62,7 +66,7 @@ def test_reads_are_served_and_bytes_dropped_once_they_have_been_read(source: Sou
 
 def test_what_was_not_announced_is_left_to_the_read(source: Source) -> None:
     ahead = prefetcher(source)
-    ahead.prefetch("a", [(10, 20)])
+    ahead.prefetch(places([(10, 20)]))
     assert ahead.take("b", 10, 20) is None
     assert ahead.take("a", 9, 2) is None
     assert ahead.take("a", 29, 2) is None
@@ -72,7 +76,7 @@ def test_what_was_not_announced_is_left_to_the_read(source: Source) -> None:
 def test_a_read_waits_for_what_is_on_its_way(source: Source) -> None:
     ahead = prefetcher(source)
     source.gate.clear()
-    ahead.prefetch("a", [(0, 100)])
+    ahead.prefetch(places([(0, 100)]))
     threading.Timer(0.05, source.gate.set).start()
     assert ahead.take("a", 0, 100) == CONTENT[:100]
     assert source.requests == [(0, 100)]
@@ -80,8 +84,8 @@ def test_a_read_waits_for_what_is_on_its_way(source: Source) -> None:
 
 def test_what_is_known_is_not_fetched_again(source: Source) -> None:
     ahead = prefetcher(source)
-    ahead.prefetch("a", [(0, 100), (100, 50)])
-    ahead.prefetch("a", [(20, 10), (100, 50), (0, 0)])
+    ahead.prefetch(places([(0, 100), (100, 50)]))
+    ahead.prefetch(places([(20, 10), (100, 50), (0, 0)]))
     assert ahead.take("a", 0, 100) == CONTENT[:100]
     assert source.requests == [(0, 150)]
 
@@ -90,7 +94,7 @@ def test_a_failure_is_left_to_the_read_and_frees_its_room(source: Source) -> Non
     ahead = prefetcher(source, max_bytes=150)
     source.broken = {0}
     first, second = spread(2, 100)
-    ahead.prefetch("a", [first, second])
+    ahead.prefetch(places([first, second]))
     assert ahead.take("a", *first) is None
     assert ahead.take("a", *second) == CONTENT[second[0] : second[0] + 100]
     assert ahead.num_held_bytes == 0
@@ -99,7 +103,7 @@ def test_a_failure_is_left_to_the_read_and_frees_its_room(source: Source) -> Non
 def test_no_more_is_held_than_allowed_and_reads_make_room(source: Source) -> None:
     ahead = prefetcher(source, max_bytes=250)
     ranges = spread(6, 100)
-    ahead.prefetch("a", ranges)
+    ahead.prefetch(places(ranges))
     for start, num_bytes in ranges:
         assert ahead.num_held_bytes <= 250
         assert ahead.take("a", start, num_bytes) == CONTENT[start : start + num_bytes]
@@ -110,7 +114,7 @@ def test_no_more_is_held_than_allowed_and_reads_make_room(source: Source) -> Non
 def test_what_is_never_read_gives_way_to_what_is(source: Source) -> None:
     ahead = prefetcher(source, max_bytes=250)
     ranges = spread(7, 100)
-    ahead.prefetch("a", ranges)
+    ahead.prefetch(places(ranges))
     for start, num_bytes in ranges[4:]:  # the first four stay unread
         assert ahead.take("a", start, num_bytes) == CONTENT[start : start + num_bytes]
         assert ahead.num_held_bytes <= 250
@@ -118,7 +122,7 @@ def test_what_is_never_read_gives_way_to_what_is(source: Source) -> None:
 
 def test_a_range_that_is_too_large_is_not_fetched_ahead(source: Source) -> None:
     ahead = prefetcher(source, max_bytes=100)
-    ahead.prefetch("a", [(0, 101)])
+    ahead.prefetch(places([(0, 101)]))
     assert ahead.take("a", 0, 101) is None
 
 
@@ -128,7 +132,7 @@ def test_threads_read_what_others_announce(source: Source) -> None:
 
     def work(first: int) -> None:
         for at in range(first, first + 40_000, 400):
-            ahead.prefetch("a", [(at + 400, 300), (at + 150_000, 10)])
+            ahead.prefetch(places([(at + 400, 300), (at + 150_000, 10)]))
             content = ahead.take("a", at, 300)
             if content is not None and content != CONTENT[at : at + 300]:
                 wrong.append(at)
@@ -144,12 +148,16 @@ def test_threads_read_what_others_announce(source: Source) -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 20 << 20), st.integers(1, 1 << 20)), max_size=30))
 def test_requests_cover_all_ranges_in_the_order_in_which_they_are_wanted(ranges: list[tuple[int, int]]) -> None:
-    requests = list(joined(ranges))
-    assert sum(wanted for _, _, wanted in requests) == sum(num_bytes for _, num_bytes in ranges)
-    places = [
-        next(number for number, (begin, end, _) in enumerate(requests) if begin <= start and start + size <= end)
+    requests = joined([(f"{start % 2}", start, size) for start, size in ranges])
+    assert sorted(one for request in requests for one in request.ranges) == sorted(ranges)
+    numbers = [
+        next(
+            number
+            for number, request in enumerate(requests)
+            if request.url == f"{start % 2}" and request.start <= start and start + size <= request.end
+        )
         for start, size in ranges
     ]
-    firsts = [places.index(number) for number in range(len(requests))]
+    firsts = [numbers.index(number) for number in range(len(requests))]
     assert firsts == sorted(firsts)
-    assert all(end - begin <= MAX_REQUEST_BYTES for begin, end, _ in requests)
+    assert all(request.num_bytes <= MAX_REQUEST_BYTES for request in requests)

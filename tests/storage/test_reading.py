@@ -23,7 +23,7 @@ def test_disks_and_stores_are_read_alike(place: Path | RemotePath) -> None:
         assert storage.read(path, 2, 3) == b"234"
         assert storage.read_all(path) == storage.read_if_there(path) == b"0123456789"
         assert storage.size_bytes(path) == 10
-        storage.prefetch(path, [(2, 5)])
+        storage.prefetch([(path, *one) for one in [(2, 5)]])
         assert storage.read(path, 3, 4) == b"3456"
     assert storage.is_file(file) and not storage.is_file(place)
     assert storage.is_folder(place) and not storage.is_folder(file)

@@ -172,4 +172,4 @@ def test_a_store_that_goes_away_is_waited_for_and_in_the_end_named(
                     with pytest.raises(
                         BridgeDataError, match=r"s3://mortal/a/data-\d+.tar.*: cannot be read: .* attempts in 0 s"
                     ):
-                        texts(batches, 450)
+                        texts(batches, 3000)
