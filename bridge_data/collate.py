@@ -27,6 +27,8 @@ Allocate: TypeAlias = "Callable[[Sequence[int], torch.dtype], torch.Tensor | Non
 _allocate: Allocate | None = None
 _begin: Callable[[], None] | None = None
 _is_stacked_next = False
+_rooms_at = 0
+"""Where the memory is that was given for what is stacked next."""
 
 _LARGE_BYTES = 1 << 20
 """Tensors from this size on get zeros only where no value comes: that is quicker than to write all of it twice."""
@@ -46,7 +48,8 @@ def build_in(allocate: Allocate | None, begin: Callable[[], None] | None = None)
 def in_one_place() -> Iterator[None]:
     """Meanwhile `room_for` gives memory: what is made is stacked next, as it is and in this order, and nothing else is
     done to it."""
-    global _is_stacked_next
+    global _is_stacked_next, _rooms_at
+    _rooms_at = 0
     if _begin is not None:
         _begin()
         _is_stacked_next = True
@@ -64,17 +67,21 @@ def is_stacked_next() -> bool:
 def room_for(shape: Sequence[int]) -> torch.Tensor | None:
     """Memory for uint8 values that are stacked next, if there had better be some: where all that is stacked lies one
     after the other, stacking it is no work."""
-    return _allocate(shape, torch.uint8) if _is_stacked_next and _allocate is not None else None
+    global _rooms_at
+    room = _allocate(shape, torch.uint8) if _is_stacked_next and _allocate is not None else None
+    if room is not None:
+        _rooms_at = room.untyped_storage().data_ptr()
+    return room
 
 
 def _as_they_lie(batch: list[torch.Tensor]) -> torch.Tensor | None:
     """The stack of contiguous tensors of one shape, if they lie one after the other in one storage."""
     first = batch[0]
-    storage, start, size = first.untyped_storage().data_ptr(), first.data_ptr(), first.nbytes
-    if first.untyped_storage().nbytes() < size * len(batch):
-        return None
+    storage, start, size = first.untyped_storage(), first.data_ptr(), first.nbytes
+    if storage.data_ptr() != _rooms_at or start + size * len(batch) > _rooms_at + storage.nbytes():
+        return None  # others' memory is copied, as they may go on to use it
     for number, value in enumerate(batch):
-        if value.data_ptr() != start + number * size or value.untyped_storage().data_ptr() != storage:
+        if value.data_ptr() != start + number * size or value.stride() != first.stride():
             return None
     return first.as_strided((len(batch), *first.shape), (first.numel(), *first.stride()))
 

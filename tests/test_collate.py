@@ -183,3 +183,10 @@ def test_images_that_are_views_of_pixels_make_a_batch_that_is_one() -> None:
     assert batch_pad_stack([images[0], images[1].contiguous()]).is_contiguous()
     same = batch_stack([images[0], images[0]])
     assert same.is_contiguous(memory_format=torch.channels_last) and torch.equal(same[1], images[0])
+
+
+def test_rows_of_anothers_tensor_are_copied() -> None:
+    rows = torch.zeros(4, 5, 6, dtype=torch.uint8)
+    for batch in (batch_stack(list(rows)), batch_pad_stack(list(rows))):
+        batch.add_(1)
+        assert rows.sum() == 0

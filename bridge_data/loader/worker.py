@@ -100,7 +100,7 @@ class _Worker:
             elif isinstance(message, Begin):
                 self._generation, self._number, self._num_batches = message.generation, 0, 0
                 self._order = collections.deque(message.order)
-                self._slots.num_spare = message.num_ahead + 3  # as many as go round while the trainer keeps a few
+                self._slots.num_spare = message.num_ahead  # those that it lets go of at once; more are given back
                 self._runner = LaneRunner(self._dataset, message.state, self._builder, self._page.watch)
 
     def _receive(self) -> Any:
