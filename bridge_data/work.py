@@ -129,8 +129,8 @@ class Work:
 
     def all_samples(self, refs: Sequence[SampleRef], watch: Watch | None) -> Iterator[Parts]:
         """What `samples` makes of each, at a lower price where samples are only loaded. `watch` is called before."""
-        streams: dict[int, Iterator[Any]] = {}
-        indices = self._loaded_indices(refs)
+        indices = self._only_loaded(refs)
+        streams: dict[int, Iterator[Any] | None] = {}
         for ref in refs:
             if watch is not None:
                 watch(ref)
@@ -138,9 +138,12 @@ class Work:
             if self._changes or part > 0:
                 yield self.samples(ref)
                 continue
-            stream = streams.get(source)
+            if source not in streams:
+                streams[source] = self._loaders[source].stream(indices[source])
+            stream = streams[source]
             if stream is None:
-                stream = streams[source] = self._loaders[source].stream(indices[source])
+                yield self.samples(ref)
+                continue
             self.hooks.sample = self._keys[source], epoch, index, 0
             try:
                 sample = next(stream)
@@ -148,13 +151,12 @@ class Work:
                 del streams[source]  # it is over, but not the indices; the sample is tried by itself, to be reported
                 yield self.samples(ref)
                 continue
-            if isinstance(sample, dict):
-                yield [*enumerate(self._cooked(sample, ref))]
-            else:
-                sample.__restore_key__ = self._names[source], epoch, index, 0
-                yield ((0, sample),)
+            if self.hooks.failures:
+                self.hooks.succeed("decode")
+            sample.__restore_key__ = self._names[source], epoch, index, 0
+            yield ((0, sample),)
 
-    def _loaded_indices(self, refs: Sequence[SampleRef]) -> dict[int, Iterator[int]]:
+    def _only_loaded(self, refs: Sequence[SampleRef]) -> dict[int, Iterator[int]]:
         """By source, the samples of it that are only loaded, in order."""
         indices: dict[int, list[int]] = collections.defaultdict(list)
         for source, _, index, part in refs:

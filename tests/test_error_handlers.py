@@ -146,3 +146,22 @@ def test_a_handler_may_be_defined_anywhere(folder: Path) -> None:
     seen = []
     arrived, _ = run(folder, lambda error, sample, sources: seen.append(error), 2)
     assert arrived == NUM_SAMPLES - 7
+
+
+class Tolerant(DefaultTaskEncoder):
+    __default_failure_tolerance__ = 2
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_failures_to_decode_are_tolerated_for_as_long_as_they_are_not_in_a_row(
+    tmp_path: Path, num_workers: int
+) -> None:
+    parts = ({"__key__": f"{n:04d}", "txt": b"\xff" if n % 3 else str(n)} for n in range(90))
+    folder = write_dataset(tmp_path / "set", parts, ratio="0,1,0")
+    told = WriteDown(tmp_path / "told")
+    config = WorkerConfig(0, 1, num_workers, num_lanes=1, global_error_handler=told)
+    dataset = get_val_dataset(folder, worker_config=config, batch_size=4, task_encoder=Tolerant())
+    with get_savable_loader(dataset) as loader:
+        assert sum(len(batch.text) for batch in loader) == 30
+        assert loader.skipped == {"decode": 60}
+    assert len((tmp_path / "told").read_text().splitlines()) == 60

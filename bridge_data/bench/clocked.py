@@ -146,8 +146,9 @@ class _ClockedLoader:
     def build(self, raw: RawSample, index: int) -> Sample | CrudeSample:
         return self._loader.build(raw, index)
 
-    def stream(self, indices: Iterable[int]) -> Iterator[Sample | CrudeSample]:
-        return _ClockedStream(self._loader.stream(indices), self._clock, self._key)
+    def stream(self, indices: Iterable[int]) -> Iterator[Sample | CrudeSample] | None:
+        stream = self._loader.stream(indices)
+        return None if stream is None else _ClockedStream(stream, self._clock, self._key)
 
 
 class _ClockedStream(Iterator[Sample | CrudeSample]):

@@ -41,8 +41,9 @@ class Loader(Protocol):
             DatasetError: if the index cannot be read.
         """
 
-    def stream(self, indices: Iterable[int]) -> Iterator[Sample | CrudeSample]:
-        """Samples, one after the other, read and built. It ends with the first that fails, by what that raises."""
+    def stream(self, indices: Iterable[int]) -> Iterator[Sample | CrudeSample] | None:
+        """Samples, one after the other, read and built; None where that would cost no less than doing so with each. It
+        ends with the first that fails, by what that raises, and takes no more of `indices` than that."""
 
 
 def open_loader(source: Source, decoder: SampleDecoder | None) -> Loader:
@@ -84,9 +85,8 @@ class JoinedLoader:
         """
         return self._reader.places(index)
 
-    def stream(self, indices: Iterable[int]) -> Iterator[Sample | CrudeSample]:
-        """Samples, one after the other."""
-        return map(self.load, indices)
+    def stream(self, indices: Iterable[int]) -> None:
+        """None: joined samples would cost no less."""
 
     def build(self, raw: RawSample, index: int) -> Sample | CrudeSample:
         """What the joiner makes of the samples of all members, read under number `index`.

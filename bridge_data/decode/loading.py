@@ -68,12 +68,16 @@ class SampleLoader:
         """
         return self._reader.places(index, self._source.parts)
 
-    def stream(self, indices: Iterable[int]) -> Iterator[Sample | CrudeSample]:
-        """Samples, one after the other, as `load` loads each; those of whole parts of a tar are built here, without a
-        call but of the decoders, since calls are what small samples cost."""
+    def stream(self, indices: Iterable[int]) -> Iterator[Sample | CrudeSample] | None:
+        """Samples, one after the other, as `load` loads each; None where that would cost no less: it does where each
+        field is a part of its own."""
+        return self._streamed(indices) if self._whole_parts else None
+
+    def _streamed(self, indices: Iterable[int]) -> Iterator[Sample | CrudeSample]:
+        # All in one place, without a call but of the decoders, since calls are what small samples cost.
         read, wanted = self._reader.read, self._source.parts
         whole, make, subflavors = self._whole_parts, self._class, self._subflavors
-        num_whole = len(whole) or -1
+        num_whole = len(whole)
         for index in indices:
             raw = read(index, wanted)
             parts, shard, key = raw.parts, raw.shard_name, raw.key

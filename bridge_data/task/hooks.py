@@ -109,7 +109,8 @@ class Hooks:
         self._token: Token[Work | None] | None = None
         self._callers: _Generators | None = None
         self._handler = handler or worker_config.global_error_handler
-        self._failures: collections.Counter[str] = collections.Counter()
+        self.failures: collections.Counter[str] = collections.Counter()
+        """By hook, how often it has failed in a row."""
         self._declared = {name: declaration(encoder, name) for name in STAGES if name != "decode"}
         self._seeded = frozenset(name for name, hook in self._declared.items() if hook.seeded)
         self._tolerance = encoder.__default_failure_tolerance__
@@ -147,9 +148,13 @@ class Hooks:
         except Exception as error:
             self._fail(stage, argument, error, count)
             return []
-        if self._failures:
-            self._failures.pop(stage, None)
+        if self.failures:
+            self.succeed(stage)
         return results
+
+    def succeed(self, stage: str) -> None:
+        """Note that `stage` has not failed, on the sample that is being worked on."""
+        self.failures.pop(stage, None)
 
     def __enter__(self) -> Self:
         """Be at work in this thread: hooks that ask for the number of their sample, or for the cache, ask this one. At
@@ -180,13 +185,13 @@ class Hooks:
         self.skipped[stage] += count
         declared_tolerance = self._declared[stage].failure_tolerance if stage in self._declared else None
         tolerance = self._tolerance if declared_tolerance is None else declared_tolerance
-        self._failures[stage] += 1
+        self.failures[stage] += 1
         where = f"rank {self.worker_config.rank}"
         no_limit = "" if tolerance else "; no limit would be math.inf"
         error.add_note(f"in {stage} of {type(self.encoder).__name__}, sample {keys_of(argument)}, {where}")
-        if self._failures[stage] > tolerance:
+        if self.failures[stage] > tolerance:
             raise FatalSampleError(
-                f"{stage} of {type(self.encoder).__name__} failed {self._failures[stage]} times in a row "
+                f"{stage} of {type(self.encoder).__name__} failed {self.failures[stage]} times in a row "
                 f"(tolerance {tolerance}{no_limit}), last on sample {keys_of(argument)}, {where}: "
                 f"{type(error).__name__}: {error}. Mend the hook or the data; "
                 f"@stateless(failure_tolerance=...) sets the tolerance, SkipSample leaves a sample out on purpose."
