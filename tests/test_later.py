@@ -8,6 +8,7 @@ import PIL.Image
 import pytest
 import torch
 
+import bridge_data
 from bridge_data import later
 from bridge_data.samples import SimilarityInterleavedSample
 
@@ -42,3 +43,9 @@ def test_annotations_bring_torch_when_they_are_asked_for() -> None:
         "hint = typing.get_type_hints(ImageSample)['image']; import torch; assert hint is torch.Tensor"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[1])
+
+
+def test_modules_are_found_as_attributes() -> None:
+    code = "import bridge_data; assert bridge_data.errors.ConfigError is bridge_data.ConfigError"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[1])
+    assert not hasattr(bridge_data, "nothing_of_that_name")

@@ -90,6 +90,39 @@ def test_what_is_known_is_not_fetched_again(source: Source) -> None:
     assert source.requests == [(0, 150)]
 
 
+def test_what_is_announced_twice_can_be_read_twice(source: Source) -> None:
+    ahead = prefetcher(source)
+    for _ in range(2):
+        ahead.prefetch(places([(0, 100), (100, 50)]))
+    for _ in range(2):
+        assert ahead.take("a", 0, 100) == CONTENT[:100]
+        assert ahead.take("a", 100, 50) == CONTENT[100:150]
+    assert ahead.take("a", 0, 100) is None
+    assert ahead.num_held_bytes == 0
+
+
+def test_what_lies_in_the_gap_of_a_request_comes_with_it(source: Source) -> None:
+    ahead = prefetcher(source)
+    source.gate.clear()
+    ahead.prefetch(places([(0, 100), (200, 100)]))
+    ahead.prefetch(places([(100, 100)]))
+    source.gate.set()
+    for start in (200, 100, 0):
+        assert ahead.take("a", start, 100) == CONTENT[start : start + 100]
+    assert source.requests == [(0, 300)]
+    assert ahead.num_held_bytes == 0
+
+
+def test_a_request_may_reach_over_what_was_known(source: Source) -> None:
+    ahead = prefetcher(source)
+    ahead.prefetch(places([(100, 50)]))
+    ahead.prefetch(places([(0, 50), (200, 50)]))
+    for start in (200, 0, 100):
+        assert ahead.take("a", start, 50) == CONTENT[start : start + 50]
+    assert source.requests == [(100, 50), (0, 250)]
+    assert ahead.num_held_bytes == 0
+
+
 def test_a_failure_is_left_to_the_read_and_frees_its_room(source: Source) -> None:
     ahead = prefetcher(source, max_bytes=150)
     source.broken = {0}

@@ -119,7 +119,7 @@ def test_a_server_that_is_gone_is_named(url: str, monkeypatch: pytest.MonkeyPatc
 
 
 def test_what_was_announced_is_read_from_memory(url: str, proxy: FaultyProxy) -> None:
-    storage.prefetch([(url, *one) for one in [(0, 1000), (2000, 1000)]])
+    storage.prefetch([(url, 0, 1000), (url, 2000, 1000)])
     assert storage.read(url, 2000, 1000) == CONTENT[2000:3000]
     assert storage.read(url, 0, 1000) == CONTENT[:1000]
     assert [header for _, _, header in proxy.requests] == ["bytes=0-2999"]
@@ -129,20 +129,23 @@ def test_what_was_announced_is_read_from_memory(url: str, proxy: FaultyProxy) ->
 
 def test_a_failed_announcement_is_no_error(url: str, proxy: FaultyProxy) -> None:
     proxy.faults.append(503)
-    storage.prefetch([(url, *one) for one in [(0, 1000)]])
-    storage.prefetch([(f"{url}.idx", *one) for one in [(0, 1000)]])
+    storage.prefetch([(url, 0, 1000)])
+    storage.prefetch([(f"{url}.idx", 0, 1000)])
     assert storage.read(url, 0, 1000) == CONTENT[:1000]
     with pytest.raises(DatasetError, match="no such object"):
         storage.read(f"{url}.idx", 0, 1000)
 
 
 def test_announcing_local_ranges_does_nothing(tmp_path: Path) -> None:
-    storage.prefetch([(tmp_path / "nowhere", *one) for one in [(0, 10)]])
+    known = remote._known.ahead
+    before = dict(known._blocks)
+    storage.prefetch([(tmp_path / "nowhere", 0, 10)])
+    assert known._blocks == before
 
 
 def test_a_forked_child_is_told_that_clients_do_not_survive(url: str) -> None:
     assert storage.read(url, 0, 3) == CONTENT[:3]
-    storage.prefetch([(url, *one) for one in [(0, 1000)]])
+    storage.prefetch([(url, 0, 1000)])
     child = os.fork()
     if child == 0:
         try:
