@@ -56,10 +56,7 @@ class Mapped(Loader):
     """The same loader over `Records`."""
 
     samples = Records
-
-    def __init__(self, workload: str, data: Path, workers: int) -> None:
-        super().__init__(workload, data, workers)
-        self.settings["format"] = "one mapped file, written for this"
+    format = "one mapped file, written for this"
 
 
 if __name__ == "__main__":

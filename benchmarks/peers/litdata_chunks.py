@@ -1,11 +1,11 @@
 """litdata on its own format, optimized chunks: a StreamingDataset and a StreamingDataLoader, chunks local."""
 
 import shutil
-from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import epochs
 import litdata
 import measure
 import work
@@ -15,7 +15,7 @@ FOLDER = "chunks"
 
 def convert(workload: str, data: Path) -> None:
     """The tars of a workload as chunks; chunks of 5 samples for the cold start, so that there are as many."""
-    for folder in [data] if (data / "tars").exists() else sorted(data.glob("[0-9][0-9]")):
+    for folder in work.sets_of(data):
         shutil.rmtree(folder / FOLDER, ignore_errors=True)
         part = work.part_of(workload)
         samples = [
@@ -48,58 +48,23 @@ class Samples(litdata.StreamingDataset):
         return sample["key"], value if self._decode is None else self._decode(value)
 
 
-class Loader:
-    """A StreamingDataLoader, epoch after epoch; packs are made of its samples."""
+class Loader(epochs.EpochLoader):
+    """A StreamingDataLoader."""
 
     def __init__(self, workload: str, data: Path, workers: int) -> None:
         if workload == "blend":
-            folders = sorted(data.glob("[0-9][0-9]"))
+            folders = work.sets_of(data)
             weights = [number + 1.0 for number in range(len(folders))]
             sets = [Samples(workload, folder) for folder in folders]
             dataset: Any = litdata.CombinedStreamingDataset(sets, weights=weights, iterate_over_all=False)
         else:
             dataset = Samples(workload, data)
-        self._packs = workload == "chat"
-        self._size = work.BATCH_SIZES[workload]
-        self._loader = litdata.StreamingDataLoader(
-            dataset,
-            batch_size=work.PACKING_BUFFER if self._packs else self._size,
-            num_workers=workers,
-            collate_fn=work.packed_buffer if self._packs else work.stacked,
-            persistent_workers=workers > 0,
-            drop_last=True,
-        )
-        self.settings = {
+        settings = {
             "version": version("litdata"),
             "format": "chunks of 64 MB",
-            "decoder": "Pillow",
-            "batch_size": self._size,
             "shuffle": "shuffle=True: chunks, and samples in a chunk",
-            "prefetch": "2 batches a worker (default)",
         }
-
-    def __iter__(self) -> Iterator[Any]:
-        batches = self._epochs()
-        return work.batches_of((pack for packs in batches for pack in packs), self._size) if self._packs else batches
-
-    def _epochs(self) -> Iterator[Any]:
-        while True:
-            yield from self._loader
-
-    def describe(self, batch: Any) -> list[tuple[str, Any]]:
-        return work.described(batch)
-
-    def save(self) -> Any:
-        return self._loader.state_dict()
-
-    def restore(self, state: Any) -> None:
-        self._loader.load_state_dict(state)
-
-    def wait_ready(self) -> None:
-        """It does not tell."""
-
-    def close(self) -> None:
-        """The process ends with its workers."""
+        super().__init__(litdata.StreamingDataLoader, dataset, workload, workers, settings)
 
 
 if __name__ == "__main__":

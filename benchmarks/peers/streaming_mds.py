@@ -1,11 +1,11 @@
 """mosaicml-streaming on its own format, MDS: a StreamingDataset and a StreamingDataLoader, shards local."""
 
 import shutil
-from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import epochs
 import measure
 import torchvision_import  # noqa: F401 (before streaming)
 import work
@@ -18,7 +18,7 @@ FOLDER, SHARD_BYTES = "mds", 1 << 26
 
 def convert(workload: str, data: Path) -> None:
     """The tars of a workload as MDS; shards of 5 samples for the cold start, so that there are as many."""
-    for folder in [data] if (data / "tars").exists() else sorted(data.glob("[0-9][0-9]")):
+    for folder in work.sets_of(data):
         shutil.rmtree(folder / FOLDER, ignore_errors=True)
         columns = {"key": "str", "value": "str" if work.part_of(workload) == "txt" else "bytes"}
         size = 1_500 if workload == "cold" else SHARD_BYTES
@@ -41,55 +41,17 @@ class Samples(StreamingDataset):
         return sample["key"], value if self._decode is None else self._decode(value)
 
 
-class Loader:
-    """A StreamingDataLoader, epoch after epoch; packs are made of its samples."""
+class Loader(epochs.EpochLoader):
+    """A StreamingDataLoader."""
 
     def __init__(self, workload: str, data: Path, workers: int) -> None:
         if workload == "blend":
-            folders = sorted(data.glob("[0-9][0-9]"))
-            streams = [Stream(local=str(f / FOLDER), proportion=n + 1.0) for n, f in enumerate(folders)]
-            dataset = Samples(workload, streams=streams)
+            streams = [Stream(local=str(f / FOLDER), proportion=n + 1.0) for n, f in enumerate(work.sets_of(data))]
+            self._dataset = Samples(workload, streams=streams)
         else:
-            dataset = Samples(workload, local=str(data / FOLDER))
-        self._packs = workload == "chat"
-        self._size = work.BATCH_SIZES[workload]
-        self._dataset = dataset
-        self._loader = StreamingDataLoader(
-            dataset,
-            batch_size=work.PACKING_BUFFER if self._packs else self._size,
-            num_workers=workers,
-            collate_fn=work.packed_buffer if self._packs else work.stacked,
-            persistent_workers=workers > 0,
-            drop_last=True,
-        )
-        self.settings = {
-            "version": version("mosaicml-streaming"),
-            "format": "MDS",
-            "decoder": "Pillow",
-            "batch_size": self._size,
-            "shuffle": "py1e (default)",
-            "prefetch": "2 batches a worker (default)",
-        }
-
-    def __iter__(self) -> Iterator[Any]:
-        batches = self._epochs()
-        return work.batches_of((pack for packs in batches for pack in packs), self._size) if self._packs else batches
-
-    def _epochs(self) -> Iterator[Any]:
-        while True:
-            yield from self._loader
-
-    def describe(self, batch: Any) -> list[tuple[str, Any]]:
-        return work.described(batch)
-
-    def save(self) -> Any:
-        return self._loader.state_dict()
-
-    def restore(self, state: Any) -> None:
-        self._loader.load_state_dict(state)
-
-    def wait_ready(self) -> None:
-        """It does not tell."""
+            self._dataset = Samples(workload, local=str(data / FOLDER))
+        settings = {"version": version("mosaicml-streaming"), "format": "MDS", "shuffle": "py1e (default)"}
+        super().__init__(StreamingDataLoader, self._dataset, workload, workers, settings)
 
     def close(self) -> None:
         """The process ends with its workers at once, and what they shared would be left behind."""

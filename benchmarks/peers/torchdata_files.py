@@ -1,11 +1,11 @@
 """torchdata's StatefulDataLoader over a map-style data set; it has no format of its own, so a sample is a file."""
 
 import shutil
-from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import epochs
 import measure
 import torch
 import work
@@ -41,10 +41,11 @@ class Files(Dataset):
         return file.stem, self._decode(file.read_bytes())
 
 
-class Loader:
-    """A StatefulDataLoader over data sets of the class `samples`, epoch after epoch; packs are made of its samples."""
+class Loader(epochs.EpochLoader):
+    """A StatefulDataLoader over data sets of the class `samples`."""
 
     samples: type[Dataset] = Files
+    format = "a file a sample"
 
     def __init__(self, workload: str, data: Path, workers: int) -> None:
         order: dict[str, Any] = {"shuffle": True}
@@ -55,48 +56,8 @@ class Loader:
             order = {"sampler": WeightedRandomSampler(torch.tensor(weights), len(dataset))}
         else:
             dataset = self.samples(workload, data)
-        self._packs = workload == "chat"
-        self._size = work.BATCH_SIZES[workload]
-        self._loader = StatefulDataLoader(
-            dataset,
-            batch_size=work.PACKING_BUFFER if self._packs else self._size,
-            num_workers=workers,
-            collate_fn=work.packed_buffer if self._packs else work.stacked,
-            persistent_workers=workers > 0,
-            drop_last=True,
-            **order,
-        )
-        self.settings = {
-            "version": version("torchdata"),
-            "format": "a file a sample",
-            "decoder": "Pillow",
-            "batch_size": self._size,
-            "shuffle": "all of it (shuffle=True)",
-            "prefetch": "2 batches a worker (default)",
-        }
-
-    def __iter__(self) -> Iterator[Any]:
-        batches = self._epochs()
-        return work.batches_of((pack for packs in batches for pack in packs), self._size) if self._packs else batches
-
-    def _epochs(self) -> Iterator[Any]:
-        while True:
-            yield from self._loader
-
-    def describe(self, batch: Any) -> list[tuple[str, Any]]:
-        return work.described(batch)
-
-    def save(self) -> Any:
-        return self._loader.state_dict()
-
-    def restore(self, state: Any) -> None:
-        self._loader.load_state_dict(state)
-
-    def wait_ready(self) -> None:
-        """It does not tell."""
-
-    def close(self) -> None:
-        """The process ends with its workers."""
+        settings = {"version": version("torchdata"), "format": self.format, "shuffle": "all of it (shuffle=True)"}
+        super().__init__(StatefulDataLoader, dataset, workload, workers, settings, **order)
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ def pipeline(workload: str, data: Path) -> Any:
     """Batches of a workload."""
     size = work.BATCH_SIZES[workload]
     if workload == "blend":
-        sources = [texts(folder / "tars") for folder in sorted(data.glob("[0-9][0-9]"))]
+        sources = [texts(folder / "tars") for folder in work.sets_of(data)]
         mix = wds.RandomMix(sources, probs=[number + 1.0 for number in range(len(sources))])
         return wds.DataPipeline(mix, wds.decode(), wds.to_tuple("__key__", "txt"), wds.batched(size))
     dataset = texts(data / "tars")

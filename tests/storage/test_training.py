@@ -135,12 +135,15 @@ def test_what_is_missing_is_named_with_file_and_line(folder: Path, bucket: Bucke
 
 
 @contextlib.contextmanager
-def begun_by_a_thread(server: Server) -> Iterator[None]:
-    """Have `server` start while the body runs; a process that ends with the thread that started it."""
-    ended = threading.Event()
-    thread = threading.Thread(target=lambda: (server.start(), ended.wait()))
+def begun_by_a_thread(server: Server) -> Iterator[threading.Event]:
+    """Have `server` start while the body runs; a process that ends with the thread that started it.
+
+    Yields: what is set once it answers.
+    """
+    begun, ended = threading.Event(), threading.Event()
+    thread = threading.Thread(target=lambda: (server.start(), begun.set(), ended.wait()))
     thread.start()
-    yield
+    yield begun
     server.kill()
     ended.set()
     thread.join()
@@ -150,19 +153,20 @@ def test_a_store_that_goes_away_is_waited_for_and_in_the_end_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = Server(tmp_path / "served")
-    write_texts(server.folder / "mortal" / "a", 2000)
+    write_texts(server.folder / "mortal" / "a", 6000)
     server.start()
     for name, value in environment(server.port).items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("BRIDGE_DATA_CACHE", str(tmp_path / "copies"))
     with loader(server.folder / "mortal" / "a") as local:
-        expected = texts(iter(local), 100)
+        expected = texts(iter(local), 1400)
     with loader("s3://mortal/a", 2) as waiting:
         batches = iter(waiting)
         assert texts(batches, 10) == expected[:10]
         server.kill()
-        with begun_by_a_thread(server):
-            assert texts(batches, 90) == expected[10:]
+        with begun_by_a_thread(server) as begun:
+            assert texts(batches, 1390) == expected[10:]
+            assert begun.is_set()
             monkeypatch.setenv("BRIDGE_DATA_RETRY_S", "0.2")
             with loader("s3://mortal/a") as alone, loader("s3://mortal/a", 2) as with_workers:
                 streams = [iter(alone), iter(with_workers)]
@@ -170,6 +174,6 @@ def test_a_store_that_goes_away_is_waited_for_and_in_the_end_named(
                 server.kill()
                 for batches in streams:
                     with pytest.raises(
-                        BridgeDataError, match=r"s3://mortal/a/data-\d+.tar.*: cannot be read: .* attempts in 0 s"
+                        BridgeDataError, match=r"s3://mortal/a/data-\d+.tar.*: cannot be read: .* attempts in \d+ s"
                     ):
-                        texts(batches, 3000)
+                        texts(batches, 5000)
