@@ -7,10 +7,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 import bridge_data
+from bridge_data import plan
 
 PACKAGE = Path(bridge_data.__file__).parent
 
@@ -86,14 +88,17 @@ def test_imports_lead_back_only(layer: str) -> None:
                 assert other == layer or NUMBERS[other] < NUMBERS[layer], f"{path}:{line}: {layer} imports {other}"
 
 
-def test_only_public_names_are_imported_by_the_package_itself() -> None:
-    tree = ast.parse((PACKAGE / "__init__.py").read_text())
-    (checked,) = (node for node in tree.body if isinstance(node, ast.If))
+@pytest.mark.parametrize("package", [bridge_data, plan], ids=lambda package: package.__name__)
+def test_only_public_names_are_imported_by_the_package_itself(package: ModuleType) -> None:
+    tree = ast.parse(Path(package.__file__ or "").read_text())
+    (checked, *_) = (node for node in tree.body if isinstance(node, ast.If))
     shown = {
         alias.name: node.module for node in checked.body if isinstance(node, ast.ImportFrom) for alias in node.names
     }
-    assert shown == bridge_data._MODULE_OF
-    assert sorted(shown) == bridge_data.__all__
+    assert shown == package._MODULE_OF
+    assert sorted(shown) == sorted(package.__all__)
+    for name in shown:
+        assert getattr(package, name) is not None
 
 
 def test_no_recipe_or_test_is_imported() -> None:
@@ -114,14 +119,27 @@ def test_the_package_is_imported_quickly() -> None:
 
 
 def test_plans_and_indexes_need_neither_torch_nor_what_decodes() -> None:
-    code = "import bridge_data.plan, bridge_data.index.joining, bridge_data.index.prepare, bridge_data.samples"
+    code = "import bridge_data.index.joining, bridge_data.index.prepare, bridge_data.samples\n"
+    code += "from bridge_data.plan import CrudeWebdataset, load_dataset, load_plan, prepare_metadataset"
     assert imported_by(code, ("torch", "numpy", "PIL", "av", "cloudpickle", "webdataset", "omegaconf")) == "[]"
+
+
+def test_a_command_that_prepares_tars_waits_for_nothing_else() -> None:
+    heavy = ("torch", "numpy", "tqdm", "multiprocessing", "concurrent", "tarfile", "hashlib", "tempfile")
+    ours = ("plan.blending", "plan.prepare_joins", "index.jsonl_prepare", "index.joining", "media")
+    code = "import bridge_data.cli.prepare"
+    assert imported_by(code, (*heavy, *(f"bridge_data.{name}" for name in ours))) == "[]"
 
 
 def test_what_a_training_script_imports_is_little_beside_torch() -> None:
     code = "from bridge_data import Cooker, DefaultTaskEncoder, WorkerConfig, get_savable_loader, get_train_dataset"
     heavy = ("av", "click", "lightning", "megatron", "omegaconf", "PIL.Image", "transformers", "webdataset")
     assert imported_by(code, heavy) == "[]"
+
+
+def test_workers_import_torch_and_pillow_only_where_they_are_needed() -> None:
+    code = "import bridge_data.loader.server, bridge_data.loader.worker, bridge_data.dataset, bridge_data.task"
+    assert imported_by(code, ("torch", "PIL.Image", "av", "transformers", "numpy.random")) == "[]"
 
 
 def test_every_public_name_is_there() -> None:

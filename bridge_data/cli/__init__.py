@@ -5,12 +5,16 @@ Mistakes of the user and faults of the data end as one line or a few, `error: ..
 imported when it is called, so that none waits for what another one needs.
 """
 
+import atexit
+import gc
 import importlib
 from typing import Any
 
 import click
 
 from bridge_data.errors import BridgeDataError
+
+atexit.register(gc.freeze)  # a command ends without a search for garbage in all that it imported
 
 _COMMANDS = {
     "bench": "Measure how fast PATH becomes batches, and with --profile where the time goes.",

@@ -1,6 +1,7 @@
 """The progress bar of a long command."""
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -8,17 +9,22 @@ if TYPE_CHECKING:
     from tqdm import tqdm
 
 
+SHOWN_AFTER_S = 0.5
+"""What is done sooner needs no bar."""
+
+
 @contextlib.contextmanager
 def progress_bar(what: str, unit: str, *, shown: bool) -> Iterator[Callable[[int, int | None], None]]:
     """A function that shows how much is done, of how much (None: not known); unless `shown`, it shows nothing."""
     bar: tqdm[Any] | None = None
+    started = time.time()
 
     def show(done: int, total: int | None) -> None:
         nonlocal bar
-        if not shown:
+        if not shown or (bar is None and time.time() - started < SHOWN_AFTER_S):
             return
         if bar is None:
-            bar = _bar(what, unit)
+            bar = _bar(what, unit, started)
         bar.total = total
         bar.update(done - bar.n)
 
@@ -29,7 +35,7 @@ def progress_bar(what: str, unit: str, *, shown: bool) -> Iterator[Callable[[int
             bar.close()
 
 
-def _bar(what: str, unit: str) -> "tqdm[Any]":
+def _bar(what: str, unit: str, started: float) -> "tqdm[Any]":
     from tqdm import tqdm  # here: it takes as long to import as all that a short command needs
 
     class Bar(tqdm):
@@ -37,4 +43,6 @@ def _bar(what: str, unit: str) -> "tqdm[Any]":
 
         monitor_interval = 0
 
-    return Bar(desc=what, unit=f" {unit}")
+    bar = Bar(desc=what, unit=f" {unit}")
+    bar.start_t = started
+    return bar

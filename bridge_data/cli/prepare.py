@@ -16,8 +16,6 @@ import click
 from bridge_data.cli.bar import progress_bar
 from bridge_data.cli.layout import counted, listed, note, sized, spanned
 from bridge_data.cli.places import ON_DISK
-from bridge_data.cli.prepare_joins import prepare_joins
-from bridge_data.cli.prepare_jsonl import prepare_lines
 from bridge_data.cli.prepare_media import media_options, store_media
 from bridge_data.cli.questions import ask_field_map, ask_ratio, ask_sample_type
 from bridge_data.cli.sample_types import (
@@ -33,11 +31,10 @@ from bridge_data.cli.split_table import split_table
 from bridge_data.errors import ConfigError
 from bridge_data.index.dataset import PreparedDataset
 from bridge_data.index.indexes import Preparation, PrepareConfig
-from bridge_data.index.names import DATASET_YAML, INFO_JSON, INFO_YAML, META_FOLDER
+from bridge_data.index.names import DATASET_YAML, INFO_JSON, INFO_YAML, JSONL_SUFFIX, META_FOLDER
 from bridge_data.index.prepare import Split, find_shards, refresh_index, write_dataset_yaml
 from bridge_data.index.prepare import prepare as prepare_shards
 from bridge_data.index.splits import RATIO_PARTS, parse_pattern, parse_ratio, split_by_patterns, split_by_ratio
-from bridge_data.plan.jsonl import is_jsonl
 
 if TYPE_CHECKING:
     from bridge_data.media import MediaRule
@@ -127,10 +124,14 @@ def prepare(path: Path, **flags: Any) -> None:
     split if it is given: --split-ratio 8,1,1, or ranges such as --split-parts train:0..900 --split-parts val:900..end.
     Of a metadataset, writes the indexes of its joins beside it.
     """
-    if is_jsonl(str(path)):
+    if path.name.endswith(JSONL_SUFFIX):
+        from bridge_data.cli.prepare_jsonl import prepare_lines  # brings what folders of tars do not need
+
         prepare_lines(path, flags)
         return
     if path.suffix in (".yaml", ".yml"):
+        from bridge_data.cli.prepare_joins import prepare_joins
+
         prepare_joins(path, flags)
         return
     options = _Options(**flags)

@@ -19,6 +19,7 @@ from typing import Any
 from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.index.replacing import replacing
+from bridge_data.index.tar_headers import BLOCK
 
 SUFFIXES = (".tgz", ".tar.gz")
 
@@ -95,6 +96,10 @@ class GzipTar:
         except OSError as error:
             raise self._failure(error) from error
         return data
+
+    def window(self, offset: int) -> tuple[bytes, int]:
+        """The header at `offset`, and that it begins there."""
+        return self.read(offset, BLOCK), 0
 
     def read_exactly(self, offset: int, num_bytes: int) -> bytes:
         """The bytes of this range of the tar.

@@ -25,7 +25,6 @@ from bridge_data.index.records import Place, RawSample, RecordReader, Records
 from bridge_data.index.subset import Subset, SubsetRange
 from bridge_data.storage import Location, location
 
-SUFFIX = ".jsonl"
 PART = "json"
 """The one part of each sample."""
 

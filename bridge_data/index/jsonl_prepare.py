@@ -19,7 +19,8 @@ import yaml
 
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.index.indexes import Progress, no_progress
-from bridge_data.index.jsonl import SUFFIX, index_path, read_ranges, split_path
+from bridge_data.index.jsonl import index_path, read_ranges, split_path
+from bridge_data.index.names import JSONL_SUFFIX
 from bridge_data.index.processes import in_parallel
 from bridge_data.index.replacing import replacing, write_file, writing
 from bridge_data.index.splits import RATIO_PARTS
@@ -119,8 +120,8 @@ def prepare_jsonl(
     Raises:
         ConfigError: if the split does not fit. DatasetError: naming the lines that are damaged.
     """
-    if not path.is_file() or path.suffix != SUFFIX:
-        raise ConfigError(f"{path}: expected a {SUFFIX} file" + ("" if path.exists() else ", but there is none"))
+    if not path.is_file() or path.suffix != JSONL_SUFFIX:
+        raise ConfigError(f"{path}: expected a {JSONL_SUFFIX} file" + ("" if path.exists() else ", but there is none"))
     with writing(path.parent):
         before = os.stat(path)
         with replacing(index_path(path)) as temporary:

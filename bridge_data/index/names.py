@@ -21,18 +21,25 @@ DATASET_YAML = "dataset.yaml"
 INDEX_SQLITE = "index.sqlite"
 INDEX_UUID = "index.uuid"
 BRIDGE_INDEX = "index.bridge"
+JSONL_SUFFIX = ".jsonl"
 
-_PART_OF_SAMPLE = re.compile(r"((?:.*/)?[^.]+)\.([^/]*)", re.DOTALL)
+_HIDDEN_PART = re.compile(r"((?:.*/)?[^./]*/)\.([^/]*)", re.DOTALL)
+"""Of `a/.txt` the key is `a/`."""
+
 _META_MEMBER = re.compile(r"__[^/]*__(/|$)")
 _SHARD = re.compile(r"(?:[^/]+/)*?[^/]+\.(?:tar|tgz|tar\.gz)/(?=.)", re.DOTALL)
 
 
 def split_name(name: str) -> tuple[str, str] | None:
     """(key, part) of the member `name`; None if it is no part of a sample."""
-    match = _PART_OF_SAMPLE.fullmatch(name)
-    if match is None or is_meta_member(name):
+    start = name.rfind("/") + 1
+    dot = name.find(".", start)
+    if dot < 0 or (name[:2] == "__" and is_meta_member(name)):
         return None
-    return match[1], match[2]
+    if dot > start:
+        return name[:dot], name[dot + 1 :]
+    match = _HIDDEN_PART.fullmatch(name)
+    return None if match is None else (match[1], match[2])
 
 
 def without_shard(name: str) -> str | None:

@@ -32,8 +32,9 @@ def replacing(path: Path, *, durable: bool = True) -> Iterator[Path]:
             with open(temporary, "rb") as file:
                 os.fsync(file.fileno())
         os.replace(temporary, path)
-    finally:
+    except BaseException:
         temporary.unlink(missing_ok=True)
+        raise
 
 
 def write_file(path: Path, data: bytes | str, *, durable: bool = True) -> None:

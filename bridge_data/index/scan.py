@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import itertools
 import os
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from bridge_data.errors import DatasetError
@@ -20,7 +20,7 @@ from bridge_data.index.processes import in_parallel
 from bridge_data.index.replacing import write_file, writing
 from bridge_data.index.segment import Part, Segment, build_segment
 from bridge_data.index.tar_bytes import open_tar
-from bridge_data.index.tar_headers import walk
+from bridge_data.index.tar_headers import Fields, walk, walk_runs
 from bridge_data.index.tar_index import encode_offsets
 from bridge_data.storage import Location
 
@@ -44,37 +44,51 @@ class ShardScan:
 
 
 class _Samples:
-    """Collects members into samples."""
+    """Collects members into samples. `left_out` counts files that are no parts of any, `example` is one of them."""
 
     def __init__(self, file: str) -> None:
         self._file = file
+        self._key: str | None = None
         self._names: set[str] = set()
         self.keys: dict[str, int] = {}
         self.offsets = array.array("Q")
-        self.part_ends = array.array("I")
+        self._starts = array.array("I")
         self.parts: list[Part] = []
+        self.left_out, self.example = 0, ""
 
-    def add(self, key: str, part: str, offset: int, content_offset: int, num_bytes: int) -> None:
-        number = self.keys.get(key, -1)
-        if number < 0:
-            self.keys[key] = len(self.keys)
-            self.offsets.append(offset)
-            self.part_ends.append(len(self.parts))
-            self._names.clear()
-        elif number != len(self.keys) - 1:
-            raise DatasetError(self._complaint(key, part, number))
-        if part in self._names:
-            raise DatasetError(
-                f"{self._file}: sample {key!r} has two members {key}.{part}: its parts cannot be told apart. "
-                "Write the shard again with each name once."
-            )
-        self._names.add(part)
-        self.parts.append((part, content_offset, num_bytes))
-        self.part_ends[-1] = len(self.parts)
+    @property
+    def part_ends(self) -> "array.array[int]":
+        """For each sample the end of its parts."""
+        return self._starts[1:] + array.array("I", (len(self.parts),)) if self._starts else self._starts
+
+    def extend(self, members: Iterable[Fields]) -> None:
+        """Take the members that follow."""
+        keys, parts = self.keys, self.parts
+        for name, offset, content_offset, num_bytes, is_file, _ in members:
+            split = split_name(name) if is_file else None
+            if split is None:
+                if is_file and not is_meta_member(name):
+                    self.left_out, self.example = self.left_out + 1, self.example or name
+                continue
+            key, part = split
+            if key != self._key:
+                if key in keys:
+                    raise DatasetError(self._complaint(key, part, keys[key]))
+                self._key, self._names = key, {part}
+                keys[key] = len(keys)
+                self.offsets.append(offset)
+                self._starts.append(len(parts))
+            elif part in self._names:
+                raise DatasetError(
+                    f"{self._file}: sample {key!r} has two members {key}.{part}: its parts cannot be told apart. "
+                    "Write the shard again with each name once."
+                )
+            else:
+                self._names.add(part)
+            parts.append((part, content_offset, num_bytes))
 
     def _complaint(self, key: str, part: str, number: int) -> str:
-        start = self.part_ends[number - 1] if number else 0
-        before = [name for name, _, _ in self.parts[start : self.part_ends[number]]]
+        before = [name for name, _, _ in self.parts[self._starts[number] : self._starts[number + 1]]]
         if part in before:
             return (
                 f"{self._file}: duplicate key {key!r}: sample number {number} has it, and another one later, with part "
@@ -102,20 +116,18 @@ def scan_shard(root: Path, name: str) -> ShardScan:
     tar = open_tar(file)
     if isinstance(tar, GzipTar):
         tar.index()
-    left_out, example, end = 0, "", 0
-    for member in walk(tar, 0, tar.end, file=file):
-        end = member.next_offset
-        if not member.is_file:
-            continue
-        parsed = split_name(member.name)
-        if parsed is not None:
-            samples.add(*parsed, member.offset, member.content_offset, member.num_bytes)
-        elif not is_meta_member(member.name):
-            left_out, example = left_out + 1, example or member.name
+    end = 0
+    for run in walk_runs(tar, 0, tar.end, file=file):
+        samples.extend(run)
+        end = run[-1][-1]
     if not samples.keys:
         raise DatasetError(
             f"{file}: holds no samples"
-            + (f"; its {left_out} members, such as {example!r}, have no part name (0001.jpg)" if left_out else "")
+            + (
+                f"; its {samples.left_out} members, such as {samples.example!r}, have no part name (0001.jpg)"
+                if samples.left_out
+                else ""
+            )
             + ". Remove it, or leave it out with --exclude."
         )
     if end >= tar.end:
@@ -142,8 +154,8 @@ def scan_shard(root: Path, name: str) -> ShardScan:
         num_bytes=status.st_size,
         mtime_ns=status.st_mtime_ns,
         segment=segment,
-        left_out=left_out,
-        example=example,
+        left_out=samples.left_out,
+        example=samples.example,
     )
 
 
@@ -157,12 +169,10 @@ def first_samples(root: Location, name: str, limit: int) -> dict[str, list[Part]
     samples = _Samples(file)
     tar = open_tar(file)
     for member in walk(tar, 0, tar.end, file=file):
-        parsed = split_name(member.name) if member.is_file else None
-        if parsed is None:
-            continue
-        if len(samples.keys) == limit and parsed[0] not in samples.keys:
+        split = split_name(member.name) if member.is_file else None
+        if split is not None and len(samples.keys) == limit and split[0] not in samples.keys:
             break
-        samples.add(*parsed, member.offset, member.content_offset, member.num_bytes)
+        samples.extend((member,))
     bounds = itertools.pairwise([0, *samples.part_ends])
     return {key: samples.parts[start:end] for key, (start, end) in zip(samples.keys, bounds, strict=True)}
 

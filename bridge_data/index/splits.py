@@ -6,7 +6,6 @@ part takes the shards whose names begin with what a pattern describes.
 Source: the split rules and the form of `split.yaml` of Megatron-Energon, whose results these equal.
 """
 
-import random
 import re
 from collections import defaultdict
 from collections.abc import Sequence
@@ -48,6 +47,8 @@ def split_by_ratio(names: Sequence[str], ratio: Sequence[Fraction], *, shuffle: 
     """
     ordered = list(names)
     if shuffle:
+        import random  # here: it brings hashes
+
         random.Random(SHUFFLE_SEED).shuffle(ordered)
     parts, start, total = {}, 0, Fraction(0)
     for part, share in zip(RATIO_PARTS, ratio, strict=True):

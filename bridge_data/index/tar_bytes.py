@@ -2,6 +2,7 @@
 
 from bridge_data import storage
 from bridge_data.index.gzip_tar import GzipTar, is_gzip
+from bridge_data.index.tar_headers import BLOCK
 
 SMALL_STEP_BYTES = 1 << 16
 """Headers at most this far apart are read together with what lies between them."""
@@ -19,6 +20,10 @@ class MemoryTar:
         """The bytes of this range, fewer at the end."""
         start = offset - self._offset
         return self._data[start : start + num_bytes]
+
+    def window(self, offset: int) -> tuple[bytes, int]:
+        """All bytes, and where in them `offset` is."""
+        return self._data, offset - self._offset
 
 
 def open_tar(path: str) -> "FileTar | GzipTar":
@@ -40,6 +45,16 @@ class FileTar:
 
     def read(self, offset: int, num_bytes: int) -> bytes:
         """The bytes of this range, fewer at the end."""
+        start = self._reach(offset, num_bytes)
+        return self._window[start : start + num_bytes]
+
+    def window(self, offset: int) -> tuple[bytes, int]:
+        """The window with the header at `offset`, and where in it that begins."""
+        start = self._reach(offset, BLOCK)
+        return self._window, start
+
+    def _reach(self, offset: int, num_bytes: int) -> int:
+        """Where in the window these bytes begin, which it has, as far as there are any."""
         start = offset - self._base
         if start < 0 or start + num_bytes > len(self._window):
             near = 0 <= start <= len(self._window) + SMALL_STEP_BYTES
@@ -47,4 +62,4 @@ class FileTar:
             available = max(0, self.end - offset)
             self._window = storage.read(self._path, offset, min(wanted, available))
             self._base, start = offset, 0
-        return self._window[start : start + num_bytes]
+        return start

@@ -1,40 +1,70 @@
-"""What is to be read: sources with their weights, from YAML files whose every mistake is found here."""
+"""What is to be read: sources with their weights, from YAML files whose every mistake is found here.
 
-from bridge_data.plan.blending import Branch, EmptySplitError, Plan
-from bridge_data.plan.factories import (
-    BaseCoreDatasetFactory,
-    BaseWebdatasetFactory,
-    DefaultDecoderWebdatasetFactory,
-    DefaultGenericWebdatasetFactory,
-    StandardWebdatasetFactory,
-)
-from bridge_data.plan.field_map import FieldAccess, parse_access
-from bridge_data.plan.flavors import (
-    CaptioningWebdataset,
-    CrudeWebdataset,
-    ImageClassificationWebdataset,
-    ImageWebdataset,
-    InterleavedWebdataset,
-    MultiChoiceVQAWebdataset,
-    OCRWebdataset,
-    SimilarityInterleavedWebdataset,
-    TextWebdataset,
-    VidQAWebdataset,
-    VQAOCRWebdataset,
-    VQAWebdataset,
-)
-from bridge_data.plan.loaders import (
-    DatasetLoader,
-    DatasetLoaderInterface,
-    Metadataset,
-    MetadatasetV2,
-    TraversedDatasetReference,
-    load_dataset,
-    traverse_metadataset,
-)
-from bridge_data.plan.metadataset import load_plan
-from bridge_data.plan.prepare_joins import prepare_metadataset
-from bridge_data.plan.source import Source
+A name is imported when it is first used: a command that checks a field map needs no blend.
+"""
+
+import importlib
+import importlib.util
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from bridge_data.plan.blending import Branch, EmptySplitError, Plan
+    from bridge_data.plan.factories import (
+        BaseCoreDatasetFactory,
+        BaseWebdatasetFactory,
+        DefaultDecoderWebdatasetFactory,
+        DefaultGenericWebdatasetFactory,
+        StandardWebdatasetFactory,
+    )
+    from bridge_data.plan.field_map import FieldAccess, parse_access
+    from bridge_data.plan.flavors import (
+        CaptioningWebdataset,
+        CrudeWebdataset,
+        ImageClassificationWebdataset,
+        ImageWebdataset,
+        InterleavedWebdataset,
+        MultiChoiceVQAWebdataset,
+        OCRWebdataset,
+        SimilarityInterleavedWebdataset,
+        TextWebdataset,
+        VidQAWebdataset,
+        VQAOCRWebdataset,
+        VQAWebdataset,
+    )
+    from bridge_data.plan.loaders import (
+        DatasetLoader,
+        DatasetLoaderInterface,
+        Metadataset,
+        MetadatasetV2,
+        TraversedDatasetReference,
+        load_dataset,
+        traverse_metadataset,
+    )
+    from bridge_data.plan.metadataset import load_plan
+    from bridge_data.plan.prepare_joins import prepare_metadataset
+    from bridge_data.plan.source import Source
+
+_PLACES = {
+    "bridge_data.plan.blending": "Branch EmptySplitError Plan",
+    "bridge_data.plan.factories": (
+        "BaseCoreDatasetFactory BaseWebdatasetFactory DefaultDecoderWebdatasetFactory "
+        "DefaultGenericWebdatasetFactory StandardWebdatasetFactory"
+    ),
+    "bridge_data.plan.field_map": "FieldAccess parse_access",
+    "bridge_data.plan.flavors": (
+        "CaptioningWebdataset CrudeWebdataset ImageClassificationWebdataset ImageWebdataset InterleavedWebdataset "
+        "MultiChoiceVQAWebdataset OCRWebdataset SimilarityInterleavedWebdataset TextWebdataset VidQAWebdataset "
+        "VQAOCRWebdataset VQAWebdataset"
+    ),
+    "bridge_data.plan.loaders": (
+        "DatasetLoader DatasetLoaderInterface Metadataset MetadatasetV2 TraversedDatasetReference load_dataset "
+        "traverse_metadataset"
+    ),
+    "bridge_data.plan.metadataset": "load_plan",
+    "bridge_data.plan.prepare_joins": "prepare_metadataset",
+    "bridge_data.plan.source": "Source",
+}
+"""The module of each public name: the same as above, for Python, as that is for those who read and check types."""
 
 __all__ = [
     "BaseCoreDatasetFactory",
@@ -70,3 +100,15 @@ __all__ = [
     "prepare_metadataset",
     "traverse_metadataset",
 ]
+
+_MODULE_OF = {name: module for module, names in _PLACES.items() for name in names.split()}
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        if name in _MODULE_OF:
+            value = globals()[name] = getattr(importlib.import_module(_MODULE_OF[name]), name)
+            return value
+        if not name.startswith("_") and importlib.util.find_spec(f"{__name__}.{name}") is not None:
+            return importlib.import_module(f"{__name__}.{name}")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

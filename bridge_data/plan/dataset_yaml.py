@@ -14,19 +14,21 @@ the dataset.yaml, which is only run if it is trusted:
     part_filter: sample_loader.py:part_filter
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Collection, Container, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bridge_data.errors import ConfigError
-from bridge_data.index import Records
-from bridge_data.plan.dataset_code import ChosenParts, read_function
 from bridge_data.plan.document import Node, nearest
 from bridge_data.plan.field_map import FieldAccess, parse_access
-from bridge_data.plan.making import LoadedBy
 from bridge_data.plan.sample_class import SampleClass, check_fields, find_class
-from bridge_data.plan.source import SampleMaker
 from bridge_data.samples import CrudeSample
+
+if TYPE_CHECKING:
+    from bridge_data.index import Records
+    from bridge_data.plan.source import SampleMaker
 
 _KEYS = (
     *("sample_type", "__module__", "__class__"),
@@ -78,6 +80,9 @@ def read_sample_config(
     elif _given(entries, "sample_loader"):
         if _given(entries, "field_map"):
             raise entries["field_map"].error("field_map: there is a sample_loader too; remove one of them")
+        from bridge_data.plan.dataset_code import read_function  # here: a field map needs no code
+        from bridge_data.plan.making import LoadedBy
+
         maker = LoadedBy(sample_class, read_function(entries["sample_loader"], "sample_loader", trust_dataset_code))
         parts = _part_filter(entries, trust_dataset_code)
     else:
@@ -161,5 +166,7 @@ def _part_filter(entries: Mapping[str, Node], trust_dataset_code: bool) -> Conta
         return None
     node = entries["part_filter"]
     if isinstance(node.value, str):
+        from bridge_data.plan.dataset_code import ChosenParts, read_function
+
         return ChosenParts(read_function(node, "part_filter", trust_dataset_code))
     return frozenset(part.text("part_filter") for part in node.sequence("part_filter"))

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from bridge_data.errors import ConfigError
-from bridge_data.index.jsonl import SUFFIX, open_jsonl
+from bridge_data.index.jsonl import open_jsonl
+from bridge_data.index.names import JSONL_SUFFIX
 from bridge_data.plan.document import Node
 from bridge_data.plan.source import Source
 from bridge_data.samples import CrudeSample
@@ -15,7 +16,7 @@ from bridge_data.samples import CrudeSample
 
 def is_jsonl(path: str) -> bool:
     """Whether `path` is that of a JSONL file."""
-    return path.endswith(SUFFIX)
+    return path.endswith(JSONL_SUFFIX)
 
 
 def jsonl_source(

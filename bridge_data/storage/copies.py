@@ -8,12 +8,9 @@ The folder is `$BRIDGE_DATA_CACHE`, or `bridge_data` in the user's cache. Of eac
 kept; who has an older one mapped keeps it.
 """
 
-import concurrent.futures
 import contextlib
 import fcntl
-import hashlib
 import os
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -71,6 +68,9 @@ def _is_whole(file: Path, found: ObjectInfo) -> bool:
 
 def _download(url: str, found: ObjectInfo, file: Path) -> None:
     """Fetch the object in pieces, several at a time, and put it in the place of its older versions."""
+    import concurrent.futures  # here: who has local data only does not wait for it
+    import tempfile
+
     old = [path for path in file.parent.iterdir() if path.name != _LOCK]
     descriptor, partial = tempfile.mkstemp(dir=file.parent)
     try:
@@ -106,4 +106,6 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def _digest(text: str) -> str:
+    import hashlib
+
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()

@@ -5,6 +5,7 @@ import pytest
 import yaml
 from click.testing import Result
 
+from bridge_data.cli import bar
 from bridge_data.index import PreparedDataset, open_shards
 from tests.cli.conftest import Run
 
@@ -177,7 +178,8 @@ class TestFlags:
         result = succeeded(run("prepare", tars, *QUIET, "--split-ratio", "1,100,1", "--force-overwrite"))
         assert "no shard for train: shards are not divided, and there are 6" in result.stderr
 
-    def test_progress_is_shown(self, run: Run, tars: Path) -> None:
+    def test_progress_is_shown(self, run: Run, tars: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(bar, "SHOWN_AFTER_S", 0)
         result = succeeded(run("prepare", tars, "--non-interactive", "--split-ratio", "1,0,0", "--num-workers", "2"))
         assert "indexing: 100%" in result.stderr
         assert "6/6" in result.stderr

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from bridge_data.errors import DatasetError
 from bridge_data.index import tar_headers
-from bridge_data.index.tar_bytes import MemoryTar
+from bridge_data.index.tar_bytes import FileTar, MemoryTar
 from bridge_data.index.tar_headers import Member, header_is_intact, walk
+from bridge_data.storage import close_files
 
 FORMATS = [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]
 
@@ -152,3 +153,48 @@ def test_a_walk_may_begin_at_any_member() -> None:
     start, end = everything[1].offset, everything[1].next_offset
     piece = MemoryTar(data[start:end], start)
     assert list(walk(piece, start, end, file="x.tar")) == [everything[1]]
+
+
+def header_of(name: str, num_bytes: int, format: int, mtime: float) -> bytes:
+    info = tarfile.TarInfo(name)
+    info.size, info.mtime = num_bytes, mtime  # type: ignore[assignment]
+    return info.tobuf(format)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(
+    kinds=st.lists(
+        st.tuples(
+            st.sampled_from(["", "ü", "b/", "c.d/", "d" * 97, "e" * 120 + "/"]),
+            st.sampled_from([0, 1, 511, 512, 513, 70_000]),
+            st.sampled_from(FORMATS),
+            st.sampled_from([0, 1700000000, 0.5]),
+        ),
+        min_size=1,
+        max_size=8,
+    ),
+    repeated=st.integers(1, 40),
+)
+def test_dialects_may_change_and_windows_end_anywhere(
+    kinds: list[tuple[str, int, int, float]], repeated: int, tmp_path: Path
+) -> None:
+    data = b""
+    for number, (folder, num_bytes, format, mtime) in enumerate(kinds * repeated):
+        name = f"{folder}{number}.txt"
+        format = FORMATS[1] if len(name) > 100 and "/" not in name else format
+        data += header_of(name, num_bytes, format, mtime) + b"z" * num_bytes + bytes(-num_bytes % 512)
+    data += bytes(1024)
+    path = tmp_path / "x.tar"
+    path.write_bytes(data)
+    tar = FileTar(str(path), len(data))
+    assert [member[:5] for member in walk(tar, 0, tar.end, file="x.tar")] == expected_of(data)
+    close_files()
+
+
+@pytest.mark.parametrize("at", [0, 50, 123, 130, 147, 149, 156, 258, 300, 511])
+@pytest.mark.parametrize("number", [0, 2])
+def test_a_changed_bit_in_a_header_is_found(at: int, number: int) -> None:
+    data = bytearray(tar_of([(f"{n}.txt", 300) for n in range(4)], tarfile.GNU_FORMAT))
+    data[1024 * number + at] ^= 1
+    with pytest.raises(DatasetError, match=r"at the beginning" if not number else "after member '1.txt'"):
+        members_of(bytes(data))
