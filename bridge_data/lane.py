@@ -262,7 +262,7 @@ class Lane:
     def _draw(self, count: int) -> None:
         """Take `count` samples, or those that are left."""
         if self._ahead is not None:
-            self._ahead.follow(self._cursor)
+            self._ahead.follow(self._cursor, count)
         drawn = self._cursor.take(count)
         samples = self._work.all_samples([ref for _, ref in drawn], self._watch)
         with in_one_place() if self._work.only_stacks else contextlib.nullcontext():

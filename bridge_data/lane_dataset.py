@@ -124,8 +124,13 @@ class LaneDataset:
             barren_limits=[max(min(size, MAX_BARREN), -(-size // state.num_lanes)) for size in sizes],
             state=state.lanes.get(lane) or None,
             watch=watch,
-            ahead=ReadAhead(self._order.cursor(lane, state), self._loaders) if self._is_remote else None,
+            ahead=self._read_ahead(lane, state) if self._is_remote else None,
         )
+
+    def _read_ahead(self, lane: int, state: LoaderState) -> ReadAhead:
+        num_processes = self.worker_config.world_size * max(1, self.worker_config.num_workers)
+        num_lanes = -(-state.num_lanes // num_processes)
+        return ReadAhead(self._order.cursor(lane, state), self._loaders, num_lanes)
 
     @functools.cached_property
     def _is_remote(self) -> bool:

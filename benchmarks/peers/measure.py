@@ -21,6 +21,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 WARM_UP_S, SAVES, CHECKED = 0.7, 5, 64
+PACED_WARM_UP_S = 2.0
+"""Of a trainer that takes its time: with its pace, or it would begin with what it has run dry."""
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 
@@ -97,16 +99,18 @@ def _throughput(loader: Loader, batches: Iterator[Any], first: Any, arguments: a
     """Samples a second and CPU of all processes, after a warm-up in which every worker has given its share."""
     loader.wait_ready()
     seen = [(key, digest(value)) for key, value in loader.describe(first)]
-    warm = time.monotonic() + WARM_UP_S
+    size = loader.settings["batch_size"]
+    pause = arguments.pause_per_sample * size
+    warm = time.monotonic() + (PACED_WARM_UP_S if pause else WARM_UP_S)
     drawn = 0
     while time.monotonic() < warm or drawn < 4 * arguments.workers:
         batch = next(batches)
         drawn += 1
         if len(seen) < CHECKED:
             seen += [(key, digest(value)) for key, value in loader.describe(batch)]
+        if pause:
+            time.sleep(pause)
     del first, batch
-    size = loader.settings["batch_size"]
-    pause = arguments.pause_per_sample * size
     count, stalls, longest = 0, 0.0, 0.0
     cpu = cpu_s()
     begin = due = time.monotonic()

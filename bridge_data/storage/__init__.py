@@ -3,13 +3,25 @@
 from bridge_data.storage.copies import local_copy
 from bridge_data.storage.local import close_files
 from bridge_data.storage.location import Location, RemotePath, location, on_disk
-from bridge_data.storage.reading import is_file, is_folder, prefetch, read, read_all, read_if_there, size_bytes
+from bridge_data.storage.prefetching import MAX_AHEAD_BYTES
+from bridge_data.storage.reading import (
+    by_request,
+    is_file,
+    is_folder,
+    prefetch,
+    read,
+    read_all,
+    read_if_there,
+    size_bytes,
+)
 from bridge_data.storage.remote import list_sizes
 from bridge_data.storage.urls import is_remote
 
 __all__ = [
+    "MAX_AHEAD_BYTES",
     "Location",
     "RemotePath",
+    "by_request",
     "close_files",
     "is_file",
     "is_folder",

@@ -6,7 +6,6 @@ again for a bounded time, at growing intervals with jitter, so that a thousand r
 """
 
 import os
-import random
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -60,6 +59,8 @@ def persist(action: Callable[[], T], what: str) -> T:
             attempts += 1
             return action()
         except Fault as fault:
+            import random  # here: it brings hashes, and who has local data only does not wait for it
+
             nap_s = wait_s * random.uniform(0.5, 1.0)
             took_s, allowed_s = time.monotonic() - start, retry_seconds()
             over = took_s + nap_s > allowed_s and (attempts > 1 or not allowed_s)

@@ -21,7 +21,7 @@ from bridge_data.storage.store import Content
 
 logger = logging.getLogger("bridge_data")
 
-MAX_BYTES = 128 << 20
+MAX_AHEAD_BYTES = 128 << 20
 """Bytes that a process holds or has on their way."""
 
 MAX_REQUEST_BYTES = 1 << 20
@@ -70,7 +70,7 @@ class _Block:
 class Prefetcher:
     """Fetches ranges by `fetch` in threads of its own, which start with the first one."""
 
-    def __init__(self, fetch: Fetch, *, max_bytes: int = MAX_BYTES, num_threads: int = NUM_THREADS) -> None:
+    def __init__(self, fetch: Fetch, *, max_bytes: int = MAX_AHEAD_BYTES, num_threads: int = NUM_THREADS) -> None:
         self._fetch, self._max_bytes, self._num_threads = fetch, max_bytes, num_threads
         self._changed = threading.Condition()
         self._threads: list[threading.Thread] = []

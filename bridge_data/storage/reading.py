@@ -8,6 +8,7 @@ import os
 from collections.abc import Sequence
 
 from bridge_data.storage import local, remote
+from bridge_data.storage.prefetching import joined
 
 
 def read(path: str | os.PathLike[str], start: int, num_bytes: int) -> bytes:
@@ -82,3 +83,12 @@ def prefetch(places: Sequence[tuple[str | os.PathLike[str], int, int]]) -> None:
     wanted = [place for place in located if "://" in place[0]]
     if wanted:
         remote.prefetch(wanted)
+
+
+def by_request(places: Sequence[tuple[str | os.PathLike[str], int, int]]) -> list[list[tuple[str, int, int]]]:
+    """Those of `places` that `prefetch` would fetch, in groups that each come with one request if they are announced
+    together; in the order in which they are wanted first.
+    """
+    located = [(os.fspath(path), start, num_bytes) for path, start, num_bytes in places]
+    requests = joined([place for place in located if "://" in place[0] and place[2]])
+    return [[(request.url, *one) for one in request.ranges] for request in requests]

@@ -4,7 +4,6 @@ Enters: a URL. Leaves: bytes and sizes. Guarantees: never half a read; passing f
 time; what was announced by `prefetch` is read from memory. All functions may be called from any thread.
 """
 
-import concurrent.futures
 import functools
 import os
 from collections.abc import Callable, Sequence
@@ -136,6 +135,8 @@ def prefetch(places: Sequence[tuple[str, int, int]]) -> None:
 
 
 def _in_pieces(url: str, start: int, num_bytes: int) -> bytes:
+    import concurrent.futures  # here: who has local data only does not wait for it
+
     end = start + num_bytes
     with concurrent.futures.ThreadPoolExecutor(NUM_THREADS) as threads:
         starts = range(start, end, PIECE_BYTES)

@@ -37,3 +37,10 @@ def test_other_urls_are_refused() -> None:
     for action in (storage.read_all, storage.size_bytes, storage.is_file, storage.is_folder, storage.read_if_there):
         with pytest.raises(ConfigError, match="ftp://a/b: unknown kind of URL"):
             action("ftp://a/b")
+
+
+def test_what_one_request_fetches_is_said_of_objects_alone(tmp_path: Path) -> None:
+    far, near = "s3://a/file", str(tmp_path / "file")
+    places = [(far, 5 << 20, 10), (near, 0, 10), (RemotePath(far), 20, 10), (far, 0, 0), (far, 0, 10)]
+    assert storage.by_request(places) == [[(far, 5 << 20, 10)], [(far, 0, 10), (far, 20, 10)]]
+    assert storage.by_request([(near, 0, 10)]) == []
