@@ -14,9 +14,13 @@ import itertools
 import math
 import operator
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from bridge_data.later import torch
+from bridge_data.later import is_tensor, torch
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 PROVENANCE = ("__key__", "__restore_key__", "__subflavors__", "__sources__")
 """The fields that say where a sample comes from."""
@@ -25,65 +29,81 @@ PROVENANCE = ("__key__", "__restore_key__", "__subflavors__", "__sources__")
 Allocate: TypeAlias = "Callable[[Sequence[int], torch.dtype], torch.Tensor | None]"
 
 _allocate: Allocate | None = None
-_begin: Callable[[], None] | None = None
-_is_stacked_next = False
+_rooms: _Rooms | None = None
 _rooms_at = 0
-"""Where the memory is that was given for what is stacked next."""
+"""The address of the memory that was given for what is stacked next."""
 
 _LARGE_BYTES = 1 << 20
 """Tensors from this size on get zeros only where no value comes: that is quicker than to write all of it twice."""
 
 
-def build_in(allocate: Allocate | None, begin: Callable[[], None] | None = None) -> None:
+def build_in(allocate: Allocate | None) -> None:
     """Have tensors that are collated be built in memory that `allocate` gives for a shape and dtype, if it gives any.
-    After `begin` what it gives lies one after the other, as far as it can.
 
     For processes that send batches on: there a tensor need not be copied once more. None: in memory of their own.
     """
-    global _allocate, _begin
-    _allocate, _begin = allocate, begin
+    global _allocate
+    _allocate = allocate
 
 
 @contextlib.contextmanager
-def in_one_place() -> Iterator[None]:
-    """Meanwhile `room_for` gives memory: what is made is stacked next, as it is and in this order, and nothing else is
-    done to it."""
-    global _is_stacked_next, _rooms_at
-    _rooms_at = 0
-    if _begin is not None:
-        _begin()
-        _is_stacked_next = True
+def in_one_place(count: int) -> Iterator[None]:
+    """Meanwhile `room_for` gives memory: `count` values are made that are stacked next, as they are and in this order,
+    and nothing else is done to them."""
+    global _rooms, _rooms_at
+    _rooms, _rooms_at = _Rooms(count) if _allocate is not None else None, 0
     try:
         yield
     finally:
-        _is_stacked_next = False
+        _rooms = None
 
 
-def is_stacked_next() -> bool:
-    """Whether `room_for` may give memory."""
-    return _is_stacked_next
+def room_for(size: tuple[int, int, int]) -> tuple[NDArray[np.uint8], torch.Tensor] | None:
+    """Memory for the pixels (H, W, C) of an image that is stacked next, as they are decoded and as they are stacked
+    (C, H, W); None if there had better be none."""
+    return None if _rooms is None else _rooms.next(size)
 
 
-def room_for(shape: Sequence[int]) -> torch.Tensor | None:
-    """Memory for uint8 values that are stacked next, if there had better be some: where all that is stacked lies one
-    after the other, stacking it is no work."""
-    global _rooms_at
-    room = _allocate(shape, torch.uint8) if _is_stacked_next and _allocate is not None else None
-    if room is not None:
-        _rooms_at = room.untyped_storage().data_ptr()
-    return room
+class _Rooms:
+    """Memory for images that are stacked next, one after the other, so that to stack them is no work. There is some as
+    long as all are of one size, that of the last image before them."""
+
+    _size: tuple[int, int, int] | None = None
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._left: Iterator[tuple[NDArray[np.uint8], torch.Tensor]] | None = None
+
+    def next(self, size: tuple[int, int, int]) -> tuple[NDArray[np.uint8], torch.Tensor] | None:
+        """The memory of the next image."""
+        if size != _Rooms._size:
+            _Rooms._size, self._left = size, iter(())
+        elif self._left is None:
+            self._left = self._begin(size)
+        return next(self._left, None)
+
+    def _begin(self, size: tuple[int, int, int]) -> Iterator[tuple[NDArray[np.uint8], torch.Tensor]]:
+        global _rooms_at
+        block = None if _allocate is None else _allocate((self._count, *size), torch.uint8)
+        if block is None:
+            return iter(())
+        _rooms_at = block.data_ptr()
+        return zip(block.numpy(), block.permute(0, 3, 1, 2), strict=True)
 
 
 def _as_they_lie(batch: list[torch.Tensor]) -> torch.Tensor | None:
-    """The stack of contiguous tensors of one shape, if they lie one after the other in one storage."""
+    """The stack of images that were given memory one after the other; of those of others None: they are copied, as
+    others may go on to use them."""
+    global _rooms_at
     first = batch[0]
-    storage, start, size = first.untyped_storage(), first.data_ptr(), first.nbytes
-    if storage.data_ptr() != _rooms_at or start + size * len(batch) > _rooms_at + storage.nbytes():
-        return None  # others' memory is copied, as they may go on to use it
+    if not _rooms_at or first.data_ptr() != _rooms_at:
+        return None
+    start, size, shape, stride = _rooms_at, first.nbytes, first.shape, first.stride()
     for number, value in enumerate(batch):
-        if value.data_ptr() != start + number * size or value.stride() != first.stride():
+        if value.data_ptr() != start + number * size or value.shape != shape or value.stride() != stride:
             return None
-    return first.as_strided((len(batch), *first.shape), (first.numel(), *first.stride()))
+    _rooms_at = 0
+    return first.as_strided((len(batch), *shape), (size, *stride))
 
 
 def _given(like: torch.Tensor, shape: Sequence[int]) -> torch.Tensor | None:
@@ -107,8 +127,6 @@ def _stack_equal(batch: list[torch.Tensor]) -> torch.Tensor:
     if any(odd):
         return torch.stack(batch)
     first = batch[0]
-    if first.dtype == torch.uint8 and first.is_contiguous() and (lying := _as_they_lie(batch)) is not None:
-        return lying
     stacked = _given(first, (len(batch), *first.shape))
     if first.nbytes * len(batch) < _LARGE_BYTES:
         return torch.stack(batch, out=stacked)
@@ -156,6 +174,9 @@ def batch_pad_stack(batch: list[torch.Tensor]) -> torch.Tensor:
     Images (C, H, W) that are views of (H, W, C) make a batch (N, C, H, W) that is one of (N, H, W, C): in torch's words
     `channels_last`. To put the channels apart would cost as much as a fourth of decoding them.
     """
+    lying = _as_they_lie(batch)
+    if lying is not None:
+        return lying
     if _are_views_of_pixels(batch):
         return batch_pad_stack([value.permute(1, 2, 0) for value in batch]).permute(0, 3, 1, 2)
     if _are_equal(batch):
@@ -202,7 +223,7 @@ def _largest(tensors: Sequence[torch.Tensor], first_dimension: int) -> list[int]
 
 def collate(values: list[Any]) -> Any:
     """Tensors padded and stacked, everything else as a list."""
-    return batch_pad_stack(values) if isinstance(values[0], torch.Tensor) else values
+    return batch_pad_stack(values) if is_tensor(values[0]) else values
 
 
 def generic_batch(batch: list[Any]) -> Any:
@@ -228,7 +249,7 @@ def generic_concat(batch: list[Any]) -> Any:
     first = batch[0]
     columns = columns_of(batch)
     if columns is None:
-        return concat_pad(batch) if isinstance(first, torch.Tensor) else batch
+        return concat_pad(batch) if is_tensor(first) else batch
     fields = {
         name: _joined(name, column) if name in PROVENANCE else generic_concat(column)
         for name, column in columns.items()

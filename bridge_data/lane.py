@@ -265,7 +265,7 @@ class Lane:
             self._ahead.follow(self._cursor, count)
         drawn = self._cursor.take(count)
         samples = self._work.all_samples([ref for _, ref in drawn], self._watch)
-        with in_one_place() if self._work.only_stacks else contextlib.nullcontext():
+        with in_one_place(len(drawn)) if self._work.only_stacks else contextlib.nullcontext():
             for (draw, ref), parts in zip(drawn, samples, strict=True):
                 for part, sample in parts:
                     self._queue.append(Item(draw, ref, part, sample))

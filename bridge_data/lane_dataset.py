@@ -65,6 +65,14 @@ class LaneDataset:
         """The unique names of the sources in states and restore keys."""
         return self._order.source_names
 
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """The modules that lanes import when they first need them: none if all that comes is text and numbers.
+
+        Workers share what is imported before they are forked, which of torch is over 100 MB for each.
+        """
+        return () if self._work().is_plain else ("torch", "numpy.random", "PIL.Image")
+
     def fingerprint(self) -> dict[str, Any]:
         """What must be equal for saved cursors to mean the same samples."""
         return self._order.fingerprint() | dataclasses.asdict(self.batching)

@@ -7,15 +7,21 @@ it costs of the module, but for the first time; a function, half a microsecond m
 """
 
 import importlib
+import sys
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 
 class _Later(ModuleType):
     """Stands for the module of its name."""
 
+    _module: ModuleType | None = None
+
     def __getattr__(self, name: str) -> Any:
-        value = getattr(importlib.import_module(self.__name__), name)
+        module = self._module
+        if module is None:
+            module = self._module = importlib.import_module(self.__name__)
+        value = getattr(module, name)
         if isinstance(value, (type, ModuleType)):  # functions may be patched, and are looked up anew
             setattr(self, name, value)
         return value
@@ -30,4 +36,10 @@ else:
     torch = _Later("torch")
     Image = _Later("PIL.Image")
 
-__all__ = ["Image", "numpy", "torch"]
+
+def is_tensor(value: Any) -> "TypeGuard[torch.Tensor]":
+    """Whether `value` is a tensor; to know that it is none, torch is not imported."""
+    return "torch" in sys.modules and isinstance(value, torch.Tensor)
+
+
+__all__ = ["Image", "is_tensor", "numpy", "torch"]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Self, TypeVar, cast, dataclass_transform
 
 from bridge_data.collate import PROVENANCE, collate, flat_sources
-from bridge_data.later import torch
+from bridge_data.later import is_tensor, torch
 
 T = TypeVar("T")
 
@@ -37,7 +37,7 @@ class SourceInfo:
 
 def map_tensors(value: Any, fn: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     """`value` with `fn` applied to each tensor inside dicts, dataclasses, named tuples, lists and tuples."""
-    if isinstance(value, torch.Tensor):
+    if is_tensor(value):
         return fn(value)
     if isinstance(value, dict):
         mapped = {key: map_tensors(item, fn) for key, item in value.items()}

@@ -127,6 +127,11 @@ class Work:
         """Whether samples are batched as they are loaded, by the batch hook that everybody has."""
         return not (self._changes or self._packing or self._grouping or "batch" in self._does)
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether no hook does anything, and samples are made of text, numbers and bytes."""
+        return not self._does and all(loader.is_plain for loader in self._loaders)
+
     def all_samples(self, refs: Sequence[SampleRef], watch: Watch | None) -> Iterator[Parts]:
         """What `samples` makes of each, at a lower price where samples are only loaded. `watch` is called before."""
         indices = self._only_loaded(refs)

@@ -31,6 +31,17 @@ def test_what_is_patched_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     assert later.Image.MAX_IMAGE_PIXELS == 17
 
 
+def test_what_is_no_tensor_is_known_without_torch() -> None:
+    assert later.is_tensor(torch.ones(1)) and later.is_tensor(torch.nn.Parameter(torch.ones(1)))
+    assert not later.is_tensor([torch.ones(1)])
+    code = (
+        "import sys\nfrom bridge_data.collate import generic_batch\nfrom bridge_data.samples import TextSample\n"
+        "batch = generic_batch([TextSample(__key__='a', __restore_key__=(), text='b')] * 2)\n"
+        "assert batch.text == ['b', 'b'] and 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[1])
+
+
 def test_annotations_are_the_real_classes() -> None:
     hints = typing.get_type_hints(SimilarityInterleavedSample)
     assert hints["images"] == list[torch.Tensor]

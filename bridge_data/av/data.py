@@ -3,8 +3,9 @@
 Source: the fields are those of Energon's `AVData`.
 """
 
-import torch
+from __future__ import annotations
 
+from bridge_data.later import torch
 from bridge_data.samples import edataclass
 
 

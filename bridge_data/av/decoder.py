@@ -15,8 +15,6 @@ import warnings
 from collections.abc import Sequence
 from typing import Any, BinaryIO, Literal, Self, overload
 
-import torch
-
 from bridge_data.av.audio import Audio
 from bridge_data.av.container import Medium
 from bridge_data.av.data import AVData
@@ -25,6 +23,7 @@ from bridge_data.av.ranges import Clip, frame_ranges, sample_ranges, uniform_cli
 from bridge_data.av.video import Video
 from bridge_data.errors import ConfigError, SampleError
 from bridge_data.index.media import AVMetadata
+from bridge_data.later import torch
 
 _WHOLE: list[Clip] = [(0, math.inf)]
 

@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from bridge_data.av.container import import_av
 from bridge_data.av.video import Video
 from bridge_data.errors import SampleError
+from bridge_data.later import torch
 
 if TYPE_CHECKING:
     from av import VideoFrame

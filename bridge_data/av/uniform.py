@@ -3,12 +3,13 @@
 Source: the names and signatures are those of Energon's `megatron.energon.av`.
 """
 
-from typing import Literal, overload
+from __future__ import annotations
 
-import torch
+from typing import Literal, overload
 
 from bridge_data.av.data import AVData
 from bridge_data.av.decoder import AVDecoder
+from bridge_data.later import torch
 
 
 def get_clips_uniform(

@@ -136,6 +136,7 @@ class _ClockedLoader:
 
     def __init__(self, loader: Loader, clock: Clock, source: int) -> None:
         self._loader, self._clock, self._key = loader, clock, Key("decode", source)
+        self.is_plain = loader.is_plain
 
     def read(self, index: int) -> RawSample:
         return self._loader.read(index)

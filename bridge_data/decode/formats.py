@@ -16,9 +16,9 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import numpy as np
-import torch
 
 from bridge_data.errors import ConfigError
+from bridge_data.later import torch
 
 Handler: TypeAlias = Callable[[bytes], Any]
 """Turns the bytes of a part into an object, or raises."""
@@ -112,3 +112,6 @@ FORMATS: dict[str, Handler] = {
     "cbor": _cbor,
 }
 """Extension to handler."""
+
+PLAIN: tuple[Handler, ...] = (_text, int, json.loads)
+"""Handlers that make text, numbers and what JSON has."""

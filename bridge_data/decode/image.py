@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
-from bridge_data.decode.pixels import decoded_pixels, pillow_image, pixels_in_batch
+from bridge_data.decode.pixels import decoded_pixels, image_in_batch, pillow_image
 from bridge_data.decode.resizing import Resizing, check_resizing, resized_image, resized_pixels
 from bridge_data.errors import ConfigError
 from bridge_data.later import torch
@@ -102,10 +102,8 @@ def _scaled_pixels(data: bytes, mode: str, resizing: Resizing | None) -> NDArray
 
 
 def _tensor(data: bytes, mode: str, resizing: Resizing | None) -> torch.Tensor:
-    placed = pixels_in_batch(data, mode) if resizing is None else None
-    return (
-        torch.from_numpy(_channels_first(_pixels(data, mode, resizing))) if placed is None else placed.permute(2, 0, 1)
-    )
+    placed = image_in_batch(data, mode) if resizing is None else None
+    return torch.from_numpy(_channels_first(_pixels(data, mode, resizing))) if placed is None else placed
 
 
 def _scaled_tensor(data: bytes, mode: str, resizing: Resizing | None) -> torch.Tensor:

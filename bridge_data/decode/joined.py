@@ -20,6 +20,10 @@ from bridge_data.samples import CrudeSample, Sample
 class Loader(Protocol):
     """Loads the samples of a source."""
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether samples are made of text, numbers and bytes alone, by nobody else's code."""
+
     def read(self, index: int) -> RawSample:
         """Sample `index` of the source as it is stored.
 
@@ -59,6 +63,11 @@ class JoinedLoader:
         self._source, self._join = source, source.joined
         self._members = [SampleLoader(member, decoder) for member in source.joined.members]
         self._reader = source.records.reader()
+
+    @property
+    def is_plain(self) -> bool:
+        """Never: joiners are the user's."""
+        return False
 
     def load(self, index: int) -> Sample | CrudeSample:
         """Sample `index`, 0 <= index < `source.num_samples`.

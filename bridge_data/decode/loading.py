@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from bridge_data.decode.decoder import SampleDecoder, decode_part
-from bridge_data.decode.formats import Handler
+from bridge_data.decode.formats import PLAIN, Handler
 from bridge_data.errors import FatalSampleError, SampleError
 from bridge_data.index import Place, RawSample
 from bridge_data.plan import Source
@@ -43,6 +43,12 @@ class SampleLoader:
                 for part in access.parts:
                     self._handlers[part] = self._handler(part)
             self._whole_parts = _whole_parts(source, self._handlers)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether all parts become text, numbers, JSON or bytes."""
+        own = self._crude or self._make is not None
+        return not own and all(handler is None or handler in PLAIN for handler in self._handlers.values())
 
     def load(self, index: int) -> Sample | CrudeSample:
         """Sample `index`, 0 <= index < `source.num_samples`.

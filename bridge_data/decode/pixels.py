@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 import simplejpeg
 
-from bridge_data.collate import is_stacked_next, room_for
+from bridge_data.collate import room_for
 from bridge_data.later import Image
 
 if TYPE_CHECKING:
@@ -58,20 +58,22 @@ def decoded_pixels(data: bytes, mode: str, least: Size | None = None) -> NDArray
         return np.array(image if image.mode == mode else image.convert(mode))
 
 
-def pixels_in_batch(data: bytes, mode: str) -> torch.Tensor | None:
-    """The pixels of a JPEG as uint8 (H, W, C), in memory in which they are stacked without being moved; None if there
-    is no such memory (see `collate.room_for`), or Pillow must be asked."""
-    if not is_stacked_next() or mode == "L" or not _is_jpeg(data):
+def image_in_batch(data: bytes, mode: str) -> torch.Tensor | None:
+    """A JPEG as uint8 (C, H, W), in memory in which it is stacked without being moved; None if there is no such memory
+    (see `collate.room_for`), or Pillow must be asked."""
+    if mode == "L" or not _is_jpeg(data):
         return None
     try:
         height, width, colors, _ = simplejpeg.decode_jpeg_header(data)
         _refuse_bomb(width, height)
         room = room_for((height, width, len(mode))) if colors in ("Gray", "YCbCr") else None
-        if room is not None:
-            simplejpeg.decode_jpeg(data, mode, buffer=room.numpy())
+        if room is None:
+            return None
+        pixels, image = room
+        simplejpeg.decode_jpeg(data, mode, buffer=pixels)
     except ValueError:
         return None
-    return room
+    return image
 
 
 def pillow_image(data: bytes, mode: str, least: Size | None = None) -> Image.Image:

@@ -5,19 +5,22 @@ Guarantee: dense CPU tensors of any dtype and shape, and numpy arrays, come back
 are decoded from; classes that came from the trainer's `__main__` come back as the trainer's own classes.
 """
 
+from __future__ import annotations
+
 import contextlib
 import io
 import pickle
 import sys
 import traceback
 from collections.abc import Iterable
+from types import ModuleType
 from typing import Any
 
 import cloudpickle
 import numpy as np
-import torch
 from cloudpickle import cloudpickle as _internals
 
+from bridge_data.later import is_tensor, torch
 from bridge_data.samples import Batch, Sample, SourceInfo
 
 _MAX_TRACEBACK_CHARS = 8_000
@@ -26,7 +29,7 @@ _MAX_TRACEBACK_CHARS = 8_000
 class _Pickler(pickle.Pickler):
     """Takes what can be found by its name, like most batches, and is quick."""
 
-    def __init__(self, encoder: "Encoder", file: io.BytesIO, **options: Any) -> None:
+    def __init__(self, encoder: Encoder, file: io.BytesIO, **options: Any) -> None:
         super().__init__(file, protocol=5, **options)
         self._trainer_classes = encoder.trainer_classes
 
@@ -37,7 +40,7 @@ class _Pickler(pickle.Pickler):
 class _CloudPickler(cloudpickle.Pickler):
     """Takes functions and classes without a name that the trainer would know, too."""
 
-    def __init__(self, encoder: "Encoder", file: io.BytesIO, **options: Any) -> None:
+    def __init__(self, encoder: Encoder, file: io.BytesIO, **options: Any) -> None:
         super().__init__(file, protocol=5, **options)
         self._trainer_classes = encoder.trainer_classes
 
@@ -54,7 +57,7 @@ class _DatasetPickler(cloudpickle.Pickler):
         self.modules: dict[str, None] = {}
 
     def reducer_override(self, obj: Any) -> Any:
-        module = getattr(obj, "__module__", None)
+        module = getattr(obj, "__name__" if isinstance(obj, ModuleType) else "__module__", None)
         if isinstance(module, str) and module not in ("__main__", "__mp_main__"):
             self.modules[module] = None
         return super().reducer_override(obj)
@@ -118,7 +121,7 @@ class _RankPickler(pickle.Pickler):
     """Classes by reference: a rank runs the same script as another."""
 
     def reducer_override(self, obj: Any) -> Any:
-        if type(obj) is torch.Tensor and _is_plain(obj):
+        if is_tensor(obj) and type(obj) is torch.Tensor and _is_plain(obj):
             return _reduce_tensor(obj)
         return NotImplemented
 
@@ -172,7 +175,7 @@ def _empty_tensor(dtype: torch.dtype, shape: tuple[int, ...], requires_grad: boo
 def _reduce(obj: Any, trainer_classes: dict[type, str]) -> Any:
     """What `reducer_override` returns for an object of a batch."""
     kind = type(obj)
-    if kind is torch.Tensor:
+    if is_tensor(obj) and kind is torch.Tensor:
         return _reduce_tensor(obj) if _is_plain(obj) else NotImplemented
     if kind is np.ndarray:
         if obj.flags.forc or obj.dtype.hasobject:

@@ -18,8 +18,8 @@ import weakref
 from collections.abc import Sequence
 
 import numpy as np
-import torch
 
+from bridge_data.later import torch
 from bridge_data.loader.slots import MAX_INLINE_BYTES, Placed, SlotWriter, aligned
 
 _MAX_KEPT = 8
@@ -78,10 +78,6 @@ class Builder:
         site.end = start + num_bytes
         # A part of all: what lies one after the other has one storage.
         return torch.frombuffer(owner, dtype=torch.uint8)[start : site.end].view(dtype).reshape(tuple(shape))
-
-    def begin(self) -> None:
-        """Have what is asked for next lie in a slot of its own."""
-        self._open = None
 
     def _begin(self, num_bytes: int) -> tuple[_Site, ctypes.Array[ctypes.c_ubyte]]:
         slot = self._slots.take(num_bytes)

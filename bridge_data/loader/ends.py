@@ -4,12 +4,12 @@ Enters: whether this rank has a batch. Leaves: whether any has; and for a rank t
 loss mask is zero. Guarantee: every sample exactly once, and no rank waits in a collective that others have left.
 """
 
+from __future__ import annotations
+
 from typing import Any
 
-import torch
-import torch.distributed as dist
-
 from bridge_data.errors import ConfigError
+from bridge_data.later import torch
 from bridge_data.loader.lanes import LaneDataset
 from bridge_data.worker import WorkerConfig
 
@@ -23,7 +23,7 @@ class EvenEnds:
 
     def __init__(self, dataset: LaneDataset) -> None:
         config = dataset.worker_config
-        if config.world_size > 1 and not (dist.is_available() and dist.is_initialized()):
+        if config.world_size > 1 and not (torch.distributed.is_available() and torch.distributed.is_initialized()):
             raise ConfigError(
                 f'ends="even" has {config.world_size} data-parallel ranks agree at every step, but torch.distributed '
                 'is not initialised; call init_process_group first, or take ends="uneven"'
@@ -39,7 +39,7 @@ class EvenEnds:
         if config.world_size == 1:
             return batch is not None
         flag = torch.tensor([int(batch is not None)], device=_device_of(config))
-        dist.all_reduce(flag, op=dist.ReduceOp.MAX, group=config.data_parallel_group)
+        torch.distributed.all_reduce(flag, op=torch.distributed.ReduceOp.MAX, group=config.data_parallel_group)
         return bool(flag.item())
 
     def empty_batch(self) -> Any:
@@ -52,5 +52,5 @@ class EvenEnds:
 
 def _device_of(config: WorkerConfig) -> torch.device:
     """Where the group's backend takes its tensors."""
-    backend = dist.get_backend(config.data_parallel_group)
+    backend = torch.distributed.get_backend(config.data_parallel_group)
     return torch.device("cuda", torch.cuda.current_device()) if "nccl" in backend else torch.device("cpu")

@@ -55,6 +55,10 @@ class LaneDataset(Protocol):
     def task_encoder(self) -> TaskEncoder[Any, Any, Any, Any]:
         """Makes the empty batches of even ends."""
 
+    @property
+    def modules(self) -> Sequence[str]:
+        """The modules that its lanes will import, beside those that unpickling it does."""
+
     def with_cache_pool(self, cache_pool: CachePool) -> LaneDataset:
         """The same data set, whose cookers get this cache pool."""
 
@@ -98,9 +102,6 @@ class BatchMemory(Protocol):
     def allocate(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor | None:
         """A tensor with any contents; None if it had better be elsewhere."""
 
-    def begin(self) -> None:
-        """Have what is asked for next lie one after the other."""
-
 
 class LaneRunner:
     """Runs lanes of one dataset in this process, each opened where `state` has it when it is first wanted.
@@ -119,7 +120,7 @@ class LaneRunner:
         if lane not in self._lanes:
             self._lanes[lane] = self._dataset.lane(lane, self._state, self._watch)
         run = self._lanes[lane]
-        build_in(self._memory.allocate, self._memory.begin)
+        build_in(self._memory.allocate)
         try:
             item = run.next()
         except StopIteration:

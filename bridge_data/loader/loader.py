@@ -16,11 +16,10 @@ import weakref
 from collections.abc import Iterator
 from typing import Any, Self
 
-import torch
-import torch.distributed as dist
-
 from bridge_data import samples
 from bridge_data.errors import StateError, WorkerError
+from bridge_data.later import torch
+from bridge_data.loader import process
 from bridge_data.loader.batch_log import BatchLog
 from bridge_data.loader.config import LoaderConfig
 from bridge_data.loader.ends import EvenEnds
@@ -102,9 +101,9 @@ class SavableDataLoader:
         ranks, state = self.dataset.worker_config, self.save_state_rank()
         if ranks.world_size == 1:
             return merge_states([state])
-        is_destination = dist.get_rank() == global_dst_rank
+        is_destination = torch.distributed.get_rank() == global_dst_rank
         states: list[Any] | None = [None] * ranks.world_size if is_destination else None
-        dist.gather_object(state, states, dst=global_dst_rank, group=ranks.data_parallel_group)
+        torch.distributed.gather_object(state, states, dst=global_dst_rank, group=ranks.data_parallel_group)
         return None if states is None else merge_states(states)
 
     def restore_state_global(
@@ -122,7 +121,8 @@ class SavableDataLoader:
         """
         if src_rank is not None and self.dataset.worker_config.world_size > 1:
             box = [state]
-            dist.broadcast_object_list(box, src=src_rank, group=self.dataset.worker_config.data_parallel_group)
+            group = self.dataset.worker_config.data_parallel_group
+            torch.distributed.broadcast_object_list(box, src=src_rank, group=group)
             state = box[0]
         if state is None:
             raise StateError("restore_state_global: got None; give the state on every rank, or src_rank=... of the one")
@@ -266,6 +266,8 @@ class _Workers:
             return current or self._run_here(position)
         if self.pool.ready():
             self.pool.begin(position.turns(), position.state)
+            self._memory = Recycler()  # nothing is made here any more
+            process.give_back_freed_memory()
             return self.pool
         if time.monotonic() > self._slow_at:
             logger.warning("workers are not ready after %.0f s; batches come from the trainer itself", _SLOW_START_S)

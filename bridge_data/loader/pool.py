@@ -222,13 +222,14 @@ class _Patience:
 
 def _encode(dataset: LaneDataset) -> tuple[bytes, list[str]]:
     try:
-        return encode_dataset(dataset)
+        data, modules = encode_dataset(dataset)
     except Exception as error:
         raise WorkerError(
             f"the dataset cannot be sent to worker processes: {type(error).__name__}: {error}. "
             "Create what cannot be pickled (locks, open files, connections) when it is first used, "
             "and keep it out of global variables that your functions read; or use num_workers=0."
         ) from error
+    return data, [*dataset.modules, *modules]
 
 
 def _describe(code: int) -> str:

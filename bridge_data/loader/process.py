@@ -1,4 +1,5 @@
-"""What a child process does with itself: it dies with its parent, keeps few descriptors, and ignores Ctrl-C."""
+"""What a child process does with itself: it dies with its parent, keeps few descriptors, ignores Ctrl-C, and computes
+in one thread."""
 
 import contextlib
 import ctypes
@@ -8,8 +9,13 @@ import sys
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
+from bridge_data.later import torch
+
 if TYPE_CHECKING:
     from bridge_data.loader.messages import Environment
+
+SINGLE_THREADED = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+"""Set for server and workers: libraries that start threads when imported must not, or they could not be forked."""
 
 _PR_SET_PDEATHSIG = 1
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
@@ -53,6 +59,13 @@ def adopt(environment: "Environment") -> None:
         os.environ["PYTHONPATH"] = environment.pythonpath
 
 
+def use_one_thread() -> None:
+    """Have numerical libraries compute in the calling thread: those that are imported, and those that will be."""
+    os.environ.update(SINGLE_THREADED)
+    if "torch" in sys.modules:
+        torch.set_num_threads(1)
+
+
 def keep_freed_memory() -> None:
     """Have glibc reuse the memory of freed images, which else is given back and faulted in again for each."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
@@ -68,6 +81,13 @@ def have_freed_memory_kept() -> None:
     libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
     libc.free.restype, libc.free.argtypes = None, [ctypes.c_void_p]
     libc.free(libc.malloc(_LARGEST_ADAPTED_TO))
+
+
+def give_back_freed_memory() -> None:
+    """Return the memory of what was freed to the system, however much of it glibc would keep."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 def write_lines_at_once() -> None:

@@ -4,6 +4,8 @@ Enters: the shapes that collating asks for, in the process that hands batches ou
 used again only when the last tensor, view or array over it has died. It is for one thread at a time.
 """
 
+from __future__ import annotations
+
 import collections
 import ctypes
 import math
@@ -11,8 +13,7 @@ import mmap
 import weakref
 from collections.abc import Sequence
 
-import torch
-
+from bridge_data.later import torch
 from bridge_data.loader import process
 
 _MIN_BYTES = 1 << 17
@@ -44,10 +45,6 @@ class Recycler:
         self._end = start + num_bytes
         # A part of all: what lies one after the other has one storage.
         return torch.frombuffer(owner, dtype=torch.uint8)[start : self._end].view(dtype).reshape(tuple(shape))
-
-    def begin(self) -> None:
-        """Have what is asked for next lie in a piece of its own."""
-        self._open = None
 
     def _begin(self) -> ctypes.Array[ctypes.c_ubyte]:
         memory = self._fitting(self._piece_bytes)

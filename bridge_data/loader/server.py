@@ -26,9 +26,6 @@ from bridge_data.loader.messages import Channel, Exited, Join, Joined, KillWorke
 
 logger = logging.getLogger("bridge_data")
 
-SINGLE_THREADED = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-"""Set for server and workers: libraries that start threads when imported must not, or they could not be forked."""
-
 Start = Callable[[int, int], int]
 """Starts a worker with the descriptors of its channel and watch page; returns the process id."""
 
@@ -52,7 +49,7 @@ def main(mode: str, channel_descriptor: int, parent: int, watch_descriptor: int 
     if mode == "spawn":  # it keeps the PYTHONPATH that it got, for its workers
         serve(channel, parent, _execute_worker, prepare=lambda modules: None)
     process.adopt(environment)
-    serve(channel, parent, fork_worker, prepare=_import_for_workers)
+    serve(channel, parent, fork_worker, prepare=import_for_workers)
 
 
 def serve(control: Channel, parent: int, start: Start, prepare: Callable[[list[str]], None]) -> NoReturn:
@@ -163,9 +160,9 @@ def _execute_worker(channel: int, watch: int) -> int:
     return child.pid
 
 
-def _import_for_workers(modules: list[str]) -> None:
+def import_for_workers(modules: list[str]) -> None:
     """Import what workers will need. One that cannot be imported fails again, and audibly, in the worker."""
-    from bridge_data.loader import worker  # noqa: F401  brings torch and numpy
+    from bridge_data.loader import worker  # noqa: F401
 
     for name in modules:
         if name in sys.modules:

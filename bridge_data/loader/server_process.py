@@ -17,6 +17,7 @@ import threading
 from typing import Protocol
 
 from bridge_data.errors import WorkerError
+from bridge_data.later import torch
 from bridge_data.loader import process
 from bridge_data.loader.config import StartMethod
 from bridge_data.loader.messages import Channel, Environment
@@ -56,7 +57,7 @@ class Executed:
                 server.command(method, channel.fileno()),
                 pass_fds=[channel.fileno()],
                 stdin=subprocess.DEVNULL,
-                env=os.environ | server.SINGLE_THREADED | {"PYTHONPATH": path},
+                env=os.environ | process.SINGLE_THREADED | {"PYTHONPATH": path},
             )
         except OSError as error:
             self._error = error
@@ -79,7 +80,7 @@ class Executed:
 
 
 class Forked:
-    """A server forked from this process, which has imported all that workers need."""
+    """A server forked from this process, which has imported most of what workers need."""
 
     def __init__(self, channel: Channel) -> None:
         _refuse_unsafe_fork()
@@ -96,7 +97,7 @@ class Forked:
                 process.reset_signals()
                 process.close_descriptors({channel.fileno()})
                 channel.receive()
-                server.serve(channel, parent, server.fork_worker, prepare=lambda modules: None)
+                server.serve(channel, parent, server.fork_worker, prepare=server.import_for_workers)
             finally:
                 os._exit(1)
 
@@ -111,19 +112,17 @@ class Forked:
 
 
 def _refuse_unsafe_fork() -> None:
-    import torch
-    import torch.distributed as dist
-
     reasons = []
     if (threads := process.num_threads()) > 1:
         reasons.append(
             f"this process has {threads} threads (those of numerical libraries count; they start none with "
             "OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 in the environment)"
         )
-    if torch.cuda.is_initialized():
-        reasons.append("CUDA is initialised")
-    if dist.is_available() and dist.is_initialized():
-        reasons.append("a torch.distributed process group is open")
+    if "torch" in sys.modules:
+        if torch.cuda.is_initialized():
+            reasons.append("CUDA is initialised")
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            reasons.append("a torch.distributed process group is open")
     if reasons:
         raise WorkerError(
             f'start_method="fork" is not safe here: {"; ".join(reasons)}. Use the default, start_method="server".'

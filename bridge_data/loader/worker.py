@@ -12,10 +12,6 @@ import traceback
 from collections.abc import Sequence
 from typing import Any
 
-import numpy.random  # noqa: F401  before workers are forked, so that none has to import it by itself
-import PIL.Image  # noqa: F401
-import torch
-
 from bridge_data import collate
 from bridge_data.loader import process
 from bridge_data.loader.batches import Encoder
@@ -45,7 +41,7 @@ def main(parent: int, channel_descriptor: int, watch_descriptor: int) -> None:
         process.keep_freed_memory()
         process.write_lines_at_once()
         faulthandler.enable()
-        torch.set_num_threads(1)
+        process.use_one_thread()
         page = WatchPage(watch_descriptor)
         os.close(watch_descriptor)
         _serve(Channel.from_descriptor(channel_descriptor), page)
@@ -87,6 +83,8 @@ class _Worker:
             self._channel.send(message, descriptors, payload)
             for descriptor in descriptors:
                 os.close(descriptor)
+            if self._number & (self._number - 1) == 0:  # ever more rarely: what was needed once, and what is always
+                process.give_back_freed_memory()
 
     def _listen(self) -> None:
         """Take in what the trainer has said, and wait for more as long as there is nothing to do."""

@@ -13,13 +13,12 @@ import dataclasses
 from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
-import torch
-
 from bridge_data import current
 from bridge_data.cache import CachePool, FileStore
 from bridge_data.collate import generic_batch
 from bridge_data.decode import SampleDecoder
 from bridge_data.errors import ConfigError
+from bridge_data.later import torch
 from bridge_data.samples import CrudeSample
 from bridge_data.task.builders import refuse_builders
 from bridge_data.task.cooking import Cooker, cook

@@ -12,11 +12,11 @@ from contextvars import Token
 from typing import Any, Self
 
 import numpy as np
-import torch
 
 from bridge_data.cache import CachePool, NoCachePool
 from bridge_data.current import Numbering, Work, active
 from bridge_data.errors import ConfigError, DatasetError, ErrorHandler, FatalSampleError, SkipSample
+from bridge_data.later import torch
 from bridge_data.order.keys import key64
 from bridge_data.samples import SourceInfo
 from bridge_data.task.encoder import TaskEncoder

@@ -71,6 +71,7 @@ class Streams:
     ) -> None:
         self.worker_config, self.virtual_epoch_length = worker_config, virtual_epoch_length
         self.lengths, self.size, self.before_sample, self.make = lengths, size, before_sample, make
+        self.modules: tuple[str, ...] = ()
 
     def length(self, lane: int) -> int | None:
         return self.lengths[lane] if isinstance(self.lengths, list) else self.lengths

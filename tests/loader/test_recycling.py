@@ -58,7 +58,7 @@ def test_pieces_grow_with_what_is_asked_for() -> None:
 @pytest.fixture
 def recycler() -> Iterator[Recycler]:
     made = Recycler()
-    build_in(made.allocate, made.begin)
+    build_in(made.allocate)
     yield made
     build_in(None)
 
@@ -78,9 +78,29 @@ def test_images_are_decoded_where_they_are_stacked(recycler: Recycler, sizes: li
     contents, decode = jpegs(sizes), image_handler("torchrgb8")
     expected = batch_pad_stack([decode(content).contiguous() for content in contents])
     for _ in range(3):
-        with in_one_place():
+        with in_one_place(len(contents)):
             images = [decode(content) for content in contents]
         batch = batch_pad_stack(images)
         assert torch.equal(batch, expected)
     assert (batch.data_ptr() == images[0].data_ptr()) == (len(set(sizes)) == 1)
     assert decode(contents[0]).untyped_storage().nbytes() < batch.nbytes
+
+
+def test_what_was_stacked_where_it_lay_is_copied_when_it_is_stacked_again(recycler: Recycler) -> None:
+    contents, decode = jpegs([(256, 320)] * 4), image_handler("torchrgb8")
+    for _ in range(2):
+        with in_one_place(len(contents)):
+            images = [decode(content) for content in contents]
+        batch = batch_pad_stack(images)
+    assert batch.data_ptr() == images[0].data_ptr()
+    assert batch_pad_stack(images).data_ptr() != batch.data_ptr()
+
+
+def test_a_batch_with_an_image_left_out_is_whole(recycler: Recycler) -> None:
+    contents, decode = jpegs([(256, 320)] * 4), image_handler("torchrgb8")
+    for left_out in range(4):
+        with in_one_place(len(contents)):
+            images = [decode(content) for content in contents]
+        del images[left_out]
+        expected = torch.stack([decode(content) for n, content in enumerate(contents) if n != left_out])
+        assert torch.equal(batch_pad_stack(images), expected)

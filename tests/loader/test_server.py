@@ -9,7 +9,8 @@ from pathlib import Path
 
 import psutil
 
-from bridge_data.loader.server import SINGLE_THREADED
+from bridge_data.loader.process import SINGLE_THREADED
+from tests.prepared import write_texts
 
 ROOT = Path(__file__).parents[2]
 
@@ -97,3 +98,43 @@ def shared_files(pid: int) -> list[str]:
     opened = [str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir()]
     mapped = Path(f"/proc/{pid}/maps").read_text().split()
     return [name for name in (*opened, *mapped) if name.startswith("/dev/shm")]
+
+
+IMPORTS = """
+import itertools, sys
+import psutil
+from bridge_data import DefaultTaskEncoder, WorkerConfig, get_savable_loader, get_train_dataset
+
+class Lengths(DefaultTaskEncoder):
+    def encode_sample(self, sample):
+        sample.text = len(sample.text)
+        return sample
+
+def have_torch():
+    children = psutil.Process().children(recursive=True)
+    return {child.pid: any("libtorch" in area.path for area in child.memory_maps()) for child in children}
+
+def start(encoder):
+    dataset = get_train_dataset(
+        sys.argv[1], worker_config=WorkerConfig(0, 1, 2), batch_size=4, task_encoder=encoder,
+        shuffle_buffer_size=None, max_samples_per_sequence=None,
+    )
+    loader = get_savable_loader(dataset)
+    assert loader.wait_for_workers()
+    return loader, list(itertools.islice(loader, 6))
+
+texts, of_texts = start(DefaultTaskEncoder())
+before = have_torch()
+assert len(before) == 3 and not any(before.values()), before
+lengths, of_lengths = start(Lengths())
+after = have_torch()
+(server,) = psutil.Process().children()
+assert after[server.pid], "each worker would import torch by itself"
+assert sum(after.values()) == 3 and len(after) == 5, after
+assert [list(map(len, batch.text)) for batch in of_texts] == [batch.text for batch in of_lengths]
+"""
+
+
+def test_torch_is_imported_once_and_only_where_data_may_need_it(tmp_path: Path) -> None:
+    folder = write_texts(tmp_path / "data", 60, lambda number: "x" * number)
+    subprocess.run([sys.executable, "-c", IMPORTS, str(folder)], cwd=ROOT, check=True, timeout=120)
