@@ -123,19 +123,28 @@ class WorkerPool:
         return link.take(lane)
 
     def _wait_for(self, link: WorkerLink) -> None:
-        self._poll(0)
         patience = _Patience(self._config, link, self._name)
         while not link.has_item():
             if link.broken:
                 raise link.broken
             link.wake()
             if not patience.is_over():
-                self._poll(_TICK_S if patience.left_s is None else min(patience.left_s, _TICK_S))
+                self._sleep(link, _TICK_S if patience.left_s is None else min(patience.left_s, _TICK_S))
+                self._poll(0)
             elif self._config.fail_on_timeout:
                 link.broken = WorkerError(patience.verdict())
                 self._launcher.kill_worker(link.uid)
             else:
                 self._replace(link, patience.verdict())
+
+    def _sleep(self, link: WorkerLink, timeout_s: float) -> None:
+        """Until this worker is heard of, or that some worker is no more. What others send can wait: to be woken by each
+        of their batches takes more time than to take them all in later."""
+        poller = select.poll()
+        poller.register(self._launcher, select.POLLIN)
+        if not link.hung_up:
+            poller.register(link, select.POLLIN)
+        poller.poll(timeout_s * 1000)
 
     def _poll(self, timeout_s: float) -> None:
         """Take in what has arrived, waiting up to `timeout_s` for something; replace workers that are no more."""
