@@ -25,7 +25,7 @@ from bridge_data.loader.launch import Launcher
 from bridge_data.loader.link import WorkerLink
 from bridge_data.loader.messages import Channel, Environment, Exited, file_of
 from bridge_data.loader.slots import Kept
-from bridge_data.loader.watch import WatchPage
+from bridge_data.loader.watch import WatchPage, comes_soon
 from bridge_data.order import SampleRef
 from bridge_data.state import LoaderState
 
@@ -144,7 +144,8 @@ class WorkerPool:
         poller.register(self._launcher, select.POLLIN)
         if not link.hung_up:
             poller.register(link, select.POLLIN)
-        poller.poll(timeout_s * 1000)
+        if not comes_soon(lambda: bool(poller.poll(0))):
+            poller.poll(timeout_s * 1000)
 
     def _poll(self, timeout_s: float) -> None:
         """Take in what has arrived, waiting up to `timeout_s` for something; replace workers that are no more."""

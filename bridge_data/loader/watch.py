@@ -9,6 +9,7 @@ looks again before it waits for the worker itself.
 import mmap
 import os
 import struct
+import time
 from collections.abc import Callable
 
 from bridge_data.order import SampleRef
@@ -17,6 +18,7 @@ _LAYOUT = struct.Struct("qqqqqq")  # progress, lane, source, epoch, index, part
 _NONE = -1
 _NO_SAMPLE = (_NONE,) * 4
 _ALLOWED, _WAITS = 8, 16  # numbers of words, each in a cache line of its own
+_SOON_S = 1e-4
 
 
 class WatchPage:
@@ -88,3 +90,14 @@ class WatchPage:
         if source == _NONE:
             return f"in lane {lane}, on no sample yet"
         return f"in lane {lane}, on sample {name(SampleRef(source, epoch, index, part))}"
+
+
+def comes_soon(has_come: Callable[[], bool]) -> bool:
+    """Whether what the other side is about to do comes within a tenth of a millisecond, in which this one stays awake,
+    but lets others run. To sleep and be woken takes as long, on a virtual machine at least."""
+    end = time.perf_counter() + _SOON_S
+    while not has_come():
+        if time.perf_counter() > end:
+            return False
+        os.sched_yield()
+    return True

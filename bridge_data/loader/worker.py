@@ -29,7 +29,7 @@ from bridge_data.loader.messages import (
     contents_of,
 )
 from bridge_data.loader.slots import SlotWriter
-from bridge_data.loader.watch import WatchPage
+from bridge_data.loader.watch import WatchPage, comes_soon
 
 
 def main(parent: int, channel_descriptor: int, watch_descriptor: int) -> None:
@@ -102,7 +102,7 @@ class _Worker:
                 self._runner = LaneRunner(self._dataset, message.state, self._builder, self._page.watch)
 
     def _receive(self) -> Any:
-        if self._may_go_on():
+        if comes_soon(self._may_go_on):
             return self._channel.receive(wait=False).message
         self._page.wait(True)
         try:

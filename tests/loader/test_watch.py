@@ -1,6 +1,6 @@
 import os
 
-from bridge_data.loader.watch import WatchPage
+from bridge_data.loader.watch import WatchPage, comes_soon
 from bridge_data.order import SampleRef
 
 
@@ -35,3 +35,8 @@ def test_the_worker_reads_how_far_it_may_go_and_says_when_it_waits() -> None:
     assert (worker.allowed(), trainer.waits()) == (5, True)
     worker.wait(False)
     assert not trainer.waits() and trainer.describe() == "in lane 3, on no sample yet"
+
+
+def test_what_does_not_come_soon_is_not_waited_for_any_longer() -> None:
+    assert comes_soon(lambda: True)
+    assert not comes_soon(lambda: False)
