@@ -5,9 +5,9 @@ is imported when it is first used, so that `import bridge_data` costs next to no
 never waits for torch.
 """
 
-import importlib
-import importlib.util
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from bridge_data.later import names_of
 
 if TYPE_CHECKING:
     from bridge_data.cache import (
@@ -289,16 +289,8 @@ __all__ = [
 ]
 
 
-_MODULE_OF = {name: module for module, names in _PLACES.items() for name in names.split()}
-
-
-def __getattr__(name: str) -> Any:
-    if name in _MODULE_OF:
-        value = globals()[name] = getattr(importlib.import_module(_MODULE_OF[name]), name)
-        return value
-    if not name.startswith("_") and importlib.util.find_spec(f"{__name__}.{name}") is not None:
-        return importlib.import_module(f"{__name__}.{name}")
-    raise AttributeError(f"module 'bridge_data' has no attribute {name!r}")
+if not TYPE_CHECKING:
+    __getattr__ = names_of(__name__, _PLACES)
 
 
 def __dir__() -> list[str]:

@@ -1,4 +1,4 @@
-"""Torch, NumPy and Pillow, imported when something of them is first used.
+"""Torch, NumPy and Pillow, and the names of our packages, imported when something of them is first used.
 
 Enters: nothing. Leaves: stand-ins for the modules. What prepares data, or only names the classes of samples, needs none
 of them, and torch alone takes longer to import than most commands to run; Pillow is for those who have images.
@@ -7,7 +7,9 @@ it costs of the module, but for the first time; a function, half a microsecond m
 """
 
 import importlib
+import importlib.util
 import sys
+from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeGuard
 
@@ -42,4 +44,21 @@ def is_tensor(value: Any) -> "TypeGuard[torch.Tensor]":
     return "torch" in sys.modules and isinstance(value, torch.Tensor)
 
 
-__all__ = ["Image", "is_tensor", "numpy", "torch"]
+def names_of(package: str, places: Mapping[str, str]) -> Callable[[str], Any]:
+    """The `__getattr__` of a package: `places` has its public names, as words, by the module that has them. Its modules
+    are attributes, too."""
+    module_of = {name: module for module, names in places.items() for name in names.split()}
+
+    def find(name: str) -> Any:
+        if name in module_of:
+            value = getattr(importlib.import_module(module_of[name]), name)
+            setattr(sys.modules[package], name, value)
+            return value
+        if not name.startswith("_") and importlib.util.find_spec(f"{package}.{name}") is not None:
+            return importlib.import_module(f"{package}.{name}")
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+
+    return find
+
+
+__all__ = ["Image", "is_tensor", "names_of", "numpy", "torch"]

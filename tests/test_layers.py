@@ -95,7 +95,7 @@ def test_only_public_names_are_imported_by_the_package_itself(package: ModuleTyp
     shown = {
         alias.name: node.module for node in checked.body if isinstance(node, ast.ImportFrom) for alias in node.names
     }
-    assert shown == package._MODULE_OF
+    assert shown == {name: module for module, names in package._PLACES.items() for name in names.split()}
     assert sorted(shown) == sorted(package.__all__)
     for name in shown:
         assert getattr(package, name) is not None

@@ -67,21 +67,26 @@ def test_what_comes_is_announced_before_and_once(
     assert len(announced) == len(set(announced)) == num_samples
 
 
+def counts_after_draws(data: LaneDataset, announced: Announced, num_draws: int) -> list[int]:
+    """How much is announced before each draw."""
+    state = data.new_state()
+    cursor, scout = (data._order.cursor(0, state) for _ in range(2))
+    ahead = ReadAhead(scout, data._loaders)
+    counts = []
+    for _ in range(num_draws):
+        ahead.follow(cursor)
+        counts.append(len(announced))
+        cursor.next()
+    return counts
+
+
 @pytest.mark.parametrize("num_at_once", [0, 3, 100])
 def test_a_lot_is_announced_evenly_while_the_one_before_it_is_read_but_for_some_at_once(
     bucket: Bucket, announced: Announced, monkeypatch: pytest.MonkeyPatch, num_at_once: int
 ) -> None:
     monkeypatch.setattr(read_ahead, "BURST_BYTES", num_at_once * SAMPLE_BYTES)
     write_far_apart(bucket.folder / "a", 120, monkeypatch)
-    data = dataset(f"{bucket.url}/a")
-    state = data.new_state()
-    cursor, scout = (data._order.cursor(0, state) for _ in range(2))
-    ahead = ReadAhead(scout, data._loaders)
-    counts = []
-    for _ in range(32):
-        ahead.follow(cursor)
-        counts.append(len(announced))
-        cursor.next()
+    counts = counts_after_draws(dataset(f"{bucket.url}/a"), announced, 32)
     assert counts == [8 * (1 + draw // 8) + min(8, max(num_at_once, 1 + draw % 8)) for draw in range(32)]
 
 
@@ -98,15 +103,7 @@ def test_what_the_first_lot_wants_late_is_announced_later(
     monkeypatch.setattr(read_ahead, "LOT_SAMPLES", 25)
     monkeypatch.setattr(read_ahead, "FIRST_LEAD", 10)
     write_far_apart(bucket.folder / "a", 120, monkeypatch)
-    data = dataset(f"{bucket.url}/a")
-    state = data.new_state()
-    cursor, scout = (data._order.cursor(0, state) for _ in range(2))
-    ahead = ReadAhead(scout, data._loaders)
-    counts = []
-    for _ in range(25):
-        ahead.follow(cursor)
-        counts.append(len(announced))
-        cursor.next()
+    counts = counts_after_draws(dataset(f"{bucket.url}/a"), announced, 25)
     assert counts == [min(25, 11 + draw) + 1 + draw for draw in range(25)]
 
 

@@ -3,9 +3,9 @@
 A name is imported when it is first used: a command that checks a field map needs no blend.
 """
 
-import importlib
-import importlib.util
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from bridge_data.later import names_of
 
 if TYPE_CHECKING:
     from bridge_data.plan.blending import Branch, EmptySplitError, Plan
@@ -101,14 +101,5 @@ __all__ = [
     "traverse_metadataset",
 ]
 
-_MODULE_OF = {name: module for module, names in _PLACES.items() for name in names.split()}
-
 if not TYPE_CHECKING:
-
-    def __getattr__(name: str) -> Any:
-        if name in _MODULE_OF:
-            value = globals()[name] = getattr(importlib.import_module(_MODULE_OF[name]), name)
-            return value
-        if not name.startswith("_") and importlib.util.find_spec(f"{__name__}.{name}") is not None:
-            return importlib.import_module(f"{__name__}.{name}")
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    __getattr__ = names_of(__name__, _PLACES)

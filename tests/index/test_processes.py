@@ -1,35 +1,15 @@
+import multiprocessing
 import os
-import signal
-import subprocess
-import sys
 import threading
 
 import pytest
 
-from bridge_data.index.processes import in_parallel
-from tests.index import parallel
+from bridge_data.index.processes import in_parallel, pool
 
 
-def apart(name: str) -> subprocess.CompletedProcess[str]:
-    """Check in a process without threads; it ends when those that it forked have ended, which have its output."""
-    command = [sys.executable, "-m", "tests.index.parallel", name]
-    return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-
-
-@pytest.mark.parametrize("name", ["order", "sizes", "lazy", "errors", "death"])
-def test_processes(name: str) -> None:
-    done = apart(name)
-    assert (done.returncode, done.stdout) == (0, "")
-
-
-def test_output_of_processes_is_neither_lost_nor_doubled() -> None:
-    assert sorted(apart("output").stdout.split()) == ["a", "b", "c", "here"]
-
-
-def test_processes_end_with_the_one_that_made_them() -> None:
-    done = apart("killed")
-    assert done.returncode == -signal.SIGKILL
-    assert len(done.stdout.split()) == 11
+@pytest.mark.parametrize("num_workers", [1, 3])
+def test_results_come_in_the_order_of_the_arguments(num_workers: int) -> None:
+    assert list(in_parallel(abs, range(-40, 0), num_workers=num_workers, what="counted")) == list(range(40, 0, -1))
 
 
 def test_a_process_with_threads_is_not_forked() -> None:
@@ -37,10 +17,9 @@ def test_a_process_with_threads_is_not_forked() -> None:
     thread = threading.Thread(target=stop.wait)
     thread.start()
     try:
-        found = in_parallel(lambda _: os.getpid(), range(30), num_workers=2, what="counted")
-        assert list(found) == [os.getpid()] * 30
-        parallel.order()
-        parallel.lazy()
+        with pool(2) as executor:
+            assert executor.submit(os.getpid).result() == os.getpid()
     finally:
         stop.set()
         thread.join()
+    assert multiprocessing.active_children() == []
