@@ -14,7 +14,8 @@ NUM_STEPS = 8
 SAVE_INTERVAL = 3
 
 DIES_WHILE_SAVING = """
-import os, signal, sys
+import sys
+import psutil
 from recipes.train import main
 if __name__ == "__main__":
     from megatron.core import dist_checkpointing
@@ -24,12 +25,15 @@ if __name__ == "__main__":
         save(state, folder, *args, **kwargs)
         done.append(folder)
         if len(done) == 2:
-            os.kill(os.getpid(), signal.SIGKILL)
+            trainer = psutil.Process()
+            for process in [*trainer.children(recursive=True), trainer]:
+                process.kill()
 
     dist_checkpointing.save = save_or_die
     sys.exit(main())
 """
-"""The job, killed once the weights of its second checkpoint are written and the rest is not."""
+"""The job, killed once the weights of its second checkpoint are written and the rest is not; with it the helpers of
+`dist_checkpointing`, which would outlive it."""
 
 
 def make_inputs(folder: Path) -> Path:
