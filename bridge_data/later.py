@@ -1,7 +1,7 @@
-"""Torch, NumPy and Pillow, and the names of our packages, imported when something of them is first used.
+"""Torch, NumPy, Pillow and nanoarrow, and the names of our packages, imported when something of them is first used.
 
 Enters: nothing. Leaves: stand-ins for the modules. What prepares data, or only names the classes of samples, needs none
-of them, and torch alone takes longer to import than most commands to run; Pillow is for those who have images.
+of them, and torch alone takes longer to import than most commands to run; the last two are for those who have images.
 Annotations such as `torch.Tensor` still mean the real classes, also to `typing.get_type_hints`. An attribute costs what
 it costs of the module, but for the first time; a function, half a microsecond more.
 """
@@ -30,10 +30,12 @@ class _Later(ModuleType):
 
 
 if TYPE_CHECKING:
+    import nanoarrow
     import numpy
     import torch
     from PIL import Image
 else:
+    nanoarrow = _Later("nanoarrow")
     numpy = _Later("numpy")
     torch = _Later("torch")
     Image = _Later("PIL.Image")
@@ -61,4 +63,4 @@ def names_of(package: str, places: Mapping[str, str]) -> Callable[[str], Any]:
     return find
 
 
-__all__ = ["Image", "is_tensor", "names_of", "numpy", "torch"]
+__all__ = ["Image", "is_tensor", "names_of", "nanoarrow", "numpy", "torch"]

@@ -15,7 +15,7 @@ import numpy as np
 import simplejpeg
 
 from bridge_data.collate import room_for
-from bridge_data.later import Image
+from bridge_data.later import Image, nanoarrow
 
 if TYPE_CHECKING:
     import torch
@@ -50,9 +50,14 @@ def decoded_pixels(data: bytes, mode: str, least: Size | None = None) -> NDArray
 
     With `least`, a JPEG is decoded at the half, quarter or eighth of its size that is still at least `least`.
     """
-    pixels = _jpeg_pixels(data, mode, least) if _is_jpeg(data) else None
-    if pixels is not None:
-        return pixels
+    if _is_jpeg(data):
+        if mode != "L":
+            pixels = _jpeg_pixels(data, mode, mode, least)
+        else:
+            gray = _jpeg_image(data, mode, least)
+            pixels = None if gray is None else np.array(gray)
+        if pixels is not None:
+            return pixels
     with _opened(data) as image:
         image.load()
         return np.array(image if image.mode == mode else image.convert(mode))
@@ -64,9 +69,9 @@ def image_in_batch(data: bytes, mode: str) -> torch.Tensor | None:
     if mode == "L" or not _is_jpeg(data):
         return None
     try:
-        height, width, colors, _ = simplejpeg.decode_jpeg_header(data)
+        height, width, colours, _ = simplejpeg.decode_jpeg_header(data)
         _refuse_bomb(width, height)
-        room = room_for((height, width, len(mode))) if colors in ("Gray", "YCbCr") else None
+        room = room_for((height, width, len(mode))) if colours in ("Gray", "YCbCr") else None
         if room is None:
             return None
         pixels, image = room
@@ -79,11 +84,10 @@ def image_in_batch(data: bytes, mode: str) -> torch.Tensor | None:
 def pillow_image(data: bytes, mode: str, least: Size | None = None) -> Image.Image:
     """The image as one of Pillow, with what its header says in `info`; `least` as in `decoded_pixels`."""
     with _opened(data) as image:
-        pixels = _jpeg_pixels(data, mode, least) if _is_jpeg(data) else None
-        if pixels is None:
+        made = _jpeg_image(data, mode, least) if _is_jpeg(data) else None
+        if made is None:
             image.load()
             return image.convert(mode)
-        made = Image.fromarray(pixels)
         made.info = dict(image.info)
         return made
 
@@ -92,22 +96,36 @@ def _is_jpeg(data: bytes) -> bool:
     return data[:3] == b"\xff\xd8\xff"
 
 
-def _jpeg_pixels(data: bytes, mode: str, least: Size | None = None) -> NDArray[np.uint8] | None:
-    """The pixels of a JPEG as Pillow decodes them; None where Pillow itself must be asked."""
+def _jpeg_image(data: bytes, mode: str, least: Size | None) -> Image.Image | None:
+    """A JPEG as Pillow decodes it, around the memory that it is decoded in; None where Pillow itself must be asked."""
+    # Gray of a colour image is Pillow's mix of red, green and blue, not the luma that is stored.
+    pixels = _jpeg_pixels(data, "GRAY" if mode == "L" else "RGBX", "RGBX", least)
+    if pixels is None:
+        return None
+    height, width, num_channels = pixels.shape
+    if num_channels == 1:
+        return Image.fromarray(pixels[:, :, 0])
+    values = nanoarrow.c_array_from_buffers(nanoarrow.uint8(False), pixels.size, [None, pixels.reshape(-1)])
+    of_pixels = nanoarrow.fixed_size_list(nanoarrow.uint8(False), num_channels, nullable=False)
+    image = Image.fromarrow(
+        nanoarrow.c_array_from_buffers(of_pixels, width * height, [None], children=[values]), "RGB", (width, height)
+    )
+    return image if mode == "RGB" else image.convert(mode)
+
+
+def _jpeg_pixels(data: bytes, of_gray: str, of_colour: str, least: Size | None) -> NDArray[np.uint8] | None:
+    """The pixels (H, W, C) of a JPEG as Pillow decodes them, in one order of channels if it is gray, in another if it
+    has colours; None where Pillow itself must be asked."""
     try:
-        height, width, colors, _ = simplejpeg.decode_jpeg_header(data)
+        height, width, colours, _ = simplejpeg.decode_jpeg_header(data)
         _refuse_bomb(width, height)
-        if colors not in ("Gray", "YCbCr"):
+        if colours not in ("Gray", "YCbCr"):
             return None
         min_height, min_width = (0, 0) if least is None else _dct_size((height, width), least)
-        if mode == "L" and colors == "Gray":
-            return simplejpeg.decode_jpeg(data, "GRAY", min_height=min_height, min_width=min_width)[:, :, 0]
-        # Gray of a colour image is Pillow's mix of red, green and blue, not the luma that is stored.
-        as_decoded = "RGB" if mode == "L" else mode
-        pixels = simplejpeg.decode_jpeg(data, as_decoded, min_height=min_height, min_width=min_width)
+        channels = of_gray if colours == "Gray" else of_colour
+        return simplejpeg.decode_jpeg(data, channels, min_height=min_height, min_width=min_width)
     except ValueError:
         return None
-    return np.array(Image.fromarray(pixels).convert("L")) if mode == "L" else pixels
 
 
 def _dct_size(size: Size, least: Size) -> Size:

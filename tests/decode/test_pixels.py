@@ -1,13 +1,15 @@
 import contextlib
+import gc
 import io
 import itertools
+import pickle
 import random
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from bridge_data.decode.pixels import _jpeg_pixels, decoded_pixels, encoded_size, pillow_image
+from bridge_data.decode.pixels import _jpeg_image, _jpeg_pixels, decoded_pixels, encoded_size, pillow_image
 from tests.decode.pictures import encoded, picture
 
 MODES = ("L", "RGB", "RGBA")
@@ -35,8 +37,25 @@ def test_jpeg_pixels_are_pillows(mode, subsampling):
 
 def test_usual_jpegs_do_not_need_pillow():
     for mode, target in itertools.product(("RGB", "L"), MODES):
-        assert _jpeg_pixels(encoded(picture(mode=mode), "JPEG"), target) is not None
-    assert _jpeg_pixels(encoded(picture(mode="CMYK"), "JPEG"), "RGB") is None
+        data = encoded(picture(mode=mode), "JPEG")
+        assert _jpeg_image(data, target, None) is not None
+        assert target == "L" or _jpeg_pixels(data, target, target, None) is not None
+    assert _jpeg_pixels(encoded(picture(mode="CMYK"), "JPEG"), "RGB", "RGB", None) is None
+
+
+@pytest.mark.parametrize("target", MODES)
+@pytest.mark.parametrize("mode", ["RGB", "L"])
+def test_an_image_around_decoded_memory_is_one_like_others(mode, target):
+    data = encoded(picture((61, 43), mode=mode), "JPEG")
+    image, expected = pillow_image(data, target), Image.open(io.BytesIO(data)).convert(target)
+    gc.collect()
+    again = pickle.loads(pickle.dumps(image))
+    for made in (image, image.copy(), again):
+        assert made.tobytes() == expected.tobytes()
+        assert made.resize((7, 9), Image.Resampling.BICUBIC) == expected.resize((7, 9), Image.Resampling.BICUBIC)
+    image.putpixel((3, 5), 7)
+    expected.putpixel((3, 5), 7)
+    assert image == expected != again
 
 
 def test_orientation_is_left_as_it_is():
