@@ -123,8 +123,11 @@ class LoaderState:
 
 
 def _differences(saved: dict[str, Any], current: dict[str, Any]) -> Iterable[tuple[str, str]]:
+    common = dict(saved.get("sources") or []).keys() & dict(current.get("sources") or []).keys()
     for name in [*saved, *(name for name in current if name not in saved)]:
         was, now = saved.get(name), current.get(name)
+        if name == "epochs_of_sources":  # that of a source which only one of them has is no difference of its own
+            was, now = ({key: epochs for key, epochs in (of or {}).items() if key in common} for of in (was, now))
         if name != "sources":
             if was != now:
                 yield name, f"{name}: the state has {was}, this run has {now}"

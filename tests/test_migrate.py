@@ -76,6 +76,25 @@ def test_new_weights_hold_from_the_restore_on(folder: Path) -> None:
     assert drawn[other.source_names[1]] / drawn.total() == pytest.approx(0.9, abs=0.02)
 
 
+def test_an_added_set_may_have_a_number_of_epochs_of_its_own(folder: Path) -> None:
+    multiplied = {name: folder / f"{name}_by_2" for name in "ac"}
+    for name, inner in multiplied.items():
+        inner.mkdir(exist_ok=True)
+        settings = f"path: ../{name}, split_part: train, shuffle_over_epochs_multiplier: 2"
+        inner.joinpath("set.yaml").write_text(
+            f"__module__: megatron.energon\n__class__: MetadatasetV2\nsplits: {{train: {{{settings}}}}}\n"
+        )
+    job = Job([dataset(folder, {"a": 3, "b": 1})])
+    found = keys(job, 17)
+    other = dataset(folder, {"a": 3, "b": 1, "c_by_2/set.yaml": 1})
+    assert other.fingerprint()["epochs_of_sources"] == {other.source_names[2]: 2}
+    found += keys(restored(other, merge_states(job.save())), 1_200)
+    assert max(collections.Counter(found).values()) == 1
+    assert {index for key, epoch, index, _ in found if (key, epoch) == (other.source_names[2], 1)} == set(range(40))
+    with pytest.raises(StateError, match="epochs_of_sources"):
+        dataset(folder, {"a_by_2/set.yaml": 3, "b": 1}).check_state(merge_states(job.save()), strict=False)
+
+
 def test_differences_are_logged_with_what_they_mean(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     saved = dataset(folder, {"a": 3, "b": 1}).new_state().to_dict()
     with caplog.at_level(logging.WARNING, logger="bridge_data"):
