@@ -222,7 +222,17 @@ def _largest(tensors: Sequence[torch.Tensor], first_dimension: int) -> list[int]
 
 
 def collate(values: list[Any]) -> Any:
-    """Tensors padded and stacked, everything else as a list."""
+    """Tensors padded and stacked, everything else as a list.
+
+    Raises:
+        ValueError: if some are tensors and others not: what comes of them would depend on which is first.
+    """
+    if len(kinds := set(map(type, values))) > 1 and len(set(map(is_tensor, values))) > 1:
+        names = ", ".join(sorted(kind.__name__ for kind in kinds))
+        raise ValueError(
+            f"{sum(map(is_tensor, values))} of {len(values)} values are tensors, the others are not ({names}). Give "
+            "every sample a tensor (an empty one where there is none), or override batch of the task encoder."
+        )
     return batch_pad_stack(values) if is_tensor(values[0]) else values
 
 
@@ -272,10 +282,21 @@ def columns_of(values: Sequence[Any]) -> dict[str, list[Any]] | None:
 
 
 def collected(name: str, column: list[Any], fn: Callable[[list[Any]], Any]) -> Any:
-    """The values of a field in one: by `fn`, but for provenance."""
+    """The values of a field in one: by `fn`, but for provenance.
+
+    Raises:
+        ValueError: that of `fn`, with the name of the field.
+    """
     if name == "__sources__":
         return flat_sources(column)
-    return column if name in PROVENANCE else fn(column)
+    if name in PROVENANCE:
+        return column
+    try:
+        return fn(column)
+    except ValueError as error:
+        if type(error) is not ValueError:
+            raise
+        raise ValueError(f"field {name!r}: {error}") from error
 
 
 def flat_sources(column: Sequence[Sequence[Any] | None]) -> tuple[Any, ...] | None:

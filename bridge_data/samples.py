@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Self, TypeVar, cast, dataclass_transform
 
-from bridge_data.collate import PROVENANCE, collate, flat_sources
+from bridge_data.collate import PROVENANCE, collate, collected, flat_sources
 from bridge_data.later import is_tensor, torch
 
 T = TypeVar("T")
@@ -159,12 +159,8 @@ class Batch(_TensorFields):
             name = field.name
             if name in kwargs:
                 values[name] = kwargs[name]
-            elif name == "__sources__":
-                values[name] = flat_sources([sample.__sources__ for sample in samples])
-            elif name == "__subflavors__":
-                values[name] = [sample.__subflavors__ for sample in samples]
             elif name in PROVENANCE or all(hasattr(sample, name) for sample in samples):
-                values[name] = collate([getattr(sample, name) for sample in samples])
+                values[name] = collected(name, [getattr(sample, name) for sample in samples], collate)
         return cls(**values)
 
 

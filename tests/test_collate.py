@@ -108,6 +108,14 @@ def test_batching_descends_into_structures() -> None:
     assert batch["n"] == [1, 2]
 
 
+@pytest.mark.parametrize("first", [None, torch.zeros(2), "text"])
+def test_tensors_and_others_in_one_field_are_an_error_whichever_is_first(first: Any) -> None:
+    samples = [{"images": {"thumbnail": value}} for value in (first, torch.zeros(3), None)]
+    with pytest.raises(ValueError, match=r"field 'images': field 'thumbnail': . of 3 values are tensors"):
+        generic_batch(samples)
+    assert generic_batch([{"size": value} for value in (1, None, "large")]) == {"size": [1, None, "large"]}
+
+
 def test_batching_collects_provenance_for_samples_and_for_dicts() -> None:
     samples = [text(0), text(1)]
     for batch in (
