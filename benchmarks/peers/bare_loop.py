@@ -2,8 +2,8 @@
 
 Shards are mapped, the place of every part is known, and the order is that of the file. A text is sliced, decoded and
 put into a sample object; a JPEG is decoded (by simplejpeg, which has Pillow's pixels) and no batch is built; a large
-photo is resized by Pillow as well; chats are packed and batched. The memory allocator keeps what is freed, as in our
-workers: without that, large images pay for page faults.
+photo is decoded into the memory of an image of Pillow, and resized by that; chats are packed and batched. The memory
+allocator keeps what is freed, as in our workers: without that, large images pay for page faults.
 """
 
 import functools
@@ -18,9 +18,9 @@ import measure
 import simplejpeg
 import torch
 import work
-from PIL import Image
 
 from bridge_data import TextSample
+from bridge_data.decode.pixels import pillow_image
 from bridge_data.loader.process import keep_freed_memory
 
 SCANNED = 20_000
@@ -92,7 +92,7 @@ class Loader:
 
 @functools.wraps(work.photo_resized)
 def _photo(content: bytes) -> torch.Tensor:
-    return work.image_resized(Image.fromarray(simplejpeg.decode_jpeg(content)))
+    return work.image_resized(pillow_image(content, "RGB"))
 
 
 if __name__ == "__main__":
