@@ -192,9 +192,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if chosen.steps < 16:
         parser.error("--steps: expected at least 16, so that there is room for a kill between two saves")
 
-    from recipes.demo_jobs import JobFailed, adopt_orphans, end_descendants
+    from recipes.demo_jobs import JobFailed, end_descendants
 
-    adopt_orphans()
     started = time.monotonic()
     demo = Demo(chosen.folder.absolute(), chosen.steps, chosen.resumes)
     shutil.rmtree(demo.runs, ignore_errors=True)

@@ -28,7 +28,7 @@ class JobFailed(Exception):
     """A training job ended otherwise than it should; the message holds the end of its log."""
 
 
-def adopt_orphans() -> None:
+def _adopt_orphans() -> None:
     """Make this process the parent of every orphan among its descendants (Linux), so that it can reap them."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -48,11 +48,12 @@ def run_job(
     """Run `python -m module arguments` on `num_ranks` ranks by torchrun, and wait for its end.
 
     `on_step` gets each line that rank 0 logs in `folder`. With `kill_after_step`, rank 0 is SIGKILLed once it has
-    logged that step, and the job is expected to fail.
+    logged that step, and the job is expected to fail. All that descends from this process ends with the job.
 
     Raises:
         JobFailed: if the job fails, does not fail when killed, or takes longer than `timeout_s`.
     """
+    _adopt_orphans()
     folder.mkdir(parents=True, exist_ok=True)
     output = folder / "output.log"
     launcher = ["-m", "torch.distributed.run", "--nnodes=1", f"--nproc-per-node={num_ranks}", "--monitor-interval=0.1"]

@@ -18,8 +18,7 @@ NUM_STEPS = 12
 DRIVER = """
 import json, sys
 from pathlib import Path
-from recipes.demo_jobs import adopt_orphans, run_job
-adopt_orphans()
+from recipes.demo_jobs import run_job
 options = json.loads(sys.argv[2])
 run_job("recipes.train", sys.argv[3:], folder=Path(sys.argv[1]), num_ranks=2, on_step=lambda line: None, **options)
 """

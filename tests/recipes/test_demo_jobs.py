@@ -27,8 +27,7 @@ if num_steps == 1:
 DRIVER = """
 import json, sys
 from pathlib import Path
-from recipes.demo_jobs import JobFailed, adopt_orphans, run_job
-adopt_orphans()
+from recipes.demo_jobs import JobFailed, run_job
 seen = []
 options = json.loads(sys.argv[3])
 try:
