@@ -1,7 +1,8 @@
 """Collating: many values become one, field by field.
 
 Enters: a list of samples, or of batches. Leaves: one object of their form: tensors in one tensor, zero-padded at the
-end of each dimension, everything else in lists. Guarantee: the dtype of a tensor is that of the first one.
+end of each dimension, everything else in lists. Guarantee: no value is changed and none left out; what does not go
+together is an error that says so, whichever of the values comes first.
 
 Provenance is collected and not computed with: keys and the like are in lists, sources in one flat tuple.
 """
@@ -13,7 +14,7 @@ import dataclasses
 import itertools
 import math
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, KeysView, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from bridge_data.later import is_tensor, torch
@@ -165,7 +166,17 @@ def _are_equal(batch: list[torch.Tensor]) -> bool:
 
 def batch_stack(batch: list[torch.Tensor]) -> torch.Tensor:
     """Stack tensors of one shape along a new first dimension; images as in `batch_pad_stack`."""
-    return batch_pad_stack(batch) if _are_equal(batch) else torch.stack(batch)
+    if _are_equal(batch):
+        return batch_pad_stack(batch)
+    _check_dtypes(batch)
+    return torch.stack(batch)
+
+
+def _check_dtypes(tensors: Sequence[torch.Tensor]) -> None:
+    dtypes = {tensor.dtype for tensor in tensors}
+    if len(dtypes) > 1:
+        names = ", ".join(sorted(map(str, dtypes)))
+        raise ValueError(f"tensors of {names} cannot be in one; make them one dtype in the task encoder")
 
 
 def batch_pad_stack(batch: list[torch.Tensor]) -> torch.Tensor:
@@ -181,6 +192,7 @@ def batch_pad_stack(batch: list[torch.Tensor]) -> torch.Tensor:
         return batch_pad_stack([value.permute(1, 2, 0) for value in batch]).permute(0, 3, 1, 2)
     if _are_equal(batch):
         return _stack_equal(batch)
+    _check_dtypes(batch)
     stacked, is_zero = _room(batch[0], (len(batch), *_largest(batch, 0)))
     rooms, values = (stacked, batch) if is_zero else _to_copy(stacked, batch)
     for room, value in zip(rooms, values, strict=True):
@@ -205,6 +217,7 @@ def batch_list(batch: list[Any]) -> list[Any]:
 
 def concat_pad(batch: list[torch.Tensor]) -> torch.Tensor:
     """Join tensors along their first dimension, zero-padded at the end of the others."""
+    _check_dtypes(batch)
     joined, is_zero = _room(batch[0], (sum(len(value) for value in batch), *_largest(batch, 1)))
     start = 0
     for value in batch:
@@ -268,17 +281,39 @@ def generic_concat(batch: list[Any]) -> Any:
 
 
 def columns_of(values: Sequence[Any]) -> dict[str, list[Any]] | None:
-    """The values of each field of the first of `values`, in all of them; None if it has no named fields."""
+    """The values of each field, in all of them; None if the first has no named fields.
+
+    Raises:
+        ValueError: if a field is in some of them only.
+    """
     first = values[0]
-    if isinstance(first, dict):
-        return {key: list(map(operator.itemgetter(key), values)) for key in first}
-    if dataclasses.is_dataclass(first) and not isinstance(first, type):
-        names = [field.name for field in dataclasses.fields(first)]
-    elif isinstance(first, tuple) and hasattr(first, "_fields"):
-        names = list(first._fields)
-    else:
+    names = _field_names(first)
+    if names is None:
         return None
+    if isinstance(first, dict):
+        _check_names(names, [value for value in values if not isinstance(value, dict) or value.keys() != names])
+        return {key: list(map(operator.itemgetter(key), values)) for key in names}
+    others = {type(value): value for value in values}
+    if len(others) > 1:
+        _check_names(names, [value for value in others.values() if _field_names(value) != names])
     return {name: list(map(operator.attrgetter(name), values)) for name in names}
+
+
+def _field_names(value: Any) -> KeysView[str] | None:
+    if isinstance(value, dict):
+        return value.keys()
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return dict.fromkeys(field.name for field in dataclasses.fields(value)).keys()
+    return dict.fromkeys(value._fields).keys() if isinstance(value, tuple) and hasattr(value, "_fields") else None
+
+
+def _check_names(names: KeysView[str], others: Sequence[Any]) -> None:
+    for other in others:
+        uneven = names ^ (_field_names(other) or dict[str, Any]().keys())
+        raise ValueError(
+            f"only some of the values to be batched have {', '.join(sorted(map(str, uneven)))}: give all the same "
+            "fields, or override batch of the task encoder"
+        )
 
 
 def collected(name: str, column: list[Any], fn: Callable[[list[Any]], Any]) -> Any:

@@ -22,20 +22,23 @@ from bridge_data.worker import WorkerConfig
 
 def _batching(batch_size: int | None, drop_last: bool, packing_buffer_size: int | None, limit: int | None) -> Batching:
     for name, value in (("batch_size", batch_size), ("packing_buffer_size", packing_buffer_size), ("limit", limit)):
-        if value is not None and value < 1:
-            raise ConfigError(f"{name}={value}: expected at least 1, or None")
+        if value is not None and (type(value) is not int or value < 1):
+            raise ConfigError(f"{name}={value!r}: expected an integer of at least 1, or None")
     return Batching(
         batch_size=batch_size, drop_last=drop_last, packing_buffer_size=packing_buffer_size, max_micro_batches=limit
     )
 
 
 def _encoder(
-    given: TaskEncoder[Any, Any, Any, Any] | None,
+    given: Any,
     auto_decode: bool | None,
     image_decode: str | None,
     av_decode: str | None,
     video_decode_audio: bool | None,
 ) -> TaskEncoder[Any, Any, Any, Any]:
+    if given is not None and not isinstance(given, TaskEncoder):
+        hint = "; make one of the class, with ()" if isinstance(given, type) else ""
+        raise ConfigError(f"task_encoder={given!r}: expected a TaskEncoder{hint}")
     return with_decoding(
         DefaultTaskEncoder() if given is None else given,
         auto_decode,

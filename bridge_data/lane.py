@@ -57,9 +57,9 @@ class LaneBatch:
 class Lane:
     """The stream of one lane, from its beginning or from `state`.
 
-    `place` is (number of this lane, number of lanes). `barren_limits` bounds, for each source, how many samples in a
-    row may be left out; `watch` is called with the reference of each sample before it is worked on, and `ahead` told
-    how far the cursor is.
+    `place` is (number of this lane, number of lanes). `barren_limits` are, for each source, its name and how many of
+    its samples in a row may be left out; `watch` is called with the reference of each sample before it is worked on,
+    and `ahead` told how far the cursor is.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Lane:
         batching: Batching,
         *,
         place: tuple[int, int],
-        barren_limits: Sequence[int],
+        barren_limits: Sequence[tuple[str, int]],
         state: dict[str, Any] | None = None,
         watch: Watch | None = None,
         ahead: ReadAhead | None = None,
@@ -99,8 +99,15 @@ class Lane:
             FatalSampleError: if a hook failed too often, or nothing is left of the data after filtering.
             DatasetError: if data cannot be read.
         """
-        with self._work.hooks:
-            batch = self._next_batch()
+        try:
+            with self._work.hooks:
+                batch = self._next_batch()
+        except StopIteration:
+            if not self._micro_batches and self._work.hooks.skipped:
+                logger.warning(
+                    "lane %d ends without a batch: all its samples were left out%s", self._number, self._why()
+                )
+            raise
         self._micro_batches += 1
         return LaneBatch(batch, self.state(), self.take_skipped())
 
@@ -273,16 +280,20 @@ class Lane:
                     self._barren[ref[0]] = 0
                     continue
                 self._barren[ref.source] += 1
-                if self._barren[ref.source] > self._barren_limits[ref.source]:
-                    raise self._nothing_left(f"the last {self._barren[ref.source]} samples of source {ref.source}")
+                name, limit = self._barren_limits[ref.source]
+                if self._barren[ref.source] > limit:
+                    raise self._nothing_left(f"the last {self._barren[ref.source]} samples of {name}")
 
     def _nothing_left(self, what: str) -> FatalSampleError:
-        skipped = self._work.hooks.skipped.items()
-        counts = ", ".join(f"{count} in {stage}" for stage, count in skipped if stage != TRUNCATED)
         return FatalSampleError(
-            f"{what} were all left out ({counts}): this data does not fit this task encoder. "
+            f"{what} were all left out{self._why()}: this data does not fit this task encoder. "
             "Check the encoder's conditions for SkipSample, and the errors logged before."
         )
+
+    def _why(self) -> str:
+        hooks = self._work.hooks
+        counts = [f"{count} in {stage}" for stage, count in hooks.skipped.items() if stage != TRUNCATED]
+        return f" ({', '.join(counts)}{f'; the last because {hooks.reason}' if hooks.reason else ''})"
 
     def _read(self, item: Item) -> bool:
         """See that the item's payload is in memory; False if the sample, read again, is not there any more."""

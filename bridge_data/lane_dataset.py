@@ -123,13 +123,13 @@ class LaneDataset:
         if batching.max_micro_batches is not None:
             limit = -(-max(0, batching.max_micro_batches - lane) // state.num_lanes)
             batching = dataclasses.replace(batching, max_micro_batches=limit)
-        sizes = [source.num_samples for source in self.plan.sources]
+        sizes = [(source.name, source.num_samples) for source in self.plan.sources]
         return Lane(
             self._order.cursor(lane, state),
             self._work(),
             batching,
             place=(lane, state.num_lanes),
-            barren_limits=[max(min(size, MAX_BARREN), -(-size // state.num_lanes)) for size in sizes],
+            barren_limits=[(name, max(min(size, MAX_BARREN), -(-size // state.num_lanes))) for name, size in sizes],
             state=state.lanes.get(lane) or None,
             watch=watch,
             ahead=self._read_ahead(lane, state) if self._is_remote else None,

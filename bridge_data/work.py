@@ -213,6 +213,11 @@ class Work:
         free = {id(sample): item for sample, item in zip(samples, items, strict=True)}
         try:
             packs = [[free.pop(id(sample)) for sample in pack] for pack in chosen[0]]
+        except TypeError:
+            raise FatalSampleError(
+                f"{type(self._encoder).__name__}.select_samples_to_pack returned no list of packs, but one of type "
+                f"{type(chosen[0]).__name__}; it must return a list of lists of samples"
+            ) from None
         except KeyError:
             raise FatalSampleError(
                 f"{type(self._encoder).__name__}.select_samples_to_pack returned a sample twice, or one that is not "

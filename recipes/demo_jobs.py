@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -48,12 +48,13 @@ def run_job(
     """Run `python -m module arguments` on `num_ranks` ranks by torchrun, and wait for its end.
 
     `on_step` gets each line that rank 0 logs in `folder`. With `kill_after_step`, rank 0 is SIGKILLed once it has
-    logged that step, and the job is expected to fail. All that descends from this process ends with the job.
+    logged that step, and the job is expected to fail. All that has come to descend from this process ends with the job.
 
     Raises:
         JobFailed: if the job fails, does not fail when killed, or takes longer than `timeout_s`.
     """
     _adopt_orphans()
+    not_ours = descendants()
     folder.mkdir(parents=True, exist_ok=True)
     output = folder / "output.log"
     launcher = ["-m", "torch.distributed.run", "--nnodes=1", f"--nproc-per-node={num_ranks}", "--monitor-interval=0.1"]
@@ -69,9 +70,11 @@ def run_job(
         )
     try:
         was_killed = _watch(job, folder / "steps_dprank000.jsonl", on_step, kill_after_step, timeout_s)
+        if was_killed is None:
+            end_descendants(not_ours)
         status = job.wait()
     finally:
-        end_descendants()
+        end_descendants(not_ours)
     if was_killed is None:
         raise JobFailed(f"{folder.name}: not done after {timeout_s:.0f} s\n{_tail(output)}")
     if kill_after_step is not None and not was_killed:
@@ -101,23 +104,27 @@ def _watch(
         if has_ended:
             return killed
         if time.monotonic() > deadline:
-            end_descendants()
             return None
         time.sleep(POLL_S if kill_after_step is None else POLL_S / 10)
 
 
-def end_descendants() -> None:
-    """Kill every process that descends from this one, and collect what is left of it."""
+def descendants() -> Set[psutil.Process]:
+    """Every process that descends from this one."""
+    return set(psutil.Process().children(recursive=True))
+
+
+def end_descendants(but: Set[psutil.Process] = frozenset()) -> None:
+    """Kill every process that descends from this one, but for some, and collect what is left of it."""
     for _ in range(50):
-        descendants = psutil.Process().children(recursive=True)
-        if not descendants:
+        left = descendants() - but
+        if not left:
             return
-        for process in descendants:
+        for process in left:
             try:
                 process.kill()
             except psutil.NoSuchProcess:
                 continue
-        psutil.wait_procs(descendants, timeout=2.0)
+        psutil.wait_procs(left, timeout=2.0)
 
 
 def _free_port() -> int:

@@ -79,6 +79,40 @@ def broken_yaml(folder: Path) -> None:
     load(folder / "broken.yaml")
 
 
+class Forgetful(DefaultTaskEncoder[Any, Any, Any, Any]):
+    """Forgets to return what it has made."""
+
+    def __init__(self) -> None:
+        """Nor does it call that of its base."""
+
+    def encode_sample(self, sample: Any) -> Any:
+        sample.text = sample.text.upper()
+
+
+class FlatPacks(DefaultTaskEncoder[Any, Any, Any, Any]):
+    def select_samples_to_pack(self, samples: list[Any]) -> Any:
+        return samples
+
+    def pack_selected_samples(self, samples: list[Any]) -> Any:
+        return samples[0]
+
+
+def hook_without_return(folder: Path) -> None:
+    load(folder / "data", task_encoder=Forgetful())
+
+
+def class_as_encoder(folder: Path) -> None:
+    load(folder / "data", task_encoder=Forgetful)
+
+
+def flat_packs(folder: Path) -> None:
+    load(folder / "data", task_encoder=FlatPacks(), packing_buffer_size=8)
+
+
+def half_a_batch(folder: Path) -> None:
+    load(folder / "data", batch_size=2.5)
+
+
 CASES: list[tuple[Callable[[Path], None], type[BridgeDataError], list[str]]] = [
     (missing_path, BridgeDataError, ["nothing"]),
     (not_prepared, ConfigError, ["bare", "bridge-data prepare"]),
@@ -89,6 +123,10 @@ CASES: list[tuple[Callable[[Path], None], type[BridgeDataError], list[str]]] = [
     (negative_weight, ConfigError, ["-1", "blend.yaml:"]),
     (unknown_split, ConfigError, ["trian", "train"]),
     (broken_yaml, ConfigError, ["broken.yaml"]),
+    (hook_without_return, FatalSampleError, ["encode_sample of Forgetful", "returned None", "SkipSample", ".tar/"]),
+    (class_as_encoder, ConfigError, ["task_encoder=<class", "Forgetful", "with ()"]),
+    (flat_packs, FatalSampleError, ["FlatPacks.select_samples_to_pack", "list of lists"]),
+    (half_a_batch, ConfigError, ["batch_size=2.5", "integer"]),
 ]
 
 

@@ -77,11 +77,24 @@ def test_joining_pads_all_dimensions_but_the_first(shapes: list[tuple[int, int]]
     assert joined.sum() == sum(tensor.sum() for tensor in tensors)
 
 
-@pytest.mark.parametrize("fn", [batch_pad_stack, concat_pad])
-def test_the_dtype_is_that_of_the_first_tensor(fn: Any) -> None:
-    mixed = [torch.ones(2, dtype=torch.int32), torch.full((2,), 2.75)]
-    assert fn(mixed).dtype == torch.int32
-    assert fn(mixed).flatten().tolist() == [1, 1, 2, 2]
+@pytest.mark.parametrize("fn", [batch_stack, batch_pad_stack, concat_pad])
+def test_no_value_is_cast_to_the_dtype_of_another(fn: Any) -> None:
+    for mixed in ([torch.ones(2, dtype=torch.int32), torch.full((2,), 2.75)], [torch.ones(2), torch.ones(3).bool()]):
+        for batch in (mixed, mixed[::-1]):
+            with pytest.raises(ValueError, match=r"tensors of torch\..*, torch\.\w+ cannot be in one"):
+                fn(batch)
+
+
+def test_a_field_that_only_some_have_is_an_error_whichever_is_first() -> None:
+    @edataclass
+    class Masked(TextSample):
+        mask: int
+
+    text = {"__key__": "k", "__restore_key__": (), "__subflavors__": None, "text": "t"}
+    for samples in ([{"x": 1, "mask": 2}, {"x": 3}], [TextSample(**text), Masked(**text, mask=1)]):
+        for batch in (samples, samples[::-1]):
+            with pytest.raises(ValueError, match="only some of the values to be batched have mask"):
+                generic_batch(batch)
 
 
 @pytest.mark.parametrize("fn", [batch_pad_stack, concat_pad])
@@ -160,8 +173,8 @@ class Pair(NamedTuple):
     right: str
 """
 CASES = """
-tensors = [torch.arange(6).reshape(2, 3), torch.arange(4.0).reshape(1, 4) + 0.5, torch.zeros(3, 0, dtype=torch.int8)]
-scalars = [torch.tensor(3), torch.tensor(2.5)]
+tensors = [torch.arange(6.0).reshape(2, 3), torch.arange(4.0).reshape(1, 4) + 0.5, torch.zeros(3, 0)]
+scalars = [torch.tensor(3), torch.tensor(2)]
 forms = [{"a": Pair(tensor, "x"), "b": {"c": tensor, "d": [1]}, "e": None} for tensor in tensors]
 for made in (batch_pad_stack(tensors), batch_pad_stack(scalars), concat_pad(tensors), generic_batch(forms),
              generic_batch(scalars), generic_concat(forms), generic_concat(["a", "b"])):

@@ -1,4 +1,5 @@
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -192,7 +193,7 @@ def test_a_packer_must_return_what_it_was_given(data: Path) -> None:
 
 class Nothing(DefaultTaskEncoder[Any, Any, Any, Any]):
     def encode_sample(self, sample: Any) -> Any:
-        raise SkipSample
+        raise SkipSample("it is too short")
 
 
 class NoBatch(DefaultTaskEncoder[Any, Any, Any, Any]):
@@ -202,8 +203,20 @@ class NoBatch(DefaultTaskEncoder[Any, Any, Any, Any]):
 
 @pytest.mark.parametrize(("encoder", "stage"), [(Nothing(), "encode_sample"), (NoBatch(), "batch")])
 def test_data_of_which_nothing_is_left_is_an_error_and_not_a_loop(data: Path, encoder: Any, stage: str) -> None:
-    with pytest.raises(FatalSampleError, match=rf"all left out \(\d+ in {stage}\)"):
+    with pytest.raises(
+        FatalSampleError, match=rf"all left out \(\d+ in {stage}(; the last because it is too short)?\)"
+    ):
         lane_of(dataset(data, encoder)).next()
+
+
+def test_the_end_of_data_of_which_nothing_is_left_is_told(data: Path, caplog: pytest.LogCaptureFixture) -> None:
+    lane = lane_of(dataset(data, Nothing(), repeat=False))
+    with pytest.raises(StopIteration):
+        lane.next()
+    (text,) = [record.getMessage() for record in caplog.records]
+    assert re.fullmatch(
+        r"lane 0 ends without a batch: .* \(\d+ in encode_sample; the last because it is too short\)", text
+    )
 
 
 def test_the_reference_of_a_sample_is_announced_before_it_is_worked_on(data: Path) -> None:

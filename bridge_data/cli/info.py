@@ -15,7 +15,7 @@ from bridge_data.cli.places import PLACE
 from bridge_data.cli.split_table import split_table
 from bridge_data.errors import BridgeDataError
 from bridge_data.index.dataset import PreparedDataset
-from bridge_data.index.jsonl import index_path, open_jsonl
+from bridge_data.index.jsonl import index_path, open_jsonl, split_gaps
 from bridge_data.index.media import read_only
 from bridge_data.index.metadata import load_document
 from bridge_data.index.names import BRIDGE_INDEX, DATASET_YAML, INDEX_SQLITE, INFO_JSON, INFO_YAML
@@ -74,7 +74,9 @@ def _show_jsonl(path: Location) -> None:
         ("index", index_path(path).name),
     ]
     _echo(rows)
-    click.echo(table(["split part", "samples"], [[part, f"{number:,}"] for part, number in parts.items()]))
+    num_unused, _ = split_gaps(path)
+    shown = {**parts, **({"(in no part)": num_unused} if num_unused else {})}
+    click.echo(table(["split part", "samples"], [[part, f"{number:,}"] for part, number in shown.items()]))
 
 
 def _show_metadataset(path: Location, **trust: Any) -> None:

@@ -17,7 +17,7 @@ from bridge_data.cli.layout import counted, note, sized, table
 from bridge_data.cli.sample_types import CRUDE
 from bridge_data.errors import ConfigError
 from bridge_data.index.indexes import PrepareConfig
-from bridge_data.index.jsonl import split_path
+from bridge_data.index.jsonl import gaps, split_path
 from bridge_data.index.jsonl_prepare import (
     LineSplit,
     parse_line_range,
@@ -70,6 +70,9 @@ def prepare_lines(path: Path, flags: Mapping[str, Any]) -> None:
     click.echo()
     rows = [[part, f"{start:,}", f"{end:,}", f"{end - start:,}"] for part, (start, end) in done.parts.items()]
     click.echo(table(["split part", "from", "to", "samples"], rows))
+    for count, where in zip(gaps(done.parts.values(), done.num_samples), ("no part", "several parts"), strict=True):
+        if count:
+            note(f"{counted(count, 'sample')} in {where} of the split; --split-ratio and --split-parts write another")
 
 
 def _check(path: Path, flags: Mapping[str, Any]) -> None:

@@ -24,6 +24,7 @@ class IdleDataloader(Iterator[Any]):
 
     def __init__(self) -> None:
         self.first_micro_batch = 0
+        self.skipped: dict[str, int] = {}
 
     def __next__(self) -> Any:
         raise ConfigError(

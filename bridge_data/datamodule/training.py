@@ -52,6 +52,11 @@ class EnergonDataloader(Iterator[Any]):
     def __len__(self) -> int:
         return len(self.dataloader)
 
+    @property
+    def skipped(self) -> dict[str, int]:
+        """Samples that this rank has left out, by hook."""
+        return dict(self.dataloader.skipped)
+
     def follow(self, num_delivered: Callable[[], int]) -> None:
         """From now on count as delivered what `num_delivered` says, not what was drawn: the consumer prefetches.
 

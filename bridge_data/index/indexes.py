@@ -140,7 +140,13 @@ def _unchanged(root: Path, names: list[str], old: BridgeIndex) -> dict[str, Shar
         entry, path = old.entries.get(name), root / name
         if entry is None:
             continue
-        status = path.stat()
+        try:
+            status = path.stat()
+        except FileNotFoundError:
+            raise DatasetError(
+                f"{path}: was prepared, and is gone. Restore it, or prepare the data set without it, with "
+                "--force-overwrite and the split and field map of before."
+            ) from None
         if (status.st_size, status.st_mtime_ns) != (entry.num_bytes, entry.mtime_ns) or not has_seek_index(path):
             continue
         segment = Segment(old.segment_bytes(entry))

@@ -14,7 +14,7 @@ import dataclasses
 import mmap
 import os
 import struct
-from collections.abc import Collection, Container
+from collections.abc import Collection, Container, Iterable
 from pathlib import Path
 from typing import Any, overload
 
@@ -97,6 +97,29 @@ def read_ranges(path: Location, split_config: str | None = None) -> dict[str, Su
         except ConfigError as error:
             raise ConfigError(f"{file}: split part {part!r}: {error}") from None
     return ranges
+
+
+def split_gaps(path: str | os.PathLike[str]) -> tuple[int, int]:
+    """How many samples of the JSONL file `path` are in no part of its split, and in several.
+
+    Raises:
+        ConfigError: if it is not prepared, or its split does not fit. DatasetError: if it was changed since.
+    """
+    num_samples = JsonlLines.open(path, "").num_samples
+    ranges = read_ranges(location(path))
+    return gaps(
+        [(0, num_samples)] if ranges is None else [part.resolve(num_samples) for part in ranges.values()], num_samples
+    )
+
+
+def gaps(parts: Iterable[tuple[int, int]], num_samples: int) -> tuple[int, int]:
+    """How many of `num_samples` samples are in none of the ranges (first, the one after the last), and in several."""
+    num_unused = num_shared = reached = 0
+    for start, end in sorted(parts):
+        num_unused += max(0, start - reached)
+        num_shared += max(0, min(end, reached) - start)
+        reached = max(reached, end)
+    return num_unused + num_samples - reached, num_shared
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)

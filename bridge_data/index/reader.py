@@ -18,7 +18,7 @@ from bridge_data.index.names import split_name
 from bridge_data.index.records import Place, RawSample
 from bridge_data.index.segment import Part, Segment
 from bridge_data.index.tar_bytes import FileTar, MemoryTar
-from bridge_data.index.tar_headers import TarBytes, read_member, walk
+from bridge_data.index.tar_headers import TarBytes, walk
 from bridge_data.index.tar_index import read_offsets
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ class ShardReader:
         table: _Table | None = None
         if shards.index is not None and shards.index.entries[shards.names[shard]].num_bytes == num_bytes:
             segment = shards.index.segment(shards.names[shard])
-            if _is_intact(path, content, segment):
+            if _is_intact(path, compressed or FileTar(path, num_bytes), segment):
                 small = num_bytes <= SMALL_BYTES * len(segment) and compressed is None
                 table = (
                     _SmallSamples(Blocks(content, num_bytes, self._held), segment)
@@ -253,20 +253,17 @@ def _read_unchanged(url: str, num_bytes_indexed: int, start: int, num_bytes: int
     return data
 
 
-def _is_intact(path: str, content: _Content, segment: Segment) -> bool:
+def _is_intact(path: str, tar: TarBytes, segment: Segment) -> bool:
     """Whether the last sample still lies where the index has it: a shard of the same size but other members would
     hardly have that one in the same place."""
     if not len(segment):
         return True
     last = len(segment) - 1
-    start, (part, offset, num_bytes) = segment.offsets[last], segment.parts(last)[0]
-    header = content(start, offset - start)
+    start, end = segment.offsets[last], segment.offsets[last + 1]
     try:
-        member = read_member(MemoryTar(header, start), start, file=path)
+        members = [member for member in walk(tar, start, end, file=path) if member.is_file]
     except DatasetError:
         return False
-    return member is not None and (split_name(member.name), member.content_offset, member.num_bytes) == (
-        (segment.key(last), part),
-        offset,
-        num_bytes,
-    )
+    found = [(split_name(member.name), member.content_offset, member.num_bytes) for member in members]
+    key = segment.key(last)
+    return [one for one in found if one[0]] == [((key, name), *place) for name, *place in segment.parts(last)]

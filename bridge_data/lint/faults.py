@@ -13,6 +13,7 @@ class FaultKind(NamedTuple):
 
 _WRITE_AGAIN = "write or copy the shard again, then run `bridge-data prepare`"
 _PREPARE = "run `bridge-data prepare` on the data set"
+_SPLIT_AGAIN = "mend its .split.yaml, or write another by `bridge-data prepare --split-ratio ...`"
 _EXCLUDE = "mend the data, or list the samples as shard/key under `exclude` in split.yaml"
 
 KINDS: dict[str, FaultKind] = {
@@ -25,6 +26,8 @@ KINDS: dict[str, FaultKind] = {
     "split-unknown-shard": FaultKind("split parts with shards that there are not", "mend split.yaml, or " + _PREPARE),
     "split-repeated-shard": FaultKind("shards twice in one split part", "name them once in split.yaml"),
     "exclude-unknown": FaultKind("exclusions of what there is not", "mend `exclude` in split.yaml"),
+    "unused-lines": FaultKind("samples of a JSONL file in no split part", _SPLIT_AGAIN),
+    "shared-lines": FaultKind("samples of a JSONL file in several split parts", _SPLIT_AGAIN),
     "index-missing": FaultKind("shards without an index", "run `bridge-data prepare --tar-index-only`"),
     "index-outdated": FaultKind("indexes that are not of these shards", "run `bridge-data prepare --tar-index-only`"),
     "tar-damaged": FaultKind("shards that are truncated or damaged", _WRITE_AGAIN),

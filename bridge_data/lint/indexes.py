@@ -12,21 +12,25 @@ from bridge_data import storage
 from bridge_data.index.bridge_index import BridgeIndex
 from bridge_data.index.media import read_only
 from bridge_data.index.names import BRIDGE_INDEX, INDEX_SQLITE, META_FOLDER, tar_index_path
+from bridge_data.index.segment import Part
 from bridge_data.index.tar_index import encode_offsets
 from bridge_data.lint.faults import Fault
+from bridge_data.lint.shards import StoredSample
 
 
 class ShardContents:
-    """What stands in a shard: keys and offsets of its samples, in order, gathered on the way through it."""
+    """What stands in a shard: keys, offsets and parts of its samples, in order, gathered on the way through it."""
 
     def __init__(self) -> None:
         self.keys: list[str] = []
         self.offsets: array.array[int] = array.array("Q")
+        self.parts: list[Part] = []
 
-    def add(self, key: str, offset: int) -> None:
+    def add(self, sample: StoredSample) -> None:
         """The next sample."""
-        self.keys.append(key)
-        self.offsets.append(offset)
+        self.keys.append(sample.key)
+        self.offsets.append(sample.offset)
+        self.parts += [(name, *place) for name, place in sample.parts.items()]
 
     def finish(self, end: int) -> None:
         """The last sample ends here."""
@@ -51,6 +55,8 @@ def check_indexes(root: Path, name: str, number: int, contents: ShardContents) -
             yield outdated(BRIDGE_INDEX, "has other keys than the shard")
         elif segment.offsets.tolist() != contents.offsets.tolist():
             yield outdated(BRIDGE_INDEX, "has other offsets than the samples")
+        elif [place for _, *place in segment.rows()] != [[*part] for part in contents.parts]:
+            yield outdated(BRIDGE_INDEX, "has other parts than the samples, or in other places")
     cause = _compared_with_sqlite(root / META_FOLDER / INDEX_SQLITE, number, contents)
     if cause is not None:
         yield outdated(INDEX_SQLITE, cause)

@@ -11,6 +11,7 @@ from pathlib import Path
 from bridge_data.errors import BridgeDataError, ConfigError
 from bridge_data.index import Records, ShardSet
 from bridge_data.index.dataset import PreparedDataset
+from bridge_data.index.jsonl import split_gaps
 from bridge_data.index.subset import Subset
 from bridge_data.lint.faults import Fault
 from bridge_data.lint.samples import Recipe
@@ -18,6 +19,7 @@ from bridge_data.lint.shards import Report
 from bridge_data.plan import EmptySplitError, Source
 from bridge_data.plan.declared import Declared, DeclaredBlend, Reference, Scope, declare
 from bridge_data.plan.join import join_source
+from bridge_data.plan.jsonl import is_jsonl
 from bridge_data.plan.metadataset import open_plan
 from bridge_data.plan.opening import Opening, cut, open_reference
 from bridge_data.plan.paths import absolute
@@ -57,6 +59,12 @@ def find_targets(path: Path, split_part: str | None, report: Report, opening: Op
         _add_folder(targets, path, report, all_shards=split_part is None)
     try:
         parts = split_parts(path) if split_part is None else [split_part]
+        if split_part is None and is_jsonl(str(path)):
+            for count, code, where in zip(
+                split_gaps(path), ("unused-lines", "shared-lines"), ("no part", "several parts"), strict=True
+            ):
+                if count:
+                    report(Fault(code, f"{count:,} of its samples are in {where}", str(path)))
     except BridgeDataError as error:
         report(Fault("config", str(error), str(path)))
         parts = []

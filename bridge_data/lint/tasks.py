@@ -75,7 +75,7 @@ def _check_shard(task: ShardTask, decode: bool, found: Found) -> None:
     check = SampleCheck(tuple(_recipes(task.recipes)), decode=decode)
     contents = ShardContents()
     for sample in itertools.islice(walk.samples(), task.limit):
-        contents.add(sample.key, sample.offset)
+        contents.add(sample)
         if sample.key in task.excluded:
             continue
         try:

@@ -124,7 +124,7 @@ class MultiModalTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
             labels = torch.tensor(answer.ids[: self.decoder_seq_length], dtype=torch.int64)
             loss_mask = torch.ones(len(labels))
         if not loss_mask.any():
-            raise SkipSample
+            raise SkipSample(f"nothing that is to be learned lies within seq_length={self.seq_length}")
         multiple = self.config.pad_to_multiple_of
         return TokenizedSample.derive_from(
             sample,

@@ -187,6 +187,10 @@ class DefaultTaskEncoder(TaskEncoder[T_sample, T_encoded_sample, T_raw_batch, T_
     A type may be a dataclass, a named tuple or `dict`; its fields must be among those of what comes in.
     """
 
+    _encoded_sample_type: type | None = None
+    _raw_batch_type: type | None = None
+    _batch_type: type | None = None
+
     def __init__(
         self,
         *,

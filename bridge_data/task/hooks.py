@@ -111,6 +111,8 @@ class Hooks:
         self._handler = handler or worker_config.global_error_handler
         self.failures: collections.Counter[str] = collections.Counter()
         """By hook, how often it has failed in a row."""
+        self.reason = ""
+        """What the last `SkipSample` said that said anything."""
         self._declared = {name: declaration(encoder, name) for name in STAGES if name != "decode"}
         self._seeded = frozenset(name for name, hook in self._declared.items() if hook.seeded)
         self._tolerance = encoder.__default_failure_tolerance__
@@ -139,10 +141,11 @@ class Hooks:
             result = fn(argument)
             if hasattr(result, "__next__"):
                 for part in result:
-                    results.append(part)  # noqa: PERF402 - what was yielded before SkipSample is kept
+                    results.append(_not_none(part))  # noqa: PERF401 - what was yielded before SkipSample is kept
             else:
-                results.append(result)
-        except SkipSample:
+                results.append(_not_none(result))
+        except SkipSample as skip:
+            self.reason = str(skip) or self.reason
             if not results:
                 self.skipped[stage] += count
         except Exception as error:
@@ -197,6 +200,12 @@ class Hooks:
                 f"@stateless(failure_tolerance=...) sets the tolerance, SkipSample leaves a sample out on purpose."
             ) from error
         self._handler(error, argument, sources_of(argument))
+
+
+def _not_none(result: Any) -> Any:
+    if result is None:
+        raise TypeError("it returned None: return what it has made, or raise SkipSample to leave the sample out")
+    return result
 
 
 def keys_of(argument: Any) -> str:

@@ -79,6 +79,15 @@ def test_a_jsonl_file_has_its_split(run: Run, tmp_path: Path) -> None:
     assert [line.split() for line in result.output.splitlines()[-3:]] == [["train", "16"], ["val", "2"], ["test", "2"]]
 
 
+def test_what_is_in_no_part_of_the_split_is_told(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "lines.jsonl"
+    path.write_text("".join(f'{{"n": {number}}}\n' for number in range(20)))
+    result = run("prepare", path, "--split-parts", "train:0..10", "--split-parts", "val:9..18", "--no-progress")
+    assert "2 samples in no part of the split" in result.stderr
+    assert "1 sample in several parts of the split" in result.stderr
+    assert run("info", path).output.splitlines()[-1].split() == ["(in", "no", "part)", "2"]
+
+
 def test_another_file_is_refused(run: Run, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("")
     result = run("info", tmp_path / "a.txt")

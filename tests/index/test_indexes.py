@@ -43,6 +43,14 @@ def test_only_what_is_new_or_changed_is_scanned(tmp_path: Path) -> None:
     ]
 
 
+def test_a_shard_that_is_gone_is_named(tmp_path: Path) -> None:
+    write_shards(tmp_path)
+    prepare_by_ratio(tmp_path)
+    (tmp_path / "data-000001.tar").unlink()
+    with pytest.raises(DatasetError, match=r"data-000001\.tar: was prepared, and is gone\. Restore it"):
+        write_indexes(tmp_path, [f"data-00000{number}.tar" for number in range(4)], PrepareConfig())
+
+
 def test_a_touched_shard_is_scanned_again(tmp_path: Path) -> None:
     write_shards(tmp_path)
     prepare_by_ratio(tmp_path)

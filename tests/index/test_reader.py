@@ -174,6 +174,17 @@ def test_a_shard_of_the_same_size_with_other_members_is_found_out(tmp_path: Path
     assert ShardReader(open_shards(tmp_path, "train")).read(1).parts == {"txt": b"two"}
 
 
+def test_a_part_that_has_grown_within_its_padding_is_read_whole(tmp_path: Path) -> None:
+    for text, with_index in ((b"short", True), (b"a longer one", False)):
+        write_tar(
+            tmp_path / "a.tar",
+            {f"{n}.{part}": b"same" if part == "jpg" else text for n in "12" for part in ("jpg", "txt")},
+        )
+        if with_index:
+            prepared(tmp_path, with_index)
+    assert ShardReader(open_shards(tmp_path, "train")).read(0).parts == {"jpg": b"same", "txt": b"a longer one"}
+
+
 def test_members_of_two_samples_in_the_place_of_one(tmp_path: Path) -> None:
     write_tar(tmp_path / "a.tar", {"1.txt": b"one", "2.txt": b"two"})
     prepared(tmp_path, with_index=False)

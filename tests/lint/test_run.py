@@ -61,6 +61,13 @@ def replaced_shard(folder: Path) -> None:
     write_members(folder / "data-1.tar", [*members(3).items(), *members(9, 1).items()])
 
 
+def grown_part(folder: Path) -> None:
+    write_dataset(folder)
+    content = members(3)
+    content["0004.json"] = json.dumps({"caption": "a longer caption of picture 4"}).encode()
+    write_members(folder / "data-1.tar", [*content.items()])
+
+
 def repeated_key(folder: Path) -> None:
     write_dataset(folder)
     write_members(folder / "data-1.tar", [*members(3, 2).items(), *members(3, 1).items()])
@@ -155,6 +162,7 @@ FAULTS: dict[str, tuple[FilledBy, set[str]]] = {
     "a shard without end mark": (no_end_mark, {"tar-unfinished"}),
     "an empty shard": (empty_shard, {"empty-shard", "wrong-count", "index-outdated"}),
     "a shard with more samples": (replaced_shard, {"wrong-count", "index-outdated"}),
+    "a part that has grown within its padding": (grown_part, {"index-outdated"}),
     "a key twice in a shard": (repeated_key, {"duplicate-key", "index-outdated"}),
     "a key in two shards": (key_in_two_shards, {"duplicate-key", "index-outdated"}),
     "scattered parts": (scattered_parts, {"scattered-sample", "missing-part", "wrong-count", "index-outdated"}),
@@ -205,8 +213,24 @@ def test_each_fault_is_found_and_no_other(name: str, tmp_path: Path, monkeypatch
     assert set(codes(tmp_path / "set")) == expected
 
 
+RANGES = {
+    "{train: [0, 6], val: [7, 10]}": {"unused-lines"},
+    "{train: [0%, 60%], val: [40%, 100%]}": {"shared-lines"},
+    "{train: [5, 10], val: [0, 5]}": set(),
+}
+
+
+@pytest.mark.parametrize("ranges", RANGES)
+def test_every_line_is_to_be_in_one_part_of_the_split(ranges: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps({"number": number}) + "\n" for number in range(10)))
+    prepare_jsonl(path)
+    path.with_name("a.jsonl.split.yaml").write_text(f"split_parts: {ranges}\n")
+    assert set(codes(path)) == RANGES[ranges]
+
+
 def test_every_kind_is_tried_above() -> None:
-    tried = set().union(*(expected for _, expected in FAULTS.values()))
+    tried = set().union(*(expected for _, expected in FAULTS.values()), *RANGES.values())
     assert KINDS.keys() - tried == {"unreadable", "unbuildable"}
 
 
