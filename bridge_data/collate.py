@@ -14,6 +14,7 @@ import dataclasses
 import itertools
 import math
 import operator
+import threading
 from collections.abc import Callable, Iterator, KeysView, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -29,10 +30,17 @@ PROVENANCE = ("__key__", "__restore_key__", "__subflavors__", "__sources__")
 
 Allocate: TypeAlias = "Callable[[Sequence[int], torch.dtype], torch.Tensor | None]"
 
-_allocate: Allocate | None = None
-_rooms: _Rooms | None = None
-_rooms_at = 0
-"""The address of the memory that was given for what is stacked next."""
+
+class _Thread(threading.local):
+    """What a thread that collates knows: of several, each builds in memory of its own."""
+
+    allocate: Allocate | None = None
+    rooms: _Rooms | None = None
+    rooms_at = 0
+    """The address of the memory that was given for what is stacked next."""
+
+
+_thread = _Thread()
 
 _LARGE_BYTES = 1 << 20
 """Tensors from this size on get zeros only where no value comes: that is quicker than to write all of it twice."""
@@ -41,28 +49,26 @@ _LARGE_BYTES = 1 << 20
 def build_in(allocate: Allocate | None) -> None:
     """Have tensors that are collated be built in memory that `allocate` gives for a shape and dtype, if it gives any.
 
-    For processes that send batches on: there a tensor need not be copied once more. None: in memory of their own.
+    For threads that send batches on: there a tensor need not be copied once more. None: in memory of their own.
     """
-    global _allocate
-    _allocate = allocate
+    _thread.allocate, _thread.rooms = allocate, None
 
 
 @contextlib.contextmanager
 def in_one_place(count: int) -> Iterator[None]:
     """Meanwhile `room_for` gives memory: `count` values are made that are stacked next, as they are and in this order,
     and nothing else is done to them."""
-    global _rooms, _rooms_at
-    _rooms, _rooms_at = _Rooms(count) if _allocate is not None else None, 0
+    _thread.rooms, _thread.rooms_at = _Rooms(count) if _thread.allocate is not None else None, 0
     try:
         yield
     finally:
-        _rooms = None
+        _thread.rooms = None
 
 
 def room_for(size: tuple[int, int, int]) -> tuple[NDArray[np.uint8], torch.Tensor] | None:
     """Memory for the pixels (H, W, C) of an image that is stacked next, as they are decoded and as they are stacked
     (C, H, W); None if there had better be none."""
-    return None if _rooms is None else _rooms.next(size)
+    return None if _thread.rooms is None else _thread.rooms.next(size)
 
 
 class _Rooms:
@@ -84,34 +90,32 @@ class _Rooms:
         return next(self._left, None)
 
     def _begin(self, size: tuple[int, int, int]) -> Iterator[tuple[NDArray[np.uint8], torch.Tensor]]:
-        global _rooms_at
-        block = None if _allocate is None else _allocate((self._count, *size), torch.uint8)
+        block = None if _thread.allocate is None else _thread.allocate((self._count, *size), torch.uint8)
         if block is None:
             return iter(())
-        _rooms_at = block.data_ptr()
+        _thread.rooms_at = block.data_ptr()
         return zip(block.numpy(), block.permute(0, 3, 1, 2), strict=True)
 
 
 def _as_they_lie(batch: list[torch.Tensor]) -> torch.Tensor | None:
     """The stack of images that were given memory one after the other; of those of others None: they are copied, as
     others may go on to use them."""
-    global _rooms_at
     first = batch[0]
-    if not _rooms_at or first.data_ptr() != _rooms_at:
+    if not _thread.rooms_at or first.data_ptr() != _thread.rooms_at:
         return None
-    start, size, shape, stride = _rooms_at, first.nbytes, first.shape, first.stride()
+    start, size, shape, stride = _thread.rooms_at, first.nbytes, first.shape, first.stride()
     for number, value in enumerate(batch):
         if value.data_ptr() != start + number * size or value.shape != shape or value.stride() != stride:
             return None
-    _rooms_at = 0
+    _thread.rooms_at = 0
     return first.as_strided((len(batch), *shape), (size, *stride))
 
 
 def _given(like: torch.Tensor, shape: Sequence[int]) -> torch.Tensor | None:
     """Memory to build a tensor of `shape` in that is else like another one."""
-    if _allocate is None or like.layout is not torch.strided or like.device.type != "cpu":
+    if _thread.allocate is None or like.layout is not torch.strided or like.device.type != "cpu":
         return None
-    return _allocate(shape, like.dtype)
+    return _thread.allocate(shape, like.dtype)
 
 
 def _room(like: torch.Tensor, shape: Sequence[int]) -> tuple[torch.Tensor, bool]:
@@ -149,7 +153,9 @@ def _to_copy(room: torch.Tensor, values: list[torch.Tensor]) -> tuple[Any, list[
 def _is_plain(tensor: torch.Tensor) -> bool:
     """Whether the values of a tensor are the bytes that lie there one after the other."""
     odd = tensor.is_quantized or tensor.is_conj() or tensor.is_neg() or tensor.device.type != "cpu"
-    return not odd and tensor.ndim > 0 and tensor.layout is torch.strided and tensor.is_contiguous()
+    if odd or tensor.ndim == 0 or tensor.layout is not torch.strided:
+        return False
+    return tensor.is_contiguous() and tensor.stride(-1) == 1  # which is any number, if the dimension has one value
 
 
 def _are_views_of_pixels(batch: list[torch.Tensor]) -> bool:

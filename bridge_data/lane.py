@@ -86,6 +86,7 @@ class Lane:
         self._buckets: dict[str, list[Unit]] = {}
         self._bucket_sizes: dict[str, int] = {}
         self._batches_samples = batching.batch_size is not None or work.groups
+        self._stacks = self._batches_samples and work.only_stacks
         self._open: collections.deque[tuple[list[Unit], int]] = collections.deque()
         self._ready: collections.deque[Any] = collections.deque()
         self._base: dict[str, Any] | None = None
@@ -272,7 +273,7 @@ class Lane:
             self._ahead.follow(self._cursor, count)
         drawn = self._cursor.take(count)
         samples = self._work.all_samples([ref for _, ref in drawn], self._watch)
-        with in_one_place(len(drawn)) if self._work.only_stacks else contextlib.nullcontext():
+        with in_one_place(len(drawn)) if self._stacks else contextlib.nullcontext():
             for (draw, ref), parts in zip(drawn, samples, strict=True):
                 for part, sample in parts:
                     self._queue.append(Item(draw, ref, part, sample))

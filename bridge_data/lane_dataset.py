@@ -161,9 +161,13 @@ class LaneDataset:
 
     def describe(self, ref: SampleRef) -> str:
         """A sample in words: its key, data set, epoch and number."""
+        if not 0 <= ref.source < len(self.plan.sources):
+            return str(ref)  # what a worker wrote that was killed while it did
         source = self.plan.sources[ref.source]
         try:
             key = source.records.reader().read(ref.index, ()).full_key
+        except IndexError:
+            key = "no sample"
         except DatasetError:
             key = source.records.describe(ref.index)  # where even the key cannot be read
         storage.close_files()  # a trainer that describes what its workers died on reads nothing else

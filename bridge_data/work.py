@@ -124,8 +124,11 @@ class Work:
 
     @property
     def only_stacks(self) -> bool:
-        """Whether samples are batched as they are loaded, by the batch hook that everybody has."""
-        return not (self._changes or self._packing or self._grouping or "batch" in self._does)
+        """Whether samples are batched as they are decoded, by the batch hook that everybody has: no cooker, maker or
+        other hook has seen them, or could have kept them."""
+        if self._changes or self._packing or self._grouping or "batch" in self._does:
+            return False
+        return all(loader.stream(()) is not None for loader in self._loaders)
 
     @property
     def is_plain(self) -> bool:

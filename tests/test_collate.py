@@ -206,6 +206,15 @@ def test_images_that_are_views_of_pixels_make_a_batch_that_is_one() -> None:
     assert same.is_contiguous(memory_format=torch.channels_last) and torch.equal(same[1], images[0])
 
 
+def test_large_columns_are_batched_whose_last_dimension_has_one_value() -> None:
+    mono = [torch.rand(1, length).T for length in (300_000, 250_000)]
+    padded = batch_pad_stack(mono)
+    assert padded.shape == (2, 300_000, 1) and padded[1, 250_000:].sum() == 0
+    for batch, expected in zip(padded, mono, strict=True):
+        assert torch.equal(batch[: len(expected)], expected)
+    assert torch.equal(batch_stack([mono[0]] * 2)[1], mono[0])
+
+
 def test_rows_of_anothers_tensor_are_copied() -> None:
     rows = torch.zeros(4, 5, 6, dtype=torch.uint8)
     for batch in (batch_stack(list(rows)), batch_pad_stack(list(rows))):

@@ -155,7 +155,8 @@ def _reduce_tensor(tensor: torch.Tensor) -> tuple[Any, ...]:
     if not base.is_contiguous():  # its dimensions go in the order in which they lie in memory, and come back as a view
         order = sorted(range(base.ndim), key=base.stride, reverse=True)
         base = base.permute(order)
-    memory = base.contiguous().reshape(-1).view(torch.uint8).numpy()
+    values = base.contiguous().as_strided((base.numel(),), (1,))  # a dimension of one value may have any stride
+    memory = values.view(torch.uint8).numpy()
     return _tensor, (pickle.PickleBuffer(memory.data), tensor.dtype, tuple(base.shape), tensor.requires_grad, order)
 
 

@@ -92,11 +92,11 @@ class Builder:
         on to them, nor to the batch."""
         site = self._site_of(parts) if self._sites else None
         if site is None:
-            self._batch_bytes = max(self._batch_bytes, sum(len(part.raw()) for part in parts) + _ROOM_FOR_REST_BYTES)
+            self._expect(sum(len(part.raw()) for part in parts))
             return self._slots.place(parts)
         places, size = _places_in(site, parts)
         memory, extent = self._slots.maps[site.slot], max(end for _, end in places)
-        self._batch_bytes = max(self._batch_bytes, min(extent, 2 * size) + _ROOM_FOR_REST_BYTES)
+        self._expect(min(extent, 2 * size))
         if extent > min(len(memory), 2 * size):  # more was built than is sent: what is kept of it would keep all
             return self._slots.place(parts)
         _write_rest(memory, site.end, places, parts)
@@ -109,6 +109,10 @@ class Builder:
         self._open = None
         with memoryview(memory) as view:
             return self._slots.place([pickle.PickleBuffer(view[start:end]) for start, end in places])
+
+    def _expect(self, num_bytes: int) -> None:
+        """Batches will be about as large as this one, or as those before it; one that was far larger is forgotten."""
+        self._batch_bytes = max(self._batch_bytes - self._batch_bytes // 4, num_bytes + _ROOM_FOR_REST_BYTES)
 
     def _site_of(self, parts: list[pickle.PickleBuffer]) -> _Site | None:
         """Where the largest part is."""

@@ -42,9 +42,9 @@ class Recycler:
         owner, start = None if self._open is None else self._open(), -(-self._end // _ALIGNMENT) * _ALIGNMENT
         if owner is None or start + num_bytes > len(owner):
             owner, start = self._begin(), 0
-        self._end = start + num_bytes
+        self._end = end = start + num_bytes
         # A part of all: what lies one after the other has one storage.
-        return torch.frombuffer(owner, dtype=torch.uint8)[start : self._end].view(dtype).reshape(tuple(shape))
+        return torch.frombuffer(owner, dtype=torch.uint8)[start:end].view(dtype).reshape(tuple(shape))
 
     def _begin(self) -> ctypes.Array[ctypes.c_ubyte]:
         memory = self._fitting(self._piece_bytes)

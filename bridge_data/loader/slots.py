@@ -2,7 +2,7 @@
 
 Enters, in a worker: the parts of a batch. Leaves, in the trainer: views of the same memory. Guarantee: a slot goes
 back to its worker when the last tensor, view or array over it has died; nobody waits for that, and nobody closes a
-map under a view. What the trainer keeps is bounded in bytes: beyond the bound it gets a private copy.
+map under a view. What the trainer keeps is bounded, in bytes and in slots: beyond that it gets private copies.
 """
 
 from __future__ import annotations
@@ -97,20 +97,26 @@ class SlotWriter:
             os.close(descriptor)
 
 
+MAX_KEPT_SLOTS = 256
+"""Each is a file descriptor in the trainer and one in a worker, of which a process may have 1,024."""
+
+
 class Kept:
-    """Bytes of slots that the trainer has not let go of, over all workers of a loader."""
+    """Slots that the trainer has not let go of, over all workers of a loader, and their bytes."""
 
     def __init__(self, max_bytes: int) -> None:
-        self._max_bytes, self._num_bytes = max_bytes, 0
+        self._max_bytes, self._num_bytes, self._num_slots = max_bytes, 0, 0
         self.released: collections.deque[int] = collections.deque()
 
     def admits(self, num_bytes: int) -> bool:
-        """Whether so many more stay within the bound; if so, they are counted until they are in `released`."""
+        """Whether a slot of so many more stays within the bounds; if so, it is counted until it is in `released`."""
         while self.released:
             self._num_bytes -= self.released.popleft()
-        if self._num_bytes + num_bytes > self._max_bytes:
+            self._num_slots -= 1
+        if self._num_bytes + num_bytes > self._max_bytes or self._num_slots >= MAX_KEPT_SLOTS:
             return False
         self._num_bytes += num_bytes
+        self._num_slots += 1
         return True
 
 

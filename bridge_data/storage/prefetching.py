@@ -153,8 +153,8 @@ class Prefetcher:
             self._start(block)
 
     def _make_room(self, block: _Block) -> None:
-        """Start a block that waits, in the place of the oldest that were not read."""
-        while not block.is_started:
+        """Start a block that waits, in the place of the oldest that were not read, unless it is forgotten meanwhile."""
+        while block in self._waiting:
             if self.num_held_bytes + block.num_bytes <= self._max_bytes:
                 self._start(block)
                 return
@@ -195,15 +195,17 @@ class Prefetcher:
             content: Content | None = None
             try:
                 content = self._fetch(block.url, block.start, block.num_bytes)
-            except Exception:
+            except BaseException:  # also what a library panics with: the reader must not wait for ever
                 logger.debug("%s: could not be fetched ahead", block.url, exc_info=True)  # the read says what is wrong
             with self._changed:
-                is_wanted = block in self._started
-                self._drop(block)
-                if is_wanted and content is not None and len(content) == block.num_bytes:
-                    self._keep(block, content)
-                self._start_what_fits()
-                self._changed.notify_all()
+                try:
+                    is_wanted = block in self._started
+                    self._drop(block)
+                    if is_wanted and content is not None and len(content) == block.num_bytes:
+                        self._keep(block, content)
+                    self._start_what_fits()
+                finally:
+                    self._changed.notify_all()
 
     def _keep(self, request: _Block, content: Content) -> None:
         """Hold what was asked for of the content of a request, each range by itself: it goes when it is read."""

@@ -30,6 +30,8 @@ TENSORS = {
     "transposed": torch.randn(4, 6).t(),
     "strided": torch.arange(20)[::3],
     "permuted": torch.arange(24).reshape(2, 3, 4).permute(2, 0, 1),
+    "one of a column": torch.arange(20).reshape(1, 20)[:, -1],
+    "one of a strided volume": torch.arange(27).reshape(3, 3, 3)[:1, :1, :1],
     "expanded": torch.randn(1, 3).expand(4, 3),
     "part of a large one": torch.randn(1_000)[7:9],
     "with gradient": torch.randn(3, requires_grad=True),
@@ -60,7 +62,8 @@ def test_tensors_come_back_equal(name: str) -> None:
     assert type(back) is type(tensor) and back.dtype == tensor.dtype and back.shape == tensor.shape
     assert back.requires_grad == tensor.requires_grad
     one, other = (x.to_dense() if x.is_sparse else x.resolve_conj() for x in (back.detach(), tensor.detach()))
-    assert torch.equal(one.reshape(-1).view(torch.uint8), other.contiguous().reshape(-1).view(torch.uint8))
+    flat = other.reshape(-1).clone(memory_format=torch.contiguous_format)
+    assert torch.equal(one.reshape(-1).view(torch.uint8), flat.view(torch.uint8))
 
 
 @pytest.mark.parametrize("name", ARRAYS)

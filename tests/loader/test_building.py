@@ -134,6 +134,13 @@ def test_batches_that_grow_and_those_with_gradients_arrive(ends: Ends) -> None:
     assert ends.pass_on([collate.batch_pad_stack([torch.ones(SIZE), torch.ones(2 * SIZE)])]).sum() == 3 * SIZE
 
 
+def test_one_batch_that_was_far_larger_does_not_enlarge_those_after_it(ends: Ends) -> None:
+    ends.pass_on([stacked(1, 100 * SIZE)])
+    for number in range(30):
+        ends.pass_on([stacked(number)])
+    assert ends.builder._batch_bytes < 4 * 8 * SIZE * 2
+
+
 def test_small_tensors_and_other_threads_have_memory_of_their_own(ends: Ends) -> None:
     assert ends.builder.allocate((10,), torch.int64) is None
     assert ends.builder.allocate((0, 10_000), torch.int64) is None

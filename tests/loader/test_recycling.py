@@ -1,15 +1,31 @@
 import gc
 import io
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
+from bridge_data import (
+    Cooker,
+    CrudeSample,
+    DefaultTaskEncoder,
+    Sample,
+    SampleDecoder,
+    WorkerConfig,
+    basic_sample_keys,
+    edataclass,
+    get_loader,
+    get_val_dataset,
+    stateless,
+)
 from bridge_data.collate import batch_pad_stack, build_in, in_one_place
 from bridge_data.decode.image import image_handler
 from bridge_data.loader.recycling import Recycler
+from tests.prepared import CRUDE, write_dataset
 
 LARGE = (4, 1 << 20)
 
@@ -104,3 +120,39 @@ def test_a_batch_with_an_image_left_out_is_whole(recycler: Recycler) -> None:
         del images[left_out]
         expected = torch.stack([decode(content) for n, content in enumerate(contents) if n != left_out])
         assert torch.equal(batch_pad_stack(images), expected)
+
+
+@edataclass
+class Pair(Sample):
+    image: torch.Tensor
+    reference: torch.Tensor
+
+
+class Comparing(DefaultTaskEncoder[Any, Any, Any, Any]):
+    """Gives each image the first one, which its cooker has kept, and changes batches where they are."""
+
+    decoder = SampleDecoder(image_decode="torchrgb8")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept: list[torch.Tensor] = []
+        self.cookers = [Cooker(self.cook)]
+
+    def cook(self, sample: CrudeSample) -> Pair:
+        self.kept = self.kept or [sample["jpg"]]
+        return Pair(**basic_sample_keys(sample), image=sample["jpg"], reference=self.kept[0])
+
+    @stateless
+    def encode_batch(self, batch: Any) -> Any:
+        batch.image.copy_(255 - batch.image)
+        return batch
+
+
+def test_an_image_that_a_cooker_keeps_is_its_own(tmp_path: Path) -> None:
+    parts = [{"__key__": f"{n:02d}", "jpg": content} for n, content in enumerate(jpegs([(256, 320)] * 12))]
+    data = write_dataset(tmp_path, parts, definition=CRUDE)
+    settings: dict[str, Any] = {"split_part": "train", "worker_config": WorkerConfig(0, 1, 0), "batch_size": 4}
+    with get_loader(get_val_dataset(data, task_encoder=Comparing(), **settings)) as loader:
+        references = torch.cat([batch.reference for batch in loader])
+    assert len(references) == 12
+    assert torch.equal(references, image_handler("torchrgb8")(parts[0]["jpg"]).expand(12, -1, -1, -1))

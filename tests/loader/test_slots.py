@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from bridge_data.loader import slots
 from bridge_data.loader.batches import Encoder, decode
 from bridge_data.loader.messages import Body
 from bridge_data.loader.slots import Kept, SlotReader, SlotWriter
@@ -91,6 +92,19 @@ def test_beyond_the_bound_the_trainer_gets_private_copies_and_slots_stay_few() -
     gc.collect()
     one = ends.pass_on(torch.ones(50_000))
     assert ends.reader.take_released() == [] and one.sum() == 50_000
+
+
+def test_no_more_slots_are_kept_than_there_are_descriptors_to_spare(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slots, "MAX_KEPT_SLOTS", 5)
+    ends = Ends()
+    kept = [ends.pass_on(torch.full((50_000,), number)) for number in range(30)]
+    assert all((batch.numpy() == number).all() for number, batch in enumerate(kept))
+    assert len(ends.slots) < 9
+    del kept
+    gc.collect()
+    held = ends.pass_on(torch.ones(50_000))
+    ends.pass_on(torch.zeros(50_000))
+    assert ends.reader.take_released() and held.sum() == 50_000
 
 
 def test_the_memory_of_batches_that_were_kept_is_given_back() -> None:

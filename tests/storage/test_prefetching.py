@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bridge_data.storage import prefetching
 from bridge_data.storage.prefetching import MAX_GAP_BYTES, MAX_REQUEST_BYTES, Prefetcher, joined
 
 CONTENT = bytes(number % 251 for number in range(1 << 20))
@@ -131,6 +132,43 @@ def test_a_failure_is_left_to_the_read_and_frees_its_room(source: Source) -> Non
     assert ahead.take("a", *first) is None
     assert ahead.take("a", *second) == CONTENT[second[0] : second[0] + 100]
     assert ahead.num_held_bytes == 0
+
+
+class Panic(BaseException):
+    """As the clients that are written in Rust have them."""
+
+
+def test_a_panic_ends_no_thread_and_leaves_no_reader_waiting(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    def panic(url: str, start: int, num_bytes: int) -> bytes:
+        if start == 0:
+            raise Panic
+        return source.fetch(url, start, num_bytes)
+
+    ahead = Prefetcher(panic, max_bytes=150, num_threads=1)
+    first, second = spread(2, 100)
+    ahead.prefetch(places([first, second]))
+    assert ahead.take("a", *first) is None
+    assert ahead.take("a", *second) == CONTENT[second[0] : second[0] + 100]
+
+
+def test_what_is_forgotten_while_a_reader_waits_for_its_room_is_left_to_the_read(
+    source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prefetching, "MAX_WAITING", 2)
+    ahead = prefetcher(source, max_bytes=100)
+    source.gate.clear()
+    ahead.prefetch([("a", 0, 100)])
+    ahead.prefetch([("b", 0, 100)])
+    found: list[bytes | None] = []
+    reader = threading.Thread(target=lambda: found.append(ahead.take("b", 0, 100)), daemon=True)
+    reader.start()
+    while not ahead._changed._waiters:  # type: ignore[attr-defined]
+        reader.join(0.01)
+    for number in range(5):
+        ahead.prefetch([(f"c{number}", 0, 100)])
+    source.gate.set()
+    reader.join(10)
+    assert found == [None]
 
 
 def test_no_more_is_held_than_allowed_and_reads_make_room(source: Source) -> None:
