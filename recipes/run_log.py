@@ -48,10 +48,11 @@ class StepLog:
 
 
 def read_lines(file: Path) -> list[dict[str, Any]]:
-    """The lines that a rank has logged so far."""
+    """The lines that a rank has logged so far, but for one that it is writing."""
     if not file.exists():
         return []
-    return [json.loads(line) for line in file.read_text().splitlines()]
+    content = file.read_bytes()
+    return [json.loads(line) for line in content[: content.rfind(b"\n") + 1].splitlines()]
 
 
 def read_run(folder: Path) -> dict[int, GlobalBatch]:

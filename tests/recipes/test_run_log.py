@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from bridge_data.errors import DatasetError
-from recipes.run_log import StepLog, read_run
+from recipes.run_log import StepLog, read_lines, read_run
 
 
 def test_the_ranks_lines_become_the_global_batch(tmp_path: Path) -> None:
@@ -19,6 +19,17 @@ def test_a_step_that_a_rank_did_not_log_is_left_out(tmp_path: Path) -> None:
         StepLog(tmp_path, rank, 2).append(0, 1.0, [(rank, ["k"])])
     StepLog(tmp_path, 0, 2).append(1, 1.0, [(2, ["k"])])
     assert list(read_run(tmp_path)) == [0]
+
+
+def test_a_line_that_is_being_written_is_not_there_yet(tmp_path: Path) -> None:
+    log = StepLog(tmp_path, 0, 1)
+    for step in range(2):
+        log.append(step, 1.0, [(step, ["k"])])
+    (file,) = tmp_path.iterdir()
+    for missing in range(1, 40):
+        file.write_bytes(file.read_bytes()[:-1])
+        assert [line["step"] for line in read_lines(file)] == [0]
+        assert list(read_run(tmp_path)) == [0], missing
 
 
 def test_losses_come_back_bit_by_bit(tmp_path: Path) -> None:
