@@ -38,6 +38,8 @@ class _Thread(threading.local):
     rooms: _Rooms | None = None
     rooms_at = 0
     """The address of the memory that was given for what is stacked next."""
+    size: tuple[int, int, int] | None = None
+    """That of the last image."""
 
 
 _thread = _Thread()
@@ -75,16 +77,14 @@ class _Rooms:
     """Memory for images that are stacked next, one after the other, so that to stack them is no work. There is some as
     long as all are of one size, that of the last image before them."""
 
-    _size: tuple[int, int, int] | None = None
-
     def __init__(self, count: int) -> None:
         self._count = count
         self._left: Iterator[tuple[NDArray[np.uint8], torch.Tensor]] | None = None
 
     def next(self, size: tuple[int, int, int]) -> tuple[NDArray[np.uint8], torch.Tensor] | None:
         """The memory of the next image."""
-        if size != _Rooms._size:
-            _Rooms._size, self._left = size, iter(())
+        if size != _thread.size:
+            _thread.size, self._left = size, iter(())
         elif self._left is None:
             self._left = self._begin(size)
         return next(self._left, None)
@@ -315,10 +315,10 @@ def _field_names(value: Any) -> KeysView[str] | None:
 
 def _check_names(names: KeysView[str], others: Sequence[Any]) -> None:
     for other in others:
-        uneven = names ^ (_field_names(other) or dict[str, Any]().keys())
+        uneven = sorted(map(str, names ^ (_field_names(other) or set())))
+        what = f"only some have {', '.join(uneven)}" if uneven else f"some are of the type {type(other).__name__}"
         raise ValueError(
-            f"only some of the values to be batched have {', '.join(sorted(map(str, uneven)))}: give all the same "
-            "fields, or override batch of the task encoder"
+            f"of the values to be batched, {what}: give all the same fields, or override batch of the task encoder"
         )
 
 

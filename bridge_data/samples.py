@@ -153,14 +153,21 @@ class Batch(_TensorFields):
         """Collect `samples` field by field: tensors are zero-padded and stacked, all else becomes a list.
 
         Fields given in `kwargs` are taken from there. Provenance is collected from every sample.
+
+        Raises:
+            ValueError: if a field is in some of the samples only, or what is in it does not go together.
         """
         values: dict[str, Any] = {}
         for field in dataclasses.fields(cls):
             name = field.name
             if name in kwargs:
                 values[name] = kwargs[name]
-            elif name in PROVENANCE or all(hasattr(sample, name) for sample in samples):
-                values[name] = collected(name, [getattr(sample, name) for sample in samples], collate)
+                continue
+            column = [getattr(sample, name) for sample in samples if hasattr(sample, name)]
+            if 0 < len(column) < len(samples):
+                raise ValueError(f"field {name!r}: only {len(column)} of {len(samples)} samples have it")
+            if column:
+                values[name] = collected(name, column, collate)
         return cls(**values)
 
 

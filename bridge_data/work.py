@@ -124,9 +124,12 @@ class Work:
 
     @property
     def only_stacks(self) -> bool:
-        """Whether samples are batched as they are decoded, by the batch hook that everybody has: no cooker, maker or
-        other hook has seen them, or could have kept them."""
+        """Whether samples are batched as they are decoded, by the batch hook that everybody has: no cooker, maker,
+        handler or other hook has seen them, or could have kept them."""
+        decoder = self._encoder.decoder
         if self._changes or self._packing or self._grouping or "batch" in self._does:
+            return False
+        if decoder is not None and not decoder.is_ours_alone:
             return False
         return all(loader.stream(()) is not None for loader in self._loaders)
 

@@ -12,8 +12,8 @@ import torch
 from tests.object_store import Bucket, Server, environment
 
 # `make test` draws the same examples each time, so that what lands does not hang on luck; `make test-all` draws anew.
-hypothesis.settings.register_profile("repeatable", derandomize=True)
-hypothesis.settings.register_profile("search", print_blob=True)
+hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None)
+hypothesis.settings.register_profile("search", print_blob=True, deadline=None)
 hypothesis.settings.load_profile("search" if "BRIDGE_DATA_EXAMPLES" in os.environ else "repeatable")
 
 

@@ -93,8 +93,19 @@ def test_a_field_that_only_some_have_is_an_error_whichever_is_first() -> None:
     text = {"__key__": "k", "__restore_key__": (), "__subflavors__": None, "text": "t"}
     for samples in ([{"x": 1, "mask": 2}, {"x": 3}], [TextSample(**text), Masked(**text, mask=1)]):
         for batch in (samples, samples[::-1]):
-            with pytest.raises(ValueError, match="only some of the values to be batched have mask"):
+            with pytest.raises(ValueError, match="values to be batched, only some have mask"):
                 generic_batch(batch)
+
+    @edataclass
+    class Words(Batch):
+        text: list[str]
+        mask: list[int] = dataclasses.field(default_factory=list)
+
+    for batch in (samples, samples[::-1]):
+        with pytest.raises(ValueError, match="field 'mask': only 1 of 2 samples have it"):
+            Words.from_samples(batch)
+    with pytest.raises(ValueError, match="some are of the type TextSample"):
+        generic_batch([dataclasses.asdict(samples[0]), samples[0]])
 
 
 @pytest.mark.parametrize("fn", [batch_pad_stack, concat_pad])

@@ -69,6 +69,11 @@ class SampleDecoder:
         elif handlers is not None:
             self._own_function = handlers
 
+    @property
+    def is_ours_alone(self) -> bool:
+        """Whether no code of a user's decodes anything."""
+        return type(self) is SampleDecoder and not self._own and self._own_function is None
+
     def handler(self, part: str) -> Handler | None:
         """The function that decodes parts with this name; None if they stay bytes.
 
