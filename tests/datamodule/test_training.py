@@ -117,6 +117,18 @@ def test_data_of_which_nothing_is_left_is_an_error_and_no_endless_loop(path: Pat
         next(make_loader(path, task_encoder=SkipAll()))
 
 
+def test_what_is_left_out_is_counted(path: Path) -> None:
+    class SkipSome(DefaultTaskEncoder[Any, Any, Any, Any]):
+        def encode_sample(self, sample: TextSample) -> TextSample:
+            if sample.__restore_key__[2] % 2:
+                raise SkipSample
+            return sample
+
+    loader = make_loader(path, task_encoder=SkipSome())
+    draw(loader, 3)
+    assert loader.skipped["encode_sample"] > 0
+
+
 def test_a_rank_without_any_batch_is_an_error_and_no_endless_loop(path: Path) -> None:
     with pytest.raises(DatasetError, match="yielded nothing"):
         next(make_loader(path, repeat=False, batch_size=200, batch_drop_last=True))

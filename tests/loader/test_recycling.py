@@ -1,3 +1,4 @@
+import functools
 import gc
 import io
 from collections.abc import Iterator
@@ -156,3 +157,29 @@ def test_an_image_that_a_cooker_keeps_is_its_own(tmp_path: Path) -> None:
         references = torch.cat([batch.reference for batch in loader])
     assert len(references) == 12
     assert torch.equal(references, image_handler("torchrgb8")(parts[0]["jpg"]).expand(12, -1, -1, -1))
+
+
+class Caching(DefaultTaskEncoder[Any, Any, Any, Any]):
+    """Decodes each image once, and changes batches where they are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.decoder = SampleDecoder(handlers={"jpg": functools.cache(image_handler("torchrgb8"))})
+
+    @stateless
+    def encode_batch(self, batch: Any) -> Any:
+        batch.image.copy_(255 - batch.image)
+        return batch
+
+
+def test_an_image_that_a_handler_keeps_is_its_own(tmp_path: Path) -> None:
+    parts = [{"__key__": f"{n:02d}", "jpg": content} for n, content in enumerate(jpegs([(256, 320)] * 8))]
+    image = {
+        "sample_type": {"__module__": "megatron.energon", "__class__": "ImageSample"},
+        "field_map": {"image": "jpg"},
+    }
+    data = write_dataset(tmp_path, parts, definition=image)
+    settings: dict[str, Any] = {"split_part": "train", "worker_config": WorkerConfig(0, 1, 0), "batch_size": 4}
+    with get_loader(get_val_dataset(data, task_encoder=Caching(), **settings)) as loader:
+        first, again = (torch.cat([batch.image for batch in loader]) for _ in range(2))
+    assert torch.equal(first, again)
