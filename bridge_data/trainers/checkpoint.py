@@ -3,7 +3,7 @@
     checkpoint_dir/
       latest_checkpointed_iteration.txt       the commit: the newest complete iteration
       iter_0000010/
-        *.distcp, common.pt, metadata.json    model and optimizer, by megatron.core.dist_checkpointing
+        *.distcp, metadata.json, ...          model and optimizer, by megatron.core.dist_checkpointing
         train_dataloader_dprank000.pt ...     the data state, a file and a manifest of them (bridge_data.checkpoint)
         topology.json                         the iteration and the parallel sizes that wrote it
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from megatron.core.num_microbatches_calculator import RampupBatchsizeNumMicroBatchesCalculator
+from megatron.core import num_microbatches_calculator
 
 from bridge_data import WorkerConfig, get_savable_loader, get_train_dataset, merge_states
 from bridge_data.datamodule import BatchSchedule
@@ -33,10 +33,14 @@ def schedules(draw: st.DrawFn) -> BatchSchedule:
     return BatchSchedule((start + num_increments * increment) * micro, micro, ramp)
 
 
+@pytest.mark.skipif(
+    not hasattr(num_microbatches_calculator, "RampupBatchsizeNumMicroBatchesCalculator"),
+    reason="this megatron-core has step schedules in place of ramps; 0.16 is compared with",
+)
 @given(schedules(), st.lists(st.integers(0, 500), max_size=20))
 def test_sizes_are_those_of_megatron_after_any_number_of_samples(schedule: BatchSchedule, places: list[int]) -> None:
     start, increment, num_samples = schedule.rampup_batch_size or ()
-    megatron = RampupBatchsizeNumMicroBatchesCalculator(
+    megatron = num_microbatches_calculator.RampupBatchsizeNumMicroBatchesCalculator(
         schedule.global_batch_size, schedule.micro_batch_size, 1, False, 1, start, increment, num_samples
     )
     for consumed in [0, num_samples, *places]:

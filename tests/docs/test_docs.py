@@ -24,10 +24,12 @@ def quickstart(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.long
 def test_quickstart_runs(quickstart: Path) -> None:
     assert (quickstart / "photos" / ".nv-meta").is_dir()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_page_runs(page: Path, quickstart: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(quickstart, tmp_path, dirs_exist_ok=True)
@@ -36,6 +38,7 @@ def test_page_runs(page: Path, quickstart: Path, tmp_path: Path, monkeypatch: py
         PageRun(page).check()
 
 
+@pytest.mark.long
 def test_readme_runs(quickstart: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It makes the data set of the quickstart, by the same commands: they need not run twice."""
     shutil.copytree(quickstart, tmp_path, dirs_exist_ok=True)

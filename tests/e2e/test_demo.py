@@ -1,4 +1,4 @@
-"""`make demo`, as a user starts it."""
+"""`make demo`, as a user starts it. (`.ci/run` runs the demo itself, then the first of these.)"""
 
 import os
 import re
@@ -20,7 +20,7 @@ def run_demo(folder: Path, *arguments: str, **environment: str) -> tuple[int, st
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=280,
+        timeout=900,
         cwd=ROOT,
         env={**os.environ, **environment},
     )
@@ -35,6 +35,7 @@ def rows(printed: str) -> dict[str, list[str]]:
     return {name: rest for name, *rest in cells[1:]}
 
 
+@pytest.mark.slow
 def test_one_sample_left_out_turns_the_row_of_its_run_red(tmp_path: Path) -> None:
     status, printed = run_demo(tmp_path, "--steps", "16", "--resumes", "resumed", BRIDGE_DATA_DEMO_SKIP_ONE="1")
     assert status == 1, printed
@@ -48,6 +49,7 @@ def test_one_sample_left_out_turns_the_row_of_its_run_red(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1000)
 def test_every_run_of_the_demo_sees_the_same_global_batches(tmp_path: Path) -> None:
     status, printed = run_demo(tmp_path)
     assert status == 0, printed

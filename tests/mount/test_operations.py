@@ -1,6 +1,6 @@
 import errno
-import importlib.util
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -113,33 +113,39 @@ def test_without_the_package_it_says_what_to_install(dataset: Path, monkeypatch:
         mount(View(dataset), dataset / "view")
 
 
-@pytest.mark.skipif(importlib.util.find_spec("mfusepy") is None, reason="needs mfusepy")
+def has_fuse() -> bool:
+    """Whether mfusepy finds libfuse."""
+    try:
+        operations.import_fuse()
+    except ConfigError:
+        return False
+    return True
+
+
+needs_fuse = pytest.mark.skipif(not has_fuse(), reason="needs mfusepy and libfuse (apt install fuse3)")
+may_mount = os.access("/dev/fuse", os.R_OK | os.W_OK) and (os.geteuid() == 0 or shutil.which("fusermount3"))
+needs_device = pytest.mark.skipif(
+    not (has_fuse() and may_mount), reason="needs mfusepy, libfuse, /dev/fuse, and root or fusermount3"
+)
+
+
+@needs_fuse
 def test_without_the_device_it_says_what_is_missing(
     dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    operations.import_fuse()
     monkeypatch.setattr(operations, "_DEVICE", tmp_path / "fuse")
     with pytest.raises(ConfigError, match="no such device: this machine, or container, cannot mount by FUSE"):
         mount(View(dataset), tmp_path / "view")
 
 
-def can_mount() -> bool:
-    """Whether this machine mounts by FUSE."""
-    try:
-        operations.import_fuse()
-    except ConfigError:
-        return False
-    return os.access("/dev/fuse", os.R_OK | os.W_OK)
-
-
-@pytest.mark.skipif(not can_mount(), reason="needs mfusepy, libfuse and /dev/fuse")
+@needs_device
 def test_a_folder_that_is_not_empty_is_refused(dataset: Path, tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("")
     with pytest.raises(ConfigError, match="is not empty"):
         mount(View(dataset), tmp_path)
 
 
-@pytest.mark.skipif(not can_mount(), reason="needs mfusepy, libfuse and /dev/fuse")
+@needs_device
 def test_other_programs_see_the_files(dataset: Path, tmp_path: Path) -> None:
     view = tmp_path / "view"
     command = [sys.executable, "-m", "bridge_data.cli", "mount", str(dataset), str(view)]

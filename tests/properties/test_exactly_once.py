@@ -145,6 +145,7 @@ def test_the_sequence_is_the_same_for_every_world_size_that_divides_the_lanes(
     assert found == expected[: len(found)]
 
 
+@pytest.mark.long
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(
     case=CASES,

@@ -8,6 +8,7 @@ import pytest
 from tests.properties.test_topologies import ONE_THREAD
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["fork", pytest.param("execute", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.timeout(900)

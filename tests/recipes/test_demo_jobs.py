@@ -1,6 +1,7 @@
 """Jobs run in a process of their own, since the reaper ends everything that descends from it."""
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -40,9 +41,38 @@ print(json.dumps([seen, outcome]))
 """
 
 
-def drive(folder: Path, num_steps: int, **options: object) -> tuple[list[int], str]:
-    """Run the job above under the launcher; the steps that were seen, and how it ended. No process may be left."""
-    (folder / "rank.py").write_text(RANK)
+FAILING_RANK = """
+import os, subprocess, sys, time
+from pathlib import Path
+from torch.distributed.elastic.multiprocessing.errors import record
+rank, folder = int(os.environ["RANK"]), Path(sys.argv[1])
+(folder / f"orphan{rank}").write_text("0")
+
+
+def read(key, depth=20):
+    if depth:
+        return read(key, depth - 1)
+    raise KeyError(f"{key}: no such sample")
+
+
+@record
+def main():
+    if rank == 1:
+        read("photos/17")
+    while not list(folder.glob("ranks/*/attempt_0/1/error.json")):
+        time.sleep(0.01)
+    time.sleep(0.01)
+    raise ConnectionError("rank 1 has gone away")
+
+
+print(*["a line of chatter"] * 1000, sep="\\n", file=sys.stderr)
+main()
+"""
+
+
+def drive(folder: Path, num_steps: int, program: str = RANK, **options: object) -> tuple[list[int], str]:
+    """Run a job under the launcher; the steps that were seen, and how it ended. No process may be left."""
+    (folder / "rank.py").write_text(program)
     root = Path(__file__).parents[2]
     done = subprocess.run(
         [sys.executable, "-c", DRIVER, str(folder), str(num_steps), json.dumps(options)],
@@ -55,7 +85,7 @@ def drive(folder: Path, num_steps: int, **options: object) -> tuple[list[int], s
     orphans = [int(file.read_text()) for file in folder.glob("orphan*")]
     assert orphans
     deadline = time.monotonic() + 10
-    while any(psutil.pid_exists(pid) for pid in orphans):
+    while any(psutil.pid_exists(pid) for pid in orphans if pid):
         assert time.monotonic() < deadline, "the ranks' helpers were left behind"
         time.sleep(0.05)
     seen, outcome = json.loads(done.stdout)
@@ -79,10 +109,21 @@ def test_a_job_that_ends_before_its_kill_has_failed(tmp_path: Path) -> None:
     assert "before it could be killed" in outcome
 
 
-def test_a_failing_job_shows_the_end_of_its_log(tmp_path: Path) -> None:
+def test_a_failing_job_shows_what_its_first_rank_raised_and_where_the_logs_are(tmp_path: Path) -> None:
+    _, outcome = drive(tmp_path, 0, FAILING_RANK)
+    first, error, *calls, last = outcome.splitlines()
+    assert first == f"{tmp_path.name}: ended with status 1"
+    assert error == "  rank 1: KeyError: 'photos/17: no such sample'"
+    assert len(calls) <= 7 and calls[-1].endswith("in read") and "rank.py" in calls[-1]
+    logs, launcher = re.fullmatch("logs: (.*)/RANK/stderr.log, (.*)", last).groups()  # type: ignore[union-attr]
+    assert "chatter" in (Path(logs) / "0" / "stderr.log").read_text() and Path(launcher).is_file()
+
+
+def test_a_job_that_records_no_error_shows_the_last_words_of_the_rank_that_failed(tmp_path: Path) -> None:
     _, outcome = drive(tmp_path, 1)
-    assert "ended with status 1" in outcome
-    assert "this rank has given up" in outcome
+    lines = outcome.splitlines()
+    assert lines[0] == f"{tmp_path.name}: ended with status 1" and len(lines) <= 10
+    assert re.fullmatch(r"  rank [01]: exit code 1 .*", lines[1]) and "  this rank has given up" in lines
 
 
 @pytest.mark.slow

@@ -8,6 +8,8 @@ import hashlib
 import json
 import sys
 import time
+from functools import partial
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,10 @@ from bridge_data.samples import map_tensors
 from tests.datamodule.parts import make_module
 
 NUM_BATCHES, NUM_AHEAD, SAVED_AT = 10, 3, 6
+
+# megatron-core 0.19 asks first whether context parallelism is hybrid.
+HYBRID = {"is_hybrid_cp": False} if "is_hybrid_cp" in signature(get_batch_on_this_cp_rank).parameters else {}
+megatrons_part = partial(get_batch_on_this_cp_rank, **HYBRID)
 
 
 @edataclass
@@ -121,7 +127,7 @@ def run(data: str, share: str, groups: Any, counter: ReadCounter) -> dict[str, A
     part = slice_for_context_parallel(whole, groups.cp.rank(), groups.cp.size(), cu_seqlens=whole.cu_seqlens)
     cp_rank, cp_size = groups.cp.rank(), groups.cp.size()
     seen["unpacked part"] = slice_for_context_parallel({"tokens": whole.tokens}, cp_rank, cp_size)["tokens"].tolist()
-    seen["megatron's part"] = get_batch_on_this_cp_rank({"tokens": whole.tokens.clone()}, groups.cp)["tokens"].tolist()
+    seen["megatron's part"] = megatrons_part({"tokens": whole.tokens.clone()}, cp_group=groups.cp)["tokens"].tolist()
     seen["part"], seen["whole"] = part.tokens[0].tolist(), whole.tokens[0].tolist()
     dist.barrier()
     evaluation = module.val_dataloader()

@@ -41,7 +41,7 @@ def continue_from(whole: Path, run: Path, step: int) -> None:
 
 def test_a_run_leaves_checkpoints_as_megatron_names_them(whole: Path) -> None:
     folder = whole / "checkpoints" / "iter_0000003"
-    for name in ("metadata.json", "common.pt", "train_dataloader_dprank000.pt"):
+    for name in ("metadata.json", "__0_0.distcp", "train_dataloader_dprank000.pt"):
         assert (folder / name).is_file()
     assert latest_iteration(whole / "checkpoints") == NUM_STEPS
     assert not list((whole / "checkpoints").glob("*.partial"))

@@ -1,0 +1,140 @@
+"""The shim changes torch, so it is tried in a process of its own: by what it answers, and by megatron-core itself, on
+whichever version of it is installed."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="the shim does nothing where CUDA is")
+
+ROOT = Path(__file__).parents[2]
+
+PROGRAM = """
+import json, torch
+from recipes import cpu_shim
+cpu_shim.install()
+answered = torch.cuda.current_stream
+cpu_shim.install()
+cpu = torch.device("cpu")
+found = {"twice": torch.cuda.current_stream is answered}
+
+# what is asked of torch.cuda
+stream, event = torch.cuda.Stream(device=torch.cuda.current_device()), torch.cuda.Event(enable_timing=True)
+with torch.cuda.stream(stream), torch.cuda.device(0):
+    stream.wait_stream(torch.cuda.current_stream())
+    event.record(stream)
+    event.wait(torch.cuda.default_stream())
+found["events have passed"] = event.query() and stream.record_event().query() and stream.query()
+event.synchronize(), stream.synchronize(), torch.cuda.synchronize()
+found["time"] = event.elapsed_time(stream.record_event())
+found["devices"] = [str(x.device) for x in (
+    torch.zeros(1, device=torch.cuda.current_device()), torch.ones(1, device="cuda"), torch.rand(1, device="cuda:0"),
+    torch.empty(1, device=torch.device("cuda"), pin_memory=True), torch.tensor([1.0]).cuda())]
+found["types"] = [torch.ones(1).type(), torch.ones(1).type(torch.int64).type()]
+found["memory"] = [torch.cuda.memory_allocated(), torch.cuda.max_memory_reserved(), torch.cuda.memory_stats()]
+torch.manual_seed(5)
+state = torch.cuda.get_rng_state()
+first = torch.rand(2)
+torch.cuda.set_rng_state(state)
+found["random state is the CPU's"] = torch.equal(first, torch.rand(2))
+try:
+    torch.cuda.get_device_properties(0)
+except RuntimeError as error:
+    found["refusal"] = str(error)
+
+# what megatron-core makes of it
+import megatron.core
+from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
+from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
+from megatron.core.tensor_parallel.random import checkpoint, get_cuda_rng_tracker
+from bridge_data.trainers.config import MegatronTrainerConfig
+from bridge_data.trainers.parallel import initialize_parallel
+from recipes.demo_model import DemoModel
+from recipes.recipe import ModelConfig
+
+groups = initialize_parallel(MegatronTrainerConfig(train_steps=1))
+tokens, image = torch.arange(2, 66).reshape(1, 64), torch.rand(1, 3, 32, 32)
+tokens[:, 4:20] = 1
+with get_cuda_rng_tracker().fork():
+    found["tracked"] = list(torch.rand(3).shape)
+
+
+def losses(**options):
+    torch.manual_seed(1)
+    model = DemoModel(ModelConfig(), groups, seq_length=64, image_size=32, image_token_id=1)
+    ddp = DistributedDataParallel(
+        config=model.config, ddp_config=DistributedDataParallelConfig(**options), module=model, pg_collection=groups
+    )
+    is_distributed = options.get("use_distributed_optimizer", False)
+    optimizer = get_megatron_optimizer(
+        OptimizerConfig(optimizer="adam", lr=0.01, clip_grad=1.0, use_distributed_optimizer=is_distributed), [ddp]
+    )
+    seen = []
+    for _ in range(3):
+        ddp.zero_grad_buffer()
+        optimizer.zero_grad()
+        loss = ddp(tokens, image, torch.zeros(1, 64, dtype=torch.long), tokens.roll(-1, 1)).mean()
+        loss.backward()
+        finalize_model_grads([ddp])
+        optimizer.step()
+        seen.append(loss.item())
+    return seen
+
+
+found["losses"] = {
+    "plain": losses(),
+    "overlapped": losses(overlap_grad_reduce=True),
+    "distributed optimizer": losses(use_distributed_optimizer=True, overlap_grad_reduce=True),
+}
+x = torch.ones(2, requires_grad=True)
+checkpoint(lambda x: (x * torch.rand(2)).sum(), False, x).backward()
+found["recomputed"] = x.grad is not None
+print(json.dumps(found))
+"""
+
+
+@pytest.fixture(scope="module")
+def found() -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", PROGRAM], cwd=ROOT, text=True, timeout=300, capture_output=True
+    )
+    assert done.returncode == 0, done.stderr
+    return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
+def test_a_second_call_changes_nothing(found: dict[str, Any]) -> None:
+    assert found["twice"]
+
+
+def test_what_is_queued_has_already_happened(found: dict[str, Any]) -> None:
+    assert found["events have passed"] is True and found["time"] == 0.0
+
+
+def test_what_is_meant_for_cuda_is_on_the_cpu(found: dict[str, Any]) -> None:
+    assert found["devices"] == ["cpu"] * 5
+    assert found["types"] == ["torch.cuda.FloatTensor", "torch.cuda.LongTensor"]
+    assert found["memory"] == [0, 0, {}]
+
+
+def test_random_state_is_that_of_the_cpu(found: dict[str, Any]) -> None:
+    assert found["random state is the CPU's"] and found["tracked"] == [3]
+
+
+def test_a_question_without_an_answer_says_where_to_add_it(found: dict[str, Any]) -> None:
+    assert "add it to ANSWERS in recipes/cpu_shim.py" in found["refusal"]
+
+
+@pytest.mark.parametrize("how", ["overlapped", "distributed optimizer"])
+def test_megatron_trains_with_streams_as_without(found: dict[str, Any], how: str) -> None:
+    plain = found["losses"]["plain"]
+    assert plain[0] > plain[1] > plain[2]
+    assert found["losses"][how] == pytest.approx(plain, rel=1e-5)
+
+
+def test_megatron_recomputes_activations(found: dict[str, Any]) -> None:
+    assert found["recomputed"]
