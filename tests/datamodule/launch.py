@@ -8,7 +8,11 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+
+
+def on_ranks(num_ranks: int, module: str) -> tuple[str, ...]:
+    """The arguments of Python that run `module` on so many ranks."""
+    return "-m", "tests.ranks", str(num_ranks), module
 
 
 def run_job(*arguments: str, timeout_s: float = 150) -> tuple[int, str]:

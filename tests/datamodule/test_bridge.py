@@ -5,10 +5,9 @@ from typing import Any
 
 import pytest
 
-from tests.datamodule.launch import run_job
+from tests.datamodule.launch import on_ranks, run_job
 from tests.datamodule.parts import NUM_TRAIN, draw, make_module, write_numbers
 
-FOUR = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=4")
 WAYS = ("tensor", "context", "pipeline", "data")
 
 
@@ -17,7 +16,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What each of the four ranks has seen."""
     folder = tmp_path_factory.mktemp("bridge")
     data = write_numbers(folder / "data")
-    status, output = run_job(*FOUR, "-m", "tests.datamodule.bridge_job", str(data), str(folder))
+    status, output = run_job(*on_ranks(4, "tests.datamodule.bridge_job"), str(data), str(folder))
     assert status == 0, output
     return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(4)]
 

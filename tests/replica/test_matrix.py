@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.datamodule.launch import run_job
+from tests.datamodule.launch import on_ranks, run_job
 from tests.datamodule.parts import NUM_TRAIN, NUM_VAL, write_numbers
 
 WORLDS = {2: ("2x1x1", "1x2x1", "1x1x2"), 4: ("2x1x1", "1x2x1", "1x1x2", "2x2x1", "1x1x4")}
@@ -20,9 +20,8 @@ def job(request: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[int, li
     folder = tmp_path_factory.mktemp("matrix")
     data = write_numbers(folder / "data")
     world_size = request.param
-    launcher = ("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world_size}")
-    program = ("-m", "tests.replica.matrix_job", str(data), str(folder), *WORLDS[world_size])
-    status, output = run_job(*launcher, *program, timeout_s=170)
+    program = (*on_ranks(world_size, "tests.replica.matrix_job"), str(data), str(folder), *WORLDS[world_size])
+    status, output = run_job(*program, timeout_s=170)
     assert status == 0, output
     return world_size, [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(world_size)]
 
