@@ -97,7 +97,8 @@ class World:
     def run(self, snippet: Snippet, fill: dict[str, str] | None = None, **names: Any) -> dict[str, Any]:
         """Run a snippet, in which `print` and the training step keep the first three batches as `batches`."""
         train = Training(3)
-        self.scope.update(vars(bridge_data) | names | {"train": train, "print": train, "batches": train.batches})
+        public = {name: getattr(bridge_data, name) for name in bridge_data.__all__}
+        self.scope.update(public | names | {"train": train, "print": train, "batches": train.batches})
         return run_python(snippet, fill or {}, self.scope)
 
     def metadataset(self) -> None:
