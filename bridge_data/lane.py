@@ -21,13 +21,11 @@ from bridge_data.errors import ConfigError, FatalSampleError
 from bridge_data.order import Cursor
 from bridge_data.pending import decode_items, encode_items, replayed
 from bridge_data.read_ahead import ReadAhead
+from bridge_data.survival import Survival, fewest_skips
 from bridge_data.task import TRUNCATED
 from bridge_data.work import UNREAD, Item, Pack, Unit, Watch, Work
 
 logger = logging.getLogger("bridge_data")
-
-MAX_LOST_IN_A_ROW = 1_000
-"""Packs and batches that may be left out one after the other before the lane calls it an error."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,9 +55,9 @@ class LaneBatch:
 class Lane:
     """The stream of one lane, from its beginning or from `state`.
 
-    `place` is (number of this lane, number of lanes). `barren_limits` are, for each source, its name and how many of
-    its samples in a row may be left out; `watch` is called with the reference of each sample before it is worked on,
-    and `ahead` told how far the cursor is.
+    `position` is (number of this lane, number of lanes). `sources` are, for each source, its name and number of
+    samples; `watch` is called with the reference of each sample before it is worked on, and `ahead` told how far the
+    cursor is.
     """
 
     def __init__(
@@ -68,8 +66,8 @@ class Lane:
         work: Work,
         batching: Batching,
         *,
-        place: tuple[int, int],
-        barren_limits: Sequence[tuple[str, int]],
+        position: tuple[int, int],
+        sources: Sequence[tuple[str, int]],
         state: dict[str, Any] | None = None,
         watch: Watch | None = None,
         ahead: ReadAhead | None = None,
@@ -77,8 +75,11 @@ class Lane:
         self._ahead = ahead
         self._cursor, self._work, self._batching = cursor, work, batching
         self._watch = watch
-        self._number, self._num_lanes = place
-        self._barren_limits, self._barren = barren_limits, [0] * len(barren_limits)
+        self._number, self._num_lanes = number, num_lanes = position
+        self._sources = [Survival(f"samples of {name}", number, fewest_skips(n, num_lanes)) for name, n in sources]
+        self._buffer_survival, self._pack_survival = Survival("packing buffers", number), Survival("packs", number)
+        self._group_survival = Survival("samples or packs to be grouped", number)
+        self._batch_survival = Survival("micro-batches", number)
         self._micro_batches = 0
         self._queue: collections.deque[Item] = collections.deque()
         self._carried: list[Item] = []
@@ -125,7 +126,7 @@ class Lane:
         limit = self._batching.max_micro_batches
         if limit is not None and self._micro_batches >= limit:
             raise StopIteration
-        for _ in range(MAX_LOST_IN_A_ROW):
+        while True:
             if not self._ready:
                 if not self._open:
                     self._open.append((self._next_units(), 0))
@@ -136,9 +137,10 @@ class Lane:
                 units, emitted = self._open.popleft()
                 if self._ready:
                     self._open.appendleft((units, emitted + 1))
+                self._batch_survival.kept += 1
                 return batch
             self._open.popleft()
-        raise self._nothing_left(f"{MAX_LOST_IN_A_ROW} micro-batches in a row")
+            self._batch_survival.leave_out(*self._work.hooks.last_skip)
 
     def _batches(self, units: list[Unit], number: int) -> list[Any]:
         """The batches made of some units, of which the first is this lane's batch `number`."""
@@ -163,7 +165,9 @@ class Lane:
                 unit = self._next_unit()
                 group = self._work.group(unit)
                 if group is None:
+                    self._group_survival.leave_out(*self._work.hooks.last_skip)
                     continue
+                self._group_survival.kept += 1
                 name, size = group
                 bucket = self._buckets.setdefault(name, [])
                 bucket.append(unit)
@@ -223,13 +227,14 @@ class Lane:
                 item = self._next_item()
                 if item.sample is not UNREAD or self._read(item):
                     return item
-        for _ in range(MAX_LOST_IN_A_ROW):
+        while True:
             while not self._packs:
                 self._fill_packs(self._batching.packing_buffer_size)
             unit = self._pack(self._packs.popleft())
             if unit is not None:
+                self._pack_survival.kept += 1
                 return unit
-        raise self._nothing_left(f"{MAX_LOST_IN_A_ROW} packs in a row")
+            self._pack_survival.leave_out(*self._work.hooks.last_skip)
 
     def _pack(self, items: list[Item]) -> Pack | None:
         read = [item for item in items if self._read(item)]
@@ -260,6 +265,10 @@ class Lane:
                 )
             packs, self._carried = [[item] for item in self._carried], []
         self._packs.extend(packs)
+        if packs:
+            self._buffer_survival.kept += 1
+        else:
+            self._buffer_survival.leave_out(*self._work.hooks.last_skip)
 
     def _next_item(self, num_missing: int = 1) -> Item:
         """The next part of a sample; of `num_missing` that will be asked for, the work is begun together."""
@@ -272,29 +281,21 @@ class Lane:
         if self._ahead is not None:
             self._ahead.follow(self._cursor, count)
         drawn = self._cursor.take(count)
-        samples = self._work.all_samples([ref for _, ref in drawn], self._watch)
+        samples, sources = self._work.all_samples([ref for _, ref in drawn], self._watch), self._sources
         with in_one_place(len(drawn)) if self._stacks else contextlib.nullcontext():
             for (draw, ref), parts in zip(drawn, samples, strict=True):
                 for part, sample in parts:
                     self._queue.append(Item(draw, ref, part, sample))
                 if parts:
-                    self._barren[ref[0]] = 0
-                    continue
-                self._barren[ref.source] += 1
-                name, limit = self._barren_limits[ref.source]
-                if self._barren[ref.source] > limit:
-                    raise self._nothing_left(f"the last {self._barren[ref.source]} samples of {name}")
-
-    def _nothing_left(self, what: str) -> FatalSampleError:
-        return FatalSampleError(
-            f"{what} were all left out{self._why()}: this data does not fit this task encoder. "
-            "Check the encoder's conditions for SkipSample, and the errors logged before."
-        )
+                    sources[ref[0]].kept += 1
+                else:
+                    sources[ref[0]].leave_out(*self._work.hooks.last_skip)
 
     def _why(self) -> str:
         hooks = self._work.hooks
         counts = [f"{count} in {stage}" for stage, count in hooks.skipped.items() if stage != TRUNCATED]
-        return f" ({', '.join(counts)}{f'; the last because {hooks.reason}' if hooks.reason else ''})"
+        _, reason = hooks.last_skip
+        return f" ({', '.join(counts)}{f'; the last because {reason}' if reason else ''})"
 
     def _read(self, item: Item) -> bool:
         """See that the item's payload is in memory; False if the sample, read again, is not there any more."""
