@@ -11,23 +11,20 @@ references, and are read again after a restore when their turn comes.
 import collections
 import contextlib
 import dataclasses
-import itertools
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from bridge_data.collate import in_one_place
 from bridge_data.errors import ConfigError, FatalSampleError
 from bridge_data.order import Cursor
-from bridge_data.pending import decode_items, encode_items, replayed
+from bridge_data.pending import Drawn, Pending
 from bridge_data.read_ahead import ReadAhead
+from bridge_data.survival import Survival, fewest_skips
 from bridge_data.task import TRUNCATED
 from bridge_data.work import UNREAD, Item, Pack, Unit, Watch, Work
 
 logger = logging.getLogger("bridge_data")
-
-MAX_LOST_IN_A_ROW = 1_000
-"""Packs and batches that may be left out one after the other before the lane calls it an error."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,9 +54,9 @@ class LaneBatch:
 class Lane:
     """The stream of one lane, from its beginning or from `state`.
 
-    `place` is (number of this lane, number of lanes). `barren_limits` are, for each source, its name and how many of
-    its samples in a row may be left out; `watch` is called with the reference of each sample before it is worked on,
-    and `ahead` told how far the cursor is.
+    `position` is (number of this lane, number of lanes). `sources` are, for each source, its name and number of
+    samples; `watch` is called with the reference of each sample before it is worked on, and `ahead` told how far the
+    cursor is.
     """
 
     def __init__(
@@ -68,8 +65,8 @@ class Lane:
         work: Work,
         batching: Batching,
         *,
-        place: tuple[int, int],
-        barren_limits: Sequence[tuple[str, int]],
+        position: tuple[int, int],
+        sources: Sequence[tuple[str, int]],
         state: dict[str, Any] | None = None,
         watch: Watch | None = None,
         ahead: ReadAhead | None = None,
@@ -77,17 +74,16 @@ class Lane:
         self._ahead = ahead
         self._cursor, self._work, self._batching = cursor, work, batching
         self._watch = watch
-        self._number, self._num_lanes = place
-        self._barren_limits, self._barren = barren_limits, [0] * len(barren_limits)
+        self._number, self._num_lanes = number, num_lanes = position
+        self._sources = [Survival(f"samples of {name}", number, fewest_skips(n, num_lanes)) for name, n in sources]
+        self._buffer_survival, self._pack_survival = Survival("packing buffers", number), Survival("packs", number)
+        self._group_survival = Survival("samples or packs to be grouped", number)
+        self._batch_survival = Survival("micro-batches", number)
         self._micro_batches = 0
-        self._queue: collections.deque[Item] = collections.deque()
-        self._carried: list[Item] = []
-        self._packs: collections.deque[list[Item]] = collections.deque()
-        self._buckets: dict[str, list[Unit]] = {}
+        self._pending: Pending[Item, Unit] = Pending()
         self._bucket_sizes: dict[str, int] = {}
         self._batches_samples = batching.batch_size is not None or work.groups
         self._stacks = self._batches_samples and work.only_stacks
-        self._open: collections.deque[tuple[list[Unit], int]] = collections.deque()
         self._ready: collections.deque[Any] = collections.deque()
         self._base: dict[str, Any] | None = None
         if state is not None:
@@ -125,20 +121,21 @@ class Lane:
         limit = self._batching.max_micro_batches
         if limit is not None and self._micro_batches >= limit:
             raise StopIteration
-        for _ in range(MAX_LOST_IN_A_ROW):
+        while True:
             if not self._ready:
-                if not self._open:
-                    self._open.append((self._next_units(), 0))
-                units, emitted = self._open[0]
+                if not self._pending.open:
+                    self._pending.open.append((self._next_units(), 0))
+                units, emitted = self._pending.open[0]
                 self._ready.extend(self._batches(units, self._micro_batches - emitted)[emitted:])
             if self._ready:
                 batch = self._ready.popleft()
-                units, emitted = self._open.popleft()
+                units, emitted = self._pending.open.popleft()
                 if self._ready:
-                    self._open.appendleft((units, emitted + 1))
+                    self._pending.open.appendleft((units, emitted + 1))
+                self._batch_survival.kept += 1
                 return batch
-            self._open.popleft()
-        raise self._nothing_left(f"{MAX_LOST_IN_A_ROW} micro-batches in a row")
+            self._pending.open.popleft()
+            self._batch_survival.leave_out(*self._work.hooks.last_skip)
 
     def _batches(self, units: list[Unit], number: int) -> list[Any]:
         """The batches made of some units, of which the first is this lane's batch `number`."""
@@ -163,27 +160,29 @@ class Lane:
                 unit = self._next_unit()
                 group = self._work.group(unit)
                 if group is None:
+                    self._group_survival.leave_out(*self._work.hooks.last_skip)
                     continue
+                self._group_survival.kept += 1
                 name, size = group
-                bucket = self._buckets.setdefault(name, [])
+                bucket = self._pending.buckets.setdefault(name, [])
                 bucket.append(unit)
                 if len(bucket) >= self._bucket_size(name, size):
-                    return self._buckets.pop(name)
+                    return self._pending.buckets.pop(name)
         except StopIteration:
             if self._batching.drop_last:
-                left = sum(len(unit.items) for bucket in self._buckets.values() for unit in bucket)
+                left = sum(len(unit.items) for bucket in self._pending.buckets.values() for unit in bucket)
                 if left:
                     self._work.hooks.skipped["batch_drop_last"] += left
-                self._buckets.clear()
-            if not self._buckets:
+                self._pending.buckets.clear()
+            if not self._pending.buckets:
                 raise
-            return self._buckets.pop(next(iter(self._buckets)))
+            return self._pending.buckets.pop(next(iter(self._pending.buckets)))
 
     def _next_bucket(self) -> list[Unit]:
         """The members of the next micro-batch, where they all go into one bucket."""
         size = self._batching.batch_size
         assert size is not None
-        bucket, queue = self._buckets.setdefault("", []), self._queue
+        bucket, queue = self._pending.buckets.setdefault("", []), self._pending.queue
         try:
             while len(bucket) < size:
                 if self._work.packs:
@@ -192,10 +191,10 @@ class Lane:
                 item = queue.popleft() if queue else self._next_item(size - len(bucket))
                 if item.sample is not UNREAD or self._read(item):
                     bucket.append(item)
-            return self._buckets.pop("")
+            return self._pending.buckets.pop("")
         finally:
             if not bucket:
-                self._buckets.pop("", None)
+                self._pending.buckets.pop("", None)
 
     def _bucket_size(self, name: str, asked: int | None) -> int:
         size = asked or self._batching.batch_size
@@ -223,13 +222,14 @@ class Lane:
                 item = self._next_item()
                 if item.sample is not UNREAD or self._read(item):
                     return item
-        for _ in range(MAX_LOST_IN_A_ROW):
-            while not self._packs:
+        while True:
+            while not self._pending.packs:
                 self._fill_packs(self._batching.packing_buffer_size)
-            unit = self._pack(self._packs.popleft())
+            unit = self._pack(self._pending.packs.popleft())
             if unit is not None:
+                self._pack_survival.kept += 1
                 return unit
-        raise self._nothing_left(f"{MAX_LOST_IN_A_ROW} packs in a row")
+            self._pack_survival.leave_out(*self._work.hooks.last_skip)
 
     def _pack(self, items: list[Item]) -> Pack | None:
         read = [item for item in items if self._read(item)]
@@ -238,8 +238,8 @@ class Lane:
     def _fill_packs(self, buffer_size: int) -> None:
         """Fill the packing buffer, beginning with what the last one left over, and have packs chosen from it."""
         self._base = self._cursor.state()
-        buffer = [item for item in self._carried if self._read(item)]
-        self._carried = []
+        buffer = [item for item in self._pending.carried if self._read(item)]
+        self._pending.carried = []
         at_end = False
         try:
             while len(buffer) < buffer_size:
@@ -250,51 +250,48 @@ class Lane:
             at_end = True
             if not buffer:
                 raise
-        packs, self._carried = self._work.select(buffer)
-        if not packs and self._carried:
+        packs, self._pending.carried = self._work.select(buffer)
+        if not packs and self._pending.carried:
             if not at_end:
                 raise FatalSampleError(
                     f"select_samples_to_pack of {type(self._work.hooks.encoder).__name__} formed no pack out of a "
                     f"full buffer of {len(buffer)} samples. Return a sample that fits nowhere as a pack of its own, "
                     "or leave it out by SkipSample before packing."
                 )
-            packs, self._carried = [[item] for item in self._carried], []
-        self._packs.extend(packs)
+            packs, self._pending.carried = [[item] for item in self._pending.carried], []
+        self._pending.packs.extend(packs)
+        if packs:
+            self._buffer_survival.kept += 1
+        else:
+            self._buffer_survival.leave_out(*self._work.hooks.last_skip)
 
     def _next_item(self, num_missing: int = 1) -> Item:
         """The next part of a sample; of `num_missing` that will be asked for, the work is begun together."""
-        while not self._queue:
+        while not self._pending.queue:
             self._draw(num_missing if self._work.only_loads else 1)
-        return self._queue.popleft()
+        return self._pending.queue.popleft()
 
     def _draw(self, count: int) -> None:
         """Take `count` samples, or those that are left."""
         if self._ahead is not None:
             self._ahead.follow(self._cursor, count)
         drawn = self._cursor.take(count)
-        samples = self._work.all_samples([ref for _, ref in drawn], self._watch)
+        samples, sources = self._work.all_samples([ref for _, ref in drawn], self._watch), self._sources
+        queue = self._pending.queue
         with in_one_place(len(drawn)) if self._stacks else contextlib.nullcontext():
             for (draw, ref), parts in zip(drawn, samples, strict=True):
                 for part, sample in parts:
-                    self._queue.append(Item(draw, ref, part, sample))
+                    queue.append(Item(draw, ref, part, sample))
                 if parts:
-                    self._barren[ref[0]] = 0
-                    continue
-                self._barren[ref.source] += 1
-                name, limit = self._barren_limits[ref.source]
-                if self._barren[ref.source] > limit:
-                    raise self._nothing_left(f"the last {self._barren[ref.source]} samples of {name}")
-
-    def _nothing_left(self, what: str) -> FatalSampleError:
-        return FatalSampleError(
-            f"{what} were all left out{self._why()}: this data does not fit this task encoder. "
-            "Check the encoder's conditions for SkipSample, and the errors logged before."
-        )
+                    sources[ref[0]].kept += 1
+                else:
+                    sources[ref[0]].leave_out(*self._work.hooks.last_skip)
 
     def _why(self) -> str:
         hooks = self._work.hooks
         counts = [f"{count} in {stage}" for stage, count in hooks.skipped.items() if stage != TRUNCATED]
-        return f" ({', '.join(counts)}{f'; the last because {hooks.reason}' if hooks.reason else ''})"
+        _, reason = hooks.last_skip
+        return f" ({', '.join(counts)}{f'; the last because {reason}' if reason else ''})"
 
     def _read(self, item: Item) -> bool:
         """See that the item's payload is in memory; False if the sample, read again, is not there any more."""
@@ -321,54 +318,27 @@ class Lane:
         """Where the lane stands, as plain JSON: integers, strings, lists and dicts."""
         state = self._cursor.state()
         state["micro_batches"] = self._micro_batches
-        if self._queue or self._carried or self._packs or self._buckets or self._open or self._base:
-            pending = {name: value for name, value in self._pending().items() if value}
-            if pending:
-                state["pending"] = {**pending, **({} if self._base is None else {"base": self._base})}
+        if self._pending:
+            base = self._base
+            pending = self._pending.encode(self._cursor.draws if base is None else base["draws"])
+            state["pending"] = pending if base is None else {**pending, "base": base}
         return state
-
-    def _pending(self) -> dict[str, Any]:
-        """The samples that were drawn and are not out, by where they wait."""
-        first = self._cursor.draws if self._base is None else self._base["draws"]
-        return {
-            "queue": encode_items(self._queue, first),
-            "carried": encode_items(self._carried, first),
-            "packs": [encode_items(pack, first) for pack in self._packs],
-            "buckets": {
-                name: [encode_items(unit.items, first) for unit in bucket] for name, bucket in self._buckets.items()
-            },
-            "open": [[[encode_items(unit.items, first) for unit in units], emitted] for units, emitted in self._open],
-        }
-
-    def _waiting(self) -> Iterator[Item]:
-        """All items that were drawn and are not out."""
-        units = [*itertools.chain(*self._buckets.values(), *(units for units, _ in self._open))]
-        packs = itertools.chain(*self._packs, *(unit.items for unit in units))
-        yield from itertools.chain(packs, self._queue, self._carried)
 
     def _restore(self, state: dict[str, Any]) -> None:
         self._micro_batches = state["micro_batches"]
-        pending = state.get("pending", {})
-        self._base = pending.get("base")
-        first, refs = replayed(self._cursor, state)
+        self._base = state.get("pending", {}).get("base")
+        drawn = Pending.decode(state, self._cursor)
         self._cursor.seek(state)
 
-        def items(encoded: list[Any]) -> list[Item]:
-            return [Item(draw, ref, part) for draw, ref, part in decode_items(encoded, first, refs)]
+        def item(part: Drawn) -> Item:
+            return Item(*part)
 
-        def units(encoded: list[Any]) -> list[Unit]:
-            """Packs, or, without packing, single items."""
-            members = [items(unit) for unit in encoded]
-            if self._batching.packing_buffer_size is None:
-                return [item for (item,) in members]
-            return [Pack(unit) for unit in members]
+        def unit(parts: list[Drawn]) -> Unit:
+            """A pack, or, without packing, a single item."""
+            return item(*parts) if self._batching.packing_buffer_size is None else Pack([*map(item, parts)])
 
-        self._queue.extend(items(pending.get("queue", [])))
-        self._carried = items(pending.get("carried", []))
-        self._packs.extend(items(pack) for pack in pending.get("packs", []))
-        self._buckets = {name: units(bucket) for name, bucket in pending.get("buckets", {}).items()}
-        self._open.extend((units(members), emitted) for members, emitted in pending.get("open", []))
+        self._pending = drawn.map(item, unit)
         if self._ahead is not None:
-            waiting = (item.ref for item in self._waiting())
-            while self._ahead.announce(waiting):
+            refs = (part.ref for part in drawn.items())
+            while self._ahead.announce(refs):
                 pass

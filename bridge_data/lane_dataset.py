@@ -26,9 +26,6 @@ from bridge_data.task import Hooks, SourceCook, TaskEncoder
 from bridge_data.work import Work
 from bridge_data.worker import WorkerConfig
 
-MAX_BARREN = 1_000
-"""Samples in a row that even the smallest share of a source may lose to filters before a lane calls it an error."""
-
 
 class LaneDataset:
     """The lanes of one job over one plan; in validation order if `shuffle` is None.
@@ -123,13 +120,12 @@ class LaneDataset:
         if batching.max_micro_batches is not None:
             limit = -(-max(0, batching.max_micro_batches - lane) // state.num_lanes)
             batching = dataclasses.replace(batching, max_micro_batches=limit)
-        sizes = [(source.name, source.num_samples) for source in self.plan.sources]
         return Lane(
             self._order.cursor(lane, state),
             self._work(),
             batching,
-            place=(lane, state.num_lanes),
-            barren_limits=[(name, max(min(size, MAX_BARREN), -(-size // state.num_lanes))) for name, size in sizes],
+            position=(lane, state.num_lanes),
+            sources=[(source.name, source.num_samples) for source in self.plan.sources],
             state=state.lanes.get(lane) or None,
             watch=watch,
             ahead=self._read_ahead(lane, state) if self._is_remote else None,

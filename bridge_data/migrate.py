@@ -11,7 +11,7 @@ from typing import Any
 
 from bridge_data.errors import StateError
 from bridge_data.order import Cursor
-from bridge_data.pending import decode_items, encode_ref, replayed
+from bridge_data.pending import Pending
 from bridge_data.state import Generation, LaneState, LoaderState
 
 TOLERATED = frozenset({"sources", "quotas", "schedule", "batch_size"})
@@ -65,28 +65,13 @@ def migrate(
 def _moved(state: LaneState, cursor: Cursor, place: Sequence[int], num_sources: int) -> LaneState:
     """A lane's state with its sources under their new numbers, and all that is pending written out: the order that it
     was drawn in cannot be replayed any more."""
-    first, refs = replayed(cursor, state)
-
-    def explicit(encoded: Any) -> list[list[int]]:
-        items = [encode_ref(ref, part) for _, ref, part in decode_items(encoded, first, refs)]
-        return [[place[source], *rest] for source, *rest in items]
-
+    pending = Pending.decode(state, cursor).explicit(place).to_dict()
     cursors = [[0, 0] for _ in range(num_sources)]
     for number, position in zip(place, state["cursors"], strict=True):
         cursors[number] = position
     moved: LaneState = {"draws": state["draws"], "cursors": cursors, "micro_batches": state["micro_batches"]}
     if "inbox" in state:
         moved["inbox"] = {str(place[int(source)]): entries for source, entries in state["inbox"].items()}
-    pending = {name: value for name, value in state.get("pending", {}).items() if name != "base"}
     if pending:
-        written: dict[str, Any] = {name: explicit(pending[name]) for name in ("queue", "carried") if name in pending}
-        if "packs" in pending:
-            written["packs"] = [explicit(pack) for pack in pending["packs"]]
-        if "buckets" in pending:
-            written["buckets"] = {
-                name: [explicit(unit) for unit in bucket] for name, bucket in pending["buckets"].items()
-            }
-        if "open" in pending:
-            written["open"] = [[[explicit(unit) for unit in units], emitted] for units, emitted in pending["open"]]
-        moved["pending"] = written
+        moved["pending"] = pending
     return moved

@@ -1,75 +1,179 @@
-"""How samples that are drawn and not yet out are written into a lane's state.
+"""Pending: the samples that a lane has drawn and not yet emitted, by where they wait, and how its state keeps them.
 
 An item is written as its draw number counted from a base cursor (from which the order is replayed to find the
 reference again), `[offset, part]` where a generator made several parts, or, where it is older than the base,
 `[source, epoch, index, part]`.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Protocol
+import collections
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from bridge_data.errors import StateError
 from bridge_data.order import Cursor, SampleRef
 
-Encoded = int | list[int]
+Encoded: TypeAlias = int | list[int]
 
 OLD = -1
 """The draw number of an item that was restored from an explicit reference: it is older than any base."""
 
 
-class _Pending(Protocol):
+class Drawn(NamedTuple):
+    """One part of a sample, and the number of the draw that it came with."""
+
     draw: int
     ref: SampleRef
     part: int
 
 
-def encode_items(items: Iterable[_Pending], first: int) -> list[Encoded]:
-    """The items as the state keeps them; `first` is the draw number of the base cursor."""
-    return [_encode(item, first) for item in items]
+class _Item(Protocol):
+    @property
+    def draw(self) -> int: ...
+
+    @property
+    def ref(self) -> SampleRef: ...
+
+    @property
+    def part(self) -> int: ...
 
 
-def encode_ref(ref: SampleRef, part: int) -> list[int]:
-    """A part of a sample, explicitly."""
-    return [ref.source, ref.epoch, ref.index, part]
+class _Unit(Protocol):
+    @property
+    def items(self) -> Sequence[_Item]: ...
 
 
-def _encode(item: _Pending, first: int) -> Encoded:
-    if item.draw < first:
-        return encode_ref(item.ref, item.part)
-    return [item.draw - first, item.part] if item.part else item.draw - first
+T = TypeVar("T")
+U = TypeVar("U")
+NewT = TypeVar("NewT")
+NewU = TypeVar("NewU")
+ItemT = TypeVar("ItemT", bound=_Item)
+UnitT = TypeVar("UnitT", bound=_Unit)
 
 
-def decode_items(
-    encoded: Iterable[Encoded], first: int, refs: Mapping[int, SampleRef]
-) -> Iterator[tuple[int, SampleRef, int]]:
-    """(draw number, reference, part) of each item; `refs` holds the references by draw number since the base."""
-    for item in encoded:
-        match item:
-            case int(offset):
-                yield first + offset, refs[first + offset], 0
-            case [offset, part]:
-                yield first + offset, refs[first + offset], part
-            case [source, epoch, index, part]:
-                yield OLD, SampleRef(source, epoch, index), part
-            case _:
-                raise ValueError(f"pending item {item!r}: expected an offset, [offset, part] or a full reference")
+@dataclasses.dataclass(slots=True)
+class Pending(Generic[T, U]):
+    """Items (parts of samples), and units (packs; without packing, single items) where they wait."""
+
+    queue: collections.deque[T] = dataclasses.field(default_factory=collections.deque)
+    """The rest of what was drawn together."""
+    carried: list[T] = dataclasses.field(default_factory=list)
+    """What no pack was made of yet, for the next packing buffer."""
+    packs: collections.deque[list[T]] = dataclasses.field(default_factory=collections.deque)
+    """Packs that are chosen, and not packed."""
+    buckets: dict[str, list[U]] = dataclasses.field(default_factory=dict)
+    """Members of micro-batches that are not full, by the name of their group."""
+    open: collections.deque[tuple[list[U], int]] = dataclasses.field(default_factory=collections.deque)
+    """The members of micro-batches of which so many batches are out and others are not."""
+
+    def __bool__(self) -> bool:
+        return bool(self.queue or self.carried or self.packs or self.buckets or self.open)
+
+    def map(self, item: Callable[[T], NewT], unit: Callable[[U], NewU]) -> "Pending[NewT, NewU]":
+        """The same with each item and each unit changed."""
+        return Pending(
+            queue=collections.deque(map(item, self.queue)),
+            carried=list(map(item, self.carried)),
+            packs=collections.deque(list(map(item, pack)) for pack in self.packs),
+            buckets={name: list(map(unit, bucket)) for name, bucket in self.buckets.items()},
+            open=collections.deque((list(map(unit, units)), emitted) for units, emitted in self.open),
+        )
+
+    def items(self: "Pending[T, list[T]]") -> Iterator[T]:
+        """All items."""
+        yield from self.loose()
+        for units, _ in self.open:
+            yield from itertools.chain.from_iterable(units)
+
+    def loose(self: "Pending[T, list[T]]") -> Iterator[T]:
+        """All items but those of open batches."""
+        units = itertools.chain.from_iterable(self.buckets.values())
+        return itertools.chain(self.queue, self.carried, *self.packs, *units)
+
+    def explicit(
+        self: "Pending[Drawn, list[Drawn]]", numbers: Sequence[int] | None = None
+    ) -> "Pending[list[int], list[list[int]]]":
+        """All items as `[source, epoch, index, part]`; sources by their new `numbers`, if there are any."""
+
+        def written(item: Drawn) -> list[int]:
+            source, epoch, index, _ = item.ref
+            return [source if numbers is None else numbers[source], epoch, index, item.part]
+
+        return self.map(written, lambda unit: [written(item) for item in unit])
+
+    def encode(self: "Pending[ItemT, UnitT]", first: int) -> dict[str, Any]:
+        """As a lane's state keeps it; `first` is the draw number of the base cursor."""
+
+        def written(item: _Item) -> Encoded:
+            if item.draw < first:
+                return [item.ref.source, item.ref.epoch, item.ref.index, item.part]
+            return [item.draw - first, item.part] if item.part else item.draw - first
+
+        return self.map(written, lambda unit: [written(item) for item in unit.items]).to_dict()
+
+    @staticmethod
+    def decode(state: Mapping[str, Any], cursor: Cursor) -> "Pending[Drawn, list[Drawn]]":
+        """What is pending in a lane's state; moves `cursor`, of the lane's order, to replay it.
+
+        Raises:
+            StateError: if the order is shorter than the state says.
+        """
+        pending = state.get("pending", {})
+        first, refs = _replayed(cursor, pending.get("base"), state["draws"])
+
+        def read(item: Encoded) -> Drawn:
+            match item:
+                case int(offset):
+                    return Drawn(first + offset, refs[offset], 0)
+                case [offset, part]:
+                    return Drawn(first + offset, refs[offset], part)
+                case [source, epoch, index, part]:
+                    return Drawn(OLD, SampleRef(source, epoch, index), part)
+                case _:
+                    raise ValueError(f"pending item {item!r}: expected an offset, [offset, part] or a full reference")
+
+        return Pending.from_dict(pending).map(read, lambda unit: [read(item) for item in unit])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain lists and dicts, without what is empty."""
+        lists = {
+            "queue": list(self.queue),
+            "carried": self.carried,
+            "packs": list(self.packs),
+            "buckets": self.buckets,
+            "open": [list(batch) for batch in self.open],
+        }
+        return {name: value for name, value in lists.items() if value}
+
+    @staticmethod
+    def from_dict(written: Mapping[str, Any]) -> "Pending[Any, list[Any]]":
+        """What `to_dict` wrote."""
+        return Pending(
+            queue=collections.deque(written.get("queue", ())),
+            carried=list(written.get("carried", ())),
+            packs=collections.deque(written.get("packs", ())),
+            buckets=dict(written.get("buckets", {})),
+            open=collections.deque((units, emitted) for units, emitted in written.get("open", ())),
+        )
 
 
-def replayed(cursor: Cursor, state: dict[str, Any]) -> tuple[int, dict[int, SampleRef]]:
-    """(draw number of the base, references by draw number since) of a lane's state; moves `cursor`.
+def num_pending(state: Mapping[str, Any]) -> int:
+    """Samples (or parts of samples) that a lane has drawn and not yet emitted, by its state."""
+    return sum(1 for _ in Pending.from_dict(state.get("pending", {})).items())
 
-    Raises:
-        StateError: if the order is shorter than the state says.
-    """
-    base = state.get("pending", {}).get("base")
+
+def _replayed(cursor: Cursor, base: dict[str, Any] | None, draws: int) -> tuple[int, dict[int, SampleRef]]:
+    """(draw number of the base, references by draws since); nothing since where there is no base."""
     refs: dict[int, SampleRef] = {}
     if base is None:
-        return state["draws"], refs
+        return draws, refs
     cursor.seek(base)
+    first = cursor.draws
     try:
-        while cursor.draws < state["draws"]:
+        while cursor.draws < draws:
             ref = cursor.next()
-            refs[cursor.draws - 1] = ref
+            refs[cursor.draws - 1 - first] = ref
     except StopIteration:
-        raise StateError(f"a lane's state claims {state['draws']} draws, the data ends after {cursor.draws}") from None
-    return base["draws"], refs
+        raise StateError(f"a lane's state claims {draws} draws, the data ends after {cursor.draws}") from None
+    return first, refs

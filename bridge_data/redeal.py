@@ -10,12 +10,12 @@ how many the job had drawn goes with them, for schedules of weights.
 
 import collections
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
-from bridge_data.order import Cursor, Row, SampleRef
+from bridge_data.order import Cursor, Row
 from bridge_data.order.inbox import Entry, cut_entry, entry_size, is_slice
-from bridge_data.pending import decode_items, encode_ref, replayed
+from bridge_data.pending import Pending
 from bridge_data.state import Generation, LaneState, LoaderState
 
 MakeCursor: TypeAlias = Callable[[int], Cursor]
@@ -45,7 +45,7 @@ def redeal_shuffled(
         counts = row.num_samples_to(end, [old.cursor(lane, source)[1] for lane in range(len(old))]).tolist()
         for lane in range(len(old)):
             _, taken, offset = old.cursor(lane, source)
-            refs = [[epoch, index, part] for s, epoch, index, part in old.pending[lane] if s == source]
+            refs = [[epoch, index, part] for s, epoch, index, part in old.loose[lane] if s == source]
             left += [refs] if refs else []
             left += old.states[lane].get("inbox", {}).get(str(source), [])
             count = counts[lane] - offset
@@ -63,7 +63,7 @@ def redeal_ordered(state: LoaderState, make_cursor: MakeCursor, generation: Gene
     old = _Lanes(state, make_cursor)
     left: list[Entry] = []
     for lane in range(len(old)):
-        refs = [[source, index, part] for source, _, index, part in old.pending[lane]]
+        refs = [[source, index, part] for source, _, index, part in old.loose[lane]]
         left += [refs] if refs else []
         left += [entry for entry in old.states[lane]["inbox"] if entry_size(entry)]
     lanes = [{"draws": 0, "inbox": share} for share in deal(left, generation[0])]
@@ -97,27 +97,15 @@ class _Lanes:
     def __init__(self, state: LoaderState, make_cursor: MakeCursor) -> None:
         self._state = state
         self.states: list[LaneState] = []
-        self.pending: list[list[list[int]]] = []
-        """Of each lane, the samples that it has drawn and not emitted, `[source, epoch, index, part]`."""
-        self._open: list[list[Any]] = []
+        self.loose: list[list[list[int]]] = []
+        """What each lane has drawn and not emitted, `[source, epoch, index, part]`, but for open batches."""
+        self._pending: list[Pending[list[int], list[list[int]]]] = []
         for lane in range(state.num_lanes):
             cursor = make_cursor(lane)
             lane_state = state.lanes[lane] or cursor.state()
             self.states.append(lane_state)
-            pending = lane_state.get("pending", {})
-            first, refs = replayed(cursor, lane_state)
-
-            def explicit(
-                encoded: Iterable[Any], first: int = first, refs: Mapping[int, SampleRef] = refs
-            ) -> list[list[int]]:
-                return [encode_ref(ref, part) for _, ref, part in decode_items(encoded, first, refs)]
-
-            groups = [pending.get("queue", []), pending.get("carried", []), *pending.get("packs", [])]
-            groups += [unit for bucket in pending.get("buckets", {}).values() for unit in bucket]
-            self.pending.append([item for group in groups for item in explicit(group)])
-            self._open.append(
-                [[[explicit(unit) for unit in units], emitted] for units, emitted in pending.get("open", [])]
-            )
+            self._pending.append(Pending.decode(lane_state, cursor).explicit())
+            self.loose.append([*self._pending[-1].loose()])
 
     def __len__(self) -> int:
         return len(self.states)
@@ -132,13 +120,15 @@ class _Lanes:
         num_lanes, slot = generation[0], self._state.next_slot
         for lane, new in enumerate(lanes):
             new["micro_batches"] = -(-max(0, slot - lane) // num_lanes)
-        for lane, open_batches in enumerate(self._open):
-            if open_batches:
-                pending = lanes[lane % num_lanes].setdefault("pending", {"open": []})
-                pending["open"] += open_batches
+        whole: list[Pending[list[int], list[list[int]]]] = [Pending() for _ in lanes]
+        for lane, pending in enumerate(self._pending):
+            whole[lane % num_lanes].open += pending.open
+        for new, pending in zip(lanes, whole, strict=True):
+            if pending:
+                new["pending"] = pending.to_dict()
         generations = [*self._state.generations, generation]
         drawn = self._state.drawn_before + sum(state["draws"] for state in self.states)
-        drawn -= sum(map(len, self.pending))  # which are drawn again
+        drawn -= sum(map(len, self.loose))  # which are drawn again
         return LoaderState(self._state.fingerprint, generations, slot, dict(enumerate(lanes)), drawn)
 
 

@@ -162,12 +162,9 @@ class Demo:
 def count_pending(folder: Path) -> int:
     """Samples that were drawn but not yet trained on when this checkpoint was saved, over all lanes."""
     from bridge_data.checkpoint import load_states
+    from bridge_data.pending import num_pending
 
-    num_samples = 0
-    for lane in load_states(folder)["lanes"].values():
-        pending = lane.get("pending", {})
-        num_samples += len(pending.get("carried", [])) + sum(len(pack) for pack in pending.get("packs", []))
-    return num_samples
+    return sum(map(num_pending, load_states(folder)["lanes"].values()))
 
 
 def key_to_skip(reference: Path, first_step: int) -> str:

@@ -30,7 +30,7 @@ LAYERS = (
     ("decode",),
     ("cache",),
     ("task",),
-    ("pending", "restore_keys", "state"),
+    ("pending", "restore_keys", "state", "survival"),
     ("work", "read_ahead", "redeal", "migrate"),
     ("lane", "plan_order", "restoring"),
     ("lane_dataset",),

@@ -1,34 +1,103 @@
+import collections
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bridge_data.errors import StateError
 from bridge_data.order import Geometry, Row, SampleRef, ShuffledCursor
-from bridge_data.pending import OLD, decode_items, encode_items, replayed
-from bridge_data.work import Item
+from bridge_data.pending import OLD, Drawn, Pending, num_pending
+from bridge_data.work import Item, Pack
 
 
-@given(
-    first=st.integers(0, 100),
-    drawn=st.lists(st.tuples(st.integers(0, 200), st.integers(0, 3)), max_size=30),
+class Order:
+    """A cursor over so many samples, 50 an epoch."""
+
+    def __init__(self, size: int = 1_000) -> None:
+        self.draws, self.size = 0, size
+
+    def next(self) -> SampleRef:
+        if self.draws == self.size:
+            raise StopIteration
+        self.draws += 1
+        return SampleRef(0, *divmod(self.draws - 1, 50))
+
+    def take(self, count: int) -> list[tuple[int, SampleRef]]:
+        return [(self.draws, self.next()) for _ in range(count)]
+
+    def state(self) -> dict[str, Any]:
+        return {"draws": self.draws}
+
+    def seek(self, state: dict[str, Any]) -> None:
+        self.draws = state["draws"]
+
+
+ITEMS = st.builds(
+    lambda draw, part: Item(draw, SampleRef(0, *divmod(draw, 50)), part), st.integers(0, 200), st.integers(0, 3)
 )
-def test_items_come_back_as_they_were_written(first: int, drawn: list[tuple[int, int]]) -> None:
-    refs = {draw: SampleRef(0, draw // 50, draw % 50) for draw in range(201)}
-    items = [Item(draw, refs[draw], part) for draw, part in drawn]
-    encoded = json.loads(json.dumps(encode_items(items, first)))
-    decoded = list(decode_items(encoded, first, {draw: ref for draw, ref in refs.items() if draw >= first}))
-    assert [(ref, part) for _, ref, part in decoded] == [(item.ref, item.part) for item in items]
-    assert [draw for draw, _, _ in decoded] == [item.draw if item.draw >= first else OLD for item in items]
+UNITS = st.lists(st.builds(Pack, st.lists(ITEMS, max_size=3)), min_size=1, max_size=3)
+PENDING = st.builds(
+    Pending,
+    queue=st.lists(ITEMS, max_size=3).map(collections.deque),
+    carried=st.lists(ITEMS, max_size=3),
+    packs=st.lists(st.lists(ITEMS, min_size=1, max_size=3), max_size=3).map(collections.deque),
+    buckets=st.dictionaries(st.text(), UNITS, max_size=2),
+    open=st.lists(st.tuples(UNITS, st.integers(0, 3)), max_size=2).map(collections.deque),
+)
 
 
-def test_a_young_whole_sample_is_one_small_number() -> None:
-    assert encode_items([Item(107, SampleRef(3, 2, 10**9), 0)], 100) == [7]
+@given(pending=PENDING, base=st.integers(0, 100))
+def test_what_waits_comes_back_as_it_was_written(pending: Pending[Item, Pack], base: int) -> None:
+    def as_drawn(item: Item) -> Drawn:
+        return Drawn(item.draw if item.draw >= base else OLD, item.ref, item.part)
+
+    expected = pending.map(as_drawn, lambda unit: [*map(as_drawn, unit.items)])
+    written = json.loads(json.dumps(pending.encode(base)))
+    state = {"draws": 201, "pending": {**written, "base": {"draws": base}}}
+    decoded = Pending.decode(state, Order())
+    assert decoded == expected
+    assert bool(written) == bool(pending)
+    assert num_pending(state) == len(list(decoded.items()))
+    assert len(list(decoded.loose())) == num_pending({"pending": {**written, "open": []}})
+
+
+@given(pending=PENDING)
+def test_what_is_written_explicitly_needs_no_order(pending: Pending[Item, Pack]) -> None:
+    explicit = pending.encode(10**9)
+    assert explicit == Pending.decode({"draws": 0, "pending": explicit}, Order(0)).explicit().to_dict()
+    moved = Pending.decode({"draws": 0, "pending": explicit}, Order(0)).explicit([7])
+    assert {source for source, *_ in moved.items()} <= {7}
+
+
+def test_the_written_form_is_fixed() -> None:
+    young, part, old = (
+        Item(107, SampleRef(3, 2, 10**9), 0),
+        Item(108, SampleRef(3, 2, 5), 1),
+        Item(OLD, SampleRef(1, 0, 9), 0),
+    )
+    pending: Pending[Item, Item | Pack] = Pending(
+        queue=collections.deque([young]),
+        carried=[part],
+        packs=collections.deque([[young, old]]),
+        buckets={"'a'": [Pack([old])]},
+        open=collections.deque([([young, part], 2)]),
+    )
+    assert json.dumps(pending.encode(100)) == (
+        '{"queue": [7], "carried": [[8, 1]], "packs": [[7, [1, 0, 9, 0]]], '
+        """"buckets": {"'a'": [[[1, 0, 9, 0]]]}, "open": [[[[7], [[8, 1]]], 2]]}"""
+    )
 
 
 def test_nonsense_is_refused() -> None:
     with pytest.raises(ValueError, match="pending item"):
-        list(decode_items([[1, 2, 3]], 0, {}))
+        Pending.decode({"draws": 0, "pending": {"queue": [[1, 2, 3]]}}, Order())
+
+
+def test_a_state_beyond_the_end_of_the_data_is_refused() -> None:
+    with pytest.raises(StateError, match="claims 30 draws, the data ends after 20"):
+        Pending.decode({"draws": 30, "pending": {"packs": [[1]], "base": {"draws": 10}}}, Order(20))
 
 
 def test_references_since_the_base_are_found_by_replaying_the_order() -> None:
@@ -39,7 +108,7 @@ def test_references_since_the_base_are_found_by_replaying_the_order() -> None:
     for _ in range(13):
         lane.next()
     base = lane.state()
-    drawn = {13 + number: lane.next() for number in range(30)}
-    state = lane.state() | {"pending": {"base": base, "packs": [[0, 1]]}}
-    assert replayed(cursor(), state) == (13, drawn)
-    assert replayed(cursor(), lane.state()) == (43, {})
+    drawn = [Drawn(13 + number, lane.next(), 0) for number in range(30)]
+    state = lane.state() | {"pending": {"base": base, "packs": [[*range(30)]]}}
+    assert list(Pending.decode(state, cursor()).items()) == drawn
+    assert not Pending.decode(lane.state(), cursor())

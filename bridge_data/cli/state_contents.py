@@ -11,6 +11,7 @@ from pathlib import Path
 from bridge_data.errors import ConfigError
 from bridge_data.order import Geometry, Row
 from bridge_data.order.inbox import Entry, entry_size, is_slice
+from bridge_data.pending import num_pending
 from bridge_data.plan import Source, load_plan
 from bridge_data.plan.epochs import multiplied, together
 from bridge_data.state import LaneState, LoaderState
@@ -52,15 +53,6 @@ def lanes_of(state: LoaderState) -> list[LaneContents]:
         )
         for lane, lane_state in sorted(state.lanes.items())
     ]
-
-
-def num_pending(lane: LaneState) -> int:
-    """Samples (or parts of samples) that a lane has drawn and not yet emitted."""
-    pending = lane.get("pending", {})
-    groups = [pending.get("queue", []), pending.get("carried", []), *pending.get("packs", [])]
-    groups += [unit for bucket in pending.get("buckets", {}).values() for unit in bucket]
-    groups += [unit for units, _ in pending.get("open", []) for unit in units]
-    return sum(map(len, groups))
 
 
 def num_in_inbox(lane: LaneState) -> int:

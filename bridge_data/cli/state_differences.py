@@ -7,7 +7,8 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from bridge_data.cli.state_contents import num_in_inbox, num_pending
+from bridge_data.cli.state_contents import num_in_inbox
+from bridge_data.pending import num_pending
 from bridge_data.state import LaneState, LoaderState
 
 _MAX_CHARACTERS = 40

@@ -111,8 +111,8 @@ class Hooks:
         self._handler = handler or worker_config.global_error_handler
         self.failures: collections.Counter[str] = collections.Counter()
         """By hook, how often it has failed in a row."""
-        self.reason = ""
-        """What the last `SkipSample` said that said anything."""
+        self.last_skip = "", ""
+        """The hook that was the last to leave something out, and why."""
         self._declared = {name: declaration(encoder, name) for name in STAGES if name != "decode"}
         self._seeded = frozenset(name for name, hook in self._declared.items() if hook.seeded)
         self._tolerance = encoder.__default_failure_tolerance__
@@ -142,12 +142,13 @@ class Hooks:
             if hasattr(result, "__next__"):
                 for part in result:
                     results.append(_not_none(part))  # noqa: PERF401 - what was yielded before SkipSample is kept
+                if not results:
+                    self._leave_out(stage, count, "it yielded nothing")
             else:
                 results.append(_not_none(result))
         except SkipSample as skip:
-            self.reason = str(skip) or self.reason
             if not results:
-                self.skipped[stage] += count
+                self._leave_out(stage, count, str(skip))
         except Exception as error:
             self._fail(stage, argument, error, count)
             return []
@@ -158,6 +159,10 @@ class Hooks:
     def succeed(self, stage: str) -> None:
         """Note that `stage` has not failed, on the sample that is being worked on."""
         self.failures.pop(stage, None)
+
+    def _leave_out(self, stage: str, count: int, reason: str) -> None:
+        self.skipped[stage] += count
+        self.last_skip = stage, reason
 
     def __enter__(self) -> Self:
         """Be at work in this thread: hooks that ask for the number of their sample, or for the cache, ask this one. At
@@ -185,7 +190,7 @@ class Hooks:
             raise error
         if isinstance(error, OSError) and error.errno is not None:
             raise error  # from the system; Pillow raises it too, without a number, for images that it cannot read
-        self.skipped[stage] += count
+        self._leave_out(stage, count, f"{type(error).__name__}: {error}"[:200])
         declared_tolerance = self._declared[stage].failure_tolerance if stage in self._declared else None
         tolerance = self._tolerance if declared_tolerance is None else declared_tolerance
         self.failures[stage] += 1

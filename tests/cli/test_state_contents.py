@@ -1,4 +1,5 @@
-from bridge_data.cli.state_contents import LaneContents, lanes_of, num_pending, sources_of
+from bridge_data.cli.state_contents import LaneContents, lanes_of, sources_of
+from bridge_data.pending import num_pending
 from bridge_data.state import LoaderState
 from tests.checkpoint.states import make_state
 

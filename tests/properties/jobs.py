@@ -1,7 +1,6 @@
 """Jobs for property tests: an encoder with every feature of the pipeline, and whole jobs of several ranks in one
 process."""
 
-import itertools
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 from bridge_data import DefaultTaskEncoder, LaneDataset, SkipSample, TextSample, get_savable_loader, stateless
 from bridge_data.checkpoint import load_states, save_states
 from bridge_data.lane import Lane
+from bridge_data.pending import Pending
 from bridge_data.samples import edataclass
 from bridge_data.state import LoaderState
 from bridge_data.work import Item
@@ -175,15 +175,9 @@ class LoaderJob:
 
 def items_in(lane: Lane) -> Iterator[Item]:
     """All that a lane holds, wherever in it."""
-    yield from itertools.chain(lane._queue, lane._carried, *lane._packs)
-    units = itertools.chain(*lane._buckets.values(), *(units for units, _ in lane._open))
-    for unit in units:
-        yield from unit.items
+    yield from lane._pending.map(lambda item: item, lambda unit: [*unit.items]).items()
 
 
 def num_pending(lane: dict[str, Any]) -> int:
     """Samples that a lane has drawn and not emitted."""
-    pending = lane.get("pending", {})
-    groups = [pending.get("queue", []), pending.get("carried", []), *pending.get("packs", [])]
-    groups += [unit for bucket in pending.get("buckets", {}).values() for unit in bucket]
-    return sum(map(len, groups))
+    return sum(1 for _ in Pending.from_dict(lane.get("pending", {})).loose())

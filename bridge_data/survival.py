@@ -1,0 +1,109 @@
+"""Survival: how much of a source filters leave, and when a lane calls it empty.
+
+Enters: what stayed and what was left out, one after the other, and by which hook. Leaves: a warning, once; much later
+an error. Guarantee: if what a lane draws is not empty, the error is less likely than 1e-12 in a whole run.
+
+**The bound.** A run is taken as 1e9 draws, over all lanes and sources, and each draw may raise a false alarm with a
+probability of e^-50 = 2e-22: together less than 1e-12. An alarm takes all that applies of:
+
+- *At least `fewest_skips` consecutive skips.* An epoch permutes a source's chunks, so each draw of a lane is a given
+  sample with probability 1/n. A filter that decides by the sample leaves out k draws in a row with probability
+  (1 - 1/n)^k at most, which is below e^-50 after 50 n draws. (Not after two epochs of the lane's share: epochs are
+  dealt anew, and a lane of 8 misses a single survivor of an epoch 7 times out of 8. Only with one lane are two epochs a
+  proof.) Sources over 20,000 samples count as empty after 1,000,000 draws and two epochs of the lane's share, which is
+  safe where 1 in 20,000 samples stays, and they are not all in a few chunks.
+- *A streak that the survival rate seen so far rules out*, for filters that draw random numbers. Where s of M draws
+  stayed, the last of them at draw N, any order of the M draws is as likely as any other; that all s are among the first
+  N has the probability C(N, s) / C(M, s) <= (N / M)^s. This needs no estimate of the rate. Draws without replacement
+  only make long streaks rarer. The alarm is at s ln(M / N) > 50: about 50 / rate skips where s is large. With fewer
+  than 11 survivors that takes too long; then a streak of 100 times all that was before is enough.
+
+Counts begin anew with each lane, also after a restore: nothing has been seen then, and each of the bounds holds for any
+beginning.
+"""
+
+import collections
+import logging
+import math
+
+from bridge_data.errors import FatalSampleError
+
+logger = logging.getLogger("bridge_data")
+
+FEWEST_SKIPS = 10_000
+"""Consecutive skips that are never an error. For packs and micro-batches, of which there is no number to go by, these
+many are an error if none had stayed: filters of which 1 in 200 stays (0.995^10,000 < e^-50) are safe."""
+
+SKIPS_TO_WARN = 1_000
+"""Consecutive skips that are never a warning."""
+
+_EVIDENCE = 50.0
+"""-ln of the probability of a false alarm, at each draw."""
+
+
+def fewest_skips(num_samples: int, num_lanes: int) -> int:
+    """Consecutive skips of a source before a lane may call it empty."""
+    every_sample = min(math.ceil(_EVIDENCE) * num_samples, 1_000_000)
+    two_epochs = 2 * -(-num_samples // num_lanes)
+    return max(FEWEST_SKIPS, every_sample, two_epochs)
+
+
+class Survival:
+    """What stayed and what was left out of a source, or of a lane's packs or micro-batches.
+
+    `kept` is for the lane to count, a sample at a time or many; `what` names them in messages.
+    """
+
+    __slots__ = ("_fewest", "_kept_then", "_lane", "_left_out", "_reason", "_seen_then", "_warned", "_what", "kept")
+
+    def __init__(self, what: str, lane: int, fewest: int = FEWEST_SKIPS) -> None:
+        self.kept = 0
+        self._what, self._lane, self._fewest = what, lane, fewest
+        self._left_out: collections.Counter[str] = collections.Counter()
+        self._kept_then = self._seen_then = 0  # up to the last that stayed
+        self._reason = ""
+        self._warned = False
+
+    def leave_out(self, hook: str, reason: str) -> None:
+        """Count one that `hook` left out.
+
+        Raises:
+            FatalSampleError: if nothing stays any more.
+        """
+        if self.kept != self._kept_then:
+            self._kept_then, self._seen_then = self.kept, self._seen()
+        self._left_out[hook] += 1
+        self._reason = reason or self._reason
+        streak = self._seen() - self._seen_then
+        if streak < SKIPS_TO_WARN:
+            return
+        evidence = self._evidence(streak)
+        if not self._warned and (evidence > _EVIDENCE / 2 or streak >= self._fewest):
+            self._warned = True
+            logger.warning(
+                "%s. The run goes on; if none stays for %d in a row or more, it stops",
+                self._facts(streak),
+                self._fewest,
+            )
+        if streak >= self._fewest and evidence > _EVIDENCE:
+            raise FatalSampleError(
+                f"{self._facts(streak)}: this data does not fit this task encoder. "
+                "Check the encoder's conditions for SkipSample, and the errors logged before."
+            )
+
+    def _seen(self) -> int:
+        return self.kept + self._left_out.total()
+
+    def _evidence(self, streak: int) -> float:
+        """-ln of the probability of such a streak at the survival rate seen so far."""
+        if not self.kept or streak > 100 * (self._seen_then + self._fewest):
+            return math.inf
+        return self.kept * math.log1p(streak / self._seen_then)
+
+    def _facts(self, streak: int) -> str:
+        counts = ", ".join(f"{count} in {hook}" for hook, count in self._left_out.items())
+        because = f"; the last because {self._reason}" if self._reason else ""
+        return (
+            f"the last {streak} {self._what} were all left out ({counts}{because}); "
+            f"lane {self._lane} has seen {self._seen()}, of which {self.kept} stayed"
+        )
