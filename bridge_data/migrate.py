@@ -14,7 +14,7 @@ from bridge_data.order import Cursor
 from bridge_data.pending import Pending
 from bridge_data.state import Generation, LaneState, LoaderState
 
-TOLERATED = frozenset({"sources", "quotas", "schedule", "batch_size"})
+TOLERATED = frozenset({"sources", "weights", "schedule", "batch_size"})
 """What may differ, by the names of the fingerprint."""
 
 
@@ -39,39 +39,39 @@ def migrate(
     if gone:
         raise StateError(
             f"the saved state has read from {', '.join(gone)}, which this plan lacks or has changed. Data sets can be "
-            "added to a run; to stop drawing from one, keep it with a very small weight."
+            "added to a run; to stop drawing from one, keep it with weight 0."
         )
     if fingerprint["order"] == "ordered" and state.fingerprint != fingerprint:
         raise StateError(
             "a validation in progress cannot be carried over to other data or another batch size; begin it anew"
         )
-    place = [new.index(name) for name in old]
-    weights = [[of.get("quotas"), of.get("schedule")] for of in (state.fingerprint, fingerprint)]
-    if place == list(range(len(new))) and weights[0] == weights[1]:
+    slots = [new.index(name) for name in old]
+    weights = [[of.get("weights"), of.get("schedule")] for of in (state.fingerprint, fingerprint)]
+    if slots == list(range(len(new))) and weights[0] == weights[1]:
         return dataclasses.replace(state, fingerprint=fingerprint)
     generations = []
     for num_lanes, geometry in state.generations:
         merged = new_generation(num_lanes, [0] * len(new))[1]
-        for number, numbers in zip(place, geometry, strict=True):
+        for number, numbers in zip(slots, geometry, strict=True):
             merged[number] = numbers
         generations.append((num_lanes, merged))
     lanes = {
-        lane: _moved(lane_state, make_cursor(lane), place, len(new)) if lane_state else {}
+        lane: _moved(lane_state, make_cursor(lane), slots, len(new)) if lane_state else {}
         for lane, lane_state in state.lanes.items()
     }
     return dataclasses.replace(state, fingerprint=fingerprint, generations=generations, lanes=lanes)
 
 
-def _moved(state: LaneState, cursor: Cursor, place: Sequence[int], num_sources: int) -> LaneState:
+def _moved(state: LaneState, cursor: Cursor, slots: Sequence[int], num_sources: int) -> LaneState:
     """A lane's state with its sources under their new numbers, and all that is pending written out: the order that it
     was drawn in cannot be replayed any more."""
-    pending = Pending.decode(state, cursor).explicit(place).to_dict()
+    pending = Pending.decode(state, cursor).explicit(slots).to_dict()
     cursors = [[0, 0] for _ in range(num_sources)]
-    for number, position in zip(place, state["cursors"], strict=True):
+    for number, position in zip(slots, state["cursors"], strict=True):
         cursors[number] = position
     moved: LaneState = {"draws": state["draws"], "cursors": cursors, "micro_batches": state["micro_batches"]}
     if "inbox" in state:
-        moved["inbox"] = {str(place[int(source)]): entries for source, entries in state["inbox"].items()}
+        moved["inbox"] = {str(slots[int(source)]): entries for source, entries in state["inbox"].items()}
     if pending:
         moved["pending"] = pending
     return moved

@@ -9,11 +9,13 @@ import dataclasses
 import functools
 import logging
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import Any
 
 from bridge_data.errors import ConfigError
 from bridge_data.migrate import migrate
 from bridge_data.order import Cursor, Geometry, OrderedCursor, Phase, Row, Schedule, ShuffledCursor
+from bridge_data.order.blend import check_weights
 from bridge_data.order.keys import key64
 from bridge_data.plan import Plan
 from bridge_data.plan.epochs import WITH_REPLACEMENT, EpochsPerShuffle, check_epochs, multiplied, together
@@ -24,7 +26,7 @@ logger = logging.getLogger("bridge_data")
 
 MEANING = {
     "sources": "added data sets begin with their first epoch now",
-    "quotas": "sources go on where they were, and are drawn by the new weights from here on",
+    "weights": "sources go on where they were, and are drawn by the new weights from here on",
     "schedule": "weights follow the new schedule from here on, by the samples that the job has drawn",
     "batch_size": "micro-batches are of the new size; samples still come exactly once, in other batches than before",
 }
@@ -62,32 +64,45 @@ class PlanOrder:
     def __init__(self, plan: Plan, seed: int, shuffle: Shuffle | None, block_size: int) -> None:
         self.shuffle = shuffle
         self._plan, self._seed, self._block_size = plan, seed, block_size
-        if shuffle is not None and not shuffle.repeat and any(0 in weights for _, weights in self._phases):
-            raise ConfigError(
-                "repeat=False: every source is to come to its end, but the schedule of weights leaves one out for a "
-                "while (weight: 0); give it a small weight there"
-            )
+        for _, weights in self._phases:
+            check_weights(weights, [source.name for source in plan.sources])
         if shuffle is not None and not shuffle.repeat:
-            for number, source in enumerate(plan.sources):
-                if self._epochs_per_shuffle(number) == WITH_REPLACEMENT:
-                    raise ConfigError(
-                        f"repeat=False: {source.name} is drawn with replacement (shuffle_over_epochs_multiplier: -1), "
-                        "so it has no end; give a number of epochs, or repeat"
-                    )
+            self._check_ends()
         self.source_names = _unique([source.fingerprint for source in plan.sources])
         self._rows_made: dict[tuple[int, ...], Row] = {}
 
+    def _check_ends(self) -> None:
+        """See that every source comes to an end.
+
+        Raises:
+            ConfigError: naming one that does not.
+        """
+        for number, source in enumerate(self._plan.sources):
+            if self._epochs_per_shuffle(number) == WITH_REPLACEMENT:
+                raise ConfigError(
+                    f"repeat=False: {source.name} is drawn with replacement (shuffle_over_epochs_multiplier: -1), "
+                    "so it has no end; give a number of epochs, or repeat"
+                )
+            if not all(weights[number] for _, weights in self._phases):
+                raise ConfigError(
+                    f"repeat=False: every source is to come to its end, but {source.name} has weight 0 (maybe for a "
+                    "while, in a schedule); give it a small weight, or leave it out of the blend"
+                )
+
     def fingerprint(self) -> dict[str, Any]:
-        """What must be equal for saved cursors to mean the same samples."""
-        sources = zip(self.source_names, self._plan.sources, strict=True)
-        quotas = [quotas.tolist() for quotas in self._schedule.quotas] if self._phases else [None]
+        """What must be equal for saved cursors to mean the same samples.
+
+        Weights are the shares of the sources, whose floats JSON keeps to the bit; repetitions are exact fractions.
+        """
+        plan = self._plan
+        sources = zip(self.source_names, plan.sources, strict=True)
         epochs = {} if self.shuffle is None else self._own_epochs
-        later = [[start, q] for (start, _), q in zip(self._plan.later_weights, quotas[1:], strict=True)]
+        later = [[start, list(weights)] for start, weights in plan.later_weights]
         return {
             "sources": [[name, source.name] for name, source in sources],
-            "quotas": quotas[0],
+            "weights": None if plan.weights is None else list(plan.weights),
             **({"schedule": later} if later else {}),
-            "repetitions": None if self._plan.repetitions is None else list(self._plan.repetitions),
+            "repetitions": None if plan.repetitions is None else [str(times) for times in plan.repetitions],
             "seed": self._seed,
             "order": "shuffled" if self.shuffle else "ordered",
             **(dataclasses.asdict(self.shuffle) if self.shuffle else {}),
@@ -131,10 +146,10 @@ class PlanOrder:
             logger.warning("restoring a state of another run: %s; %s", difference, MEANING.get(name, "not allowed"))
         number = {name: number for number, name in enumerate(self.source_names)}
         kept = [number[name] for name, _ in state.fingerprint["sources"] if name in number]
-        quotas = state.fingerprint["quotas"]
+        weights = state.fingerprint["weights"]
         blend: Schedule | None = None
-        if quotas is not None and len(quotas) > 1:
-            phases = [(0, quotas), *state.fingerprint.get("schedule", ())]
+        if weights is not None and len(weights) > 1:
+            phases = [(0, weights), *state.fingerprint.get("schedule", ())]
             blend = Schedule(phases, self._seed).since(state.drawn_before)
 
         def old_cursor(lane: int) -> Cursor:
@@ -176,14 +191,14 @@ class PlanOrder:
             rows.append(self._rows_made[name])
         return rows
 
-    def _num_epochs(self, source: int) -> float | None:
+    def _num_epochs(self, source: int) -> Fraction | int | None:
         """Epochs of a source after which its row ends: as many as `blend_epochized` says, else one."""
         assert self.shuffle is not None
         if self.shuffle.repeat:
             return None
         repetitions = self._plan.repetitions
         epochs = together(self._epochs_per_shuffle(source)) or 1
-        return epochs * (1.0 if repetitions is None else repetitions[source])
+        return epochs * (1 if repetitions is None else repetitions[source])
 
     def _epochs_per_shuffle(self, source: int) -> EpochsPerShuffle:
         assert self.shuffle is not None

@@ -129,7 +129,9 @@ class _Lanes:
         generations = [*self._state.generations, generation]
         drawn = self._state.drawn_before + sum(state["draws"] for state in self.states)
         drawn -= sum(map(len, self.loose))  # which are drawn again
-        return LoaderState(self._state.fingerprint, generations, slot, dict(enumerate(lanes)), drawn)
+        return dataclasses.replace(
+            self._state, generations=generations, lanes=dict(enumerate(lanes)), drawn_before=drawn
+        )
 
 
 def _last_touched(row: Row, lane: int, taken: int, offset: int) -> int:

@@ -5,15 +5,22 @@ Enters: lane states and the fingerprint of the run. Leaves: one plain dict of in
 """
 
 import dataclasses
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Self, TypeAlias
 
 from bridge_data.errors import StateError
 from bridge_data.worker import WorkerConfig
 
 FORMAT = "bridge_data.loader"
-VERSION = 1
+VERSION = 2
 """The version of the order and of this format; a change of either makes a new one."""
+
+EXTRAS: Mapping[str, int] = {}
+"""The extras that this release knows, each with the newest version of it.
+
+An extra is `{name: {"version": int, "data": ...}}` under `extras`, of the whole state or of a lane, beyond what every
+state holds. A release that does not know the name refuses the state, rather than losing what it says.
+"""
 
 
 LaneState: TypeAlias = dict[str, Any]
@@ -28,6 +35,7 @@ class LoaderState:
     that some lane's inbox still refers to, the current one last; `next_slot` is the first slot of the job that has not
     been served by every rank; `lanes` has the state of each lane, `{}` where it has not begun. `drawn_before` is how
     many samples the job had drawn when it was last re-dealt, since which lanes count their draws: schedules go by it.
+    `extras` is what `EXTRAS` says; a lane's state may hold extras of its own.
     """
 
     fingerprint: dict[str, Any]
@@ -35,6 +43,7 @@ class LoaderState:
     next_slot: int
     lanes: dict[int, LaneState]
     drawn_before: int = 0
+    extras: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def num_lanes(self) -> int:
@@ -51,6 +60,7 @@ class LoaderState:
             "next_slot": self.next_slot,
             "drawn_before": self.drawn_before,
             "lanes": {str(lane): state for lane, state in self.lanes.items()},
+            **({"extras": self.extras} if self.extras else {}),
         }
 
     @classmethod
@@ -58,7 +68,7 @@ class LoaderState:
         """The state that `to_dict` wrote.
 
         Raises:
-            StateError: if `data` is not a state of this format and version.
+            StateError: if `data` is not a state of this format and version, or holds extras of an unknown name.
         """
         if not isinstance(data, dict) or data.get("format") != FORMAT:
             found = f"a dict with {sorted(map(str, data))[:6]}" if isinstance(data, dict) else type(data).__name__
@@ -68,12 +78,18 @@ class LoaderState:
             )
         if data.get("version") != VERSION:
             raise StateError(
-                f"loader state has format version {data.get('version')}, this release reads version {VERSION}: "
-                "the order of samples differs between them. Resume with the release that wrote it."
+                f"the loader state is of format {data.get('version')} of the order, this release reads format "
+                f"{VERSION}: the same cursors mean other samples. Begin the data anew (restore the model without the "
+                "state of its data), or resume with the release that wrote it."
             )
         lanes = {int(lane): state for lane, state in data["lanes"].items()}
+        extras = data.get("extras", {})
+        _check_extras(extras, "the loader state")
+        for lane, state in lanes.items():
+            _check_extras(state.get("extras", {}), f"the state of lane {lane}")
         generations = [(num_lanes, geometry) for num_lanes, geometry in data["generations"]]
-        return cls(data["fingerprint"], generations, data["next_slot"], lanes, data.get("drawn_before", 0))
+        drawn_before = data.get("drawn_before", 0)
+        return cls(data["fingerprint"], generations, data["next_slot"], lanes, drawn_before, extras)
 
     def check(self, fingerprint: dict[str, Any], tolerated: Collection[str] = ()) -> None:
         """See that the state belongs to a run with `fingerprint`, but for the items named in `tolerated`.
@@ -122,6 +138,16 @@ class LoaderState:
         return dataclasses.replace(self, lanes={lane: self.lanes[lane] for lane in mine})
 
 
+def _check_extras(extras: Mapping[str, Any], where: str) -> None:
+    for name, extra in extras.items():
+        version = extra.get("version") if isinstance(extra, dict) else None
+        if name not in EXTRAS or not isinstance(version, int) or version > EXTRAS[name]:
+            raise StateError(
+                f"{where} holds extra {name!r} of version {version}, which this release does not know (it knows "
+                f"{dict(EXTRAS) or 'none'}); resume with the release that wrote it, or a later one"
+            )
+
+
 def _differences(saved: dict[str, Any], current: dict[str, Any]) -> Iterable[tuple[str, str]]:
     common = dict(saved.get("sources") or []).keys() & dict(current.get("sources") or []).keys()
     for name in [*saved, *(name for name in current if name not in saved)]:
@@ -153,7 +179,7 @@ def merge_states(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
         raise StateError("merge_states: got no state; expected one of every data-parallel rank")
     parts = [LoaderState.from_dict(state) for state in states]
     merged = dataclasses.replace(parts[0], lanes={})
-    same = ["generations", "drawn_before", "next_slot"]
+    same = ["generations", "drawn_before", "extras", "next_slot"]
     if parts[0].fingerprint.get("order") == "ordered" or parts[0].fingerprint.get("repeat") is False:
         same.remove("next_slot")  # near the end of finite data, ranks pass over lanes that have ended
         merged.next_slot = min(part.next_slot for part in parts)

@@ -101,10 +101,10 @@ def test_a_state_of_other_settings_is_refused_by_name(folder: Path, changes: dic
 
 def test_a_state_of_other_data_or_weights_is_refused_by_name(folder: Path) -> None:
     saved = train(folder / "blend.yaml").new_state().to_dict()
-    with pytest.raises(StateError, match=r"(?s)sources: gone or changed: b/train \([0-9a-f]{16}\); new: none.*quotas"):
+    with pytest.raises(StateError, match=r"(?s)sources: gone or changed: b/train \([0-9a-f]{16}\); new: none.*weights"):
         train(folder / "a").check_state(saved)
     write_blend(folder / "other.yaml", {"a": 2, "b": 1})
-    with pytest.raises(StateError, match=r"quotas: the state has \[49152, 16384\]"):
+    with pytest.raises(StateError, match=r"weights: the state has \[0.75, 0.25\], this run has \[0.66"):
         train(folder / "other.yaml").check_state(saved)
 
 

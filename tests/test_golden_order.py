@@ -1,5 +1,5 @@
-"""The order of format version 1, pinned. A change of order is a new version (`bridge_data.state.VERSION`): write a new
-file with `python -m tests.test_golden_order`, keep the old one's version refused, and say so in the docs."""
+"""The order of format 2, pinned. A change of order is a new version (`bridge_data.state.VERSION`): write a new file
+with `python -m tests.test_golden_order`, keep the old one's version refused, and say so in the docs."""
 
 import json
 from pathlib import Path
@@ -13,6 +13,10 @@ FILE = Path(__file__).parent / "golden" / f"order_v{VERSION}.json"
 
 SOURCES = ([1_000] * 3 + [17, 0, 983], [5], [70_001] * 2)
 """Samples per shard: an uneven source, one smaller than the lanes, and one with more chunks than a table holds."""
+
+WIDE = [1 / (number % 97 + 1) ** 2 for number in range(300)]
+"""The weights of a deep blend, of which each 50th is 0."""
+WIDE[::50] = [0.0] * 6
 
 
 def drawn() -> dict[str, Any]:
@@ -31,10 +35,15 @@ def drawn() -> dict[str, Any]:
         cursor = ShuffledCursor([rows], Blend([5, 0.5, 2], seed=11), lane)
         refs = [list(cursor.next()) for _ in range(1_500)]
         lanes[str(lane)] = {"first": refs[:40], "last": refs[-40:], "state": cursor.state()}
+    wide = Blend(WIDE, seed=12)
     ordered = OrderedCursor([10, 3], 1, 2, 4)
     return {
         "version": VERSION,
         "shuffled": lanes,
+        "wide": {
+            "block": wide.block(5, 1_000, 10**9).tolist(),
+            "counts": [wide.counts(lane, 1_000, 10**12).tolist()[:100] for lane in (0, 7)],
+        },
         "ordered": [list(ordered.next()) for _ in range(5)],
     }
 

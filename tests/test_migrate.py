@@ -1,11 +1,21 @@
 import collections
+import dataclasses
 import logging
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bridge_data import LaneDataset, StateError, WorkerConfig, get_train_dataset, get_val_dataset, merge_states
+from bridge_data import (
+    ConfigError,
+    LaneDataset,
+    StateError,
+    WorkerConfig,
+    get_train_dataset,
+    get_val_dataset,
+    merge_states,
+)
+from bridge_data.plan import Branch
 from tests.prepared import write_blend, write_texts
 from tests.properties.jobs import Encoder, GroupingEncoder, Job, Key
 
@@ -74,6 +84,57 @@ def test_new_weights_hold_from_the_restore_on(folder: Path) -> None:
     other = dataset(folder, {"a": 1, "b": 9})
     drawn = collections.Counter(key[0] for key in keys(restored(other, merge_states(job.save())), 300))
     assert drawn[other.source_names[1]] / drawn.total() == pytest.approx(0.9, abs=0.02)
+
+
+@pytest.mark.parametrize("packing", [None, 20])
+def test_a_source_is_switched_off_and_on_and_goes_on_where_it_was(folder: Path, packing: int | None) -> None:
+    found: list[Key] = []
+    saved: Any = None
+    counts = []
+    for weights, steps in (({"a": 1, "b": 1}, 10), ({"a": 1, "b": 0}, 40), ({"a": 1, "b": 1}, 400)):
+        made = dataset(folder, weights, packing_buffer_size=packing)
+        job = restored(made, saved) if saved else Job([made])
+        drawn = keys(job, steps)
+        saved = merge_states(job.save())
+        found += drawn
+        counts.append(sum(key[0] == made.source_names[1] for key in drawn))
+    assert max(collections.Counter(found).values()) == 1
+    assert counts[0] > 10
+    assert counts[1] == 0 if packing is None else counts[1] <= counts[0] + 3 * 20
+    first_epoch = {index for key, epoch, index, _ in found if (key, epoch) == (made.source_names[1], 0)}
+    assert first_epoch == set(range(SIZES["b"]))
+
+
+def test_a_source_may_begin_switched_off(folder: Path) -> None:
+    job = Job([dataset(folder, {"a": 1, "b": 0})])
+    source = job.datasets[0].source_names[1]
+    assert source not in {key[0] for key in keys(job, 200)}
+    assert all(lane["cursors"][1] == [0, 0] for lane in job.states[0].lanes.values())
+    other = dataset(folder, {"a": 1, "b": 1})
+    with pytest.raises(StateError, match=r"weights: the state has \[1.0, 0.0\], this run has \[0.5, 0.5\]"):
+        other.check_state(merge_states(job.save()))
+    assert (source, 0) in {key[:2] for key in keys(restored(other, merge_states(job.save())), 20)}
+
+
+def test_weights_that_mean_the_same_blend_are_no_difference(folder: Path) -> None:
+    saved = dataset(folder, {"a": 0.3, "b": 0.1, "c": 0.2}).new_state().to_dict()
+    dataset(folder, {"a": 3, "b": 1, "c": 2}).check_state(saved)
+
+
+def test_finite_data_with_a_source_of_weight_0_are_refused(folder: Path) -> None:
+    with pytest.raises(ConfigError, match=r"repeat=False: .* but b/train has weight 0"):
+        dataset(folder, {"a": 1, "b": 0}, repeat=False)
+
+
+def test_weights_of_a_plan_made_in_python_are_checked_by_the_names_of_the_sources(folder: Path) -> None:
+    plan = dataset(folder, {"a": 3, "b": 1}).plan
+    config = {"worker_config": WorkerConfig(0, 1, 0), "batch_size": 3}
+    for wrong in (float("nan"), float("inf"), -1.0):
+        changed = dataclasses.replace(plan, weights=(1.0, wrong))
+        with pytest.raises(ConfigError, match=r"blend: the weight of b/train is .*, expected a finite number"):
+            get_train_dataset(changed, **config, shuffle_buffer_size=20, max_samples_per_sequence=10)
+        with pytest.raises(ConfigError, match=r"mine: the weight of a/train is .*, expected 0 or more, finite"):
+            Branch("mine", ((wrong, plan.sources[0]),))
 
 
 def test_an_added_set_may_have_a_number_of_epochs_of_its_own(folder: Path) -> None:

@@ -1,9 +1,12 @@
+import collections
 import json
+import math
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bridge_data import LaneDataset, StateError, WorkerConfig, get_train_dataset, merge_states
@@ -130,3 +133,43 @@ def test_a_re_deal_takes_all_lanes(data: Path) -> None:
     one_rank_alone = job.save()[0]
     with pytest.raises(StateError, match=r"lacks lanes \[1\] of 2"):
         ranks(data, 3)[0].check_state(one_rank_alone)
+
+
+@pytest.fixture(scope="module")
+def odd(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("odd")
+    for name, size in ODD.items():
+        write_texts(folder / name, size)
+    return folder
+
+
+ODD = {"a": 51, "b": 23}
+HUNDREDTHS = st.integers(1, 320) | st.sampled_from([50, 150, 250])
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    repetitions=st.tuples(HUNDREDTHS, HUNDREDTHS),
+    deals=st.lists(st.tuples(st.integers(1, 6), st.integers(0, 30)), min_size=1, max_size=4),
+)
+def test_fractions_of_epochs_end_with_the_same_sample_after_any_re_deals(
+    odd: Path, repetitions: tuple[int, int], deals: list[tuple[int, int]]
+) -> None:
+    times = dict(zip(ODD, repetitions, strict=True))
+    blend = write_blend(odd / "blend.yaml", {name: n / 100 for name, n in times.items()}, epochized=True)
+    emitted: collections.Counter[tuple[str, int, int, int]] = collections.Counter()
+    saved: Any = None
+    for world_size, steps in [*deals, (2, 1_000)]:
+        job = Job(ranks(blend, world_size, world_size, repeat=False), saved)
+        for _ in range(steps):
+            batches = job.step()
+            emitted.update(key for batch in batches if batch is not None for unit in batch for key in unit)
+            if batches == [None] * world_size:
+                break
+        saved = merge_states(job.save())
+    assert max(emitted.values()) == 1
+    counted = collections.Counter(key[0] for key in emitted)
+    names = job.datasets[0].source_names
+    assert [counted[name] for name in names] == [
+        math.floor(Fraction(times[name] * size, 100) + Fraction(1, 2)) for name, size in ODD.items()
+    ]

@@ -1,3 +1,4 @@
+import dataclasses
 import json
 
 import pytest
@@ -7,7 +8,7 @@ from bridge_data.errors import StateError
 from bridge_data.state import LoaderState, merge_states
 from bridge_data.worker import WorkerConfig
 
-FINGERPRINT = {"sources": [["aa", "photos"], ["bb", "pages"]], "quotas": [1, 3], "seed": 0, "batch_size": 4}
+FINGERPRINT = {"sources": [["aa", "photos"], ["bb", "pages"]], "weights": [0.25, 0.75], "seed": 0, "batch_size": 4}
 
 
 def state(*lanes: int, slot: int = 6, num_lanes: int = 4) -> LoaderState:
@@ -28,19 +29,48 @@ def test_a_state_of_something_else_is_refused(other: object) -> None:
         LoaderState.from_dict(other)
 
 
-def test_a_state_of_another_version_is_refused() -> None:
-    with pytest.raises(StateError, match="version 99"):
-        LoaderState.from_dict(state(0).to_dict() | {"version": 99})
+def test_a_state_of_another_version_is_refused_with_the_way_out() -> None:
+    for version in (1, 99):
+        with pytest.raises(StateError, match=rf"is of format {version} of the order, this release reads format 2") as e:
+            LoaderState.from_dict(state(0).to_dict() | {"version": version})
+        assert "Begin the data anew" in str(e.value)
+        assert "resume with the release that wrote it" in str(e.value)
+
+
+def test_extras_of_an_unknown_name_are_refused_with_the_name() -> None:
+    extra = {"totals": {"version": 1, "data": [1, 2]}}
+    saved = state(0, 2).to_dict()
+    with pytest.raises(StateError, match=r"the loader state holds extra 'totals' of version 1, .*does not know"):
+        LoaderState.from_dict(saved | {"extras": extra})
+    lanes = saved["lanes"] | {"2": saved["lanes"]["2"] | {"extras": extra}}
+    with pytest.raises(StateError, match="the state of lane 2 holds extra 'totals'"):
+        LoaderState.from_dict(saved | {"lanes": lanes})
+
+
+def test_extras_of_a_known_name_are_kept_and_none_are_absent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bridge_data.state.EXTRAS", {"totals": 2})
+    assert "extras" not in state(0).to_dict()
+    assert LoaderState.from_dict(state(0).to_dict() | {"extras": {}}) == state(0)
+    given = [
+        dataclasses.replace(state(*lanes), extras={"totals": {"version": 2, "data": 7}}) for lanes in ([0, 2], [1, 3])
+    ]
+    merged = merge_states([json.loads(json.dumps(part.to_dict())) for part in given])
+    assert merged["extras"] == {"totals": {"version": 2, "data": 7}}
+    with pytest.raises(StateError, match="has extras"):
+        merge_states([given[0].to_dict(), state(1, 3).to_dict()])
+    for wrong in ({"version": 3, "data": 7}, {"data": 7}, 7):
+        with pytest.raises(StateError, match="extra 'totals' of version"):
+            LoaderState.from_dict(state(0).to_dict() | {"extras": {"totals": wrong}})
 
 
 def test_every_difference_is_named() -> None:
-    run = {"sources": [["aa", "photos"], ["cc", "books"]], "quotas": [1, 3], "seed": 1, "batch_size": 8}
+    run = {"sources": [["aa", "photos"], ["cc", "books"]], "weights": [0.25, 0.75], "seed": 1, "batch_size": 8}
     with pytest.raises(StateError) as caught:
         state(0).check(run)
     message = str(caught.value)
     for part in ("pages (bb)", "books (cc)", "seed: the state has 0, this run has 1", "batch_size: the state has 4"):
         assert part in message
-    assert "quotas" not in message
+    assert "weights" not in message
 
 
 def test_reordered_sources_differ_and_renamed_ones_do_not() -> None:

@@ -18,7 +18,7 @@ from bridge_data.cli.state_differences import differences
 from bridge_data.errors import ConfigError, StateError
 
 _PATH = click.Path(path_type=Path)
-_SHOWN_ELSEWHERE = ("sources", "quotas", "schedule", "order")
+_SHOWN_ELSEWHERE = ("sources", "weights", "schedule", "order")
 
 
 @click.group()

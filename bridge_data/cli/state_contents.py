@@ -5,6 +5,7 @@ is what an earlier deal left to it (in validation order, all that is to come), w
 """
 
 import dataclasses
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -67,7 +68,7 @@ def sources_of(state: LoaderState, data: Path | None = None, split_part: str = "
         ConfigError: if `data` is other data than that of the state.
     """
     names = state.fingerprint["sources"]
-    quotas = _quotas_now(state)
+    weights = _weights_now(state)
     is_shuffled = state.fingerprint["order"] == "shuffled"
     found = _matching(names, data, split_part) if data is not None and is_shuffled else {}
     contents = []
@@ -77,7 +78,7 @@ def sources_of(state: LoaderState, data: Path | None = None, split_part: str = "
         contents.append(
             SourceContents(
                 label=label,
-                weight=quotas[number] / sum(quotas) if quotas else None,
+                weight=weights[number] / math.fsum(weights) if weights else None,
                 chunk_size=state.generations[-1][1][number][0] if is_shuffled else None,
                 chunks_taken=_span(taken),
                 epochs=_span(_epochs(state, number, found[name])) if name in found else None,
@@ -87,15 +88,15 @@ def sources_of(state: LoaderState, data: Path | None = None, split_part: str = "
     return contents
 
 
-def _quotas_now(state: LoaderState) -> list[int] | None:
-    """The quotas by which the sources are drawn where the job stands; lanes that are not here are taken to stand where
+def _weights_now(state: LoaderState) -> list[float] | None:
+    """The weights by which the sources are drawn where the job stands; lanes that are not here are taken to stand where
     the others do."""
-    quotas: list[int] | None = state.fingerprint["quotas"]
+    weights: list[float] | None = state.fingerprint["weights"]
     draws = sum(lane.get("draws", 0) for lane in state.lanes.values())
     drawn = state.drawn_before + draws * state.num_lanes // max(1, len(state.lanes))
     for start, later in state.fingerprint.get("schedule", ()):
-        quotas = later if start <= drawn else quotas
-    return quotas
+        weights = later if start <= drawn else weights
+    return weights
 
 
 def _inbox(lane: LaneState) -> Iterator[tuple[int | None, Entry]]:

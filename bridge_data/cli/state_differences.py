@@ -4,6 +4,7 @@ Enters: two states. Leaves: rows of what each of them has. Guarantee: no row mea
 """
 
 import dataclasses
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -55,7 +56,7 @@ def _setting_differences(first: dict[str, Any], second: dict[str, Any]) -> Itera
     for item in [*first, *(item for item in second if item not in first)]:
         if item == "sources" or first.get(item) == second.get(item):
             continue
-        if item == "quotas" and None not in (first[item], second[item]):
+        if item == "weights" and None not in (first[item], second[item]):
             weights = [_weights(fingerprint) for fingerprint in (first, second)]
             for name, label in (names[0] | names[1]).items():
                 if weights[0].get(name) != weights[1].get(name):
@@ -66,8 +67,9 @@ def _setting_differences(first: dict[str, Any], second: dict[str, Any]) -> Itera
 
 
 def _weights(fingerprint: dict[str, Any]) -> dict[str, float]:
-    quotas = fingerprint["quotas"]
-    return {name: quota / sum(quotas) for (name, _), quota in zip(fingerprint["sources"], quotas, strict=True)}
+    weights = fingerprint["weights"]
+    total = math.fsum(weights)
+    return {name: weight / total for (name, _), weight in zip(fingerprint["sources"], weights, strict=True)}
 
 
 def _lane_differences(first: LaneState | None, second: LaneState | None, labels: Sequence[str]) -> Iterator[Difference]:

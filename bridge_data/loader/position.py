@@ -42,7 +42,9 @@ class Position:
         lanes = {**before.lanes, lane: state}
         # In one assignment, so that whoever interrupts (Ctrl-C, a signal handler that saves) finds all of it or none.
         # Not by `dataclasses.replace`, which takes longer than all the rest of it.
-        self.state = LoaderState(before.fingerprint, before.generations, next_slot, lanes, before.drawn_before)
+        self.state = LoaderState(
+            before.fingerprint, before.generations, next_slot, lanes, before.drawn_before, before.extras
+        )
 
     def end(self, lane: int) -> None:
         """Note that `lane` has no more batches."""

@@ -10,7 +10,9 @@ exactly once an epoch, for any number of lanes.
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Iterator, Sequence
+from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,8 +45,9 @@ class Row:
     `key` stands for seed and source. With `epochs_per_shuffle` m > 1, the chunks of m epochs are shuffled together:
     a sample may then come twice before another comes once, but still m times in m epochs. With None nothing is
     shuffled: the lanes take the chunks in their order, and each sample in its place. `num_epochs` is where the row
-    ends, counted from epoch 0, None for never; of a last fraction of an epoch it has that fraction of the samples,
-    rounded to one: whole chunks, and the beginning of one more.
+    ends, None for never. That is counted from epoch 0 in exact arithmetic, whatever epoch the row begins with:
+    `num_epochs` times the samples of an epoch, rounded to the nearest sample, half a sample up. Of a last fraction of
+    an epoch the row has whole chunks, and the beginning of one more.
     """
 
     def __init__(
@@ -54,7 +57,7 @@ class Row:
         key: int,
         *,
         epochs_per_shuffle: int | None = 1,
-        num_epochs: float | None = None,
+        num_epochs: Fraction | int | None = None,
     ) -> None:
         self.geometry = geometry
         self._key = key
@@ -63,8 +66,9 @@ class Row:
         self._epochs_per_shuffle = epochs_per_shuffle = epochs_per_shuffle or 1
         self._num_whole: int | None = None
         if num_epochs is not None:
-            num_samples = max(0, round((num_epochs - geometry.first_epoch) * self.num_samples))
-            self._num_whole, self._rest = divmod(num_samples, self.num_samples * epochs_per_shuffle)
+            end = math.floor(num_epochs * self.num_samples + Fraction(1, 2))
+            left = max(0, end - geometry.first_epoch * self.num_samples)
+            self._num_whole, self._rest = divmod(left, self.num_samples * epochs_per_shuffle)
         self._permutation: tuple[int, Permutation] | None = None
 
     @property

@@ -2,7 +2,7 @@
 
 Enters: phases, each with the number of samples of the whole job from which its weights hold. Leaves: the blend of any
 draw of any lane. Guarantee: which phase a draw belongs to is arithmetic over its number; all lanes change together, at
-the first block of draws with which the job has reached the phase. Within a phase quotas hold exactly.
+the first block of draws with which the job has reached the phase. Within a phase the guarantees of its blend hold.
 """
 
 import bisect
@@ -13,7 +13,7 @@ from typing import Self, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from bridge_data.order.blend import BLOCK, Blend, quotas
+from bridge_data.order.blend import BLOCK, Blend, check_weights
 
 Phase: TypeAlias = tuple[int, Sequence[float]]
 """(samples of the job from which the weights hold, the weight of each source)."""
@@ -25,18 +25,19 @@ class Schedule:
     Lanes count their draws from the last re-deal on, before which the job had drawn `num_drawn` samples (see `since`).
 
     Raises:
-        ConfigError: for a weight that would round to no draw at all.
+        ConfigError: for weights of any phase that `check_weights` refuses.
     """
 
     def __init__(self, phases: Sequence[Phase], seed: int) -> None:
-        self.quotas = [quotas(weights) for _, weights in phases]
+        for _, weights in phases:
+            check_weights(weights)
         self._starts = [sample for sample, _ in phases]
         self._phases, self._seed = phases, seed
         self._blends: dict[int, Blend] = {}
         self._num_drawn = 0
 
     def since(self, num_drawn: int) -> Self:
-        """This schedule, with which it shares its tables, for lanes that began when the job had drawn `num_drawn`."""
+        """This schedule, with which it shares its blends, for lanes that began when the job had drawn `num_drawn`."""
         begun = copy.copy(self)
         begun._num_drawn = num_drawn
         return begun
@@ -48,7 +49,7 @@ class Schedule:
 
     def counts(self, lane: int, num_lanes: int, draws: int) -> NDArray[np.int64]:
         """How often each source was drawn in the first `draws` draws of `lane`."""
-        counts = np.zeros(len(self.quotas[0]), dtype=np.int64)
+        counts = np.zeros(len(self._phases[0][1]), dtype=np.int64)
         begins = [min(draws, self.first_draw(phase, num_lanes)) for phase in range(len(self._starts))]
         for phase, (begin, end) in enumerate(zip(begins, [*begins[1:], draws], strict=True)):
             if begin < end:

@@ -1,18 +1,20 @@
 """The plan: which sources there are and how they are blended, as a tree and as a flat list.
 
 Enters: a tree of blends with weights. Leaves: the sources in the order of the tree, each with its share, the product of
-the normalised weights on the way to it, and again for every sample from which weights change. Guarantee: shares sum
-to 1, and are positive but where a schedule says 0.
+the normalised weights on the way to it, and again for every sample from which weights change. Guarantee: shares are
+computed exactly, from the weights as they are written, and rounded once; so 0.3 beside 0.1 is the same blend as 3
+beside 1. They sum to 1, and are 0 only where a weight is.
 """
 
 import dataclasses
 import math
 from collections.abc import Iterator, Sequence
+from fractions import Fraction
 from typing import TypeAlias
 
 from bridge_data.errors import ConfigError
 from bridge_data.plan.source import Source
-from bridge_data.plan.weights import Weight, WeightSchedule, changes, weight_at
+from bridge_data.plan.weights import Weight, WeightSchedule, as_written, changes, weight_at
 
 
 class EmptySplitError(ConfigError):
@@ -30,12 +32,19 @@ class Branch:
     children: tuple[tuple[Weight, "Tree"], ...]
     epochized: bool = False
 
-    def weights(self, sample: int = 0) -> list[float]:
+    def __post_init__(self) -> None:
+        for weight, child in self.children:
+            for number in (step for _, step in weight.steps) if isinstance(weight, WeightSchedule) else (weight,):
+                if not 0 <= number < math.inf:
+                    name = child.name if isinstance(child, Source) else child.label
+                    raise ConfigError(f"{self.label}: the weight of {name} is {number:g}, expected 0 or more, finite")
+
+    def weights(self, sample: int = 0) -> list[Fraction]:
         """How the children are drawn relative to each other when the job has drawn `sample` samples."""
-        weights = [weight_at(weight, sample) for weight, _ in self.children]
+        weights = [as_written(weight_at(weight, sample)) for weight, _ in self.children]
         if not self.epochized:
             return weights
-        return [times * math.fsum(leaf_sizes(child)) for times, (_, child) in zip(weights, self.children, strict=True)]
+        return [times * sum(leaf_sizes(child)) for times, (_, child) in zip(weights, self.children, strict=True)]
 
 
 Tree: TypeAlias = Source | Branch
@@ -51,7 +60,7 @@ class Plan:
     tree: Tree
     sources: tuple[Source, ...]
     weights: tuple[float, ...] | None
-    repetitions: tuple[float, ...] | None = None
+    repetitions: tuple[Fraction, ...] | None = None
     later_weights: tuple[tuple[int, tuple[float, ...]], ...] = ()
 
     @property
@@ -63,7 +72,7 @@ class Plan:
         if self.weights is None:
             return "\n".join(_lines(self.tree, None, "", "", None))
         samples = [0, *(sample for sample, _ in self.later_weights)]
-        by_sample = [[share for _, share in leaves(self.tree, sample=sample)] for sample in samples]
+        by_sample = [[float(share) for _, share in leaves(self.tree, sample=sample)] for sample in samples]
         first, *others = _lines(self.tree, None, "", "", _Shares(samples, zip(*by_sample, strict=True)))
         when = f", from sample {' → '.join(f'{sample:,}' for sample in samples)}" if self.later_weights else ""
         return "\n".join([first + when, *others])
@@ -81,19 +90,19 @@ def plan_of(tree: Tree, *, training: bool, what: str) -> Plan:
     sources = tuple(source for source, _ in found)
     if not training:
         return Plan(tree, sources, None)
-    times: tuple[float, ...] | None = None
+    times: tuple[Fraction, ...] | None = None
     if isinstance(tree, Branch) and tree.epochized:
         times = tuple(number for source, number in repetitions(tree) if source.num_samples)
     return Plan(tree, sources, normalised([share for _, share in found]), times, later_weights(tree))
 
 
-def leaves(tree: Tree, share: float = 1.0, sample: int = 0) -> Iterator[tuple[Source, float]]:
+def leaves(tree: Tree, share: Fraction = Fraction(1), sample: int = 0) -> Iterator[tuple[Source, Fraction]]:
     """Each source with its share when the job has drawn `sample` samples, in the order of the tree."""
     if isinstance(tree, Source):
         yield tree, share
         return
     weights = tree.weights(sample)
-    total = math.fsum(weights) or 1.0
+    total = sum(weights) or 1
     for weight, (_, child) in zip(weights, tree.children, strict=True):
         yield from leaves(child, share * (weight / total), sample)
 
@@ -114,25 +123,26 @@ def later_weights(tree: Tree) -> tuple[tuple[int, tuple[float, ...]], ...]:
     )
 
 
-def leaf_sizes(tree: Tree) -> Iterator[float]:
+def leaf_sizes(tree: Tree) -> Iterator[Fraction]:
     """The samples that each source under an epochized tree has in an epoch of it."""
     for source, times in repetitions(tree):
         yield times * source.num_samples
 
 
-def repetitions(tree: Tree, times: float = 1.0) -> Iterator[tuple[Source, float]]:
+def repetitions(tree: Tree, times: Fraction = Fraction(1)) -> Iterator[tuple[Source, Fraction]]:
     """Each source with how often an epoch of an epochized tree has it."""
     if isinstance(tree, Source):
         yield tree, times
         return
     for own, child in tree.children:
-        yield from repetitions(child, times * weight_at(own, 0))
+        yield from repetitions(child, times * as_written(weight_at(own, 0)))
 
 
-def normalised(shares: Sequence[float]) -> tuple[float, ...]:
-    """`shares` divided by their sum."""
-    total = math.fsum(shares)
-    return tuple(share / total for share in shares)
+def normalised(shares: Sequence[Fraction]) -> tuple[float, ...]:
+    """`shares` as floats, divided by their sum."""
+    rounded = [float(share) for share in shares]
+    total = math.fsum(rounded) or 1.0
+    return tuple(share / total for share in rounded)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)

@@ -220,8 +220,11 @@ def _items(blend: Node, kind: str) -> tuple[Node, ...]:
 
 
 def _weight(item: Node, key: str) -> Weight:
-    weight = item.mapping("item of a blend").get(key)
-    return 1.0 if weight is None or weight.value is None else read_weight(weight, key)
+    entries = item.mapping("item of a blend")
+    weight, path = entries.get(key), entries.get("path")
+    if weight is None or weight.value is None:
+        return 1.0
+    return read_weight(weight, key, path.shown() if path is not None and not item.line else "")
 
 
 def _reference(node: Node, file: str, scope: Scope) -> Reference:

@@ -94,5 +94,7 @@ def _open_blend(declared: DeclaredBlend, opening: Opening) -> Branch:
         )
     for sample in sorted({0} | changes(declared.weights)):
         if children and not any(weight_at(weight, sample) for weight in declared.weights):
-            raise declared.node.error(f"{kind}: from sample {sample:,} on all weights are 0, so nothing could be drawn")
+            raise declared.node.error(
+                f"{kind}: all weights are 0 from sample {sample:,} on, so nothing could be drawn; raise one of them"
+            )
     return Branch(declared.label, tuple(zip(declared.weights, children, strict=True)), epochized=declared.epochized)

@@ -2,13 +2,14 @@
 
     weight: [{from_sample: 0, weight: 5}, {from_sample: 1_000_000, weight: 1}]
 
-Enters: the YAML of a weight. Leaves: a number above 0, or a `WeightSchedule`, in which 0 leaves the item out for a
-while. Guarantee: what is wrong is named with its file and line.
+Enters: the YAML of a weight. Leaves: a finite number of 0 or more, or a `WeightSchedule` of them; 0 leaves the item
+out, for as long as it holds. Guarantee: what is wrong is named with its file and line.
 """
 
 import dataclasses
 import math
 from collections.abc import Iterable
+from fractions import Fraction
 from typing import TypeAlias
 
 from bridge_data.plan.document import Node
@@ -34,26 +35,40 @@ def weight_at(weight: Weight, sample: int) -> float:
     return weight.at(sample) if isinstance(weight, WeightSchedule) else weight
 
 
+def as_written(number: float) -> Fraction:
+    """The number that was written for `number`: 1/10 for 0.1, where the float is a little more."""
+    return Fraction(str(number))
+
+
 def changes(weights: Iterable[Weight]) -> set[int]:
     """The samples above 0 from which one of the weights is another."""
     schedules = (weight for weight in weights if isinstance(weight, WeightSchedule))
     return {start for schedule in schedules for start, _ in schedule.steps[1:]}
 
 
-def read_weight(node: Node, key: str) -> Weight:
-    """The weight at `node`, the value of `key`; only a `weight` may be a schedule.
+def read_weight(node: Node, key: str, of: str = "") -> Weight:
+    """The weight at `node`, the value of `key`; only a `weight` may be a schedule, or 0. Messages name what it is `of`.
 
     Raises:
-        ConfigError: naming file and line, if it is neither a number above 0 nor a schedule.
+        ConfigError: naming file and line, if it is neither a finite number of 0 or more nor a schedule.
     """
+    what = f"{key} of {of}" if of else key
     if isinstance(node.value, list) and key == "weight":
         return _schedule(node)
-    number = node.number(key)
-    if not (number > 0 and math.isfinite(number)):
-        raise node.error(
-            f"{key}: expected a number above 0, got {number:g}; to leave a data set out of the blend, remove it"
-        )
-    return float(number)
+    number = _number(node, what)
+    if not number and key != "weight":
+        raise node.error(f"{what}: expected a number above 0, got 0; to leave a data set out, remove it")
+    return number
+
+
+def _number(node: Node, what: str) -> float:
+    try:
+        number = float(node.number(what))
+    except OverflowError:
+        number = math.inf
+    if not 0 <= number < math.inf:
+        raise node.error(f"{what}: expected a finite number of 0 or more, got {number:g}")
+    return number
 
 
 def _schedule(node: Node) -> WeightSchedule:
@@ -63,11 +78,9 @@ def _schedule(node: Node) -> WeightSchedule:
         for key in ("from_sample", "weight"):
             if key not in step:
                 raise item.error(f"step of a schedule: {key} is missing, expected {{from_sample: N, weight: W}}")
-        start, weight = step["from_sample"].number("from_sample"), float(step["weight"].number("weight"))
+        start, weight = step["from_sample"].number("from_sample"), _number(step["weight"], "weight")
         if not float(start).is_integer() or start < 0:
             raise step["from_sample"].error(f"from_sample: expected a whole number of samples, got {start:g}")
-        if not (weight >= 0 and math.isfinite(weight)):
-            raise step["weight"].error(f"weight: expected a number of 0 or more, got {weight:g}")
         if not steps and start != 0:
             raise step["from_sample"].error(
                 f"from_sample: the first step of a schedule begins at 0, got {start:g}; give the weight from there on "
@@ -80,6 +93,4 @@ def _schedule(node: Node) -> WeightSchedule:
         steps.append((int(start), weight))
     if not steps:
         raise node.error("weight: the schedule is empty, expected steps {from_sample: N, weight: W}")
-    if not any(weight for _, weight in steps):
-        raise node.error("weight: the schedule is 0 throughout; to leave a data set out of the blend, remove it")
     return WeightSchedule(tuple(steps))

@@ -6,7 +6,7 @@ from bridge_data.state import LoaderState
 
 FINGERPRINT = {
     "sources": [["aa", "photos/train"], ["bb", "pages/train"]],
-    "quotas": [16384, 49152],
+    "weights": [0.25, 0.75],
     "seed": 0,
     "order": "shuffled",
     "batch_size": 4,

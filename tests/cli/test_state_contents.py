@@ -46,7 +46,7 @@ def test_the_weight_shown_is_that_of_the_phase_that_the_job_is_in() -> None:
     weights = []
     for drawn_before in (0, 1_000, 10**6):
         state = LoaderState.from_dict(make_state())  # 8 lanes, 50 draws each
-        state.fingerprint = state.fingerprint | {"schedule": [[1_200, [0, 65_536]], [10**6, [65_536, 0]]]}
+        state.fingerprint = state.fingerprint | {"schedule": [[1_200, [0, 1]], [10**6, [1, 0]]]}
         state.drawn_before = drawn_before
         weights.append([source.weight for source in sources_of(state)])
         del state.lanes[0], state.lanes[1]
@@ -55,7 +55,7 @@ def test_the_weight_shown_is_that_of_the_phase_that_the_job_is_in() -> None:
 
 
 def test_a_validation_has_sources_without_chunks_or_weights() -> None:
-    fingerprint = {"sources": [["aa", "photos/val"]], "quotas": None, "order": "ordered"}
+    fingerprint = {"sources": [["aa", "photos/val"]], "weights": None, "order": "ordered"}
     state = LoaderState(
         fingerprint, [(2, [])], 4, {0: {"draws": 8, "inbox": [[2, 0, 8, 12]], "micro_batches": 2}, 1: {}}
     )

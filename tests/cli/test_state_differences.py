@@ -17,7 +17,7 @@ def test_equal_states_do_not_differ() -> None:
 def test_settings_are_named() -> None:
     other = {
         "sources": [["aa", "photos/train"], ["cc", "books/train"]],
-        "quotas": [32768, 32768],
+        "weights": [0.5, 0.5],
         "seed": 1,
         "epochs_per_shuffle": 2,
     }

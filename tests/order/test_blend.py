@@ -1,28 +1,152 @@
+import itertools
+import math
+import time
+import tracemalloc
+from fractions import Fraction
+
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bridge_data.errors import ConfigError
-from bridge_data.order.blend import BLOCK, TURN, Blend, quotas
+from bridge_data.order.blend import BLOCK, Blend
 
-WEIGHTS = st.lists(st.floats(0.01, 100), min_size=2, max_size=8)
+PER_LANE = Fraction(34, 10)
+"""The draws by which a source may be off its share at a multiple of 64 draws of a lane."""
+PER_JOB = 30
+"""The same for up to 1,000 lanes together, which run in step."""
+
+FAMILIES = {
+    "1 beside 200,000": [1, 200_000],
+    "1e-9 beside 1": [1e-9, 1.0],
+    "1/k of 1,000": [1 / k for k in range(1, 1_001)],
+    "1/k^2 of 1,000": [1 / k**2 for k in range(1, 1_001)],
+    "100 equal": [1.0] * 100,
+    "one rare beside 99": [1.0, *[1e6] * 99],
+    "golden ratio": [0.618**k for k in range(60)],
+    "powers of 2, to 2^-1000": [2.0**-k for k in range(1_001)],
+    "9 orders of magnitude": [10 ** (-9 * k / 299) for k in range(300)],
+}
+
+WEIGHTS = st.lists(st.just(0.0) | st.floats(1e-9, 1) | st.integers(1, 200_000), min_size=1, max_size=40).filter(any)
 
 
-@given(WEIGHTS)
-def test_quotas_sum_to_a_turn_and_are_proportional(weights: list[float]) -> None:
-    shares = quotas(weights)
-    assert shares.sum() == TURN
-    assert np.abs(shares - np.array(weights) / sum(weights) * TURN).max() <= 1
+def exact_shares(weights: list[float]) -> list[Fraction]:
+    exact = [Fraction(weight) for weight in weights]
+    total = sum(exact)
+    return [weight / total for weight in exact]
 
 
-@given(weights=WEIGHTS, lanes=st.integers(1, 9), draws=st.integers(0, 200_000), data=st.data())
+def worst(counts: np.ndarray, weights: list[float], draws: int) -> Fraction:
+    """By how many draws the source that is farthest off its share is so."""
+    shares = exact_shares(weights)
+    return max(abs(count - draws * share) for count, share in zip(counts.tolist(), shares, strict=True))
+
+
+@settings(deadline=None)
+@given(
+    weights=WEIGHTS,
+    lanes=st.integers(1, 1_000),
+    blocks=st.integers(0, 10**12 // BLOCK),
+    seed=st.integers(0, 2**32),
+    data=st.data(),
+)
+def test_every_source_has_its_share_at_every_block_of_a_lane(
+    weights: list[float], lanes: int, blocks: int, seed: int, data: st.DataObject
+) -> None:
+    lane = data.draw(st.integers(0, lanes - 1))
+    counts = Blend(weights, seed).counts(lane, lanes, blocks * BLOCK)
+    assert counts.sum() == blocks * BLOCK
+    assert worst(counts, weights, blocks * BLOCK) < PER_LANE
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_shares_hold_for_weights_of_every_size(name: str) -> None:
+    weights = FAMILIES[name]
+    blend = Blend(weights, seed=2)
+    for lane, blocks in itertools.product((0, 3, 7), (1, 2, 3, 17, 1_000, 15_625_000_000)):
+        assert worst(blend.counts(lane, 8, blocks * BLOCK), weights, blocks * BLOCK) < PER_LANE
+
+
+@settings(max_examples=15, deadline=None)
+@given(weights=WEIGHTS, lanes=st.integers(1, 1_000) | st.just(1_000), blocks=st.integers(1, 10**6))
+def test_lanes_in_step_have_the_shares_together(weights: list[float], lanes: int, blocks: int) -> None:
+    blend, draws = Blend(weights, seed=7), blocks * BLOCK
+    together = sum(blend.counts(lane, lanes, draws) for lane in range(lanes))
+    assert worst(np.asarray(together), weights, lanes * draws) < PER_JOB
+
+
+@pytest.mark.parametrize(
+    ("weights", "seed", "blocks"),
+    [
+        ([1 / k for k in range(1, 256)], 274_509, 57_950),
+        ([k**-0.5 for k in range(1, 192)], 117_231, 437_272),
+        (FAMILIES["9 orders of magnitude"], 52_388, 10_853),
+        (FAMILIES["golden ratio"], 3, 1),
+    ],
+)
+def test_1000_lanes_have_the_shares_together(weights: list[float], seed: int, blocks: int) -> None:
+    """Where phases by the square roots of 2, 3, 5, ..., or random ones, are off by 35 to 41."""
+    blend, draws = Blend(weights, seed), blocks * BLOCK
+    together = sum(blend.counts(lane, 1_000, draws) for lane in range(1_000))
+    assert worst(np.asarray(together), weights, 1_000 * draws) < PER_JOB
+
+
+def test_10000_sources_are_built_quickly_and_hold_their_shares() -> None:
+    weights = [1 / k for k in range(1, 10_001)]
+    began = time.process_time()
+    tracemalloc.start()
+    blend = Blend(weights, seed=1)
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert time.process_time() - began < 2, "with the tracing, which takes most of it"
+    assert held < 10_000 * 500
+    shares = np.array(weights) / math.fsum(weights)
+    draws, lanes = 500 * BLOCK, 64
+    together = np.zeros(len(weights), dtype=np.int64)
+    for lane in range(lanes):
+        counts = blend.counts(lane, lanes, draws)
+        assert np.abs(counts - draws * shares).max() < PER_LANE
+        together += counts
+    assert np.abs(together - lanes * draws * shares).max() < PER_JOB
+
+
+@given(weights=WEIGHTS, lanes=st.integers(1, 9), draws=st.integers(0, 5_000), data=st.data())
 def test_counts_are_those_of_a_replay(weights: list[float], lanes: int, draws: int, data: st.DataObject) -> None:
     lane = data.draw(st.integers(0, lanes - 1))
     blend = Blend(weights, seed=5)
     blocks = [blend.block(lane, lanes, number) for number in range(draws // BLOCK + 1)]
+    assert all(block.shape == (BLOCK,) and block.dtype == np.int64 for block in blocks)
     replayed = np.bincount(np.concatenate(blocks)[:draws], minlength=len(weights))
     assert np.array_equal(blend.counts(lane, lanes, draws), replayed)
+
+
+@given(weights=WEIGHTS, blocks=st.integers(10**6, 10**12 // BLOCK))
+def test_a_block_far_on_is_what_the_counts_differ_by(weights: list[float], blocks: int) -> None:
+    blend = Blend(weights, seed=5)
+    differ = blend.counts(1, 3, (blocks + 1) * BLOCK) - blend.counts(1, 3, blocks * BLOCK)
+    assert np.array_equal(np.bincount(blend.block(1, 3, blocks), minlength=len(weights)), differ)
+
+
+@given(weights=WEIGHTS, factor=st.sampled_from([2, 8, 0.25]))
+def test_only_the_ratios_of_weights_count(weights: list[float], factor: float) -> None:
+    blends = [Blend(weights, seed=5), Blend([weight * factor for weight in weights], seed=5)]
+    first, second = ([blend.block(2, 4, number).tolist() for number in range(5)] for blend in blends)
+    assert first == second
+
+
+def test_a_source_without_weight_is_not_drawn() -> None:
+    assert Blend([1, 0, 3, 0.0], seed=1).counts(0, 4, 10**9).tolist() == [250_000_000, 0, 750_000_000, 0]
+    assert set(Blend([0, 0, 5], seed=1).block(3, 4, 9).tolist()) == {2}
+
+
+def test_draws_within_a_block_are_shuffled() -> None:
+    blend = Blend([1, 1], seed=1)
+    blocks = {tuple(blend.block(0, 1, number).tolist()) for number in range(100)}
+    assert len(blocks) == 100
+    drawn = np.concatenate([blend.block(0, 1, number) for number in range(100)])
+    assert {1, 2, 3, 4} <= set(np.diff(np.flatnonzero(drawn == 1)).tolist())
 
 
 def test_any_stretch_of_draws_holds_the_weights() -> None:
@@ -43,6 +167,13 @@ def test_lanes_do_not_bunch() -> None:
     assert len(set(first)) == 8
 
 
-def test_a_weight_too_small_to_be_drawn_is_refused() -> None:
-    with pytest.raises(ConfigError, match="source number 1"):
-        quotas([1e6, 1.0])
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, -1.0])
+def test_a_weight_that_is_no_weight_is_refused(wrong: float) -> None:
+    with pytest.raises(ConfigError, match=r"the weight of source number 1 is -?\w+, expected a finite number"):
+        Blend([1, wrong], seed=1)
+
+
+def test_weights_that_are_all_0_are_refused() -> None:
+    for weights in ([0.0, 0.0], [0], []):
+        with pytest.raises(ConfigError, match="weights of all sources are 0"):
+            Blend(weights, seed=1)

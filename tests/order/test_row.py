@@ -1,5 +1,7 @@
 import collections
 import itertools
+import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -10,6 +12,12 @@ from bridge_data.order.chunks import Geometry
 from bridge_data.order.row import SPREAD, Row, Window
 
 COUNTS = st.lists(st.integers(0, 120), min_size=1, max_size=8).filter(sum)
+EPOCHS = st.fractions(Fraction(1, 10), 3, max_denominator=60)
+
+
+def rounded(number: Fraction) -> int:
+    """The nearest integer, the upper one of two."""
+    return math.floor(number + Fraction(1, 2))
 
 
 def windows(row: Row, lane: int, epochs: int) -> list[Window]:
@@ -64,11 +72,11 @@ def test_a_row_that_does_not_repeat_ends_after_one_shuffle() -> None:
     counts=COUNTS,
     lanes=st.integers(1, 9),
     longest=st.integers(1, 60),
-    num_epochs=st.floats(0.1, 3),
+    num_epochs=EPOCHS,
     per_shuffle=st.integers(1, 2),
 )
 def test_a_row_of_some_epochs_and_a_fraction_ends_to_the_sample(
-    counts: list[int], lanes: int, longest: int, num_epochs: float, per_shuffle: int
+    counts: list[int], lanes: int, longest: int, num_epochs: Fraction, per_shuffle: int
 ) -> None:
     geometry = Geometry.choose(counts, num_lanes=lanes, max_samples_per_sequence=longest, shuffle_buffer_size=20)
     row = Row(counts, geometry, 5, num_epochs=num_epochs, epochs_per_shuffle=per_shuffle)
@@ -81,14 +89,32 @@ def test_a_row_of_some_epochs_and_a_fraction_ends_to_the_sample(
     assert max(dealt.values(), default=1) == 1
     whole = int(num_epochs / per_shuffle) * per_shuffle
     assert {(epoch, index) for epoch in range(whole) for index in range(sum(counts))} <= dealt.keys()
-    assert len(dealt) == round(num_epochs * sum(counts))
+    assert len(dealt) == rounded(num_epochs * sum(counts))
+
+
+@given(counts=COUNTS, num_epochs=EPOCHS, first=st.integers(0, 4), lanes=st.tuples(st.integers(1, 9), st.integers(1, 9)))
+def test_a_row_ends_with_the_same_sample_whatever_epoch_it_begins_with(
+    counts: list[int], num_epochs: Fraction, first: int, lanes: tuple[int, int]
+) -> None:
+    """As after a re-deal, from `first` on and to another number of lanes."""
+    ends = []
+    for first_epoch, num_lanes in ((0, lanes[0]), (first, lanes[1])):
+        row = Row(counts, Geometry(num_lanes, 7, 4, first_epoch), 5, num_epochs=num_epochs)
+        samples = sum(len(window.indices) for lane in range(num_lanes) for window in windows(row, lane, 10))
+        ends.append(first_epoch * sum(counts) + samples)
+    assert ends == [rounded(num_epochs * sum(counts)), max(first * sum(counts), ends[0])]
+
+
+def test_one_and_a_half_epochs_of_51_samples_are_77() -> None:
+    rows = [Row([51], Geometry(2, 5, 32, first), 1, num_epochs=Fraction(3, 2)) for first in (0, 1)]
+    assert [row.num_samples_to(2, [0, 0]).sum() for row in rows] == [77, 26]
 
 
 def test_a_fraction_cuts_one_chunk_and_leaves_the_order_of_the_others() -> None:
     """Chunks of equal lengths are not counted one by one, those of unequal lengths are; both end alike."""
     for counts in ([40] * 10, [41] * 10):
         geometry = Geometry(num_lanes=2, chunk_size=20, window_chunks=1)
-        whole, part = Row(counts, geometry, 1, num_epochs=2), Row(counts, geometry, 1, num_epochs=1.35)
+        whole, part = Row(counts, geometry, 1, num_epochs=2), Row(counts, geometry, 1, num_epochs=Fraction("1.35"))
         taken = [[w.indices.tolist() for w in windows(row, lane, 2)] for row in (whole, part) for lane in range(2)]
         shorter = []
         for all_of_lane, some_of_lane in zip(taken[:2], taken[2:], strict=True):
@@ -96,19 +122,19 @@ def test_a_fraction_cuts_one_chunk_and_leaves_the_order_of_the_others() -> None:
             shorter += [(len(a), len(b)) for a, b in pairs if a != b]
             assert all(set(b) <= set(a) for a, b in pairs)
         assert len(shorter) <= 1
-        assert sum(map(len, itertools.chain(*taken[2:]))) == round(1.35 * sum(counts))
+        assert sum(map(len, itertools.chain(*taken[2:]))) == rounded(Fraction("1.35") * sum(counts))
 
 
 @given(
     counts=COUNTS,
     lanes=st.integers(1, 9),
     longest=st.integers(1, 60),
-    num_epochs=st.none() | st.floats(0.1, 3),
+    num_epochs=st.none() | EPOCHS,
     per_shuffle=st.integers(1, 2),
     data=st.data(),
 )
 def test_what_all_lanes_have_left_is_counted_in_bulk(
-    counts: list[int], lanes: int, longest: int, num_epochs: float | None, per_shuffle: int, data: st.DataObject
+    counts: list[int], lanes: int, longest: int, num_epochs: Fraction | None, per_shuffle: int, data: st.DataObject
 ) -> None:
     geometry = Geometry.choose(counts, num_lanes=lanes, max_samples_per_sequence=longest, shuffle_buffer_size=20)
     row = Row(counts, geometry, 5, num_epochs=num_epochs, epochs_per_shuffle=per_shuffle)

@@ -99,7 +99,9 @@ def test_a_dict_says_what_its_yaml_would(folder: Path, monkeypatch: pytest.Monke
         assert loader.get_datasets(training=True, split_part="train").weights == (0.25, 0.75)
     older = Metadataset("m.yaml", {"train": {"datasets": [{"path": "a"}]}})
     assert older.get_datasets(training=True, split_part="train").num_samples == 10
-    with pytest.raises(ConfigError, match=r"V2\(.*/\(dict\)\): weight: expected a number above 0, got -1"):
+    with pytest.raises(
+        ConfigError, match=r"V2\(.*/\(dict\)\): weight of 'a': expected a finite number of 0 or more, got -1"
+    ):
         load_dataset({**head, "splits": {"train": {"blend": [{"path": "a", "weight": -1}]}}}).get_datasets(
             training=True, split_part="train"
         )

@@ -164,11 +164,11 @@ def test_an_empty_source_in_a_training_blend_is_no_empty_split(folder):
     [
         (
             "splits:\n  train:\n    blend:\n      - path: a\n        weight: 0\n",
-            "blend.yaml:7: weight: expected a number above 0, got 0",
+            "blend.yaml:5: blend: all weights are 0 from sample 0 on, so nothing could be drawn",
         ),
         (
             "splits: {train: {blend: [{path: a, weight: -1.5}]}}",
-            "blend.yaml:3: weight: expected a number above 0, got -1.5",
+            "blend.yaml:3: weight: expected a finite number of 0 or more, got -1.5",
         ),
         ("splits: {train: {blend: [{path: a, weight: much}]}}", "weight: expected a number, got 'much'"),
         (

@@ -1,8 +1,14 @@
+import math
+from fractions import Fraction
+
 import pytest
 
 from bridge_data.errors import ConfigError
 from bridge_data.plan.document import parse_yaml
-from bridge_data.plan.weights import WeightSchedule, changes, read_weight, weight_at
+from bridge_data.plan.loaders import load_dataset
+from bridge_data.plan.weights import WeightSchedule, as_written, changes, read_weight, weight_at
+
+HEAD = {"__module__": "megatron.energon", "__class__": "MetadatasetV2"}
 
 
 def read(text: str, key: str = "weight"):
@@ -32,11 +38,13 @@ def test_a_schedule_holds_each_weight_until_the_next():
         ("[{from_sample: 0.5, weight: 1}]", "from_sample: expected a whole number of samples, got 0.5"),
         ("[{from_sample: 1e999, weight: 1}]", "from_sample: expected a whole number of samples, got inf"),
         ("[{from_sample: -1, weight: 1}]", "from_sample: expected a whole number of samples, got -1"),
-        ("[{from_sample: 0, weight: -1}]", "weight: expected a number of 0 or more, got -1"),
+        ("[{from_sample: 0, weight: -1}]", "weight: expected a finite number of 0 or more, got -1"),
+        ("[{from_sample: 0, weight: .nan}]", "weight: expected a number, got '.nan'"),
         ("[{from_sample: 7, weight: 1}]", "from_sample: the first step of a schedule begins at 0, got 7"),
         ("[{from_sample: 0, weight: 1}, {from_sample: 0, weight: 2}]", "the steps of a schedule must ascend"),
-        ("[{from_sample: 0, weight: 0}]", "weight: the schedule is 0 throughout"),
-        ("0", "weight: expected a number above 0, got 0; to leave a data set out of the blend, remove it"),
+        ("-0.5", "weight: expected a finite number of 0 or more, got -0.5"),
+        ("1e999", "weight: expected a finite number of 0 or more, got inf"),
+        ("1" + 400 * "0", "weight: expected a finite number of 0 or more, got inf"),
         ("many", "weight: expected a number, got 'many'"),
     ],
 )
@@ -45,6 +53,24 @@ def test_what_is_no_weight_is_refused_with_file_and_line(text, says):
         read(text)
     assert "blend.yaml:2: " in str(raised.value)
     assert says in str(raised.value)
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, -1, 10**400])
+def test_what_is_no_weight_in_python_is_refused_with_the_data_set(wrong):
+    splits = {"train": {"blend": [{"path": "photos"}, {"path": "pages", "weight": wrong}]}}
+    with pytest.raises(ConfigError, match=r"weight of 'pages': expected a finite number of 0 or more, got"):
+        load_dataset(HEAD | {"splits": splits}).traverse(split_part="train")
+
+
+def test_0_is_a_weight_but_no_number_of_repetitions():
+    assert read("0") == read("0.0") == 0
+    assert read("[{from_sample: 0, weight: 0}]") == WeightSchedule(((0, 0.0),))
+    with pytest.raises(ConfigError, match="repetitions: expected a number above 0, got 0"):
+        read("0", "repetitions")
+
+
+def test_a_number_counts_as_it_is_written():
+    assert [as_written(number) for number in (0.1, 3.0, 1e-9)] == [Fraction(1, 10), 3, Fraction(1, 10**9)]
 
 
 def test_repetitions_have_no_schedule():

@@ -170,8 +170,8 @@ def test_the_schedule_is_part_of_the_fingerprint_and_of_the_printed_plan(folder:
     plan = load_plan(folder / "blend.yaml")
     assert [sample for sample, _ in plan.later_weights] == [1_000, 2_500]
     fingerprint = ranks(folder, 1, 1)[0].fingerprint()
-    assert fingerprint["quotas"] == [49_152, 16_384, 0]
-    assert fingerprint["schedule"] == [[1_000, [32_768, 32_768, 0]], [2_500, [32_768, 8_192, 24_576]]]
+    assert fingerprint["weights"] == [0.75, 0.25, 0]
+    assert fingerprint["schedule"] == [[1_000, [0.5, 0.5, 0]], [2_500, [0.5, 0.125, 0.375]]]
     first, a, _, b, c = str(plan).splitlines()
     assert first.endswith("[train], from sample 0 → 1,000 → 2,500")
     assert "a [train]: weight 3 → 1 → 1, 75.00% → 50.00% → 50.00% of draws" in a
@@ -203,5 +203,5 @@ def test_weights_that_are_all_0_for_a_while_are_refused(folder: Path) -> None:
             "      - weight: 1\n", "      - weight: [{from_sample: 0, weight: 1}, {from_sample: 900, weight: 0}]\n"
         )
     )
-    with pytest.raises(ConfigError, match=r"wrong.yaml:5: blend: from sample 1,000 on all weights are 0"):
+    with pytest.raises(ConfigError, match=r"wrong.yaml:5: blend: all weights are 0 from sample 1,000 on"):
         load_plan(folder / "wrong.yaml")
