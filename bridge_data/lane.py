@@ -20,7 +20,7 @@ from bridge_data.errors import ConfigError, FatalSampleError
 from bridge_data.order import Cursor
 from bridge_data.pending import Drawn, Pending
 from bridge_data.read_ahead import ReadAhead
-from bridge_data.survival import Survival, fewest_skips
+from bridge_data.survival import Survival, skips_of_empty
 from bridge_data.task import TRUNCATED
 from bridge_data.work import UNREAD, Item, Pack, Unit, Watch, Work
 
@@ -75,7 +75,7 @@ class Lane:
         self._cursor, self._work, self._batching = cursor, work, batching
         self._watch = watch
         self._number, self._num_lanes = number, num_lanes = position
-        self._sources = [Survival(f"samples of {name}", number, fewest_skips(n, num_lanes)) for name, n in sources]
+        self._sources = [Survival(f"samples of {name}", number, skips_of_empty(n, num_lanes)) for name, n in sources]
         self._buffer_survival, self._pack_survival = Survival("packing buffers", number), Survival("packs", number)
         self._group_survival = Survival("samples or packs to be grouped", number)
         self._batch_survival = Survival("micro-batches", number)

@@ -1,17 +1,19 @@
 """Survival: how much of a source filters leave, and when a lane calls it empty.
 
 Enters: what stayed and what was left out, one after the other, and by which hook. Leaves: a warning, once; much later
-an error. Guarantee: if what a lane draws is not empty, the error is less likely than 1e-12 in a whole run.
+an error. Guarantee: where 1 in 1,000 samples of a source stays, or any of up to 1,000, the probability of the error is
+less than 1e-12 in a whole run.
 
 **The bound.** A run is taken as 1e9 draws, over all lanes and sources, and each draw may raise a false alarm with a
 probability of e^-50 = 2e-22: together less than 1e-12. An alarm takes all that applies of:
 
-- *At least `fewest_skips` consecutive skips.* An epoch permutes a source's chunks, so each draw of a lane is a given
-  sample with probability 1/n. A filter that decides by the sample leaves out k draws in a row with probability
-  (1 - 1/n)^k at most, which is below e^-50 after 50 n draws. (Not after two epochs of the lane's share: epochs are
-  dealt anew, and a lane of 8 misses a single survivor of an epoch 7 times out of 8. Only with one lane are two epochs a
-  proof.) Sources over 20,000 samples count as empty after 1,000,000 draws and two epochs of the lane's share, which is
-  safe where 1 in 20,000 samples stays, and they are not all in a few chunks.
+- *As many consecutive skips as `skips_of_empty` says.* An epoch permutes a source's chunks, so each draw of a lane is a
+  given sample with probability 1/n. A filter that decides by the sample leaves out k draws in a row with probability
+  (1 - 1/n)^k at most, which is below e^-50 after 50 n draws. (Two epochs prove nothing but with one lane: epochs are
+  dealt anew, and a lane of 8 misses a single survivor of an epoch 7 times out of 8.) Where some samples have stayed, it
+  takes those 50 n; over 20,000 samples 1,000,000 are enough, which are safe where 1 in 20,000 samples stays, and they
+  are not all in a few chunks. Where none has, the encoder is most likely wrong, and waiting costs more: then 50,000
+  draws and two epochs are enough, which are safe where 1 in 1,000 samples stays, or any of up to 1,000.
 - *A streak that the survival rate seen so far rules out*, for filters that draw random numbers. Where s of M draws
   stayed, the last of them at draw N, any order of the M draws is as likely as any other; that all s are among the first
   N has the probability C(N, s) / C(M, s) <= (N / M)^s. This needs no estimate of the rate. Draws without replacement
@@ -37,28 +39,34 @@ many are an error if none had stayed: filters of which 1 in 200 stays (0.995^10,
 SKIPS_TO_WARN = 1_000
 """Consecutive skips that are never a warning."""
 
+_MOST_SKIPS = 1_000_000
+"""Consecutive skips that are enough for large sources, but for two epochs of the lane's share."""
+
 _EVIDENCE = 50.0
 """-ln of the probability of a false alarm, at each draw."""
 
 
-def fewest_skips(num_samples: int, num_lanes: int) -> int:
-    """Consecutive skips of a source before a lane may call it empty."""
-    every_sample = min(math.ceil(_EVIDENCE) * num_samples, 1_000_000)
-    two_epochs = 2 * -(-num_samples // num_lanes)
-    return max(FEWEST_SKIPS, every_sample, two_epochs)
+def skips_of_empty(num_samples: int, num_lanes: int) -> tuple[int, int]:
+    """Consecutive skips of a source before a lane may call it empty: if nothing of it has stayed, and if some has."""
+    share_twice = 2 * -(-num_samples // num_lanes)
+    two_epochs = max(share_twice, min(2 * num_samples, _MOST_SKIPS))
+    none_stayed = max(FEWEST_SKIPS, 50 * min(num_samples, 1_000), two_epochs)
+    some_stayed = max(FEWEST_SKIPS, min(50 * num_samples, _MOST_SKIPS), share_twice)
+    return none_stayed, max(none_stayed, some_stayed)
 
 
 class Survival:
     """What stayed and what was left out of a source, or of a lane's packs or micro-batches.
 
-    `kept` is for the lane to count, a sample at a time or many; `what` names them in messages.
+    `kept` is for the lane to count; `what` names them in messages; `limits` are the consecutive skips that may be an
+    error, if none has stayed and if some have.
     """
 
-    __slots__ = ("_fewest", "_kept_then", "_lane", "_left_out", "_reason", "_seen_then", "_warned", "_what", "kept")
+    __slots__ = ("_kept_then", "_lane", "_left_out", "_limits", "_reason", "_seen_then", "_warned", "_what", "kept")
 
-    def __init__(self, what: str, lane: int, fewest: int = FEWEST_SKIPS) -> None:
+    def __init__(self, what: str, lane: int, limits: tuple[int, int] = (FEWEST_SKIPS, FEWEST_SKIPS)) -> None:
         self.kept = 0
-        self._what, self._lane, self._fewest = what, lane, fewest
+        self._what, self._lane, self._limits = what, lane, limits
         self._left_out: collections.Counter[str] = collections.Counter()
         self._kept_then = self._seen_then = 0  # up to the last that stayed
         self._reason = ""
@@ -77,15 +85,15 @@ class Survival:
         streak = self._seen() - self._seen_then
         if streak < SKIPS_TO_WARN:
             return
-        evidence = self._evidence(streak)
-        if not self._warned and (evidence > _EVIDENCE / 2 or streak >= self._fewest):
+        limit, evidence = self._limits[bool(self.kept)], self._evidence(streak)
+        if not self._warned and (evidence > _EVIDENCE / 2 or streak >= limit):
             self._warned = True
             logger.warning(
                 "%s. The run goes on; if none stays for %d in a row or more, it stops",
                 self._facts(streak),
-                self._fewest,
+                limit,
             )
-        if streak >= self._fewest and evidence > _EVIDENCE:
+        if streak >= limit and evidence > _EVIDENCE:
             raise FatalSampleError(
                 f"{self._facts(streak)}: this data does not fit this task encoder. "
                 "Check the encoder's conditions for SkipSample, and the errors logged before."
@@ -96,7 +104,7 @@ class Survival:
 
     def _evidence(self, streak: int) -> float:
         """-ln of the probability of such a streak at the survival rate seen so far."""
-        if not self.kept or streak > 100 * (self._seen_then + self._fewest):
+        if not self.kept or streak > 100 * (self._seen_then + self._limits[1]):
             return math.inf
         return self.kept * math.log1p(streak / self._seen_then)
 

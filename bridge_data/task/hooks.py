@@ -201,7 +201,7 @@ class Hooks:
             raise FatalSampleError(
                 f"{stage} of {type(self.encoder).__name__} failed {self.failures[stage]} times in a row "
                 f"(tolerance {tolerance}{no_limit}), last on sample {keys_of(argument)}, {where}: "
-                f"{type(error).__name__}: {error}. Mend the hook or the data; "
+                f"{type(error).__name__}: {error}. Fix the hook or the data; "
                 f"@stateless(failure_tolerance=...) sets the tolerance, SkipSample leaves a sample out on purpose."
             ) from error
         self._handler(error, argument, sources_of(argument))
