@@ -87,18 +87,20 @@ class LaneDataset:
         changed.finite = True
         return changed
 
-    def new_state(self) -> LoaderState:
-        """The state before the first sample, of the lanes of this rank."""
+    def new_state(self, num_lanes: int | None = None) -> LoaderState:
+        """The state before the first sample, of this rank's lanes; of so many lanes in all, or as configured."""
         config = self.worker_config
-        lanes: dict[int, LaneState] = {lane: {} for lane in config.lanes}
-        return LoaderState(self.fingerprint(), [self._order.first_generation(config.num_lanes)], 0, lanes)
+        num_lanes = num_lanes or config.num_lanes
+        lanes: dict[int, LaneState] = {lane: {} for lane in range(config.rank, num_lanes, config.world_size)}
+        return LoaderState(self.fingerprint(), [self._order.first_generation(num_lanes)], 0, lanes)
 
     def check_state(self, data: dict[str, Any], *, strict: bool = True) -> LoaderState:
         """The lanes of this rank out of a saved state, its own or a merged one.
 
         Without `strict`, weights, added data sets and the batch size may differ; what differs is logged.
         If the ranks cannot share the saved lanes equally, or `WorkerConfig.num_lanes` asks for another number, what is
-        left of the epochs in progress is dealt anew; that takes a state with all lanes.
+        left of the epochs in progress is dealt anew; that takes a state with all lanes. Of a state that was saved at
+        the end of a pass, it is the beginning of the next one.
 
         Raises:
             StateError: if the state is not of this data and these settings, or lacks lanes that are needed.
@@ -110,9 +112,25 @@ class LaneDataset:
             state = self._order.migrated(state, self.fingerprint())
         config = self.worker_config
         asked = config.num_lanes if config.num_lanes_given else state.num_lanes
-        if state.num_lanes % config.world_size or asked != state.num_lanes:
-            state = self._order.redealt(state, config.num_lanes)
+        num_lanes = config.num_lanes if state.num_lanes % config.world_size else asked
+        if state.ended or self._is_at_end(state):
+            return self.new_state(num_lanes)
+        if num_lanes != state.num_lanes:
+            state = self._order.redealt(state, num_lanes)
         return state.of_rank(config)
+
+    def _is_at_end(self, state: LoaderState) -> bool:
+        """Whether finite data is over, as far as that can be told without reading: all lanes are here, and have nothing
+        left to draw or to emit. (Of a lane that has samples left, all may yet be left out.)"""
+        if not self.finite or len(state.lanes) < state.num_lanes:
+            return False
+        limit = self.batching.max_micro_batches
+        for lane, lane_state in state.lanes.items():
+            if limit is not None and lane_state.get("micro_batches", 0) * state.num_lanes + lane >= limit:
+                continue
+            if lane_state.get("pending") or self._order.has_next(lane, state):
+                return False
+        return True
 
     def lane(self, lane: int, state: LoaderState, watch: Callable[[SampleRef], None] | None = None) -> Lane:
         """The lane with number `lane`, where `state` has it; `watch` is called with each sample before it is read."""

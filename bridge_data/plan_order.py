@@ -136,6 +136,17 @@ class PlanOrder:
         blend = self._schedule.since(state.drawn_before) if len(self._plan.sources) > 1 else None
         return ShuffledCursor([self._rows(generation) for generation in state.generations], blend, lane)
 
+    def has_next(self, lane: int, state: LoaderState) -> bool:
+        """Whether a lane has a sample left to draw."""
+        cursor = self.cursor(lane, state)
+        if state.lanes[lane]:
+            cursor.seek(state.lanes[lane])
+        try:
+            cursor.next()
+        except StopIteration:
+            return False
+        return True
+
     def migrated(self, state: LoaderState, fingerprint: dict[str, Any]) -> LoaderState:
         """The state carried over to the run with `fingerprint`, whose order this is; what differs is logged.
 
@@ -169,7 +180,10 @@ class PlanOrder:
             return self.cursor(lane, state)
 
         if self.shuffle is None:
-            return redeal_ordered(state, old_cursor, self._generation(num_lanes, ()))
+            counts = [source.num_samples for source in self._plan.sources]
+            lanes = [OrderedCursor(counts, lane, num_lanes, self._block_size) for lane in range(num_lanes)]
+            streams = [lane.state()["inbox"][0] for lane in lanes]
+            return redeal_ordered(state, old_cursor, streams, self._block_size)
         rows = self._rows(state.generations[-1])
         return redeal_shuffled(state, rows, old_cursor, lambda epochs: self._generation(num_lanes, epochs))
 

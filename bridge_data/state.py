@@ -32,10 +32,12 @@ class LoaderState:
     """Where some lanes of a run stand.
 
     `generations` holds a `[num_lanes, [[chunk_size, window_chunks, first_epoch] of each source]]` for every re-deal
-    that some lane's inbox still refers to, the current one last; `next_slot` is the first slot of the job that has not
-    been served by every rank; `lanes` has the state of each lane, `{}` where it has not begun. `drawn_before` is how
-    many samples the job had drawn when it was last re-dealt, since which lanes count their draws: schedules go by it.
-    `extras` is what `EXTRAS` says; a lane's state may hold extras of its own.
+    that some lane's inbox still refers to, the current one last (in validation `[num_lanes, [[first block]]]`);
+    `next_slot` is the first slot of the job that has not been served by every rank; `lanes` has the state of each lane,
+    `{}` where it has not begun. `drawn_before` is how many samples the job had drawn when it was last re-dealt, since
+    which lanes count their draws: schedules go by it. `epoch_batches` counts the batches of each rank in the virtual
+    epoch in progress; `ended` says that the pass over finite data is over, so that what is restored is the beginning of
+    the next one. `extras` is what `EXTRAS` says; a lane's state may hold extras of its own.
     """
 
     fingerprint: dict[str, Any]
@@ -43,6 +45,8 @@ class LoaderState:
     next_slot: int
     lanes: dict[int, LaneState]
     drawn_before: int = 0
+    epoch_batches: int = 0
+    ended: bool = False
     extras: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
@@ -59,6 +63,8 @@ class LoaderState:
             "generations": [list(generation) for generation in self.generations],
             "next_slot": self.next_slot,
             "drawn_before": self.drawn_before,
+            **({"epoch_batches": self.epoch_batches} if self.epoch_batches else {}),
+            **({"ended": True} if self.ended else {}),
             "lanes": {str(lane): state for lane, state in self.lanes.items()},
             **({"extras": self.extras} if self.extras else {}),
         }
@@ -88,8 +94,8 @@ class LoaderState:
         for lane, state in lanes.items():
             _check_extras(state.get("extras", {}), f"the state of lane {lane}")
         generations = [(num_lanes, geometry) for num_lanes, geometry in data["generations"]]
-        drawn_before = data.get("drawn_before", 0)
-        return cls(data["fingerprint"], generations, data["next_slot"], lanes, drawn_before, extras)
+        since = data.get("drawn_before", 0), data.get("epoch_batches", 0), data.get("ended", False)
+        return cls(data["fingerprint"], generations, data["next_slot"], lanes, *since, extras)
 
     def check(self, fingerprint: dict[str, Any], tolerated: Collection[str] = ()) -> None:
         """See that the state belongs to a run with `fingerprint`, but for the items named in `tolerated`.
@@ -167,6 +173,14 @@ def _differences(saved: dict[str, Any], current: dict[str, Any]) -> Iterable[tup
             yield name, "sources: the same, in another sequence"
 
 
+def _is_finite(fingerprint: dict[str, Any]) -> bool:
+    return (
+        fingerprint.get("order") == "ordered"
+        or fingerprint.get("repeat") is False
+        or fingerprint.get("max_micro_batches") is not None
+    )
+
+
 def merge_states(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """One state with the lanes of all `states`, which the ranks of a job saved at the same step; in any order.
 
@@ -178,11 +192,13 @@ def merge_states(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
     if not states:
         raise StateError("merge_states: got no state; expected one of every data-parallel rank")
     parts = [LoaderState.from_dict(state) for state in states]
-    merged = dataclasses.replace(parts[0], lanes={})
-    same = ["generations", "drawn_before", "extras", "next_slot"]
-    if parts[0].fingerprint.get("order") == "ordered" or parts[0].fingerprint.get("repeat") is False:
-        same.remove("next_slot")  # near the end of finite data, ranks pass over lanes that have ended
-        merged.next_slot = min(part.next_slot for part in parts)
+    merged = dataclasses.replace(parts[0], lanes={}, ended=all(part.ended for part in parts))
+    same = ["generations", "drawn_before", "extras", "next_slot", "epoch_batches"]
+    if _is_finite(merged.fingerprint):  # near its end, ranks pass over lanes that have ended
+        same = ["generations", "drawn_before", "extras"]
+        slots = [part.next_slot for part in parts if not part.ended]
+        merged.next_slot = min(slots) if slots else max(part.next_slot for part in parts)
+        merged.epoch_batches = max(part.epoch_batches for part in parts)
     for number, part in enumerate(parts):
         part.check(merged.fingerprint)
         for name in same:

@@ -1,6 +1,8 @@
 """Who reads what: the data-parallel rank of this process and the lanes and workers that serve it."""
 
 import dataclasses
+import functools
+import logging
 from typing import TYPE_CHECKING, NoReturn, Self
 
 from bridge_data import current
@@ -8,6 +10,11 @@ from bridge_data.errors import ConfigError, ErrorHandler, log_exception, reraise
 
 if TYPE_CHECKING:
     import torch.distributed
+
+logger = logging.getLogger("bridge_data")
+
+LANES_PER_RANK = 8
+"""Lanes of a rank if none are asked for: the same for 0 to 8 workers, so that they give the same sequence."""
 
 
 class _Active:
@@ -39,7 +46,8 @@ class WorkerConfig:
     `rank` is the *data-parallel* rank: tensor, context and pipeline ranks of one replica share it, and so read the
     same data. `num_workers` 0 works in the training process. `num_lanes` is the number of independent streams of the
     whole job, a multiple of `world_size`; it is fixed when a run starts and decides how far the run can be scaled
-    later (default: `world_size * max(num_workers, 1)`). `seed_offset` is the seed of order and augmentation. With a
+    later. By default a rank has 8 of them, so that 0 to 8 workers give the same sequence; with more workers, their
+    number rounded up to a multiple of 8, which is logged. `seed_offset` is the seed of order and augmentation. With a
     `worker_log_level` of 1 the keys of each batch are logged to `worker_debug_path` (see `loader.batch_log`).
 
     Raises:
@@ -57,7 +65,7 @@ class WorkerConfig:
     restore_error_handler: ErrorHandler = reraise_exception
     num_lanes: int = dataclasses.field(default=0, kw_only=True)
     num_lanes_given: bool = dataclasses.field(init=False, repr=False)
-    """Whether `num_lanes` was asked for, rather than derived from the number of workers."""
+    """Whether `num_lanes` was asked for, rather than left to the default."""
 
     active_worker_config = _Active()
     rank_worker_id = _LeftOut()
@@ -75,7 +83,7 @@ class WorkerConfig:
         if self.num_workers < 0:
             raise ConfigError(f"WorkerConfig(num_workers={self.num_workers}): expected 0 or more")
         self.num_lanes_given = bool(self.num_lanes)
-        self.num_lanes = self.num_lanes or self.world_size * max(self.num_workers, 1)
+        self.num_lanes = self.num_lanes or self.world_size * _default_lanes_per_rank(self.num_workers)
         if self.num_lanes < 0 or self.num_lanes % self.world_size:
             raise ConfigError(
                 f"WorkerConfig(num_lanes={self.num_lanes}, world_size={self.world_size}): "
@@ -127,3 +135,19 @@ class WorkerConfig:
     def __setstate__(self, state: dict[str, object]) -> None:
         for name, value in state.items():
             setattr(self, name, value)
+
+
+@functools.cache  # so that it is logged once
+def _default_lanes_per_rank(num_workers: int) -> int:
+    if num_workers <= LANES_PER_RANK:
+        return LANES_PER_RANK
+    num_lanes = -(-num_workers // LANES_PER_RANK) * LANES_PER_RANK
+    logger.warning(
+        "num_workers=%d: each rank has %d lanes, not the %d of up to %d workers, and so another order of samples. "
+        "WorkerConfig(num_lanes=...) fixes the order whatever the workers",
+        num_workers,
+        num_lanes,
+        LANES_PER_RANK,
+        LANES_PER_RANK,
+    )
+    return num_lanes

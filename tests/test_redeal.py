@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from bridge_data import LaneDataset, StateError, WorkerConfig, get_train_dataset, merge_states
 from bridge_data.order.inbox import Entry, cut_entry, entry_size
-from bridge_data.redeal import deal
+from bridge_data.redeal import deal, deal_blocks
 from tests.prepared import write_blend, write_texts
 from tests.properties.jobs import Encoder, Job
 from tests.test_lane import EarlyEnd
@@ -32,6 +32,22 @@ def test_shares_are_equal_and_lose_nothing(entries: list[Entry], num_lanes: int)
     assert max(sizes) - min(sizes) <= 1
     refs = [ref for share in shares for entry in share if isinstance(entry[0], list) for ref in entry]
     assert refs == [ref for entry in entries if isinstance(entry[0], list) for ref in entry]
+
+
+@given(entries=ENTRIES, num_lanes=st.integers(1, 20), block_size=st.integers(1, 7), turn=st.integers(0, 19))
+def test_shares_in_blocks_are_those_of_the_slots_to_come(
+    entries: list[Entry], num_lanes: int, block_size: int, turn: int
+) -> None:
+    first_lane = turn % num_lanes
+    shares = deal_blocks(entries, num_lanes, block_size, first_lane=first_lane)
+    sizes = [sum(map(entry_size, share)) for share in shares]
+    total = sum(map(entry_size, entries))
+    expected = [0] * num_lanes
+    for block in range(-(-total // block_size)):
+        expected[(first_lane + block) % num_lanes] += 1
+    assert [-(-size // block_size) for size in sizes] == expected
+    assert sum(sizes) == total
+    assert sum(size % block_size > 0 for size in sizes) <= 1
 
 
 def test_the_rest_of_a_slice_begins_where_its_head_ends() -> None:
@@ -79,14 +95,14 @@ def test_lanes_are_kept_where_the_ranks_can_share_them(data: Path) -> None:
 
 def test_another_number_of_lanes_is_dealt_where_it_is_needed_or_asked_for(data: Path) -> None:
     saved = after(data, 5, 4, num_lanes=8)
-    assert ranks(data, 3)[0].check_state(saved).num_lanes == 3
+    assert ranks(data, 3)[0].check_state(saved).num_lanes == 24
     assert ranks(data, 2, num_lanes=4)[0].check_state(saved).num_lanes == 4
 
 
 def test_all_ranks_deal_alike(data: Path) -> None:
     saved = after(data, 7, 2, num_lanes=4, packing_buffer_size=20)
     together = merge_states([made.check_state(saved).to_dict() for made in ranks(data, 3, packing_buffer_size=20)])
-    alone = ranks(data, 1, 3, packing_buffer_size=20)[0].check_state(saved).to_dict()
+    alone = ranks(data, 1, 24, packing_buffer_size=20)[0].check_state(saved).to_dict()
     assert together == alone
 
 
@@ -117,10 +133,10 @@ def test_old_geometries_are_forgotten_when_their_slices_are_drained(data: Path) 
 
 
 def test_a_batch_that_is_out_in_part_is_handed_on_whole(data: Path) -> None:
-    job = Job(ranks(data, 2, encoder=EarlyEnd()))
+    job = Job(ranks(data, 2, 2, encoder=EarlyEnd()))
     before = job.step()
     saved = merge_states(job.save())
-    other = Job(ranks(data, 3, encoder=EarlyEnd()), saved)
+    other = Job(ranks(data, 3, 3, encoder=EarlyEnd()), saved)
     batches = [batch for _ in range(2) for batch in other.step()]
     for text, part in before:
         assert part == 0
@@ -128,7 +144,7 @@ def test_a_batch_that_is_out_in_part_is_handed_on_whole(data: Path) -> None:
 
 
 def test_a_re_deal_takes_all_lanes(data: Path) -> None:
-    job = Job(ranks(data, 2))
+    job = Job(ranks(data, 2, 2))
     job.step()
     one_rank_alone = job.save()[0]
     with pytest.raises(StateError, match=r"lacks lanes \[1\] of 2"):

@@ -259,7 +259,7 @@ def test_dicts_keep_a_key_only_where_they_have_one(folder: Path) -> None:
             )
 
     loader = get_loader(make(folder, Dicts()))
-    batches = list(itertools.islice(loader, 40))
+    batches = list(itertools.islice(loader, 200))
     kept = [batch for batch in batches if "__restore_key__" in batch]
     assert 0 < len(kept) < len(batches)
     assert all(loader.restore_sample(batch["__restore_key__"]) == batch for batch in kept)

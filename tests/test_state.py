@@ -109,3 +109,19 @@ def test_a_merge_of_different_steps_is_refused() -> None:
 def test_a_rank_without_its_lanes_says_which_are_missing() -> None:
     with pytest.raises(StateError, match=r"needs lanes \[0, 2\].*holds \[1, 3\]"):
         state(1, 3).of_rank(WorkerConfig(rank=0, world_size=2, num_workers=0))
+
+
+def test_a_pass_is_over_once_it_is_over_for_all_ranks() -> None:
+    ended, going_on = state(0, 2), state(1, 3)
+    ended.ended = True
+    assert "ended" not in merge_states([ended.to_dict(), going_on.to_dict()])
+    going_on.ended = True
+    assert merge_states([ended.to_dict(), going_on.to_dict()])["ended"] is True
+
+
+def test_ranks_pass_over_slots_at_the_end_of_finite_data_alone() -> None:
+    for finite in ({"order": "ordered"}, {"repeat": False}, {"max_micro_batches": 5}):
+        parts = [state(0, 2), state(1, 3, slot=8)]
+        for part in parts:
+            part.fingerprint |= finite
+        assert merge_states([part.to_dict() for part in parts])["next_slot"] == 6

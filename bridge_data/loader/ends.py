@@ -1,7 +1,8 @@
 """Even ends: the ranks of a job that reads finite data get equally many batches.
 
-Enters: whether this rank has a batch. Leaves: whether any has; and for a rank that has none left, an empty batch, whose
-loss mask is zero. Guarantee: every sample exactly once, and no rank waits in a collective that others have left.
+Enters: the slots of this rank that have a batch. Leaves: those that are served next, one of each rank at most; and for
+a rank that has none there, an empty batch, whose loss mask is zero. Guarantee: every sample exactly once, in the same
+order on every number of ranks, and no rank waits in a collective that others have left.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from bridge_data.errors import ConfigError
 from bridge_data.later import torch
 from bridge_data.loader.lanes import LaneDataset
 from bridge_data.worker import WorkerConfig
+
+_NO_SLOT = 2**62
 
 
 class EvenEnds:
@@ -31,16 +34,17 @@ class EvenEnds:
         self._dataset = dataset
         self._template: Any = None
 
-    def goes_on(self, batch: Any | None) -> bool:
-        """Whether any rank has a batch for this step; all ranks ask once a step, with their own batch or None."""
+    def agree(self, batch: Any | None, next_slot: int | None) -> int | None:
+        """What the ranks serve in this step: the slots after which `next_slot` is the number returned; None at the end
+        of all. All ranks ask once a step, each with its next batch and the `next_slot` after it, or with None."""
         if batch is not None:
             self._template = batch
         config = self._dataset.worker_config
         if config.world_size == 1:
-            return batch is not None
-        flag = torch.tensor([int(batch is not None)], device=_device_of(config))
-        torch.distributed.all_reduce(flag, op=torch.distributed.ReduceOp.MAX, group=config.data_parallel_group)
-        return bool(flag.item())
+            return next_slot
+        lowest = torch.tensor([_NO_SLOT if next_slot is None else next_slot], device=_device_of(config))
+        torch.distributed.all_reduce(lowest, op=torch.distributed.ReduceOp.MIN, group=config.data_parallel_group)
+        return None if lowest.item() == _NO_SLOT else int(lowest.item())
 
     def empty_batch(self) -> Any:
         """A batch that counts for nothing, like the last real one; where this rank never had one, like the job's first

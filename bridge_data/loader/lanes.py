@@ -62,8 +62,8 @@ class LaneDataset(Protocol):
     def with_cache_pool(self, cache_pool: CachePool) -> LaneDataset:
         """The same data set, whose cookers get this cache pool."""
 
-    def new_state(self) -> LoaderState:
-        """The state before the first batch, of the lanes of this rank."""
+    def new_state(self, num_lanes: int | None = None) -> LoaderState:
+        """The state before the first batch, of this rank's lanes; of so many lanes in all, or as configured."""
 
     def check_state(self, data: dict[str, Any], *, strict: bool = True) -> LoaderState:
         """The lanes of this rank out of a saved state, its own or a merged one. Raises `StateError`."""

@@ -47,7 +47,7 @@ class WorkerLink:
     def __init__(self, index: int, prefetch_factor: int, kept: Kept) -> None:
         self.index, self._prefetch_factor, self._kept = index, prefetch_factor, kept
         self._generation = 0
-        self._order: collections.deque[int] = collections.deque()
+        self._lanes: list[int] = []
         self._state: LoaderState | None = None
         self._queue: collections.deque[tuple[LaneMessage, memoryview, SlotReader]] = collections.deque()
         self._failed = False
@@ -62,23 +62,23 @@ class WorkerLink:
         if self._state is not None:
             self._send_begin(self._state)
 
-    def begin(self, order: list[int], state: LoaderState) -> None:
-        """Drop what was received, and produce in `order`, round and round, from `state`."""
+    def begin(self, lanes: list[int], state: LoaderState) -> None:
+        """Drop what was received, and produce these lanes in the order of their slots, from `state`."""
         for message, _, slots in self._queue:
             if isinstance(message, BatchMessage):
                 slots.discard(message.body)
         self._queue.clear()
-        self._order, self._failed = collections.deque(order), False
-        self._state = dataclasses.replace(state, lanes={lane: state.lanes[lane] for lane in order})
+        self._lanes, self._failed = list(lanes), False
+        self._state = dataclasses.replace(state, lanes={lane: state.lanes[lane] for lane in lanes})
         self._send_begin(self._state)
 
     def _send_begin(self, state: LoaderState) -> None:
         self._generation, self._number, self.num_received = self._generation + 1, 0, 0
         ahead = sum(isinstance(message, BatchMessage) for message, *_ in self._queue)
-        order = [] if self._failed else list(self._order)
+        lanes = [] if self._failed else list(self._lanes)
         self._allowed = self._prefetch_factor - ahead
         self.page.allow(self._allowed)
-        self._send(Begin(self._generation, order, state, self._prefetch_factor))
+        self._send(Begin(self._generation, lanes, state, self._prefetch_factor))
 
     def receive(self) -> None:
         """Take in all that has arrived."""
@@ -119,11 +119,10 @@ class WorkerLink:
         self.num_received += 1
         self._queue.append((message, packet.payload, self._slots))
         if isinstance(message, BatchMessage):
-            self._order.rotate(-1)
             assert self._state is not None
             self._state.lanes[message.lane] = message.state
         elif isinstance(message, EndMessage):
-            self._order.popleft()
+            self._lanes.remove(message.lane)
         else:
             self._failed = True
 

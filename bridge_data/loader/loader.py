@@ -30,20 +30,22 @@ from bridge_data.loader.pool import Restarts, WorkerPool
 from bridge_data.loader.position import Position
 from bridge_data.loader.recycling import Recycler
 from bridge_data.loader.slots import Kept
-from bridge_data.state import merge_states
+from bridge_data.state import LoaderState, merge_states
 from bridge_data.task import TRUNCATED
 
 logger = logging.getLogger("bridge_data")
 
 _SLOW_START_S = 60.0
 
+_NONE_LEFT = object()
+
 
 class SavableDataLoader:
     """Iterates over the batches of this rank. `iter()` goes on where the last iteration stopped.
 
     An iteration ends after `virtual_epoch_length` batches, or when all lanes of the rank have ended. The one after that
-    end begins with the first batch again, so a finite loader can be iterated many times; a state that was saved at the
-    end is restored at the end. Use it from one thread at a time.
+    end begins with the first batch again, so a finite loader can be iterated many times; and a state that was saved at
+    the end is restored as the beginning of the next pass. Use it from one thread at a time.
 
     Raises:
         WorkerError: if workers cannot be started as asked.
@@ -56,10 +58,10 @@ class SavableDataLoader:
         """Samples left out on the way to the batches handed out so far, by stage."""
         self.truncated = 0
         """Samples that were too long for a pack, and cut (`Packing(overlong="truncate")`)."""
-        self._position = Position(dataset.worker_config, dataset.new_state())
         self._source: LaneRunner | WorkerPool | None = None
+        self._fetched: Produced[Any] | None = None
+        self._go_to(dataset.new_state())
         self._pin = self.config.pin_memory and torch.cuda.is_available()
-        self._is_at_end = False
         self._log = BatchLog(dataset.worker_config)
         self._owner = os.getpid()
         self._warn_of_idle_workers()
@@ -87,9 +89,9 @@ class SavableDataLoader:
         Raises:
             StateError: if the state is of other data or settings, or lacks lanes of this rank.
         """
-        checked = self.dataset.check_state(state, strict=strict)
-        self._position, self._source = Position(self.dataset.worker_config, checked), None
-        self._is_at_end = False
+        self._go_to(self.dataset.check_state(state, strict=strict))
+        # Whether anything is left of the pass may be known only once it is looked for: by this rank, if it is alone.
+        self._is_within_pass = self._ends is not None or self.dataset.worker_config.world_size == 1
         self._warn_of_idle_workers()
 
     def save_state_global(self, global_dst_rank: int = 0) -> dict[str, Any] | None:
@@ -155,13 +157,13 @@ class SavableDataLoader:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _take(self) -> Produced[Any] | None:
-        """The next batch, noted as handed out; None at the end of all lanes."""
+    def _fetch(self) -> Produced[Any] | None:
+        """The next batch, which stays the next one until `_hand_out`; None at the end of all lanes."""
         if os.getpid() != self._owner:
             raise WorkerError(f"this loader belongs to process {self._owner}; make another one in this process")
         if not self._close.alive:
             raise WorkerError("this loader is closed")
-        while (lane := self._position.turn()) is not None:
+        while self._fetched is None and (lane := self._position.turn()) is not None:
             # Where anything below is interrupted or fails, the source is out of step, and is begun anew next time.
             source, self._source = self._source, None
             try:
@@ -178,27 +180,31 @@ class SavableDataLoader:
                 else:
                     self.skipped[stage] = self.skipped.get(stage, 0) + count
             if isinstance(item, Ended):
-                self._position.end(item.lane)
+                self._position.end()
                 self._source = source
                 continue
             if self._pin:
                 item = dataclasses.replace(item, batch=_pinned(item.batch))
-            self._position.advance(item.lane, item.state)
-            num_lanes = self._position.state.num_lanes
-            self._log.note((item.state["micro_batches"] - 1) * num_lanes + item.lane, item.lane, item.batch)
-            self._source = source
-            return item
-        return None
+            self._fetched, self._source = item, source
+        return self._fetched
+
+    def _hand_out(self, item: Produced[Any]) -> Any:
+        """The batch that was fetched, noted as handed out."""
+        source, self._source, self._fetched = self._source, None, None
+        self._position.advance(item.state)
+        num_lanes = self._position.state.num_lanes
+        self._log.note((item.state["micro_batches"] - 1) * num_lanes + item.lane, item.lane, item.batch)
+        self._source = source
+        return item.batch
 
     def _rewind(self) -> None:
         """Go to the first batch of finite data."""
-        self._is_at_end = False
-        self._position, self._source = Position(self.dataset.worker_config, self.dataset.new_state()), None
+        self._go_to(self.dataset.new_state(self._position.state.num_lanes))
 
-    def _at_virtual_epoch(self) -> bool:
-        """Whether the last batch was the last one of a virtual epoch."""
-        length = self.dataset.virtual_epoch_length
-        return bool(length) and self._position.num_delivered % length == 0
+    def _go_to(self, state: LoaderState) -> None:
+        self._position = Position(self.dataset.worker_config, state, self.dataset.virtual_epoch_length)
+        self._source = self._fetched = None
+        self._is_within_pass = False
 
     def _warn_of_idle_workers(self) -> None:
         ranks, state = self.dataset.worker_config, self._position.state
@@ -220,20 +226,39 @@ class _Iteration(Iterator[Any]):
     def __next__(self) -> Any:
         if self._over:
             raise StopIteration
-        if not self._begun and self._loader._is_at_end:
-            self._loader._rewind()
-        self._begun = True
-        item = self._loader._take()
-        ends = self._loader._ends
-        goes_on = item is not None if ends is None else ends.goes_on(None if item is None else item.batch)
-        if not goes_on:
-            self._over = self._loader._is_at_end = True
+        loader, is_first, self._begun = self._loader, not self._begun, True
+        if is_first and loader._position.state.ended:
+            loader._rewind()
+        was_within_pass = loader._is_within_pass
+        batch = self._take()
+        if batch is _NONE_LEFT and is_first and was_within_pass:  # the pass before was over, and only now is it known
+            loader._rewind()
+            batch = self._take()
+        if batch is _NONE_LEFT:
+            self._over = True
+            loader._position.end_pass()
             raise StopIteration
-        if item is None:
-            assert ends is not None
-            return ends.empty_batch()
-        self._over = self._loader._at_virtual_epoch()
-        return item.batch
+        self._over = loader._position.is_at_virtual_epoch
+        return batch
+
+    def _take(self) -> Any:
+        """The next batch of this rank, an empty one where only others have one; or `_NONE_LEFT`."""
+        loader, ends = self._loader, self._loader._ends
+        item = loader._fetch()
+        if ends is None:
+            if item is None:
+                return _NONE_LEFT
+            loader._is_within_pass = True
+            return loader._hand_out(item)
+        own = None if item is None else loader._position.next_slot()
+        agreed = ends.agree(None if item is None else item.batch, own)
+        if agreed is None:
+            return _NONE_LEFT
+        loader._is_within_pass = True
+        if item is not None and own == agreed:
+            return loader._hand_out(item)
+        loader._position.pass_over(agreed)
+        return ends.empty_batch()
 
 
 class _Workers:
@@ -265,7 +290,7 @@ class _Workers:
         if self.pool is None or current is self.pool:
             return current or self._run_here(position)
         if self.pool.ready():
-            self.pool.begin(position.turns(), position.state)
+            self.pool.begin(position.lanes(), position.state)
             self._memory = Recycler()  # nothing is made here any more
             process.give_back_freed_memory()
             return self.pool

@@ -69,13 +69,13 @@ class Exited(NamedTuple):
 
 
 class Begin(NamedTuple):
-    """Trainer to worker: drop all lanes, then produce in this order, round and round, from this state.
+    """Trainer to worker: drop all lanes, then produce these in the order of their slots, from this state.
 
     How far the worker may go is in the watch page; `num_ahead` batches may lie ready.
     """
 
     generation: int
-    order: list[int]
+    lanes: list[int]
     state: LoaderState
     num_ahead: int
 

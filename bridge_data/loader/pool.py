@@ -100,8 +100,8 @@ class WorkerPool:
             self._poll(min(left, _TICK_S))
         return True
 
-    def begin(self, order: list[int], state: LoaderState) -> None:
-        """Drop what workers have prefetched, and produce in `order`, round and round, from `state`.
+    def begin(self, lanes: list[int], state: LoaderState) -> None:
+        """Drop what workers have prefetched, and produce these lanes in the order of their slots, from `state`.
 
         Lane number i of the rank goes to worker `i mod num_workers`.
         """
@@ -109,7 +109,7 @@ class WorkerPool:
             lane: self._links[number % len(self._links)] for number, lane in enumerate(sorted(state.lanes))
         }
         for link in self._links:
-            link.begin([lane for lane in order if self._link_of[lane] is link], state)
+            link.begin([lane for lane in lanes if self._link_of[lane] is link], state)
 
     def take(self, lane: int) -> Produced[Any] | Ended:
         """The next item of `lane`, whose turn it must be.

@@ -2,54 +2,119 @@
 
 Slot number m of the job is served by lane `m mod num_lanes`; rank r of D serves the slots with `m mod D == r`.
 Enters: the lane of each batch handed out with its state, and lanes that ended. Leaves: the lanes in the order of
-their turns. Guarantee: a lane that has ended keeps its slots, which are passed over; so the turns of the others depend
-on nothing but the lanes.
+their slots. Guarantee: batch number n of lane l is that of slot `n * num_lanes + l`, and a rank serves its slots in
+their order; those of a lane that has ended are passed over. So the order of batches by slot depends on the lanes alone.
+In step with the other ranks (`next_slot` and `pass_over`), it is the order in which the job hands them out.
 """
+
+import dataclasses
+import heapq
+from collections.abc import Mapping
 
 from bridge_data.state import LaneState, LoaderState
 from bridge_data.worker import WorkerConfig
 
 
+class Turns:
+    """Whose turn it is among some lanes: that of the lane with the lowest slot, counted from their states."""
+
+    def __init__(self, lanes: Mapping[int, LaneState], num_lanes: int) -> None:
+        self._num_lanes = num_lanes
+        self._slots = [state.get("micro_batches", 0) * num_lanes + lane for lane, state in lanes.items()]
+        heapq.heapify(self._slots)
+
+    def __bool__(self) -> bool:
+        return bool(self._slots)
+
+    @property
+    def slot(self) -> int:
+        """The lowest slot."""
+        return self._slots[0]
+
+    @property
+    def lane(self) -> int:
+        """The lane whose turn it is."""
+        return self._slots[0] % self._num_lanes
+
+    @property
+    def lanes(self) -> list[int]:
+        """The lanes that have not ended, by their slots."""
+        return [slot % self._num_lanes for slot in sorted(self._slots)]
+
+    def advance(self) -> None:
+        """Note that the lane whose turn it is has served its slot."""
+        heapq.heapreplace(self._slots, self._slots[0] + self._num_lanes)
+
+    def end(self) -> None:
+        """Note that the lane whose turn it is has no more batches."""
+        heapq.heappop(self._slots)
+
+
 class Position:
     """The cursor of one rank. `state` is at any moment what to save."""
 
-    def __init__(self, config: WorkerConfig, state: LoaderState) -> None:
+    def __init__(self, config: WorkerConfig, state: LoaderState, virtual_epoch_length: int = 0) -> None:
         self._rank, self._world_size = config.rank, config.world_size
+        self._epoch_length = virtual_epoch_length
+        self._turns = Turns(state.lanes, state.num_lanes)
         self.state = state
-        self._ended: set[int] = set()
 
     @property
     def num_delivered(self) -> int:
         """Batches that the lanes of this rank have handed out since the stream began."""
         return sum(state.get("micro_batches", 0) for state in self.state.lanes.values())
 
+    @property
+    def is_at_virtual_epoch(self) -> bool:
+        """Whether a virtual epoch begins here."""
+        return bool(self._epoch_length) and not self.state.epoch_batches
+
     def turn(self) -> int | None:
         """The lane whose turn it is; None if all of this rank have ended."""
-        if not self._ended:
-            return self._slot() % self.state.num_lanes
-        return next(iter(self.turns()), None)
+        if not self._turns:
+            return None
+        lane, slot = self._turns.lane, self._turns.slot
+        if self.state.lanes[lane].get("micro_batches", 0) * self.state.num_lanes + lane > slot:
+            self._turns.advance()  # `advance` was interrupted after it had noted the state
+        return self._turns.lane
 
-    def turns(self) -> list[int]:
-        """The lanes of this rank that have not ended, from the one whose turn it is."""
-        slots = range(self._slot(), self._slot() + self.state.num_lanes, self._world_size)
-        return [lane for lane in (slot % self.state.num_lanes for slot in slots) if lane not in self._ended]
+    def lanes(self) -> list[int]:
+        """The lanes of this rank that have not ended, by their slots."""
+        return self._turns.lanes
 
-    def advance(self, lane: int, state: LaneState) -> None:
-        """Note that a batch of `lane`, whose turn it was, has been handed out."""
-        before = self.state
-        passed_over = (lane - self._slot()) % before.num_lanes
-        next_slot = before.next_slot + passed_over + self._world_size
-        lanes = {**before.lanes, lane: state}
+    def advance(self, state: LaneState) -> None:
+        """Note that the batch of the lane whose turn it is has been handed out; `state` is the lane's after it."""
+        before, next_slot = self.state, self.next_slot()
+        lanes = {**before.lanes, self._turns.lane: state}
         # In one assignment, so that whoever interrupts (Ctrl-C, a signal handler that saves) finds all of it or none.
         # Not by `dataclasses.replace`, which takes longer than all the rest of it.
         self.state = LoaderState(
-            before.fingerprint, before.generations, next_slot, lanes, before.drawn_before, before.extras
+            before.fingerprint,
+            before.generations,
+            next_slot,
+            lanes,
+            before.drawn_before,
+            self._next_epoch_batches(),
+            extras=before.extras,
         )
+        self._turns.advance()
 
-    def end(self, lane: int) -> None:
-        """Note that `lane` has no more batches."""
-        self._ended.add(lane)
+    def next_slot(self) -> int:
+        """The `next_slot` of the state after the turn that is now. The slots that all ranks serve at the same time,
+        one each, have the same."""
+        return self._turns.slot - (self._rank - self.state.next_slot) % self._world_size + self._world_size
 
-    def _slot(self) -> int:
-        """The first slot of this rank from `next_slot` on."""
-        return self.state.next_slot + (self._rank - self.state.next_slot) % self._world_size
+    def pass_over(self, next_slot: int) -> None:
+        """Note that other ranks have served slots before `next_slot`, of which this rank has none."""
+        self.state = dataclasses.replace(self.state, next_slot=next_slot, epoch_batches=self._next_epoch_batches())
+
+    def _next_epoch_batches(self) -> int:
+        return (self.state.epoch_batches + 1) % self._epoch_length if self._epoch_length else 0
+
+    def end(self) -> None:
+        """Note that the lane whose turn it is has no more batches."""
+        self._turns.end()
+
+    def end_pass(self) -> None:
+        """Note that the pass is over: what is saved now begins the next one."""
+        self.state = dataclasses.replace(self.state, ended=True)

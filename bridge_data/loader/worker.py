@@ -1,10 +1,9 @@
 """A worker process: loads the dataset, runs lanes, sends each batch with the lane's state after it.
 
-Enters: `Begin` and `Freed` messages. Leaves: batches in the order of `Begin`, round and round, lanes that ended left
-out; never more than the watch page allows. Guarantee: it returns only by `os._exit`.
+Enters: `Begin` and `Freed` messages. Leaves: batches of the lanes of `Begin` in the order of their slots, lanes that
+ended left out; never more than the watch page allows. Guarantee: it returns only by `os._exit`.
 """
 
-import collections
 import faulthandler
 import os
 import pickle
@@ -28,6 +27,7 @@ from bridge_data.loader.messages import (
     Ready,
     contents_of,
 )
+from bridge_data.loader.position import Turns
 from bridge_data.loader.slots import SlotWriter
 from bridge_data.loader.watch import WatchPage, comes_soon
 
@@ -73,7 +73,7 @@ class _Worker:
         self._builder = Builder(self._slots)
         os.register_at_fork(after_in_child=lambda: collate.build_in(None))  # if a hook forks: the memory is shared
         self._generation = self._number = self._num_batches = 0
-        self._order: collections.deque[int] = collections.deque()
+        self._turns = Turns({}, 1)
         self._runner: LaneRunner
 
     def run(self) -> None:
@@ -97,7 +97,8 @@ class _Worker:
                 self._slots.free(message.slots)
             elif isinstance(message, Begin):
                 self._generation, self._number, self._num_batches = message.generation, 0, 0
-                self._order = collections.deque(message.order)
+                state = message.state
+                self._turns = Turns({lane: state.lanes[lane] for lane in message.lanes}, state.num_lanes)
                 self._slots.num_spare = message.num_ahead  # those that it lets go of at once; more are given back
                 self._runner = LaneRunner(self._dataset, message.state, self._builder, self._page.watch)
 
@@ -111,27 +112,27 @@ class _Worker:
             self._page.wait(False)
 
     def _may_go_on(self) -> bool:
-        return bool(self._order) and self._num_batches < self._page.allowed()
+        return bool(self._turns) and self._num_batches < self._page.allowed()
 
     def _next(self) -> tuple[LaneMessage, Sequence[Any], list[int]]:
         """What the lane whose turn it is comes to: a message with what goes with it."""
-        lane = self._order[0]
+        lane = self._turns.lane
         head = self._generation, self._number, lane
         self._number += 1
         self._page.enter(lane)
         try:
             item = self._runner.take(lane)
             if isinstance(item, Ended):
-                self._order.popleft()
+                self._turns.end()
                 return EndMessage(*head, item.skipped), [], []
             state, skipped, parts = item.state, item.skipped, self._encoder.encode(item.batch)
             del item  # nothing here may look at the batch any more, if it is to be sent where it was built
             body, payload, descriptors = self._builder.place(parts)
-            self._order.rotate(-1)
+            self._turns.advance()
             self._num_batches += 1
             return BatchMessage(*head, state, skipped, body), payload, descriptors
         except BaseException as error:
-            self._order.clear()
+            self._turns = Turns({}, 1)
             return FailureMessage(*head, *self._encoder.encode_error(error, f"in a worker, lane {lane}")), [], []
         finally:
             self._page.leave()

@@ -16,7 +16,7 @@ from bridge_data.errors import WorkerError
 from bridge_data.lane_dataset import LaneDataset
 from bridge_data.loader.config import Ends
 from bridge_data.loader.ends import EvenEnds
-from bridge_data.replica.inbox import END, Inbox
+from bridge_data.replica.inbox import END, Inbox, Item
 
 _CLOSE_WAIT_S = 10.0
 
@@ -58,6 +58,7 @@ class BackgroundLoader:
         self._inbox = inbox
         self._pin = pin and torch.cuda.is_available()
         self._state = dataset.new_state().to_dict()
+        self._fetched: Item | None = None
         self.is_within_step = False
         """Whether the last batch came with the state before it: the rest of a step that was drawn at once will come."""
         self._thread = threading.Thread(target=run, name=f"bridge_data {type(self).__name__}", daemon=True)
@@ -90,7 +91,7 @@ class BackgroundLoader:
             StateError: if the state is of other data or settings, or lacks lanes of this rank.
         """
         self._state = self.dataset.check_state(state, strict=strict).to_dict()
-        self.is_within_step = False
+        self._fetched, self.is_within_step = None, False
         self._inbox.begin(self._state)
 
     def wait_for_workers(self, timeout_s: float = 300) -> bool:
@@ -109,8 +110,10 @@ class BackgroundLoader:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _take(self) -> Any:
-        """The next batch; `StopIteration` at the end of a pass."""
+    def _fetch(self) -> Item:
+        """The next item, which stays the next one until `_hand_out`."""
+        if self._fetched is not None:
+            return self._fetched
         if not self._close.alive:
             raise WorkerError("this loader is closed")
         if self._thread.ident is None:
@@ -118,6 +121,13 @@ class BackgroundLoader:
         item = self._inbox.get()
         if item.state is None:
             raise item.content
+        self._fetched = item
+        return item
+
+    def _hand_out(self, item: Item) -> Any:
+        """The content of an item, noted as handed out; `StopIteration` if it is the end of a pass."""
+        assert item.state is not None
+        self._fetched = None
         self.is_within_step = item.kind != END and item.state["next_slot"] == self._state["next_slot"]
         self._state = item.state
         if item.kind == END:
@@ -129,28 +139,21 @@ class _Pass(Iterator[Any]):
     """One pass, to the end of the thread's; with even ends, to that of the longest."""
 
     def __init__(self, loader: BackgroundLoader) -> None:
-        self._loader, self._over, self._at_own_end = loader, False, False
+        self._loader, self._over = loader, False
 
     def __next__(self) -> Any:
         if self._over:
             raise StopIteration
-        batch, ends = self._next_of_own(), self._loader._ends
-        if not (batch is not None if ends is None else ends.goes_on(batch)):
-            self._over = True
-            raise StopIteration
-        if batch is None:
-            assert ends is not None
-            return ends.empty_batch()
-        return batch
-
-    def _next_of_own(self) -> Any | None:
-        """The next batch; None from the end of the thread's pass on."""
-        if not self._at_own_end:
-            try:
-                return self._loader._take()
-            except StopIteration:
-                self._at_own_end = True
-        return None
+        loader, ends = self._loader, self._loader._ends
+        item = loader._fetch()
+        own = None if item.kind == END or item.state is None else item.state["next_slot"]
+        if ends is not None:
+            agreed = ends.agree(None if own is None else item.content, own)
+            if agreed != own:
+                loader._state = {**loader._state, "next_slot": agreed}
+                return ends.empty_batch()
+        self._over = item.kind == END
+        return loader._hand_out(item)
 
 
 def _close(inbox: Inbox, thread: threading.Thread, loader: Reading | None) -> None:

@@ -58,13 +58,14 @@ class BalanceReport:
 class Step:
     """The micro-batches of one rank for a step, whose first one in the whole job is `first`, with the state after each;
     `kind` is `BATCH`, or what came instead of the rest of them: `END`, or `ERROR` with the `error`. `start` is the
-    state before it."""
+    state before it, `after_end` that after the end of a pass."""
 
     start: dict[str, Any]
     first: int = 0
     size: int = 1
     kind: int = BATCH
     error: Exception | None = None
+    after_end: dict[str, Any] | None = None
     items: list[Item] = dataclasses.field(default_factory=list)
     costs: list[float] = dataclasses.field(default_factory=list)
     parts: list[list[memoryview]] = dataclasses.field(default_factory=list)
@@ -74,7 +75,7 @@ class Step:
         """The state after it."""
         state = self.items[-1].state if self.items else self.start
         assert state is not None
-        return state
+        return state if self.after_end is None else self.after_end
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -101,7 +102,7 @@ class Exchange:
             while len(step.items) < step.size:
                 batch = next(reading, _NONE_LEFT)
                 if batch is _NONE_LEFT:
-                    step.kind = END
+                    step.kind, step.after_end = END, loader.save_state_rank()
                     break
                 state = loader.save_state_rank()
                 if not step.items:  # only now is it known whether a pass went on, or another one has begun

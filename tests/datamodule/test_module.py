@@ -233,7 +233,7 @@ def test_the_error_handler_is_called(path: Path) -> None:
 
 def test_shuffle_and_sequence_settings_change_the_order(path: Path) -> None:
     orders = [
-        stream(make_module(path, shuffle_buffer_size=buffer, max_samples_per_sequence=sequence))
+        stream(make_module(path, num_lanes=1, shuffle_buffer_size=buffer, max_samples_per_sequence=sequence))
         for buffer, sequence in ((8, None), (8, 3), (90, 1))
     ]
     assert all(a != b for a, b in itertools.combinations(orders, 2))

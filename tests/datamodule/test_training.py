@@ -132,3 +132,12 @@ def test_what_is_left_out_is_counted(path: Path) -> None:
 def test_a_rank_without_any_batch_is_an_error_and_no_endless_loop(path: Path) -> None:
     with pytest.raises(DatasetError, match="yielded nothing"):
         next(make_loader(path, repeat=False, batch_size=200, batch_drop_last=True))
+
+
+def test_finite_data_that_is_saved_at_its_end_begins_anew_when_restored(path: Path) -> None:
+    loader = make_loader(path, repeat=False)
+    epoch = draw(loader, 24)
+    again = make_loader(path, repeat=False)
+    again.restore_state(loader.save_state())
+    assert take(again.dataloader, 24) == epoch
+    assert draw(again, 24) == epoch

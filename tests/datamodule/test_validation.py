@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge_data import DatasetError, WorkerConfig, get_savable_loader, get_val_dataset
+from bridge_data import DatasetError, SavableDataLoader, WorkerConfig, get_savable_loader, get_val_dataset
 from bridge_data.datamodule import ValidationDataloader
 from bridge_data.datamodule.validation import names_of
 from tests.datamodule.parts import draw, make_module, take, write_numbers
@@ -88,3 +88,28 @@ def test_validation_sets_have_names_that_tell_them_apart(tmp_path: Path) -> None
     assert names("a/tars", "b/more", "b/tars") == ["a/tars/train", "more/train", "b/tars/train"]
     assert names("b/more", "b/more", "b/more") == ["more/train", "more/train (2)", "more/train (3)"]
     assert names("a/tars", "a/tars", "b/tars") == ["a/tars/train", "a/tars/train (2)", "b/tars/train"]
+
+
+def test_a_loader_restored_from_the_end_of_a_validation_gives_the_next_one_whole(path: Path) -> None:
+    before = make_loader(path, cyclic=False)
+    assert take(before, 99) == EXPECTED
+    for cyclic in (False, True):
+        after = make_loader(path, cyclic=cyclic)
+        after.dataloader.restore_state_rank(before.dataloader.save_state_rank())
+        assert take(after, len(EXPECTED)) == EXPECTED
+
+
+@pytest.mark.parametrize("limit", [2, 4])
+def test_a_limit_of_the_whole_job_is_kept_on_other_ranks(path: Path, limit: int) -> None:
+    def ranks(world_size: int) -> list[SavableDataLoader]:
+        configs = [WorkerConfig(rank, world_size, 0, num_lanes=world_size) for rank in range(world_size)]
+        datasets = [get_val_dataset(path, worker_config=config, batch_size=5, limit=limit) for config in configs]
+        return [get_savable_loader(dataset) for dataset in datasets]
+
+    first = ranks(1)[0]
+    found = take(first, 1)
+    rest = ranks(3)
+    for loader in rest:
+        loader.restore_state_rank(first.save_state_rank())
+    found += [batch for rank in (1, 2, 0) for batch in take(rest[rank], 99)]  # micro-batch 1 is of rank 1
+    assert found == EXPECTED[:limit]

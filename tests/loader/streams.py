@@ -76,9 +76,9 @@ class Streams:
     def length(self, lane: int) -> int | None:
         return self.lengths[lane] if isinstance(self.lengths, list) else self.lengths
 
-    def new_state(self) -> LoaderState:
+    def new_state(self, num_lanes: int | None = None) -> LoaderState:
         lanes: dict[int, dict[str, Any]] = {lane: {} for lane in self.worker_config.lanes}
-        return LoaderState(FINGERPRINT, [(self.worker_config.num_lanes, [])], 0, lanes)
+        return LoaderState(FINGERPRINT, [(num_lanes or self.worker_config.num_lanes, [])], 0, lanes)
 
     def describe(self, ref: SampleRef) -> str:
         return f"(source={ref.source}, epoch={ref.epoch}, index={ref.index})"
@@ -86,6 +86,8 @@ class Streams:
     def check_state(self, data: dict[str, Any], *, strict: bool = True) -> LoaderState:
         state = LoaderState.from_dict(data)
         state.check(FINGERPRINT)
+        if state.ended:
+            return self.new_state(state.num_lanes)
         return state.of_rank(self.worker_config)
 
     def lane(self, lane: int, state: LoaderState, watch: Any = None) -> Stream:

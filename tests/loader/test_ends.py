@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from bridge_data import Batch, ConfigError, DefaultTaskEncoder, WorkerConfig, edataclass, get_loader, get_val_dataset
+from tests.loader.ends_job import Encoder
 from tests.prepared import write_texts
 
 
@@ -32,6 +33,9 @@ def test_ranks_with_unequal_shares_end_together_and_lose_nothing(
         )
         for rank in range(world_size)
     ]
+    config = WorkerConfig(0, 1, 0, num_lanes=2 * world_size)
+    dataset = get_val_dataset(data, split_part="train", worker_config=config, batch_size=2, task_encoder=Encoder())
+    alone = [batch.__key__ for batch in get_loader(dataset)]
     outputs = [rank.communicate(timeout=120)[0] for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0] * world_size
     for steps in zip(*(json.loads(output.splitlines()[-1]) for output in outputs), strict=True):
@@ -43,6 +47,8 @@ def test_ranks_with_unequal_shares_end_together_and_lose_nothing(
         assert empty
         assert set(empty) == {0.0}
         assert all(total > 0 for of_rank in steps for _, _, total in of_rank)
+        in_order = [step_keys for step in zip(*steps, strict=True) for step_keys, _, _ in step if step_keys]
+        assert in_order == alone
 
 
 def test_an_empty_batch_keeps_its_form_and_counts_for_nothing() -> None:

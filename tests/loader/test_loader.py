@@ -77,8 +77,42 @@ def test_finite_lanes_end_and_can_be_iterated_again(workers: bool, two_workers: 
     at_end = loader.save_state_rank()
     other = here(lengths=LENGTHS)
     other.restore_state_rank(at_end)
-    assert names(other) == [], "what was saved at the end is restored at the end"
-    assert names(other) == FINITE and names(other) == FINITE
+    assert names(other) == FINITE and names(other) == FINITE, "what was saved at the end begins the next pass"
+    loader.restore_state_rank(at_end)
+    assert some(loader, 3) == FINITE[:3]
+
+
+def test_a_state_saved_after_the_last_batch_begins_the_next_pass_too() -> None:
+    loader = here(lengths=LENGTHS)
+    assert some(loader, len(FINITE)) == FINITE  # and the end has not been seen
+    other = here(lengths=LENGTHS)
+    other.restore_state_rank(loader.save_state_rank())
+    assert names(other) == FINITE
+    assert names(loader) == FINITE
+
+
+def test_no_virtual_epoch_of_finite_data_is_empty() -> None:
+    loader = here(lengths=2, virtual_epoch_length=4)
+    epochs = [names(loader) for _ in range(4)]
+    assert [len(epoch) for epoch in epochs] == [4, 4, 4, 4]
+    assert epochs[0] + epochs[1] + epochs[2] == in_turn(12)
+
+
+def test_a_virtual_epoch_in_progress_keeps_its_length_on_any_number_of_ranks() -> None:
+    def ranks(world_size: int) -> list[SavableDataLoader]:
+        made = [
+            Streams(config(0, num_lanes=12, rank=rank, world_size=world_size), virtual_epoch_length=5)
+            for rank in range(world_size)
+        ]
+        return [get_loader(dataset) for dataset in made]
+
+    saving = ranks(4)
+    for loader, steps in ((loader, steps) for steps in (5, 3) for loader in saving):
+        assert len(some(loader, steps)) == steps
+    saved = merge_states([loader.save_state_rank() for loader in saving])
+    for loader in ranks(6):
+        loader.restore_state_rank(saved)
+        assert [len(names(loader)) for _ in range(2)] == [2, 5]
 
 
 @pytest.mark.parametrize("workers", [True, False])

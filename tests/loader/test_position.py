@@ -2,7 +2,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge_data.loader.position import Position
-from bridge_data.state import LoaderState
+from bridge_data.state import LoaderState, merge_states
 
 from .streams import FINGERPRINT, config
 
@@ -15,13 +15,12 @@ def fresh(num_lanes: int, rank: int, world_size: int) -> Position:
 def run(position: Position, lengths: list[int], num: int) -> list[tuple[int, int]]:
     """Take up to `num` batches from lanes of these lengths."""
     taken: list[tuple[int, int]] = []
-    while len(taken) < num and (turns := position.turns()):
-        lane = turns[0]
+    while len(taken) < num and (lane := position.turn()) is not None:
         done = position.state.lanes[lane].get("micro_batches", 0)
         if done == lengths[lane]:
-            position.end(lane)
+            position.end()
         else:
-            position.advance(lane, {"micro_batches": done + 1})
+            position.advance({"micro_batches": done + 1})
             taken.append((lane, done))
     return taken
 
@@ -41,7 +40,7 @@ def test_every_rank_takes_its_lanes_in_turn_and_passes_over_those_that_ended(sha
         rounds = range(max(lengths) + 1)
         expected = [(lane, k) for k in rounds for lane in range(rank, len(lengths), world_size) if k < lengths[lane]]
         assert run(position, lengths, 1_000) == expected
-        assert position.turns() == [] and position.num_delivered == len(expected)
+        assert position.lanes() == [] and position.num_delivered == len(expected)
 
 
 @given(shapes, st.integers(0, 30))
@@ -73,3 +72,48 @@ def test_the_job_goes_on_at_the_same_slot_with_another_number_of_ranks(steps: in
         mine = LoaderState(FINGERPRINT, [(num_lanes, [])], steps * before, {lane: lanes[lane] for lane in ranks.lanes})
         slots += [lane + number * num_lanes for lane, number in run(Position(ranks, mine), endless, 5)]
     assert sorted(slots) == list(range(steps * before, steps * before + 5 * after))
+
+
+def step(positions: list[Position], lengths: list[int]) -> list[tuple[int, int]] | None:
+    """One step of ranks that end evenly: what they serve; None if none of them has anything left."""
+    for position in positions:
+        while (lane := position.turn()) is not None and done(position, lane) == lengths[lane]:
+            position.end()
+    own = [None if position.turn() is None else position.next_slot() for position in positions]
+    agreed = min((slot for slot in own if slot is not None), default=None)
+    if agreed is None:
+        return None
+    served = []
+    for position, slot in zip(positions, own, strict=True):
+        lane = position.turn()
+        if slot == agreed and lane is not None:
+            served.append((lane, done(position, lane)))
+            position.advance({"micro_batches": done(position, lane) + 1})
+        else:
+            position.pass_over(agreed)
+    return sorted(served, key=lambda batch: batch[1] * len(lengths) + batch[0])
+
+
+def done(position: Position, lane: int) -> int:
+    return int(position.state.lanes[lane].get("micro_batches", 0))
+
+
+@given(
+    lengths=st.lists(st.integers(0, 6), min_size=12, max_size=12),
+    chain=st.lists(st.tuples(st.sampled_from([1, 2, 3, 4, 6, 12]), st.integers(0, 9)), min_size=1, max_size=5),
+)
+def test_ranks_that_end_evenly_serve_one_order_however_many_they_are(
+    lengths: list[int], chain: list[tuple[int, int]]
+) -> None:
+    expected = [(lane, number) for number in range(6) for lane in range(12) if number < lengths[lane]]
+    served: list[tuple[int, int]] = []
+    state = LoaderState(FINGERPRINT | {"repeat": False}, [(12, [])], 0, {lane: {} for lane in range(12)}).to_dict()
+    for world_size, steps in [*chain, (chain[0][0], 1_000)]:
+        configs = [config(0, 12, rank, world_size) for rank in range(world_size)]
+        positions = [Position(ranks, LoaderState.from_dict(state).of_rank(ranks)) for ranks in configs]
+        for _ in range(steps):
+            if (batches := step(positions, lengths)) is None:
+                break
+            served += batches
+        state = merge_states([position.state.to_dict() for position in positions])
+    assert served == expected

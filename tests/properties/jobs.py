@@ -137,16 +137,28 @@ class LoaderJob:
     def __init__(self, datasets: list[LaneDataset], folder: Path | None = None) -> None:
         self.datasets = datasets
         self.loaders = [get_savable_loader(dataset, start_method="inprocess") for dataset in datasets]
+        self.next_pass_has_begun = False
+        """Whether finite data was over, so that what comes is that of the next pass."""
         if folder is not None:
             saved = load_states(folder)
             for loader in self.loaders:
                 loader.restore_state_rank(saved)
+            self.next_pass_has_begun = self._slot(0) == 0 < saved["next_slot"]
         self._streams = [iter(loader) for loader in self.loaders]
         self._start = self._taken()
 
     def step(self) -> list[Any]:
         """One micro-batch of every rank; None of a rank whose data has ended."""
-        return [next(stream, None) for stream in self._streams]
+        batches = []
+        for rank, stream in enumerate(self._streams):
+            slot = self._slot(rank)
+            batch = next(stream, None)
+            self.next_pass_has_begun |= self._slot(rank) < slot or (slot == self._slot(rank) and batch is not None)
+            batches.append(None if self.next_pass_has_begun else batch)
+        return batches
+
+    def _slot(self, rank: int) -> int:
+        return int(self.loaders[rank].save_state_rank()["next_slot"])
 
     def save(self, folder: Path, step: int) -> None:
         states = [loader.save_state_rank() for loader in self.loaders]

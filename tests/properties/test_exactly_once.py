@@ -167,9 +167,13 @@ def test_every_sample_is_emitted_once_through_any_chain_of_topologies(
     with tempfile.TemporaryDirectory(dir=in_memory if in_memory.is_dir() else None) as checkpoints:
         for number, (world_size, lanes_per_rank) in enumerate(topologies):
             job = LoaderJob(ranks(data, case, world_size, world_size * lanes_per_rank), folder)
+            if job.next_pass_has_begun:
+                break
             num_emitted = emitted.total()
             for _ in range(data_.draw(st.integers(0, 12), label="steps before the save")):
                 emitted.update(keys_in(job.step()))
+            if job.next_pass_has_begun:
+                break
             folder = Path(checkpoints) / f"iter_{number:07d}"
             job.save(folder, step=number)
             assert max(emitted.values(), default=1) == 1
@@ -179,10 +183,13 @@ def test_every_sample_is_emitted_once_through_any_chain_of_topologies(
             for _ in range(data_.draw(st.integers(0, 3), label="steps lost to a kill")):
                 job.step()
         # Go on to the end of the data, or of every epoch begun, and see that nothing is missing.
-        job = LoaderJob(ranks(data, case, 1, 3), folder)
+        if not job.next_pass_has_begun:
+            job = LoaderJob(ranks(data, case, 1, 3), folder)
     names = job.datasets[0].source_names
     per_shuffle = 1 if ordered else case.per_shuffle
     for number in range(MAX_STEPS):
+        if job.next_pass_has_begun:
+            break
         batches = job.step()
         emitted.update(keys_in(batches))
         if finite and batches == [None]:
