@@ -20,8 +20,9 @@ class LoaderConfig:
     `sample_timeout_s`: while it is on a sample; None: no limit of its own); with `fail_on_timeout` the run stops
     instead. `max_worker_restarts` counts over the life of the loader. Batches that the trainer keeps may occupy
     `max_shared_bytes` of shared memory; beyond it they are private copies. `ends` is how finite data ends: "uneven",
-    each rank after its own batches; "even", all after equally many, of which some ranks' last are empty
-    (`TaskEncoder.empty_batch`), for which the ranks agree in one small all-reduce a step.
+    each rank after its own batches; "even", all after equally many, in the job's order, with empty ones
+    (`TaskEncoder.empty_batch`) where the lane of a rank has ended, for which the ranks agree in one small all-reduce a
+    step.
 
     Raises:
         ConfigError: if a number is out of range or a name unknown.

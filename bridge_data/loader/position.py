@@ -60,11 +60,6 @@ class Position:
         self.state = state
 
     @property
-    def num_delivered(self) -> int:
-        """Batches that the lanes of this rank have handed out since the stream began."""
-        return sum(state.get("micro_batches", 0) for state in self.state.lanes.values())
-
-    @property
     def is_at_virtual_epoch(self) -> bool:
         """Whether a virtual epoch begins here."""
         return bool(self._epoch_length) and not self.state.epoch_batches

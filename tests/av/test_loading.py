@@ -46,7 +46,7 @@ def test_clips_and_decoders_come_through_workers(tmp_path: Path) -> None:
     videos = [media.write("mp4", video="libx264", times=range(10 + number)) for number in range(4)]
     samples = [{"__key__": f"{number}", "mp4": content} for number, content in enumerate(videos)]
     write_dataset(tmp_path / "videos", samples, definition=CRUDE)
-    config = WorkerConfig(rank=0, world_size=1, num_workers=1)
+    config = WorkerConfig(rank=0, world_size=1, num_workers=1, num_lanes=1)
     settings = {"batch_size": 2, "shuffle_buffer_size": 4, "max_samples_per_sequence": 4, "repeat": False}
     data = get_train_dataset(tmp_path / "videos", worker_config=config, task_encoder=Encoder(), **settings)
     seen = set()

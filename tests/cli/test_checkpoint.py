@@ -58,7 +58,7 @@ def draw(data: Path, world_size: int, batches: int, state: dict[str, Any] | None
     for rank in range(world_size):
         dataset = get_train_dataset(
             data,
-            worker_config=WorkerConfig(rank, world_size, 0),
+            worker_config=WorkerConfig(rank, world_size, 0, num_lanes=world_size),
             batch_size=2,
             shuffle_buffer_size=20,
             max_samples_per_sequence=10,

@@ -131,6 +131,22 @@ def test_a_finite_stream_is_resumed_at_every_step(workers: bool, two_workers: Sa
         assert names(loader) == FINITE[step:]
 
 
+@pytest.mark.parametrize("workers", [True, False])
+def test_lanes_that_stand_rounds_apart_go_on_in_the_order_of_their_slots(
+    workers: bool, two_workers: SavableDataLoader
+) -> None:
+    """As after a save by several ranks of which one was ahead, since some of its lanes had ended."""
+    loader = two_workers if workers else here(lengths=LENGTHS)
+    loader.wait_for_workers()
+    state = loader.dataset.new_state()
+    done = [length if lane % 2 else min(length, 1) for lane, length in enumerate(LENGTHS)]
+    state.lanes = {lane: {"micro_batches": number} for lane, number in enumerate(done)}
+    loader.restore_state_rank(state.to_dict())
+    left = [(number, lane) for lane, length in enumerate(LENGTHS) for number in range(done[lane], length)]
+    assert left
+    assert names(loader) == [f"{lane}/{number}" for number, lane in sorted(left)]
+
+
 def test_lanes_without_a_batch_make_empty_iterations() -> None:
     loader = here(lengths=0)
     assert list(loader) == [] and list(loader) == []

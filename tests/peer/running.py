@@ -32,7 +32,8 @@ from tests.peer.describe import describe
 
 given = json.loads(sys.argv[1])
 trust = json.loads(sys.argv[2])
-alone = WorkerConfig(rank=0, world_size=1, num_workers=0)
+ours = {"num_lanes": 1} if WorkerConfig.__module__.startswith("bridge_data") else {}  # Energon's one stream
+alone = WorkerConfig(rank=0, world_size=1, num_workers=0, **ours)
 
 def val(path, batch_size=None, cache_pool=None, **settings):
     data = get_val_dataset(path, worker_config=alone, batch_size=batch_size, **settings, **trust)

@@ -27,7 +27,7 @@ def dataset(folder: Path, a: Any = 1, b: Any = 1, **more: Any) -> Any:
     settings = {"batch_size": None, "shuffle_buffer_size": None, "max_samples_per_sequence": 2} | more
     return get_train_dataset(
         {**head, "splits": {"train": {"blend": items}}},
-        worker_config=WorkerConfig(rank=0, world_size=1, num_workers=0),
+        worker_config=WorkerConfig(rank=0, world_size=1, num_workers=0, num_lanes=1),
         **settings,
     )
 

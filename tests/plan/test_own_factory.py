@@ -14,7 +14,7 @@ from bridge_data.plan import load_plan
 from tests.plan.own_factories import BytesWebdataset, NothingWebdataset, Shouted, ShoutedWebdataset
 from tests.prepared import write_dataset
 
-ALONE = WorkerConfig(rank=0, world_size=1, num_workers=0)
+ALONE = WorkerConfig(rank=0, world_size=1, num_workers=0, num_lanes=1)
 
 
 def loaded(source: Any, index: int) -> Any:

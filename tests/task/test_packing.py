@@ -145,7 +145,7 @@ def test_a_run_goes_on_from_any_pack(texts: Path) -> None:
     fresh = type(loader)(loader.dataset)
     it = iter(fresh)
     for step in range(0, len(whole) - 1, 7):
-        while fresh._position.num_delivered <= step:
+        for _ in range(7 if step else 1):
             next(it)
         again = type(loader)(loader.dataset)
         again.restore_state_rank(json.loads(json.dumps(fresh.save_state_rank())))
