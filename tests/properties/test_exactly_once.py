@@ -144,6 +144,8 @@ def test_the_sequence_is_the_same_for_every_world_size_that_divides_the_lanes(
         for _ in range(steps):
             found += job.step()
         saved = job.save()
+        if all(batch is None for batch in expected[len(found) :]):
+            break  # what is restored from here on is the next pass
     assert found == expected[: len(found)]
 
 
