@@ -1,7 +1,7 @@
 """Blocks: what small samples are cut out of, so that neighbours in a shard come with one read.
 
 Enters: how the bytes of a shard are read. Leaves: any range that lies within one block. Guarantee: at most `MAX_BLOCKS`
-blocks are held for the shards of one reader together; the oldest goes first, and is read again if it is wanted again.
+blocks are held for all shards of a process together; the oldest goes first, and is read again if it is wanted again.
 """
 
 import collections
@@ -11,11 +11,14 @@ from typing import TypeAlias
 BLOCK_BITS = 14
 BLOCK_BYTES = 1 << BLOCK_BITS
 
-MAX_BLOCKS = 256
-"""4 MiB. A lane reads some 32 chunks at once, in stretches of 25 samples: some 80 blocks, if a block is 16 samples."""
+MAX_BLOCKS = 2048
+"""32 MiB. Each of 8 lanes reads some 48 chunks at once, 50 neighbours of each: 4 blocks, if a block is 12 samples."""
 
 Held: TypeAlias = "collections.deque[tuple[dict[int, bytes], int]]"
-"""The blocks of a reader, from the oldest on: those of which shard, and the number."""
+"""Blocks, from the oldest on: those of which shard, and the number."""
+
+OF_PROCESS: Held = collections.deque()
+"""The blocks of all readers of this process."""
 
 
 class Blocks:

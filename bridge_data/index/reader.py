@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from bridge_data import storage
 from bridge_data.errors import DatasetError
-from bridge_data.index.blocks import Blocks, Held
+from bridge_data.index.blocks import OF_PROCESS, Blocks
 from bridge_data.index.gzip_tar import GzipTar, is_gzip
 from bridge_data.index.names import split_name
 from bridge_data.index.records import Place, RawSample
@@ -61,7 +61,6 @@ class ShardReader:
 
     def _reset(self) -> None:
         self._tables: collections.OrderedDict[int, _Table] = collections.OrderedDict()
-        self._held: Held = collections.deque()
 
     def __len__(self) -> int:
         return self.shards.num_samples
@@ -125,7 +124,7 @@ class ShardReader:
             if _is_intact(path, compressed or FileTar(path, num_bytes), segment):
                 small = num_bytes <= SMALL_BYTES * len(segment) and compressed is None
                 table = (
-                    _SmallSamples(Blocks(content, num_bytes, self._held), segment)
+                    _SmallSamples(Blocks(content, num_bytes, OF_PROCESS), segment)
                     if small
                     else _IndexedShard(content, segment)
                 )

@@ -38,7 +38,7 @@ def test_neighbours_come_with_one_read() -> None:
     assert shard.reads == [(0, BLOCK_BYTES), (BLOCK_BYTES, BLOCK_BYTES), (2 * BLOCK_BYTES, BLOCK_BYTES // 2)]
 
 
-def test_shards_of_a_reader_share_a_bounded_number() -> None:
+def test_shards_share_a_bounded_number() -> None:
     held: Held = collections.deque()
     shards = [Shard() for _ in range(MAX_BLOCKS)]
     cuts = [Blocks(shard.read, len(CONTENT), held) for shard in shards]
