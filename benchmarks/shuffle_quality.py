@@ -30,6 +30,7 @@ def draw_all(arguments: argparse.Namespace, folder: Path) -> dict[str, Found]:
     """The orders of every geometry and library, two processes at a time."""
     pythons = {
         orders.OURS: Path(sys.executable),
+        orders.OURS_ONE_LANE: Path(sys.executable),
         orders.ENERGON: arguments.energon,
         orders.MOSAIC: arguments.streaming,
         orders.MOSAIC_DEFAULT: arguments.streaming,

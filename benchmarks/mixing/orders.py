@@ -16,9 +16,16 @@ from benchmarks.speed.programs import PROGRAMS, limited
 BATCH, BUFFER, EPOCHS, NUM_LANES = 32, 100, 2, 8
 LIMIT_S = 900
 
-PERMUTATION, OURS, ENERGON = "true permutation", "bridge_data", "Energon"
+PERMUTATION, ENERGON = "true permutation", "Energon"
+OURS, OURS_ONE_LANE = f"bridge_data, {NUM_LANES} lanes", "bridge_data, 1 lane"
 MOSAIC, MOSAIC_DEFAULT = f"mosaic, block {BUFFER}", "mosaic, default block"
-PROGRAM_OF = {OURS: "order_tars.py", ENERGON: "order_tars.py", MOSAIC: "order_mds.py", MOSAIC_DEFAULT: "order_mds.py"}
+PROGRAM_OF = {
+    OURS: "order_tars.py",
+    OURS_ONE_LANE: "order_tars.py",
+    ENERGON: "order_tars.py",
+    MOSAIC: "order_mds.py",
+    MOSAIC_DEFAULT: "order_mds.py",
+}
 LIBRARIES = (PERMUTATION, *PROGRAM_OF)
 
 
@@ -87,6 +94,7 @@ def draw(
         "chunk": geometry.chunk,
         "batch": BATCH,
         "buffer": BUFFER,
+        "num_lanes": NUM_LANES if library == OURS else 1,
         "block": BUFFER if library == MOSAIC else None,
         "epochs": EPOCHS,
         "seeds": seeds,

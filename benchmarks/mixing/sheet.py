@@ -87,7 +87,7 @@ def _cell(measure: str, figures: Figures, bound: float | None) -> str:
     if isinstance(figures, str):
         return figures
     figure = figures[measure]
-    digits = 3 if abs(figure.mean) < 2 else 1
+    digits = 3 if abs(figure.mean) < 2 else 2
     spread = "" if math.isnan(figure.error) else f" ± {figure.error:.{digits}f}"
     text = f"{figure.mean:.{digits}f}"
     if measure.startswith("first sample"):

@@ -11,18 +11,19 @@ import order
 try:
     import bridge_data as api
 
-    PACKAGE = "bridge-data"
+    OURS, PACKAGE = True, "bridge-data"
 except ImportError:
     import megatron.energon as api  # type: ignore[no-redef]
 
-    PACKAGE = "megatron-energon"
+    OURS, PACKAGE = False, "megatron-energon"
 
 
 def batches(job: dict[str, Any], seed: int) -> Iterator[list[str]]:
     """Batches of the default task encoder."""
+    lanes = {"num_lanes": job["num_lanes"]} if OURS else {}
     dataset = api.get_train_dataset(
         job["tars"],
-        worker_config=api.WorkerConfig(rank=0, world_size=1, num_workers=0, seed_offset=seed),
+        worker_config=api.WorkerConfig(rank=0, world_size=1, num_workers=0, seed_offset=seed, **lanes),
         batch_size=job["batch"],
         shuffle_buffer_size=job["buffer"],
         max_samples_per_sequence=job["chunk"],

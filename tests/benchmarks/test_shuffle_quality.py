@@ -122,5 +122,5 @@ def test_the_command_draws_ours_and_tells_which_peers_are_not_here(
     shuffle_quality.main([*nowhere, *options])
     found = json.loads(figures.read_text())["large-shards"]
     assert found["Energon"] == {"failed": "not installed"}
-    assert found["bridge_data"][statistics.BETWEEN_EPOCHS]["count"] == 2
+    assert found["bridge_data, 8 lanes"][statistics.BETWEEN_EPOCHS]["count"] == 2
     assert "### large-shards: 8 shards of 30 to 50 samples" in capsys.readouterr().out
