@@ -72,8 +72,9 @@ $(VENV)/.bench: pyproject.toml | setup
 	$(BIN)/pip install -q -e ".[bench]"
 	@touch $@
 
-bench-more: setup $(PEER)/.complete
-	$(BIN)/python benchmarks/shuffle_quality.py --peer $(PEER)/bin/python
+bench-more: setup
+	-@$(MAKE) --no-print-directory -k $(PEER)/.complete $(PEERS)/streaming/.complete
+	$(BIN)/python -m benchmarks.shuffle_quality --energon $(PEER)/bin/python --streaming $(PEERS)/streaming/bin/python
 	$(BIN)/python benchmarks/resume.py
 	$(BIN)/python benchmarks/scale.py
 	$(BIN)/python benchmarks/faults.py

@@ -1,99 +1,116 @@
-"""How well samples are mixed, side by side with Megatron-Energon, on the same data and settings.
+"""How well samples are mixed, beside a true permutation, Megatron-Energon and mosaicml-streaming.
 
-Both loaders read one epoch of the same text data set (its samples numbered by their place on disk) with
-`max_samples_per_sequence=100, shuffle_buffer_size=100` and batches of 32. A chunk is 100 neighbours on disk. Printed:
+Each library reads two epochs of the same numbered texts through its public API, with batches of 32, a shuffle buffer
+of 100 samples and no worker processes; mosaicml-streaming with a shuffle block of 100 and with its default. Printed is
+a table for each geometry of shards; docs/benchmarks.md says what each row means. It is a report: the exit status is 0
+whatever the figures are.
 
-- same-chunk pairs: the share of pairs in a batch that come from one chunk (uniform: about 100 / samples);
-- batch-mean inflation: variance of the mean of a quantity that neighbours on disk share, against that of batches drawn
-  uniformly (1.0 is ideal; this is what correlated batches cost a training run);
-- chunks in a batch: how many different chunks a batch of 32 has, on average;
-- chunks in the poorest 1% of batches: the short tail at the end of an epoch shows here.
-
-    python benchmarks/shuffle_quality.py --peer PYTHON_WITH_ENERGON [--json FILE]
+    python -m benchmarks.shuffle_quality [--geometry NAME ...] [--seeds N] [--json FILE] [--plot FILE]
 """
 
 import argparse
+import itertools
 import json
-import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from pathlib import Path
 
-import numpy as np
-from numbers_data import write_numbers
+from benchmarks.mixing import orders, scatter, sheet, statistics
+from benchmarks.mixing.orders import GEOMETRIES, LIBRARIES, Order
+from benchmarks.mixing.statistics import Layout
+from benchmarks.speed.programs import ENVIRONMENTS
 
-CHUNK, BATCH = 100, 32
-
-DRAW = """
-import json, sys
-if sys.argv[1] == "bridge_data":
-    from bridge_data import WorkerConfig, get_loader, get_train_dataset
-else:
-    from megatron.energon import WorkerConfig, get_loader, get_train_dataset
-config = WorkerConfig(rank=0, world_size=1, num_workers=0, seed_offset=int(sys.argv[4]))
-data = get_train_dataset(sys.argv[2], worker_config=config, batch_size=None, shuffle_buffer_size=100,
-                         max_samples_per_sequence=100)
-taken = [int(sample.text) for sample, _ in zip(get_loader(data), range(int(sys.argv[3])))]
-json.dump(taken, sys.stdout)
-"""
+Found = dict[str, Order | str]
 
 
-def measure(taken: list[int], samples: int) -> dict[str, float]:
-    """The measures of one drawn epoch."""
-    batches = np.array(taken[: len(taken) // BATCH * BATCH]).reshape(-1, BATCH)
-    chunks = batches // CHUNK
-    distinct = np.array([len(np.unique(row)) for row in chunks])
-    same = np.array([sum(n * (n - 1) / 2 for n in np.unique(row, return_counts=True)[1]) for row in chunks])
-    rng = np.random.default_rng(0)
-    inflation = []
-    for _ in range(200):
-        shared = rng.standard_normal(samples // CHUNK + 1)[chunks]
-        inflation.append(shared.mean(axis=1).var() / (shared.var() / BATCH))
-    return {
-        "samples drawn": len(taken),
-        "different samples": len(set(taken)),
-        "same-chunk pairs, %": 100 * float(same.mean()) / (BATCH * (BATCH - 1) / 2),
-        "batch-mean inflation": float(np.mean(inflation)),
-        f"chunks in a batch of {BATCH}": float(distinct.mean()),
-        "chunks in the poorest 1% of batches": float(np.sort(distinct)[: max(1, len(distinct) // 100)].mean()),
+def draw_all(arguments: argparse.Namespace, folder: Path) -> dict[str, Found]:
+    """The orders of every geometry and library, two processes at a time."""
+    pythons = {
+        orders.OURS: Path(sys.executable),
+        orders.OURS_ONE_LANE: Path(sys.executable),
+        orders.ENERGON: arguments.energon,
+        orders.MOSAIC: arguments.streaming,
+        orders.MOSAIC_DEFAULT: arguments.streaming,
     }
+    for name in arguments.geometry:
+        orders.write_data(GEOMETRIES[name], folder / name)
+
+    def one(job: tuple[str, str]) -> Order | str:
+        name, library = job
+        print(f"{name}: {library}", file=sys.stderr, flush=True)
+        return orders.draw(library, GEOMETRIES[name], folder / name, pythons, arguments.seeds, arguments.first_seeds)
+
+    jobs = list(itertools.product(arguments.geometry, LIBRARIES))
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        drawn = dict(zip(jobs, pool.map(one, jobs), strict=True))
+    return {name: {library: drawn[name, library] for library in LIBRARIES} for name in arguments.geometry}
 
 
-def main() -> None:
-    """Draw, measure, print."""
+def figures_of(order: Order | str, layout: Layout) -> sheet.Figures:
+    """The figures of an order; else why there are none."""
+    if isinstance(order, str):
+        return order
+    try:
+        return statistics.measure(order.streams, order.batches, order.firsts, layout, orders.EPOCHS)
+    except ValueError as error:
+        return str(error)
+
+
+def versions(found: Found) -> str:
+    """What was run, in a line."""
+    return "; ".join(f"{library}: {o if isinstance(o, str) else o.version}" for library, o in found.items())
+
+
+def plot_file(file: Path, name: str, several: bool) -> Path:
+    """The picture's file; one for each geometry where there are several."""
+    return file.with_stem(f"{file.stem}-{name}") if several else file
+
+
+def parse(given: Sequence[str] | None) -> argparse.Namespace:
+    """The options."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--peer", required=True, help="a python that has megatron-energon")
-    parser.add_argument("--shards", type=int, default=50)
-    parser.add_argument("--per-shard", type=int, default=1_000)
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument(
+        "--energon", type=Path, default=ENVIRONMENTS / "energon/bin/python", help="a Python that has it"
+    )
+    parser.add_argument("--streaming", type=Path, default=ENVIRONMENTS / "streaming/bin/python", help="the same")
+    parser.add_argument("--geometry", nargs="+", choices=list(GEOMETRIES), default=list(GEOMETRIES), metavar="NAME")
+    parser.add_argument("--seeds", type=int, default=3, help="streams of two epochs for each library; at least 2")
+    parser.add_argument("--first-seeds", type=int, default=60, help="seeds of which only the first sample is read")
     parser.add_argument("--json", type=Path, help="also write the figures here")
-    arguments = parser.parse_args()
-    samples = arguments.shards * arguments.per_shard
-    figures: dict[str, dict[str, float]] = {}
+    parser.add_argument("--plot", type=Path, help="also draw the orders of the first seed; needs matplotlib")
+    arguments = parser.parse_args(given)
+    if arguments.seeds < 2:
+        parser.error(f"--seeds {arguments.seeds}: two seeds are compared, so give at least 2")
+    return arguments
+
+
+def main(given: Sequence[str] | None = None) -> None:
+    """Draw, measure, print."""
+    arguments = parse(given)
+    document = {}
     with tempfile.TemporaryDirectory() as folder:
-        write_numbers(Path(folder), samples, arguments.per_shard)
-        for name, python in (("bridge_data", sys.executable), ("megatron-energon", arguments.peer)):
-            runs = []
-            for seed in range(arguments.seeds):
-                command = [
-                    python,
-                    "-c",
-                    DRAW,
-                    name.replace("megatron-energon", "energon"),
-                    folder,
-                    str(samples),
-                    str(seed),
-                ]
-                drawn = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-                runs.append(measure(json.loads(drawn.splitlines()[-1]), samples))
-            figures[name] = {measured: float(np.mean([run[measured] for run in runs])) for measured in runs[0]}
-    ours, theirs = figures["bridge_data"], figures["megatron-energon"]
-    print(f"{samples} samples in {arguments.shards} shards, one epoch, mean of {arguments.seeds} seeds")
-    print(f"{'':38s}{'bridge_data':>14s}{'energon':>12s}")
-    for name in ours:
-        print(f"{name:38s}{ours[name]:14.2f}{theirs[name]:12.2f}")
+        drawn = draw_all(arguments, Path(folder))
+    for name, found in drawn.items():
+        geometry = GEOMETRIES[name]
+        layout = Layout(geometry.counts)
+        columns = {library: figures_of(order, layout) for library, order in found.items()}
+        print(
+            f"\n### {name}: {geometry.describe()}\n\n{sheet.table(geometry, columns)}\n\n{versions(found)}", flush=True
+        )
+        document[name] = {
+            library: {measure: asdict(figure) for measure, figure in figures.items()}
+            if not isinstance(figures, str)
+            else {"failed": figures}
+            for library, figures in columns.items()
+        }
+        if arguments.plot:
+            streams = {library: order.streams[0] for library, order in found.items() if isinstance(order, Order)}
+            scatter.draw(streams, layout, name, plot_file(arguments.plot, name, len(drawn) > 1))
     if arguments.json:
-        arguments.json.write_text(json.dumps(figures, indent=1))
+        arguments.json.write_text(json.dumps(document, indent=1))
 
 
 if __name__ == "__main__":

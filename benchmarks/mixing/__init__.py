@@ -1,0 +1,1 @@
+"""How well an order mixes samples: orders of libraries are drawn, measured, and set side by side."""
