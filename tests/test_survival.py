@@ -66,7 +66,7 @@ def test_a_small_source_of_which_two_of_five_samples_stay_never_stops_a_run(tmp_
     for seed in range(12):
         made = dataset(path, lambda text: text.startswith("large") or text in ("small-1", "small-4"), seed=seed)
         try:
-            run(made, 2_000)
+            run(made, 500)
         except FatalSampleError as error:
             died[seed] = str(error)
     assert not died
