@@ -59,6 +59,12 @@ class JoinRecords:
         """Samples in the join."""
         return self.index.num_rows
 
+    @property
+    def sample_bytes(self) -> float | None:
+        """That of the members together."""
+        sizes = [member.sample_bytes for member in self.members]
+        return None if None in sizes else sum(size for size in sizes if size is not None)
+
     def identity(self) -> dict[str, Any]:
         """That of the members, what becomes of samples without a match, and how many there are in each shard."""
         return {

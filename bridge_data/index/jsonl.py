@@ -168,6 +168,11 @@ class JsonlLines:
         """The number of samples."""
         return [self.num_samples]
 
+    @property
+    def sample_bytes(self) -> float | None:
+        """Bytes of a line, on the average."""
+        return self.num_bytes / self.num_samples if self.num_samples else None
+
     def identity(self) -> dict[str, Any]:
         """The file's name, its size and the number of its samples."""
         return {"jsonl": [self.root.name, self.num_bytes, self.num_samples]}

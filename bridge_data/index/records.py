@@ -99,6 +99,10 @@ class Records(Protocol):
     def num_samples(self) -> int:
         """Samples of all stretches."""
 
+    @property
+    def sample_bytes(self) -> float | None:
+        """Bytes of a sample where it is stored (uncompressed), on the average; None if no index tells."""
+
     def identity(self) -> Mapping[str, Any]:
         """What `json.dumps` can write and what differs where the samples or their order do, not where only their place
         does.

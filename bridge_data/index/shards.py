@@ -13,6 +13,7 @@ from typing import Any
 
 from bridge_data import storage
 from bridge_data.index.bridge_index import BridgeIndex
+from bridge_data.index.gzip_tar import is_gzip
 from bridge_data.index.reader import ShardReader
 from bridge_data.storage import Location
 
@@ -78,6 +79,17 @@ class ShardSet:
     def path(self, shard: int) -> Location:
         """Where shard number `shard` lies."""
         return self.root / self.names[shard]
+
+    @functools.cached_property
+    def sample_bytes(self) -> float | None:
+        """Bytes of a sample in its tar, on the average; where a shard is compressed, on that of the first shard."""
+        filled = [name for name, count in zip(self.names, self.stored_counts, strict=True) if count]
+        if self.index is None or not filled:
+            return None
+        if any(map(is_gzip, filled)):
+            segment = self.index.segment(filled[0])
+            return segment.offsets[len(segment)] / len(segment)
+        return sum(self.index.sizes_bytes(filled)) / sum(self.stored_counts)
 
     def identity(self) -> dict[str, Any]:
         """Names, sizes and sample counts of the shards, and what is excluded.

@@ -205,6 +205,11 @@ class Subset:
         """The names of the stretches in the range."""
         return self.records.names[self._first_stretch : self._first_stretch + len(self.counts)]
 
+    @property
+    def sample_bytes(self) -> float | None:
+        """That of the whole."""
+        return self.records.sample_bytes
+
     def identity(self) -> dict[str, Any]:
         """That of the whole, and the range."""
         return {"of": self.records.identity(), "range": [self.start, self.end]}
