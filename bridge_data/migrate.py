@@ -56,19 +56,17 @@ def migrate(
             merged[number] = numbers
         generations.append((num_lanes, merged))
     lanes = {
-        lane: _moved(lane_state, make_cursor(lane), slots, len(new)) if lane_state else {}
+        lane: _moved(lane_state, make_cursor(lane), slots) if lane_state else {}
         for lane, lane_state in state.lanes.items()
     }
     return dataclasses.replace(state, fingerprint=fingerprint, generations=generations, lanes=lanes)
 
 
-def _moved(state: LaneState, cursor: Cursor, slots: Sequence[int], num_sources: int) -> LaneState:
+def _moved(state: LaneState, cursor: Cursor, slots: Sequence[int]) -> LaneState:
     """A lane's state with its sources under their new numbers, and all that is pending written out: the order that it
     was drawn in cannot be replayed any more."""
     pending = Pending.decode(state, cursor).explicit(slots).to_dict()
-    cursors = [[0, 0] for _ in range(num_sources)]
-    for number, position in zip(slots, state["cursors"], strict=True):
-        cursors[number] = position
+    cursors = {str(slots[int(source)]): position for source, position in state["cursors"].items()}
     moved: LaneState = {"draws": state["draws"], "cursors": cursors, "micro_batches": state["micro_batches"]}
     if "inbox" in state:
         moved["inbox"] = {str(slots[int(source)]): entries for source, entries in state["inbox"].items()}

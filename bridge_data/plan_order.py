@@ -124,8 +124,9 @@ class PlanOrder:
                 num_lanes=num_lanes,
                 max_samples_per_sequence=self.shuffle.max_samples_per_sequence,
                 shuffle_buffer_size=self.shuffle.shuffle_buffer_size,
+                sample_bytes=source.records.sample_bytes,
             )
-            geometry.append([chosen.chunk_size, chosen.window_chunks, first_epoch])
+            geometry.append([chosen.chunk_size, chosen.block_size, chosen.window_size, first_epoch])
         return num_lanes, geometry
 
     def cursor(self, lane: int, state: LoaderState) -> Cursor:

@@ -14,7 +14,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
-from bridge_data.order import Cursor, Row
+from bridge_data.order import BEGINNING, Cursor, Row
 from bridge_data.order.inbox import Entry, cut_entry, entry_size, is_slice
 from bridge_data.pending import Pending
 from bridge_data.state import Generation, LaneState, LoaderState
@@ -36,26 +36,25 @@ def redeal_shuffled(
     """
     old = _Lanes(state, make_cursor)
     ends = [
-        1 + max(_last_touched(row, *old.cursor(lane, source)) for lane in range(len(old)))
+        1 + max(_last_touched(row, lane, old.cursor(lane, source)) for lane in range(len(old)))
         for source, row in enumerate(rows)
     ]
     generation = new_generation([row.first_epoch_of(end) for row, end in zip(rows, ends, strict=True)])
     dealt: list[dict[str, Any]] = [{} for _ in range(generation[0])]
     for source, (row, end) in enumerate(zip(rows, ends, strict=True)):
         left: list[Entry] = []
-        counts = row.num_samples_to(end, [old.cursor(lane, source)[1] for lane in range(len(old))]).tolist()
+        counts = row.num_samples_to(end, [old.cursor(lane, source)[0] for lane in range(len(old))]).tolist()
         for lane in range(len(old)):
-            _, taken, offset = old.cursor(lane, source)
+            shuffle, window, offset, taken = old.cursor(lane, source)
             refs = [[epoch, index, part] for s, epoch, index, part in old.loose[lane] if s == source]
             left += [refs] if refs else []
             left += old.states[lane].get("inbox", {}).get(str(source), [])
-            count = counts[lane] - offset
-            left += [[len(state.generations) - 1, lane, taken, offset, 0, count]] if count > 0 else []
+            count = counts[lane] - taken
+            left += [[len(state.generations) - 1, lane, shuffle, window, offset, 0, count]] if count > 0 else []
         for lane, share in enumerate(deal(left, generation[0])):
             if share:
                 dealt[lane][str(source)] = share
-    cursors = [[0, 0] for _ in rows]
-    lanes = [{"draws": 0, "cursors": cursors, **({"inbox": inbox} if inbox else {})} for inbox in dealt]
+    lanes = [{"draws": 0, "cursors": {}, **({"inbox": inbox} if inbox else {})} for inbox in dealt]
     return _without_unused_generations(old.handed_on(lanes, generation))
 
 
@@ -169,10 +168,10 @@ class _Lanes:
         go to other lanes now.)"""
         return sum(state.get("micro_batches", 0) for state in self.states)
 
-    def cursor(self, lane: int, source: int) -> tuple[int, int, int]:
-        """(lane, chunks taken, offset in the window) in the row of a source."""
-        taken, offset = self.states[lane]["cursors"][source]
-        return lane, taken, offset
+    def cursor(self, lane: int, source: int) -> Sequence[int]:
+        """The position of a lane in the row of a source."""
+        position: Sequence[int] = self.states[lane]["cursors"].get(str(source), BEGINNING)
+        return position
 
     def handed_on(self, lanes: Sequence[LaneState], generation: Generation) -> LoaderState:
         """The new state. Batches of which a part is out go on, whole, in the lane with their old lane's number."""
@@ -193,10 +192,9 @@ class _Lanes:
         )
 
 
-def _last_touched(row: Row, lane: int, taken: int, offset: int) -> int:
-    """The last shuffle of the row that the lane has drawn from, -1 if none."""
-    chunk = taken if offset else taken - 1
-    return row.shuffle_of(lane, chunk) if chunk >= 0 else -1
+def _last_touched(row: Row, lane: int, position: Sequence[int]) -> int:
+    shuffle, _, _, taken = position
+    return row.last_touched(lane, shuffle, taken)
 
 
 def _without_unused_generations(state: LoaderState) -> LoaderState:

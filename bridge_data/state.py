@@ -31,8 +31,8 @@ Generation: TypeAlias = tuple[int, list[list[int]]]
 class LoaderState:
     """Where some lanes of a run stand.
 
-    `generations` holds a `[num_lanes, [[chunk_size, window_chunks, first_epoch] of each source]]` for every re-deal
-    that some lane's inbox still refers to, the current one last (in validation `[num_lanes, [[first block]]]`);
+    `generations` holds a `[num_lanes, [[chunk_size, block_size, window_size, first_epoch] of each source]]` for every
+    re-deal that some lane's inbox still refers to, the current one last (in validation `[num_lanes, [[first block]]]`);
     `next_slot` is the first slot of the job that has not been served by every rank; `lanes` has the state of each lane,
     `{}` where it has not begun. `drawn_before` is how many samples the job had drawn when it was last re-dealt, since
     which lanes count their draws: schedules go by it. `epoch_batches` counts the batches of each rank in the virtual

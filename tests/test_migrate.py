@@ -109,7 +109,7 @@ def test_a_source_may_begin_switched_off(folder: Path) -> None:
     job = Job([dataset(folder, {"a": 1, "b": 0})])
     source = job.datasets[0].source_names[1]
     assert source not in {key[0] for key in keys(job, 200)}
-    assert all(lane["cursors"][1] == [0, 0] for lane in job.states[0].lanes.values())
+    assert all("1" not in lane["cursors"] for lane in job.states[0].lanes.values())
     other = dataset(folder, {"a": 1, "b": 1})
     with pytest.raises(StateError, match=r"weights: the state has \[1.0, 0.0\], this run has \[0.5, 0.5\]"):
         other.check_state(merge_states(job.save()))

@@ -102,7 +102,7 @@ def test_a_state_beyond_the_end_of_the_data_is_refused() -> None:
 
 def test_references_since_the_base_are_found_by_replaying_the_order() -> None:
     def cursor() -> ShuffledCursor:
-        return ShuffledCursor([[Row([40], Geometry(2, 5, 32), key=1)]], None, 1)
+        return ShuffledCursor([[Row([40], Geometry(2, 5, 2, 32), key=1)]], None, 1)
 
     lane = cursor()
     for _ in range(13):

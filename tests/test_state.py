@@ -12,7 +12,7 @@ FINGERPRINT = {"sources": [["aa", "photos"], ["bb", "pages"]], "weights": [0.25,
 
 
 def state(*lanes: int, slot: int = 6, num_lanes: int = 4) -> LoaderState:
-    cursors = {lane: {"draws": lane, "cursors": [[1, lane]], "micro_batches": 2} for lane in lanes}
+    cursors = {lane: {"draws": lane, "cursors": {"0": [1, 0, lane, lane]}, "micro_batches": 2} for lane in lanes}
     return LoaderState(dict(FINGERPRINT), [(num_lanes, [[100, 32, 0], [50, 32, 0]])], slot, cursors)
 
 

@@ -28,13 +28,11 @@ def checkpoint() -> None:
 
 @checkpoint.command()
 @click.argument("path", type=_PATH)
-@click.option("--data", type=_PATH, help="The data set or metadataset; tells the epochs that the cursors stand in.")
-@click.option("--split-part", default="train", show_default=True, help="The part of the split of --data.")
 @click.option("--max-lanes", default=32, show_default=True, help="Show so many lanes, at most.")
-def info(path: Path, data: Path | None, split_part: str, max_lanes: int) -> None:
+def info(path: Path, max_lanes: int) -> None:
     """Show step, ranks, position, sources and lanes of the data state at PATH."""
     found = read_checkpoint(path)
-    state, sources = found.state, sources_of(found.state, data, split_part)
+    state, sources = found.state, sources_of(found.state)
     settings = {name: value for name, value in state.fingerprint.items() if name not in _SHOWN_ELSEWHERE}
     schedule = [f"{sample:,}" for sample, _ in state.fingerprint.get("schedule", ())]
     settings["other weights from sample"] = " and ".join(schedule) or None
@@ -51,8 +49,6 @@ def info(path: Path, data: Path | None, split_part: str, max_lanes: int) -> None
     click.echo(_source_table(sources))
     click.echo()
     click.echo(_lane_table(lanes_of(state), max_lanes))
-    if data is None and state.fingerprint["order"] == "shuffled":
-        note("which epochs the lanes stand in, only cursors and data together tell: give --data PATH")
 
 
 @checkpoint.command()
@@ -132,13 +128,13 @@ def _source_table(sources: Sequence[SourceContents]) -> str:
             source.label,
             "–" if source.weight is None else f"{source.weight:.1%}",
             "–" if source.chunk_size is None else f"{source.chunk_size:,}",
-            _span(source.chunks_taken),
+            _span(source.samples_taken),
             _span(source.epochs),
             f"{source.inbox:,}",
         )
         for source in sources
     ]
-    return table(("source", "weight", "samples of a chunk", "chunks taken", "epochs", "inbox"), rows)
+    return table(("source", "weight", "samples of a chunk", "taken of the epoch by a lane", "epochs", "inbox"), rows)
 
 
 def _lane_table(lanes: Sequence[LaneContents], max_lanes: int) -> str:

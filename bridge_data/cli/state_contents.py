@@ -7,13 +7,10 @@ is what an earlier deal left to it (in validation order, all that is to come), w
 import dataclasses
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 
-from bridge_data.errors import ConfigError
-from bridge_data.order import Geometry, Row
+from bridge_data.order import BEGINNING
 from bridge_data.order.inbox import Entry, entry_size, is_slice
 from bridge_data.pending import num_pending
-from bridge_data.plan import Source, load_plan
 from bridge_data.plan.epochs import multiplied, together
 from bridge_data.state import LaneState, LoaderState
 
@@ -31,13 +28,13 @@ class LaneContents:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SourceContents:
-    """How far the lanes have come in one source: its part of the draws, chunks that a lane has taken (fewest and most),
-    and the first and last epoch that a lane stands in; None for what is not known or does not apply."""
+    """How far the lanes have come in one source: its part of the draws, samples that a lane has taken of its share of
+    an epoch (fewest and most), and the first and last epoch that a lane stands in; None for what does not apply."""
 
     label: str
     weight: float | None
     chunk_size: int | None
-    chunks_taken: tuple[int, int] | None
+    samples_taken: tuple[int, int] | None
     epochs: tuple[int, int] | None
     inbox: int
 
@@ -61,27 +58,20 @@ def num_in_inbox(lane: LaneState) -> int:
     return sum(entry_size(entry) for _, entry in _inbox(lane))
 
 
-def sources_of(state: LoaderState, data: Path | None = None, split_part: str = "train") -> list[SourceContents]:
-    """How far each source has come; the epochs only where `data`, the data set or metadataset, is given.
-
-    Raises:
-        ConfigError: if `data` is other data than that of the state.
-    """
-    names = state.fingerprint["sources"]
+def sources_of(state: LoaderState) -> list[SourceContents]:
+    """How far each source has come."""
     weights = _weights_now(state)
     is_shuffled = state.fingerprint["order"] == "shuffled"
-    found = _matching(names, data, split_part) if data is not None and is_shuffled else {}
     contents = []
-    for number, (name, label) in enumerate(names):
-        taken = [lane["cursors"][number][0] for lane in state.lanes.values() if "cursors" in lane]
+    for number, (_, label) in enumerate(state.fingerprint["sources"]):
         inbox = [entry for lane in state.lanes.values() for source, entry in _inbox(lane) if source == number]
         contents.append(
             SourceContents(
                 label=label,
                 weight=weights[number] / math.fsum(weights) if weights else None,
                 chunk_size=state.generations[-1][1][number][0] if is_shuffled else None,
-                chunks_taken=_span(taken),
-                epochs=_span(_epochs(state, number, found[name])) if name in found else None,
+                samples_taken=_span(_cursor(lane, number)[3] for lane in state.lanes.values()) if is_shuffled else None,
+                epochs=_span(_epochs(state, number)) if is_shuffled else None,
                 inbox=sum(map(entry_size, inbox)),
             )
         )
@@ -108,41 +98,26 @@ def _inbox(lane: LaneState) -> Iterator[tuple[int | None, Entry]]:
         yield from ((None, entry) for entry in inbox)
 
 
-def _matching(names: Sequence[Sequence[str]], data: Path, split_part: str) -> dict[str, Source]:
-    """The sources of `data` under the names that the state has for them."""
-    by_fingerprint = {
-        source.fingerprint: source for source in load_plan(data, split_part=split_part, training=True).sources
-    }
-    missing = [label for name, label in names if name.partition("#")[0] not in by_fingerprint]
-    if missing:
-        raise ConfigError(
-            f"--data {data}: has no {', '.join(missing)} as it was when the state was saved; its split part "
-            f"{split_part!r} has {', '.join(source.name for source in by_fingerprint.values())}"
-        )
-    return {name: by_fingerprint[name.partition("#")[0]] for name, _ in names}
-
-
-def _epochs(state: LoaderState, number: int, source: Source) -> Iterator[int]:
-    """The epochs of the source that each lane has drawn from last, and that its inbox begins with."""
+def _epochs(state: LoaderState, number: int) -> Iterator[int]:
+    """The epochs of a source in which lanes stand, and with which their inboxes begin."""
     name, _ = state.fingerprint["sources"][number]
     own = state.fingerprint.get("epochs_of_sources", {}).get(name, 1)
-    epochs = together(multiplied(state.fingerprint.get("epochs_per_shuffle", 1), own))
-    rows = [
-        Row(source.records.counts, Geometry(num_lanes, *geometry[number]), 0, epochs_per_shuffle=epochs)
-        for num_lanes, geometry in state.generations
-    ]
-    for lane, lane_state in state.lanes.items():
-        taken, offset = lane_state["cursors"][number] if lane_state else (0, 0)
-        places = [(rows[-1], lane, taken if offset else taken - 1)]
+    num_together = together(multiplied(state.fingerprint.get("epochs_per_shuffle", 1), own)) or 1
+    for lane_state in state.lanes.values():
+        places = [(len(state.generations) - 1, _cursor(lane_state, number)[0])]
         for entry in (entry for source_number, entry in _inbox(lane_state) if source_number == number):
             if is_slice(entry):
-                places.append((rows[entry[0]], entry[1], entry[2]))
+                places.append((entry[0], entry[2]))
             else:
                 yield from (epoch for epoch, *_ in entry)
-        for row, old_lane, chunk in places:
-            if chunk >= 0:
-                first = row.first_epoch_of(row.shuffle_of(old_lane, chunk))
-                yield from (first, first + (epochs or 1) - 1)
+        for generation, shuffle in places:
+            first = state.generations[generation][1][number][-1] + shuffle * num_together
+            yield from (first, first + num_together - 1)
+
+
+def _cursor(lane: LaneState, number: int) -> Sequence[int]:
+    position: Sequence[int] = lane.get("cursors", {}).get(str(number), BEGINNING)
+    return position
 
 
 def _span(numbers: Iterable[int]) -> tuple[int, int] | None:

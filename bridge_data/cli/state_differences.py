@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from bridge_data.cli.state_contents import num_in_inbox
+from bridge_data.order import BEGINNING
 from bridge_data.pending import num_pending
 from bridge_data.state import LaneState, LoaderState
 
@@ -79,12 +80,12 @@ def _lane_differences(first: LaneState | None, second: LaneState | None, labels:
     for name in ("micro_batches", "draws"):
         if first.get(name, 0) != second.get(name, 0):
             yield Difference(name.replace("_", "-"), *(f"{lane.get(name, 0):,}" for lane in (first, second)))
-    cursors = [dict(enumerate(lane.get("cursors", ()))) for lane in (first, second)]
-    for number in sorted(cursors[0].keys() | cursors[1].keys()):
-        places = [found.get(number, [0, 0]) for found in cursors]
+    cursors = [lane.get("cursors", {}) for lane in (first, second)]
+    for number in sorted(map(int, cursors[0].keys() | cursors[1].keys())):
+        places = [found.get(str(number), BEGINNING) for found in cursors]
         if places[0] != places[1]:
             label = labels[number] if number < len(labels) else f"source {number}"
-            yield Difference(label, *(f"{taken:,} chunks + {offset:,}" for taken, offset in places))
+            yield Difference(label, *(f"shuffle {place[0]:,}, {place[3]:,} samples taken" for place in places))
     for name in sorted((first.keys() | second.keys()) - _COUNTED):
         if first.get(name) != second.get(name):
             yield Difference(name, _shown(first.get(name, "–")), _shown(second.get(name, "–")))

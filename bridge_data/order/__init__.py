@@ -6,9 +6,11 @@ from bridge_data.order.cursor import Cursor, OrderedCursor, SampleRef, ShuffledC
 from bridge_data.order.inbox import ALL_PARTS
 from bridge_data.order.row import Row
 from bridge_data.order.schedule import Phase, Schedule
+from bridge_data.order.stream import BEGINNING
 
 __all__ = [
     "ALL_PARTS",
+    "BEGINNING",
     "Blend",
     "Cursor",
     "Geometry",

@@ -62,7 +62,7 @@ class Geometry:
         num_lanes: int,
         max_samples_per_sequence: int | None,
         shuffle_buffer_size: int | None,
-        sample_bytes: float | None,
+        sample_bytes: float | None = None,
     ) -> "Geometry":
         """The geometry for shards of `counts` samples of `sample_bytes` bytes on the average (None: not known).
 
@@ -90,8 +90,8 @@ def _block_size(chunk_size: int, least: int, sample_bytes: float | None) -> int:
         return min(chunk_size, UNKNOWN_BLOCK_SIZE)
     largest = max(1, min(chunk_size, MAX_BLOCK_SIZE, int(READ_BYTES / max(1.0, sample_bytes))))
 
-    def num_open_bytes(block_size: int) -> float:
-        return _window_size(block_size, least) * sample_bytes * share_open(block_size)
+    def num_open_bytes(block_size: int) -> int:
+        return int(_window_size(block_size, least) * sample_bytes * share_open(block_size))
 
     return max(1, bisect.bisect_right(range(1, largest + 1), MAX_OPEN_BYTES, key=num_open_bytes))
 

@@ -11,8 +11,9 @@ import numpy as np
 
 from bridge_data.order.blend import BLOCK, Blend
 from bridge_data.order.inbox import ALL_PARTS, Entry, Inbox
-from bridge_data.order.row import Row, Window
+from bridge_data.order.row import Row
 from bridge_data.order.schedule import Schedule
+from bridge_data.order.stream import Stream
 
 State = dict[str, Any]
 
@@ -60,106 +61,87 @@ class ShuffledCursor:
     """
 
     def __init__(self, generations: Sequence[Sequence[Row]], blend: Blend | Schedule | None, lane: int) -> None:
-        self.draws = 0
         self._rows, self._blend, self._lane = generations[-1], blend, lane
         self._history = list(zip(*generations, strict=True))
         self._num_lanes = self._rows[0].geometry.num_lanes
-        self._taken = [0] * len(self._rows)
-        self._offset = [0] * len(self._rows)
-        self._windows: list[Window | None] = [None] * len(self._rows)
-        self._runs: list[list[SampleRef]] = [[] for _ in self._rows]
-        self._inboxes: dict[int, Inbox] = {}
-        self._ended: set[int] = set()
         self._block: tuple[int, list[int]] = (-1, [])
+        self.draws = 0
+        self.seek({"draws": 0, "cursors": {}})
 
     def next(self) -> SampleRef:
-        draws_before = self.draws
-        while len(self._ended) < len(self._rows):
-            source = 0 if self._blend is None else self._source_of_draw()
-            self.draws += 1
-            run = self._runs[source]
-            if not run:
-                if source in self._inboxes:
-                    return self._next_of_inbox(source)
-                run = self._next_run(source)
-            if not run:
-                self._ended.add(source)
-                continue
-            ref = run.pop()
-            self._offset[source] += 1
-            if not run:
-                self._leave_run(source)
-            return ref
-        self.draws = draws_before  # turns that found nothing are not part of the state
-        raise StopIteration
+        return self.take(1)[0][1]
 
     def take(self, count: int) -> list[tuple[int, SampleRef]]:
         drawn: list[tuple[int, SampleRef]] = []
-        runs, offset = self._runs, self._offset
-        while len(drawn) < count:
-            source = 0 if self._blend is None else self._source_of_draw()
-            if len(runs[source]) > 1:
-                ref = runs[source].pop()
-                offset[source] += 1
-                self.draws += 1
-            else:  # the last one of a run, and all that is rare
-                try:
-                    ref = self.next()
-                except StopIteration:
-                    if drawn:
-                        return drawn
-                    raise
-            drawn.append((self.draws - 1, ref))
+        if self._blend is None:
+            self._changed.add(0)
+            while len(drawn) < count and (run := self._runs[0] or self._next_run(0)):
+                refs = run[: -1 - count + len(drawn) : -1]
+                del run[-len(refs) :]
+                drawn += zip(range(self.draws, self.draws + len(refs)), refs, strict=True)
+                self.draws += len(refs)
+        else:
+            self._take_of_blend(self._blend, count, drawn)
+        if not drawn:
+            raise StopIteration
         return drawn
 
-    def _next_of_inbox(self, source: int) -> SampleRef:
-        inbox = self._inboxes[source]
-        ref = SampleRef(source, *inbox.next())
-        if not inbox:
-            del self._inboxes[source]
-        return ref
+    def _take_of_blend(self, blend: Blend | Schedule, count: int, drawn: list[tuple[int, SampleRef]]) -> None:
+        runs, changed, ended, draw = self._runs, self._changed, self._ended, self.draws
+        number, sources = self._block
+        while len(drawn) < count and len(ended) < len(self._rows):
+            if draw // BLOCK != number:
+                number = draw // BLOCK
+                sources = blend.block(self._lane, self._num_lanes, number).tolist()
+                self._block = number, sources
+            source = sources[draw % BLOCK]
+            draw += 1
+            run = runs[source]
+            if not run and source not in ended:
+                run = self._next_run(source)
+            if run:
+                drawn.append((draw - 1, run.pop()))
+                changed.add(source)
+                self.draws = draw  # turns that find nothing after the last sample are not part of the state
+            else:
+                ended.add(source)
 
     def _next_run(self, source: int) -> list[SampleRef]:
         """The next few references of a source, the last one first; none at the end of its row."""
-        window = self._windows[source]
-        if window is None:
-            window = self._windows[source] = self._rows[source].window(self._lane, self._taken[source])
-        if window is None:
-            return []
-        part = slice(self._offset[source], self._offset[source] + _RUN)
-        columns = window.epochs[part][::-1].tolist(), window.indices[part][::-1].tolist()
-        run = self._runs[source] = [SampleRef(source, epoch, index) for epoch, index in zip(*columns, strict=True)]
-        return run
-
-    def _leave_run(self, source: int) -> None:
-        """See whether the window ends with the run."""
-        window = self._windows[source]
-        assert window is not None
-        if self._offset[source] == len(window.indices):
-            self._taken[source], self._offset[source], self._windows[source] = window.next_chunk, 0, None
-
-    def _source_of_draw(self) -> int:
-        assert self._blend is not None
-        number, place = divmod(self.draws, BLOCK)
-        if self._block[0] != number:
-            self._block = number, self._blend.block(self._lane, self._num_lanes, number).tolist()
-        return self._block[1][place]
+        if source in self._inboxes:
+            refs = [SampleRef(source, *place) for place in self._inboxes[source].take(_RUN)]
+            if refs:
+                self._runs[source] = refs[::-1]
+                return self._runs[source]
+            del self._inboxes[source]
+        stream = self._streams.get(source) or self._streams.setdefault(source, Stream(self._rows[source], self._lane))
+        self._runs[source] = [SampleRef(source, epoch, index) for epoch, index in reversed(stream.take(_RUN))]
+        return self._runs[source]
 
     def state(self) -> State:
-        state: State = {"draws": self.draws, "cursors": [[*c] for c in zip(self._taken, self._offset, strict=True)]}
-        if self._inboxes:
-            state["inbox"] = {str(source): inbox.entries() for source, inbox in sorted(self._inboxes.items())}
+        for source in self._changed:
+            unread = len(self._runs[source])
+            if source in self._inboxes:
+                self._saved_inboxes[str(source)] = self._inboxes[source].entries(unread)
+            else:
+                self._saved_inboxes.pop(str(source), None)
+                self._saved[str(source)] = self._streams[source].position(unread)
+        self._changed.clear()
+        state: State = {"draws": self.draws, "cursors": dict(self._saved)}
+        if inboxes := {source: entries for source, entries in self._saved_inboxes.items() if entries}:
+            state["inbox"] = inboxes
         return state
 
     def seek(self, state: State) -> None:
+        rows, lane = self._rows, self._lane
         self.draws = state["draws"]
-        self._taken = [taken for taken, _ in state["cursors"]]
-        self._offset = [offset for _, offset in state["cursors"]]
-        self._windows = [None] * len(self._rows)
-        self._runs = [[] for _ in self._rows]
-        inboxes = state.get("inbox", {}).items()
-        self._inboxes = {int(source): Inbox(entries, self._history[int(source)]) for source, entries in inboxes}
-        self._ended = set()
+        self._saved, self._saved_inboxes = dict(state["cursors"]), dict(state.get("inbox", {}))
+        self._streams = {int(source): Stream(rows[int(source)], lane, at) for source, at in self._saved.items()}
+        entries = self._saved_inboxes.items()
+        self._inboxes = {int(source): Inbox(left, self._history[int(source)]) for source, left in entries}
+        self._runs: list[list[SampleRef]] = [[] for _ in rows]
+        self._changed: set[int] = set()
+        self._ended: set[int] = set()
 
 
 class OrderedCursor:

@@ -1,15 +1,16 @@
 """The inbox of a lane: what a re-deal left to it of earlier rows, to be taken before its own.
 
-Entries are plain lists. A slice `[generation, lane, taken, offset, skip, count]` is `count` samples of an old lane's
-stream: from sample `offset` of the window after `taken` chunks, and `skip` samples further on. A list of
-`[epoch, index, part]` names single parts that were drawn and not yet emitted.
+Entries are plain lists. A slice `[generation, lane, shuffle, window, offset, skip, count]` is `count` samples of an
+old lane's stream: those from `skip` samples after that position on. A list of `[epoch, index, part]` names single parts
+that were drawn and not yet emitted.
 """
 
 import collections
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from bridge_data.order.row import Row, Window
+from bridge_data.order.row import Row
+from bridge_data.order.stream import Stream
 
 Entry = list[Any]
 
@@ -23,50 +24,61 @@ class Inbox:
     def __init__(self, entries: Iterable[Entry], rows: Sequence[Row]) -> None:
         self._entries = collections.deque(entries)
         self._rows = rows
-        self._window: Window | None = None
+        self._stream: Stream | None = None
+        """That of the first entry, if it is a slice of which something was taken."""
+        self._num_taken = 0
+        """Samples that were taken last, all of the first entry."""
 
-    def __bool__(self) -> bool:
-        return bool(self._entries)
-
-    def next(self) -> tuple[int, int, int]:
-        """(epoch, index, part) of the next sample; part `ALL_PARTS` for a whole one."""
-        head = self._entries.popleft()
+    def take(self, count: int) -> list[tuple[int, int, int]]:
+        """(epoch, index, part) of the next samples, `count` or fewer, part `ALL_PARTS` for a whole one; none at the
+        end."""
+        self._leave()
+        if not self._entries:
+            return []
+        head = self._entries[0]
         if not is_slice(head):
-            (epoch, index, part), *rest = head
-            if rest:
-                self._entries.appendleft(rest)
-            return epoch, index, part
-        generation, lane, taken, offset, skip, count = head
-        row = self._rows[generation]
-        if skip:
-            taken, offset = advance(row, lane, taken, offset, skip)
-        if self._window is None:
-            self._window = row.window(lane, taken)
-        window = self._window
-        assert window is not None, "a slice lies within its row"
-        epoch, index = int(window.epochs[offset]), int(window.indices[offset])
-        offset += 1
-        if offset == len(window.indices):
-            taken, offset, self._window = window.next_chunk, 0, None
-        if count > 1:
-            self._entries.appendleft([generation, lane, taken, offset, 0, count - 1])
+            parts = [(epoch, index, part) for epoch, index, part in head[:count]]
+            self._num_taken = len(parts)
+            return parts
+        if self._stream is None:
+            generation, lane, shuffle, window, offset, skip, left = head
+            if skip:
+                shuffle, window, offset = self._rows[generation].seek(lane, shuffle, window, offset + skip)
+                head = self._entries[0] = [generation, lane, shuffle, window, offset, 0, left]
+            self._stream = Stream(self._rows[generation], lane, (shuffle, window, offset, 0))
+        places = self._stream.take(min(count, head[-1]))
+        self._num_taken = len(places)
+        return [(epoch, index, ALL_PARTS) for epoch, index in places]
+
+    def entries(self, unread: int = 0) -> list[Entry]:
+        """What is left, as the state keeps it, with the last `unread` samples of what was taken last."""
+        if not unread:
+            self._leave()
+        if not self._num_taken:
+            return list(self._entries)
+        head, *rest = self._entries
+        return [self._rest(head, unread), *rest]
+
+    def _leave(self) -> None:
+        """Have what was taken last out of the first entry."""
+        if not self._num_taken:
+            return
+        rest = self._rest(self._entries.popleft(), 0)
+        self._num_taken = 0
+        if entry_size(rest):
+            self._entries.appendleft(rest)
         else:
-            self._window = None
-        return epoch, index, ALL_PARTS
+            self._stream = None
 
-    def entries(self) -> list[Entry]:
-        """What is left, as the state keeps it."""
-        return list(self._entries)
-
-
-def advance(row: Row, lane: int, taken: int, offset: int, skip: int) -> tuple[int, int]:
-    """(taken, offset) after `skip` more samples of the lane's stream."""
-    while True:
-        size, next_chunk = row.window_size(lane, taken)
-        if skip < size - offset:
-            return taken, offset + skip
-        skip -= size - offset
-        taken, offset = next_chunk, 0
+    def _rest(self, head: Entry, unread: int) -> Entry:
+        """The first entry without what was taken of it last, but with the last `unread` of that."""
+        used = self._num_taken - unread
+        if not is_slice(head):
+            return head[used:]
+        assert self._stream is not None
+        generation, lane, *_, count = head
+        shuffle, window, offset, _ = self._stream.position(unread)
+        return [generation, lane, shuffle, window, offset, 0, count - used]
 
 
 def is_slice(entry: Entry) -> bool:
@@ -76,6 +88,8 @@ def is_slice(entry: Entry) -> bool:
 
 def entry_size(entry: Entry) -> int:
     """Samples (or parts of samples) that an entry holds; a slice ends with their number."""
+    if not entry:
+        return 0
     return entry[-1] if is_slice(entry) else len(entry)
 
 

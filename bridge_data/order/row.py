@@ -1,11 +1,15 @@
 """The row of one source: its chunks of all epochs, permuted epoch by epoch, dealt to the lanes like cards.
 
 Chunk number q of the row goes to lane `q mod num_lanes`; so no lane is without data, and one lane reads a chunk.
-A lane's chunks of an epoch are split into nearly equal windows; within a window samples come well mixed, yet each
-chunk is read front to back in parts of `SPREAD` samples.
 
-Enters: lane, number of chunks taken. Leaves: the window that begins there. Guarantee: over all lanes, every sample
-exactly once an epoch, for any number of lanes.
+What a lane has of an epoch, n chunks, it takes in windows. Each chunk is cut into blocks, which go to `num_slots` slots
+by a permutation of the chunk's own; where it has fewer blocks, some slots are empty. Slot i of the lane's chunk j has
+the place j * num_slots + i * n, modulo n * num_slots, in the epoch: the chunks begin evenly staggered, and each goes
+once round. A window is an equal part of the places, and its samples are fully permuted. So a block, the unit of
+reading, lies in one window, and a window has blocks of as many chunks as there are.
+
+Enters: lane, number of the window. Leaves: its samples. Guarantee: over all lanes, every sample exactly once an epoch,
+for any number of lanes.
 """
 
 import dataclasses
@@ -19,24 +23,50 @@ from numpy.typing import NDArray
 
 from bridge_data.order.chunks import ChunkTable, Geometry
 from bridge_data.order.keys import key64, uniform64
-from bridge_data.order.permutation import Permutation
+from bridge_data.order.permutation import Permutation, permuted_by_key
 
-SPREAD = 25
-"""A sample may come this many positions of its chunk early or late: one ranged read of a remote store."""
-
-_CHUNK_STAGE, _SAMPLE_STAGE = 1, 2
+_CHUNK_STAGE, _SAMPLE_STAGE, _BLOCK_STAGE = 1, 2, 3
 
 _BULK = 1 << 17
-"""Chunks worked on at a time, where all lanes are."""
+"""Chunks or blocks worked on at a time, where there are many."""
+
+Ints = NDArray[np.int64]
+
+
+class Window:
+    """The samples of a window, in the order in which a lane takes them."""
+
+    __slots__ = ("_ends", "_epoch", "_num_samples", "_order", "_shifts")
+
+    def __init__(self, starts: Ints, lengths: Ints, order: Permutation | None, epoch: int, num_samples: int) -> None:
+        self._ends = np.cumsum(lengths)
+        self._shifts = starts - (self._ends - lengths)
+        self._order, self._epoch, self._num_samples = order, epoch, num_samples
+
+    def __len__(self) -> int:
+        return int(self._ends[-1])
+
+    def take(self, start: int, stop: int) -> tuple[Ints, Ints]:
+        """(epochs, indices) of samples number `start` to `stop` - 1 of the window."""
+        places = np.arange(start, min(stop, len(self)), dtype=np.int64)
+        if self._order is not None:
+            places = self._order(places)
+        indices = places + self._shifts[np.searchsorted(self._ends, places, side="right")]
+        epochs, indices = np.divmod(indices, self._num_samples)  # of several epochs that are shuffled together
+        return epochs + self._epoch, indices
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Window:
-    """Samples in the order in which a lane takes them: index and epoch of each, and the chunks taken after them."""
+class _Share:
+    """What a lane has of a shuffle: its chunks number `first` to `last` - 1, in so many windows."""
 
-    indices: NDArray[np.int64]
-    epochs: NDArray[np.int64]
-    next_chunk: int
+    first: int
+    last: int
+    num_windows: int
+
+    @property
+    def num_chunks(self) -> int:
+        return self.last - self.first
 
 
 class Row:
@@ -63,6 +93,8 @@ class Row:
         self._key = key
         self._chunks = ChunkTable(counts, geometry.chunk_size)
         self._is_shuffled = epochs_per_shuffle is not None
+        self._mixes = self._is_shuffled and geometry.window_size > 0
+        self._num_slots = -(-self._chunks.longest // geometry.block_size) if self._mixes else 1
         self._epochs_per_shuffle = epochs_per_shuffle = epochs_per_shuffle or 1
         self._num_whole: int | None = None
         if num_epochs is not None:
@@ -76,32 +108,61 @@ class Row:
         """Samples in one epoch."""
         return self._chunks.num_samples
 
-    def window(self, lane: int, taken: int) -> Window | None:
-        """The window that begins after `taken` chunks of `lane`; None at the end of the row.
-
-        `taken` must be 0 or the `next_chunk` of an earlier window.
-        """
-        shuffle = self.shuffle_of(lane, taken)
-        if lane + taken * self.geometry.num_lanes >= self._stop(shuffle):
+    def window(self, lane: int, shuffle: int, number: int) -> Window | None:
+        """Window `number` of what `lane` has of a shuffle; None where it has no such window, or an empty one."""
+        share = self._share(lane, shuffle)
+        if number >= share.num_windows:
             return None
-        stop = self._window_stop(lane, taken, shuffle)
-        return self._mix(shuffle, self._positions(lane, taken, stop, shuffle), stop)
+        laps, starts, lengths, _ = self._blocks(lane, shuffle, share, number, number + 1)
+        if not len(lengths):
+            return None
+        order = None
+        if self._mixes:
+            stage = self._key, _SAMPLE_STAGE, self.first_epoch_of(shuffle), lane, number
+            order = Permutation(int(lengths.sum()), key64(*stage))
+        starts = starts + laps * self.num_samples
+        return Window(starts, lengths, order, self.first_epoch_of(shuffle), self.num_samples)
 
-    def window_size(self, lane: int, taken: int) -> tuple[int, int]:
-        """(samples, `next_chunk`) of the window that begins after `taken` chunks of `lane`, without making it."""
-        shuffle = self.shuffle_of(lane, taken)
-        stop = self._window_stop(lane, taken, shuffle)
-        return self._num_samples(lane, taken, stop, shuffle), stop
+    def after(self, lane: int, shuffle: int, number: int) -> tuple[int, int] | None:
+        """(shuffle, number) of the lane's window after that one, which may be an empty one; None at the row's end."""
+        share = self._share(lane, shuffle)
+        if number + 1 < share.num_windows:
+            return shuffle, number + 1
+        chunk = lane + share.last * self.geometry.num_lanes
+        following = chunk // self._per_shuffle
+        return None if chunk >= self._stop(following) else (following, 0)
 
-    def shuffle_of(self, lane: int, chunk: int) -> int:
-        """Which shuffle chunk number `chunk` of `lane` belongs to, counted from the beginning of the row."""
-        return (lane + chunk * self.geometry.num_lanes) // self._per_shuffle
+    def seek(self, lane: int, shuffle: int, number: int, count: int) -> tuple[int, int, int]:
+        """(shuffle, window, offset in it) of the sample that comes `count` samples after the beginning of a window."""
+        while True:
+            share = self._share(lane, shuffle)
+            step = max(1, _BULK * share.num_windows // max(1, share.num_chunks * self._num_slots))
+            for first in range(number, share.num_windows, step):
+                stop = min(first + step, share.num_windows)
+                _, _, lengths, windows = self._blocks(lane, shuffle, share, first, stop)
+                ends = np.cumsum(np.bincount(windows - first, lengths, minlength=stop - first)).astype(np.int64)
+                if count < ends[-1]:
+                    passed = int(np.searchsorted(ends, count, side="right"))
+                    return shuffle, first + passed, count - int(ends[passed - 1] if passed else 0)
+                count -= int(ends[-1])
+            chunk = lane + share.last * self.geometry.num_lanes
+            shuffle, number = chunk // self._per_shuffle, 0
+            if chunk >= self._stop(shuffle):
+                raise ValueError(f"lane {lane} ends {count} samples before that")
 
-    def num_samples_to(self, end: int, taken: Sequence[int]) -> NDArray[np.int64]:
-        """Samples of each lane in its chunks after the first `taken[lane]`, up to the beginning of shuffle `end`."""
+    def last_touched(self, lane: int, shuffle: int, taken: int) -> int:
+        """The last shuffle that a lane has drawn from, of whose samples in `shuffle` it has taken so many; or -1."""
+        if taken:
+            return shuffle
+        first = self._share(lane, shuffle).first
+        return (lane + (first - 1) * self.geometry.num_lanes) // self._per_shuffle if first else -1
+
+    def num_samples_to(self, end: int, shuffles: Sequence[int]) -> Ints:
+        """Samples of each lane from the beginning of shuffle `shuffles[lane]` to that of shuffle `end`."""
         num_lanes, equal_length = self.geometry.num_lanes, self._chunks.equal_length
         lanes = np.arange(num_lanes)
-        first = lanes + np.asarray(taken, dtype=np.int64) * num_lanes
+        begins = np.asarray(shuffles, dtype=np.int64) * self._per_shuffle
+        first = lanes + np.maximum(0, -((lanes - begins) // num_lanes)) * num_lanes
         samples = np.zeros(num_lanes, dtype=np.int64)
         begin = int(first.min())
         if equal_length is not None:
@@ -109,9 +170,9 @@ class Row:
             samples += equal_length * np.maximum(0, -((first - stop) // num_lanes))
             begin = max(begin, stop)
         for shuffle in range(begin // self._per_shuffle, end):
-            for numbers in _blocks(max(begin, shuffle * self._per_shuffle), self._stop(shuffle)):
+            for numbers in _parts(max(begin, shuffle * self._per_shuffle), self._stop(shuffle)):
                 left = numbers[numbers >= first[numbers % num_lanes]]
-                _, _, lengths = self._spans(shuffle, left - shuffle * self._per_shuffle)
+                _, _, _, lengths = self._spans(shuffle, left - shuffle * self._per_shuffle)
                 samples += np.bincount(left % num_lanes, lengths, minlength=num_lanes).astype(np.int64)
         return samples
 
@@ -123,10 +184,15 @@ class Row:
         """The first epoch that a shuffle of this row deals."""
         return self.geometry.first_epoch + shuffle * self._epochs_per_shuffle
 
-    def _span(self, lane: int, shuffle: int) -> tuple[int, int]:
-        """The lane's chunks of a shuffle are its numbers first..last-1."""
+    def _share(self, lane: int, shuffle: int) -> _Share:
         begin, end, num_lanes = shuffle * self._per_shuffle, self._stop(shuffle), self.geometry.num_lanes
-        return max(0, -((lane - begin) // num_lanes)), max(0, -((lane - end) // num_lanes))
+        first, last = max(0, -((lane - begin) // num_lanes)), max(0, -((lane - end) // num_lanes))
+        num_chunks = max(0, last - first)
+        if not self._mixes:
+            return _Share(first, first + num_chunks, num_chunks)
+        per_window = self._chunks.num_chunks * self.geometry.window_size
+        num_windows = max(min(1, num_chunks), num_chunks * self.num_samples // per_window)
+        return _Share(first, first + num_chunks, num_windows)
 
     def _stop(self, shuffle: int) -> int:
         """The number in the row of the first chunk after those of a shuffle, or after the row's end in or before it."""
@@ -147,7 +213,7 @@ class Row:
         if self._chunks.equal_length is not None:
             number, before_last = divmod(rest - 1, self._chunks.equal_length)
             return begin + number + 1, before_last + 1
-        for positions in _blocks(0, self._per_shuffle):
+        for positions in _parts(0, self._per_shuffle):
             dealt = self._permuted(self._num_whole)(positions) % self._chunks.num_chunks
             lengths = self._chunks.spans(dealt)[1]
             ends = np.cumsum(lengths)
@@ -157,52 +223,38 @@ class Row:
             rest -= int(ends[-1])
         raise AssertionError("a fraction is less than the whole")
 
-    def _window_stop(self, lane: int, taken: int, shuffle: int) -> int:
-        """Cut the lane's chunks of the shuffle into nearly equal windows, and say where the one at `taken` ends."""
-        first, last = self._span(lane, shuffle)
-        num_chunks = last - first
-        num_windows = max(1, num_chunks // self.geometry.window_chunks)
-        number = -(-(taken - first) * num_windows // num_chunks)
-        return first + (number + 1) * num_chunks // num_windows
+    def _blocks(self, lane: int, shuffle: int, share: _Share, first: int, stop: int) -> tuple[Ints, Ints, Ints, Ints]:
+        """(lap, first sample, number of samples, window) of the blocks in windows `first` to `stop` - 1."""
+        num_chunks, num_slots, num_windows = share.num_chunks, self._num_slots, share.num_windows
+        num_places = num_chunks * num_slots
+        bounds = [-(-window * num_places // num_windows) for window in (first, stop)]
+        chunks, slots, places = _staggered(num_chunks, num_slots, *bounds)
+        positions = lane + (share.first + chunks) * self.geometry.num_lanes - shuffle * self._per_shuffle
+        dealt, laps, starts, lengths = self._spans(shuffle, positions)
+        windows = places * num_windows // num_places
+        if num_slots == 1:
+            return laps, starts, lengths, windows
+        numbers = -(-lengths // self.geometry.block_size)
+        keys = uniform64(dealt, key64(self._key, _BLOCK_STAGE, self.first_epoch_of(shuffle)))
+        blocks = permuted_by_key(slots, num_slots, keys)
+        filled = blocks < numbers
+        if not filled.all():
+            laps, starts, lengths, windows = laps[filled], starts[filled], lengths[filled], windows[filled]
+            blocks, numbers = blocks[filled], numbers[filled]
+        begin = blocks * lengths // numbers
+        return laps, starts + begin, (blocks + 1) * lengths // numbers - begin, windows
 
-    def _positions(self, lane: int, taken: int, stop: int, shuffle: int) -> NDArray[np.int64]:
-        """Where chunks taken..stop-1 of the lane stand in the shuffle."""
-        num_lanes = self.geometry.num_lanes
-        return lane + np.arange(taken, stop, dtype=np.int64) * num_lanes - shuffle * self._per_shuffle
-
-    def _num_samples(self, lane: int, taken: int, stop: int, shuffle: int) -> int:
-        if self._chunks.equal_length is not None and shuffle != self._num_whole:
-            return (stop - taken) * self._chunks.equal_length
-        return int(self._spans(shuffle, self._positions(lane, taken, stop, shuffle))[2].sum())
-
-    def _spans(
-        self, shuffle: int, positions: NDArray[np.int64]
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """(lap, first sample, number of samples) of the chunks at `positions` of a shuffle."""
-        laps, chunks = np.divmod(self._permuted(shuffle)(positions), self._chunks.num_chunks)
+    def _spans(self, shuffle: int, positions: Ints) -> tuple[Ints, Ints, Ints, Ints]:
+        """(number among all that are shuffled, lap, first sample, number of samples) of the chunks at `positions` of a
+        shuffle."""
+        dealt = self._permuted(shuffle)(positions)
+        laps, chunks = np.divmod(dealt, self._chunks.num_chunks)
         starts, lengths = self._chunks.spans(chunks)
         if shuffle == self._num_whole and self._end[1] is not None:
             lengths[positions == self._end[0] - 1 - shuffle * self._per_shuffle] = self._end[1]
-        return laps, starts, lengths
+        return dealt, laps, starts, lengths
 
-    def _mix(self, shuffle: int, positions: NDArray[np.int64], next_chunk: int) -> Window:
-        laps, starts, lengths = self._spans(shuffle, positions)
-        ends = np.cumsum(lengths)
-        place = np.arange(ends[-1], dtype=np.int64) - np.repeat(ends - lengths, lengths)
-        indices = np.repeat(starts, lengths) + place
-        first_epoch = self.first_epoch_of(shuffle)
-        epochs = np.broadcast_to(np.int64(first_epoch), indices.shape)
-        if self._epochs_per_shuffle > 1:
-            epochs = first_epoch + np.repeat(laps, lengths)
-        if not self._is_shuffled:
-            return Window(indices, epochs, next_chunk)
-        # Sort by (place in chunk + SPREAD * u), u in [0, 1) keyed by the sample; in 32-bit fixed point, exactly.
-        spread = min(self.geometry.chunk_size, SPREAD)
-        chance = uniform64(indices, key64(self._key, _SAMPLE_STAGE, first_epoch)) >> np.uint64(32)
-        order = np.argsort((place << 32) + spread * chance.astype(np.int64), kind="stable")
-        return Window(indices[order], epochs[order] if self._epochs_per_shuffle > 1 else epochs, next_chunk)
-
-    def _permuted(self, shuffle: int) -> Callable[[NDArray[np.int64]], NDArray[np.int64]]:
+    def _permuted(self, shuffle: int) -> Callable[[Ints], Ints]:
         if not self._is_shuffled:
             return _unchanged
         if self._permutation is None or self._permutation[0] != shuffle:
@@ -211,11 +263,33 @@ class Row:
         return self._permutation[1]
 
 
-def _unchanged(positions: NDArray[np.int64]) -> NDArray[np.int64]:
+def _staggered(num_chunks: int, num_slots: int, begin: int, end: int) -> tuple[Ints, Ints, Ints]:
+    """(chunk, slot, place) of those whose place is from `begin` to `end` - 1, of 0..num_chunks * num_slots - 1.
+
+    Chunk j and slot i have place (j * num_slots + i * num_chunks) mod (num_chunks * num_slots); those that would share
+    one, as the numbers have a common divisor g, stand side by side: there are g of them, and the g - 1 places after are
+    free. Found for each number of the shorter side at once, so that it takes as long as there are results, and as that
+    side is long.
+    """
+    short, long = min(num_chunks, num_slots), max(num_chunks, num_slots)
+    divisor = math.gcd(short, long)
+    shift, rest = np.divmod(np.arange(short, dtype=np.int64) * long, short)
+    least = np.clip(-((rest - (begin - divisor + 1)) // short), 0, long)
+    counts = np.clip(-((rest - end) // short), 0, long) - least
+    shorter = np.repeat(np.arange(short, dtype=np.int64), counts)
+    turns = np.arange(len(shorter), dtype=np.int64) + np.repeat(least - (np.cumsum(counts) - counts), counts)
+    longer = (turns - shift[shorter]) % long
+    chunks, slots = (shorter, longer) if num_chunks <= num_slots else (longer, shorter)
+    places = rest[shorter] + short * turns + chunks // (num_chunks // divisor)
+    inside = (begin <= places) & (places < end)
+    return chunks[inside], slots[inside], places[inside]
+
+
+def _unchanged(positions: Ints) -> Ints:
     return positions
 
 
-def _blocks(begin: int, stop: int) -> Iterator[NDArray[np.int64]]:
+def _parts(begin: int, stop: int) -> Iterator[Ints]:
     """The numbers begin..stop-1, some at a time: bounded memory for any number of chunks."""
     for first in range(begin, stop, _BULK):
         yield np.arange(first, min(first + _BULK, stop), dtype=np.int64)

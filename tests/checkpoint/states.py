@@ -18,16 +18,16 @@ def make_state(*lanes: int, step: int = 10, num_lanes: int = 8, **settings: Any)
     of_lanes = {
         lane: {
             "draws": 5 * step,
-            "cursors": [[step, lane], [0, 3 * step]],
+            "cursors": {"0": [step, lane, 1, 7], "1": [0, 0, 3, 3 * step]},
             "micro_batches": step,
             "pending": {
                 "packs": [[0, 2], [1, [3, 1]]],
-                "base": {"draws": 5 * step - 4, "cursors": [[step, 0], [0, 0]]},
+                "base": {"draws": 5 * step - 4, "cursors": {"0": [step, 0, 0, 0]}},
             },
         }
         for lane in lanes or range(num_lanes)
     }
-    generations = [(num_lanes, [[100, 32, 0], [50, 32, 0]])]
+    generations = [(num_lanes, [[100, 8, 1024, 0], [50, 8, 1024, 0]])]
     return LoaderState(FINGERPRINT | settings, generations, step * num_lanes, of_lanes).to_dict()
 
 

@@ -7,7 +7,7 @@ from tests.checkpoint.states import make_state
 def test_lanes_are_counted_up() -> None:
     state = LoaderState.from_dict(make_state(2, 1))
     state.lanes[3] = {}
-    state.lanes[1]["inbox"] = {"0": [[0, 5, 3, 10, 0, 40], [[0, 7, -1], [1, 8, 2]]], "1": [[0, 1, 0, 0, 0, 8]]}
+    state.lanes[1]["inbox"] = {"0": [[0, 5, 3, 1, 10, 0, 40], [[0, 7, -1], [1, 8, 2]]], "1": [[0, 1, 0, 0, 0, 0, 8]]}
     assert lanes_of(state) == [
         LaneContents(1, 10, 50, 4, 50),
         LaneContents(2, 10, 50, 4, 0),
@@ -30,16 +30,13 @@ def test_pending_samples_are_counted_wherever_they_wait() -> None:
 
 def test_sources_show_the_span_of_the_lanes() -> None:
     state = LoaderState.from_dict(make_state())
-    state.lanes[4]["cursors"][0] = [17, 2]
+    state.lanes[4]["cursors"]["0"] = [17, 2, 3, 80]
+    state.lanes[6]["inbox"] = {"0": [[0, 5, 3, 1, 10, 0, 40]]}
     state.lanes[5] = {}
     photos, pages = sources_of(state)
-    assert (photos.label, photos.weight, photos.chunk_size, photos.chunks_taken) == (
-        "photos/train",
-        0.25,
-        100,
-        (10, 17),
-    )
-    assert (pages.weight, pages.chunk_size, pages.chunks_taken, pages.epochs) == (0.75, 50, (0, 0), None)
+    assert (photos.label, photos.weight, photos.chunk_size) == ("photos/train", 0.25, 100)
+    assert (photos.samples_taken, photos.epochs, photos.inbox) == ((0, 80), (0, 17), 40)  # lane 5 has not begun
+    assert (pages.weight, pages.chunk_size, pages.samples_taken, pages.epochs) == (0.75, 50, (0, 30), (0, 0))
 
 
 def test_the_weight_shown_is_that_of_the_phase_that_the_job_is_in() -> None:
@@ -61,4 +58,4 @@ def test_a_validation_has_sources_without_chunks_or_weights() -> None:
     )
     assert [lane.inbox for lane in lanes_of(state)] == [12, 0]
     (source,) = sources_of(state)
-    assert (source.weight, source.chunk_size, source.chunks_taken, source.inbox) == (None, None, None, 0)
+    assert (source.weight, source.chunk_size, source.samples_taken, source.inbox) == (None, None, None, 0)

@@ -56,7 +56,8 @@ def test_deals_are_told() -> None:
 def test_each_number_of_a_lane_is_compared() -> None:
     other = copy.deepcopy(make_state())
     lane = other["lanes"]["3"]
-    lane["draws"], lane["cursors"][1], lane["inbox"], lane["new"] = 1_234, [2, 7], {"0": [[0, 1, 0, 0, 0, 8]]}, 1
+    lane["draws"], lane["cursors"]["1"], lane["new"] = 1_234, [2, 7, 3, 12], 1
+    lane["inbox"] = {"0": [[0, 1, 0, 0, 0, 0, 8]]}
     lane["pending"]["packs"][0] = [0, 3]
     del other["lanes"]["5"]
     other["lanes"]["6"] = {}
@@ -64,7 +65,7 @@ def test_each_number_of_a_lane_is_compared() -> None:
     assert of_all == []
     assert of_lanes[3] == [
         Difference("lane 3: draws", "50", "1,234"),
-        Difference("lane 3: pages/train", "0 chunks + 30", "2 chunks + 7"),
+        Difference("lane 3: pages/train", "shuffle 0, 30 samples taken", "shuffle 2, 12 samples taken"),
         Difference("lane 3: new", "–", "1"),
         Difference("lane 3: inbox", "0 samples", "8 samples"),
         Difference("lane 3: pending", "4 samples", "4 others"),

@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge_data.order.chunks import MIN_CHUNKS_PER_LANE, ChunkTable, Geometry
+from bridge_data.order.chunks import MIN_CHUNKS_PER_LANE, ChunkTable, Geometry, share_open
 
 COUNTS = st.lists(st.integers(0, 300), min_size=1, max_size=12).filter(sum)
 
@@ -23,24 +23,66 @@ def test_chunks_cover_each_sample_once_and_cross_no_shard(counts: list[int], siz
     lanes=st.integers(1, 64),
     longest=st.none() | st.integers(1, 400),
     buffer=st.none() | st.integers(0, 500),
+    sample_bytes=st.none() | st.floats(1, 1e9),
 )
 def test_geometry_fits_chunks_to_the_lanes(
-    counts: list[int], lanes: int, longest: int | None, buffer: int | None
+    counts: list[int], lanes: int, longest: int | None, buffer: int | None, sample_bytes: float | None
 ) -> None:
-    geometry = Geometry.choose(counts, num_lanes=lanes, max_samples_per_sequence=longest, shuffle_buffer_size=buffer)
-    assert 1 <= geometry.chunk_size <= min(longest or max(counts), max(counts))
-    share = sum(counts) // lanes
+    geometry = Geometry.choose(
+        counts,
+        num_lanes=lanes,
+        max_samples_per_sequence=longest,
+        shuffle_buffer_size=buffer,
+        sample_bytes=sample_bytes,
+    )
+    assert 1 <= geometry.block_size <= geometry.chunk_size <= min(longest or max(counts), max(counts))
+    mixes = longest is not None or buffer is not None
+    least = lanes * MIN_CHUNKS_PER_LANE if mixes else lanes
     if geometry.chunk_size > 1:
-        assert ChunkTable(counts, geometry.chunk_size).num_chunks >= lanes * MIN_CHUNKS_PER_LANE
-        assert share >= MIN_CHUNKS_PER_LANE
+        assert ChunkTable(counts, geometry.chunk_size).num_chunks >= least
+    if mixes:
+        assert geometry.window_size == max(buffer or 0, 1024, 64 * geometry.block_size)
+    else:
+        assert (geometry.block_size, geometry.window_size) == (geometry.chunk_size, 0)
 
 
-def test_window_grows_with_the_shuffle_buffer() -> None:
-    def window(buffer: int | None, chunk: int) -> int:
-        return Geometry.choose(
-            [10_000] * 100, num_lanes=8, max_samples_per_sequence=chunk, shuffle_buffer_size=buffer
-        ).window_chunks
+def chosen(buffer: int | None, sample_bytes: float | None, chunk: int | None = 100) -> tuple[int, int]:
+    """(block size, window size)."""
+    geometry = Geometry.choose(
+        [10_000] * 1_000,
+        num_lanes=8,
+        max_samples_per_sequence=chunk,
+        shuffle_buffer_size=buffer,
+        sample_bytes=sample_bytes,
+    )
+    return geometry.block_size, geometry.window_size
 
-    assert window(None, 100) == window(100, 100) == 32
-    assert window(1_000, 100) == 36
-    assert window(1_000, 10) == 216
+
+def test_a_window_is_as_large_as_the_shuffle_buffer() -> None:
+    assert chosen(None, None) == chosen(100, None) == (8, 1_024)
+    assert chosen(5_000, None) == (8, 5_000)
+    assert chosen(1_000_000, None)[1] == 1_000_000
+
+
+def test_a_block_is_what_one_read_holds() -> None:
+    assert chosen(None, 1_000) == (100, 6_400)
+    assert chosen(0, 1_000, chunk=None) == (262, 16_768)
+    assert chosen(None, 55_000) == (4, 1_024)
+    assert chosen(None, 300_000) == (1, 1_024)
+    assert chosen(0, 10, chunk=None) == (1_024, 65_536)
+
+
+def test_a_block_shrinks_where_a_window_would_hold_too_much() -> None:
+    assert chosen(100_000, 1_000)[0] == 2  # 100 MB, of which a quarter lies in blocks of two, read in part
+    assert chosen(1_000_000, 1_000)[0] == 1
+    for block in range(1, 40):  # the share is at most when so many samples are left
+        left = np.linspace(0, 1, 10_001)
+        assert abs((left - left**block).max() - share_open(block)) < 1e-6
+
+
+def test_a_few_long_shards_do_not_make_long_chunks() -> None:
+    """The slots of a lane, as many for each chunk, are not much more than the blocks."""
+    counts = [10] * 10_000 + [1_000_000]
+    geometry = Geometry.choose(counts, num_lanes=8, max_samples_per_sequence=None, shuffle_buffer_size=1)
+    table = ChunkTable(counts, geometry.chunk_size)
+    assert table.longest <= 3 * table.num_samples / table.num_chunks

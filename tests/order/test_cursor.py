@@ -10,7 +10,7 @@ from bridge_data.order import Blend, Geometry, OrderedCursor, Row, SampleRef, Sh
 
 def shuffled(lane: int, *, lanes: int = 4, repeat: bool = True, weights: tuple[float, ...] = (3, 1)) -> ShuffledCursor:
     rows = [
-        Row([30 * (number + 1)], Geometry(lanes, 5, 32), key=number, num_epochs=None if repeat else 1)
+        Row([30 * (number + 1)], Geometry(lanes, 5, 2, 16), key=number, num_epochs=None if repeat else 1)
         for number in range(len(weights))
     ]
     return ShuffledCursor([rows], Blend(weights, seed=9) if len(weights) > 1 else None, lane)

@@ -1,6 +1,8 @@
 import collections
+import dataclasses
 import itertools
 import math
+import tracemalloc
 from fractions import Fraction
 
 import numpy as np
@@ -8,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge_data.order.chunks import Geometry
-from bridge_data.order.row import SPREAD, Row, Window
+from bridge_data.order.chunks import ChunkTable, Geometry
+from bridge_data.order.row import Row
 
 COUNTS = st.lists(st.integers(0, 120), min_size=1, max_size=8).filter(sum)
 EPOCHS = st.fractions(Fraction(1, 10), 3, max_denominator=60)
@@ -20,72 +22,88 @@ def rounded(number: Fraction) -> int:
     return math.floor(number + Fraction(1, 2))
 
 
-def windows(row: Row, lane: int, epochs: int) -> list[Window]:
-    """The windows of a lane that begin before epoch `epochs`."""
-    found, taken = [], 0
-    while (window := row.window(lane, taken)) is not None and window.epochs[0] < epochs:
-        found.append(window)
-        taken = window.next_chunk
+Place = tuple[int, int]
+
+
+def windows(row: Row, lane: int, shuffles: int) -> dict[Place, list[Place]]:
+    """The (epoch, index) of the windows of a lane in the first `shuffles` shuffles, by (shuffle, number)."""
+    found, at = {}, (0, 0)
+    while at is not None and at[0] < shuffles:
+        window = row.window(lane, *at)
+        if window is not None:
+            epochs, indices = window.take(0, len(window))
+            found[at] = list(zip(epochs.tolist(), indices.tolist(), strict=True))
+        at = row.after(lane, *at)
     return found
 
 
-@given(
-    counts=COUNTS,
-    lanes=st.integers(1, 12),
-    longest=st.integers(1, 100),
-    per_shuffle=st.sampled_from([None, 1, 2, 3]),
-    key=st.integers(0, 2**32),
-)
-def test_every_epoch_is_dealt_exactly_once(
-    counts: list[int], lanes: int, longest: int, per_shuffle: int | None, key: int
-) -> None:
-    geometry = Geometry.choose(counts, num_lanes=lanes, max_samples_per_sequence=longest, shuffle_buffer_size=20)
-    row = Row(counts, geometry, key, epochs_per_shuffle=per_shuffle)
-    epochs = 2 * (per_shuffle or 1)
-    dealt = collections.Counter(
-        (epoch, index)
-        for lane in range(lanes)
-        for window in windows(row, lane, epochs)
-        for epoch, index in zip(window.epochs.tolist(), window.indices.tolist(), strict=True)
+def samples(row: Row, lane: int, shuffles: int) -> list[Place]:
+    """All of them, in the lane's order."""
+    return list(itertools.chain.from_iterable(windows(row, lane, shuffles).values()))
+
+
+@st.composite
+def geometries(draw: st.DrawFn, counts: list[int], first_epoch: int = 0) -> Geometry:
+    """Any geometry, those that `Geometry.choose` makes among them."""
+    lanes = draw(st.integers(1, 12), label="lanes")
+    longest, buffer = draw(st.none() | st.integers(1, 100)), draw(st.none() | st.integers(0, 2_000))
+    size = draw(st.none() | st.floats(1, 1e8))
+    chosen = Geometry.choose(
+        counts, num_lanes=lanes, max_samples_per_sequence=longest, shuffle_buffer_size=buffer, sample_bytes=size
     )
-    assert dealt == {(epoch, index): 1 for epoch in range(epochs) for index in range(sum(counts))}
+    if draw(st.booleans()):
+        return dataclasses.replace(chosen, first_epoch=first_epoch)
+    block, window = draw(st.integers(1, chosen.chunk_size)), draw(st.integers(0, 200))
+    return Geometry(lanes, chosen.chunk_size, block, window, first_epoch)
+
+
+@given(counts=COUNTS, per_shuffle=st.sampled_from([None, 1, 2, 3]), key=st.integers(0, 2**32), data=st.data())
+def test_every_epoch_is_dealt_exactly_once(
+    counts: list[int], per_shuffle: int | None, key: int, data: st.DataObject
+) -> None:
+    geometry = data.draw(geometries(counts, first_epoch=3))
+    row = Row(counts, geometry, key, epochs_per_shuffle=per_shuffle)
+    dealt = collections.Counter(place for lane in range(geometry.num_lanes) for place in samples(row, lane, 2))
+    epochs = range(3, 3 + 2 * (per_shuffle or 1))
+    assert dealt == {(epoch, index): 1 for epoch in epochs for index in range(sum(counts))}
 
 
 @given(counts=COUNTS, lanes=st.integers(1, 6))
 def test_unshuffled_lanes_read_in_the_order_of_the_data(counts: list[int], lanes: int) -> None:
     geometry = Geometry.choose(counts, num_lanes=lanes, max_samples_per_sequence=10, shuffle_buffer_size=20)
     row = Row(counts, geometry, 5, epochs_per_shuffle=None)
-    dealt = [np.concatenate([w.indices for w in windows(row, lane, 1)] or [np.array([])]) for lane in range(lanes)]
-    assert all((np.diff(indices) > 0).all() for indices in dealt)
+    dealt = [[index for _, index in samples(row, lane, 1)] for lane in range(lanes)]
+    assert all(indices == sorted(indices) for indices in dealt)
     if lanes == 1:
-        assert dealt[0].tolist() == list(range(sum(counts)))
+        assert dealt[0] == list(range(sum(counts)))
+
+
+@given(counts=COUNTS, lanes=st.integers(1, 6))
+def test_without_settings_a_shard_comes_in_its_own_order(counts: list[int], lanes: int) -> None:
+    geometry = Geometry.choose(counts, num_lanes=lanes, max_samples_per_sequence=None, shuffle_buffer_size=None)
+    row = Row(counts, geometry, 5)
+    shard_of = np.repeat(np.arange(len(counts)), counts)
+    for lane in range(lanes):
+        for window in windows(row, lane, 2).values():
+            indices = [index for _, index in window]
+            assert indices == list(range(indices[0], indices[-1] + 1))
+            assert shard_of[indices[0]] == shard_of[indices[-1]]
+    if lanes == 1:
+        assert sorted(map(len, windows(row, 0, 1).values())) == sorted(count for count in counts if count)
 
 
 def test_a_row_that_does_not_repeat_ends_after_one_shuffle() -> None:
-    geometry = Geometry(num_lanes=3, chunk_size=5, window_chunks=32)
-    row = Row([50], geometry, 1, num_epochs=1)
-    total = sum(len(w.indices) for lane in range(3) for w in windows(row, lane, 10))
-    assert total == row.num_samples == 50
+    row = Row([50], Geometry(3, 5, 2, 16), 1, num_epochs=1)
+    assert sum(len(samples(row, lane, 10)) for lane in range(3)) == row.num_samples == 50
 
 
-@given(
-    counts=COUNTS,
-    lanes=st.integers(1, 9),
-    longest=st.integers(1, 60),
-    num_epochs=EPOCHS,
-    per_shuffle=st.integers(1, 2),
-)
+@given(counts=COUNTS, num_epochs=EPOCHS, per_shuffle=st.integers(1, 2), data=st.data())
 def test_a_row_of_some_epochs_and_a_fraction_ends_to_the_sample(
-    counts: list[int], lanes: int, longest: int, num_epochs: Fraction, per_shuffle: int
+    counts: list[int], num_epochs: Fraction, per_shuffle: int, data: st.DataObject
 ) -> None:
-    geometry = Geometry.choose(counts, num_lanes=lanes, max_samples_per_sequence=longest, shuffle_buffer_size=20)
+    geometry = data.draw(geometries(counts))
     row = Row(counts, geometry, 5, num_epochs=num_epochs, epochs_per_shuffle=per_shuffle)
-    dealt = collections.Counter(
-        (epoch, index)
-        for lane in range(lanes)
-        for window in windows(row, lane, 10)
-        for epoch, index in zip(window.epochs.tolist(), window.indices.tolist(), strict=True)
-    )
+    dealt = collections.Counter(place for lane in range(geometry.num_lanes) for place in samples(row, lane, 10))
     assert max(dealt.values(), default=1) == 1
     whole = int(num_epochs / per_shuffle) * per_shuffle
     assert {(epoch, index) for epoch in range(whole) for index in range(sum(counts))} <= dealt.keys()
@@ -99,86 +117,110 @@ def test_a_row_ends_with_the_same_sample_whatever_epoch_it_begins_with(
     """As after a re-deal, from `first` on and to another number of lanes."""
     ends = []
     for first_epoch, num_lanes in ((0, lanes[0]), (first, lanes[1])):
-        row = Row(counts, Geometry(num_lanes, 7, 4, first_epoch), 5, num_epochs=num_epochs)
-        samples = sum(len(window.indices) for lane in range(num_lanes) for window in windows(row, lane, 10))
-        ends.append(first_epoch * sum(counts) + samples)
+        row = Row(counts, Geometry(num_lanes, 7, 2, 40, first_epoch), 5, num_epochs=num_epochs)
+        ends.append(first_epoch * sum(counts) + sum(len(samples(row, lane, 10)) for lane in range(num_lanes)))
     assert ends == [rounded(num_epochs * sum(counts)), max(first * sum(counts), ends[0])]
 
 
 def test_one_and_a_half_epochs_of_51_samples_are_77() -> None:
-    rows = [Row([51], Geometry(2, 5, 32, first), 1, num_epochs=Fraction(3, 2)) for first in (0, 1)]
+    rows = [Row([51], Geometry(2, 5, 2, 32, first), 1, num_epochs=Fraction(3, 2)) for first in (0, 1)]
     assert [row.num_samples_to(2, [0, 0]).sum() for row in rows] == [77, 26]
 
 
-def test_a_fraction_cuts_one_chunk_and_leaves_the_order_of_the_others() -> None:
+@pytest.mark.parametrize("counts", [[40] * 10, [41] * 10])
+def test_a_fraction_has_whole_chunks_and_the_beginning_of_one(counts: list[int]) -> None:
     """Chunks of equal lengths are not counted one by one, those of unequal lengths are; both end alike."""
-    for counts in ([40] * 10, [41] * 10):
-        geometry = Geometry(num_lanes=2, chunk_size=20, window_chunks=1)
-        whole, part = Row(counts, geometry, 1, num_epochs=2), Row(counts, geometry, 1, num_epochs=Fraction("1.35"))
-        taken = [[w.indices.tolist() for w in windows(row, lane, 2)] for row in (whole, part) for lane in range(2)]
-        shorter = []
-        for all_of_lane, some_of_lane in zip(taken[:2], taken[2:], strict=True):
-            pairs = list(zip(all_of_lane, some_of_lane, strict=False))
-            shorter += [(len(a), len(b)) for a, b in pairs if a != b]
-            assert all(set(b) <= set(a) for a, b in pairs)
-        assert len(shorter) <= 1
-        assert sum(map(len, itertools.chain(*taken[2:]))) == rounded(Fraction("1.35") * sum(counts))
+    row = Row(counts, Geometry(2, 20, 4, 64), 1, num_epochs=Fraction("1.35"))
+    last = sorted(index for lane in range(2) for epoch, index in samples(row, lane, 2) if epoch == 1)
+    assert len(last) == rounded(Fraction("1.35") * sum(counts)) - sum(counts)
+    starts, lengths = ChunkTable(counts, 20).spans(np.arange(20 if counts[0] == 40 else 30))
+    found = [len({*range(start, start + length)} & {*last}) for start, length in zip(starts, lengths, strict=True)]
+    cut = [(many, length) for many, length in zip(found, lengths.tolist(), strict=True) if many not in (0, length)]
+    assert len(cut) <= 1
 
 
 @given(
     counts=COUNTS,
-    lanes=st.integers(1, 9),
-    longest=st.integers(1, 60),
     num_epochs=st.none() | EPOCHS,
     per_shuffle=st.integers(1, 2),
     data=st.data(),
 )
 def test_what_all_lanes_have_left_is_counted_in_bulk(
-    counts: list[int], lanes: int, longest: int, num_epochs: Fraction | None, per_shuffle: int, data: st.DataObject
+    counts: list[int], num_epochs: Fraction | None, per_shuffle: int, data: st.DataObject
 ) -> None:
-    geometry = Geometry.choose(counts, num_lanes=lanes, max_samples_per_sequence=longest, shuffle_buffer_size=20)
+    geometry = data.draw(geometries(counts))
     row = Row(counts, geometry, 5, num_epochs=num_epochs, epochs_per_shuffle=per_shuffle)
     end = data.draw(st.integers(0, 3), label="shuffles")
-    taken, left = [], []
-    for lane in range(lanes):
-        ahead = windows(row, lane, end * per_shuffle)
-        done = data.draw(st.integers(0, len(ahead)), label="windows taken")
-        taken.append(ahead[done - 1].next_chunk if done else 0)
-        left.append(sum(len(window.indices) for window in ahead[done:]))
+    begins, left = [], []
+    for lane in range(geometry.num_lanes):
+        begins.append(data.draw(st.integers(0, end), label="shuffle of the lane"))
+        left.append(sum(len(found) for at, found in windows(row, lane, end).items() if at[0] >= begins[-1]))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("bridge_data.order.row._BULK", 7)
-        assert row.num_samples_to(end, taken).tolist() == left
+        assert row.num_samples_to(end, begins).tolist() == left
 
 
-def test_windows_of_an_epoch_are_nearly_equal() -> None:
-    geometry = Geometry(num_lanes=4, chunk_size=10, window_chunks=32)
-    sizes = [len(w.indices) for w in windows(Row([1_000] * 20, geometry, 1), 0, 1)]
-    assert len(sizes) == 500 // 32
-    assert max(sizes) - min(sizes) <= 10
+@given(counts=COUNTS, per_shuffle=st.integers(1, 2), bulk=st.sampled_from([7, 1 << 17]), data=st.data())
+def test_a_stream_is_entered_at_any_sample(counts: list[int], per_shuffle: int, bulk: int, data: st.DataObject) -> None:
+    geometry = data.draw(geometries(counts))
+    row = Row(counts, geometry, 5, epochs_per_shuffle=per_shuffle)
+    lane = data.draw(st.integers(0, geometry.num_lanes - 1), label="lane")
+    sizes = {at: len(found) for at, found in windows(row, lane, 3).items()}
+    places = [(*at, offset) for at, size in sizes.items() for offset in range(size)]
+    if places:
+        number = data.draw(st.integers(0, len(places) - 1), label="sample")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("bridge_data.order.row._BULK", bulk)
+            assert row.seek(lane, 0, 0, number) == places[number]
 
 
-def test_a_chunk_is_read_front_to_back_in_parts() -> None:
-    """Within a window no sample comes more than SPREAD places out of its chunk's sequence."""
-    geometry = Geometry(num_lanes=2, chunk_size=100, window_chunks=32)
-    window = Row([100] * 200, geometry, 3).window(0, 0)
-    assert window is not None
-    for chunk in np.unique(window.indices // 100):
-        places = window.indices[window.indices // 100 == chunk] % 100
-        assert np.maximum.accumulate(places).max() == 99
-        assert (np.maximum.accumulate(places) - places).max() < SPREAD
-        assert not np.array_equal(places, np.arange(100))
+def test_windows_have_their_size_or_somewhat_more() -> None:
+    """At chunks of equal lengths. The numbers of chunks and of slots are coprime, equal, and neither."""
+    for num_chunks, block in itertools.product((63, 64, 100, 101, 250), (1, 3, 8, 25, 100)):
+        window = 64 * block
+        row = Row([100] * num_chunks, Geometry(1, 100, block, window), 1)
+        sizes = [len(found) for found in windows(row, 0, 1).values()]
+        assert sum(sizes) == 100 * num_chunks
+        assert window - 2 * block <= min(sizes) <= max(sizes) <= 2 * window + 2 * block, (num_chunks, block)
+
+
+def test_a_block_comes_in_one_window_and_a_window_has_blocks_of_many_chunks() -> None:
+    row = Row([100] * 200, Geometry(2, 100, 10, 640), 3)
+    window_of = {}
+    for at, found in windows(row, 0, 1).items():
+        chunks = collections.Counter(index // 100 for _, index in found)
+        assert len(chunks) >= 60  # of 64 blocks
+        for _, index in found:
+            assert window_of.setdefault(index // 10, at) == at
+
+
+def test_windows_of_a_million_samples_are_made_as_they_are_taken() -> None:
+    row = Row([100] * 40_000, Geometry(2, 100, 1, 1_000_000), 3)
+    tracemalloc.start()
+    try:
+        window = row.window(0, 0, 0)
+        assert window is not None
+        held, _ = tracemalloc.get_traced_memory()
+        epochs, indices = window.take(500_000, 500_256)
+    finally:
+        tracemalloc.stop()
+    assert held < 17 * len(window)
+    assert len(set(indices.tolist())) == 256
+    assert not epochs.any()
 
 
 def test_epochs_and_lanes_differ() -> None:
-    geometry = Geometry(num_lanes=2, chunk_size=1, window_chunks=32)
-    row = Row([64], geometry, 1)
-    streams = [tuple(w.indices.tolist()) for lane in range(2) for w in windows(row, lane, 3)]
+    row = Row([64], Geometry(2, 1, 1, 32), 1)
+    streams = [
+        tuple(index for epoch, index in samples(row, lane, 3) if epoch == e) for lane in range(2) for e in range(3)
+    ]
     assert len(set(streams)) == len(streams) == 6
 
 
-@pytest.mark.parametrize("samples", [1, 2, 7])
-def test_fewer_samples_than_lanes_starve_no_lane(samples: int) -> None:
-    geometry = Geometry.choose([samples], num_lanes=8, max_samples_per_sequence=None, shuffle_buffer_size=None)
-    row = Row([samples], geometry, 1)
+@pytest.mark.parametrize("num_samples", [1, 2, 7])
+@pytest.mark.parametrize("buffer", [None, 100])
+def test_fewer_samples_than_lanes_starve_no_lane(num_samples: int, buffer: int | None) -> None:
+    geometry = Geometry.choose([num_samples], num_lanes=8, max_samples_per_sequence=None, shuffle_buffer_size=buffer)
+    row = Row([num_samples], geometry, 1)
     for lane in range(8):
-        assert sum(len(w.indices) for w in windows(row, lane, 8)) == samples
+        assert len(samples(row, lane, 8)) == num_samples

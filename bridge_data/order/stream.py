@@ -1,0 +1,58 @@
+"""A lane's stream of one row: its samples from a position on.
+
+Enters: a row, a lane, a position. Leaves: samples, some at a time, and positions. Guarantee: the position is four
+integers, and a stream that begins there goes on exactly as the one it was taken from.
+"""
+
+from collections.abc import Sequence
+
+from bridge_data.order.row import Row, Window
+
+BEGINNING = (0, 0, 0, 0)
+"""The position before the first sample."""
+
+
+class Stream:
+    """The samples of `lane` in `row`, from `position` on.
+
+    A position is (shuffle, window in the lane's share of it, offset in the window, samples taken of that share).
+    """
+
+    __slots__ = ("_lane", "_number", "_offset", "_row", "_shuffle", "_taken", "_window")
+
+    def __init__(self, row: Row, lane: int, position: Sequence[int] = BEGINNING) -> None:
+        self._row, self._lane = row, lane
+        self._shuffle, self._number, self._offset, self._taken = position
+        self._window: Window | None = None
+
+    def take(self, count: int) -> list[tuple[int, int]]:
+        """(epoch, index) of the next samples: `count` of them, or those left in the window; none at the row's end."""
+        self._leave()
+        while self._window is None:
+            self._window = self._row.window(self._lane, self._shuffle, self._number)
+            if self._window is None and not self._advance():
+                return []
+        epochs, indices = self._window.take(self._offset, self._offset + count)
+        self._offset += len(indices)
+        self._taken += len(indices)
+        return list(zip(epochs.tolist(), indices.tolist(), strict=True))
+
+    def position(self, unread: int = 0) -> list[int]:
+        """Where the stream stands, `unread` samples before the end of what was taken last."""
+        if not unread:
+            self._leave()
+        return [self._shuffle, self._number, self._offset - unread, self._taken - unread]
+
+    def _leave(self) -> None:
+        if self._window is not None and self._offset == len(self._window):
+            self._advance()
+
+    def _advance(self) -> bool:
+        """Go to the beginning of the next window; False if there is none."""
+        after = self._row.after(self._lane, self._shuffle, self._number)
+        if after is None:
+            return False
+        self._taken = self._taken if after[0] == self._shuffle else 0
+        self._shuffle, self._number = after
+        self._offset, self._window = 0, None
+        return True
