@@ -10,12 +10,11 @@ Source: Black and Rogaway, "Ciphers with arbitrary finite domains" (2002), for c
 """
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bridge_data.order.keys import GOLDEN, MASK, U64Array, key64, splitmix64, uniform64
+from bridge_data.order.keys import GOLDEN, U64Array, key64, splitmix64, uniform64
 
 TABLE_LIMIT = 65_536
 ROUNDS = 6
@@ -33,38 +32,23 @@ class Permutation:
             self._table: NDArray[np.int64] | None = np.argsort(order, kind="stable")
         else:
             self._table = None
+            self._side = np.uint64(math.isqrt(size - 1) + 1)
             self._round_keys = [np.uint64(key64(key, number)) for number in range(ROUNDS)]
 
     def __call__(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """The elements at `positions`, int64, each in 0..size-1."""
         if self._table is not None:
             return self._table[positions]
-        return _walked(positions, self._size, self._round_keys)
+        values = self._encrypt(positions.astype(np.uint64))
+        outside = np.flatnonzero(values >= self._size)
+        while len(outside):
+            values[outside] = self._encrypt(values[outside])
+            outside = outside[values[outside] >= self._size]
+        return values.astype(np.int64)
 
-
-def permuted_by_key(positions: NDArray[np.int64], size: int, keys: U64Array) -> NDArray[np.int64]:
-    """Of many permutations of `size` elements, one for each key, the element at one position each.
-
-    Always by the network, which is good enough on the average of many keys, at any size.
-    """
-    rounds = [keys + np.uint64(number * GOLDEN & MASK) for number in range(ROUNDS)]
-    return _walked(positions, size, rounds)
-
-
-def _walked(positions: NDArray[np.int64], size: int, rounds: Sequence[U64Array | np.uint64]) -> NDArray[np.int64]:
-    """The elements at `positions`, by the Feistel network with a key, or one for each position, for every round."""
-    side = np.uint64(math.isqrt(size - 1) + 1)
-    values = _encrypted(positions.astype(np.uint64), side, rounds)
-    outside = np.flatnonzero(values >= size)
-    while len(outside):
-        keys = [key[outside] if isinstance(key, np.ndarray) else key for key in rounds]
-        values[outside] = _encrypted(values[outside], side, keys)
-        outside = outside[values[outside] >= size]
-    return values.astype(np.int64)
-
-
-def _encrypted(values: U64Array, side: np.uint64, rounds: Sequence[U64Array | np.uint64]) -> U64Array:
-    left, right = values // side, values % side
-    for key in rounds:
-        left, right = right, (left + splitmix64(right * np.uint64(GOLDEN) ^ key) % side) % side
-    return left * side + right
+    def _encrypt(self, values: U64Array) -> U64Array:
+        side = self._side
+        left, right = values // side, values % side
+        for key in self._round_keys:
+            left, right = right, (left + splitmix64(right * np.uint64(GOLDEN) ^ key) % side) % side
+        return left * side + right

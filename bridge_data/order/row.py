@@ -2,11 +2,12 @@
 
 Chunk number q of the row goes to lane `q mod num_lanes`; so no lane is without data, and one lane reads a chunk.
 
-What a lane has of an epoch, n chunks, it takes in windows. Each chunk is cut into blocks, which go to `num_slots` slots
-by a permutation of the chunk's own; where it has fewer blocks, some slots are empty. Slot i of the lane's chunk j has
+What a lane has of an epoch, n chunks, it takes in windows. Each chunk is cut into blocks, which lie in `num_slots` slots
+at equal distances; where it has fewer blocks, some slots are empty. Slots are visited with a stride of a golden ratio,
+or one like it, of their number, so that some in a row are well spread over the chunk. Turn i of the lane's chunk j has
 the place j * num_slots + i * n, modulo n * num_slots, in the epoch: the chunks begin evenly staggered, and each goes
 once round. A window is an equal part of the places, and its samples are fully permuted. So a block, the unit of
-reading, lies in one window, and a window has blocks of as many chunks as there are.
+reading, lies in one window; a window has blocks of as many chunks as there are, and evenly of all parts of a chunk.
 
 Enters: lane, number of the window. Leaves: its samples. Guarantee: over all lanes, every sample exactly once an epoch,
 for any number of lanes.
@@ -22,10 +23,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bridge_data.order.chunks import ChunkTable, Geometry
-from bridge_data.order.keys import key64, uniform64
-from bridge_data.order.permutation import Permutation, permuted_by_key
+from bridge_data.order.keys import key64
+from bridge_data.order.permutation import Permutation
 
-_CHUNK_STAGE, _SAMPLE_STAGE, _BLOCK_STAGE = 1, 2, 3
+_CHUNK_STAGE, _SAMPLE_STAGE, _STRIDE_STAGE = 1, 2, 3
+
+_RATIOS = tuple(
+    math.modf((root**0.5 + add) / by)[0] for root, add, by in ((5, 1, 2), (2, 1, 1), (13, 1, 2), (21, 1, 2))
+)
+"""Of a stride to the number of slots: badly approximated by fractions, so that multiples of it spread evenly."""
 
 _BULK = 1 << 17
 """Chunks or blocks worked on at a time, where there are many."""
@@ -172,7 +178,7 @@ class Row:
         for shuffle in range(begin // self._per_shuffle, end):
             for numbers in _parts(max(begin, shuffle * self._per_shuffle), self._stop(shuffle)):
                 left = numbers[numbers >= first[numbers % num_lanes]]
-                _, _, _, lengths = self._spans(shuffle, left - shuffle * self._per_shuffle)
+                _, _, lengths = self._spans(shuffle, left - shuffle * self._per_shuffle)
                 samples += np.bincount(left % num_lanes, lengths, minlength=num_lanes).astype(np.int64)
         return samples
 
@@ -228,31 +234,36 @@ class Row:
         num_chunks, num_slots, num_windows = share.num_chunks, self._num_slots, share.num_windows
         num_places = num_chunks * num_slots
         bounds = [-(-window * num_places // num_windows) for window in (first, stop)]
-        chunks, slots, places = _staggered(num_chunks, num_slots, *bounds)
+        chunks, turns, places = _staggered(num_chunks, num_slots, *bounds)
         positions = lane + (share.first + chunks) * self.geometry.num_lanes - shuffle * self._per_shuffle
-        dealt, laps, starts, lengths = self._spans(shuffle, positions)
+        laps, starts, lengths = self._spans(shuffle, positions)
         windows = places * num_windows // num_places
         if num_slots == 1:
             return laps, starts, lengths, windows
+        slots = turns * self._stride(shuffle) % num_slots
         numbers = -(-lengths // self.geometry.block_size)
-        keys = uniform64(dealt, key64(self._key, _BLOCK_STAGE, self.first_epoch_of(shuffle)))
-        blocks = permuted_by_key(slots, num_slots, keys)
-        filled = blocks < numbers
+        blocks, before = np.divmod(slots * numbers, num_slots)
+        filled = before < numbers
         if not filled.all():
             laps, starts, lengths, windows = laps[filled], starts[filled], lengths[filled], windows[filled]
             blocks, numbers = blocks[filled], numbers[filled]
         begin = blocks * lengths // numbers
         return laps, starts + begin, (blocks + 1) * lengths // numbers - begin, windows
 
-    def _spans(self, shuffle: int, positions: Ints) -> tuple[Ints, Ints, Ints, Ints]:
-        """(number among all that are shuffled, lap, first sample, number of samples) of the chunks at `positions` of a
-        shuffle."""
-        dealt = self._permuted(shuffle)(positions)
-        laps, chunks = np.divmod(dealt, self._chunks.num_chunks)
+    def _stride(self, shuffle: int) -> int:
+        """How many slots are between two turns of a chunk, coprime to their number."""
+        ratio = _RATIOS[key64(self._key, _STRIDE_STAGE, self.first_epoch_of(shuffle)) % len(_RATIOS)]
+        wanted = round(ratio * self._num_slots)
+        near = (wanted + sign * distance for distance in range(self._num_slots) for sign in (1, -1))
+        return next(stride for stride in near if math.gcd(stride, self._num_slots) == 1)
+
+    def _spans(self, shuffle: int, positions: Ints) -> tuple[Ints, Ints, Ints]:
+        """(lap, first sample, number of samples) of the chunks at `positions` of a shuffle."""
+        laps, chunks = np.divmod(self._permuted(shuffle)(positions), self._chunks.num_chunks)
         starts, lengths = self._chunks.spans(chunks)
         if shuffle == self._num_whole and self._end[1] is not None:
             lengths[positions == self._end[0] - 1 - shuffle * self._per_shuffle] = self._end[1]
-        return dealt, laps, starts, lengths
+        return laps, starts, lengths
 
     def _permuted(self, shuffle: int) -> Callable[[Ints], Ints]:
         if not self._is_shuffled:
@@ -264,9 +275,9 @@ class Row:
 
 
 def _staggered(num_chunks: int, num_slots: int, begin: int, end: int) -> tuple[Ints, Ints, Ints]:
-    """(chunk, slot, place) of those whose place is from `begin` to `end` - 1, of 0..num_chunks * num_slots - 1.
+    """(chunk, turn, place) of those whose place is from `begin` to `end` - 1, of 0..num_chunks * num_slots - 1.
 
-    Chunk j and slot i have place (j * num_slots + i * num_chunks) mod (num_chunks * num_slots); those that would share
+    Turn i of chunk j has place (j * num_slots + i * num_chunks) mod (num_chunks * num_slots); those that would share
     one, as the numbers have a common divisor g, stand side by side: there are g of them, and the g - 1 places after are
     free. Found for each number of the shorter side at once, so that it takes as long as there are results, and as that
     side is long.
@@ -277,12 +288,12 @@ def _staggered(num_chunks: int, num_slots: int, begin: int, end: int) -> tuple[I
     least = np.clip(-((rest - (begin - divisor + 1)) // short), 0, long)
     counts = np.clip(-((rest - end) // short), 0, long) - least
     shorter = np.repeat(np.arange(short, dtype=np.int64), counts)
-    turns = np.arange(len(shorter), dtype=np.int64) + np.repeat(least - (np.cumsum(counts) - counts), counts)
-    longer = (turns - shift[shorter]) % long
-    chunks, slots = (shorter, longer) if num_chunks <= num_slots else (longer, shorter)
-    places = rest[shorter] + short * turns + chunks // (num_chunks // divisor)
+    laps = np.arange(len(shorter), dtype=np.int64) + np.repeat(least - (np.cumsum(counts) - counts), counts)
+    longer = (laps - shift[shorter]) % long
+    chunks, turns = (shorter, longer) if num_chunks <= num_slots else (longer, shorter)
+    places = rest[shorter] + short * laps + chunks // (num_chunks // divisor)
     inside = (begin <= places) & (places < end)
-    return chunks[inside], slots[inside], places[inside]
+    return chunks[inside], turns[inside], places[inside]
 
 
 def _unchanged(positions: Ints) -> Ints:
