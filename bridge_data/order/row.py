@@ -2,8 +2,8 @@
 
 Chunk number q of the row goes to lane `q mod num_lanes`; so no lane is without data, and one lane reads a chunk.
 
-What a lane has of an epoch, n chunks, it takes in windows. Each chunk is cut into blocks, which lie in `num_slots` slots
-at equal distances; where it has fewer blocks, some slots are empty. Slots are visited with a stride of a golden ratio,
+What a lane has of an epoch, n chunks, it takes in windows. The blocks of each chunk lie in `num_slots` slots, at equal
+distances; where a chunk has fewer blocks, some slots are empty. The slots are visited with a stride of a golden ratio,
 or one like it, of their number, so that some in a row are well spread over the chunk. Turn i of the lane's chunk j has
 the place j * num_slots + i * n, modulo n * num_slots, in the epoch: the chunks begin evenly staggered, and each goes
 once round. A window is an equal part of the places, and its samples are fully permuted. So a block, the unit of
@@ -28,10 +28,9 @@ from bridge_data.order.permutation import Permutation
 
 _CHUNK_STAGE, _SAMPLE_STAGE, _STRIDE_STAGE = 1, 2, 3
 
-_RATIOS = tuple(
-    math.modf((root**0.5 + add) / by)[0] for root, add, by in ((5, 1, 2), (2, 1, 1), (13, 1, 2), (21, 1, 2))
-)
-"""Of a stride to the number of slots: badly approximated by fractions, so that multiples of it spread evenly."""
+_RATIOS = (0.6180339887, 0.4142135624, 0.3027756377, 0.7912878475)
+"""Of a stride to the number of slots: the fractional parts of (1 + sqrt 5)/2, 1 + sqrt 2, (1 + sqrt 13)/2 and
+(1 + sqrt 21)/2, which are so far from simple fractions that their multiples spread evenly."""
 
 _BULK = 1 << 17
 """Chunks or blocks worked on at a time, where there are many."""
