@@ -6,6 +6,7 @@ that were drawn and not yet emitted.
 """
 
 import collections
+import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -46,9 +47,9 @@ class Inbox:
                 shuffle, window, offset = self._rows[generation].seek(lane, shuffle, window, offset + skip)
                 head = self._entries[0] = [generation, lane, shuffle, window, offset, 0, left]
             self._stream = Stream(self._rows[generation], lane, (shuffle, window, offset, 0))
-        places = self._stream.take(min(count, head[-1]))
-        self._num_taken = len(places)
-        return [(epoch, index, ALL_PARTS) for epoch, index in places]
+        epochs, indices = self._stream.take(min(count, head[-1]))
+        self._num_taken = len(indices)
+        return list(zip(epochs, indices, itertools.repeat(ALL_PARTS)))
 
     def entries(self, unread: int = 0) -> list[Entry]:
         """What is left, as the state keeps it, with the last `unread` samples of what was taken last."""

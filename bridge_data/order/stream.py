@@ -25,17 +25,17 @@ class Stream:
         self._shuffle, self._number, self._offset, self._taken = position
         self._window: Window | None = None
 
-    def take(self, count: int) -> list[tuple[int, int]]:
-        """(epoch, index) of the next samples: `count` of them, or those left in the window; none at the row's end."""
+    def take(self, count: int) -> tuple[list[int], list[int]]:
+        """(epochs, indices) of the next samples: `count`, or those left in the window; none at the row's end."""
         self._leave()
         while self._window is None:
             self._window = self._row.window(self._lane, self._shuffle, self._number)
             if self._window is None and not self._advance():
-                return []
+                return [], []
         epochs, indices = self._window.take(self._offset, self._offset + count)
         self._offset += len(indices)
         self._taken += len(indices)
-        return list(zip(epochs.tolist(), indices.tolist(), strict=True))
+        return epochs.tolist(), indices.tolist()
 
     def position(self, unread: int = 0) -> list[int]:
         """Where the stream stands, `unread` samples before the end of what was taken last."""
