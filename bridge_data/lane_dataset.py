@@ -116,7 +116,8 @@ class LaneDataset:
         if state.ended or self._is_at_end(state):
             return self.new_state(num_lanes)
         if num_lanes != state.num_lanes:
-            state = self._order.redealt(state, num_lanes)
+            mine = range(config.rank, num_lanes, config.world_size)
+            state = self._order.redealt(state, num_lanes, mine)
         return state.of_rank(config)
 
     def _is_at_end(self, state: LoaderState) -> bool:

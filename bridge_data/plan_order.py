@@ -8,7 +8,7 @@ import collections
 import dataclasses
 import functools
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -169,8 +169,8 @@ class PlanOrder:
 
         return migrate(state, fingerprint, old_cursor, self._generation)
 
-    def redealt(self, state: LoaderState, num_lanes: int) -> LoaderState:
-        """What `state` has left of its epochs in progress, dealt to `num_lanes` lanes.
+    def redealt(self, state: LoaderState, num_lanes: int, lanes: Collection[int]) -> LoaderState:
+        """What `state` has left of its epochs in progress, dealt to `num_lanes` lanes, of which `lanes` are needed.
 
         Raises:
             StateError: if it lacks a lane.
@@ -182,11 +182,11 @@ class PlanOrder:
 
         if self.shuffle is None:
             counts = [source.num_samples for source in self._plan.sources]
-            lanes = [OrderedCursor(counts, lane, num_lanes, self._block_size) for lane in range(num_lanes)]
-            streams = [lane.state()["inbox"][0] for lane in lanes]
+            cursors = [OrderedCursor(counts, lane, num_lanes, self._block_size) for lane in range(num_lanes)]
+            streams = [cursor.state()["inbox"][0] for cursor in cursors]
             return redeal_ordered(state, old_cursor, streams, self._block_size)
         rows = self._rows(state.generations[-1])
-        return redeal_shuffled(state, rows, old_cursor, lambda epochs: self._generation(num_lanes, epochs))
+        return redeal_shuffled(state, rows, old_cursor, lambda epochs: self._generation(num_lanes, epochs), lanes)
 
     def _rows(self, generation: Generation, sources: Sequence[int] | None = None) -> list[Row]:
         """The rows of a generation, of all sources or of those with these numbers."""

@@ -128,6 +128,13 @@ class ChunkTable:
         """The length of every chunk, where all are equal; None where they are not."""
         return self.longest if self.shortest == self.longest else None
 
+    def lengths(self) -> NDArray[np.int64]:
+        """The number of samples of every chunk."""
+        chunks, samples = np.diff(self._first_chunk), np.diff(self._first_sample)
+        pieces, of_shard = np.repeat(chunks, chunks), np.repeat(samples, chunks)
+        number = np.arange(self.num_chunks) - np.repeat(self._first_chunk[:-1], chunks)
+        return (number + 1) * of_shard // pieces - number * of_shard // pieces
+
     def spans(self, chunks: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """(first sample, number of samples) of each chunk."""
         shard = np.searchsorted(self._first_chunk, chunks, side="right") - 1

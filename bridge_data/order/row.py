@@ -35,6 +35,9 @@ _RATIOS = (0.6180339887, 0.4142135624, 0.3027756377, 0.7912878475)
 _BULK = 1 << 17
 """Chunks or blocks worked on at a time, where there are many."""
 
+_MAX_TABLE = 1 << 22
+"""Chunks whose lengths may lie in a table, for a while."""
+
 Ints = NDArray[np.int64]
 
 
@@ -174,11 +177,13 @@ class Row:
             stop = self._per_shuffle * (end if self._num_whole is None else min(end, self._num_whole))
             samples += equal_length * np.maximum(0, -((first - stop) // num_lanes))
             begin = max(begin, stop)
+        table = self._chunks.lengths() if equal_length is None and self._chunks.num_chunks <= _MAX_TABLE else None
         for shuffle in range(begin // self._per_shuffle, end):
             for numbers in _parts(max(begin, shuffle * self._per_shuffle), self._stop(shuffle)):
-                left = numbers[numbers >= first[numbers % num_lanes]]
-                _, _, lengths = self._spans(shuffle, left - shuffle * self._per_shuffle)
-                samples += np.bincount(left % num_lanes, lengths, minlength=num_lanes).astype(np.int64)
+                lanes_of = numbers % num_lanes
+                lengths = self._lengths(shuffle, numbers - shuffle * self._per_shuffle, table)
+                lengths[numbers < first[lanes_of]] = 0
+                samples += np.bincount(lanes_of, lengths, minlength=num_lanes).astype(np.int64)
         return samples
 
     @property
@@ -260,9 +265,20 @@ class Row:
         """(lap, first sample, number of samples) of the chunks at `positions` of a shuffle."""
         laps, chunks = np.divmod(self._permuted(shuffle)(positions), self._chunks.num_chunks)
         starts, lengths = self._chunks.spans(chunks)
+        self._cut_last(shuffle, positions, lengths)
+        return laps, starts, lengths
+
+    def _lengths(self, shuffle: int, positions: Ints, table: Ints | None) -> Ints:
+        """The number of samples alone, which a table of all chunks tells sooner."""
+        if table is None:
+            return self._spans(shuffle, positions)[2]
+        lengths = table[self._permuted(shuffle)(positions) % self._chunks.num_chunks]
+        self._cut_last(shuffle, positions, lengths)
+        return lengths
+
+    def _cut_last(self, shuffle: int, positions: Ints, lengths: Ints) -> None:
         if shuffle == self._num_whole and self._end[1] is not None:
             lengths[positions == self._end[0] - 1 - shuffle * self._per_shuffle] = self._end[1]
-        return laps, starts, lengths
 
     def _permuted(self, shuffle: int) -> Callable[[Ints], Ints]:
         if not self._is_shuffled:
