@@ -15,7 +15,7 @@ import itertools
 from collections.abc import Callable, Collection, Sequence
 from typing import TypeAlias
 
-from bridge_data.order import BEGINNING, Cursor, Row
+from bridge_data.order import BEGINNING, Cursor, OrderedRow, Row
 from bridge_data.order.inbox import Entry, cut_entry, entry_size, is_slice
 from bridge_data.pending import Pending
 from bridge_data.state import Generation, LaneState, LoaderState
@@ -63,56 +63,31 @@ def redeal_shuffled(
 
 
 def redeal_ordered(
-    state: LoaderState, make_cursor: MakeCursor, streams: Sequence[Entry], block_size: int
+    state: LoaderState, row: OrderedRow, make_cursor: MakeCursor, firsts: Sequence[int], num_lanes: int
 ) -> LoaderState:
-    """Re-deal a validation order; `streams` are the whole streams of the new lanes, as slices of an inbox.
+    """Re-deal a validation order; `firsts` are the numbers of the first samples of the sources in the current `row`.
 
     From the first block on that no lane has touched, the new lanes take the blocks in turn, as from the beginning. So
     where nothing is left before it, as without filters and packs, the order of the job stays the same. What is left
     before it is dealt in whole blocks, beginning with the lane whose turn it is.
     """
-    old, num_lanes = _Lanes(state, make_cursor), len(streams)
-    geometry = state.generations[-1][1]
-    first_block = geometry[0][0] if geometry else 0  # with which the streams of the old lanes began
-    rests = [
-        _rest_of_stream(old, lane, first_block, block_size, entry_size(make_cursor(lane).state()["inbox"][0]))
-        for lane in range(len(old))
-    ]
-    for lane, rest in enumerate(rests):
-        first_block = max(first_block, lane + (-(-rest[-2] // block_size) - 1) * len(old) + 1)
+    old = _Lanes(state, make_cursor)
+    first_block = max(row.untouched_block(lane, old.cursor(lane, 0)[2]) for lane in range(len(old)))
     left: list[Entry] = []
-    for lane, rest in enumerate(rests):
-        refs = [[source, index, part] for source, _, index, part in old.loose(lane)]
-        before = min(rest[-1], _first_sample(first_block, lane, len(old), block_size) - rest[-2])
-        entries = [entry for entry in old.states[lane]["inbox"] if entry_size(entry) and entry != rest]
-        left += [*([refs] if refs else []), *entries]
-        left += [cut_entry(rest, before)[0]] if before > 0 else []
-    shares = deal_blocks(left, num_lanes, block_size, first_lane=old.num_emitted % num_lanes)
-    for lane, stream in enumerate(streams):
-        begin = _first_sample(first_block, lane, num_lanes, block_size)
-        if begin < entry_size(stream):
-            shares[lane].append(cut_entry(stream, begin)[1])
-    dealt: dict[int, LaneState] = {lane: {"draws": 0, "inbox": share} for lane, share in enumerate(shares)}
-    return old.handed_on(dealt, (num_lanes, [[first_block]]))
-
-
-def _rest_of_stream(old: "_Lanes", lane: int, first_block: int, block_size: int, length: int) -> Entry:
-    """What is left of the stream of an old lane, of `length` in all, that began with `first_block`: a slice, which may
-    be empty.
-
-    Slices of earlier deals that look alike lie before that block.
-    """
-    for entry in old.states[lane]["inbox"][-1:]:
-        if is_slice(entry) and entry[:2] == [len(old), lane] and entry_size(entry):
-            last_block = lane + (entry[-2] + entry_size(entry) - 1) // block_size * len(old)
-            if last_block >= first_block:
-                return entry
-    return [len(old), lane, length, 0]
-
-
-def _first_sample(block: int, lane: int, num_lanes: int, block_size: int) -> int:
-    """Where in the stream of a lane its first block from `block` on begins."""
-    return -(-max(0, block - lane) // num_lanes) * block_size
+    for lane in range(len(old)):
+        taken = old.cursor(lane, 0)[2]
+        if refs := [[epoch, firsts[source] + index, part] for source, epoch, index, part in old.loose(lane)]:
+            left.append(refs)
+        left += old.states[lane].get("inbox", {}).get("0", [])
+        before = row.num_samples_to(first_block, lane) - taken
+        left += [[len(state.generations) - 1, lane, 0, 0, taken, 0, before]] if before > 0 else []
+    shares = deal_blocks(left, num_lanes, row.block_size, first_lane=old.num_emitted % num_lanes)
+    dealt: dict[int, LaneState] = {
+        lane: {"draws": 0, "cursors": {}, **({"inbox": {"0": share}} if share else {})}
+        for lane, share in enumerate(shares)
+    }
+    used = {len(state.generations), *(entry[0] for entry in left if is_slice(entry))}
+    return _without_unused_generations(old.handed_on(dealt, (num_lanes, [[first_block]])), used)
 
 
 def deal(entries: Sequence[Entry], num_lanes: int, lanes: Collection[int]) -> dict[int, list[Entry]]:

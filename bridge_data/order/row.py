@@ -112,6 +112,11 @@ class Row:
         self._permutation: tuple[int, Permutation] | None = None
 
     @property
+    def num_lanes(self) -> int:
+        """The lanes that share the row."""
+        return self.geometry.num_lanes
+
+    @property
     def num_samples(self) -> int:
         """Samples in one epoch."""
         return self._chunks.num_samples
