@@ -9,15 +9,11 @@ from bridge_data.worker import WorkerConfig
 
 
 def share_of(state: LoaderState, rank: int, world_size: int) -> LoaderState:
-    """What `rank` keeps of a whole state, or of its own: its lanes. Where the lanes cannot be shared equally it is all
-    of them, since only a re-deal, when they are restored, can tell which are whose.
+    """What `rank` keeps of a whole state, or of its own: every `world_size`-th lane.
 
     Raises:
         StateError: if lanes that it should keep are not in `state`.
     """
-    if state.num_lanes % world_size:
-        state.check_complete()
-        return state
     return state.of_rank(WorkerConfig(rank=rank, world_size=world_size, num_workers=0))
 
 

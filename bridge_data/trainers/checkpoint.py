@@ -64,7 +64,7 @@ def save_checkpoint(
     data_state: dict[str, Any],
     groups: "ProcessGroupCollection",
 ) -> Path:
-    """Write one checkpoint and commit it. All ranks call it; `data_state` is this DP rank's, whole."""
+    """Write one checkpoint and commit it. All ranks call it; `data_state` is what this DP rank's loader saved."""
     import torch.distributed as dist
     from megatron.core import dist_checkpointing
 
