@@ -22,3 +22,8 @@ def place_in(group: Any) -> tuple[int, int]:
     if not (dist.is_available() and dist.is_initialized()):
         return 0, 1
     return dist.get_rank(group), dist.get_world_size(group)
+
+
+def process_of(rank: int, group: Any) -> int:
+    """The global rank of a rank of a process group, None for all processes."""
+    return rank if group is None else dist.get_global_rank(group, rank)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import torch.distributed as dist
 
+from bridge_data.checkpoint.shares import process_of
 from bridge_data.errors import StateError
 from bridge_data.state import LoaderState, merge_states
 from bridge_data.worker import WorkerConfig
@@ -31,7 +32,7 @@ def gather_state(state: dict[str, Any], config: WorkerConfig) -> dict[str, Any]:
             "initialised. Save each rank's own with the loader's save_state_rank, and join them with merge_states"
         )
     group = config.data_parallel_group
-    is_first, first = dist.get_rank(group) == 0, _process_of(0, group)
+    is_first, first = dist.get_rank(group) == 0, process_of(0, group)
     states: list[Any] | None = [None] * config.world_size if is_first else None
     dist.gather_object(state, states, dst=first, group=group)
     own = LoaderState.from_dict(state)
@@ -102,6 +103,8 @@ def _look_at(state: dict[str, Any] | None, config: WorkerConfig) -> tuple[_Given
         given = LoaderState.from_dict(state)
     except StateError as error:
         return _Given(problem=str(error)), None
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        return _Given(problem=f"damaged, not as it was saved: {error!r}"), None
     mine = range(config.rank, given.num_lanes, config.world_size)
     row = _Given(
         num_lanes=given.num_lanes,
@@ -134,7 +137,7 @@ def _check(rows: list[_Given]) -> None:
 def _handed_on(whole: LoaderState | None, source: int, takes_all: bool, config: WorkerConfig) -> dict[str, Any]:
     """What this rank needs of the whole state of rank `source`, which alone has to give it."""
     group, size = config.data_parallel_group, config.world_size
-    is_source, process = dist.get_rank(group) == source, _process_of(source, group)
+    is_source, process = dist.get_rank(group) == source, process_of(source, group)
     if takes_all:
         box: list[Any] = [whole.to_dict() if is_source and whole is not None else None]
         dist.broadcast_object_list(box, src=process, group=group)
@@ -145,11 +148,6 @@ def _handed_on(whole: LoaderState | None, source: int, takes_all: bool, config: 
     box = [None]
     dist.scatter_object_list(box, shares, src=process, group=group)
     return box[0]
-
-
-def _process_of(rank: int, group: Any) -> int:
-    """The global rank of a rank of `group`, None for that of all processes."""
-    return rank if group is None else dist.get_global_rank(group, rank)
 
 
 def _is_joined() -> bool:

@@ -297,7 +297,9 @@ class MegatronTrainer:
         step = latest_iteration(self._checkpoint_dir) if self._checkpoint_dir is not None else None
         if self._checkpoint_dir is None or step is None:
             return 0
-        state, data_state = load_checkpoint(self._checkpoint_dir, step, self._sharded_state(is_loading=True))
+        state, data_state = load_checkpoint(
+            self._checkpoint_dir, step, self._sharded_state(is_loading=True), self.groups.dp
+        )
         self.model.module.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.scheduler.num_steps = 0

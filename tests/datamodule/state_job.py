@@ -116,6 +116,8 @@ def run(job: Job) -> dict[str, Any]:
     dist.barrier()
     own = job.load("four", rank)
     seen["garbage"] = job.refusal({"energon": 1} if rank == 1 else own, world)
+    damaged = {name: value for name, value in (own or {}).items() if name != "lanes"}
+    seen["damaged"] = job.refusal(damaged if rank == 2 else own, world)
     seen["none"] = job.refusal(None, world)
     seen["steps"] = job.refusal(job.load("two", 0) if rank == 3 else own, world) if rank else ""
     if not rank:
