@@ -193,7 +193,8 @@ def measure(num_sources: int) -> dict[str, Any]:
     """A column of the table."""
     with tempfile.TemporaryDirectory() as folder:
         blend = write_blend(Path(folder), num_sources)
-        _, plain = timed_states(dataset_of(blend, None), 0)
+        states, plain = timed_states(dataset_of(blend, None), 0)
+        sent_plain, _ = pipe_us(states)
         dataset = dataset_of(blend, BUFFER)
         states, packing = timed_states(dataset, 0)
         sent, sent_whole = pipe_us(states)
@@ -208,8 +209,9 @@ def measure(num_sources: int) -> dict[str, Any]:
         f"state of {NUM_LANES:,} lanes, MB": len(pickle.dumps(state.to_dict(), 2)) / 1e6,
         "build a lane's state, us a batch": 1e6 * plain,
         f"  with a packing buffer of {BUFFER:,}": 1e6 * packing,
-        "send it from a worker, us a batch": sent,
-        "  if it were sent whole": sent_whole,
+        "send it from a worker, us a batch": sent_plain,
+        f"  with a packing buffer of {BUFFER:,} (its changes)": sent,
+        f"  with a packing buffer of {BUFFER:,}, were it sent whole": sent_whole,
         f"gather {NUM_LANES:,} lanes to rank 0, s": seconds["gather"],
         "restore the same ranks: agree, ms": 1e3 * seconds["agree"],
         "restore other ranks: rank 0 hands on, s": seconds["hand on"],

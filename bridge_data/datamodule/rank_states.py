@@ -6,7 +6,10 @@ can be restored from. Guarantee: the ranks agree on what they exchange, so an er
 and none waits for another. Where each rank has what it needs, only a few numbers are exchanged.
 """
 
+import contextlib
 import dataclasses
+import gc
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch.distributed as dist
@@ -17,6 +20,19 @@ from bridge_data.state import LoaderState, merge_states
 from bridge_data.worker import WorkerConfig
 
 
+@contextlib.contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """Look for no garbage meanwhile: among the millions of lists of a large state it would take most of the time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+@_no_garbage_collection()
 def gather_state(state: dict[str, Any], config: WorkerConfig) -> dict[str, Any]:
     """The state of the whole job on data-parallel rank 0, on the others their own lanes at the same position; all of
     them must call it.
@@ -134,6 +150,7 @@ def _check(rows: list[_Given]) -> None:
             )
 
 
+@_no_garbage_collection()
 def _handed_on(whole: LoaderState | None, source: int, takes_all: bool, config: WorkerConfig) -> dict[str, Any]:
     """What this rank needs of the whole state of rank `source`, which alone has to give it."""
     group, size = config.data_parallel_group, config.world_size
