@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from bridge_data import storage
 from bridge_data.errors import DatasetError
 from bridge_data.index import Records
-from bridge_data.index.blocks import OVERHEAD_BYTES, PARTED_BYTES, ChunkCut, Cut, RunCut
+from bridge_data.index.blocks import OVERHEAD_BYTES, ChunkCut, Cut, RunCut
 from bridge_data.index.gzip_tar import is_gzip
 from bridge_data.order.chunks import READ_BYTES, UNKNOWN_BLOCK_SIZE, Geometry, share_open
 from bridge_data.plan import Plan
@@ -42,7 +42,7 @@ def plan_blocks(plan: Plan, geometries: Sequence[Geometry], process: Process) ->
             block_size = geometry.block_size
             if not geometry.window_size:  # front to back
                 block_size = min(block_size, max(1, int(READ_BYTES / sample_bytes)))
-            num_open = _num_open(geometry, block_size, source.num_samples, sample_bytes)
+            num_open = _num_open(geometry, block_size, source.num_samples)
             num_bytes = process.num_lanes * num_open * (sample_bytes + OVERHEAD_BYTES)
             if block_size > 1:
                 cuts[number] = ChunkCut(geometry.chunk_size, block_size)
@@ -73,15 +73,13 @@ def _gains(records: Records, sample_bytes: float) -> bool:
     return sample_bytes <= MAX_LOCAL_SAMPLE_BYTES or not is_on_disk
 
 
-def _num_open(geometry: Geometry, block_size: int, num_samples: int, sample_bytes: float) -> float:
-    """Samples of a lane, at most, that are held: those of open blocks that are not taken yet; of small samples, all of
-    open blocks."""
+def _num_open(geometry: Geometry, block_size: int, num_samples: int) -> float:
+    """Samples of a lane, at most, that are held: those of open blocks that are not taken yet."""
     if not geometry.window_size:
         return block_size
     of_lane = num_samples / geometry.num_lanes
     window = of_lane / max(1, int(of_lane / geometry.window_size))
-    share = share_open(block_size) if sample_bytes >= PARTED_BYTES else 1 - 2.0 ** (1 - block_size)
-    return max(block_size, window * share)
+    return max(block_size, window * share_open(block_size))
 
 
 def _sample_bytes(records: Records) -> float:

@@ -1,18 +1,18 @@
 """Blocks: neighbours of one stretch that are fetched together and held until each of them has been taken.
 
-Enters: how a source is cut, and the bytes of a block when the first of its samples is wanted. Leaves: these bytes, once
-for each sample of the block. Guarantees: a block is gone when its last sample has been taken, and one of large samples
-goes sample by sample; the blocks of a process hold at most `BlockBudget.max_bytes`. Beyond that the oldest is dropped,
-and what is left of it is read singly.
+Enters: how a source is cut, and the samples of a block when the first of them is wanted. Leaves: each of them, once.
+Guarantees: a sample is held until it is taken; those of a process take about `BlockBudget.max_bytes` at most. Beyond
+that the oldest blocks are dropped, and what is left of them is read singly.
 """
+
+from __future__ import annotations
 
 import collections
 import dataclasses
-import itertools
 import threading
 import weakref
-from collections.abc import Callable, Container, Iterable
-from typing import Protocol, Self, TypeAlias
+from collections.abc import Container, Iterable
+from typing import Any, Protocol, Self
 
 MAX_BLOCK_BYTES = 1 << 20
 """A block that has more, as its samples are unequal, is read singly."""
@@ -20,11 +20,8 @@ MAX_BLOCK_BYTES = 1 << 20
 MAX_UNWANTED_BYTES = 1 << 16
 """A block with more bytes of parts that nobody wants, if they are more than half of it, is read singly."""
 
-PARTED_BYTES = 1 << 13
-"""Samples of so many bytes, on the average of their block, are held each by itself."""
-
-OVERHEAD_BYTES = 100
-"""What it costs to hold a sample of a block, besides its bytes: an entry in a dict."""
+OVERHEAD_BYTES = 250
+"""What it costs to hold a sample, besides its bytes."""
 
 
 class Cut(Protocol):
@@ -33,7 +30,7 @@ class Cut(Protocol):
     def block(self, index: int, first: int, count: int) -> range:
         """The block of sample `index`, which lies in a stretch of `count` samples from number `first` on."""
 
-    def within(self, start: int, end: int) -> "Cut":
+    def within(self, start: int, end: int) -> Cut:
         """The same of a data set of which this cut's source are the samples `start` to `end` - 1."""
 
 
@@ -55,7 +52,7 @@ class ChunkCut:
         at, length = _piece(index - begin, length, self.block_size)
         return range(begin + at, begin + at + length)
 
-    def within(self, start: int, end: int) -> "ChunkCut":
+    def within(self, start: int, end: int) -> ChunkCut:
         last = end if self.end is None else min(end, start + self.end)
         return dataclasses.replace(self, start=start + self.start, end=last)
 
@@ -74,7 +71,7 @@ class RunCut:
         end = first + count if self.end is None else min(first + count, self.end)
         return range(max(begin, first, self.start), min(begin + self.size, end))
 
-    def within(self, start: int, end: int) -> "RunCut":
+    def within(self, start: int, end: int) -> RunCut:
         last = end if self.end is None else min(end, start + self.end)
         return dataclasses.replace(self, offset=self.offset - start, start=start + self.start, end=last)
 
@@ -87,82 +84,80 @@ def _piece(position: int, count: int, size: int) -> tuple[int, int]:
     return begin, (piece + 1) * count // num_pieces - begin
 
 
+@dataclasses.dataclass(slots=True)
+class Samples:
+    """Some samples in a row, in columns, since the garbage collector would go through an object for each.
+
+    Of `contents` each is the one part `name` of a sample, or, where that is None, a dict of its parts. A sample that
+    cannot be cut out has the key None.
+    """
+
+    keys: list[str | None]
+    contents: list[Any]
+    name: str | None = None
+
+
 class Block:
-    """The bytes of a block, or of one of its samples: `data`, which lies in its shard from `start` on."""
+    """The samples of a block from number `first` on, which were fetched and not taken yet."""
 
-    __slots__ = ("__weakref__", "_budget", "_indices", "_owner", "data", "number", "start")
+    __slots__ = ("_contents", "_first", "_keys", "_name", "shard_name")
 
-    def __init__(self, start: int, data: bytes, indices: range, owner: "OpenBlocks") -> None:
-        self.start, self.data = start, data
-        self._indices, self._owner, self._budget = indices, weakref.ref(owner), owner.budget
-        self.number = 0
+    def __init__(self, first: int, shard_name: str, samples: Samples) -> None:
+        self._first, self.shard_name = first, shard_name
+        self._keys, self._contents, self._name = samples.keys, samples.contents, samples.name
 
-    @property
-    def num_bytes(self) -> int:
-        """What it takes to hold it."""
-        return len(self.data) + OVERHEAD_BYTES * len(self._indices)
+    def take(self, index: int) -> tuple[str, dict[str, bytes]]:
+        """Key and parts of a sample, which is not held any longer."""
+        at = index - self._first
+        key, content = self._keys[at], self._contents[at]
+        assert key is not None
+        self._keys[at] = self._contents[at] = None
+        return key, content if self._name is None else {self._name: content}
 
-    def drop(self) -> None:
-        """Let those of its samples that have not been taken be read singly."""
-        owner = self._owner()
-        if owner is not None:
-            for index in self._indices:
-                if owner.held.get(index) is self:
-                    owner.held[index] = None
-
-    def __del__(self) -> None:
-        self._budget.gone.append((self.number, self.num_bytes))
+    def drop(self, index: int) -> None:
+        """Hold a sample no longer."""
+        self._keys[index - self._first] = self._contents[index - self._first] = None
 
 
 class BlockBudget:
-    """At most `max_bytes` for the blocks of all readers that share it. Any thread may use it."""
+    """About `max_bytes` for the samples that all its `OpenBlocks` hold. Any thread may use it."""
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
-        self.gone: collections.deque[tuple[int, int]] = collections.deque()
-        """Number and bytes of blocks that do not exist any more, and are still counted."""
-        self._open: collections.OrderedDict[int, weakref.ref[Block]] = collections.OrderedDict()
-        self._numbers = itertools.count()
+        self._blocks: collections.deque[tuple[weakref.ref[OpenBlocks], range]] = collections.deque()
+        """What was opened, the oldest first; now and then without those of which all samples were taken."""
+        self._num_kept = 0
+        self._most_bytes = 0
+        """No more than this is held."""
         self._lock = threading.Lock()
-        self._num_bytes = 0
 
     @property
     def num_bytes(self) -> int:
         """What is held now."""
-        with self._lock:
-            self._settle()
-            return self._num_bytes
+        owners = {id(owner): owner for known, _ in list(self._blocks) if (owner := known()) is not None}
+        return sum(owner.num_bytes for owner in owners.values())
 
-    def add(self, block: Block) -> None:
+    def add(self, owner: OpenBlocks, indices: range, num_bytes: int) -> None:
         """Count a new block, and drop the oldest ones as long as there is too much."""
         with self._lock:
-            block.number = next(self._numbers)
-            self._open[block.number] = weakref.ref(block)
-            self._num_bytes += block.num_bytes
-            self._settle()
-            while self._num_bytes > self.max_bytes and self._open:
-                _, known = self._open.popitem(last=False)
-                oldest = known()
-                if oldest is not None:
-                    oldest.drop()
-                del oldest
-                self._settle()
-
-    def _settle(self) -> None:
-        while self.gone:
-            number, num_bytes = self.gone.popleft()
-            self._open.pop(number, None)
-            self._num_bytes -= num_bytes
+            self._blocks.append((weakref.ref(owner), indices))
+            self._most_bytes += num_bytes
+            if self._most_bytes > self.max_bytes:
+                self._most_bytes = self.num_bytes
+                while self._most_bytes > self.max_bytes and self._blocks:
+                    known, oldest = self._blocks.popleft()
+                    dropped = known()
+                    if dropped is not None:
+                        dropped.pass_over(oldest)
+                    self._most_bytes = self.num_bytes
+            if len(self._blocks) > 2 * self._num_kept + 64:
+                self._blocks = collections.deque(block for block in self._blocks if _is_open(*block))
+                self._num_kept = len(self._blocks)
 
 
-Places: TypeAlias = Callable[[], Iterable[tuple[int, int]]]
-
-
-class _Unseen:
-    """What `held` has for a sample whose block has not been opened."""
-
-
-UNSEEN = _Unseen()
+def _is_open(known: weakref.ref[OpenBlocks], indices: range) -> bool:
+    owner = known()
+    return owner is not None and any(index in owner.held for index in indices)
 
 
 class OpenBlocks:
@@ -171,32 +166,45 @@ class OpenBlocks:
 
     def __init__(self, cut: Cut, parts: Container[str] | None, budget: BlockBudget) -> None:
         self.cut, self.parts, self.budget = cut, parts, budget
-        self.held: dict[int, Block | None] = {}
-        """By the numbers of samples that are not taken yet; None where the sample is to be read singly."""
+        self.held: dict[int, Block] = {}
+        """By the numbers of samples that were fetched and not taken yet."""
+        self._singly: set[int] = set()
+        self._num_added = self._bytes_added = 0
+
+    @property
+    def num_bytes(self) -> int:
+        """What it takes to hold the samples, by their mean."""
+        return self._bytes_added * len(self.held) // max(1, self._num_added)
 
     def within(self, start: int, end: int) -> Self:
         """The same for the reader of a data set of which this source are the samples `start` to `end` - 1."""
         return type(self)(self.cut.within(start, end), self.parts, self.budget)
 
-    def open(self, indices: range, index: int, start: int, data: bytes, places: Places) -> Block:
-        """The block of the samples `indices`, of which `index` is taken now; `places` tells where each of them lies,
-        (offset, end), if that matters."""
-        block = Block(start, data, indices, self)
-        if len(data) >= PARTED_BYTES * len(indices):
-            self.budget.add(block)
-            for other, (begin, end) in zip(indices, places(), strict=True):
-                if other != index:
-                    self.held[other] = part = Block(
-                        begin, data[begin - start : end - start], range(other, other + 1), self
-                    )
-                    self.budget.add(part)
-            return block
-        self.held.update(dict.fromkeys(indices, block))
-        del self.held[index]
-        self.budget.add(block)
-        return block
+    def is_single(self, index: int) -> bool:
+        """Whether a sample that is wanted now, and not held, is to be read singly, as its block was dropped."""
+        if index in self._singly:
+            self._singly.discard(index)
+            return True
+        return False
 
-    def pass_over(self, indices: range, index: int) -> None:
-        """Let `indices`, of which `index` is taken now, be read singly."""
-        self.held.update(dict.fromkeys(indices))
-        self.held.pop(index, None)
+    def hold(self, indices: range, shard_name: str, samples: Samples, num_bytes: int) -> None:
+        """Hold the samples of a block of `num_bytes` bytes; those that could not be cut out are read singly."""
+        num_bytes += OVERHEAD_BYTES * len(indices)
+        self._num_added += len(indices)
+        self._bytes_added += num_bytes
+        self.held.update(dict.fromkeys(indices, Block(indices[0], shard_name, samples)))
+        if None in samples.keys:
+            self.pass_over(index for index, key in zip(indices, samples.keys, strict=True) if key is None)
+        self.budget.add(self, indices, num_bytes)
+
+    def pass_over(self, indices: Iterable[int]) -> None:
+        """Let those of `indices` that are held be read singly."""
+        for index in indices:
+            block = self.held.pop(index, None)
+            if block is not None:
+                self._singly.add(index)
+                block.drop(index)
+
+    def read_singly(self, indices: Iterable[int]) -> None:
+        """Let `indices`, of which none is held, be read singly."""
+        self._singly.update(indices)

@@ -10,17 +10,18 @@ a u64, little-endian, for each sample, and one for the end of the file. Without 
 file, as it is for Energon, which knows no splits here.
 """
 
+import contextlib
 import dataclasses
 import mmap
 import os
 import struct
-from collections.abc import Collection, Container, Iterable, Iterator
+from collections.abc import Collection, Container, Iterable
 from pathlib import Path
 from typing import Any, overload
 
 from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError
-from bridge_data.index.blocks import MAX_BLOCK_BYTES, UNSEEN, Block, OpenBlocks
+from bridge_data.index.blocks import MAX_BLOCK_BYTES, OpenBlocks, Samples
 from bridge_data.index.metadata import parse_document
 from bridge_data.index.records import Place, RawSample, RecordReader, Records
 from bridge_data.index.subset import Subset, SubsetRange
@@ -217,14 +218,24 @@ class JsonlReader:
         Raises:
             IndexError: if there is no such sample. DatasetError: if it cannot be read, or the file was changed.
         """
+        blocks = self._blocks
+        if blocks is not None and blocks.parts is parts:
+            held = blocks.held.pop(index, None)
+            if held is not None:
+                key, content = held.take(index)
+                return JsonlSample(key, held.shard_name, index, content, self._path)
         start, end = self._bounds(index)
-        content: dict[str, bytes] = {}
+        if blocks is not None and blocks.parts is parts and not blocks.is_single(index):
+            self._open_block(index, blocks)
+            if index in blocks.held:
+                return self.read(index, parts)
+            blocks.is_single(index)
+        content = {}
         if parts is None or PART in parts:
-            block, blocks = None, self._blocks
-            if blocks is not None and blocks.parts is parts:
-                held = blocks.held.pop(index, UNSEEN)
-                block = held if held is None or isinstance(held, Block) else self._open_block(index, blocks)
-            content[PART] = self._line(index, start, end, block)
+            self._check_place(index, start, end)
+            before = min(start, 1)
+            data = storage.read(self._path, start - before, end - start + before)
+            content[PART] = self._line(index, start, end, data)
         return JsonlSample(str(index), self._lines.root.name, index, content, self._path)
 
     def places(self, index: int, parts: Container[str] | None = None) -> list[Place]:
@@ -250,24 +261,34 @@ class JsonlReader:
         is_sound = 0 < end - start <= MAX_BLOCK_BYTES and end <= self._lines.num_bytes
         return (self._path, start, end - start) if is_sound else None
 
-    def _open_block(self, index: int, blocks: OpenBlocks) -> Block | None:
-        """The block of sample `index`, which is read for it; None if the sample is to be read singly."""
+    def _open_block(self, index: int, blocks: OpenBlocks) -> None:
+        """Fetch the block of sample `index`, if it is to be read as a whole, and hold its samples; those that cannot be
+        cut out say by themselves what is wrong with them, when they are read singly."""
         indices = blocks.cut.block(index, 0, self._lines.num_samples)
         place = self.block_place(indices)
         if place is not None:
             try:
-                return blocks.open(indices, index, place[1], storage.read(*place), lambda: self._places_in(indices))
+                data = storage.read(*place)
             except DatasetError:
                 if storage.is_remote(self._path):
                     raise  # it was tried again for as long as it may be
-        if len(indices) > 1:
-            blocks.pass_over(indices, index)  # so each says by itself what is wrong with it, if anything is
-        return None
+            else:
+                blocks.hold(indices, self._lines.root.name, self._cut_out(indices, place[1], data), len(data))
+                return
+        blocks.read_singly(indices)
 
-    def _places_in(self, indices: range) -> Iterator[tuple[int, int]]:
-        """(offset, end) of each of some lines, with the byte before it."""
-        for start, end in map(self._bounds, indices):
-            yield max(0, start - 1), end
+    def _cut_out(self, indices: range, first: int, data: bytes) -> Samples:
+        """The samples of a block out of `data`, which begins at byte `first`."""
+        samples = Samples([None] * len(indices), [None] * len(indices), PART)
+        for number, index in enumerate(indices):
+            start, end = self._bounds(index)
+            begin = start - min(start, 1) - first
+            with contextlib.suppress(DatasetError):
+                self._check_place(index, start, end)
+                if begin >= 0 and end - first <= len(data):
+                    samples.contents[number] = self._line(index, start, end, data[begin : end - first])
+                    samples.keys[number] = str(index)
+        return samples
 
     def _bounds(self, index: int) -> tuple[int, int]:
         lines = self._lines
@@ -278,15 +299,13 @@ class JsonlReader:
         start, end = _BOUNDS.unpack_from(self._index, index * _OFFSET.size)
         return start, end
 
-    def _line(self, index: int, start: int, end: int, block: Block | None) -> bytes:
-        before = min(start, 1)
+    def _check_place(self, index: int, start: int, end: int) -> None:
         if start >= end or end > self._lines.num_bytes:
             raise self._changed(index, start, "its index has no such place")
-        at = -1 if block is None else start - before - block.start
-        if block is None or at < 0 or end - block.start > len(block.data):  # or its index is damaged
-            data = storage.read(self._path, start - before, end - start + before)
-        else:
-            data = block.data[at : end - block.start]
+
+    def _line(self, index: int, start: int, end: int, data: bytes) -> bytes:
+        """The line at bytes `start` to `end` out of `data`, which has the byte before it, too."""
+        before = min(start, 1)
         if (before and data[0] != 0x0A) or (end < self._lines.num_bytes and data[-1] != 0x0A):
             raise self._changed(index, start, f"lines do not begin at byte {start} and end at byte {end}")
         line = data[before:].strip()

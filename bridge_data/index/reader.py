@@ -8,12 +8,12 @@ Guarantee: the parts that the tar holds under this number, or a `DatasetError` t
 
 import collections
 import functools
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from bridge_data import storage
 from bridge_data.errors import DatasetError
-from bridge_data.index.blocks import MAX_BLOCK_BYTES, MAX_UNWANTED_BYTES, UNSEEN, Block, OpenBlocks
+from bridge_data.index.blocks import MAX_BLOCK_BYTES, MAX_UNWANTED_BYTES, OpenBlocks, Samples
 from bridge_data.index.gzip_tar import GzipTar, is_gzip
 from bridge_data.index.names import split_name
 from bridge_data.index.records import Place, RawSample
@@ -34,6 +34,9 @@ MAX_KNOWN_COMPRESSED = 64
 TOGETHER_BYTES = 1 << 16
 """Parts that lie within so many bytes are read at once; larger ones each by itself, without a copy."""
 
+_Sample = tuple[str, dict[str, bytes]]
+"""Key and parts."""
+
 _Content = Callable[[int, int], bytes]
 """The bytes of a tar, from an offset on, so many."""
 
@@ -47,7 +50,7 @@ class _Table(Protocol):
     def offsets(self) -> Sequence[int]:
         """Where each sample begins, and the last one ends."""
 
-    def read(self, position: int, wanted: Container[str] | None) -> tuple[str, dict[str, bytes]]:
+    def read(self, position: int, wanted: Container[str] | None) -> _Sample:
         """The key of the sample at `position`, and its parts, or those of them that are `wanted`."""
 
     def ranges(self, position: int, wanted: Container[str] | None) -> Sequence[tuple[int, int]]:
@@ -57,8 +60,8 @@ class _Table(Protocol):
         """(offset, number of bytes) of the samples at positions `first` to `last`; 0 bytes if they are better read
         singly, as most of it is not wanted."""
 
-    def cut_out(self, position: int, wanted: Container[str] | None, block: Block) -> tuple[str, dict[str, bytes]]:
-        """What `read` gives, out of a block that holds the sample."""
+    def cut_out(self, positions: Sequence[int], wanted: Container[str] | None, start: int, data: bytes) -> Samples:
+        """What `read` gives for some samples in a row, out of `data`, which holds them and begins at byte `start`."""
 
 
 class ShardReader:
@@ -84,15 +87,22 @@ class ShardReader:
         Raises:
             IndexError: if there is no such sample. DatasetError: if it cannot be read.
         """
+        blocks = self._blocks
+        if blocks is not None and blocks.parts is parts:
+            held = blocks.held.pop(index, None)
+            if held is not None:
+                key, content = held.take(index)
+                return RawSample(key, held.shard_name, index, content, self._dataset_path)
         shards = self.shards
         shard, position = shards.locate(index)
         try:
             table = self._tables.get(shard) or self._open(shard)
-            block, blocks = None, self._blocks
-            if blocks is not None and blocks.parts is parts:
-                held = blocks.held.pop(index, UNSEEN)
-                block = held if held is None or isinstance(held, Block) else self._open_block(index, shard, table)
-            key, content = table.read(position, parts) if block is None else table.cut_out(position, parts, block)
+            if blocks is not None and blocks.parts is parts and not blocks.is_single(index):
+                self._open_block(index, shard, table, blocks)
+                if index in blocks.held:
+                    return self.read(index, parts)
+                blocks.is_single(index)
+            key, content = table.read(position, parts)
         except DatasetError as error:
             raise DatasetError(f"{error} [sample {index}, number {position} of {shards.names[shard]}]") from error
         return RawSample(key, shards.names[shard], index, content, self._dataset_path)
@@ -145,28 +155,26 @@ class ShardReader:
         start, num_bytes = table.block_range(first, last, self._blocks.parts)
         return start, num_bytes if num_bytes <= MAX_BLOCK_BYTES else 0
 
-    def _places_in(self, table: _Table, indices: range) -> Iterator[tuple[int, int]]:
-        """(offset, end) of each of some samples of one shard."""
-        for index in indices:
-            _, position = self.shards.locate(index)
-            yield table.offsets[position], table.offsets[position + 1]
-
-    def _open_block(self, index: int, shard: int, table: _Table) -> Block | None:
-        """The block of sample `index`, which is read for it; None if the sample is to be read singly."""
-        blocks = self._blocks
-        assert blocks is not None
+    def _open_block(self, index: int, shard: int, table: _Table, blocks: OpenBlocks) -> None:
+        """Fetch the block of sample `index`, if it is to be read as a whole, and hold its samples; those that cannot be
+        cut out say by themselves what is wrong with them, when they are read singly."""
         indices = self._indices(index, shard, blocks)
         start, num_bytes = self._block_range(indices, table)
         if num_bytes:
             try:
                 data = table.content(start, num_bytes)
-                return blocks.open(indices, index, start, data, lambda: self._places_in(table, indices))
             except DatasetError:
                 if storage.is_remote(self.shards.path(shard)):
                     raise  # it was tried again for as long as it may be
-        if len(indices) > 1:
-            blocks.pass_over(indices, index)  # so each says by itself what is wrong with it, if anything is
-        return None
+            else:
+                (_, first), (_, last) = self.shards.locate(indices[0]), self.shards.locate(indices[-1])
+                positions: Sequence[int] = range(first, last + 1)
+                if len(positions) > len(indices):  # some are excluded
+                    positions = [self.shards.locate(other)[1] for other in indices]
+                samples = table.cut_out(positions, blocks.parts, start, data)
+                blocks.hold(indices, self.shards.names[shard], samples, num_bytes)
+                return
+        blocks.read_singly(indices)
 
     def _open(self, shard: int) -> _Table:
         table = self._open_remote(shard) or self._open_any(shard)
@@ -220,7 +228,7 @@ class _IndexedShard:
         self.content, self.offsets = content, segment.offsets
         self._segment, self._sample = segment, segment.sample
 
-    def read(self, position: int, wanted: Container[str] | None) -> tuple[str, dict[str, bytes]]:
+    def read(self, position: int, wanted: Container[str] | None) -> _Sample:
         content = self.content
         key, parts = self._sample(position)
         if wanted is not None:
@@ -248,18 +256,20 @@ class _IndexedShard:
                 return start, 0
         return start, end - start
 
-    def cut_out(self, position: int, wanted: Container[str] | None, block: Block) -> tuple[str, dict[str, bytes]]:
-        key, parts = self._sample(position)
-        begin, data = block.start, block.data
-        if len(parts) == 1:
-            name, start, num_bytes = parts[0]
-            start -= begin
-            return key, {name: data[start : start + num_bytes]} if wanted is None or name in wanted else {}
-        return key, {
-            name: data[start - begin : start - begin + num_bytes]
-            for name, start, num_bytes in parts
-            if wanted is None or name in wanted
-        }
+    def cut_out(self, positions: Sequence[int], wanted: Container[str] | None, start: int, data: bytes) -> Samples:
+        columns = self._segment.columns(positions[0], positions[-1])
+        if columns is not None and len(columns[0]) == len(positions):
+            keys, offsets, sizes = columns
+            (name,) = self._segment.names
+            if wanted is None or name in wanted:
+                places = zip(offsets, sizes, strict=True)
+                return Samples([*keys], [data[at - start : at - start + size] for at, size in places], name)
+        samples = [self._sample(position) for position in positions]
+        contents = [
+            {name: data[at - start : at - start + size] for name, at, size in parts if wanted is None or name in wanted}
+            for _, parts in samples
+        ]
+        return Samples([key for key, _ in samples], contents)
 
 
 class _ParsedShard:
@@ -277,7 +287,7 @@ class _ParsedShard:
                 "shard is truncated or was replaced: restore it, or run `bridge-data prepare` again."
             )
 
-    def read(self, position: int, wanted: Container[str] | None) -> tuple[str, dict[str, bytes]]:
+    def read(self, position: int, wanted: Container[str] | None) -> _Sample:
         start, end = self.offsets[position], self.offsets[position + 1]
         tar: TarBytes
         if end - start <= TOGETHER_BYTES or wanted is None:
@@ -286,9 +296,7 @@ class _ParsedShard:
             tar = self._compressed or FileTar(self._path, end)
         return self._parsed(tar, start, end, wanted)
 
-    def _parsed(
-        self, tar: TarBytes, start: int, end: int, wanted: Container[str] | None
-    ) -> tuple[str, dict[str, bytes]]:
+    def _parsed(self, tar: TarBytes, start: int, end: int, wanted: Container[str] | None) -> _Sample:
         """The sample at bytes `start` to `end` of the tar."""
         key, parts = None, {}
         for member in walk(tar, start, end, file=self._path):
@@ -320,10 +328,17 @@ class _ParsedShard:
         is_read_whole = wanted is None or end - start <= TOGETHER_BYTES * (last + 1 - first)
         return start, end - start if is_read_whole else 0
 
-    def cut_out(self, position: int, wanted: Container[str] | None, block: Block) -> tuple[str, dict[str, bytes]]:
-        start, end = self.offsets[position], self.offsets[position + 1]
-        sample = MemoryTar(block.data[start - block.start : end - block.start], start)
-        return self._parsed(sample, start, end, wanted)
+    def cut_out(self, positions: Sequence[int], wanted: Container[str] | None, start: int, data: bytes) -> Samples:
+        samples = Samples([], [])
+        for position in positions:
+            begin, end = self.offsets[position], self.offsets[position + 1]
+            try:
+                key, parts = self._parsed(MemoryTar(data[begin - start : end - start], begin), begin, end, wanted)
+            except DatasetError:
+                key, parts = None, None
+            samples.keys.append(key)
+            samples.contents.append(parts)
+        return samples
 
 
 def _span(parts: Sequence[Part]) -> tuple[int, int]:

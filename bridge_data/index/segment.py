@@ -93,10 +93,7 @@ class Segment:
 
     def keys(self) -> list[str]:
         """All keys."""
-        text = str(self._keys, "utf-8")
-        if len(text) < len(self._keys):  # bytes are not characters
-            return [self.key(number) for number in range(len(self))]
-        return [text[start:end] for start, end in pairwise([0, *self._key_ends])]
+        return self._keys_of(0, len(self) - 1) if len(self) else []
 
     def sample(self, number: int) -> tuple[str, list[Part]]:
         """Key and parts of sample `number`."""
@@ -107,6 +104,25 @@ class Segment:
         if end - start == 1:
             return key, [(self.names[self._name_of_part[start]], self._part_offsets[start], self._part_sizes[start])]
         return key, self.parts(number)
+
+    def columns(self, first: int, last: int) -> tuple[list[str], list[int], list[int]] | None:
+        """Keys, offsets and sizes of the one part of samples `first` to `last`; None if samples have several parts."""
+        start, stop = self._part_ends[first - 1] if first else 0, self._part_ends[last]
+        if len(self.names) > 1 or stop - start > last + 1 - first:
+            return None
+        return (
+            self._keys_of(first, last),
+            self._part_offsets[start:stop].tolist(),
+            self._part_sizes[start:stop].tolist(),
+        )
+
+    def _keys_of(self, first: int, last: int) -> list[str]:
+        ends = [self._key_ends[first - 1] if first else 0, *self._key_ends[first : last + 1].tolist()]
+        start = ends[0]
+        text = str(self._keys[start : ends[-1]], "utf-8")
+        if len(text) < ends[-1] - start:  # bytes are not characters
+            return [self.key(number) for number in range(first, last + 1)]
+        return [text[begin - start : end - start] for begin, end in pairwise(ends)]
 
     def parts(self, number: int) -> list[Part]:
         """The parts of sample `number`, as they lie in the shard."""

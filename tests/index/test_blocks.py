@@ -188,7 +188,7 @@ def test_beyond_the_budget_no_more_is_held_and_no_block_is_read_again(
     for index in samples:
         reader.read(index)
         most = max(most, free.num_bytes)
-    for max_bytes in (most, most // 3, most // 20):
+    for max_bytes in (2 * most, most // 3, most // 20):
         budget = in_blocks(reader, cut, max_bytes)
         reads.clear()
         taken = []
@@ -196,7 +196,7 @@ def test_beyond_the_budget_no_more_is_held_and_no_block_is_read_again(
             taken.append(reader.read(index))
             assert budget.num_bytes <= max_bytes
         assert len(reads) == len(set(reads))
-        assert len(reads) == 50 if max_bytes == most else 50 < len(reads) < 500
+        assert len(reads) == 50 if max_bytes > most else 50 < len(reads) < 500
         assert taken == [alone.read(index) for index in samples]
         assert budget.num_bytes == 0
 
