@@ -17,11 +17,15 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from benchmarks.mixing import orders, scatter, sheet, statistics
 from benchmarks.mixing.orders import GEOMETRIES, LIBRARIES, Order
 from benchmarks.mixing.statistics import Layout
 from benchmarks.speed.programs import ENVIRONMENTS
+
+FORMULA_SEEDS = 5
+"""Seeds over whose windows the expected inflation is taken."""
 
 Found = dict[str, Order | str]
 
@@ -87,28 +91,40 @@ def parse(given: Sequence[str] | None) -> argparse.Namespace:
     return arguments
 
 
+def report(name: str, found: Found, folder: Path, plot: Path | None) -> dict[str, Any]:
+    """Print the table of a geometry, and draw it; the figures as JSON."""
+    geometry = GEOMETRIES[name]
+    layouts, columns, limits_of = {}, {}, {}
+    for library, order in found.items():
+        rows = orders.rows(library, geometry, folder, FORMULA_SEEDS)
+        layout = Layout(geometry.counts, geometry.chunk, rows[0].geometry.chunk_size if rows else None)
+        figures = figures_of(order, layout)
+        layouts[library], columns[library] = layout, figures
+        if rows and not isinstance(figures, str):
+            windows = map(statistics.windows_of_epoch, rows)
+            expected = [statistics.expected_inflation(each, layout.chunk, orders.BATCH) for each in windows]
+            limits_of[library] = sheet.limits(figures, layout, sum(expected) / len(expected))
+    print(f"\n### {name}: {geometry.describe()}\n\n{sheet.table(columns, limits_of)}\n\n{versions(found)}", flush=True)
+    if plot:
+        streams = {library: order.streams[0] for library, order in found.items() if isinstance(order, Order)}
+        scatter.draw(streams, layouts, name, plot)
+    return {
+        library: {measure: asdict(figure) for measure, figure in figures.items()}
+        if not isinstance(figures, str)
+        else {"failed": figures}
+        for library, figures in columns.items()
+    }
+
+
 def main(given: Sequence[str] | None = None) -> None:
     """Draw, measure, print."""
     arguments = parse(given)
     document = {}
-    with tempfile.TemporaryDirectory() as folder:
-        drawn = draw_all(arguments, Path(folder))
-    for name, found in drawn.items():
-        geometry = GEOMETRIES[name]
-        layout = Layout(geometry.counts)
-        columns = {library: figures_of(order, layout) for library, order in found.items()}
-        print(
-            f"\n### {name}: {geometry.describe()}\n\n{sheet.table(geometry, columns)}\n\n{versions(found)}", flush=True
-        )
-        document[name] = {
-            library: {measure: asdict(figure) for measure, figure in figures.items()}
-            if not isinstance(figures, str)
-            else {"failed": figures}
-            for library, figures in columns.items()
-        }
-        if arguments.plot:
-            streams = {library: order.streams[0] for library, order in found.items() if isinstance(order, Order)}
-            scatter.draw(streams, layout, name, plot_file(arguments.plot, name, len(drawn) > 1))
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        for name, found in draw_all(arguments, folder).items():
+            plot = arguments.plot and plot_file(arguments.plot, name, len(arguments.geometry) > 1)
+            document[name] = report(name, found, folder / name, plot)
     if arguments.json:
         arguments.json.write_text(json.dumps(document, indent=1))
 

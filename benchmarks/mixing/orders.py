@@ -12,6 +12,10 @@ import numpy as np
 
 from benchmarks.numbers_data import write_shards
 from benchmarks.speed.programs import PROGRAMS, limited
+from bridge_data import order
+from bridge_data.order import Row
+from bridge_data.plan import load_plan
+from bridge_data.plan_order import PlanOrder, Shuffle
 
 BATCH, BUFFER, EPOCHS, NUM_LANES = 32, 100, 2, 8
 LIMIT_S = 900
@@ -27,6 +31,7 @@ PROGRAM_OF = {
     MOSAIC_DEFAULT: "order_mds.py",
 }
 LIBRARIES = (PERMUTATION, *PROGRAM_OF)
+NUM_LANES_OF = {OURS: NUM_LANES, OURS_ONE_LANE: 1}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,6 +71,16 @@ def write_data(geometry: Geometry, folder: Path) -> None:
     write_shards(folder / "tars", geometry.counts)
 
 
+def rows(library: str, geometry: Geometry, folder: Path, seeds: int) -> list[Row]:
+    """The rows by which a library of ours orders the samples, one for each of some seeds; none for another library."""
+    if library not in NUM_LANES_OF:
+        return []
+    plan = load_plan(folder / "tars", split_part="train", training=True)
+    shuffle = Shuffle(shuffle_buffer_size=BUFFER, max_samples_per_sequence=geometry.chunk)
+    num_lanes, [numbers] = PlanOrder(plan, 0, shuffle, BATCH).first_generation(NUM_LANES_OF[library])
+    return [Row(geometry.counts, order.Geometry(num_lanes, *numbers), seed) for seed in range(seeds)]
+
+
 def permutations(geometry: Geometry, seeds: int, first_seeds: int) -> Order:
     """What every order is compared with."""
     samples = sum(geometry.counts)
@@ -94,7 +109,7 @@ def draw(
         "chunk": geometry.chunk,
         "batch": BATCH,
         "buffer": BUFFER,
-        "num_lanes": NUM_LANES if library == OURS else 1,
+        "num_lanes": NUM_LANES_OF.get(library),
         "block": BUFFER if library == MOSAIC else None,
         "epochs": EPOCHS,
         "seeds": seeds,
