@@ -76,7 +76,7 @@ bench-more: setup
 	-@$(MAKE) --no-print-directory -k $(PEER)/.complete $(PEERS)/streaming/.complete
 	$(BIN)/python -m benchmarks.shuffle_quality --energon $(PEER)/bin/python --streaming $(PEERS)/streaming/bin/python
 	$(BIN)/python benchmarks/resume.py
-	$(BIN)/python benchmarks/scale.py
+	$(BIN)/python -m benchmarks.scale
 	$(BIN)/python benchmarks/faults.py
 	$(BIN)/python benchmarks/video.py
 	$(BIN)/python benchmarks/balance.py

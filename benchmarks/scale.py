@@ -1,9 +1,10 @@
-"""The order at the size of a large run: 1,024 ranks with 8 workers each over a billion samples; order alone, no data.
+"""A large run: 1,024 ranks with 8 lanes each.
 
-Measured: starting one lane (time, memory), one draw, and a re-deal in mid-epoch to 768 ranks, whose slices are then
-compared with what a sample of the old lanes had left.
+States (`state_scale.py`): their size, what building, sending, gathering and restoring them takes, and the files of a
+checkpoint. The order, over a billion samples and without data: starting one lane (time, memory), one draw, and a
+re-deal in mid-epoch to 768 ranks, whose slices are then compared with what a sample of the old lanes had left.
 
-    python benchmarks/scale.py [--json FILE]
+    python -m benchmarks.scale [--only states,checkpoint,order] [--json FILE]
 """
 
 import argparse
@@ -12,12 +13,13 @@ import random
 import statistics
 import time
 import tracemalloc
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from benchmarks import state_scale
 from bridge_data.order import Geometry, Row, ShuffledCursor
 from bridge_data.order.inbox import Inbox, is_slice
 from bridge_data.redeal import redeal_shuffled
@@ -107,18 +109,38 @@ def measure(name: str, counts: list[int]) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, help="also write the figures here")
-    arguments = parser.parse_args()
+def order() -> list[dict[str, Any]]:
     rng = random.Random(0)
-    figures = [
+    return [
         measure("equal shards", [10_000] * SHARDS),
         measure("shards of 9,000 to 11,000", [rng.randint(9_000, 11_000) for _ in range(SHARDS)]),
     ]
-    for name in figures[0]:
-        values = "".join(f"{f[name] if isinstance(f[name], str) else format(f[name], ',.6g'):>28s}" for f in figures)
-        print(f"{name:36s}{values}")
+
+
+PARTS: dict[str, Callable[[], list[dict[str, Any]]]] = {
+    "states": lambda: [state_scale.measure(num_sources) for num_sources in (1, 100, 1_000)],
+    "checkpoint": lambda: [state_scale.checkpoint_bytes()],
+    "order": order,
+}
+
+
+def show(columns: Sequence[dict[str, Any]]) -> None:
+    width = max(map(len, columns[0])) + 2
+    for name in columns[0]:
+        values = "".join(f"{c[name] if isinstance(c[name], str) else format(c[name], ',.4g'):>28s}" for c in columns)
+        print(f"{name:{width}s}{values}")
+    print(flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default=",".join(PARTS), help="parts to measure (default: %(default)s)")
+    parser.add_argument("--json", type=Path, help="also write the figures here")
+    arguments = parser.parse_args()
+    figures = {}
+    for part in arguments.only.split(","):
+        figures[part] = PARTS[part]()
+        show(figures[part])
     if arguments.json:
         arguments.json.write_text(json.dumps(figures, indent=1))
 

@@ -86,6 +86,8 @@ class Lane:
         self._stacks = self._batches_samples and work.only_stacks
         self._ready: collections.deque[Any] = collections.deque()
         self._base: dict[str, Any] | None = None
+        self._head: dict[str, Any] | None = None  # the last state of the cursor
+        self._chosen: dict[str, Any] | None = None  # what the packing buffer was made into, as states keep it
         if state is not None:
             self._restore(state)
 
@@ -239,7 +241,7 @@ class Lane:
         """Fill the packing buffer, beginning with what the last one left over, and have packs chosen from it."""
         self._base = self._cursor.state()
         buffer = [item for item in self._pending.carried if self._read(item)]
-        self._pending.carried = []
+        self._pending.carried, self._chosen = [], None
         at_end = False
         try:
             while len(buffer) < buffer_size:
@@ -315,14 +317,27 @@ class Lane:
         return unit.sample is not UNREAD
 
     def state(self) -> dict[str, Any]:
-        """Where the lane stands, as plain JSON: integers, strings, lists and dicts."""
-        state = self._cursor.state()
-        state["micro_batches"] = self._micro_batches
+        """Where the lane stands, as plain JSON: integers, strings, lists and dicts. What has not changed since the last
+        state is the same object as in that."""
+        if self._head is None or self._head["draws"] != self._cursor.draws:
+            self._head = self._cursor.state()
+        state = {**self._head, "micro_batches": self._micro_batches}
         if self._pending:
-            base = self._base
-            pending = self._pending.encode(self._cursor.draws if base is None else base["draws"])
-            state["pending"] = pending if base is None else {**pending, "base": base}
+            state["pending"] = self._encoded()
         return state
+
+    def _encoded(self) -> dict[str, Any]:
+        """What is pending, as a state keeps it. Packs are encoded once, when they have been chosen."""
+        base, pending = self._base, self._pending
+        first = self._cursor.draws if base is None else base["draws"]
+        if self._chosen is None:
+            self._chosen = Pending(carried=pending.carried, packs=pending.packs).encode(first)
+        encoded = {**pending.without_packs().encode(first), **self._chosen}
+        if pending.packs:
+            encoded["packs"] = self._chosen["packs"][-len(pending.packs) :]
+        else:
+            encoded.pop("packs", None)
+        return encoded if base is None else {**encoded, "base": base}
 
     def _restore(self, state: dict[str, Any]) -> None:
         self._micro_batches = state["micro_batches"]

@@ -111,12 +111,12 @@ class LaneDataset:
         else:
             state = self._order.migrated(state, self.fingerprint())
         config = self.worker_config
-        asked = config.num_lanes if config.num_lanes_given else state.num_lanes
-        num_lanes = config.num_lanes if state.num_lanes % config.world_size else asked
+        num_lanes = config.num_lanes_after(state.num_lanes)
         if state.ended or self._is_at_end(state):
             return self.new_state(num_lanes)
         if num_lanes != state.num_lanes:
-            state = self._order.redealt(state, num_lanes)
+            mine = range(config.rank, num_lanes, config.world_size)
+            state = self._order.redealt(state, num_lanes, mine)
         return state.of_rank(config)
 
     def _is_at_end(self, state: LoaderState) -> bool:

@@ -70,6 +70,10 @@ class Pending(Generic[T, U]):
     def __bool__(self) -> bool:
         return bool(self.queue or self.carried or self.packs or self.buckets or self.open)
 
+    def without_packs(self) -> "Pending[T, U]":
+        """What else is pending but what the packing buffer was made into."""
+        return Pending(queue=self.queue, buckets=self.buckets, open=self.open)
+
     def map(self, item: Callable[[T], NewT], unit: Callable[[U], NewU]) -> "Pending[NewT, NewU]":
         """The same with each item and each unit changed."""
         return Pending(

@@ -7,14 +7,15 @@ are, under other weights, or dealt anew to another number of lanes. It holds ari
 import collections
 import dataclasses
 import functools
+import itertools
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from fractions import Fraction
 from typing import Any
 
 from bridge_data.errors import ConfigError
 from bridge_data.migrate import migrate
-from bridge_data.order import Cursor, Geometry, OrderedCursor, Phase, Row, Schedule, ShuffledCursor
+from bridge_data.order import Cursor, Geometry, OrderedCursor, OrderedRow, Phase, Row, Schedule, ShuffledCursor
 from bridge_data.order.blend import check_weights
 from bridge_data.order.keys import key64
 from bridge_data.plan import Plan
@@ -116,7 +117,7 @@ class PlanOrder:
     def _generation(self, num_lanes: int, first_epochs: Sequence[int]) -> Generation:
         """The geometry of every source for `num_lanes` lanes, its row beginning with its own first epoch."""
         if self.shuffle is None:
-            return num_lanes, []
+            return num_lanes, [[0]]
         geometry = []
         for source, first_epoch in zip(self._plan.sources, first_epochs, strict=True):
             chosen = Geometry.choose(
@@ -133,7 +134,7 @@ class PlanOrder:
         """A cursor at the beginning of a lane, under the last of the generations of `state`."""
         if self.shuffle is None:
             counts = [source.num_samples for source in self._plan.sources]
-            return OrderedCursor(counts, lane, state.num_lanes, self._block_size)
+            return OrderedCursor(counts, [self._ordered_row(generation) for generation in state.generations], lane)
         blend = self._schedule.since(state.drawn_before) if len(self._plan.sources) > 1 else None
         return ShuffledCursor([self._rows(generation) for generation in state.generations], blend, lane)
 
@@ -169,8 +170,8 @@ class PlanOrder:
 
         return migrate(state, fingerprint, old_cursor, self._generation)
 
-    def redealt(self, state: LoaderState, num_lanes: int) -> LoaderState:
-        """What `state` has left of its epochs in progress, dealt to `num_lanes` lanes.
+    def redealt(self, state: LoaderState, num_lanes: int, lanes: Collection[int]) -> LoaderState:
+        """What `state` has left of its epochs in progress, dealt to `num_lanes` lanes, of which `lanes` are needed.
 
         Raises:
             StateError: if it lacks a lane.
@@ -181,12 +182,16 @@ class PlanOrder:
             return self.cursor(lane, state)
 
         if self.shuffle is None:
-            counts = [source.num_samples for source in self._plan.sources]
-            lanes = [OrderedCursor(counts, lane, num_lanes, self._block_size) for lane in range(num_lanes)]
-            streams = [lane.state()["inbox"][0] for lane in lanes]
-            return redeal_ordered(state, old_cursor, streams, self._block_size)
+            firsts = [0, *itertools.accumulate(source.num_samples for source in self._plan.sources)]
+            return redeal_ordered(state, self._ordered_row(state.generations[-1]), old_cursor, firsts, num_lanes)
         rows = self._rows(state.generations[-1])
-        return redeal_shuffled(state, rows, old_cursor, lambda epochs: self._generation(num_lanes, epochs))
+        return redeal_shuffled(state, rows, old_cursor, lambda epochs: self._generation(num_lanes, epochs), lanes)
+
+    def _ordered_row(self, generation: Generation) -> OrderedRow:
+        """The row of a generation in validation order."""
+        num_lanes, [[first_block]] = generation
+        num_samples = sum(source.num_samples for source in self._plan.sources)
+        return OrderedRow(num_samples, num_lanes, self._block_size, first_block)
 
     def _rows(self, generation: Generation, sources: Sequence[int] | None = None) -> list[Row]:
         """The rows of a generation, of all sources or of those with these numbers."""

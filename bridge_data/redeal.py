@@ -8,13 +8,14 @@ Nothing nests and no old state is carried on: a second re-deal cuts the same sli
 how many the job had drawn goes with them, for schedules of weights.
 """
 
+import bisect
 import collections
 import dataclasses
 import itertools
-from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Collection, Sequence
+from typing import TypeAlias
 
-from bridge_data.order import BEGINNING, Cursor, Row
+from bridge_data.order import BEGINNING, Cursor, OrderedRow, Row
 from bridge_data.order.inbox import Entry, cut_entry, entry_size, is_slice
 from bridge_data.pending import Pending
 from bridge_data.state import Generation, LaneState, LoaderState
@@ -28,11 +29,12 @@ def redeal_shuffled(
     rows: Sequence[Row],
     make_cursor: MakeCursor,
     new_generation: Callable[[Sequence[int]], Generation],
+    lanes: Collection[int],
 ) -> LoaderState:
-    """Re-deal a training order.
+    """Re-deal a training order; the new state holds `lanes`, those that this process needs.
 
     `rows` are the current rows of the sources; `new_generation` makes the new geometry, given for each source the epoch
-    with which its row begins.
+    with which its row begins. The work grows with the old lanes and with `lanes`, not with all new lanes.
     """
     old = _Lanes(state, make_cursor)
     ends = [
@@ -40,104 +42,85 @@ def redeal_shuffled(
         for source, row in enumerate(rows)
     ]
     generation = new_generation([row.first_epoch_of(end) for row, end in zip(rows, ends, strict=True)])
-    dealt: list[dict[str, Any]] = [{} for _ in range(generation[0])]
+    loose = old.loose_by_source()
+    dealt: dict[int, LaneState] = {lane: {"draws": 0, "cursors": {}} for lane in lanes}
+    used = {len(state.generations)}
     for source, (row, end) in enumerate(zip(rows, ends, strict=True)):
         left: list[Entry] = []
         counts = row.num_samples_to(end, [old.cursor(lane, source)[0] for lane in range(len(old))]).tolist()
         for lane in range(len(old)):
             shuffle, window, offset, taken = old.cursor(lane, source)
-            refs = [[epoch, index, part] for s, epoch, index, part in old.loose[lane] if s == source]
-            left += [refs] if refs else []
+            if refs := loose.get((lane, source)):
+                left.append(refs)
             left += old.states[lane].get("inbox", {}).get(str(source), [])
             count = counts[lane] - taken
             left += [[len(state.generations) - 1, lane, shuffle, window, offset, 0, count]] if count > 0 else []
-        for lane, share in enumerate(deal(left, generation[0])):
+        used |= {entry[0] for entry in left if is_slice(entry)}
+        for lane, share in deal(left, generation[0], lanes).items():
             if share:
-                dealt[lane][str(source)] = share
-    lanes = [{"draws": 0, "cursors": {}, **({"inbox": inbox} if inbox else {})} for inbox in dealt]
-    return _without_unused_generations(old.handed_on(lanes, generation))
+                dealt[lane].setdefault("inbox", {})[str(source)] = share
+    return _without_unused_generations(old.handed_on(dealt, generation), used)
 
 
 def redeal_ordered(
-    state: LoaderState, make_cursor: MakeCursor, streams: Sequence[Entry], block_size: int
+    state: LoaderState, row: OrderedRow, make_cursor: MakeCursor, firsts: Sequence[int], num_lanes: int
 ) -> LoaderState:
-    """Re-deal a validation order; `streams` are the whole streams of the new lanes, as slices of an inbox.
+    """Re-deal a validation order; `firsts` are the numbers of the first samples of the sources in the current `row`.
 
     From the first block on that no lane has touched, the new lanes take the blocks in turn, as from the beginning. So
     where nothing is left before it, as without filters and packs, the order of the job stays the same. What is left
     before it is dealt in whole blocks, beginning with the lane whose turn it is.
     """
-    old, num_lanes = _Lanes(state, make_cursor), len(streams)
-    geometry = state.generations[-1][1]
-    first_block = geometry[0][0] if geometry else 0  # with which the streams of the old lanes began
-    rests = [_rest_of_stream(old, lane, first_block, block_size) for lane in range(len(old))]
-    for lane, rest in enumerate(rests):
-        first_block = max(first_block, lane + (-(-rest[-2] // block_size) - 1) * len(old) + 1)
+    old = _Lanes(state, make_cursor)
+    first_block = max(row.untouched_block(lane, old.cursor(lane, 0)[2]) for lane in range(len(old)))
     left: list[Entry] = []
-    for lane, rest in enumerate(rests):
-        refs = [[source, index, part] for source, _, index, part in old.loose[lane]]
-        before = min(rest[-1], _first_sample(first_block, lane, len(old), block_size) - rest[-2])
-        entries = [entry for entry in old.states[lane]["inbox"] if entry_size(entry) and entry != rest]
-        left += [*([refs] if refs else []), *entries]
-        left += [cut_entry(rest, before)[0]] if before > 0 else []
-    shares = deal_blocks(left, num_lanes, block_size, first_lane=old.num_emitted % num_lanes)
-    for lane, stream in enumerate(streams):
-        begin = _first_sample(first_block, lane, num_lanes, block_size)
-        if begin < entry_size(stream):
-            shares[lane].append(cut_entry(stream, begin)[1])
-    return old.handed_on([{"draws": 0, "inbox": share} for share in shares], (num_lanes, [[first_block]]))
+    for lane in range(len(old)):
+        taken = old.cursor(lane, 0)[2]
+        if refs := [[epoch, firsts[source] + index, part] for source, epoch, index, part in old.loose(lane)]:
+            left.append(refs)
+        left += old.states[lane].get("inbox", {}).get("0", [])
+        before = row.num_samples_to(first_block, lane) - taken
+        left += [[len(state.generations) - 1, lane, 0, 0, taken, 0, before]] if before > 0 else []
+    shares = deal_blocks(left, num_lanes, row.block_size, first_lane=old.num_emitted % num_lanes)
+    dealt: dict[int, LaneState] = {
+        lane: {"draws": 0, "cursors": {}, **({"inbox": {"0": share}} if share else {})}
+        for lane, share in enumerate(shares)
+    }
+    used = {len(state.generations), *(entry[0] for entry in left if is_slice(entry))}
+    return _without_unused_generations(old.handed_on(dealt, (num_lanes, [[first_block]])), used)
 
 
-def _rest_of_stream(old: "_Lanes", lane: int, first_block: int, block_size: int) -> Entry:
-    """What is left of the stream of an old lane that began with `first_block`, as a slice, which may be empty.
-
-    Slices of earlier deals that look alike lie before that block.
-    """
-    length = entry_size(old.first_states[lane]["inbox"][0])
-    for entry in old.states[lane]["inbox"][-1:]:
-        if is_slice(entry) and entry[:2] == [len(old), lane] and entry_size(entry):
-            last_block = lane + (entry[-2] + entry_size(entry) - 1) // block_size * len(old)
-            if last_block >= first_block:
-                return entry
-    return [len(old), lane, length, 0]
-
-
-def _first_sample(block: int, lane: int, num_lanes: int, block_size: int) -> int:
-    """Where in the stream of a lane its first block from `block` on begins."""
-    return -(-max(0, block - lane) // num_lanes) * block_size
-
-
-def deal(entries: Sequence[Entry], num_lanes: int) -> list[list[Entry]]:
-    """Cut a sequence of inbox entries into `num_lanes` runs of equal size, to one sample."""
-    total = sum(map(entry_size, entries))
-    ends = [(lane + 1) * total // num_lanes for lane in range(num_lanes)]
-    return _cut(entries, [end - begin for begin, end in itertools.pairwise([0, *ends])])
+def deal(entries: Sequence[Entry], num_lanes: int, lanes: Collection[int]) -> dict[int, list[Entry]]:
+    """Of a sequence of inbox entries, cut into `num_lanes` runs of equal size, to one sample, those of `lanes`."""
+    ends = [0, *itertools.accumulate(map(entry_size, entries))]
+    bounds = {lane: (lane * ends[-1] // num_lanes, (lane + 1) * ends[-1] // num_lanes) for lane in lanes}
+    return {lane: _between(entries, ends, *bound) for lane, bound in bounds.items()}
 
 
 def deal_blocks(entries: Sequence[Entry], num_lanes: int, block_size: int, *, first_lane: int) -> list[list[Entry]]:
     """Cut a sequence of inbox entries into a run for each lane from `first_lane` on, of equally many blocks, to one;
     the first ones have more, and the last one that has any may have a part of its last block."""
-    total = sum(map(entry_size, entries))
-    each, more = divmod(-(-total // block_size), num_lanes)
-    sizes = [(each + (turn < more)) * block_size for turn in range(num_lanes)]
-    shares = _cut(entries, sizes)
+    ends = [0, *itertools.accumulate(map(entry_size, entries))]
+    each, more = divmod(-(-ends[-1] // block_size), num_lanes)
+    bounds = [min(ends[-1], (turn * each + min(turn, more)) * block_size) for turn in range(num_lanes + 1)]
+    shares = [_between(entries, ends, *bound) for bound in itertools.pairwise(bounds)]
     return [shares[(lane - first_lane) % num_lanes] for lane in range(num_lanes)]
 
 
-def _cut(entries: Sequence[Entry], sizes: Sequence[int]) -> list[list[Entry]]:
-    """Cut a sequence of inbox entries into runs of these sizes; the last ones may have less."""
-    shares: list[list[Entry]] = [[] for _ in sizes]
-    rest = collections.deque(entries)
-    for share, size in zip(shares, sizes, strict=True):
-        missing = size
-        while missing and rest:
-            entry = rest.popleft()
-            if entry_size(entry) > missing:
-                entry, remainder = cut_entry(entry, missing)
-                rest.appendleft(remainder)
-            share.append(entry)
-            missing -= entry_size(entry)
-    return shares
+def _between(entries: Sequence[Entry], ends: Sequence[int], start: int, stop: int) -> list[Entry]:
+    """Samples `start` to `stop` - 1 of a sequence of entries; entry i ends before sample `ends[i + 1]`."""
+    share: list[Entry] = []
+    number = bisect.bisect_right(ends, start) - 1
+    while start < stop:
+        entry = entries[number]
+        if start > ends[number]:
+            _, entry = cut_entry(entry, start - ends[number])
+        if stop < ends[number + 1]:
+            entry, _ = cut_entry(entry, stop - start)
+        share.append(entry)
+        number += 1
+        start = ends[number]
+    return share
 
 
 class _Lanes:
@@ -146,21 +129,27 @@ class _Lanes:
     def __init__(self, state: LoaderState, make_cursor: MakeCursor) -> None:
         self._state = state
         self.states: list[LaneState] = []
-        self.first_states: list[LaneState] = []
-        """Of each lane, that at its beginning."""
-        self.loose: list[list[list[int]]] = []
-        """What each lane has drawn and not emitted, `[source, epoch, index, part]`, but for open batches."""
-        self._pending: list[Pending[list[int], list[list[int]]]] = []
+        self._pending: dict[int, Pending[list[int], list[list[int]]]] = {}
         for lane in range(state.num_lanes):
-            cursor = make_cursor(lane)
-            self.first_states.append(cursor.state())
-            lane_state = state.lanes[lane] or self.first_states[lane]
+            lane_state = state.lanes[lane] or make_cursor(lane).state()
             self.states.append(lane_state)
-            self._pending.append(Pending.decode(lane_state, cursor).explicit())
-            self.loose.append([*self._pending[-1].loose()])
+            if "pending" in lane_state:
+                self._pending[lane] = Pending.decode(lane_state, make_cursor(lane)).explicit()
 
     def __len__(self) -> int:
         return len(self.states)
+
+    def loose(self, lane: int) -> list[list[int]]:
+        """What a lane has drawn and not emitted, `[source, epoch, index, part]`, but for open batches."""
+        return [*self._pending[lane].loose()] if lane in self._pending else []
+
+    def loose_by_source(self) -> dict[tuple[int, int], list[list[int]]]:
+        """The same of all lanes, `[epoch, index, part]` by lane and source."""
+        found: dict[tuple[int, int], list[list[int]]] = collections.defaultdict(list)
+        for lane in self._pending:
+            for source, *place in self.loose(lane):
+                found[lane, source].append(place)
+        return found
 
     @property
     def num_emitted(self) -> int:
@@ -173,22 +162,22 @@ class _Lanes:
         position: Sequence[int] = self.states[lane]["cursors"].get(str(source), BEGINNING)
         return position
 
-    def handed_on(self, lanes: Sequence[LaneState], generation: Generation) -> LoaderState:
+    def handed_on(self, lanes: dict[int, LaneState], generation: Generation) -> LoaderState:
         """The new state. Batches of which a part is out go on, whole, in the lane with their old lane's number."""
         num_lanes, slot = generation[0], self.num_emitted
-        for lane, new in enumerate(lanes):
+        for lane, new in lanes.items():
             new["micro_batches"] = -(-max(0, slot - lane) // num_lanes)
-        whole: list[Pending[list[int], list[list[int]]]] = [Pending() for _ in lanes]
-        for lane, pending in enumerate(self._pending):
+        whole: dict[int, Pending[list[int], list[list[int]]]] = collections.defaultdict(Pending)
+        for lane, pending in self._pending.items():
             whole[lane % num_lanes].open += pending.open
-        for new, pending in zip(lanes, whole, strict=True):
-            if pending:
-                new["pending"] = pending.to_dict()
+        for lane, pending in whole.items():
+            if pending and lane in lanes:
+                lanes[lane]["pending"] = pending.to_dict()
         generations = [*self._state.generations, generation]
         drawn = self._state.drawn_before + sum(state["draws"] for state in self.states)
-        drawn -= sum(map(len, self.loose))  # which are drawn again
+        drawn -= sum(len(self.loose(lane)) for lane in self._pending)  # which are drawn again
         return dataclasses.replace(
-            self._state, generations=generations, next_slot=slot, lanes=dict(enumerate(lanes)), drawn_before=drawn
+            self._state, generations=generations, next_slot=slot, lanes=lanes, drawn_before=drawn
         )
 
 
@@ -197,18 +186,11 @@ def _last_touched(row: Row, lane: int, position: Sequence[int]) -> int:
     return row.last_touched(lane, shuffle, taken)
 
 
-def _without_unused_generations(state: LoaderState) -> LoaderState:
-    """Forget geometries that no slice refers to any more."""
-    slices = [
-        entry
-        for lane in state.lanes.values()
-        for entries in lane.get("inbox", {}).values()
-        for entry in entries
-        if is_slice(entry)
-    ]
-    used = sorted({entry[0] for entry in slices} | {len(state.generations) - 1})
-    number = {generation: position for position, generation in enumerate(used)}
+def _without_unused_generations(state: LoaderState, used: Collection[int]) -> LoaderState:
+    """Forget geometries that no slice of any lane refers to."""
+    kept = sorted(used)
+    number = {generation: position for position, generation in enumerate(kept)}
     for lane in state.lanes.values():
         for source, entries in lane.get("inbox", {}).items():
             lane["inbox"][source] = [[number[e[0]], *e[1:]] if is_slice(e) else e for e in entries]
-    return dataclasses.replace(state, generations=[state.generations[generation] for generation in used])
+    return dataclasses.replace(state, generations=[state.generations[generation] for generation in kept])

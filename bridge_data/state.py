@@ -54,6 +54,17 @@ class LoaderState:
         """The lanes of the whole job."""
         return self.generations[-1][0]
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether every lane of the job is here."""
+        return len(self.lanes) == self.num_lanes
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether the run that it belongs to comes to an end of its data."""
+        of = self.fingerprint
+        return of.get("order") == "ordered" or of.get("repeat") is False or of.get("max_micro_batches") is not None
+
     def to_dict(self) -> dict[str, Any]:
         """The state as plain data."""
         return {
@@ -128,7 +139,7 @@ class LoaderState:
             )
 
     def of_rank(self, config: WorkerConfig) -> Self:
-        """The lanes that a rank of `config` serves; `config.world_size` divides their number.
+        """The lanes that a rank of `config` serves.
 
         Raises:
             StateError: if they are not all here.
@@ -173,14 +184,6 @@ def _differences(saved: dict[str, Any], current: dict[str, Any]) -> Iterable[tup
             yield name, "sources: the same, in another sequence"
 
 
-def _is_finite(fingerprint: dict[str, Any]) -> bool:
-    return (
-        fingerprint.get("order") == "ordered"
-        or fingerprint.get("repeat") is False
-        or fingerprint.get("max_micro_batches") is not None
-    )
-
-
 def merge_states(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """One state with the lanes of all `states`, which the ranks of a job saved at the same step; in any order.
 
@@ -194,7 +197,7 @@ def merge_states(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
     parts = [LoaderState.from_dict(state) for state in states]
     merged = dataclasses.replace(parts[0], lanes={}, ended=all(part.ended for part in parts))
     same = ["generations", "drawn_before", "extras", "next_slot", "epoch_batches"]
-    if _is_finite(merged.fingerprint):  # near its end, ranks pass over lanes that have ended
+    if merged.is_finite:  # near its end, ranks pass over lanes that have ended
         same = ["generations", "drawn_before", "extras"]
         slots = [part.next_slot for part in parts if not part.ended]
         merged.next_slot = min(slots) if slots else max(part.next_slot for part in parts)

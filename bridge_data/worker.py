@@ -111,6 +111,11 @@ class WorkerConfig:
         """The lanes that this rank serves: `l mod world_size == rank`."""
         return range(self.rank, self.num_lanes, self.world_size)
 
+    def num_lanes_after(self, num_saved: int) -> int:
+        """The lanes of a run restored from a state of `num_saved` lanes: as many, unless the ranks cannot share them
+        equally or `num_lanes` asks for another number. Where it is another number, a restore takes all lanes."""
+        return self.num_lanes if self.num_lanes_given or num_saved % self.world_size else num_saved
+
     @property
     def active_worker_sample_index(self) -> int:
         """`current_sample_index` of the task encoder."""

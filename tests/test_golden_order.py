@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from bridge_data.order import Blend, Geometry, OrderedCursor, Row, ShuffledCursor
+from bridge_data.order import Blend, Geometry, OrderedCursor, OrderedRow, Row, ShuffledCursor
 from bridge_data.order.keys import key64
 from bridge_data.state import VERSION
 
@@ -36,7 +36,7 @@ def drawn() -> dict[str, Any]:
         refs = [list(cursor.next()) for _ in range(1_500)]
         lanes[str(lane)] = {"first": refs[:40], "last": refs[-40:], "state": cursor.state()}
     wide = Blend(WIDE, seed=12)
-    ordered = OrderedCursor([10, 3], 1, 2, 4)
+    ordered = OrderedCursor([10, 3], [OrderedRow(13, 2, 4)], 1)
     return {
         "version": VERSION,
         "shuffled": lanes,

@@ -25,7 +25,9 @@ ENTRIES = st.lists(
 
 @given(entries=ENTRIES, num_lanes=st.integers(1, 20))
 def test_shares_are_equal_and_lose_nothing(entries: list[Entry], num_lanes: int) -> None:
-    shares = deal(entries, num_lanes)
+    dealt = deal(entries, num_lanes, range(num_lanes))
+    shares = list(dealt.values())
+    assert deal(entries, num_lanes, {0, num_lanes - 1}) == {lane: dealt[lane] for lane in {0, num_lanes - 1}}
     sizes = [sum(map(entry_size, share)) for share in shares]
     assert sum(sizes) == sum(map(entry_size, entries))
     assert len(shares) == num_lanes

@@ -65,8 +65,7 @@ class Layout:
 
 def _cut(counts: Sequence[int], size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(number of its piece, offset in it as a share) of each sample, and the lengths of the pieces."""
-    table = ChunkTable(counts, size)
-    lengths = table.spans(np.arange(table.num_chunks))[1]
+    lengths = ChunkTable(counts, size).lengths()
     offsets = np.concatenate([(np.arange(length) + 0.5) / length for length in lengths])
     return np.repeat(np.arange(len(lengths)), lengths), offsets, lengths
 

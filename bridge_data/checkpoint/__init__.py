@@ -1,7 +1,8 @@
 """Checkpoints of the data: one state a run, kept in files that are whole or refused.
 
     iter_0000010/
-      train_dataloader_dprank000.pt ...   the lanes of a rank each, under Megatron's names
+      train_dataloader_dprank000.pt       the state of the whole job, under Megatron's name
+      train_dataloader_dprank001.pt ...   the lanes of a rank each
       train_dataloader_manifest.json      step, world size, fingerprint, size and checksum of each file: the commit
 
 Enters: the states of the data-parallel ranks at one step. Leaves: such a folder, or objects for

@@ -1,8 +1,8 @@
 """Loading a checkpoint folder, or what is in a single file of one.
 
 Enters: a path. Leaves: one merged state. Guarantee: a folder with a manifest gives what was saved together, or an error
-that names the file. A folder without one is read if others wrote it (Megatron-Bridge, where each file holds all lanes),
-as far as its files agree and make a whole state.
+that names the file. A folder without one is read if others wrote it (Megatron-Bridge), as far as its files agree and
+make a whole state.
 """
 
 import dataclasses

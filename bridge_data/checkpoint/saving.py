@@ -26,8 +26,8 @@ def save_states(
 ) -> None:
     """Save one whole state, or the states of all ranks in any order, as a checkpoint of `world_size` ranks.
 
-    Each file holds the lanes of its rank; where `world_size` does not divide the lanes, all of them. What `folder` had
-    of an earlier save is replaced.
+    The file of rank 0 is whole, the others hold the lanes of their rank. What `folder` had of an earlier save is
+    replaced.
 
     Raises:
         StateError: if the states do not make a whole one, or the folder cannot be written.
@@ -47,7 +47,8 @@ def save_rank_state(
 ) -> None:
     """Save the state of this rank of the data-parallel `group`; all its ranks call it, and rank 0 commits.
 
-    `state` is the rank's own or a whole one. Where tensor-, context- or pipeline-parallel processes share a
+    `state` is the rank's own or a whole one; of rank 0 a whole one is kept as it is, so that its file restores any
+    number of ranks. Where tensor-, context- or pipeline-parallel processes share a
     data-parallel rank, those with rank 0 in all of these call it, as in Megatron. On return the checkpoint is complete.
 
     Raises:
@@ -95,6 +96,8 @@ def _clear(target: Path) -> None:
 
 def _write(target: Path, state: LoaderState, step: int, rank: int, world_size: int) -> _Written:
     share, path = share_of(state, rank, world_size), rank_file(target, rank)
+    if rank == 0 and state.is_whole:
+        share = state
     data = encoded(share, step=step, rank=rank, world_size=world_size)
     target.mkdir(parents=True, exist_ok=True)
     write_whole(path, data)

@@ -9,15 +9,11 @@ from bridge_data.worker import WorkerConfig
 
 
 def share_of(state: LoaderState, rank: int, world_size: int) -> LoaderState:
-    """What `rank` keeps of a whole state, or of its own: its lanes. Where the lanes cannot be shared equally it is all
-    of them, since only a re-deal, when they are restored, can tell which are whose.
+    """What `rank` keeps of a whole state, or of its own: every `world_size`-th lane.
 
     Raises:
         StateError: if lanes that it should keep are not in `state`.
     """
-    if state.num_lanes % world_size:
-        state.check_complete()
-        return state
     return state.of_rank(WorkerConfig(rank=rank, world_size=world_size, num_workers=0))
 
 
@@ -26,3 +22,8 @@ def place_in(group: Any) -> tuple[int, int]:
     if not (dist.is_available() and dist.is_initialized()):
         return 0, 1
     return dist.get_rank(group), dist.get_world_size(group)
+
+
+def process_of(rank: int, group: Any) -> int:
+    """The global rank of a rank of a process group, None for all processes."""
+    return rank if group is None else dist.get_global_rank(group, rank)

@@ -80,9 +80,9 @@ def diff(ctx: click.Context, first: Path, second: Path, max_lanes: int) -> None:
 def redist(source: Path, target: Path, world_size: int, step: int | None) -> None:
     """Write the whole data state at SRC to the folder DST as files of another number of ranks.
 
-    This is for trainers in which each rank reads its own file only: load_states takes any checkpoint as it is. Where
-    the ranks can share the lanes equally, each file has those of its rank; else each has all lanes, and the rank that
-    restores it deals them anew.
+    This is for trainers in which each rank reads its own file only, and must have one: load_states takes any checkpoint
+    as it is. The file of rank 0 has all lanes, the others those of their rank. Where the ranks cannot share the lanes
+    equally, the DataModule's loader hands on the state of rank 0, and all ranks deal it anew.
     """
     found = read_checkpoint(source)
     if None not in (found.step, step) and found.step != step:
@@ -100,10 +100,8 @@ def redist(source: Path, target: Path, world_size: int, step: int | None) -> Non
     save_states(target, found.state.to_dict(), step=step, world_size=world_size)
     num_lanes = found.state.num_lanes
     if num_lanes % world_size:
-        held = f"all {num_lanes:,} lanes in each"
         note(f"{world_size} ranks cannot share {num_lanes} lanes equally: they will be dealt anew when restored")
-    else:
-        held = f"{num_lanes // world_size:,} of {counted(num_lanes, 'lane')} in each"
+    held = f"all {num_lanes:,} lanes in that of rank 0"
     click.echo(f"{target}: step {step:,}, {counted(world_size, 'file')}, {held}")
 
 

@@ -1,7 +1,7 @@
 """What a data state says, in numbers for people: its lanes and its sources.
 
 Enters: a state. Leaves: plain rows. *Pending* samples are those that a lane has drawn and not yet emitted; the *inbox*
-is what an earlier deal left to it (in validation order, all that is to come), which it takes before its own.
+is what an earlier deal left to it, which it takes before its own.
 """
 
 import dataclasses
@@ -64,7 +64,8 @@ def sources_of(state: LoaderState) -> list[SourceContents]:
     is_shuffled = state.fingerprint["order"] == "shuffled"
     contents = []
     for number, (_, label) in enumerate(state.fingerprint["sources"]):
-        inbox = [entry for lane in state.lanes.values() for source, entry in _inbox(lane) if source == number]
+        inboxes = state.lanes.values() if is_shuffled else ()
+        inbox = [entry for lane in inboxes for source, entry in _inbox(lane) if source == number]
         contents.append(
             SourceContents(
                 label=label,
@@ -89,13 +90,9 @@ def _weights_now(state: LoaderState) -> list[float] | None:
     return weights
 
 
-def _inbox(lane: LaneState) -> Iterator[tuple[int | None, Entry]]:
-    """(number of the source, entry); in validation order the entries are of all sources."""
-    inbox = lane.get("inbox", {})
-    if isinstance(inbox, dict):
-        yield from ((int(source), entry) for source, entries in inbox.items() for entry in entries)
-    else:
-        yield from ((None, entry) for entry in inbox)
+def _inbox(lane: LaneState) -> Iterator[tuple[int, Entry]]:
+    """(number of the source, entry); in validation order all are of number 0, which stands for all sources."""
+    yield from ((int(source), entry) for source, entries in lane.get("inbox", {}).items() for entry in entries)
 
 
 def _epochs(state: LoaderState, number: int) -> Iterator[int]:

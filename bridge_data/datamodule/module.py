@@ -222,7 +222,7 @@ class EnergonMultiModalDataModule(LightningDataModule):
                 dataset = dataset.first(num_overfitted * config.world_size)
             balancing = balancing_of(self._cost, self.batch_schedule, num_micro_batches, config)
             loader = self._loader(dataset, balancing=balancing)
-            self.train_dataloader_object = IdleDataloader() if loader is None else EnergonDataloader(loader)
+            self.train_dataloader_object = IdleDataloader(config) if loader is None else EnergonDataloader(loader)
             self._num_overfitted = num_overfitted
             if self._loaded_state is not None:
                 self.train_dataloader_object.restore_state(self._loaded_state)
@@ -273,7 +273,7 @@ class EnergonMultiModalDataModule(LightningDataModule):
     def _validation_loader(self, dataset: LaneDataset) -> ValidationDataloader | IdleDataloader:
         loader = self._loader(dataset, ends="even" if dist.is_initialized() else "uneven")
         if loader is None:
-            return IdleDataloader()
+            return IdleDataloader(dataset.worker_config)
         return ValidationDataloader(
             loader, cyclic=False, eval_batches=self.settings.eval_batches, num_trained=self._num_trained
         )
@@ -303,14 +303,15 @@ class EnergonMultiModalDataModule(LightningDataModule):
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """The position of all ranks after the last batch that was delivered; all of them must call it."""
+        """The position after the last batch that was delivered, of the whole job on data-parallel rank 0, whose state
+        Lightning saves; all ranks must call it."""
         if self.train_dataloader_object is not None:
             return {_STATE: self.train_dataloader_object.save_state()}
         return {} if self._loaded_state is None else {_STATE: self._loaded_state}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go to the position in `state_dict`; every rank takes the same one. Where Lightning loads a checkpoint to
-        validate or test, its position is left alone.
+        """Go to the position in `state_dict`: that of rank 0, or on each rank what it saved. Where Lightning loads a
+        checkpoint to validate or test, its position is left alone.
 
         Raises:
             StateError: if it is none of ours, or of other data or settings.

@@ -1,4 +1,4 @@
-"""Which data-parallel rank this process is, and the states of all of them.
+"""Which data-parallel rank this process is.
 
 It is the pure data-parallel rank: the context-parallel ranks of a replica work on parts of the same sequences, so they
 read the same data, as tensor- and pipeline-parallel ranks do. The group that joins data and context parallelism
@@ -8,10 +8,6 @@ read the same data, as tensor- and pipeline-parallel ranks do. The group that jo
 import sys
 from typing import Any
 
-import torch.distributed as dist
-
-from bridge_data.errors import StateError
-from bridge_data.state import merge_states
 from bridge_data.worker import WorkerConfig
 
 
@@ -35,21 +31,3 @@ def _data_parallel_group(pg_collection: Any) -> Any:
     if group is None and parallel_state is not None and parallel_state.model_parallel_is_initialized():
         return parallel_state.get_data_parallel_group()
     return group
-
-
-def gather_state(state: dict[str, Any], config: WorkerConfig) -> dict[str, Any]:
-    """The state of the whole job out of that of each data-parallel rank; all of them must call it.
-
-    Raises:
-        StateError: outside a distributed run of so many ranks.
-    """
-    if config.world_size == 1:
-        return state
-    if not (dist.is_available() and dist.is_initialized()):
-        raise StateError(
-            f"the states of {config.world_size} data-parallel ranks cannot be gathered: torch.distributed is not "
-            "initialised. Save each rank's own with the loader's save_state_rank, and join them with merge_states"
-        )
-    states: list[Any] = [None] * config.world_size
-    dist.all_gather_object(states, state, group=config.data_parallel_group)
-    return merge_states(states)

@@ -8,11 +8,13 @@ import copy
 from collections.abc import Iterator
 from typing import Any, Literal, TypeAlias, get_args
 
+from bridge_data.datamodule.rank_states import hand_on_state
 from bridge_data.errors import ConfigError
 from bridge_data.lane_dataset import LaneDataset
 from bridge_data.loader import SavableDataLoader, get_savable_loader
 from bridge_data.loader.config import Ends
 from bridge_data.replica import BalancedLoader, Balancing, ReplicaLoader, join_peers, join_replica
+from bridge_data.worker import WorkerConfig
 
 Share: TypeAlias = Literal["replicate", "broadcast"]
 RankLoader: TypeAlias = SavableDataLoader | BalancedLoader | ReplicaLoader
@@ -22,7 +24,8 @@ class IdleDataloader(Iterator[Any]):
     """What a rank of a pipeline stage between the first and the last has in place of a loader: nothing is read or sent
     to it. It stands wherever the loaders of the other ranks do; it cannot be drawn from."""
 
-    def __init__(self) -> None:
+    def __init__(self, worker_config: WorkerConfig) -> None:
+        self._worker_config = worker_config
         self.first_micro_batch = 0
         self.skipped: dict[str, int] = {}
 
@@ -43,9 +46,10 @@ class IdleDataloader(Iterator[Any]):
         """Nothing: the ranks of the first stage save the position."""
         return {}
 
-    def restore_state(self, state: dict[str, Any]) -> None:
-        """Note the number of the first micro-batch, for reports."""
-        self.first_micro_batch = state["next_slot"]
+    def restore_state(self, state: dict[str, Any] | None) -> None:
+        """Note the number of the first micro-batch, for reports. The data-parallel ranks of this stage call it as those
+        with a loader do."""
+        self.first_micro_batch = hand_on_state(state, self._worker_config)["next_slot"]
 
     def close(self) -> None:
         """Nothing is open."""

@@ -1,8 +1,8 @@
 """The training loader as trainers use it: it never ends, and is saved and restored for all ranks at once.
 
-Enters: a loader. Leaves: its batches, round and round. Guarantees: a saved state has all lanes of the job, so any rank
-can be restored from it; it is the position after the last batch that was delivered, also to a consumer that draws
-batches before it needs them; and what such a consumer drew in vain comes again.
+Enters: a loader. Leaves: its batches, round and round. Guarantees: what rank 0 saves has all lanes of the job, so any
+number of ranks can be restored from it; it is the position after the last batch that was delivered, also to a consumer
+that draws batches before it needs them; and what such a consumer drew in vain comes again.
 """
 
 import collections
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from bridge_data.datamodule.cycle import cyclic_iter
-from bridge_data.datamodule.ranks import gather_state
+from bridge_data.datamodule.rank_states import gather_state, hand_on_state
 from bridge_data.datamodule.sharing import RankLoader
 from bridge_data.replica import BackgroundLoader
 
@@ -67,11 +67,11 @@ class EnergonDataloader(Iterator[Any]):
         self._begin_count()
 
     def save_state(self) -> dict[str, Any]:
-        """The position of the whole job after the last batch delivered, as plain data. All data-parallel ranks must
-        call it, each as many batches on as another.
+        """The position after the last batch delivered, as plain data: on data-parallel rank 0 that of the whole job, on
+        the others that of their own lanes. All of them must call it, each as many batches on as another.
 
         Raises:
-            StateError: if they do not all stand at the same batch.
+            StateError: on all of them, if they do not all stand at the same batch.
         """
         self._forget_delivered()
         own = self._undelivered[0] if self._undelivered else self.dataloader.save_state_rank()
@@ -92,12 +92,15 @@ class EnergonDataloader(Iterator[Any]):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Nothing to go to, as `state_dict` holds nothing."""
 
-    def restore_state(self, state: dict[str, Any]) -> None:
-        """Go to a saved position; every data-parallel rank takes the same state.
+    def restore_state(self, state: dict[str, Any] | None) -> None:
+        """Go to a saved position. All data-parallel ranks must call it, each with what it saved, or with the state of
+        the whole job, or with None where it has no state; what a rank lacks, one with the whole state hands on.
 
         Raises:
-            StateError: if the state is of other data or settings, or is not whole.
+            StateError: if the state is of other data or settings; on all ranks, if their states are of different steps,
+                or if lanes are lacking and no rank has the whole state.
         """
+        state = hand_on_state(state, self.dataloader.dataset.worker_config)
         self._restore(state)
         self.first_micro_batch = state["next_slot"]
 

@@ -31,8 +31,9 @@ from bridge_data.loader.messages import (
     Ready,
 )
 from bridge_data.loader.slots import Kept, SlotReader
+from bridge_data.loader.state_changes import changed
 from bridge_data.loader.watch import WatchPage
-from bridge_data.state import LoaderState
+from bridge_data.state import LaneState, LoaderState
 
 logger = logging.getLogger("bridge_data")
 
@@ -49,7 +50,7 @@ class WorkerLink:
         self._generation = 0
         self._lanes: list[int] = []
         self._state: LoaderState | None = None
-        self._queue: collections.deque[tuple[LaneMessage, memoryview, SlotReader]] = collections.deque()
+        self._queue: collections.deque[tuple[LaneMessage, LaneState, memoryview, SlotReader]] = collections.deque()
         self._failed = False
         self.broken: WorkerError | None = None
 
@@ -64,7 +65,7 @@ class WorkerLink:
 
     def begin(self, lanes: list[int], state: LoaderState) -> None:
         """Drop what was received, and produce these lanes in the order of their slots, from `state`."""
-        for message, _, slots in self._queue:
+        for message, *_, slots in self._queue:
             if isinstance(message, BatchMessage):
                 slots.discard(message.body)
         self._queue.clear()
@@ -117,13 +118,14 @@ class WorkerLink:
             raise OutOfStep
         self._number += 1
         self.num_received += 1
-        self._queue.append((message, packet.payload, self._slots))
+        state: LaneState = {}
         if isinstance(message, BatchMessage):
             assert self._state is not None
-            self._state.lanes[message.lane] = message.state
-        elif isinstance(message, EndMessage):
+            state = self._state.lanes[message.lane] = changed(self._state.lanes[message.lane], message.change)
+        self._queue.append((message, state, packet.payload, self._slots))
+        if isinstance(message, EndMessage):
             self._lanes.remove(message.lane)
-        else:
+        elif isinstance(message, FailureMessage):
             self._failed = True
 
     @property
@@ -137,7 +139,7 @@ class WorkerLink:
 
     def take(self, lane: int) -> Produced[Any] | Ended:
         """The oldest item that was received, which must be of `lane`. Raises what the lane raised."""
-        message, payload, slots = self._queue.popleft()
+        message, state, payload, slots = self._queue.popleft()
         if isinstance(message, FailureMessage):
             raise _error_of(message)
         if isinstance(message, EndMessage):
@@ -148,7 +150,7 @@ class WorkerLink:
         self.page.allow(self._allowed)
         if self._slots.released or self.page.waits():
             self._send(Freed(self._slots.take_released()))
-        return Produced(lane, batch, message.state, message.skipped)
+        return Produced(lane, batch, state, message.skipped)
 
     def wake(self) -> None:
         """See that the worker does not wait while it may work."""

@@ -15,7 +15,8 @@ import struct
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from bridge_data.state import LaneState, LoaderState
+from bridge_data.loader.state_changes import StateChange
+from bridge_data.state import LoaderState
 
 _MAX_PACKET_BYTES = 1 << 16
 _LENGTH = struct.Struct("I")
@@ -104,7 +105,7 @@ class Body(NamedTuple):
 
 
 class BatchMessage(NamedTuple):
-    """Worker to trainer: a batch of the lane, with the lane's state after it.
+    """Worker to trainer: a batch of the lane, with what makes the lane's state after it of the state before.
 
     `number` counts the items of each generation from 0, so that a lost message is noticed.
     """
@@ -112,7 +113,7 @@ class BatchMessage(NamedTuple):
     generation: int
     number: int
     lane: int
-    state: LaneState
+    change: StateChange
     skipped: dict[str, int]
     body: Body
 

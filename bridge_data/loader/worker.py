@@ -29,7 +29,9 @@ from bridge_data.loader.messages import (
 )
 from bridge_data.loader.position import Turns
 from bridge_data.loader.slots import SlotWriter
+from bridge_data.loader.state_changes import change_of
 from bridge_data.loader.watch import WatchPage, comes_soon
+from bridge_data.state import LaneState
 
 
 def main(parent: int, channel_descriptor: int, watch_descriptor: int) -> None:
@@ -74,6 +76,7 @@ class _Worker:
         os.register_at_fork(after_in_child=lambda: collate.build_in(None))  # if a hook forks: the memory is shared
         self._generation = self._number = self._num_batches = 0
         self._turns = Turns({}, 1)
+        self._sent: dict[int, LaneState] = {}
         self._runner: LaneRunner
 
     def run(self) -> None:
@@ -97,7 +100,7 @@ class _Worker:
                 self._slots.free(message.slots)
             elif isinstance(message, Begin):
                 self._generation, self._number, self._num_batches = message.generation, 0, 0
-                state = message.state
+                state, self._sent = message.state, {}
                 self._turns = Turns({lane: state.lanes[lane] for lane in message.lanes}, state.num_lanes)
                 self._slots.num_spare = message.num_ahead  # those that it lets go of at once; more are given back
                 self._runner = LaneRunner(self._dataset, message.state, self._builder, self._page.watch)
@@ -130,7 +133,8 @@ class _Worker:
             body, payload, descriptors = self._builder.place(parts)
             self._turns.advance()
             self._num_batches += 1
-            return BatchMessage(*head, state, skipped, body), payload, descriptors
+            change, self._sent[lane] = change_of(self._sent.get(lane, {}), state), state
+            return BatchMessage(*head, change, skipped, body), payload, descriptors
         except BaseException as error:
             self._turns = Turns({}, 1)
             return FailureMessage(*head, *self._encoder.encode_error(error, f"in a worker, lane {lane}")), [], []

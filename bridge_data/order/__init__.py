@@ -4,6 +4,7 @@ from bridge_data.order.blend import Blend
 from bridge_data.order.chunks import Geometry
 from bridge_data.order.cursor import Cursor, OrderedCursor, SampleRef, ShuffledCursor
 from bridge_data.order.inbox import ALL_PARTS
+from bridge_data.order.ordered import OrderedRow
 from bridge_data.order.row import Row
 from bridge_data.order.schedule import Phase, Schedule
 from bridge_data.order.stream import BEGINNING
@@ -15,6 +16,7 @@ __all__ = [
     "Cursor",
     "Geometry",
     "OrderedCursor",
+    "OrderedRow",
     "Phase",
     "Row",
     "SampleRef",

@@ -128,14 +128,21 @@ class ChunkTable:
         """The length of every chunk, where all are equal; None where they are not."""
         return self.longest if self.shortest == self.longest else None
 
-    def lengths(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The lengths that chunks have, in rising order, and how many have each."""
+    def counts_by_length(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The lengths that chunks have, in rising order, and how many have each; without a table of all chunks."""
         samples, pieces = np.diff(self._first_sample), np.diff(self._first_chunk)
         samples, pieces = samples[pieces > 0], pieces[pieces > 0]
         length, num_longer = np.divmod(samples, pieces)
         found, which = np.unique(np.concatenate((length, length + 1)), return_inverse=True)
         counts = np.bincount(which, np.concatenate((pieces - num_longer, num_longer))).astype(np.int64)
         return found[counts > 0], counts[counts > 0]
+
+    def lengths(self) -> NDArray[np.int64]:
+        """The number of samples of every chunk."""
+        chunks, samples = np.diff(self._first_chunk), np.diff(self._first_sample)
+        pieces, of_shard = np.repeat(chunks, chunks), np.repeat(samples, chunks)
+        number = np.arange(self.num_chunks) - np.repeat(self._first_chunk[:-1], chunks)
+        return (number + 1) * of_shard // pieces - number * of_shard // pieces
 
     def spans(self, chunks: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """(first sample, number of samples) of each chunk."""

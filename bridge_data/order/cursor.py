@@ -12,7 +12,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from bridge_data.order.blend import BLOCK, Blend
-from bridge_data.order.inbox import ALL_PARTS, Entry, Inbox
+from bridge_data.order.inbox import ALL_PARTS, Inbox
+from bridge_data.order.ordered import OrderedRow
 from bridge_data.order.row import Row
 from bridge_data.order.schedule import Schedule
 from bridge_data.order.stream import Stream
@@ -66,10 +67,12 @@ class ShuffledCursor:
     A source whose row has come to its end is passed over until all have.
     """
 
-    def __init__(self, generations: Sequence[Sequence[Row]], blend: Blend | Schedule | None, lane: int) -> None:
+    def __init__(
+        self, generations: Sequence[Sequence[Row | OrderedRow]], blend: Blend | Schedule | None, lane: int
+    ) -> None:
         self._rows, self._blend, self._lane = generations[-1], blend, lane
         self._history = list(zip(*generations, strict=True))
-        self._num_lanes = self._rows[0].geometry.num_lanes
+        self._num_lanes = self._rows[0].num_lanes
         self._block: tuple[int, list[int]] = (-1, [])
         self.draws = 0
         self.seek({"draws": 0, "cursors": {}})
@@ -152,59 +155,22 @@ class ShuffledCursor:
         self._ended: set[int] = set()
 
 
-class OrderedCursor:
-    """Validation order: every sample of every source once, in the order of the plan.
+class OrderedCursor(ShuffledCursor):
+    """Validation order: every sample of every source, of `num_samples`, once, in the order of the plan.
 
-    Blocks of `block_size` samples (a micro-batch) go to the lanes in turn, so that the micro-batches of the job, lane
-    after lane, are the data set from front to back. After a re-deal the rest is slices `[num_lanes, lane, draws,
-    count]` of old lanes' streams, and single parts `[[source, index, part], ...]`.
+    It is the order of one source that holds them all; `rows` are those of each deal, the current one last.
     """
 
-    def __init__(self, num_samples: Sequence[int], lane: int, num_lanes: int, block_size: int) -> None:
-        self.draws = 0
+    def __init__(self, num_samples: Sequence[int], rows: Sequence[OrderedRow], lane: int) -> None:
+        super().__init__([[row] for row in rows], None, lane)
         self._first = np.concatenate(([0], np.cumsum(num_samples)))
-        self._block_size = block_size
-        self._inbox: list[Entry] = [[num_lanes, lane, 0, self.length(num_lanes, lane)]]
 
-    def length(self, num_lanes: int, lane: int) -> int:
-        """Samples of a lane out of `num_lanes`, before any re-deal."""
-        blocks, rest = divmod(int(self._first[-1]), self._block_size)
-        whole = -(-max(0, blocks - lane) // num_lanes) * self._block_size
-        return whole + (rest if blocks % num_lanes == lane else 0)
-
-    def next(self) -> SampleRef:
-        while self._inbox and not self._inbox[0][-1]:
-            self._inbox = self._inbox[1:]
-        if not self._inbox:
-            raise StopIteration
-        self.draws += 1
-        head, rest = self._inbox[0], self._inbox[1:]
-        if isinstance(head[0], list):
-            (source, index, part), *others = head
-            self._inbox = [others, *rest] if others else rest
-            return SampleRef(source, 0, index, part)
-        num_lanes, lane, draws, count = head
-        self._inbox = [[num_lanes, lane, draws + 1, count - 1], *rest] if count > 1 else rest
-        block, place = divmod(draws, self._block_size)
-        position = (lane + block * num_lanes) * self._block_size + place
-        source = int(np.searchsorted(self._first, position, side="right")) - 1
-        return SampleRef(source, 0, int(position - self._first[source]))
-
-    def take(self, count: int) -> list[tuple[int, SampleRef]]:
-        drawn: list[tuple[int, SampleRef]] = []
-        for _ in range(count):
-            try:
-                ref = self.next()
-            except StopIteration:
-                if drawn:
-                    break
-                raise
-            drawn.append((self.draws - 1, ref))
-        return drawn
-
-    def state(self) -> State:
-        return {"draws": self.draws, "inbox": self._inbox}
-
-    def seek(self, state: State) -> None:
-        self.draws = state["draws"]
-        self._inbox = state["inbox"]
+    def _next_run(self, source: int) -> list[SampleRef]:
+        run = super()._next_run(source)
+        sources = np.searchsorted(self._first, [ref.index for ref in run], side="right") - 1
+        firsts = self._first[sources].tolist()
+        run[:] = [
+            SampleRef(number, epoch, index - first, part)
+            for number, first, (_, epoch, index, part) in zip(sources.tolist(), firsts, run, strict=True)
+        ]
+        return run

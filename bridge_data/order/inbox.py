@@ -10,6 +10,7 @@ import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from bridge_data.order.ordered import OrderedRow
 from bridge_data.order.row import Row
 from bridge_data.order.stream import Stream
 
@@ -22,7 +23,7 @@ ALL_PARTS = -1
 class Inbox:
     """The inbox of one lane for one source; `rows` are the source's rows by generation."""
 
-    def __init__(self, entries: Iterable[Entry], rows: Sequence[Row]) -> None:
+    def __init__(self, entries: Iterable[Entry], rows: Sequence[Row | OrderedRow]) -> None:
         self._entries = collections.deque(entries)
         self._rows = rows
         self._stream: Stream | None = None

@@ -36,7 +36,7 @@ def overlap(chunks: ChunkTable, num_lanes: int, num_epochs: int = 1) -> Overlap:
     """How far the first epochs overlap with later ones. Of `most_repeats`: lanes that have more than an equal share
     have at most as many of the longest chunks as they have chunks. Means take sums of chunks as normally distributed.
     """
-    lengths, counts = chunks.lengths()
+    lengths, counts = chunks.counts_by_length()
     num_chunks, num_samples = chunks.num_chunks * num_epochs, chunks.num_samples * num_epochs
     least, num_longer = divmod(num_chunks, num_lanes)  # the chunks of a lane; how many lanes have one more
     ends = np.concatenate(([0], np.cumsum(counts * num_epochs)))

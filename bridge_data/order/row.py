@@ -32,8 +32,14 @@ _RATIOS = (0.6180339887, 0.4142135624, 0.3027756377, 0.7912878475)
 """Of a stride to the number of slots: the fractional parts of (1 + sqrt 5)/2, 1 + sqrt 2, (1 + sqrt 13)/2 and
 (1 + sqrt 21)/2, which are so far from simple fractions that their multiples spread evenly."""
 
+_PLACES = 1 << 16
+"""Places of a window that are worked on together; within a window, blocks lie part by part."""
+
 _BULK = 1 << 17
 """Chunks or blocks worked on at a time, where there are many."""
+
+_MAX_TABLE = 1 << 22
+"""Chunks whose lengths may lie in a table, for a while."""
 
 Ints = NDArray[np.int64]
 
@@ -109,6 +115,11 @@ class Row:
         self._permutation: tuple[int, Permutation] | None = None
 
     @property
+    def num_lanes(self) -> int:
+        """The lanes that share the row."""
+        return self.geometry.num_lanes
+
+    @property
     def num_samples(self) -> int:
         """Samples in one epoch."""
         return self._chunks.num_samples
@@ -118,14 +129,18 @@ class Row:
         share = self._share(lane, shuffle)
         if number >= share.num_windows:
             return None
-        laps, starts, lengths, _ = self._blocks(lane, shuffle, share, number, number + 1)
-        if not len(lengths):
+        begin, end = (self._first_place(share, window) for window in (number, number + 1))
+        parts = [
+            self._blocks(lane, shuffle, share, place, min(place + _PLACES, end))[:2]
+            for place in range(begin, end, _PLACES)
+        ]
+        if not any(len(lengths) for _, lengths in parts):
             return None
+        starts, lengths = (np.concatenate(column) for column in zip(*parts, strict=True))
         order = None
         if self._mixes:
             stage = self._key, _SAMPLE_STAGE, self.first_epoch_of(shuffle), lane, number
             order = Permutation(int(lengths.sum()), key64(*stage))
-        starts = starts + laps * self.num_samples
         return Window(starts, lengths, order, self.first_epoch_of(shuffle), self.num_samples)
 
     def after(self, lane: int, shuffle: int, number: int) -> tuple[int, int] | None:
@@ -144,7 +159,9 @@ class Row:
             step = max(1, _BULK * share.num_windows // max(1, share.num_chunks * self._num_slots))
             for first in range(number, share.num_windows, step):
                 stop = min(first + step, share.num_windows)
-                _, _, lengths, windows = self._blocks(lane, shuffle, share, first, stop)
+                bounds = (self._first_place(share, window) for window in (first, stop))
+                _, lengths, places = self._blocks(lane, shuffle, share, *bounds)
+                windows = places * share.num_windows // (share.num_chunks * self._num_slots)
                 ends = np.cumsum(np.bincount(windows - first, lengths, minlength=stop - first)).astype(np.int64)
                 if count < ends[-1]:
                     passed = int(np.searchsorted(ends, count, side="right"))
@@ -174,11 +191,13 @@ class Row:
             stop = self._per_shuffle * (end if self._num_whole is None else min(end, self._num_whole))
             samples += equal_length * np.maximum(0, -((first - stop) // num_lanes))
             begin = max(begin, stop)
+        table = self._chunks.lengths() if equal_length is None and self._chunks.num_chunks <= _MAX_TABLE else None
         for shuffle in range(begin // self._per_shuffle, end):
             for numbers in _parts(max(begin, shuffle * self._per_shuffle), self._stop(shuffle)):
-                left = numbers[numbers >= first[numbers % num_lanes]]
-                _, _, lengths = self._spans(shuffle, left - shuffle * self._per_shuffle)
-                samples += np.bincount(left % num_lanes, lengths, minlength=num_lanes).astype(np.int64)
+                lanes_of = numbers % num_lanes
+                lengths = self._lengths(shuffle, numbers - shuffle * self._per_shuffle, table)
+                lengths[numbers < first[lanes_of]] = 0
+                samples += np.bincount(lanes_of, lengths, minlength=num_lanes).astype(np.int64)
         return samples
 
     @property
@@ -228,26 +247,28 @@ class Row:
             rest -= int(ends[-1])
         raise AssertionError("a fraction is less than the whole")
 
-    def _blocks(self, lane: int, shuffle: int, share: _Share, first: int, stop: int) -> tuple[Ints, Ints, Ints, Ints]:
-        """(lap, first sample, number of samples, window) of the blocks in windows `first` to `stop` - 1."""
-        num_chunks, num_slots, num_windows = share.num_chunks, self._num_slots, share.num_windows
-        num_places = num_chunks * num_slots
-        bounds = [-(-window * num_places // num_windows) for window in (first, stop)]
-        chunks, turns, places = _staggered(num_chunks, num_slots, *bounds)
+    def _first_place(self, share: _Share, window: int) -> int:
+        return -(-window * share.num_chunks * self._num_slots // share.num_windows)
+
+    def _blocks(self, lane: int, shuffle: int, share: _Share, begin: int, end: int) -> tuple[Ints, Ints, Ints]:
+        """(first sample, number of samples, place) of the blocks in places `begin` to `end` - 1; samples of later laps
+        are numbered on."""
+        num_slots = self._num_slots
+        chunks, turns, places = _staggered(share.num_chunks, num_slots, begin, end)
         positions = lane + (share.first + chunks) * self.geometry.num_lanes - shuffle * self._per_shuffle
         laps, starts, lengths = self._spans(shuffle, positions)
-        windows = places * num_windows // num_places
+        starts = starts + laps * self.num_samples
         if num_slots == 1:
-            return laps, starts, lengths, windows
+            return starts, lengths, places
         slots = turns * self._stride(shuffle) % num_slots
         numbers = -(-lengths // self.geometry.block_size)
         blocks, before = np.divmod(slots * numbers, num_slots)
         filled = before < numbers
         if not filled.all():
-            laps, starts, lengths, windows = laps[filled], starts[filled], lengths[filled], windows[filled]
+            starts, lengths, places = starts[filled], lengths[filled], places[filled]
             blocks, numbers = blocks[filled], numbers[filled]
-        begin = blocks * lengths // numbers
-        return laps, starts + begin, (blocks + 1) * lengths // numbers - begin, windows
+        offsets = blocks * lengths // numbers
+        return starts + offsets, (blocks + 1) * lengths // numbers - offsets, places
 
     def _stride(self, shuffle: int) -> int:
         """How many slots are between two turns of a chunk, coprime to their number."""
@@ -260,9 +281,20 @@ class Row:
         """(lap, first sample, number of samples) of the chunks at `positions` of a shuffle."""
         laps, chunks = np.divmod(self._permuted(shuffle)(positions), self._chunks.num_chunks)
         starts, lengths = self._chunks.spans(chunks)
+        self._cut_last(shuffle, positions, lengths)
+        return laps, starts, lengths
+
+    def _lengths(self, shuffle: int, positions: Ints, table: Ints | None) -> Ints:
+        """The number of samples alone, which a table of all chunks tells sooner."""
+        if table is None:
+            return self._spans(shuffle, positions)[2]
+        lengths = table[self._permuted(shuffle)(positions) % self._chunks.num_chunks]
+        self._cut_last(shuffle, positions, lengths)
+        return lengths
+
+    def _cut_last(self, shuffle: int, positions: Ints, lengths: Ints) -> None:
         if shuffle == self._num_whole and self._end[1] is not None:
             lengths[positions == self._end[0] - 1 - shuffle * self._per_shuffle] = self._end[1]
-        return laps, starts, lengths
 
     def _permuted(self, shuffle: int) -> Callable[[Ints], Ints]:
         if not self._is_shuffled:

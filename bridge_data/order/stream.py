@@ -1,11 +1,12 @@
 """A lane's stream of one row: its samples from a position on.
 
-Enters: a row, a lane, a position. Leaves: samples, some at a time, and positions. Guarantee: the position is four
-integers, and a stream that begins there goes on exactly as the one it was taken from.
+Enters: a row, shuffled or ordered, a lane, a position. Leaves: samples, some at a time, and positions. Guarantee: the
+position is four integers, and a stream that begins there goes on exactly as the one it was taken from.
 """
 
 from collections.abc import Sequence
 
+from bridge_data.order.ordered import OrderedRow, OrderedWindow
 from bridge_data.order.row import Row, Window
 
 BEGINNING = (0, 0, 0, 0)
@@ -20,10 +21,10 @@ class Stream:
 
     __slots__ = ("_lane", "_number", "_offset", "_row", "_shuffle", "_taken", "_window")
 
-    def __init__(self, row: Row, lane: int, position: Sequence[int] = BEGINNING) -> None:
+    def __init__(self, row: Row | OrderedRow, lane: int, position: Sequence[int] = BEGINNING) -> None:
         self._row, self._lane = row, lane
         self._shuffle, self._number, self._offset, self._taken = position
-        self._window: Window | None = None
+        self._window: Window | OrderedWindow | None = None
 
     def take(self, count: int) -> tuple[list[int], list[int]]:
         """(epochs, indices) of the next samples: `count`, or those left in the window; none at the row's end."""

@@ -18,7 +18,7 @@ class Savable(Protocol):
 
     def __next__(self) -> Any: ...
     def save_state(self) -> dict[str, Any]: ...
-    def restore_state(self, state: dict[str, Any]) -> None: ...
+    def restore_state(self, state: dict[str, Any] | None) -> None: ...
 
 
 class ChunkIterator(Iterator[Any]):
@@ -32,10 +32,10 @@ class ChunkIterator(Iterator[Any]):
         return self._shared.next_of(self._chunk)
 
     def save_state(self) -> dict[str, Any]:
-        """The position of the whole job after the last batch that was drawn."""
+        """The position after the last batch that was drawn, as the loader saves it."""
         return self._shared.loader.save_state()
 
-    def restore_state(self, state: dict[str, Any]) -> None:
+    def restore_state(self, state: dict[str, Any] | None) -> None:
         """Go to a saved position, for all chunks at once."""
         self._shared.restore(state)
 
@@ -66,7 +66,7 @@ class _Shared:
             self._num_dropped += 1
         return batch
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: dict[str, Any] | None) -> None:
         self.loader.restore_state(state)
         self._drawn.clear()
         self._places = dict.fromkeys(self._places, 0)

@@ -17,7 +17,10 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch.distributed as dist
+
 from bridge_data.checkpoint import load_states, save_rank_state
+from bridge_data.checkpoint.shares import place_in, process_of
 from bridge_data.checkpoint.state_file import write_whole
 from bridge_data.errors import StateError
 
@@ -64,8 +67,7 @@ def save_checkpoint(
     data_state: dict[str, Any],
     groups: "ProcessGroupCollection",
 ) -> Path:
-    """Write one checkpoint and commit it. All ranks call it; `data_state` is this DP rank's, whole."""
-    import torch.distributed as dist
+    """Write one checkpoint and commit it. All ranks call it; `data_state` is what this DP rank's loader saved."""
     from megatron.core import dist_checkpointing
 
     target = iteration_folder(checkpoint_dir, iteration)
@@ -98,12 +100,14 @@ def save_checkpoint(
 
 
 def load_checkpoint(
-    checkpoint_dir: Path, iteration: int, sharded_state: dict[str, Any]
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The state of model and optimizer laid out as `sharded_state` asks for, and the data state of all ranks.
+    checkpoint_dir: Path, iteration: int, sharded_state: dict[str, Any], group: "dist.ProcessGroup | None" = None
+) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """The state of model and optimizer laid out as `sharded_state` asks for, and the data state: on rank 0 of the
+    data-parallel `group` that of all ranks, which hands it on, else None. All ranks call it.
 
     Raises:
-        StateError: if the checkpoint is of another iteration than its name says, or its data state is not whole.
+        StateError: on all ranks, if the checkpoint is of another iteration than its name says, or its data state is not
+            whole.
     """
     from megatron.core import dist_checkpointing
 
@@ -111,5 +115,21 @@ def load_checkpoint(
     topology = json.loads((folder / TOPOLOGY_FILE).read_text())
     if topology["iteration"] != iteration:
         raise StateError(f"{folder / TOPOLOGY_FILE}: got iteration {topology['iteration']}, expected {iteration}.")
-    data_state = load_states(folder, step=iteration)
+    data_state = _data_state(folder, iteration, group)
     return dist_checkpointing.load(sharded_state, str(folder)), data_state
+
+
+def _data_state(folder: Path, iteration: int, group: "dist.ProcessGroup | None") -> dict[str, Any] | None:
+    """The whole data state on rank 0 of the group, which reads all files; None on the others."""
+    rank, world_size = place_in(group)
+    state, problem = None, [""]
+    if rank == 0:
+        try:
+            state = load_states(folder, step=iteration)
+        except StateError as error:
+            problem = [str(error)]
+    if world_size > 1:
+        dist.broadcast_object_list(problem, src=process_of(0, group), group=group)
+    if problem[0]:
+        raise StateError(problem[0])
+    return state

@@ -41,7 +41,7 @@ class SavableLoader(Protocol):
 
     def __next__(self) -> Any: ...
     def save_state(self) -> dict[str, Any]: ...
-    def restore_state(self, state: dict[str, Any]) -> None: ...
+    def restore_state(self, state: dict[str, Any] | None) -> None: ...
 
 
 class TrainingData(Protocol):
@@ -297,7 +297,9 @@ class MegatronTrainer:
         step = latest_iteration(self._checkpoint_dir) if self._checkpoint_dir is not None else None
         if self._checkpoint_dir is None or step is None:
             return 0
-        state, data_state = load_checkpoint(self._checkpoint_dir, step, self._sharded_state(is_loading=True))
+        state, data_state = load_checkpoint(
+            self._checkpoint_dir, step, self._sharded_state(is_loading=True), self.groups.dp
+        )
         self.model.module.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.scheduler.num_steps = 0

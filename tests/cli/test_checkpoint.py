@@ -119,10 +119,11 @@ def test_diff_names_what_differs(run: Run, saved: Path, tmp_path: Path) -> None:
     assert shown[-1] == ["and", "7", "more", "lanes"]
 
 
-@pytest.mark.parametrize(("world_size", "told"), [(2, "4 of 8 lanes in each"), (3, "all 8 lanes in each")])
-def test_redist_writes_files_for_other_ranks(run: Run, saved: Path, tmp_path: Path, world_size: int, told: str) -> None:
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_redist_writes_files_for_other_ranks(run: Run, saved: Path, tmp_path: Path, world_size: int) -> None:
     target = tmp_path / "new"
     result = run("checkpoint", "redist", saved, target, "--world-size", world_size)
+    told = "all 8 lanes in that of rank 0"
     assert (result.exit_code, result.stdout) == (0, f"{target}: step 10, {world_size} files, {told}\n")
     assert ("dealt anew when restored" in result.stderr) == (world_size == 3)
     assert len(os.listdir(target)) == world_size + 1

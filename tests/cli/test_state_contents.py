@@ -54,7 +54,10 @@ def test_the_weight_shown_is_that_of_the_phase_that_the_job_is_in() -> None:
 def test_a_validation_has_sources_without_chunks_or_weights() -> None:
     fingerprint = {"sources": [["aa", "photos/val"]], "weights": None, "order": "ordered"}
     state = LoaderState(
-        fingerprint, [(2, [])], 4, {0: {"draws": 8, "inbox": [[2, 0, 8, 12]], "micro_batches": 2}, 1: {}}
+        fingerprint,
+        [(4, [[0]]), (2, [[8]])],
+        4,
+        {0: {"draws": 8, "cursors": {}, "inbox": {"0": [[0, 1, 0, 0, 8, 0, 12]]}, "micro_batches": 2}, 1: {}},
     )
     assert [lane.inbox for lane in lanes_of(state)] == [12, 0]
     (source,) = sources_of(state)

@@ -62,5 +62,6 @@ def test_more_ranks_than_saved_go_on_from_files_written_for_them(
     """Bridge wants a file of each rank; two had saved after three micro-batches each."""
     seen = [rank["data"] for rank in ranks]
     assert ["train_dataloader_dprank" in rank.get("refused", "") for rank in seen] == [False, False, True, True]
-    drawn = {rank["rank"]: rank["resumed wider"] for rank in seen}
-    assert [drawn[slot % 4][(slot - 6) // 4] for slot in range(6, 14)] == reference[6:14]
+    for name in ("resumed wider", "resumed on more"):
+        drawn = {rank["rank"]: rank[name] for rank in seen}
+        assert [drawn[slot % 4][(slot - 6) // 4] for slot in range(6, 14)] == reference[6:14]

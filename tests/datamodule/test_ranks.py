@@ -3,8 +3,7 @@ from typing import Any
 
 import pytest
 
-from bridge_data import StateError, WorkerConfig
-from bridge_data.datamodule.ranks import build_worker_config, gather_state
+from bridge_data.datamodule.ranks import build_worker_config
 
 
 def group(rank: int, size: int) -> Any:
@@ -23,8 +22,3 @@ def test_the_rank_is_that_of_the_pure_data_parallel_group() -> None:
 def test_without_that_group_it_is_the_default(collection: Any) -> None:
     config = build_worker_config(collection, 2)
     assert (config.rank, config.world_size, config.num_workers) == (0, 1, 2)
-
-
-def test_ranks_that_are_not_there_cannot_be_gathered() -> None:
-    with pytest.raises(StateError, match=r"torch.distributed is not initialised.*merge_states"):
-        gather_state({}, WorkerConfig(rank=0, world_size=2, num_workers=0))

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge_data.order import Blend, Geometry, OrderedCursor, Row, SampleRef, ShuffledCursor
+from bridge_data.order import Blend, Geometry, OrderedCursor, OrderedRow, Row, SampleRef, ShuffledCursor
 
 
 def shuffled(lane: int, *, lanes: int = 4, repeat: bool = True, weights: tuple[float, ...] = (3, 1)) -> ShuffledCursor:
@@ -16,7 +16,7 @@ def shuffled(lane: int, *, lanes: int = 4, repeat: bool = True, weights: tuple[f
     return ShuffledCursor([rows], Blend(weights, seed=9) if len(weights) > 1 else None, lane)
 
 
-def drain(cursor: ShuffledCursor | OrderedCursor) -> list[SampleRef]:
+def drain(cursor: ShuffledCursor) -> list[SampleRef]:
     taken = []
     try:
         while True:
@@ -66,7 +66,8 @@ def test_a_cursor_restored_at_its_end_stays_there() -> None:
 def test_ordered_blocks_of_the_lanes_in_turn_are_the_data_front_to_back(
     sizes: list[int], lanes: int, block: int
 ) -> None:
-    streams = [drain(OrderedCursor(sizes, lane, lanes, block)) for lane in range(lanes)]
+    row = OrderedRow(sum(sizes), lanes, block)
+    streams = [drain(OrderedCursor(sizes, [row], lane)) for lane in range(lanes)]
     blocks = [[stream[i : i + block] for i in range(0, len(stream), block)] for stream in streams]
     in_turn = []
     for number in range(max(map(len, blocks))):
@@ -75,7 +76,7 @@ def test_ordered_blocks_of_the_lanes_in_turn_are_the_data_front_to_back(
 
 
 def test_an_ordered_cursor_can_be_set() -> None:
-    cursor, other = (OrderedCursor([10, 5], 0, 2, 3) for _ in range(2))
+    cursor, other = (OrderedCursor([10, 5], [OrderedRow(15, 2, 3)], 0) for _ in range(2))
     for _ in range(4):
         cursor.next()
     other.seek(cursor.state())

@@ -1,0 +1,171 @@
+"""The states of the data-parallel ranks: gathered to rank 0 when they are saved, handed on by it when restored.
+
+Enters: the state of each rank. Leaves, saving: the whole state on rank 0, its own lanes on every other, so that what
+all ranks write together grows with the job, and not with its square. Leaves, restoring: on each rank a state that it
+can be restored from. Guarantee: the ranks agree on what they exchange, so an error on one of them is an error on all,
+and none waits for another. Where each rank has what it needs, only a few numbers are exchanged.
+"""
+
+import contextlib
+import dataclasses
+import gc
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch.distributed as dist
+
+from bridge_data.checkpoint.shares import process_of
+from bridge_data.errors import StateError
+from bridge_data.state import LoaderState, merge_states
+from bridge_data.worker import WorkerConfig
+
+
+@contextlib.contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """Look for no garbage meanwhile: among the millions of lists of a large state it would take most of the time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+@_no_garbage_collection()
+def gather_state(state: dict[str, Any], config: WorkerConfig) -> dict[str, Any]:
+    """The state of the whole job on data-parallel rank 0, on the others their own lanes at the same position; all of
+    them must call it.
+
+    Raises:
+        StateError: on every rank, if they are not at the same step; outside a distributed run of so many ranks.
+    """
+    if config.world_size == 1:
+        return state
+    if not _is_joined():
+        raise StateError(
+            f"the states of {config.world_size} data-parallel ranks cannot be gathered: torch.distributed is not "
+            "initialised. Save each rank's own with the loader's save_state_rank, and join them with merge_states"
+        )
+    group = config.data_parallel_group
+    is_first, first = dist.get_rank(group) == 0, process_of(0, group)
+    states: list[Any] | None = [None] * config.world_size if is_first else None
+    dist.gather_object(state, states, dst=first, group=group)
+    own = LoaderState.from_dict(state)
+    told: list[Any] = [None]
+    if states is not None:
+        try:
+            own = LoaderState.from_dict(merge_states(states))
+            # Near the end of finite data the ranks are at different positions, and the job at the lowest.
+            told = [{"next_slot": own.next_slot, "epoch_batches": own.epoch_batches, "ended": own.ended}]
+        except StateError as error:
+            told = [str(error)]
+    dist.broadcast_object_list(told, src=first, group=group)
+    if isinstance(told[0], str):
+        raise StateError(told[0])
+    return dataclasses.replace(own, **told[0]).to_dict()
+
+
+def hand_on_state(state: dict[str, Any] | None, config: WorkerConfig) -> dict[str, Any]:
+    """A state that this rank can be restored from: `state`, if every rank was given the lanes that it needs, else what
+    it needs of the whole state that one of them was given. All data-parallel ranks must call it; None: there is no
+    state for this rank, as when it had not been there when the others saved.
+
+    Raises:
+        StateError: on every rank, if one of them has no state of ours, if they are of different steps, or if lanes are
+            needed and no rank has all.
+    """
+    if config.world_size == 1 or not _is_joined():
+        if state is None:
+            raise StateError("there is no state to restore: give that of data-parallel rank 0, or do not restore")
+        return state
+    given, whole = _look_at(state, config)
+    rows: list[Any] = [None] * config.world_size
+    dist.all_gather_object(rows, given, group=config.data_parallel_group)
+    _check(rows)
+    num_lanes = next(row.num_lanes for row in rows if row.num_lanes)
+    source = next((rank for rank, row in enumerate(rows) if row.is_whole), None)
+    is_redealt = config.num_lanes_after(num_lanes) != num_lanes
+    # Only with all lanes is it known whether finite data is at its end, from where the next pass begins.
+    takes_all = is_redealt or (source is not None and any(row.is_finite for row in rows))
+    lacking = [rank for rank, row in enumerate(rows) if not (row.is_whole if takes_all else row.has_own)]
+    if not lacking:
+        assert state is not None
+        return state
+    if source is None:
+        raise StateError(
+            f"data-parallel ranks {lacking[:16]} of {config.world_size} lack lanes of {num_lanes} that they are to be "
+            "restored from, and no rank was given a state with all. The state that rank 0 saved has them: restore it "
+            "on rank 0, or merge the states of all ranks (merge_states) and restore the result on each"
+        )
+    return _handed_on(whole, source, takes_all, config)
+
+
+class _Given(NamedTuple):
+    """What a rank tells of the state that it was given: 0 lanes where there is none, `problem` where it is bad."""
+
+    problem: str = ""
+    num_lanes: int = 0
+    next_slot: int = 0
+    is_finite: bool = False
+    is_whole: bool = False
+    has_own: bool = False
+
+
+def _look_at(state: dict[str, Any] | None, config: WorkerConfig) -> tuple[_Given, LoaderState | None]:
+    if state is None:
+        return _Given(), None
+    try:
+        given = LoaderState.from_dict(state)
+    except StateError as error:
+        return _Given(problem=str(error)), None
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        return _Given(problem=f"damaged, not as it was saved: {error!r}"), None
+    mine = range(config.rank, given.num_lanes, config.world_size)
+    row = _Given(
+        num_lanes=given.num_lanes,
+        next_slot=given.next_slot,
+        is_finite=given.is_finite,
+        is_whole=given.is_whole,
+        has_own=all(lane in given.lanes for lane in mine),
+    )
+    return row, given
+
+
+def _check(rows: list[_Given]) -> None:
+    """See that there are states, that all can be read, and that they are of one step."""
+    for rank, row in enumerate(rows):
+        if row.problem:
+            raise StateError(f"the state that data-parallel rank {rank} was given: {row.problem}")
+    given = [(rank, row) for rank, row in enumerate(rows) if row.num_lanes]
+    if not given:
+        raise StateError("no data-parallel rank was given a state: give rank 0 the one that it saved")
+    first_rank, first = given[0]
+    for rank, row in given:
+        if row.num_lanes != first.num_lanes or (row.next_slot != first.next_slot and not row.is_finite):
+            raise StateError(
+                f"the states that data-parallel ranks {rank} and {first_rank} were given are of different steps: got "
+                f"micro-batch {row.next_slot} of {row.num_lanes} lanes and micro-batch {first.next_slot} of "
+                f"{first.num_lanes}. Give every rank the state of the same checkpoint"
+            )
+
+
+@_no_garbage_collection()
+def _handed_on(whole: LoaderState | None, source: int, takes_all: bool, config: WorkerConfig) -> dict[str, Any]:
+    """What this rank needs of the whole state of rank `source`, which alone has to give it."""
+    group, size = config.data_parallel_group, config.world_size
+    is_source, process = dist.get_rank(group) == source, process_of(source, group)
+    if takes_all:
+        box: list[Any] = [whole.to_dict() if is_source and whole is not None else None]
+        dist.broadcast_object_list(box, src=process, group=group)
+        return box[0]
+    shares: list[Any] | None = None
+    if is_source and whole is not None:
+        shares = [whole.of_rank(dataclasses.replace(config, rank=rank)).to_dict() for rank in range(size)]
+    box = [None]
+    dist.scatter_object_list(box, shares, src=process, group=group)
+    return box[0]
+
+
+def _is_joined() -> bool:
+    return dist.is_available() and dist.is_initialized()

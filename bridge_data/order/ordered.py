@@ -1,0 +1,70 @@
+"""Validation order: the samples of all sources, one after the other, dealt to the lanes in blocks.
+
+Blocks of a micro-batch go to the lanes in turn, so that the micro-batches of the job, lane after lane, are the data set
+from front to back. After a re-deal the new lanes take the blocks in turn from the first one on that no lane has
+touched; what is left before it lies in their inboxes.
+
+Enters: the number of samples, the number of lanes. Leaves: the same as a `Row` of one epoch, in one window a lane.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+
+
+class OrderedRow:
+    """Samples 0..`num_samples` - 1 of all sources, in blocks of `block_size`; the row begins with `first_block`."""
+
+    def __init__(self, num_samples: int, num_lanes: int, block_size: int, first_block: int = 0) -> None:
+        self.num_samples, self.num_lanes = num_samples, num_lanes
+        self.block_size, self.first_block = block_size, first_block
+        self._num_blocks = -(-num_samples // block_size)
+
+    def window(self, lane: int, shuffle: int, number: int) -> "OrderedWindow | None":
+        """All that the lane has, if it has anything."""
+        size = self.num_samples_to(self._num_blocks, lane)
+        return OrderedWindow(self, lane, size) if size else None
+
+    def after(self, lane: int, shuffle: int, number: int) -> None:
+        """There is one window."""
+        return
+
+    def seek(self, lane: int, shuffle: int, number: int, count: int) -> tuple[int, int, int]:
+        """(shuffle, window, offset in it) of the sample that comes `count` samples after the beginning."""
+        return shuffle, number, count
+
+    def num_samples_to(self, block: int, lane: int) -> int:
+        """Samples of a lane in its blocks before `block`."""
+        blocks = -((self.first_block_of(lane) - min(block, self._num_blocks)) // self.num_lanes)
+        last = self.first_block_of(lane) + (blocks - 1) * self.num_lanes
+        missing = self._num_blocks * self.block_size - self.num_samples if last == self._num_blocks - 1 else 0
+        return blocks * self.block_size - missing if blocks > 0 else 0
+
+    def untouched_block(self, lane: int, taken: int) -> int:
+        """The number of the block after the last that a lane has touched, which has taken so many samples."""
+        blocks = -(-taken // self.block_size)
+        return self.first_block_of(lane) + (blocks - 1) * self.num_lanes + 1 if blocks else self.first_block
+
+    def first_block_of(self, lane: int) -> int:
+        """The first block of a lane."""
+        return self.first_block + (lane - self.first_block) % self.num_lanes
+
+
+class OrderedWindow:
+    """The `size` samples of a lane, in order."""
+
+    __slots__ = ("_lane", "_row", "_size")
+
+    def __init__(self, row: OrderedRow, lane: int, size: int) -> None:
+        self._row, self._lane, self._size = row, lane, size
+
+    def __len__(self) -> int:
+        return self._size
+
+    def take(self, start: int, stop: int) -> tuple[Ints, Ints]:
+        """(epochs, indices) of samples number `start` to `stop` - 1."""
+        row = self._row
+        blocks, places = np.divmod(np.arange(start, min(stop, self._size), dtype=np.int64), row.block_size)
+        indices = (row.first_block_of(self._lane) + blocks * row.num_lanes) * row.block_size + places
+        return np.zeros_like(indices), indices
