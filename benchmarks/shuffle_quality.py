@@ -5,7 +5,7 @@ of 100 samples and no worker processes; mosaicml-streaming with a shuffle block 
 a table for each geometry of shards; docs/benchmarks.md says what each row means. It is a report: the exit status is 0
 whatever the figures are.
 
-    python -m benchmarks.shuffle_quality [--geometry NAME ...] [--seeds N] [--json FILE] [--plot FILE]
+    python -m benchmarks.shuffle_quality [--geometry NAME ...] [--seeds N] [--peer-seeds N] [--json FILE] [--plot FILE]
 """
 
 import argparse
@@ -36,6 +36,7 @@ def draw_all(arguments: argparse.Namespace, folder: Path) -> dict[str, Found]:
         orders.OURS: Path(sys.executable),
         orders.OURS_ONE_LANE: Path(sys.executable),
         orders.ENERGON: arguments.energon,
+        orders.ENERGON_ONE_RANK: arguments.energon,
         orders.MOSAIC: arguments.streaming,
         orders.MOSAIC_DEFAULT: arguments.streaming,
     }
@@ -45,7 +46,9 @@ def draw_all(arguments: argparse.Namespace, folder: Path) -> dict[str, Found]:
     def one(job: tuple[str, str]) -> Order | str:
         name, library = job
         print(f"{name}: {library}", file=sys.stderr, flush=True)
-        return orders.draw(library, GEOMETRIES[name], folder / name, pythons, arguments.seeds, arguments.first_seeds)
+        is_peer = library not in (orders.PERMUTATION, orders.OURS, orders.OURS_ONE_LANE)
+        seeds = arguments.peer_seeds if is_peer and arguments.peer_seeds else arguments.seeds
+        return orders.draw(library, GEOMETRIES[name], folder / name, pythons, seeds, arguments.first_seeds)
 
     jobs = list(itertools.product(arguments.geometry, LIBRARIES))
     with ThreadPoolExecutor(max_workers=2) as pool:
@@ -65,7 +68,8 @@ def figures_of(order: Order | str, layout: Layout) -> sheet.Figures:
 
 def versions(found: Found) -> str:
     """What was run, in a line."""
-    return "; ".join(f"{library}: {o if isinstance(o, str) else o.version}" for library, o in found.items())
+    ran = {name: o if isinstance(o, str) else f"{o.version}, {len(o.streams)} seeds" for name, o in found.items()}
+    return "; ".join(f"{library}: {what}" for library, what in ran.items())
 
 
 def plot_file(file: Path, name: str, several: bool) -> Path:
@@ -82,12 +86,14 @@ def parse(given: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--streaming", type=Path, default=ENVIRONMENTS / "streaming/bin/python", help="the same")
     parser.add_argument("--geometry", nargs="+", choices=list(GEOMETRIES), default=list(GEOMETRIES), metavar="NAME")
     parser.add_argument("--seeds", type=int, default=3, help="streams of two epochs for each library; at least 2")
+    parser.add_argument("--peer-seeds", type=int, help="so many for the peers, which take longer; else the same")
     parser.add_argument("--first-seeds", type=int, default=60, help="seeds of which only the first sample is read")
     parser.add_argument("--json", type=Path, help="also write the figures here")
     parser.add_argument("--plot", type=Path, help="also draw the orders of the first seed; needs matplotlib")
     arguments = parser.parse_args(given)
-    if arguments.seeds < 2:
-        parser.error(f"--seeds {arguments.seeds}: two seeds are compared, so give at least 2")
+    for option, seeds in (("--seeds", arguments.seeds), ("--peer-seeds", arguments.peer_seeds)):
+        if seeds is not None and seeds < 2:
+            parser.error(f"{option} {seeds}: two seeds are compared, so give at least 2")
     return arguments
 
 

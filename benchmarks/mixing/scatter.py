@@ -8,7 +8,7 @@ import numpy as np
 from benchmarks.mixing import statistics
 from benchmarks.mixing.statistics import Layout
 
-POINTS, SEED = 4_000, 1 << 40
+POINTS, DPI, SEED = 2_500, 72, 1 << 40
 
 
 def draw(streams: Mapping[str, np.ndarray], layouts: Mapping[str, Layout], title: str, file: Path) -> None:
@@ -30,5 +30,5 @@ def draw(streams: Mapping[str, np.ndarray], layouts: Mapping[str, Layout], title
         axes[1, column].set(xlabel="position in epoch 0", ylabel="offset in chunk")
     figure.suptitle(f"{title}; an even cloud is a good shuffle", fontsize=10)
     file.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(file, dpi=100, metadata={"Software": None})
+    figure.savefig(file, dpi=DPI, metadata={"Software": None})
     plt.close(figure)

@@ -172,8 +172,8 @@ def test_the_command_draws_ours_and_tells_which_peers_are_not_here(
     options = ["--geometry", "large-shards", "--seeds", "2", "--first-seeds", "2", "--json", str(figures)]
     shuffle_quality.main([*nowhere, *options])
     found = json.loads(figures.read_text())["large-shards"]
-    assert found["Energon"] == {"failed": "not installed"}
+    assert found["Energon, 8 ranks"] == {"failed": "not installed"}
     assert found["bridge_data, 8 lanes"][statistics.BETWEEN_EPOCHS]["count"] == 2
     printed = capsys.readouterr().out
     assert "### large-shards: 8 shards of 30 to 50 samples" in printed
-    assert "| bridge_data, 8 lanes | limit | bridge_data, 1 lane | limit | Energon |" in printed
+    assert "| bridge_data, 8 lanes | limit | bridge_data, 1 lane | limit | Energon, 8 ranks |" in printed
