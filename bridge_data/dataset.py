@@ -82,8 +82,10 @@ def get_train_dataset(
         batch_size: samples (with packing: packs) of a micro-batch; None for single samples.
         batch_drop_last: leave out a last batch that is not full, where the data ends at all.
         packing_buffer_size: samples among which `select_samples_to_pack` chooses; None for no packing.
-        shuffle_buffer_size: how many samples should at least be mixed; no buffer exists, the order itself is mixed.
-        max_samples_per_sequence: samples read from one place in sequence; None for whole shards.
+        shuffle_buffer_size: how many samples are at least fully mixed, 1,024 or more (fewer only where a lane has fewer
+            in an epoch); no buffer exists, the order itself is mixed.
+        max_samples_per_sequence: samples of a chunk, neighbours in a shard that go to one lane; None for whole shards.
+            If `shuffle_buffer_size` is None, too, nothing is mixed within a shard: chunks come front to back.
         virtual_epoch_length: batches of this rank after which one iteration ends, 0 for never.
         shuffle_over_epochs_multiplier: shuffle so many epochs together, times what metadatasets say of each data set;
             -1 to draw with replacement, None for the order of the data.

@@ -11,12 +11,14 @@ from collections.abc import Callable
 from typing import Any
 
 from bridge_data import storage
+from bridge_data.block_plan import Process, plan_blocks, plan_runs
 from bridge_data.cache import CachePool, NoCachePool
 from bridge_data.current import Numbering
 from bridge_data.decode import Loader, open_loader
 from bridge_data.errors import ConfigError, DatasetError, ErrorHandler
+from bridge_data.index.blocks import BlockBudget
 from bridge_data.lane import Batching, Lane
-from bridge_data.order import SampleRef
+from bridge_data.order import Geometry, SampleRef
 from bridge_data.plan import Plan
 from bridge_data.plan_order import PlanOrder, Shuffle
 from bridge_data.read_ahead import ReadAhead
@@ -25,6 +27,9 @@ from bridge_data.state import LaneState, LoaderState
 from bridge_data.task import Hooks, SourceCook, TaskEncoder
 from bridge_data.work import Work
 from bridge_data.worker import WorkerConfig
+
+_OF_PROCESS = ("_loaders", "_cooks", "_budget", "_cut_for")
+"""What a process makes for itself."""
 
 
 class LaneDataset:
@@ -134,6 +139,7 @@ class LaneDataset:
 
     def lane(self, lane: int, state: LoaderState, watch: Callable[[SampleRef], None] | None = None) -> Lane:
         """The lane with number `lane`, where `state` has it; `watch` is called with each sample before it is read."""
+        self._read_in_blocks(state)
         batching = self.batching
         if batching.max_micro_batches is not None:
             limit = -(-max(0, batching.max_micro_batches - lane) // state.num_lanes)
@@ -150,9 +156,30 @@ class LaneDataset:
         )
 
     def _read_ahead(self, lane: int, state: LoaderState) -> ReadAhead:
+        return ReadAhead(self._order.cursor(lane, state), self._loaders, self._num_lanes_here(state))
+
+    def _num_lanes_here(self, state: LoaderState) -> int:
+        """The lanes of a process, at most."""
         num_processes = self.worker_config.world_size * max(1, self.worker_config.num_workers)
-        num_lanes = -(-state.num_lanes // num_processes)
-        return ReadAhead(self._order.cursor(lane, state), self._loaders, num_lanes)
+        return -(-state.num_lanes // num_processes)
+
+    def _read_in_blocks(self, state: LoaderState) -> None:
+        """See that the loaders, which all lanes of this process share, read by the blocks of the current generation."""
+        num_lanes, geometry = state.generations[-1]
+        if self.__dict__.get("_cut_for") == (num_lanes, geometry):
+            return
+        self._cut_for = num_lanes, geometry
+        if self._order.shuffle is None:
+            cuts = plan_runs(self.plan, self.batching.batch_size or 1)
+        else:
+            process = Process(self._num_lanes_here(state), self.worker_config.max_open_bytes)
+            cuts = plan_blocks(self.plan, [Geometry(num_lanes, *numbers) for numbers in geometry], process)
+        for loader, cut in zip(self._loaders, cuts, strict=True):
+            loader.read_in_blocks(cut, self._budget)
+
+    @functools.cached_property
+    def _budget(self) -> BlockBudget:
+        return BlockBudget(self.worker_config.max_open_bytes)
 
     @functools.cached_property
     def _is_remote(self) -> bool:
@@ -208,4 +235,4 @@ class LaneDataset:
 
     def __getstate__(self) -> dict[str, Any]:
         """Handles stay behind; a worker makes its own."""
-        return {name: value for name, value in vars(self).items() if name not in ("_loaders", "_cooks")}
+        return {name: value for name, value in vars(self).items() if name not in _OF_PROCESS}

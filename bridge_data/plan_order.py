@@ -38,9 +38,9 @@ MEANING = {
 class Shuffle:
     """The settings of a training order.
 
-    `max_samples_per_sequence` bounds a chunk (None: the shard); `shuffle_buffer_size` is how many samples should be
-    mixed; `epochs_per_shuffle` shuffles the chunks of so many epochs together, times what each source says (see
-    `plan.epochs`).
+    `max_samples_per_sequence` bounds a chunk (None: the shard); `shuffle_buffer_size` is how many samples are at least
+    fully mixed; with neither, chunks come front to back. `epochs_per_shuffle` shuffles the chunks of so many epochs
+    together, times what each source says (see `plan.epochs`).
     """
 
     shuffle_buffer_size: int | None

@@ -37,25 +37,25 @@ def redeal_shuffled(
     with which its row begins. The work grows with the old lanes and with `lanes`, not with all new lanes.
     """
     old = _Lanes(state, make_cursor)
-    ends = [
-        1 + max(_last_touched(row, lane, old.cursor(lane, source)) for lane in range(len(old)))
-        for source, row in enumerate(rows)
-    ]
+    ends = [1 + _last_touched(row, old.positions(source)) for source, row in enumerate(rows)]
     generation = new_generation([row.first_epoch_of(end) for row, end in zip(rows, ends, strict=True)])
     loose = old.loose_by_source()
     dealt: dict[int, LaneState] = {lane: {"draws": 0, "cursors": {}} for lane in lanes}
-    used = {len(state.generations)}
+    current = len(state.generations) - 1
+    used = {current + 1}
     for source, (row, end) in enumerate(zip(rows, ends, strict=True)):
         left: list[Entry] = []
-        counts = row.num_samples_to(end, [old.cursor(lane, source)[0] for lane in range(len(old))]).tolist()
-        for lane in range(len(old)):
-            shuffle, window, offset, taken = old.cursor(lane, source)
+        positions = old.positions(source)
+        counts = row.num_samples_to(end, [shuffle for shuffle, *_ in positions]).tolist()
+        for lane, ((shuffle, window, offset, taken), count) in enumerate(zip(positions, counts, strict=True)):
             if refs := loose.get((lane, source)):
                 left.append(refs)
-            left += old.states[lane].get("inbox", {}).get(str(source), [])
-            count = counts[lane] - taken
-            left += [[len(state.generations) - 1, lane, shuffle, window, offset, 0, count]] if count > 0 else []
-        used |= {entry[0] for entry in left if is_slice(entry)}
+            if inbox := old.inbox(lane, source):
+                left += inbox
+                used |= {entry[0] for entry in inbox if is_slice(entry)}
+            if count > taken:
+                left.append([current, lane, shuffle, window, offset, 0, count - taken])
+                used.add(current)
         for lane, share in deal(left, generation[0], lanes).items():
             if share:
                 dealt[lane].setdefault("inbox", {})[str(source)] = share
@@ -72,15 +72,15 @@ def redeal_ordered(
     before it is dealt in whole blocks, beginning with the lane whose turn it is.
     """
     old = _Lanes(state, make_cursor)
-    first_block = max(row.untouched_block(lane, old.cursor(lane, 0)[2]) for lane in range(len(old)))
+    taken = [offset for _, _, offset, _ in old.positions(0)]
+    first_block = max(row.untouched_block(lane, taken[lane]) for lane in range(len(old)))
     left: list[Entry] = []
     for lane in range(len(old)):
-        taken = old.cursor(lane, 0)[2]
         if refs := [[epoch, firsts[source] + index, part] for source, epoch, index, part in old.loose(lane)]:
             left.append(refs)
-        left += old.states[lane].get("inbox", {}).get("0", [])
-        before = row.num_samples_to(first_block, lane) - taken
-        left += [[len(state.generations) - 1, lane, 0, 0, taken, 0, before]] if before > 0 else []
+        left += old.inbox(lane, 0)
+        before = row.num_samples_to(first_block, lane) - taken[lane]
+        left += [[len(state.generations) - 1, lane, 0, 0, taken[lane], 0, before]] if before > 0 else []
     shares = deal_blocks(left, num_lanes, row.block_size, first_lane=old.num_emitted % num_lanes)
     dealt: dict[int, LaneState] = {
         lane: {"draws": 0, "cursors": {}, **({"inbox": {"0": share}} if share else {})}
@@ -157,10 +157,15 @@ class _Lanes:
         go to other lanes now.)"""
         return sum(state.get("micro_batches", 0) for state in self.states)
 
-    def cursor(self, lane: int, source: int) -> Sequence[int]:
-        """The position of a lane in the row of a source."""
-        position: Sequence[int] = self.states[lane]["cursors"].get(str(source), BEGINNING)
-        return position
+    def positions(self, source: int) -> list[Sequence[int]]:
+        """The position of each lane in the row of a source."""
+        name = str(source)
+        return [state["cursors"].get(name, BEGINNING) for state in self.states]
+
+    def inbox(self, lane: int, source: int) -> Sequence[Entry]:
+        """What is left to a lane of earlier rows of a source."""
+        inbox = self.states[lane].get("inbox")
+        return inbox.get(str(source), ()) if inbox else ()
 
     def handed_on(self, lanes: dict[int, LaneState], generation: Generation) -> LoaderState:
         """The new state. Batches of which a part is out go on, whole, in the lane with their old lane's number."""
@@ -181,9 +186,11 @@ class _Lanes:
         )
 
 
-def _last_touched(row: Row, lane: int, position: Sequence[int]) -> int:
-    shuffle, _, _, taken = position
-    return row.last_touched(lane, shuffle, taken)
+def _last_touched(row: Row, positions: Sequence[Sequence[int]]) -> int:
+    """The last shuffle of a row that a lane has drawn from, -1 if none."""
+    begun = max((shuffle for shuffle, _, _, taken in positions if taken), default=-1)
+    ended = [(lane, shuffle) for lane, (shuffle, _, _, taken) in enumerate(positions) if not taken and shuffle > begun]
+    return max([begun, *(row.last_before(lane, shuffle) for lane, shuffle in ended)])
 
 
 def _without_unused_generations(state: LoaderState, used: Collection[int]) -> LoaderState:

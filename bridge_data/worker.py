@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("bridge_data")
 
+MAX_OPEN_BYTES = 256 << 20
+"""For what a process has read together with a sample, and will want later."""
+
 LANES_PER_RANK = 8
 """Lanes of a rank if none are asked for: the same for 0 to 8 workers, so that they give the same sequence."""
 
@@ -47,7 +50,9 @@ class WorkerConfig:
     same data. `num_workers` 0 works in the training process. `num_lanes` is the number of independent streams of the
     whole job, a multiple of `world_size`; it is fixed when a run starts and decides how far the run can be scaled
     later. By default a rank has 8 of them, so that 0 to 8 workers give the same sequence; with more workers, their
-    number rounded up to a multiple of 8, which is logged. `seed_offset` is the seed of order and augmentation. With a
+    number rounded up to a multiple of 8, which is logged. A process (a worker, or this one if there
+    are none) holds at most `max_open_bytes` of neighbours that it read together and has not yet come to; sources for
+    which that is not enough are read sample by sample. `seed_offset` is the seed of order and augmentation. With a
     `worker_log_level` of 1 the keys of each batch are logged to `worker_debug_path` (see `loader.batch_log`).
 
     Raises:
@@ -64,6 +69,7 @@ class WorkerConfig:
     global_error_handler: ErrorHandler = log_exception
     restore_error_handler: ErrorHandler = reraise_exception
     num_lanes: int = dataclasses.field(default=0, kw_only=True)
+    max_open_bytes: int = dataclasses.field(default=MAX_OPEN_BYTES, kw_only=True)
     num_lanes_given: bool = dataclasses.field(init=False, repr=False)
     """Whether `num_lanes` was asked for, rather than left to the default."""
 
@@ -82,6 +88,8 @@ class WorkerConfig:
             )
         if self.num_workers < 0:
             raise ConfigError(f"WorkerConfig(num_workers={self.num_workers}): expected 0 or more")
+        if self.max_open_bytes < 0:
+            raise ConfigError(f"WorkerConfig(max_open_bytes={self.max_open_bytes}): expected 0 or more")
         self.num_lanes_given = bool(self.num_lanes)
         self.num_lanes = self.num_lanes or self.world_size * _default_lanes_per_rank(self.num_workers)
         if self.num_lanes < 0 or self.num_lanes % self.world_size:

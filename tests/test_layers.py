@@ -31,7 +31,7 @@ LAYERS = (
     ("cache",),
     ("task",),
     ("pending", "restore_keys", "state", "survival"),
-    ("work", "read_ahead", "redeal", "migrate"),
+    ("work", "read_ahead", "redeal", "migrate", "block_plan"),
     ("lane", "plan_order", "restoring"),
     ("lane_dataset",),
     ("dataset",),

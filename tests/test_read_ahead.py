@@ -1,12 +1,15 @@
+import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bridge_data import WorkerConfig, get_savable_loader, get_train_dataset, read_ahead, storage
+from bridge_data.index.blocks import BlockBudget, ChunkCut
 from bridge_data.lane_dataset import LaneDataset
+from bridge_data.order import SampleRef
 from bridge_data.read_ahead import ReadAhead
 from bridge_data.storage import prefetching, remote
 from tests.object_store import Bucket, Server, faulty_proxy
@@ -18,8 +21,8 @@ SAMPLE_BYTES = 2048
 Announced = list[tuple[str, int, int]]
 
 
-def dataset(path: object, num_lanes: int = 2) -> LaneDataset:
-    config = WorkerConfig(rank=0, world_size=1, num_workers=0, num_lanes=num_lanes)
+def dataset(path: object, num_lanes: int = 2, **settings: Any) -> LaneDataset:
+    config = WorkerConfig(rank=0, world_size=1, num_workers=0, num_lanes=num_lanes, **settings)
     return get_train_dataset(
         str(path), worker_config=config, batch_size=4, shuffle_buffer_size=20, max_samples_per_sequence=10, repeat=False
     )
@@ -37,8 +40,9 @@ def announced(monkeypatch: pytest.MonkeyPatch) -> Iterator[Announced]:
     seen: Announced = []
     monkeypatch.setattr(storage, "prefetch", seen.extend)
     monkeypatch.setattr(read_ahead, "LOT_SAMPLES", 8)
+    monkeypatch.setattr(read_ahead, "LEAD", 4)
     monkeypatch.setattr(read_ahead, "BURST_BYTES", 0)
-    monkeypatch.setattr(read_ahead, "FIRST_LEAD", 8)
+    monkeypatch.setattr(read_ahead, "REQUEST_BYTES", 0)
     yield seen
 
 
@@ -54,7 +58,9 @@ def followed(data: LaneDataset, state: Any, announced: Announced, count: int) ->
             return cursor.draws
         for ref in refs:
             for place in data._loaders[ref.source].places(ref.index):
-                assert place in announced
+                assert any(url == place[0] and start <= place[1] for url, start, _ in announced)
+            block = data._loaders[ref.source].block(ref.index)
+            assert block is None or data._loaders[ref.source].block_place(block) in announced
 
 
 @pytest.mark.parametrize("count", [1, 5, 30])
@@ -67,44 +73,127 @@ def test_what_comes_is_announced_before_and_once(
     assert len(announced) == len(set(announced)) == num_samples
 
 
-def counts_after_draws(data: LaneDataset, announced: Announced, num_draws: int) -> list[int]:
-    """How much is announced before each draw."""
+@pytest.mark.parametrize("count", [1, 5, 30])
+def test_a_block_is_announced_with_the_first_of_its_samples_alone(
+    bucket: Bucket, announced: Announced, count: int
+) -> None:
+    write_texts(bucket.folder / "a", 400, lambda n: f"a{n}", ratio="1,0,0")
+    data = dataset(f"{bucket.url}/a")
     state = data.new_state()
-    cursor, scout = (data._order.cursor(0, state) for _ in range(2))
-    ahead = ReadAhead(scout, data._loaders)
+    data.lane(0, state)  # has the loaders read in blocks
+    num_samples = followed(data, state, announced, count)
+    cursor = data._order.cursor(0, state)
+    blocks = {data._loaders[0].block(ref.index) for _, ref in cursor.take(num_samples)}
+    assert len(announced) == len(set(announced)) == len(blocks) < num_samples / 4
+
+
+class Listed:
+    """A cursor of samples that are listed, with their epoch and a source of large blocks."""
+
+    def __init__(self, indices: Sequence[int]) -> None:
+        self.draws, self._indices = 0, indices
+
+    def next(self) -> SampleRef:
+        if self.draws == len(self._indices):
+            raise StopIteration
+        self.draws += 1
+        return SampleRef(0, 0, self._indices[self.draws - 1])
+
+    def take(self, count: int) -> list[tuple[int, SampleRef]]:
+        return [(self.draws, self.next()) for _ in range(count)]
+
+    def state(self) -> dict[str, Any]:
+        return {"draws": self.draws}
+
+    def seek(self, state: dict[str, Any]) -> None:
+        self.draws = state["draws"]
+
+
+BLOCK, WINDOW = 4, 64
+
+
+def windows(num_samples: int) -> list[int]:
+    """Samples in windows of `WINDOW`, each of which begins with the first sample of each of its blocks."""
+    return [
+        begin + block + number
+        for begin in range(0, num_samples, WINDOW)
+        for number in range(BLOCK)
+        for block in range(0, WINDOW, BLOCK)
+    ]
+
+
+def counts_after_draws(announced: Announced, indices: Sequence[int], bucket: Bucket, num_lanes: int = 1) -> list[int]:
+    """How much is announced before each draw."""
+    write_texts(bucket.folder / "a", 640, lambda n: f"a{n}", per_shard=640)
+    loader = dataset(f"{bucket.url}/a")._loaders[0]
+    loader.read_in_blocks(ChunkCut(640, BLOCK), BlockBudget(1 << 30))
+    cursor, ahead = Listed(indices), ReadAhead(Listed(indices), [loader], num_lanes)
     counts = []
-    for _ in range(num_draws):
+    for _ in indices:
         ahead.follow(cursor)
         counts.append(len(announced))
         cursor.next()
     return counts
 
 
-@pytest.mark.parametrize("num_at_once", [0, 3, 100])
-def test_a_lot_is_announced_evenly_while_the_one_before_it_is_read_but_for_some_at_once(
-    bucket: Bucket, announced: Announced, monkeypatch: pytest.MonkeyPatch, num_at_once: int
-) -> None:
-    monkeypatch.setattr(read_ahead, "BURST_BYTES", num_at_once * SAMPLE_BYTES)
-    write_far_apart(bucket.folder / "a", 120, monkeypatch)
-    counts = counts_after_draws(dataset(f"{bucket.url}/a"), announced, 32)
-    assert counts == [8 * (1 + draw // 8) + min(8, max(num_at_once, 1 + draw % 8)) for draw in range(32)]
-
-
-def test_small_requests_are_not_begun_in_a_bunch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(read_ahead, "BURST_BYTES", 0)
-    monkeypatch.setattr(read_ahead, "REQUEST_BYTES", 1 << 20)
-    lot = [[("s3://a/file", number << 24, 1 << 20 if number < 4 else 1)] for number in range(8)]
-    assert [draw for draw, _ in read_ahead._due(lot, 100, 220)] == [100, 119, 139, 159, 179, 189, 199, 209]
-
-
-def test_what_the_first_lot_wants_late_is_announced_later(
+def test_the_blocks_with_which_a_window_begins_are_announced_evenly_before_it(
     bucket: Bucket, announced: Announced, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(read_ahead, "LOT_SAMPLES", 25)
-    monkeypatch.setattr(read_ahead, "FIRST_LEAD", 10)
-    write_far_apart(bucket.folder / "a", 120, monkeypatch)
-    counts = counts_after_draws(dataset(f"{bucket.url}/a"), announced, 25)
-    assert counts == [min(25, 11 + draw) + 1 + draw for draw in range(25)]
+    monkeypatch.setattr(read_ahead, "BURST_BYTES", BLOCK * SAMPLE_BYTES)
+    monkeypatch.setattr(prefetching, "MAX_REQUEST_BYTES", 1)
+    counts = counts_after_draws(announced, windows(640), bucket)
+    assert counts[-1] == len(set(announced)) == 640 // BLOCK
+    steps = [after - before for before, after in itertools.pairwise(counts[2 * WINDOW :])]
+    assert max(steps) <= 2  # where they are met, it is one with each draw, and then none for 48 draws
+    for begin in range(2 * WINDOW, 640, WINDOW):
+        num_before = begin // BLOCK
+        assert counts[begin] - num_before >= 8  # of the 16 with which the window begins
+
+
+@pytest.mark.parametrize("num_lanes", [1, 2])
+def test_no_more_is_announced_than_a_lane_has_room_for(
+    bucket: Bucket, announced: Announced, monkeypatch: pytest.MonkeyPatch, num_lanes: int
+) -> None:
+    monkeypatch.setattr(read_ahead, "BURST_BYTES", BLOCK * SAMPLE_BYTES)
+    monkeypatch.setattr(prefetching, "MAX_REQUEST_BYTES", 1)
+    monkeypatch.setattr(read_ahead, "AHEAD_BYTES", 12 * BLOCK * SAMPLE_BYTES)
+    indices = windows(640)
+    counts = counts_after_draws(announced, indices, bucket, num_lanes)
+    met = list(itertools.accumulate(index % BLOCK == 0 for index in indices))
+    ahead = [count - before for count, before in zip(counts, [0, *met], strict=False)]
+    assert max(ahead) == 12 // num_lanes
+    assert counts[-1] == len(set(announced)) == 640 // BLOCK
+
+
+@pytest.mark.parametrize("num_at_once", [0, 20])
+def test_some_is_announced_at_once_and_the_rest_of_what_comes_first_a_little_before(
+    bucket: Bucket, announced: Announced, monkeypatch: pytest.MonkeyPatch, num_at_once: int
+) -> None:
+    monkeypatch.setattr(prefetching, "MAX_REQUEST_BYTES", 1)
+    monkeypatch.setattr(read_ahead, "LOT_SAMPLES", 64)
+    monkeypatch.setattr(read_ahead, "BURST_BYTES", num_at_once * BLOCK * SAMPLE_BYTES)
+    monkeypatch.setattr(read_ahead, "PACE", 0)
+    counts = counts_after_draws(announced, [*range(0, 640, BLOCK)], bucket)
+    assert counts[:32] == [max(num_at_once, 1 + min(draw + 4, 159)) for draw in range(32)]
+
+
+def test_blocks_of_which_a_part_was_taken_before_are_fetched_again_after_a_restart(
+    bucket: Bucket, s3_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_texts(bucket.folder / "a", 400, lambda n: f"a{n}", ratio="1,0,0")
+    with get_savable_loader(dataset(f"{bucket.url}/a")) as loader:
+        batches = iter(loader)
+        before = [text for _ in range(30) for text in next(batches).text]
+        state = json.loads(json.dumps(loader.save_state_rank()))
+        rest = [text for batch in batches for text in batch.text]
+    assert len({*before, *rest}) == 400
+    with faulty_proxy(s3_server) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{proxy.port}")
+        with get_savable_loader(dataset(f"{bucket.url}/a")) as loader:
+            loader.restore_state_rank(state)
+            assert [text for batch in loader for text in batch.text] == rest
+        reads = [(path, extent) for method, path, extent in proxy.requests if method == "GET" and path.endswith(".tar")]
+        assert len(reads) == len(set(reads)) < 100
 
 
 def test_nothing_is_announced_of_local_files(tmp_path: Path, announced: Announced) -> None:
@@ -116,29 +205,16 @@ def test_nothing_is_announced_of_local_files(tmp_path: Path, announced: Announce
     assert announced == []
 
 
-@pytest.mark.parametrize("num_lanes", [1, 2])
-def test_lots_end_by_their_bytes_of_which_each_lane_has_its_share(
-    bucket: Bucket, announced: Announced, monkeypatch: pytest.MonkeyPatch, num_lanes: int
-) -> None:
-    monkeypatch.setattr(read_ahead, "LOT_BYTES", 6 * SAMPLE_BYTES)
-    write_far_apart(bucket.folder / "a", 120, monkeypatch)
-    data = dataset(f"{bucket.url}/a")
-    state = data.new_state()
-    cursor, scout = (data._order.cursor(0, state) for _ in range(2))
-    ReadAhead(scout, data._loaders, num_lanes).follow(cursor, count=1)
-    assert [size for *_, size in announced] == [SAMPLE_BYTES] * (6 // num_lanes + 1)
-
-
 def test_lanes_of_one_process_do_not_drive_out_what_was_fetched_for_another(
     bucket: Bucket, s3_server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_far_apart(bucket.folder / "a", 400, monkeypatch)
-    monkeypatch.setattr(read_ahead, "LOT_BYTES", 48 * SAMPLE_BYTES)
+    monkeypatch.setattr(read_ahead, "AHEAD_BYTES", 48 * SAMPLE_BYTES)
     ahead = prefetching.Prefetcher(remote._range, max_bytes=64 * SAMPLE_BYTES)
     monkeypatch.setattr(remote._known, "ahead", ahead)
     with faulty_proxy(s3_server) as proxy:
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{proxy.port}")
-        with get_savable_loader(dataset(f"{bucket.url}/a", num_lanes=8)) as loader:
+        with get_savable_loader(dataset(f"{bucket.url}/a", num_lanes=8, max_open_bytes=0)) as loader:
             assert len({text for batch in loader for text in batch.text}) == 400
         reads = [(path, extent) for method, path, extent in proxy.requests if method == "GET" and path.endswith(".tar")]
         assert len(reads) == len(set(reads)) == 400

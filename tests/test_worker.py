@@ -91,3 +91,8 @@ def test_the_sequence_of_batches_is_the_same_with_0_1_2_and_3_workers_by_default
     expected = batches(0)
     assert len(expected) == 150
     assert [batches(num_workers) == expected for num_workers in (1, 2, 3)] == [True, True, True]
+
+
+def test_what_may_be_held_is_no_negative_number() -> None:
+    with pytest.raises(ConfigError, match=r"max_open_bytes=-1\): expected 0 or more"):
+        WorkerConfig(rank=0, world_size=1, num_workers=0, max_open_bytes=-1)

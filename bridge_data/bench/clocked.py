@@ -15,6 +15,7 @@ from bridge_data.bench.clock import Clock, Key, Tally
 from bridge_data.decode import Loader, open_loader
 from bridge_data.errors import ErrorHandler
 from bridge_data.index import Place, RawSample, RecordReader, Records
+from bridge_data.index.blocks import BlockBudget, Cut, OpenBlocks
 from bridge_data.index.joined import JoinedRawSample
 from bridge_data.lane import Lane, LaneBatch
 from bridge_data.lane_dataset import LaneDataset
@@ -130,6 +131,15 @@ class _ClockedReader:
     def places(self, index: int, parts: Container[str] | None = None) -> Sequence[Place]:
         return self._reader.places(index, parts)
 
+    def read_in_blocks(self, blocks: OpenBlocks | None) -> None:
+        self._reader.read_in_blocks(blocks)
+
+    def block(self, index: int) -> range | None:
+        return self._reader.block(index)
+
+    def block_place(self, block: range) -> Place | None:
+        return self._reader.block_place(block)
+
 
 class _ClockedLoader:
     """A loader whose streams are clocked. Its reader is a clocked one; what it builds by itself is run as a hook."""
@@ -143,6 +153,15 @@ class _ClockedLoader:
 
     def places(self, index: int) -> Sequence[Place]:
         return self._loader.places(index)
+
+    def read_in_blocks(self, cut: Cut | None, budget: BlockBudget) -> None:
+        self._loader.read_in_blocks(cut, budget)
+
+    def block(self, index: int) -> range | None:
+        return self._loader.block(index)
+
+    def block_place(self, block: range) -> Place | None:
+        return self._loader.block_place(block)
 
     def build(self, raw: RawSample, index: int) -> Sample | CrudeSample:
         return self._loader.build(raw, index)

@@ -12,6 +12,7 @@ from bridge_data.decode.decoder import SampleDecoder
 from bridge_data.decode.loading import SampleLoader
 from bridge_data.errors import FatalSampleError
 from bridge_data.index import Place, RawSample
+from bridge_data.index.blocks import BlockBudget, Cut, OpenBlocks
 from bridge_data.index.joined import JoinedRawSample
 from bridge_data.plan import Source
 from bridge_data.samples import CrudeSample, Sample
@@ -40,6 +41,19 @@ class Loader(Protocol):
 
     def places(self, index: int) -> Sequence[Place]:
         """Where the bytes lie that `read` will read.
+
+        Raises:
+            DatasetError: if the index cannot be read.
+        """
+
+    def read_in_blocks(self, cut: Cut | None, budget: BlockBudget) -> None:
+        """Read neighbours together from now on, in the blocks of `cut`, within `budget`; None: singly."""
+
+    def block(self, index: int) -> range | None:
+        """The numbers of the samples of the block that sample `index` is in; None if samples are read singly."""
+
+    def block_place(self, block: range) -> Place | None:
+        """What `read` reads when it comes to the first sample of `block`; None if it reads each of them by itself.
 
         Raises:
             DatasetError: if the index cannot be read.
@@ -93,6 +107,18 @@ class JoinedLoader:
             DatasetError: if an index cannot be read.
         """
         return self._reader.places(index)
+
+    def read_in_blocks(self, cut: Cut | None, budget: BlockBudget) -> None:
+        """Read the members' samples together, of neighbours in the join, in the blocks of `cut`; None: singly."""
+        self._reader.read_in_blocks(None if cut is None else OpenBlocks(cut, None, budget))
+
+    def block(self, index: int) -> range | None:
+        """The numbers of the samples of the block that sample `index` is in; None if samples are read singly."""
+        return self._reader.block(index)
+
+    def block_place(self, block: range) -> Place | None:
+        """See `Loader`."""
+        return self._reader.block_place(block)
 
     def stream(self, indices: Iterable[int]) -> None:
         """None: joined samples would cost no less."""

@@ -13,6 +13,7 @@ from bridge_data.decode.decoder import SampleDecoder, decode_part
 from bridge_data.decode.formats import PLAIN, Handler
 from bridge_data.errors import FatalSampleError, SampleError
 from bridge_data.index import Place, RawSample
+from bridge_data.index.blocks import BlockBudget, Cut, OpenBlocks
 from bridge_data.plan import Source
 from bridge_data.plan.jsonl import is_jsonl
 from bridge_data.samples import CrudeSample, Sample, SourceInfo
@@ -73,6 +74,22 @@ class SampleLoader:
             DatasetError: if the index cannot be read.
         """
         return self._reader.places(index, self._source.parts)
+
+    def read_in_blocks(self, cut: Cut | None, budget: BlockBudget) -> None:
+        """Read neighbours together from now on, in the blocks of `cut`, within `budget`; None: singly."""
+        self._reader.read_in_blocks(None if cut is None else OpenBlocks(cut, self._source.parts, budget))
+
+    def block(self, index: int) -> range | None:
+        """The numbers of the samples of the block that sample `index` is in; None if samples are read singly."""
+        return self._reader.block(index)
+
+    def block_place(self, block: range) -> Place | None:
+        """What `read` reads when it comes to the first sample of `block`; None if it reads each of them by itself.
+
+        Raises:
+            DatasetError: if the index cannot be read.
+        """
+        return self._reader.block_place(block)
 
     def stream(self, indices: Iterable[int]) -> Iterator[Sample | CrudeSample] | None:
         """Samples, one after the other, as `load` loads each; None where that would cost no less: it does where each

@@ -8,6 +8,7 @@ import dataclasses
 from collections.abc import Collection, Container, Sequence
 from typing import Any
 
+from bridge_data.index.blocks import OpenBlocks
 from bridge_data.index.join_index import JoinIndex
 from bridge_data.index.records import Place, RawSample
 from bridge_data.index.shards import ShardSet
@@ -117,6 +118,17 @@ class JoinReader:
             if number >= 0
             for place in reader.places(number, _both(wanted, parts))
         ]
+
+    def read_in_blocks(self, blocks: OpenBlocks | None) -> None:
+        """Nothing: samples are read singly, as neighbours in the join need not be neighbours in all members."""
+
+    def block(self, index: int) -> range | None:
+        """None."""
+        return None
+
+    def block_place(self, block: range) -> Place | None:
+        """None."""
+        return None
 
     def _row(self, index: int) -> Sequence[int]:
         records = self._records

@@ -14,12 +14,13 @@ import dataclasses
 import mmap
 import os
 import struct
-from collections.abc import Collection, Container, Iterable
+from collections.abc import Collection, Container, Iterable, Iterator
 from pathlib import Path
 from typing import Any, overload
 
 from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError
+from bridge_data.index.blocks import MAX_BLOCK_BYTES, UNSEEN, Block, OpenBlocks
 from bridge_data.index.metadata import parse_document
 from bridge_data.index.records import Place, RawSample, RecordReader, Records
 from bridge_data.index.subset import Subset, SubsetRange
@@ -208,6 +209,7 @@ class JsonlReader:
         self._lines = lines
         self._path = str(lines.root)
         self._index: mmap.mmap | None = None
+        self._blocks: OpenBlocks | None = None
 
     def read(self, index: int, parts: Container[str] | None = None) -> RawSample:
         """Sample number `index`: its line, without white space around it.
@@ -218,7 +220,11 @@ class JsonlReader:
         start, end = self._bounds(index)
         content: dict[str, bytes] = {}
         if parts is None or PART in parts:
-            content[PART] = self._line(index, start, end)
+            block, blocks = None, self._blocks
+            if blocks is not None and blocks.parts is parts:
+                held = blocks.held.pop(index, UNSEEN)
+                block = held if held is None or isinstance(held, Block) else self._open_block(index, blocks)
+            content[PART] = self._line(index, start, end, block)
         return JsonlSample(str(index), self._lines.root.name, index, content, self._path)
 
     def places(self, index: int, parts: Container[str] | None = None) -> list[Place]:
@@ -226,6 +232,42 @@ class JsonlReader:
         start, end = self._bounds(index)
         before = min(start, 1)
         return [(self._path, start - before, end - start + before)] if parts is None or PART in parts else []
+
+    def read_in_blocks(self, blocks: OpenBlocks | None) -> None:
+        """Read by `blocks` from now on; None: singly."""
+        self._blocks = blocks
+
+    def block(self, index: int) -> range | None:
+        """The block that sample `index` is in; None if samples are read singly."""
+        return None if self._blocks is None else self._blocks.cut.block(index, 0, self._lines.num_samples)
+
+    def block_place(self, block: range) -> Place | None:
+        """The lines of a block, and the byte before them; None if they are read singly."""
+        if len(block) == 1:
+            return None
+        (start, _), (_, end) = self._bounds(block[0]), self._bounds(block[-1])
+        start = max(0, start - 1)
+        is_sound = 0 < end - start <= MAX_BLOCK_BYTES and end <= self._lines.num_bytes
+        return (self._path, start, end - start) if is_sound else None
+
+    def _open_block(self, index: int, blocks: OpenBlocks) -> Block | None:
+        """The block of sample `index`, which is read for it; None if the sample is to be read singly."""
+        indices = blocks.cut.block(index, 0, self._lines.num_samples)
+        place = self.block_place(indices)
+        if place is not None:
+            try:
+                return blocks.open(indices, index, place[1], storage.read(*place), lambda: self._places_in(indices))
+            except DatasetError:
+                if storage.is_remote(self._path):
+                    raise  # it was tried again for as long as it may be
+        if len(indices) > 1:
+            blocks.pass_over(indices, index)  # so each says by itself what is wrong with it, if anything is
+        return None
+
+    def _places_in(self, indices: range) -> Iterator[tuple[int, int]]:
+        """(offset, end) of each of some lines, with the byte before it."""
+        for start, end in map(self._bounds, indices):
+            yield max(0, start - 1), end
 
     def _bounds(self, index: int) -> tuple[int, int]:
         lines = self._lines
@@ -236,11 +278,15 @@ class JsonlReader:
         start, end = _BOUNDS.unpack_from(self._index, index * _OFFSET.size)
         return start, end
 
-    def _line(self, index: int, start: int, end: int) -> bytes:
+    def _line(self, index: int, start: int, end: int, block: Block | None) -> bytes:
         before = min(start, 1)
         if start >= end or end > self._lines.num_bytes:
             raise self._changed(index, start, "its index has no such place")
-        data = storage.read(self._path, start - before, end - start + before)
+        at = -1 if block is None else start - before - block.start
+        if block is None or at < 0 or end - block.start > len(block.data):  # or its index is damaged
+            data = storage.read(self._path, start - before, end - start + before)
+        else:
+            data = block.data[at : end - block.start]
         if (before and data[0] != 0x0A) or (end < self._lines.num_bytes and data[-1] != 0x0A):
             raise self._changed(index, start, f"lines do not begin at byte {start} and end at byte {end}")
         line = data[before:].strip()
@@ -267,4 +313,4 @@ class JsonlReader:
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        return vars(self) | {"_index": None}
+        return vars(self) | {"_index": None, "_blocks": None}

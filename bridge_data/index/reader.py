@@ -1,18 +1,19 @@
 """Reading samples by number.
 
 Enters: a `ShardSet` and a number. Leaves: the sample's key and the bytes of its parts. With our index a sample is one
-read of known bytes; without it the sample's range comes from `.tar.idx` and its headers are parsed.
+read of known bytes; without it the sample's range comes from `.tar.idx` and its headers are parsed. A reader that was
+told how its source is cut reads whole blocks; see `blocks`.
 Guarantee: the parts that the tar holds under this number, or a `DatasetError` that names shard and sample.
 """
 
 import collections
 import functools
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from bridge_data import storage
 from bridge_data.errors import DatasetError
-from bridge_data.index.blocks import OF_PROCESS, Blocks
+from bridge_data.index.blocks import MAX_BLOCK_BYTES, MAX_UNWANTED_BYTES, UNSEEN, Block, OpenBlocks
 from bridge_data.index.gzip_tar import GzipTar, is_gzip
 from bridge_data.index.names import split_name
 from bridge_data.index.records import Place, RawSample
@@ -33,10 +34,6 @@ MAX_KNOWN_COMPRESSED = 64
 TOGETHER_BYTES = 1 << 16
 """Parts that lie within so many bytes are read at once; larger ones each by itself, without a copy."""
 
-SMALL_BYTES = 1 << 12
-"""Samples that are not larger, on the average of their shard, are cut out of blocks."""
-
-
 _Content = Callable[[int, int], bytes]
 """The bytes of a tar, from an offset on, so many."""
 
@@ -44,15 +41,29 @@ _Content = Callable[[int, int], bytes]
 class _Table(Protocol):
     """Where the samples of one shard lie."""
 
+    content: _Content
+
+    @property
+    def offsets(self) -> Sequence[int]:
+        """Where each sample begins, and the last one ends."""
+
     def read(self, position: int, wanted: Container[str] | None) -> tuple[str, dict[str, bytes]]:
         """The key of the sample at `position`, and its parts, or those of them that are `wanted`."""
 
     def ranges(self, position: int, wanted: Container[str] | None) -> Sequence[tuple[int, int]]:
         """What `read` reads for that, as far as it is known: (offset, number of bytes)."""
 
+    def block_range(self, first: int, last: int, wanted: Container[str] | None) -> tuple[int, int]:
+        """(offset, number of bytes) of the samples at positions `first` to `last`; 0 bytes if they are better read
+        singly, as most of it is not wanted."""
+
+    def cut_out(self, position: int, wanted: Container[str] | None, block: Block) -> tuple[str, dict[str, bytes]]:
+        """What `read` gives, out of a block that holds the sample."""
+
 
 class ShardReader:
-    """Reads the samples of `shards`. It opens files when they are needed, and may be pickled."""
+    """Reads the samples of `shards`. It opens files when they are needed, and may be pickled: it reads singly then,
+    until it is told to read in blocks again."""
 
     def __init__(self, shards: "ShardSet") -> None:
         self.shards = shards
@@ -61,6 +72,7 @@ class ShardReader:
 
     def _reset(self) -> None:
         self._tables: collections.OrderedDict[int, _Table] = collections.OrderedDict()
+        self._blocks: OpenBlocks | None = None
 
     def __len__(self) -> int:
         return self.shards.num_samples
@@ -76,7 +88,11 @@ class ShardReader:
         shard, position = shards.locate(index)
         try:
             table = self._tables.get(shard) or self._open(shard)
-            key, content = table.read(position, parts)
+            block, blocks = None, self._blocks
+            if blocks is not None and blocks.parts is parts:
+                held = blocks.held.pop(index, UNSEEN)
+                block = held if held is None or isinstance(held, Block) else self._open_block(index, shard, table)
+            key, content = table.read(position, parts) if block is None else table.cut_out(position, parts, block)
         except DatasetError as error:
             raise DatasetError(f"{error} [sample {index}, number {position} of {shards.names[shard]}]") from error
         return RawSample(key, shards.names[shard], index, content, self._dataset_path)
@@ -91,6 +107,66 @@ class ShardReader:
         table = self._tables.get(shard) or self._open(shard)
         path = str(self.shards.path(shard))
         return [(path, start, num_bytes) for start, num_bytes in table.ranges(position, parts)]
+
+    def read_in_blocks(self, blocks: OpenBlocks | None) -> None:
+        """Read by `blocks` from now on; None: singly."""
+        self._blocks = blocks
+
+    def block(self, index: int) -> range | None:
+        """The block that sample `index` is in; None if samples are read singly.
+
+        Raises:
+            IndexError: if there is no such sample.
+        """
+        if self._blocks is None:
+            return None
+        shard, _ = self.shards.locate(index)
+        return self._indices(index, shard, self._blocks)
+
+    def block_place(self, block: range) -> Place | None:
+        """Where the bytes of a block lie that are read together; None if its samples are read singly.
+
+        Raises:
+            DatasetError: if its shard cannot be opened.
+        """
+        shard, _ = self.shards.locate(block[0])
+        start, num_bytes = self._block_range(block, self._tables.get(shard) or self._open(shard))
+        return (str(self.shards.path(shard)), start, num_bytes) if num_bytes else None
+
+    def _indices(self, index: int, shard: int, blocks: OpenBlocks) -> range:
+        starts = self.shards.starts
+        return blocks.cut.block(index, starts[shard], starts[shard + 1] - starts[shard])
+
+    def _block_range(self, indices: range, table: _Table) -> tuple[int, int]:
+        assert self._blocks is not None
+        if len(indices) == 1:
+            return 0, 0
+        (_, first), (_, last) = self.shards.locate(indices[0]), self.shards.locate(indices[-1])
+        start, num_bytes = table.block_range(first, last, self._blocks.parts)
+        return start, num_bytes if num_bytes <= MAX_BLOCK_BYTES else 0
+
+    def _places_in(self, table: _Table, indices: range) -> Iterator[tuple[int, int]]:
+        """(offset, end) of each of some samples of one shard."""
+        for index in indices:
+            _, position = self.shards.locate(index)
+            yield table.offsets[position], table.offsets[position + 1]
+
+    def _open_block(self, index: int, shard: int, table: _Table) -> Block | None:
+        """The block of sample `index`, which is read for it; None if the sample is to be read singly."""
+        blocks = self._blocks
+        assert blocks is not None
+        indices = self._indices(index, shard, blocks)
+        start, num_bytes = self._block_range(indices, table)
+        if num_bytes:
+            try:
+                data = table.content(start, num_bytes)
+                return blocks.open(indices, index, start, data, lambda: self._places_in(table, indices))
+            except DatasetError:
+                if storage.is_remote(self.shards.path(shard)):
+                    raise  # it was tried again for as long as it may be
+        if len(indices) > 1:
+            blocks.pass_over(indices, index)  # so each says by itself what is wrong with it, if anything is
+        return None
 
     def _open(self, shard: int) -> _Table:
         table = self._open_remote(shard) or self._open_any(shard)
@@ -122,12 +198,7 @@ class ShardReader:
         if shards.index is not None and shards.index.entries[shards.names[shard]].num_bytes == num_bytes:
             segment = shards.index.segment(shards.names[shard])
             if _is_intact(path, compressed or FileTar(path, num_bytes), segment):
-                small = num_bytes <= SMALL_BYTES * len(segment) and compressed is None
-                table = (
-                    _SmallSamples(Blocks(content, num_bytes, OF_PROCESS), segment)
-                    if small
-                    else _IndexedShard(content, segment)
-                )
+                table = _IndexedShard(content, segment)
         if table is None:
             table = _ParsedShard(path, content, compressed, shards.stored_counts[shard])
         return table
@@ -143,14 +214,15 @@ class ShardReader:
 class _IndexedShard:
     """A shard whose parts our index knows."""
 
-    __slots__ = ("_content", "_segment")
+    __slots__ = ("_sample", "_segment", "content", "offsets")
 
     def __init__(self, content: _Content, segment: Segment) -> None:
-        self._content, self._segment = content, segment
+        self.content, self.offsets = content, segment.offsets
+        self._segment, self._sample = segment, segment.sample
 
     def read(self, position: int, wanted: Container[str] | None) -> tuple[str, dict[str, bytes]]:
-        content = self._content
-        key, parts = self._segment.sample(position)
+        content = self.content
+        key, parts = self._sample(position)
         if wanted is not None:
             parts = [part for part in parts if part[0] in wanted]
         if len(parts) > 1:
@@ -166,48 +238,58 @@ class _IndexedShard:
             return [together]
         return [(start, num_bytes) for _, start, num_bytes in parts]
 
+    def block_range(self, first: int, last: int, wanted: Container[str] | None) -> tuple[int, int]:
+        segment = self._segment
+        start, end = self.offsets[first], self.offsets[last + 1]
+        if wanted is not None and not all(name in wanted for name in segment.names):
+            parts = (part for position in range(first, last + 1) for part in segment.parts(position))
+            unwanted = sum(size for name, _, size in parts if name not in wanted)
+            if unwanted > max(MAX_UNWANTED_BYTES, (end - start) // 2):
+                return start, 0
+        return start, end - start
 
-class _SmallSamples:
-    """A shard whose parts our index knows, and whose samples are small: they are cut out of blocks."""
-
-    __slots__ = ("_read", "_sample")
-
-    def __init__(self, blocks: Blocks, segment: Segment) -> None:
-        self._read, self._sample = blocks.read, segment.sample
-
-    def read(self, position: int, wanted: Container[str] | None) -> tuple[str, dict[str, bytes]]:
+    def cut_out(self, position: int, wanted: Container[str] | None, block: Block) -> tuple[str, dict[str, bytes]]:
         key, parts = self._sample(position)
+        begin, data = block.start, block.data
         if len(parts) == 1:
             name, start, num_bytes = parts[0]
-            return key, {name: self._read(start, num_bytes)} if wanted is None or name in wanted else {}
-        return key, {name: self._read(*place) for name, *place in parts if wanted is None or name in wanted}
-
-    def ranges(self, position: int, wanted: Container[str] | None) -> Sequence[tuple[int, int]]:
-        return []  # only of local shards, which nobody reads ahead
+            start -= begin
+            return key, {name: data[start : start + num_bytes]} if wanted is None or name in wanted else {}
+        return key, {
+            name: data[start - begin : start - begin + num_bytes]
+            for name, start, num_bytes in parts
+            if wanted is None or name in wanted
+        }
 
 
 class _ParsedShard:
     """A shard of which only the offsets of samples are known, from its `.tar.idx`."""
 
-    __slots__ = ("_compressed", "_content", "_offsets", "_path")
+    __slots__ = ("_compressed", "_path", "content", "offsets")
 
     def __init__(self, path: str, content: _Content, compressed: GzipTar | None, count: int) -> None:
-        self._path, self._content, self._compressed = path, content, compressed
-        self._offsets = read_offsets(path, count)
+        self._path, self.content, self._compressed = path, content, compressed
+        self.offsets = read_offsets(path, count)
         num_bytes = storage.size_bytes(path) if compressed is None else compressed.end
-        if self._offsets[-1] > num_bytes:
+        if self.offsets[-1] > num_bytes:
             raise DatasetError(
-                f"{path}: has {num_bytes} bytes, but its .tar.idx knows samples up to byte {self._offsets[-1]}. The "
+                f"{path}: has {num_bytes} bytes, but its .tar.idx knows samples up to byte {self.offsets[-1]}. The "
                 "shard is truncated or was replaced: restore it, or run `bridge-data prepare` again."
             )
 
     def read(self, position: int, wanted: Container[str] | None) -> tuple[str, dict[str, bytes]]:
-        start, end = self._offsets[position], self._offsets[position + 1]
+        start, end = self.offsets[position], self.offsets[position + 1]
         tar: TarBytes
         if end - start <= TOGETHER_BYTES or wanted is None:
-            tar = MemoryTar(self._content(start, end - start), start)
+            tar = MemoryTar(self.content(start, end - start), start)
         else:
             tar = self._compressed or FileTar(self._path, end)
+        return self._parsed(tar, start, end, wanted)
+
+    def _parsed(
+        self, tar: TarBytes, start: int, end: int, wanted: Container[str] | None
+    ) -> tuple[str, dict[str, bytes]]:
+        """The sample at bytes `start` to `end` of the tar."""
         key, parts = None, {}
         for member in walk(tar, start, end, file=self._path):
             name = split_name(member.name) if member.is_file else None
@@ -230,8 +312,18 @@ class _ParsedShard:
         return key, parts
 
     def ranges(self, position: int, wanted: Container[str] | None) -> Sequence[tuple[int, int]]:
-        start, end = self._offsets[position], self._offsets[position + 1]
+        start, end = self.offsets[position], self.offsets[position + 1]
         return [(start, end - start)] if end - start <= TOGETHER_BYTES or wanted is None else []
+
+    def block_range(self, first: int, last: int, wanted: Container[str] | None) -> tuple[int, int]:
+        start, end = self.offsets[first], self.offsets[last + 1]
+        is_read_whole = wanted is None or end - start <= TOGETHER_BYTES * (last + 1 - first)
+        return start, end - start if is_read_whole else 0
+
+    def cut_out(self, position: int, wanted: Container[str] | None, block: Block) -> tuple[str, dict[str, bytes]]:
+        start, end = self.offsets[position], self.offsets[position + 1]
+        sample = MemoryTar(block.data[start - block.start : end - block.start], start)
+        return self._parsed(sample, start, end, wanted)
 
 
 def _span(parts: Sequence[Part]) -> tuple[int, int]:

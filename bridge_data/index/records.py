@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Collection, Container, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
+from bridge_data.index.blocks import OpenBlocks
 from bridge_data.samples import SourceInfo
 from bridge_data.storage import Location
 
@@ -73,6 +74,24 @@ class RecordReader(Protocol):
 
         Raises:
             IndexError: if there is no such sample. DatasetError: if the index cannot be read.
+        """
+
+    def read_in_blocks(self, blocks: OpenBlocks | None) -> None:
+        """Read by `blocks` from now on where `read` is given their `parts`; None: singly, as at the beginning. What is
+        read is the same."""
+
+    def block(self, index: int) -> range | None:
+        """The numbers of the samples of the block that sample `index` is in; None if samples are read singly.
+
+        Raises:
+            IndexError: if there is no such sample.
+        """
+
+    def block_place(self, block: range) -> Place | None:
+        """What `read` reads when it comes to the first sample of `block`; None if it reads each of them by itself.
+
+        Raises:
+            DatasetError: if the index cannot be read.
         """
 
 

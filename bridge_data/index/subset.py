@@ -16,6 +16,7 @@ from collections.abc import Collection, Container, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from bridge_data.errors import ConfigError
+from bridge_data.index.blocks import OpenBlocks
 from bridge_data.index.records import Place, RawSample, RecordReader, Records
 from bridge_data.storage import Location
 
@@ -239,6 +240,18 @@ class _SubsetReader:
 
     def places(self, index: int, parts: Container[str] | None = None) -> Sequence[Place]:
         return self._reader.places(self._in_whole(index), parts)
+
+    def read_in_blocks(self, blocks: OpenBlocks | None) -> None:
+        subset = self._subset
+        self._reader.read_in_blocks(None if blocks is None else blocks.within(subset.start, subset.end))
+
+    def block(self, index: int) -> range | None:
+        whole, start = self._reader.block(self._in_whole(index)), self._subset.start
+        return None if whole is None else range(whole.start - start, whole.stop - start)
+
+    def block_place(self, block: range) -> Place | None:
+        start = self._subset.start
+        return self._reader.block_place(range(block.start + start, block.stop + start))
 
     def _in_whole(self, index: int) -> int:
         subset = self._subset

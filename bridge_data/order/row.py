@@ -172,10 +172,8 @@ class Row:
             if chunk >= self._stop(shuffle):
                 raise ValueError(f"lane {lane} ends {count} samples before that")
 
-    def last_touched(self, lane: int, shuffle: int, taken: int) -> int:
-        """The last shuffle that a lane has drawn from, of whose samples in `shuffle` it has taken so many; or -1."""
-        if taken:
-            return shuffle
+    def last_before(self, lane: int, shuffle: int) -> int:
+        """The last shuffle before `shuffle` of which a lane has something, or -1."""
         first = self._share(lane, shuffle).first
         return (lane + (first - 1) * self.geometry.num_lanes) // self._per_shuffle if first else -1
 
