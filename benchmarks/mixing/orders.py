@@ -12,21 +12,28 @@ import numpy as np
 
 from benchmarks.numbers_data import write_shards
 from benchmarks.speed.programs import PROGRAMS, limited
+from bridge_data import order
+from bridge_data.order import Row
+from bridge_data.plan import load_plan
+from bridge_data.plan_order import PlanOrder, Shuffle
 
 BATCH, BUFFER, EPOCHS, NUM_LANES = 32, 100, 2, 8
 LIMIT_S = 900
 
-PERMUTATION, ENERGON = "true permutation", "Energon"
+PERMUTATION = "true permutation"
 OURS, OURS_ONE_LANE = f"bridge_data, {NUM_LANES} lanes", "bridge_data, 1 lane"
+ENERGON, ENERGON_ONE_RANK = f"Energon, {NUM_LANES} ranks", "Energon, 1 rank"
 MOSAIC, MOSAIC_DEFAULT = f"mosaic, block {BUFFER}", "mosaic, default block"
 PROGRAM_OF = {
     OURS: "order_tars.py",
     OURS_ONE_LANE: "order_tars.py",
     ENERGON: "order_tars.py",
+    ENERGON_ONE_RANK: "order_tars.py",
     MOSAIC: "order_mds.py",
     MOSAIC_DEFAULT: "order_mds.py",
 }
 LIBRARIES = (PERMUTATION, *PROGRAM_OF)
+NUM_LANES_OF = {OURS: NUM_LANES, OURS_ONE_LANE: 1, ENERGON: NUM_LANES, ENERGON_ONE_RANK: 1}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,6 +73,16 @@ def write_data(geometry: Geometry, folder: Path) -> None:
     write_shards(folder / "tars", geometry.counts)
 
 
+def rows(library: str, geometry: Geometry, folder: Path, seeds: int) -> list[Row]:
+    """The rows by which a library of ours orders the samples, one for each of some seeds; none for another library."""
+    if library not in (OURS, OURS_ONE_LANE):
+        return []
+    plan = load_plan(folder / "tars", split_part="train", training=True)
+    shuffle = Shuffle(shuffle_buffer_size=BUFFER, max_samples_per_sequence=geometry.chunk)
+    num_lanes, [numbers] = PlanOrder(plan, 0, shuffle, BATCH).first_generation(NUM_LANES_OF[library])
+    return [Row(geometry.counts, order.Geometry(num_lanes, *numbers), seed) for seed in range(seeds)]
+
+
 def permutations(geometry: Geometry, seeds: int, first_seeds: int) -> Order:
     """What every order is compared with."""
     samples = sum(geometry.counts)
@@ -94,7 +111,7 @@ def draw(
         "chunk": geometry.chunk,
         "batch": BATCH,
         "buffer": BUFFER,
-        "num_lanes": NUM_LANES if library == OURS else 1,
+        "num_lanes": NUM_LANES_OF.get(library),
         "block": BUFFER if library == MOSAIC else None,
         "epochs": EPOCHS,
         "seeds": seeds,

@@ -1,4 +1,4 @@
-"""Orders as a picture: position in epoch 0 against epoch 1, and offset in run against time, for each library."""
+"""Orders as a picture: position in epoch 0 against epoch 1, and offset in chunk against time, for each library."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,10 +8,10 @@ import numpy as np
 from benchmarks.mixing import statistics
 from benchmarks.mixing.statistics import Layout
 
-POINTS, SEED = 4_000, 1 << 40
+POINTS, DPI, SEED = 2_500, 72, 1 << 40
 
 
-def draw(streams: Mapping[str, np.ndarray], layout: Layout, title: str, file: Path) -> None:
+def draw(streams: Mapping[str, np.ndarray], layouts: Mapping[str, Layout], title: str, file: Path) -> None:
     """Write the picture as PNG, a column a library; needs matplotlib."""
     import matplotlib
 
@@ -20,14 +20,15 @@ def draw(streams: Mapping[str, np.ndarray], layout: Layout, title: str, file: Pa
 
     size = 2.6 * len(streams)
     figure, axes = plt.subplots(2, len(streams), figsize=(size, 5.6), layout="constrained", squeeze=False)
-    shown = np.random.default_rng(SEED).permutation(layout.samples)[:POINTS]  # not the seed of an order
+    samples = next(iter(layouts.values())).samples
+    shown = np.random.default_rng(SEED).permutation(samples)[:POINTS]  # not the seed of an order
     for column, (library, stream) in enumerate(streams.items()):
-        one, two = statistics.positions(stream, layout.samples, 2)[:, shown]
+        one, two = statistics.positions(stream, samples, 2)[:, shown]
         axes[0, column].scatter(one, two, s=1, linewidths=0)
         axes[0, column].set(title=library, xlabel="position in epoch 0", ylabel="position in epoch 1")
-        axes[1, column].scatter(one, layout.offset_in_run[shown], s=1, linewidths=0)
-        axes[1, column].set(xlabel="position in epoch 0", ylabel="offset in run of 100")
+        axes[1, column].scatter(one, layouts[library].offset_in_chunk[shown], s=1, linewidths=0)
+        axes[1, column].set(xlabel="position in epoch 0", ylabel="offset in chunk")
     figure.suptitle(f"{title}; an even cloud is a good shuffle", fontsize=10)
     file.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(file, dpi=100, metadata={"Software": None})
+    figure.savefig(file, dpi=DPI, metadata={"Software": None})
     plt.close(figure)

@@ -1,91 +1,85 @@
-"""The figures of a geometry as a Markdown table, each beside the limit that a good order keeps, where there is one."""
+"""The figures of a geometry as a Markdown table: a column a library, with limits beside each of ours."""
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from benchmarks.mixing import statistics
-from benchmarks.mixing.orders import BATCH, BUFFER, NUM_LANES, Geometry
-from benchmarks.mixing.statistics import RUN, Figure
+from benchmarks.mixing.statistics import Figure, Layout
 
 SMALLEST_P = 0.001
+MOST_TIME = 0.03
+MOST_INFLATION, MOST_INFLATION_UNEQUAL = 1.15, 1.4
+UNEQUAL = 0.5
+"""Chunks are very unequal where N²/Σc² is less than so much of their number."""
+
 Figures = Mapping[str, Figure] | str
 """Figures by measure, or why there are none."""
 
 
-def chunk_lengths(geometry: Geometry) -> list[int]:
-    """Samples of each chunk as `max_samples_per_sequence` cuts them."""
-    size = geometry.chunk or max(geometry.counts)
-    return [min(size, count - first) for count in geometry.counts for first in range(0, count, size)]
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """What the mean of a figure lies between, and how that is written."""
+
+    least: float
+    most: float
+    text: str
+
+    def keeps(self, figure: Figure) -> bool:
+        return self.least <= figure.mean <= self.most
+
+    @classmethod
+    def below(cls, most: float) -> "Limit":
+        return cls(-math.inf, most, f"≤ {most:.2f}")
+
+    @classmethod
+    def of_correlation(cls, most: float) -> "Limit":
+        return cls(-most, most, f"± {most:.3f}")
 
 
-def correlation_limit(geometry: Geometry, pairs: int) -> float:
-    """5/√(C·S): five standard deviations of the mean of S correlations between permutations of C whole chunks.
+def limits(figures: Mapping[str, Figure], layout: Layout, expected: float) -> dict[str, Limit]:
+    """What an order keeps whose windows are fully permuted; `expected` is the inflation of a value per chunk in them.
 
-    C = N²/Σc², the number of chunks of c samples, where unequal ones count less.
+    The mean of S correlations of positions is within 5/√(C·S), five standard deviations of that of orders that permute
+    C chunks. The offset in a shard may vary as the shard itself does, as it is common to neighbours.
     """
-    lengths = chunk_lengths(geometry)
-    chunks = sum(lengths) ** 2 / sum(length**2 for length in lengths)
-    return 5 / math.sqrt(chunks * pairs)
+    pairs = (statistics.BETWEEN_EPOCHS, statistics.BETWEEN_SEEDS)
+    unequal = layout.num_equal_chunks < UNEQUAL * layout.num_chunks
+    return {
+        **{name: Limit.of_correlation(5 / math.sqrt(layout.num_equal_chunks * figures[name].count)) for name in pairs},
+        statistics.CHUNK_OFFSET_TIME: Limit.of_correlation(MOST_TIME),
+        statistics.SHARD_OFFSET_TIME: Limit.of_correlation(MOST_TIME),
+        statistics.CHUNK_OFFSET_INFLATION: Limit.below(MOST_INFLATION_UNEQUAL if unequal else MOST_INFLATION),
+        statistics.SHARD_OFFSET_INFLATION: Limit.below(MOST_INFLATION * figures[statistics.SHARD_INFLATION].mean),
+        statistics.CHUNK_INFLATION: Limit(0.85 * expected, 1.15 * expected, f"{expected:.2f} ± 15%"),
+        statistics.FIRST_POSITION_P: Limit(SMALLEST_P, 1, f"≥ {SMALLEST_P:g}"),
+        statistics.FIRST_OFFSET_P: Limit(SMALLEST_P, 1, f"≥ {SMALLEST_P:g}"),
+    }
 
 
-def inflation_limit(geometry: Geometry, group: int) -> float:
-    """1 + (B−1)·Σm(m−1)/(W(W−1)): a batch of B out of a fully permuted window of W samples, m of each group.
-
-    W is 64 chunks, at least 1,024 samples, at most what a lane has of an epoch: small data has few groups a lane.
-    """
-    lengths = chunk_lengths(geometry)
-    chunk = sum(length**2 for length in lengths) / sum(lengths)
-    window = min(sum(lengths) / NUM_LANES, max(BUFFER, 1_024, 64 * chunk))
-    return 1 + (BATCH - 1) * (min(group, chunk) - 1) / (window - 1)
-
-
-def limit(measure: str, geometry: Geometry, count: int) -> float | None:
-    """What the figure of a good order does not go beyond; a p-value stays above it."""
-    if measure in (statistics.FIRST_POSITION_P, statistics.FIRST_OFFSET_P):
-        return SMALLEST_P
-    if measure.startswith("correlation"):
-        return correlation_limit(geometry, count)
-    if measure == statistics.RUN_INFLATION:
-        return inflation_limit(geometry, RUN)
-    if measure == statistics.SHARD_INFLATION:
-        return inflation_limit(geometry, max(geometry.counts))
-    return None
+def table(columns: Mapping[str, Figures], limits_of: Mapping[str, Mapping[str, Limit]]) -> str:
+    """Rows: measures; columns: libraries, those with limits followed by them. A figure beyond its limit is bold."""
+    measures = next(iter(figures for figures in columns.values() if not isinstance(figures, str)))
+    headings = ["measure"]
+    for library in columns:
+        headings += [library, "limit"] if library in limits_of else [library]
+    lines = [headings, ["---"] * len(headings)]
+    for measure in measures:
+        line = [measure]
+        for library, figures in columns.items():
+            limit = limits_of.get(library, {}).get(measure)
+            line.append(_cell(measure, figures, limit))
+            if library in limits_of:
+                line.append(limit.text if limit else "")
+        lines.append(line)
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def keeps_limit(measure: str, figure: Figure, bound: float | None) -> bool:
-    """Whether a figure is within its limit, two standard errors of an inflation allowed."""
-    if bound is None:
-        return True
-    if measure.startswith("correlation"):
-        return abs(figure.mean) <= bound
-    if measure.startswith("inflation"):
-        return figure.mean - 2 * (0.0 if math.isnan(figure.error) else figure.error) <= bound
-    return figure.mean >= bound
-
-
-def table(geometry: Geometry, columns: Mapping[str, Figures]) -> str:
-    """Rows: measures; columns: libraries. A figure beyond the limit is bold."""
-    measured = next(figures for figures in columns.values() if not isinstance(figures, str))
-    lines = [
-        "| measure | limit | " + " | ".join(columns) + " |",
-        "|---|---|" + "---|" * len(columns),
-    ]
-    for measure, sample in measured.items():
-        bound = limit(measure, geometry, sample.count)
-        cells = [_cell(measure, figures, bound) for figures in columns.values()]
-        lines.append(f"| {measure} | {_limit(measure, bound)} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
-
-
-def _limit(measure: str, bound: float | None) -> str:
-    if bound is None:
-        return ""
-    return f"≥ {bound:g}" if measure.startswith("first sample") else f"≤ {bound:.2f}"
-
-
-def _cell(measure: str, figures: Figures, bound: float | None) -> str:
+def _cell(measure: str, figures: Figures, limit: Limit | None) -> str:
     if isinstance(figures, str):
         return figures
+    if measure not in figures:
+        return ""
     figure = figures[measure]
     digits = 3 if abs(figure.mean) < 2 else 2
     spread = "" if math.isnan(figure.error) else f" ± {figure.error:.{digits}f}"
@@ -93,4 +87,4 @@ def _cell(measure: str, figures: Figures, bound: float | None) -> str:
     if measure.startswith("first sample"):
         text = f"{figure.mean:.2f}" if figure.mean >= 0.01 else f"{figure.mean:.0e}"
         spread = f" ({figure.count} seeds)"
-    return (text if keeps_limit(measure, figure, bound) else f"**{text}**") + spread
+    return (text if limit is None or limit.keeps(figure) else f"**{text}**") + spread

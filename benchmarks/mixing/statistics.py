@@ -1,32 +1,35 @@
 """Measures of how well a stream of samples is mixed; a true permutation scores 0 in correlations and 1 in inflations.
 
 What enters: streams of sample numbers (numbered by their position on disk), and how many samples each shard has. What
-leaves: a `Figure` for each measure. A *run* is 100 neighbours of one shard, whatever a library calls a chunk.
+leaves: a `Figure` for each measure.
 """
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-RUN = 100
+from bridge_data.order import Row
+from bridge_data.order.chunks import ChunkTable
+
 FIRST_SHARE, LOW_OFFSETS = 0.05, 0.16
 BINS = 10
 
 BETWEEN_EPOCHS = "correlation of positions, epoch 0 and 1"
 BETWEEN_SEEDS = "correlation of positions, two seeds"
-RUN_OFFSET_TIME = "correlation of offset in run with time"
+CHUNK_OFFSET_TIME = "correlation of offset in chunk with time"
 SHARD_OFFSET_TIME = "correlation of offset in shard with time"
-RUN_OFFSET_INFLATION = "inflation, offset in run"
+CHUNK_OFFSET_INFLATION = "inflation, offset in chunk"
 SHARD_OFFSET_INFLATION = "inflation, offset in shard"
+CHUNK_INFLATION = "inflation, a value per chunk"
 RUN_INFLATION = "inflation, a value per run"
 SHARD_INFLATION = "inflation, a value per shard"
 RUNS_IN_BATCH = "runs in a batch"
-EARLY_LOW = "first 5% of an epoch from offsets 0-15 of 100, %"
+EARLY_LOW = "first 5% of an epoch from the first 16% of a chunk, %"
 FIRST_POSITION_P = "first sample: p that its position on disk is uniform"
-FIRST_OFFSET_P = "first sample: p that its offset in run is uniform"
+FIRST_OFFSET_P = "first sample: p that its offset in chunk is uniform"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +47,27 @@ class Figure:
 
 
 class Layout:
-    """Where each sample is on disk: its shard, its run, and its offset in both as a share of their length."""
+    """Where each sample is on disk: its shard, run and chunk, and its offset in shard and chunk as a share of them.
 
-    def __init__(self, counts: Sequence[int], run: int = RUN) -> None:
+    A *run* is what `run_size` samples at the most cut of a shard (None: the shard), a chunk what `chunk_size` does.
+    """
+
+    def __init__(self, counts: Sequence[int], run_size: int | None, chunk_size: int | None = None) -> None:
+        longest = max(counts)
         self.samples = sum(counts)
-        offsets = np.concatenate([np.arange(count) for count in counts])
-        lengths = np.repeat(counts, counts)
-        self.shard = np.repeat(np.arange(len(counts)), counts)
-        self.offset_in_shard = (offsets + 0.5) / lengths
-        self.offset_in_run = (offsets % run + 0.5) / np.minimum(run, lengths - offsets // run * run)
-        self.run = np.cumsum(offsets % run == 0) - 1
+        self.shard, self.offset_in_shard, _ = _cut(counts, longest)
+        self.run, _, _ = _cut(counts, run_size or longest)
+        self.chunk, self.offset_in_chunk, lengths = _cut(counts, chunk_size or run_size or longest)
+        self.num_equal_chunks = self.samples**2 / float((lengths.astype(float) ** 2).sum())
+        """C = N²/Σc², the number of chunks of c samples, where short ones count less."""
+        self.num_chunks = len(lengths)
+
+
+def _cut(counts: Sequence[int], size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(number of its piece, offset in it as a share) of each sample, and the lengths of the pieces."""
+    lengths = ChunkTable(counts, size).lengths()
+    offsets = np.concatenate([(np.arange(length) + 0.5) / length for length in lengths])
+    return np.repeat(np.arange(len(lengths)), lengths), offsets, lengths
 
 
 def positions(stream: np.ndarray, samples: int, epochs: int) -> np.ndarray:
@@ -97,9 +111,42 @@ def group_inflation(batches: np.ndarray, groups: np.ndarray) -> float:
     return float(spread.mean() / _of_permutation(1 - (shares**2).sum(), size, len(groups)))
 
 
+def expected_inflation(windows: Iterable[np.ndarray], groups: np.ndarray, size: int) -> float:
+    """What `group_inflation` gives for batches of `size` out of fully permuted windows that cover an epoch.
+
+    A batch's sum of squared counts is size * (1 + (size - 1) * Σm(m-1)/(W(W-1))) on the average, for a window of W
+    samples with m of each group. Where a window is a large part of the epoch, the mean over the epoch is known, too.
+    """
+    samples, mean = len(groups), 0.0
+    for window in windows:
+        members, length = np.bincount(groups[window]).astype(float), len(window)
+        inflation = 1 + (size - 1) * (members * (members - 1)).sum() / max(1, length * (length - 1))
+        mean += length / samples * inflation
+    known = float(((np.bincount(groups) / samples) ** 2).sum())
+    return (mean / size - known) / _of_permutation(1 - known, size, samples)
+
+
+def windows_of_epoch(row: Row) -> list[np.ndarray]:
+    """The samples of every window of a row's first epoch."""
+    windows = []
+    for lane in range(row.geometry.num_lanes):
+        at: tuple[int, int] | None = (0, 0)
+        while at is not None and at[0] == 0:
+            if (window := row.window(lane, *at)) is not None:
+                windows.append(window.take(0, len(window))[1])
+            at = row.after(lane, *at)
+    return windows
+
+
 def _squared_counts(members: np.ndarray) -> np.ndarray:
     """For each row, the sum over groups of the square of how often each comes."""
-    return np.array([(np.unique(row, return_counts=True)[1] ** 2).sum() for row in members])
+    num_rows, size = members.shape
+    ordered = np.sort(members, axis=1)
+    begins = np.ones((num_rows, size), dtype=bool)
+    begins[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
+    at = np.flatnonzero(begins)
+    counts = np.diff(at, append=num_rows * size)
+    return np.asarray(np.bincount(at // size, counts**2, minlength=num_rows))
 
 
 def distinct(batches: np.ndarray, groups: np.ndarray) -> float:
@@ -127,18 +174,19 @@ def measure(
     figures = {
         BETWEEN_EPOCHS: Figure.of([correlation(o[e], o[e + 1]) for o in orders for e in range(epochs - 1)]),
         BETWEEN_SEEDS: Figure.of([correlation(a[e], b[e]) for a, b in _pairs(orders) for e in range(epochs)]),
-        RUN_OFFSET_TIME: Figure.of([correlation(layout.offset_in_run, order) for order in every]),
+        CHUNK_OFFSET_TIME: Figure.of([correlation(layout.offset_in_chunk, order) for order in every]),
         SHARD_OFFSET_TIME: Figure.of([correlation(layout.offset_in_shard, order) for order in every]),
-        RUN_OFFSET_INFLATION: Figure.of([value_inflation(b, layout.offset_in_run) for b in batches]),
+        CHUNK_OFFSET_INFLATION: Figure.of([value_inflation(b, layout.offset_in_chunk) for b in batches]),
         SHARD_OFFSET_INFLATION: Figure.of([value_inflation(b, layout.offset_in_shard) for b in batches]),
+        CHUNK_INFLATION: Figure.of([group_inflation(b, layout.chunk) for b in batches]),
         RUN_INFLATION: Figure.of([group_inflation(b, layout.run) for b in batches]),
         SHARD_INFLATION: Figure.of([group_inflation(b, layout.shard) for b in batches]),
         RUNS_IN_BATCH: Figure.of([distinct(b, layout.run) for b in batches]),
-        EARLY_LOW: Figure.of([100 * float((layout.offset_in_run[chosen] < LOW_OFFSETS).mean()) for chosen in early]),
+        EARLY_LOW: Figure.of([100 * float((layout.offset_in_chunk[chosen] < LOW_OFFSETS).mean()) for chosen in early]),
     }
     if len(firsts):
         figures[FIRST_POSITION_P] = Figure(uniform_p(firsts / layout.samples), float("nan"), len(firsts))
-        figures[FIRST_OFFSET_P] = Figure(uniform_p(layout.offset_in_run[firsts]), float("nan"), len(firsts))
+        figures[FIRST_OFFSET_P] = Figure(uniform_p(layout.offset_in_chunk[firsts]), float("nan"), len(firsts))
     return figures
 
 

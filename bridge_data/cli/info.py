@@ -10,10 +10,11 @@ import click
 import yaml
 
 from bridge_data import storage
+from bridge_data.cli.lane_shares import lane_shares
 from bridge_data.cli.layout import counted, listed, sized, spanned, table
 from bridge_data.cli.places import PLACE
 from bridge_data.cli.split_table import split_table
-from bridge_data.errors import BridgeDataError
+from bridge_data.errors import BridgeDataError, ConfigError
 from bridge_data.index.dataset import PreparedDataset
 from bridge_data.index.jsonl import index_path, open_jsonl, split_gaps
 from bridge_data.index.media import read_only
@@ -22,6 +23,7 @@ from bridge_data.index.names import BRIDGE_INDEX, DATASET_YAML, INDEX_SQLITE, IN
 from bridge_data.plan import EmptySplitError, load_plan
 from bridge_data.plan.jsonl import is_jsonl
 from bridge_data.plan.split_parts import split_parts
+from bridge_data.plan_order import Shuffle
 from bridge_data.storage import Location, RemotePath
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -29,19 +31,38 @@ _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 @click.command()
 @click.argument("path", type=PLACE)
+@click.option("--num-lanes", type=click.IntRange(1), help="Also show how training data are dealt to so many lanes.")
+@click.option("--max-samples-per-sequence", type=int, help="As in get_train_dataset.  [default: None, whole shards]")
+@click.option("--shuffle-buffer-size", type=int, help="As in get_train_dataset.  [default: None]")
 @click.option("--trusted-module", multiple=True, help="A module that YAML files may name classes of. Repeatable.")
 @click.option("--trust-dataset-code", is_flag=True, help="Run the code that stands beside the data (sample_loader.py).")
-def info(path: Location, trusted_module: tuple[str, ...], trust_dataset_code: bool) -> None:
+def info(
+    path: Location,
+    num_lanes: int | None,
+    max_samples_per_sequence: int | None,
+    shuffle_buffer_size: int | None,
+    trusted_module: tuple[str, ...],
+    trust_dataset_code: bool,
+) -> None:
     """Show what PATH holds: split parts, shards, samples, parts, sample type; of a metadataset, what it blends.
 
-    PATH is a prepared data set, a metadataset or a JSONL file, or the URL of one.
+    PATH is a prepared data set, a metadataset or a JSONL file, or the URL of one. With --num-lanes it is also shown how
+    the training data are cut and dealt, and how far the epochs of a job overlap.
     """
+    shuffle = Shuffle(shuffle_buffer_size=shuffle_buffer_size, max_samples_per_sequence=max_samples_per_sequence)
+    if num_lanes is None and (max_samples_per_sequence, shuffle_buffer_size) != (None, None):
+        raise ConfigError("--max-samples-per-sequence and --shuffle-buffer-size say nothing without --num-lanes")
+    trust: dict[str, Any] = {"trusted_modules": trusted_module, "trust_dataset_code": trust_dataset_code}
     if not storage.is_file(path):
         _show_folder(PreparedDataset.open(path))
     elif is_jsonl(str(path)):
         _show_jsonl(path)
     else:
-        _show_metadataset(path, trusted_modules=trusted_module, trust_dataset_code=trust_dataset_code)
+        _show_metadataset(path, **trust)
+    if num_lanes is not None:
+        for source in load_plan(path, split_part="train", **trust).sources:
+            click.echo()
+            _echo(lane_shares(source, num_lanes, shuffle))
 
 
 def _show_folder(dataset: PreparedDataset) -> None:

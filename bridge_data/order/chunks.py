@@ -128,6 +128,15 @@ class ChunkTable:
         """The length of every chunk, where all are equal; None where they are not."""
         return self.longest if self.shortest == self.longest else None
 
+    def counts_by_length(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The lengths that chunks have, in rising order, and how many have each; without a table of all chunks."""
+        samples, pieces = np.diff(self._first_sample), np.diff(self._first_chunk)
+        samples, pieces = samples[pieces > 0], pieces[pieces > 0]
+        length, num_longer = np.divmod(samples, pieces)
+        found, which = np.unique(np.concatenate((length, length + 1)), return_inverse=True)
+        counts = np.bincount(which, np.concatenate((pieces - num_longer, num_longer))).astype(np.int64)
+        return found[counts > 0], counts[counts > 0]
+
     def lengths(self) -> NDArray[np.int64]:
         """The number of samples of every chunk."""
         chunks, samples = np.diff(self._first_chunk), np.diff(self._first_sample)

@@ -12,9 +12,11 @@ from benchmarks import shuffle_quality
 from benchmarks.mixing import sheet, statistics
 from benchmarks.mixing.orders import GEOMETRIES, Geometry, full_batches
 from benchmarks.mixing.statistics import Figure, Layout
+from bridge_data.order import Geometry as OrderGeometry
+from bridge_data.order import Row
 
 COUNTS = [500] * 8
-SAMPLES, BATCH = sum(COUNTS), 32
+SAMPLES, BATCH, RUN = sum(COUNTS), 32, 100
 
 
 def shuffled_streams(seeds: int) -> list[np.ndarray]:
@@ -24,7 +26,7 @@ def shuffled_streams(seeds: int) -> list[np.ndarray]:
 
 def measured(streams: list[np.ndarray], firsts: np.ndarray) -> Mapping[str, Figure]:
     batches = [stream.reshape(-1, BATCH) for stream in streams]
-    return statistics.measure(streams, batches, firsts, Layout(COUNTS), epochs=2)
+    return statistics.measure(streams, batches, firsts, Layout(COUNTS, RUN), epochs=2)
 
 
 def test_a_true_permutation_scores_0_and_1() -> None:
@@ -38,7 +40,7 @@ def test_a_true_permutation_scores_0_and_1() -> None:
         elif name.startswith("first sample"):
             assert figures[name].mean > 0.001, name
     assert figures[statistics.EARLY_LOW].mean == pytest.approx(16, abs=2)
-    runs = SAMPLES // statistics.RUN
+    runs = SAMPLES // RUN
     assert figures[statistics.RUNS_IN_BATCH].mean == pytest.approx(runs * (1 - (1 - 1 / runs) ** BATCH), rel=0.02)
 
 
@@ -54,17 +56,17 @@ def test_a_sorted_order_scores_1_and_the_inflation_that_follows_from_it() -> Non
 
 
 def test_a_run_read_front_to_back_shows_in_the_offset_and_not_in_the_run() -> None:
-    stream = np.arange(SAMPLES).reshape(-1, statistics.RUN).T.ravel()  # all offsets 0, then all offsets 1, ...
+    stream = np.arange(SAMPLES).reshape(-1, RUN).T.ravel()  # all offsets 0, then all offsets 1, ...
     figures = measured([np.tile(stream, 2)] * 2, np.array([]))
-    assert figures[statistics.RUN_OFFSET_TIME].mean > 0.99
-    assert figures[statistics.RUN_OFFSET_INFLATION].mean > 25
-    assert figures[statistics.RUN_INFLATION].mean < 1
+    assert figures[statistics.CHUNK_OFFSET_TIME].mean > 0.99
+    assert figures[statistics.CHUNK_OFFSET_INFLATION].mean > 25
+    assert figures[statistics.CHUNK_INFLATION].mean < 1
     assert figures[statistics.EARLY_LOW].mean == 100
 
 
 def test_the_closed_form_of_a_value_per_group_is_the_mean_over_random_values() -> None:
     rng = np.random.default_rng(0)
-    layout = Layout([70, 430, 120, 380])
+    layout = Layout([70, 430, 120, 380], RUN)
     batches = np.sort(rng.permutation(992).reshape(-1, 4, 8), axis=0).reshape(-1, BATCH)  # unevenly mixed
     values = rng.standard_normal((400, 4))[:, layout.shard]
     found = [statistics.value_inflation(batches, value) for value in values]
@@ -89,27 +91,76 @@ def test_a_sample_that_is_missing_is_an_error() -> None:
         statistics.positions(np.array([0, 1, 0]), 2, 2)
 
 
-def test_unequal_shards_have_short_runs_at_their_end() -> None:
-    layout = Layout([250, 40])
-    assert np.bincount(layout.run).tolist() == [100, 100, 50, 40]
-    assert layout.offset_in_run[[0, 99, 225, 270]].tolist() == [0.005, 0.995, 0.51, 0.5125]
+def test_a_layout_has_runs_of_the_setting_and_chunks_of_the_library() -> None:
+    layout = Layout([250, 40], 100, 50)
+    assert np.bincount(layout.run).tolist() == [83, 83, 84, 40]
+    assert np.bincount(layout.chunk).tolist() == [50] * 5 + [40]
+    assert layout.offset_in_chunk[[0, 49, 50, 289]].tolist() == [0.01, 0.99, 0.01, 39.5 / 40]
+    assert layout.offset_in_shard[[0, 249, 250]].tolist() == [0.002, 0.998, 0.0125]
+    whole = Layout([250, 50], None)
+    assert np.bincount(whole.run).tolist() == np.bincount(whole.chunk).tolist() == [250, 50]
+    assert whole.num_equal_chunks == pytest.approx(300**2 / (250**2 + 50**2))
 
 
-def test_limits_are_those_of_windows_that_are_fully_permuted() -> None:
-    large = GEOMETRIES["large-shards"]
-    assert sheet.correlation_limit(large, pairs=4) == pytest.approx(5 / (200 * 4) ** 0.5)
-    assert sheet.inflation_limit(large, 100) == pytest.approx(1 + 31 * 99 / 2_499)  # a window is 1/8 of an epoch
-    many = Geometry(counts=(1_000,) * 2_000, chunk=100)
-    assert sheet.inflation_limit(many, 100) == pytest.approx(1 + 31 * 99 / 6_399)  # a window is 64 chunks
-    assert sheet.inflation_limit(many, 1_000) == sheet.inflation_limit(many, 100)  # a shard comes a chunk at a time
+def test_the_expected_inflation_is_that_of_batches_out_of_windows_that_are_permuted() -> None:
+    rng = np.random.default_rng(0)
+    groups = np.repeat(np.arange(40), [32, 160] * 20)
+    windows = [np.flatnonzero(groups % 4 == number) for number in range(4)]
+    orders = [np.concatenate([rng.permutation(window) for window in windows]) for _ in range(60)]
+    found = np.mean([statistics.group_inflation(order.reshape(-1, BATCH), groups) for order in orders])
+    assert found > 2.5
+    assert found == pytest.approx(statistics.expected_inflation(windows, groups, BATCH), rel=0.02)
+    everything = [np.arange(SAMPLES)]
+    assert statistics.expected_inflation(everything, Layout(COUNTS, RUN).chunk, BATCH) == pytest.approx(1)
+
+
+def test_windows_of_an_epoch_hold_each_sample_once() -> None:
+    row = Row(COUNTS, OrderGeometry(num_lanes=3, chunk_size=50, block_size=5, window_size=200), key=1)
+    windows = statistics.windows_of_epoch(row)
+    assert len(windows) > 3
+    assert sorted(np.concatenate(windows)) == list(range(SAMPLES))
+
+
+def good_figures() -> dict[str, Figure]:
+    """Of all measures that have a limit."""
+    inflations = [statistics.CHUNK_OFFSET_INFLATION, statistics.SHARD_OFFSET_INFLATION, statistics.CHUNK_INFLATION]
+    correlations = [statistics.BETWEEN_EPOCHS, statistics.BETWEEN_SEEDS]
+    times = [statistics.CHUNK_OFFSET_TIME, statistics.SHARD_OFFSET_TIME]
+    return {
+        **{name: Figure(-0.01, 0.01, 4) for name in correlations + times},
+        **{name: Figure(1.1, 0.1, 4) for name in [*inflations, statistics.SHARD_INFLATION]},
+        statistics.FIRST_OFFSET_P: Figure(0.5, math.nan, 60),
+    }
+
+
+def test_each_limit_is_kept_by_good_figures_and_not_by_others() -> None:
+    layout, good = Layout(COUNTS, RUN), good_figures()
+    limits = sheet.limits(good, layout, expected=1.2)
+    assert all(limits[name].keeps(figure) for name, figure in good.items() if name in limits)
+    assert limits[statistics.BETWEEN_EPOCHS].most == pytest.approx(5 / (40 * 4) ** 0.5)
+    for name, bad in (
+        (statistics.BETWEEN_EPOCHS, -0.4),
+        (statistics.CHUNK_OFFSET_TIME, 0.031),
+        (statistics.CHUNK_OFFSET_INFLATION, 1.16),
+        (statistics.SHARD_OFFSET_INFLATION, 1.1 * 1.16),
+        (statistics.CHUNK_INFLATION, 1.2 * 1.16),
+        (statistics.CHUNK_INFLATION, 1.2 * 0.84),
+        (statistics.FIRST_OFFSET_P, 1e-4),
+    ):
+        assert not limits[name].keeps(Figure(bad, 0.1, 4)), name
+    unequal = sheet.limits(good, Layout([100] * 10 + [10] * 400, RUN), expected=1.2)
+    assert unequal[statistics.CHUNK_OFFSET_INFLATION].most == 1.4
 
 
 def test_a_figure_beyond_its_limit_is_bold_and_a_missing_library_says_so() -> None:
-    good = {statistics.BETWEEN_EPOCHS: Figure(-0.01, 0.01, 4), statistics.FIRST_OFFSET_P: Figure(0.5, math.nan, 60)}
-    bad = {statistics.BETWEEN_EPOCHS: Figure(0.945, 0.001, 4), statistics.FIRST_OFFSET_P: Figure(1e-9, math.nan, 60)}
-    text = sheet.table(GEOMETRIES["large-shards"], {"a": good, "b": bad, "c": "not installed"})
-    assert "| ≤ 0.18 | -0.010 ± 0.010 | **0.945** ± 0.001 | not installed |" in text
-    assert "| ≥ 0.001 | 0.50 (60 seeds) | **1e-09** (60 seeds) | not installed |" in text
+    good = good_figures()
+    bad = {**good, statistics.BETWEEN_EPOCHS: Figure(0.945, 0.001, 4), statistics.FIRST_OFFSET_P: Figure(1e-9, 0, 60)}
+    limits = sheet.limits(good, Layout(COUNTS, RUN), expected=1.2)
+    lines = sheet.table({"a": good, "b": bad, "c": "not installed", "d": bad}, {"a": limits, "b": limits}).splitlines()
+    assert lines[0] == "| measure | a | limit | b | limit | c | d |"
+    epochs = "| -0.010 ± 0.010 | ± 0.395 | **0.945** ± 0.001 | ± 0.395 | not installed | 0.945 ± 0.001 |"
+    assert lines[2] == f"| {statistics.BETWEEN_EPOCHS} {epochs}"
+    assert "| 0.50 (60 seeds) | ≥ 0.001 | **1e-09** (60 seeds) | ≥ 0.001 | not installed |" in lines[-1]
 
 
 def test_the_command_draws_ours_and_tells_which_peers_are_not_here(
@@ -121,6 +172,15 @@ def test_the_command_draws_ours_and_tells_which_peers_are_not_here(
     options = ["--geometry", "large-shards", "--seeds", "2", "--first-seeds", "2", "--json", str(figures)]
     shuffle_quality.main([*nowhere, *options])
     found = json.loads(figures.read_text())["large-shards"]
-    assert found["Energon"] == {"failed": "not installed"}
+    assert found["Energon, 8 ranks"] == {"failed": "not installed"}
     assert found["bridge_data, 8 lanes"][statistics.BETWEEN_EPOCHS]["count"] == 2
-    assert "### large-shards: 8 shards of 30 to 50 samples" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "### large-shards: 8 shards of 30 to 50 samples" in printed
+    assert "| bridge_data, 8 lanes | limit | bridge_data, 1 lane | limit | Energon, 8 ranks |" in printed
+
+
+def test_one_seed_is_too_few(capsys: pytest.CaptureFixture[str]) -> None:
+    for option in ("--seeds", "--peer-seeds"):
+        with pytest.raises(SystemExit):
+            shuffle_quality.parse([option, "1"])
+        assert f"{option} 1: two seeds are compared" in capsys.readouterr().err

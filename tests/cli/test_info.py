@@ -1,8 +1,11 @@
 from pathlib import Path
 
+from benchmarks.numbers_data import write_shards
+from bridge_data.order.chunks import ChunkTable
+from bridge_data.order.overlap import overlap
 from tests.cli.conftest import Run
 from tests.cli.test_prepare import FIELDS, QUIET
-from tests.prepared import CRUDE, write_dataset, write_texts
+from tests.prepared import CRUDE, write_blend, write_dataset, write_texts
 
 
 def test_shows_what_there_is(run: Run, tars: Path) -> None:
@@ -92,3 +95,48 @@ def test_another_file_is_refused(run: Run, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("")
     result = run("info", tmp_path / "a.txt")
     assert (result.exit_code, "expected a prepared folder" in result.stderr) == (1, True)
+
+
+def test_shows_how_an_epoch_is_dealt_to_lanes(run: Run, tmp_path: Path) -> None:
+    counts = (300, 40, 160, 500)
+    write_shards(tmp_path, counts)
+    result = run("info", tmp_path, "--num-lanes", 4, "--max-samples-per-sequence", 100, "--shuffle-buffer-size", 100)
+    assert result.exit_code == 0, result.stderr
+    table = ChunkTable(counts, 15)
+    found = overlap(table, 4)
+    assert result.output.splitlines()[-7:-1] == [
+        "",
+        f"samples      1,000 of {tmp_path.name}/train, for 4 lanes",
+        "chunks       68 of 13 to 15 samples, in blocks of at most 15",
+        "windows      of at least 1,024 samples, or a lane's share",
+        f"a lane has   {found.fewest} to {found.most} samples of an epoch: 250 on the average, "
+        f"with a standard deviation of {found.share_error:.1f}",
+        f"repeats      of 1,000 draws about {found.mean_repeats:.0f} ({found.mean_repeats / 10:.1f}%) come twice "
+        f"before others come once, at most {found.most_repeats} ({found.most_repeats / 10:.1f}%)",
+    ]
+    assert found.fewest < found.most
+    alone = run("info", tmp_path, "--num-lanes", 1).output
+    assert "chunks       4 of 40 to 500 samples, in blocks of at most 500\n" in alone
+    assert "windows      none, each chunk is read front to back\n" in alone
+    assert "a lane has   1,000 samples of an epoch" in alone
+    assert "about 0 (0.0%) come twice before others come once, at most 0 (0.0%)" in alone
+
+
+def test_shows_how_every_source_of_a_blend_is_dealt(run: Run, tmp_path: Path) -> None:
+    for name, size in (("a", 100), ("b", 60)):
+        write_texts(tmp_path / name, size)
+    file = write_blend(tmp_path / "meta.yaml", {"a": 1, "b": 2})
+    file.write_text(file.read_text().replace("path: b\n", "path: b\n        shuffle_over_epochs_multiplier: 4\n"))
+    result = run("info", file, "--num-lanes", 2)
+    assert result.exit_code == 0, result.stderr
+    assert "samples      100 of a/train, for 2 lanes" in result.output
+    assert "samples      60 of b/train, for 2 lanes" in result.output
+    assert "repeats      not known for one epoch, because of shuffle_over_epochs_multiplier 4" in result.output
+
+
+def test_settings_of_the_order_need_lanes_and_are_checked(run: Run, tars: Path) -> None:
+    run("prepare", tars, *QUIET, "--split-ratio", "1,0,0")
+    alone = run("info", tars, "--max-samples-per-sequence", 100)
+    assert (alone.exit_code, "without --num-lanes" in alone.stderr) == (1, True)
+    wrong = run("info", tars, "--num-lanes", 2, "--max-samples-per-sequence", 0)
+    assert (wrong.exit_code, "max_samples_per_sequence=0: expected at least 1" in wrong.stderr) == (1, True)
