@@ -15,6 +15,7 @@ import itertools
 from collections.abc import Callable, Collection, Sequence
 from typing import TypeAlias
 
+from bridge_data.errors import EDITED, StateError
 from bridge_data.order import BEGINNING, Cursor, OrderedRow, Row
 from bridge_data.order.inbox import Entry, cut_entry, entry_size, is_slice
 from bridge_data.pending import Pending
@@ -37,6 +38,7 @@ def redeal_shuffled(
     with which its row begins. The work grows with the old lanes and with `lanes`, not with all new lanes.
     """
     old = _Lanes(state, make_cursor)
+    old.check(rows)
     ends = [
         1 + max(_last_touched(row, lane, old.cursor(lane, source)) for lane in range(len(old)))
         for source, row in enumerate(rows)
@@ -54,6 +56,8 @@ def redeal_shuffled(
                 left.append(refs)
             left += old.states[lane].get("inbox", {}).get(str(source), [])
             count = counts[lane] - taken
+            if count < 0:
+                raise old.error(lane, source, f"the lane has {counts[lane]} samples of the shuffles in progress")
             left += [[len(state.generations) - 1, lane, shuffle, window, offset, 0, count]] if count > 0 else []
         used |= {entry[0] for entry in left if is_slice(entry)}
         for lane, share in deal(left, generation[0], lanes).items():
@@ -72,6 +76,7 @@ def redeal_ordered(
     before it is dealt in whole blocks, beginning with the lane whose turn it is.
     """
     old = _Lanes(state, make_cursor)
+    old.check([row])
     first_block = max(row.untouched_block(lane, old.cursor(lane, 0)[2]) for lane in range(len(old)))
     left: list[Entry] = []
     for lane in range(len(old)):
@@ -138,6 +143,21 @@ class _Lanes:
 
     def __len__(self) -> int:
         return len(self.states)
+
+    def check(self, rows: Sequence[Row | OrderedRow]) -> None:
+        """See that every position can be one in these rows.
+
+        Raises:
+            StateError: naming one that cannot.
+        """
+        for lane, state in enumerate(self.states):
+            for source, position in state["cursors"].items():
+                if fault := rows[int(source)].fault(lane, position, state["draws"]):
+                    raise self.error(lane, int(source), fault)
+
+    def error(self, lane: int, source: int, fault: str) -> StateError:
+        """The error of a position in the row of a source."""
+        return StateError(f"lanes.{lane}.cursors.{source}: {[*self.cursor(lane, source)]}: {fault}; {EDITED}")
 
     def loose(self, lane: int) -> list[list[int]]:
         """What a lane has drawn and not emitted, `[source, epoch, index, part]`, but for open batches."""
