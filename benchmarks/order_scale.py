@@ -76,7 +76,7 @@ def middle_of_epoch(rows: Sequence[Row], num_lanes: int) -> dict[int, dict[str, 
         cursors = {}
         for source, row in enumerate(rows):
             taken = rng.randrange(sizes[source][lane])
-            cursors[str(source)] = [*row.seek(lane, 0, 0, taken), taken]
+            cursors[str(source)] = [*row.seek(lane, 0, 0, taken, row.starts_at(1)), taken]
         lanes[lane] = {"draws": 1, "cursors": cursors, "micro_batches": 0}
     return lanes
 

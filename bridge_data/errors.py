@@ -5,7 +5,7 @@
     ├── DatasetError         data on disk is not what its metadata says: missing, truncated, changed
     ├── SampleError          one sample could not be read, decoded or encoded; counted, handled by the error handler
     │   └── FatalSampleError too many failures in a row, or one that no other sample can survive: the run stops
-    ├── StateError           a saved state does not belong to this data, these settings or this format version
+    ├── StateError           a saved state is damaged, or not of this data, these settings or this format version
     └── WorkerError          a worker process died, hung or could not be started
 
 `SkipSample` (alias `IgnoreSample`) is not an error: user code raises it to leave a sample out, which is counted.
@@ -42,11 +42,15 @@ class FatalSampleError(SampleError):
 
 
 class StateError(BridgeDataError):
-    """A saved state cannot be restored here. The message names each difference."""
+    """A saved state cannot be restored here. The message names each difference, or the field that is damaged."""
 
 
 class WorkerError(BridgeDataError):
     """A worker process failed. The message names the worker, the lane and the sample it was working on."""
+
+
+EDITED = "the state was edited or damaged: take an older checkpoint"
+"""The way out of a `StateError` about a number that no run has written."""
 
 
 class SkipSample(Exception):

@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from bridge_data.errors import StateError
+from bridge_data.errors import EDITED, StateError
 from bridge_data.order import Cursor, SampleRef
 
 Encoded: TypeAlias = int | list[int]
@@ -121,23 +121,30 @@ class Pending(Generic[T, U]):
         """What is pending in a lane's state; moves `cursor`, of the lane's order, to replay it.
 
         Raises:
-            StateError: if the order is shorter than the state says.
+            StateError: if the order has no such draw, or a source no such sample.
         """
-        pending = state.get("pending", {})
-        first, refs = _replayed(cursor, pending.get("base"), state["draws"])
+        pending, num_samples = state.get("pending", {}), cursor.num_samples
+        waiting = Pending.from_dict(pending)
+        offsets = [item if isinstance(item, int) else item[0] for item in waiting.items() if not _is_explicit(item)]
+        refs = _replayed(cursor, pending["base"], max(offsets) + 1) if offsets else {}
+        first = pending["base"]["draws"] if offsets else state["draws"]
 
         def read(item: Encoded) -> Drawn:
-            match item:
-                case int(offset):
-                    return Drawn(first + offset, refs[offset], 0)
-                case [offset, part]:
-                    return Drawn(first + offset, refs[offset], part)
-                case [source, epoch, index, part]:
-                    return Drawn(OLD, SampleRef(source, epoch, index), part)
-                case _:
-                    raise ValueError(f"pending item {item!r}: expected an offset, [offset, part] or a full reference")
+            if isinstance(item, int):
+                item = [item, 0]
+            if _is_explicit(item):
+                source, epoch, index, part = item
+                if index >= num_samples[source]:
+                    fault = f"there is no sample {index}, source {source} has {num_samples[source]}"
+                    raise StateError(f"lanes.{cursor.lane}.pending: {item}: {fault}; {EDITED}")
+                return Drawn(OLD, SampleRef(source, epoch, index), part)
+            offset, part = item
+            if offset not in refs:
+                fault = f"draw {first + offset} gave no sample"
+                raise StateError(f"lanes.{cursor.lane}.pending: {item}: {fault}; {EDITED}")
+            return Drawn(first + offset, refs[offset], part)
 
-        return Pending.from_dict(pending).map(read, lambda unit: [read(item) for item in unit])
+        return waiting.map(read, lambda unit: [read(item) for item in unit])
 
     def to_dict(self) -> dict[str, Any]:
         """Plain lists and dicts, without what is empty."""
@@ -167,17 +174,23 @@ def num_pending(state: Mapping[str, Any]) -> int:
     return sum(1 for _ in Pending.from_dict(state.get("pending", {})).items())
 
 
-def _replayed(cursor: Cursor, base: dict[str, Any] | None, draws: int) -> tuple[int, dict[int, SampleRef]]:
-    """(draw number of the base, references by draws since); nothing since where there is no base."""
-    refs: dict[int, SampleRef] = {}
-    if base is None:
-        return draws, refs
+def _is_explicit(item: Encoded) -> bool:
+    """Whether an item is written as a reference rather than as a draw."""
+    return not isinstance(item, int) and len(item) > 2
+
+
+def _replayed(cursor: Cursor, base: dict[str, Any], count: int) -> dict[int, SampleRef]:
+    """The references of `count` draws from a base on, by draws since."""
+    path = f"lanes.{cursor.lane}.pending"
     cursor.seek(base)
     first = cursor.draws
+    refs: dict[int, SampleRef] = {}
     try:
-        while cursor.draws < draws:
-            ref = cursor.next()
-            refs[cursor.draws - 1 - first] = ref
+        while cursor.draws < first + count:
+            refs |= {draw - first: ref for draw, ref in cursor.take(first + count - cursor.draws)}
     except StopIteration:
-        raise StateError(f"a lane's state claims {draws} draws, the data ends after {cursor.draws}") from None
-    return first, refs
+        fault = f"an item waits since draw {first + count - 1}, the data ends after {cursor.draws}"
+        raise StateError(f"{path}: {fault}; {EDITED}") from None
+    except StateError as error:
+        raise StateError(f"{path}.base: {error}") from None
+    return refs

@@ -15,6 +15,7 @@ import itertools
 from collections.abc import Callable, Collection, Sequence
 from typing import TypeAlias
 
+from bridge_data.errors import EDITED, StateError
 from bridge_data.order import BEGINNING, Cursor, OrderedRow, Row
 from bridge_data.order.inbox import Entry, cut_entry, entry_size, is_slice
 from bridge_data.pending import Pending
@@ -37,6 +38,8 @@ def redeal_shuffled(
     with which its row begins. The work grows with the old lanes and with `lanes`, not with all new lanes.
     """
     old = _Lanes(state, make_cursor)
+    for source, row in enumerate(rows):
+        old.check(source, row)
     ends = [1 + _last_touched(row, old.positions(source)) for source, row in enumerate(rows)]
     generation = new_generation([row.first_epoch_of(end) for row, end in zip(rows, ends, strict=True)])
     loose = old.loose_by_source()
@@ -53,6 +56,8 @@ def redeal_shuffled(
             if inbox := old.inbox(lane, source):
                 left += inbox
                 used |= {entry[0] for entry in inbox if is_slice(entry)}
+            if count < taken:
+                raise old.error(lane, source, f"the lane has {count} samples of the shuffles in progress")
             if count > taken:
                 left.append([current, lane, shuffle, window, offset, 0, count - taken])
                 used.add(current)
@@ -72,6 +77,7 @@ def redeal_ordered(
     before it is dealt in whole blocks, beginning with the lane whose turn it is.
     """
     old = _Lanes(state, make_cursor)
+    old.check(0, row)
     taken = [offset for _, _, offset, _ in old.positions(0)]
     first_block = max(row.untouched_block(lane, taken[lane]) for lane in range(len(old)))
     left: list[Entry] = []
@@ -138,6 +144,22 @@ class _Lanes:
 
     def __len__(self) -> int:
         return len(self.states)
+
+    def check(self, source: int, row: Row | OrderedRow) -> None:
+        """See that no lane stands where it cannot be in the row of a source. Windows and offsets are seen to where they
+        are used.
+
+        Raises:
+            StateError: naming the lane.
+        """
+        positions = self.positions(source)
+        lane = max(range(len(positions)), key=lambda lane: positions[lane][0])
+        if fault := row.fault(lane, positions[lane], self.states[lane]["draws"]):
+            raise self.error(lane, source, fault)
+
+    def error(self, lane: int, source: int, fault: str) -> StateError:
+        """The error of a position in the row of a source."""
+        return StateError(f"lanes.{lane}.cursors.{source}: {[*self.positions(source)[lane]]}: {fault}; {EDITED}")
 
     def loose(self, lane: int) -> list[list[int]]:
         """What a lane has drawn and not emitted, `[source, epoch, index, part]`, but for open batches."""

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Self, TypeAlias
 
 from bridge_data.errors import StateError
+from bridge_data.state_check import check_structure
 from bridge_data.worker import WorkerConfig
 
 FORMAT = "bridge_data.loader"
@@ -85,13 +86,15 @@ class LoaderState:
         """The state that `to_dict` wrote.
 
         Raises:
-            StateError: if `data` is not a state of this format and version, or holds extras of an unknown name.
+            StateError: if `data` is not a state of this format and version, naming the field where it is damaged, or
+                holds extras of an unknown name.
         """
         if not isinstance(data, dict) or data.get("format") != FORMAT:
             found = f"a dict with {sorted(map(str, data))[:6]}" if isinstance(data, dict) else type(data).__name__
             raise StateError(
-                f"not a loader state of bridge_data: got {found}. States of other loaders (Energon among them) mean "
-                "something else and cannot be restored; start the data from the beginning, or resume with that loader."
+                f"not a loader state of bridge_data, of format {FORMAT!r}: got {found}. States of other loaders "
+                "(Energon among them) mean something else and cannot be restored; start the data from the beginning, "
+                "or resume with that loader."
             )
         if data.get("version") != VERSION:
             raise StateError(
@@ -99,13 +102,14 @@ class LoaderState:
                 f"{VERSION}: the same cursors mean other samples. Begin the data anew (restore the model without the "
                 "state of its data), or resume with the release that wrote it."
             )
+        check_structure(data)
         lanes = {int(lane): state for lane, state in data["lanes"].items()}
         extras = data.get("extras", {})
         _check_extras(extras, "the loader state")
         for lane, state in lanes.items():
             _check_extras(state.get("extras", {}), f"the state of lane {lane}")
         generations = [(num_lanes, geometry) for num_lanes, geometry in data["generations"]]
-        since = data.get("drawn_before", 0), data.get("epoch_batches", 0), data.get("ended", False)
+        since = data["drawn_before"], data.get("epoch_batches", 0), data.get("ended", False)
         return cls(data["fingerprint"], generations, data["next_slot"], lanes, *since, extras)
 
     def check(self, fingerprint: dict[str, Any], tolerated: Collection[str] = ()) -> None:
@@ -148,9 +152,9 @@ class LoaderState:
         missing = [lane for lane in mine if lane not in self.lanes]
         if missing:
             raise StateError(
-                f"data-parallel rank {config.rank} of {config.world_size} needs lanes {missing}, the state holds "
-                f"{sorted(self.lanes)}: it was saved by one rank of another topology. Merge the states of all ranks "
-                "(merge_states) and restore the result on each."
+                f"data-parallel rank {config.rank} of {config.world_size} needs lanes {missing[:16]}, the state holds "
+                f"{sorted(self.lanes)[:16]}: it was saved by one rank of another topology. Merge the states of all "
+                "ranks (merge_states) and restore the result on each."
             )
         return dataclasses.replace(self, lanes={lane: self.lanes[lane] for lane in mine})
 

@@ -21,7 +21,7 @@ LAYERS = (
     ("collate",),
     ("samples",),
     ("errors",),
-    ("current", "ignored", "packers"),
+    ("current", "ignored", "packers", "state_check"),
     ("worker", "storage"),
     ("index",),
     ("av",),

@@ -15,6 +15,8 @@ from bridge_data.work import Item, Pack
 class Order:
     """A cursor over so many samples, 50 an epoch."""
 
+    lane, num_samples = 3, [10**10] * 8
+
     def __init__(self, size: int = 1_000) -> None:
         self.draws, self.size = 0, size
 
@@ -90,14 +92,23 @@ def test_the_written_form_is_fixed() -> None:
     )
 
 
-def test_nonsense_is_refused() -> None:
-    with pytest.raises(ValueError, match="pending item"):
-        Pending.decode({"draws": 0, "pending": {"queue": [[1, 2, 3]]}}, Order())
+def test_a_sample_that_the_data_has_not_is_refused() -> None:
+    with pytest.raises(
+        StateError, match=r"lanes\.3\.pending: \[1, 0, 10000000000, 0\]: there is no sample 10000000000"
+    ):
+        Pending.decode({"draws": 0, "pending": {"queue": [[1, 0, 10**10, 0]]}}, Order())
 
 
-def test_a_state_beyond_the_end_of_the_data_is_refused() -> None:
-    with pytest.raises(StateError, match="claims 30 draws, the data ends after 20"):
-        Pending.decode({"draws": 30, "pending": {"packs": [[1]], "base": {"draws": 10}}}, Order(20))
+def test_a_draw_beyond_the_end_of_the_data_is_refused() -> None:
+    state = {"draws": 30, "pending": {"packs": [[1, 15]], "base": {"draws": 10}}}
+    with pytest.raises(StateError, match=r"lanes\.3\.pending: an item waits since draw 25, the data ends after 20"):
+        Pending.decode(state, Order(20))
+
+
+def test_only_draws_that_something_waits_of_are_replayed() -> None:
+    order = Order()
+    Pending.decode({"draws": 1 << 40, "pending": {"queue": [3], "base": {"draws": 10}}}, order)
+    assert order.draws == 14
 
 
 def test_references_since_the_base_are_found_by_replaying_the_order() -> None:

@@ -8,12 +8,18 @@ from bridge_data.errors import StateError
 from bridge_data.state import LoaderState, merge_states
 from bridge_data.worker import WorkerConfig
 
-FINGERPRINT = {"sources": [["aa", "photos"], ["bb", "pages"]], "weights": [0.25, 0.75], "seed": 0, "batch_size": 4}
+FINGERPRINT = {
+    "sources": [["aa", "photos"], ["bb", "pages"]],
+    "weights": [0.25, 0.75],
+    "seed": 0,
+    "order": "shuffled",
+    "batch_size": 4,
+}
 
 
 def state(*lanes: int, slot: int = 6, num_lanes: int = 4) -> LoaderState:
     cursors = {lane: {"draws": lane, "cursors": {"0": [1, 0, lane, lane]}, "micro_batches": 2} for lane in lanes}
-    return LoaderState(dict(FINGERPRINT), [(num_lanes, [[100, 32, 0], [50, 32, 0]])], slot, cursors)
+    return LoaderState(dict(FINGERPRINT), [(num_lanes, [[100, 8, 32, 0], [50, 8, 32, 0]])], slot, cursors)
 
 
 def test_a_state_survives_json_and_weights_only_loading(tmp_path) -> None:  # type: ignore[no-untyped-def]
@@ -65,6 +71,7 @@ def test_extras_of_a_known_name_are_kept_and_none_are_absent(monkeypatch: pytest
 
 def test_every_difference_is_named() -> None:
     run = {"sources": [["aa", "photos"], ["cc", "books"]], "weights": [0.25, 0.75], "seed": 1, "batch_size": 8}
+    run["order"] = "shuffled"
     with pytest.raises(StateError) as caught:
         state(0).check(run)
     message = str(caught.value)
@@ -101,7 +108,7 @@ def test_a_merge_of_different_steps_is_refused() -> None:
     with pytest.raises(StateError, match="next_slot 8"):
         merge_states([state(0, 2).to_dict(), state(1, 3, slot=8).to_dict()])
     other = state(0, 1, 3)
-    other.lanes[0] = {"draws": 99}
+    other.lanes[0] = {"draws": 99, "cursors": {}, "micro_batches": 2}
     with pytest.raises(StateError, match="lane 0 differ"):
         merge_states([state(0, 2).to_dict(), other.to_dict()])
 
@@ -124,4 +131,6 @@ def test_ranks_pass_over_slots_at_the_end_of_finite_data_alone() -> None:
         parts = [state(0, 2), state(1, 3, slot=8)]
         for part in parts:
             part.fingerprint |= finite
+            if "order" in finite:
+                part.generations = [(4, [[0]])]
         assert merge_states([part.to_dict() for part in parts])["next_slot"] == 6

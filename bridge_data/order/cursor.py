@@ -11,12 +11,13 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from bridge_data.errors import EDITED, StateError
 from bridge_data.order.blend import BLOCK, Blend
 from bridge_data.order.inbox import ALL_PARTS, Inbox
 from bridge_data.order.ordered import OrderedRow
 from bridge_data.order.row import Row
 from bridge_data.order.schedule import Schedule
-from bridge_data.order.stream import Stream
+from bridge_data.order.stream import BEGINNING, Stream
 
 State = dict[str, Any]
 
@@ -46,8 +47,16 @@ class Cursor(Protocol):
     draws: int
     """Samples taken so far (for a blend at a finite end: turns of the blend, some without a sample)."""
 
+    @property
+    def lane(self) -> int:
+        """The number of the lane."""
+
+    @property
+    def num_samples(self) -> Sequence[int]:
+        """Samples of each source."""
+
     def next(self) -> SampleRef:
-        """Take the next sample; `StopIteration` at a finite end."""
+        """Take the next sample; `StopIteration` at a finite end, `StateError` if the position does not exist."""
 
     def take(self, count: int) -> list[tuple[int, SampleRef]]:
         """Take the next samples, `count` of them or at the end fewer, each with the number of its draw;
@@ -70,12 +79,16 @@ class ShuffledCursor:
     def __init__(
         self, generations: Sequence[Sequence[Row | OrderedRow]], blend: Blend | Schedule | None, lane: int
     ) -> None:
-        self._rows, self._blend, self._lane = generations[-1], blend, lane
+        self._rows, self._blend, self.lane = generations[-1], blend, lane
         self._history = list(zip(*generations, strict=True))
         self._num_lanes = self._rows[0].num_lanes
         self._block: tuple[int, list[int]] = (-1, [])
         self.draws = 0
         self.seek({"draws": 0, "cursors": {}})
+
+    @property
+    def num_samples(self) -> Sequence[int]:
+        return [row.num_samples for row in self._rows]
 
     def next(self) -> SampleRef:
         return self.take(1)[0][1]
@@ -101,7 +114,7 @@ class ShuffledCursor:
         while len(drawn) < count and len(ended) < len(self._rows):
             if draw // BLOCK != number:
                 number = draw // BLOCK
-                sources = blend.block(self._lane, self._num_lanes, number).tolist()
+                sources = blend.block(self.lane, self._num_lanes, number).tolist()
                 self._block = number, sources
             source = sources[draw % BLOCK]
             draw += 1
@@ -123,11 +136,19 @@ class ShuffledCursor:
                 self._runs[source] = run
                 return run
             del self._inboxes[source]
-        stream = self._streams.get(source) or self._streams.setdefault(source, Stream(self._rows[source], self._lane))
+        stream = self._streams.get(source) or self._streams.setdefault(source, self._begun(source))
         epochs, indices = (reversed(column) for column in stream.take(_RUN))
         columns = zip(itertools.repeat(source), epochs, indices, itertools.repeat(ALL_PARTS))
         run = self._runs[source] = [*map(_as_reference, columns)]
         return run
+
+    def _begun(self, source: int) -> Stream:
+        """The stream of a source's row at the position that the state has of it."""
+        position = self._saved.get(str(source), BEGINNING)
+        stream = Stream(self._rows[source], self.lane, position)
+        if fault := stream.fault(self.draws):
+            raise StateError(f"lanes.{self.lane}.cursors.{source}: {list(position)}: {fault}; {EDITED}")
+        return stream
 
     def state(self) -> State:
         for source in self._changed:
@@ -144,13 +165,14 @@ class ShuffledCursor:
         return state
 
     def seek(self, state: State) -> None:
-        rows, lane = self._rows, self._lane
         self.draws = state["draws"]
         self._saved, self._saved_inboxes = dict(state["cursors"]), dict(state.get("inbox", {}))
-        self._streams = {int(source): Stream(rows[int(source)], lane, at) for source, at in self._saved.items()}
-        entries = self._saved_inboxes.items()
-        self._inboxes = {int(source): Inbox(left, self._history[int(source)]) for source, left in entries}
-        self._runs: list[list[SampleRef]] = [[] for _ in rows]
+        self._streams: dict[int, Stream] = {}
+        self._inboxes = {
+            int(source): Inbox(entries, self._history[int(source)], f"lanes.{self.lane}.inbox.{source}")
+            for source, entries in self._saved_inboxes.items()
+        }
+        self._runs: list[list[SampleRef]] = [[] for _ in self._rows]
         self._changed: set[int] = set()
         self._ended: set[int] = set()
 
@@ -163,7 +185,12 @@ class OrderedCursor(ShuffledCursor):
 
     def __init__(self, num_samples: Sequence[int], rows: Sequence[OrderedRow], lane: int) -> None:
         super().__init__([[row] for row in rows], None, lane)
+        self._num_samples = num_samples
         self._first = np.concatenate(([0], np.cumsum(num_samples)))
+
+    @property
+    def num_samples(self) -> Sequence[int]:
+        return self._num_samples
 
     def _next_run(self, source: int) -> list[SampleRef]:
         run = super()._next_run(source)

@@ -10,6 +10,7 @@ import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from bridge_data.errors import EDITED, StateError
 from bridge_data.order.ordered import OrderedRow
 from bridge_data.order.row import Row
 from bridge_data.order.stream import Stream
@@ -21,11 +22,15 @@ ALL_PARTS = -1
 
 
 class Inbox:
-    """The inbox of one lane for one source; `rows` are the source's rows by generation."""
+    """The inbox of one lane for one source; `rows` are the source's rows by generation.
 
-    def __init__(self, entries: Iterable[Entry], rows: Sequence[Row | OrderedRow]) -> None:
+    A slice holds what was left before the next of them, so it ends where that begins. `path` is where the entries stand
+    in the state.
+    """
+
+    def __init__(self, entries: Iterable[Entry], rows: Sequence[Row | OrderedRow], path: str) -> None:
         self._entries = collections.deque(entries)
-        self._rows = rows
+        self._rows, self._path = rows, path
         self._stream: Stream | None = None
         """That of the first entry, if it is a slice of which something was taken."""
         self._num_taken = 0
@@ -33,22 +38,29 @@ class Inbox:
 
     def take(self, count: int) -> list[tuple[int, int, int]]:
         """(epoch, index, part) of the next samples, `count` or fewer, part `ALL_PARTS` for a whole one; none at the
-        end."""
+        end.
+
+        Raises:
+            StateError: if an entry is of samples that there are not.
+        """
         self._leave()
         if not self._entries:
             return []
         head = self._entries[0]
         if not is_slice(head):
             parts = [(epoch, index, part) for epoch, index, part in head[:count]]
+            num_samples = self._rows[-1].num_samples
+            for number, (_, index, _) in enumerate(parts):
+                if index >= num_samples:
+                    raise self._error(head[number], f"there is no sample {index}, the data has {num_samples}")
             self._num_taken = len(parts)
             return parts
+        end = self._rows[head[0] + 1].starts_at(0)
         if self._stream is None:
-            generation, lane, shuffle, window, offset, skip, left = head
-            if skip:
-                shuffle, window, offset = self._rows[generation].seek(lane, shuffle, window, offset + skip)
-                head = self._entries[0] = [generation, lane, shuffle, window, offset, 0, left]
-            self._stream = Stream(self._rows[generation], lane, (shuffle, window, offset, 0))
+            self._stream = self._begun(head, end)
         epochs, indices = self._stream.take(min(count, head[-1]))
+        if not indices or (epochs[-1], indices[-1]) >= end:
+            raise self._error(self._entries[0], "the lane had fewer samples left than the count says")
         self._num_taken = len(indices)
         return list(zip(epochs, indices, itertools.repeat(ALL_PARTS)))
 
@@ -60,6 +72,27 @@ class Inbox:
             return list(self._entries)
         head, *rest = self._entries
         return [self._rest(head, unread), *rest]
+
+    def _begun(self, head: Entry, end: tuple[int, int]) -> Stream:
+        """The stream of a slice, at its first sample; what it skips goes out of the entry."""
+        generation, lane, shuffle, window, offset, skip, count = head
+        row = self._rows[generation]
+        if row.starts_at(shuffle) >= end:
+            raise self._error(head, f"shuffle {shuffle} is one of the next generation's")
+        stream = Stream(row, lane, (shuffle, window, offset, offset))
+        if fault := stream.fault():
+            raise self._error(head, fault)
+        if not skip:
+            return stream
+        try:
+            place = row.seek(lane, shuffle, window, offset + skip, end)
+        except ValueError as error:
+            raise self._error(head, f"the skip is too long: {error}") from None
+        self._entries[0] = [generation, lane, *place, 0, count]
+        return Stream(row, lane, (*place, 0))
+
+    def _error(self, entry: Entry, fault: str) -> StateError:
+        return StateError(f"{self._path}: {entry}: {fault}; {EDITED}")
 
     def _leave(self) -> None:
         """Have what was taken last out of the first entry."""

@@ -7,6 +7,8 @@ touched; what is left before it lies in their inboxes.
 Enters: the number of samples, the number of lanes. Leaves: the same as a `Row` of one epoch, in one window a lane.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -30,8 +32,29 @@ class OrderedRow:
         """There is one window."""
         return
 
-    def seek(self, lane: int, shuffle: int, number: int, count: int) -> tuple[int, int, int]:
-        """(shuffle, window, offset in it) of the sample that comes `count` samples after the beginning."""
+    def starts_at(self, shuffle: int) -> tuple[int, int]:
+        """The least (epoch, index) that the row has."""
+        return 0, self.first_block * self.block_size
+
+    def fault(self, lane: int, position: Sequence[int], draws: int | None) -> str | None:
+        """What is wrong with a saved position of a lane after so many draws (None: not known); None if nothing is."""
+        size = self.num_samples_to(self._num_blocks, lane)
+        shuffle, number, offset, taken = position
+        if shuffle or number or offset != taken:
+            return "in validation a position is [0, 0, samples taken, samples taken]"
+        if taken > size:
+            return f"{taken} samples taken of the {size} that the lane has"
+        return None if draws is None else too_few_draws(taken, draws)
+
+    def seek(self, lane: int, shuffle: int, number: int, count: int, end: tuple[int, int]) -> tuple[int, int, int]:
+        """(shuffle, window, offset in it) of the sample that comes `count` samples after the beginning.
+
+        Raises:
+            ValueError: if the lane has no such sample.
+        """
+        missing = count - self.num_samples_to(self._num_blocks, lane)
+        if missing >= 0:
+            raise ValueError(f"the lane ends {missing} samples before it")
         return shuffle, number, count
 
     def num_samples_to(self, block: int, lane: int) -> int:
@@ -49,6 +72,11 @@ class OrderedRow:
     def first_block_of(self, lane: int) -> int:
         """The first block of a lane."""
         return self.first_block + (lane - self.first_block) % self.num_lanes
+
+
+def too_few_draws(taken: int, draws: int) -> str | None:
+    """What is wrong where a lane has taken at least so many samples of a row; None if nothing is."""
+    return f"{taken} samples or more were taken before it, in {draws} draws" if taken > draws else None
 
 
 class OrderedWindow:

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from bridge_data.order.chunks import ChunkTable, Geometry
 from bridge_data.order.keys import key64
+from bridge_data.order.ordered import too_few_draws
 from bridge_data.order.permutation import Permutation
 
 _CHUNK_STAGE, _SAMPLE_STAGE, _STRIDE_STAGE = 1, 2, 3
@@ -152,8 +153,27 @@ class Row:
         following = chunk // self._per_shuffle
         return None if chunk >= self._stop(following) else (following, 0)
 
-    def seek(self, lane: int, shuffle: int, number: int, count: int) -> tuple[int, int, int]:
-        """(shuffle, window, offset in it) of the sample that comes `count` samples after the beginning of a window."""
+    def starts_at(self, shuffle: int) -> tuple[int, int]:
+        """The least (epoch, index) that a shuffle has."""
+        return self.first_epoch_of(shuffle), 0
+
+    def fault(self, lane: int, position: Sequence[int], draws: int | None) -> str | None:
+        """What is wrong with a saved position of a lane after so many draws (None: not known), as far as that can be
+        told without a look into windows; None if nothing is."""
+        shuffle, number, offset, taken = position
+        share, least, most = self._share(lane, shuffle), self._chunks.shortest, self._chunks.longest
+        if number >= share.num_windows and any(position):
+            return f"there is no window {number} of shuffle {shuffle}, of which the lane has {share.num_windows}"
+        if not offset <= taken <= share.num_chunks * most or (offset < taken and not number):
+            return f"{taken} samples taken of shuffle {shuffle} do not lead to offset {offset} in window {number}"
+        return None if draws is None else too_few_draws(share.first * least + taken, draws)
+
+    def seek(self, lane: int, shuffle: int, number: int, count: int, end: tuple[int, int]) -> tuple[int, int, int]:
+        """(shuffle, window, offset in it) of the sample that comes `count` samples after the beginning of a window.
+
+        Raises:
+            ValueError: if the lane has no such sample before the shuffle that starts at `end`.
+        """
         while True:
             share = self._share(lane, shuffle)
             step = max(1, _BULK * share.num_windows // max(1, share.num_chunks * self._num_slots))
@@ -169,8 +189,8 @@ class Row:
                 count -= int(ends[-1])
             chunk = lane + share.last * self.geometry.num_lanes
             shuffle, number = chunk // self._per_shuffle, 0
-            if chunk >= self._stop(shuffle):
-                raise ValueError(f"lane {lane} ends {count} samples before that")
+            if chunk >= self._stop(shuffle) or self.starts_at(shuffle) >= end:
+                raise ValueError(f"the lane ends {count} samples before it")
 
     def last_before(self, lane: int, shuffle: int) -> int:
         """The last shuffle before `shuffle` of which a lane has something, or -1."""

@@ -26,6 +26,20 @@ class Stream:
         self._shuffle, self._number, self._offset, self._taken = position
         self._window: Window | OrderedWindow | None = None
 
+    def fault(self, draws: int | None = None) -> str | None:
+        """What is wrong with the position, where it comes from a state: of a lane after so many draws, None for a slice
+        of an inbox. None if nothing is."""
+        position = self._shuffle, self._number, self._offset, self._taken
+        if found := self._row.fault(self._lane, position, draws):
+            return found
+        self._window = self._row.window(self._lane, self._shuffle, self._number)
+        size = len(self._window) if self._window else 0
+        if self._offset > size:
+            return (
+                f"offset {self._offset} is beyond window {self._number} of shuffle {self._shuffle}, of {size} samples"
+            )
+        return None
+
     def take(self, count: int) -> tuple[list[int], list[int]]:
         """(epochs, indices) of the next samples: `count`, or those left in the window; none at the row's end."""
         self._leave()

@@ -40,7 +40,7 @@ def main(folder: Path, count: int) -> None:
     for kill in range(count):
         child = os.fork()
         if not child:
-            save_for_ever(folder, writing, 1_000 * kill)
+            save_for_ever(folder, writing, 1_000 * kill + 1)
         (took,) = struct.unpack("d", os.read(reading, 8))
         time.sleep(chance.uniform(0, 4 * took))  # the moment of the kill is what is random
         os.kill(child, signal.SIGKILL)

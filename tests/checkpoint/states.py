@@ -10,6 +10,7 @@ FINGERPRINT = {
     "seed": 0,
     "order": "shuffled",
     "batch_size": 4,
+    "packing_buffer_size": 4,
 }
 
 

@@ -63,7 +63,7 @@ def test_a_state_with_something_missing_is_damaged(tmp_path: Path) -> None:
         make_state() | {"lanes": 1},
     ):
         torch.save(content, tmp_path / "file.pt")
-        with pytest.raises(StateError, match="cannot be read as a data state"):
+        with pytest.raises(StateError, match=rf"{PATH.name}: lanes: .*damaged"):
             decoded((tmp_path / "file.pt").read_bytes(), PATH)
 
 

@@ -41,7 +41,7 @@ def test_the_same_sources_in_another_sequence_are_told() -> None:
 
 def test_deals_are_told() -> None:
     other = make_state()
-    other["generations"] = [*other["generations"], [6, [[100, 32, 1], [50, 32, 1]]]]
+    other["generations"] = [[6, [[100, 32, 1024, 0], [50, 32, 1024, 0]]], *other["generations"]]
     other["drawn_before"] = 4_000
     of_all, _ = compare(other)
     assert [difference.item for difference in of_all] == [
@@ -50,18 +50,18 @@ def test_deals_are_told() -> None:
         "geometry of each deal",
     ]
     assert (of_all[0].first, of_all[0].second) == ("0", "4,000")
-    assert (of_all[1].first, of_all[1].second) == ("[8]", "[8, 6]")
+    assert (of_all[1].first, of_all[1].second) == ("[8]", "[6, 8]")
 
 
 def test_each_number_of_a_lane_is_compared() -> None:
-    other = copy.deepcopy(make_state())
-    lane = other["lanes"]["3"]
+    first, other = (LoaderState.from_dict(make_state()) for _ in range(2))
+    lane = other.lanes[3] = copy.deepcopy(other.lanes[3])
     lane["draws"], lane["cursors"]["1"], lane["new"] = 1_234, [2, 7, 3, 12], 1
     lane["inbox"] = {"0": [[0, 1, 0, 0, 0, 0, 8]]}
     lane["pending"]["packs"][0] = [0, 3]
-    del other["lanes"]["5"]
-    other["lanes"]["6"] = {}
-    of_all, of_lanes = compare(other)
+    del other.lanes[5]
+    other.lanes[6] = {}
+    of_all, of_lanes = differences(first, other)
     assert of_all == []
     assert of_lanes[3] == [
         Difference("lane 3: draws", "50", "1,234"),

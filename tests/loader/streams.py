@@ -14,7 +14,13 @@ from bridge_data.samples import Batch, edataclass
 from bridge_data.state import LoaderState
 from bridge_data.worker import WorkerConfig
 
-FINGERPRINT = {"sources": [["00", "streams"]]}
+FINGERPRINT = {"sources": [["00", "streams"]], "weights": None, "order": "ordered"}
+GEOMETRY = [[0]]
+
+
+def state_after(num_batches: int) -> dict[str, Any]:
+    """The state of a lane after so many batches."""
+    return {"draws": num_batches, "cursors": {}, "micro_batches": num_batches}
 
 
 @edataclass
@@ -50,7 +56,7 @@ class Stream:
             self._dataset.before_sample(self._lane, ref)
         batch = self._dataset.make(self._lane, self._number, self._dataset.size)
         self._number += 1
-        return LaneBatch(batch, {"micro_batches": self._number}, {"encode_sample": 1} if self._number % 3 == 0 else {})
+        return LaneBatch(batch, state_after(self._number), {"encode_sample": 1} if self._number % 3 == 0 else {})
 
     def take_skipped(self) -> dict[str, int]:
         return {}
@@ -78,7 +84,7 @@ class Streams:
 
     def new_state(self, num_lanes: int | None = None) -> LoaderState:
         lanes: dict[int, dict[str, Any]] = {lane: {} for lane in self.worker_config.lanes}
-        return LoaderState(FINGERPRINT, [(num_lanes or self.worker_config.num_lanes, [])], 0, lanes)
+        return LoaderState(FINGERPRINT, [(num_lanes or self.worker_config.num_lanes, GEOMETRY)], 0, lanes)
 
     def describe(self, ref: SampleRef) -> str:
         return f"(source={ref.source}, epoch={ref.epoch}, index={ref.index})"

@@ -20,7 +20,7 @@ from bridge_data.loader.pool import WorkerPool
 from bridge_data.state import merge_states
 
 from .conftest import in_turn
-from .streams import Streams, config, names
+from .streams import Streams, config, names, state_after
 
 LENGTHS = [3, 0, 5, 1, 4, 2]
 FINITE = [f"{lane}/{number}" for number in range(5) for lane in range(6) if number < LENGTHS[lane]]
@@ -140,7 +140,7 @@ def test_lanes_that_stand_rounds_apart_go_on_in_the_order_of_their_slots(
     loader.wait_for_workers()
     state = loader.dataset.new_state()
     done = [length if lane % 2 else min(length, 1) for lane, length in enumerate(LENGTHS)]
-    state.lanes = {lane: {"micro_batches": number} for lane, number in enumerate(done)}
+    state.lanes = {lane: state_after(number) for lane, number in enumerate(done)}
     loader.restore_state_rank(state.to_dict())
     left = [(number, lane) for lane, length in enumerate(LENGTHS) for number in range(done[lane], length)]
     assert left

@@ -4,12 +4,12 @@ from hypothesis import strategies as st
 from bridge_data.loader.position import Position
 from bridge_data.state import LoaderState, merge_states
 
-from .streams import FINGERPRINT, config
+from .streams import FINGERPRINT, GEOMETRY, config, state_after
 
 
 def fresh(num_lanes: int, rank: int, world_size: int) -> Position:
     ranks = config(0, num_lanes, rank, world_size)
-    return Position(ranks, LoaderState(FINGERPRINT, [(num_lanes, [])], 0, {lane: {} for lane in ranks.lanes}))
+    return Position(ranks, LoaderState(FINGERPRINT, [(num_lanes, GEOMETRY)], 0, {lane: {} for lane in ranks.lanes}))
 
 
 def run(position: Position, lengths: list[int], num: int) -> list[tuple[int, int]]:
@@ -20,7 +20,7 @@ def run(position: Position, lengths: list[int], num: int) -> list[tuple[int, int
         if done == lengths[lane]:
             position.end()
         else:
-            position.advance({"micro_batches": done + 1})
+            position.advance(state_after(done + 1))
             taken.append((lane, done))
     return taken
 
@@ -69,7 +69,9 @@ def test_the_job_goes_on_at_the_same_slot_with_another_number_of_ranks(steps: in
     lanes = {lane: value for state in states for lane, value in state.lanes.items()}
     for rank in range(after):
         ranks = config(0, num_lanes, rank, after)
-        mine = LoaderState(FINGERPRINT, [(num_lanes, [])], steps * before, {lane: lanes[lane] for lane in ranks.lanes})
+        mine = LoaderState(
+            FINGERPRINT, [(num_lanes, GEOMETRY)], steps * before, {lane: lanes[lane] for lane in ranks.lanes}
+        )
         slots += [lane + number * num_lanes for lane, number in run(Position(ranks, mine), endless, 5)]
     assert sorted(slots) == list(range(steps * before, steps * before + 5 * after))
 
@@ -88,7 +90,7 @@ def step(positions: list[Position], lengths: list[int]) -> list[tuple[int, int]]
         lane = position.turn()
         if slot == agreed and lane is not None:
             served.append((lane, done(position, lane)))
-            position.advance({"micro_batches": done(position, lane) + 1})
+            position.advance(state_after(done(position, lane) + 1))
         else:
             position.pass_over(agreed)
     return sorted(served, key=lambda batch: batch[1] * len(lengths) + batch[0])
@@ -107,7 +109,9 @@ def test_ranks_that_end_evenly_serve_one_order_however_many_they_are(
 ) -> None:
     expected = [(lane, number) for number in range(6) for lane in range(12) if number < lengths[lane]]
     served: list[tuple[int, int]] = []
-    state = LoaderState(FINGERPRINT | {"repeat": False}, [(12, [])], 0, {lane: {} for lane in range(12)}).to_dict()
+    state = LoaderState(
+        FINGERPRINT | {"repeat": False}, [(12, GEOMETRY)], 0, {lane: {} for lane in range(12)}
+    ).to_dict()
     for world_size, steps in [*chain, (chain[0][0], 1_000)]:
         configs = [config(0, 12, rank, world_size) for rank in range(world_size)]
         positions = [Position(ranks, LoaderState.from_dict(state).of_rank(ranks)) for ranks in configs]

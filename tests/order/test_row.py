@@ -171,7 +171,9 @@ def test_a_stream_is_entered_at_any_sample(counts: list[int], per_shuffle: int, 
         number = data.draw(st.integers(0, len(places) - 1), label="sample")
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("bridge_data.order.row._BULK", bulk)
-            assert row.seek(lane, 0, 0, number) == places[number]
+            assert row.seek(lane, 0, 0, number, row.starts_at(3)) == places[number]
+            with pytest.raises(ValueError, match="ends 0 samples before"):
+                row.seek(lane, 0, 0, len(places), row.starts_at(3))
 
 
 def test_windows_have_their_size_or_somewhat_more() -> None:

@@ -41,8 +41,11 @@ def test_too_few_steps_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_samples_in_packing_buffers_are_counted(tmp_path: Path) -> None:
-    lanes = {0: {"pending": {"packs": [[0, 3], [1]], "carried": [2]}}, 1: {}}
-    save_states(tmp_path, LoaderState({}, [(2, [])], 8, lanes).to_dict(), step=4, world_size=2)
+    base = {"draws": 0, "cursors": {}}
+    pending = {"packs": [[0, 3], [1]], "carried": [2], "base": base}
+    lanes = {0: {"draws": 4, "cursors": {"0": [0, 0, 4, 4]}, "micro_batches": 4, "pending": pending}, 1: {}}
+    fingerprint = {"sources": [["00", "texts"]], "weights": None, "order": "shuffled", "packing_buffer_size": 4}
+    save_states(tmp_path, LoaderState(fingerprint, [(2, [[8, 8, 64, 0]])], 8, lanes).to_dict(), step=4, world_size=2)
     assert count_pending(tmp_path) == 4
 
 

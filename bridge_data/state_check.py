@@ -1,0 +1,282 @@
+"""The structure of a state, field by field, so that damage is named before anything is made of it.
+
+Enters: a state as plain data, of this format. Leaves: nothing, or a `StateError` with the path of a field that is
+wrong, as `lanes.3.cursors.0`. Guarantee: what passes has every key, type and range that the code behind counts on;
+whether the data has such a position is judged where the position is used.
+"""
+
+import math
+import reprlib
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from bridge_data.errors import EDITED, StateError
+
+STOP = 1 << 48
+"""Numbers are below it, so that arithmetic over them stays within 64 bits."""
+
+MAX_LANES = 1 << 24
+
+_POSITION = "4 integers from 0 on (shuffle, window, offset in it, samples taken)"
+_SLICE = "7 integers from 0 on (generation, lane, shuffle, window, offset, skip, count), the last one from 1 on"
+_GEOMETRY = "4 integers (chunk_size >= block_size >= 1, window_size >= 0, first_epoch >= 0)"
+_ITEM = "an offset, [offset, part] or [source, epoch, index, part]"
+
+_STATE_KEYS = ("format", "version", "fingerprint", "generations", "next_slot", "drawn_before", "lanes")
+_CURSOR_KEYS = ("draws", "cursors")
+_INT = {int}
+
+_Check = Callable[[str, Any], None]
+
+
+def check_structure(data: dict[str, Any]) -> None:
+    """See that a state holds what a state holds.
+
+    Raises:
+        StateError: naming the path of a field that does not, with what is there and what was expected.
+    """
+    _check_keys("", data, _STATE_KEYS, ("epoch_batches", "ended", "extras"))
+    fingerprint = data["fingerprint"]
+    _check_fingerprint(fingerprint)
+    for name in ("next_slot", "drawn_before", "epoch_batches"):
+        _check_number(name, data.get(name, 0))
+    if not isinstance(data.get("ended", False), bool):
+        raise _wrong("ended", data["ended"], "true or false")
+    _check_extras("extras", data)
+    _check_generations(data["generations"], fingerprint)
+    check = _LaneCheck(data["generations"], fingerprint)
+    for path, lane, state in check.numbered("lanes", data["lanes"], data["generations"][-1][0]):
+        check.lane(path, lane, state)
+
+
+def _check_fingerprint(fingerprint: Any) -> None:
+    if not isinstance(fingerprint, dict):
+        raise _wrong("fingerprint", fingerprint, "a dict")
+    for name in ("sources", "weights", "order"):
+        if name not in fingerprint:
+            raise _missing(f"fingerprint.{name}")
+    if fingerprint["order"] not in ("shuffled", "ordered"):
+        raise _wrong("fingerprint.order", fingerprint["order"], "'shuffled' or 'ordered'")
+    sources = fingerprint["sources"]
+    if not isinstance(sources, list) or not sources:
+        raise _wrong("fingerprint.sources", sources, "a list with a [name, label] of each source")
+    for number, source in enumerate(sources):
+        if not isinstance(source, list) or len(source) != 2 or {*map(type, source)} != {str}:
+            raise _wrong(f"fingerprint.sources.{number}", source, "[name, label], two strings")
+    if len(dict(sources)) < len(sources):
+        raise _wrong("fingerprint.sources", sources, "a name of its own for each source")
+    if fingerprint["weights"] is not None or (fingerprint["order"] == "shuffled" and len(sources) > 1):
+        _check_weights("fingerprint.weights", fingerprint["weights"], len(sources))
+    schedule = fingerprint.get("schedule", [])
+    _check_list("fingerprint.schedule", schedule)
+    for number, phase in enumerate(schedule):
+        path = f"fingerprint.schedule.{number}"
+        if not isinstance(phase, list) or len(phase) != 2:
+            raise _wrong(path, phase, "[first sample, weights]")
+        _check_number(f"{path}.0", phase[0])
+        _check_weights(f"{path}.1", phase[1], len(sources))
+    epochs = fingerprint.get("epochs_of_sources", {})
+    if not isinstance(epochs, dict):
+        raise _wrong("fingerprint.epochs_of_sources", epochs, "a dict of numbers of epochs by source")
+    shuffled = {f"epochs_of_sources.{name}": number for name, number in epochs.items()}
+    for name, value in (shuffled | {"epochs_per_shuffle": fingerprint.get("epochs_per_shuffle")}).items():
+        if value is not None and type(value) is not int:
+            raise _wrong(f"fingerprint.{name}", value, "an integer or null")
+
+
+def _check_weights(path: str, weights: Any, num_sources: int) -> None:
+    _check_list(path, weights)
+    if len(weights) != num_sources:
+        raise _wrong(path, weights, f"{num_sources} weights, as many as sources")
+    for number, weight in enumerate(weights):
+        if type(weight) not in (int, float) or not 0 <= weight < math.inf:
+            raise _wrong(f"{path}.{number}", weight, "a finite number of 0 or more")
+    if not any(weights):
+        raise _wrong(path, weights, "a weight above 0")
+
+
+def _check_generations(generations: Any, fingerprint: dict[str, Any]) -> None:
+    is_shuffled, num_sources = fingerprint["order"] == "shuffled", len(fingerprint["sources"])
+    _check_list("generations", generations)
+    if not generations:
+        raise _wrong("generations", generations, "at least one [number of lanes, geometries]")
+    begins: list[int] = []
+    for number, generation in enumerate(generations):
+        path = f"generations.{number}"
+        if not isinstance(generation, list) or len(generation) != 2:
+            raise _wrong(path, generation, "[number of lanes, geometries]")
+        _check_number(f"{path}.0", generation[0], least=1, stop=MAX_LANES)
+        geometries = generation[1]
+        _check_list(f"{path}.1", geometries)
+        if len(geometries) != (num_sources if is_shuffled else 1):
+            what = f"the geometries of {num_sources} sources" if is_shuffled else "[[first block]]"
+            raise _wrong(f"{path}.1", geometries, what)
+        for source, geometry in enumerate(geometries):
+            right = _are_numbers(geometry, 4 if is_shuffled else 1)
+            if not right or (is_shuffled and not geometry[0] >= geometry[1] >= 1):
+                raise _wrong(f"{path}.1.{source}", geometry, _GEOMETRY if is_shuffled else "[first block]")
+            if begins and geometry[-1] < begins[source]:
+                what = f"at last {begins[source]} or more, where the generation before begins"
+                raise _wrong(f"{path}.1.{source}", geometry, what)
+        begins = [geometry[-1] for geometry in geometries]
+
+
+class _LaneCheck:
+    """Checks lanes of a state with these generations and this fingerprint."""
+
+    def __init__(self, generations: list[Any], fingerprint: dict[str, Any]) -> None:
+        self._lanes_of_earlier = [num_lanes for num_lanes, _ in generations[:-1]]
+        self._num_sources = len(fingerprint["sources"])
+        self._num_rows = len(generations[-1][1])
+        self._packs = fingerprint.get("packing_buffer_size") is not None
+        self._sources = {str(number) for number in range(self._num_rows)}
+
+    def lane(self, path: str, lane: int, state: Any) -> None:
+        """The state of one lane, `{}` if it has not begun."""
+        if state == {}:
+            return
+        _check_keys(path, state, (*_CURSOR_KEYS, "micro_batches"), ("inbox", "pending", "extras"))
+        self._check_cursor(path, state)
+        _check_number(f"{path}.micro_batches", state["micro_batches"])
+        _check_extras(f"{path}.extras", state)
+        if "pending" in state:
+            self._check_pending(f"{path}.pending", state["pending"], state["draws"])
+
+    def numbered(self, path: str, values: Any, stop: int) -> Iterable[tuple[str, int, Any]]:
+        """(path, number, value) of a dict with numbers below `stop` for names."""
+        if not isinstance(values, dict):
+            raise _wrong(path, values, "a dict")
+        for name, value in values.items():
+            is_number = isinstance(name, str) and name.isdecimal() and len(name) < 10 and str(int(name)) == name
+            if not is_number or int(name) >= stop:
+                raise StateError(f"{path}.{name}: unknown name, expected a number from 0 to {stop - 1}; {EDITED}")
+            yield f"{path}.{name}", int(name), value
+
+    def _check_cursor(self, path: str, state: dict[str, Any]) -> None:
+        _check_number(f"{path}.draws", state["draws"])
+        cursors = state["cursors"]
+        if not isinstance(cursors, dict) or not cursors.keys() <= self._sources:
+            for _ in self.numbered(f"{path}.cursors", cursors, self._num_rows):
+                pass
+        for source, position in cursors.items():
+            if not _are_numbers(position, 4):
+                raise _wrong(f"{path}.cursors.{source}", position, _POSITION)
+        for inbox, _, entries in self.numbered(f"{path}.inbox", state.get("inbox", {}), self._num_rows):
+            _check_list(inbox, entries)
+            for number, entry in enumerate(entries):
+                if fault := self._fault_of_entry(entry):
+                    raise _wrong(f"{inbox}.{number}", entry, fault)
+
+    def _fault_of_entry(self, entry: Any) -> str | None:
+        """What was expected in the place of an entry of an inbox; None if it is right."""
+        if isinstance(entry, list) and entry and isinstance(entry[0], list):
+            return None if all(_are_numbers(part, 3) for part in entry) else "lists of [epoch, index, part]"
+        if not _are_numbers(entry, 7) or entry[-1] < 1:
+            return _SLICE + ", or a list of [epoch, index, part]"
+        if entry[0] >= len(self._lanes_of_earlier):
+            return f"a slice of a generation before the last, of which there are {len(self._lanes_of_earlier)}"
+        if entry[1] >= self._lanes_of_earlier[entry[0]]:
+            return f"a slice of a lane below {self._lanes_of_earlier[entry[0]]}, as many as its generation has"
+        return None
+
+    def _check_pending(self, path: str, pending: Any, draws: int) -> None:
+        of_packs = ("carried", "packs", "base") if self._packs else ()
+        _check_keys(path, pending, (), ("queue", "buckets", "open", *of_packs))
+        num_replayed = 0
+        if "base" in pending:
+            base = pending["base"]
+            _check_keys(f"{path}.base", base, _CURSOR_KEYS, ("inbox",))
+            self._check_cursor(f"{path}.base", base)
+            num_replayed = draws - base["draws"]
+            if num_replayed < 0:
+                raise _wrong(f"{path}.base.draws", base["draws"], f"at most the {draws} draws of the lane")
+
+        def item(path: str, value: Any) -> None:
+            offset = value
+            if isinstance(value, list):
+                if _are_numbers(value, 4) and value[0] < self._num_sources:
+                    return
+                offset = value[0] if _are_numbers(value, 2) else None
+            if type(offset) is not int or not 0 <= offset < num_replayed:
+                known = f"offsets below {num_replayed}, the draws since the base; sources below {self._num_sources}"
+                raise _wrong(path, value, f"{_ITEM} ({known})")
+
+        def pack(path: str, value: Any) -> None:
+            each(item)(path, value)
+            if not value or (len(value) > 1 and not self._packs):
+                raise _wrong(path, value, "the items of a pack" if self._packs else "one item, as there are no packs")
+
+        def batch(path: str, value: Any) -> None:
+            if not isinstance(value, list) or len(value) != 2:
+                raise _wrong(path, value, "[members, batches that are out]")
+            each(pack)(f"{path}.0", value[0])
+            _check_number(f"{path}.1", value[1])
+
+        def each(check: _Check) -> _Check:
+            def check_all(path: str, values: Any) -> None:
+                _check_list(path, values)
+                for number, value in enumerate(values):
+                    check(f"{path}.{number}", value)
+
+            return check_all
+
+        for name, check in (("queue", item), ("carried", item), ("packs", pack), ("open", batch)):
+            each(check)(f"{path}.{name}", pending.get(name, []))
+        buckets = pending.get("buckets", {})
+        if not isinstance(buckets, dict) or not all(isinstance(name, str) for name in buckets):
+            raise _wrong(f"{path}.buckets", buckets, "a dict of members by group")
+        for name, bucket in buckets.items():
+            each(pack)(f"{path}.buckets.{name}", bucket)
+
+
+def _check_keys(path: str, value: Any, needed: Iterable[str], optional: Iterable[str]) -> None:
+    if not isinstance(value, dict):
+        raise _wrong(path, value, "a dict")
+    known = {*needed, *optional}
+    for name in needed:
+        if name not in value:
+            raise _missing(_join(path, name))
+    if not value.keys() <= known:
+        unknown = min(map(str, value.keys() - known))
+        raise StateError(
+            f"{_join(path, unknown)}: unknown, this release would lose it (it knows {', '.join(sorted(known))}); "
+            "resume with the release that wrote it. If this one did, " + EDITED
+        )
+
+
+def _check_extras(path: str, state: dict[str, Any]) -> None:
+    if not isinstance(state.get("extras", {}), dict):
+        raise _wrong(path, state["extras"], "a dict")
+
+
+def _check_list(path: str, value: Any) -> None:
+    if not isinstance(value, list):
+        raise _wrong(path, value, "a list")
+
+
+def _check_number(path: str, value: Any, *, least: int = 0, stop: int = STOP) -> None:
+    if type(value) is not int or not least <= value < stop:
+        raise _wrong(path, value, f"an integer from {least} to {stop - 1}")
+
+
+def _are_numbers(values: Any, count: int) -> bool:
+    """Whether it is a list of so many integers from 0 on, below `STOP`."""
+    return (
+        isinstance(values, list)
+        and len(values) == count
+        and set(map(type, values)) == _INT
+        and min(values) >= 0
+        and max(values) < STOP
+    )
+
+
+def _join(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+def _missing(path: str) -> StateError:
+    return StateError(f"{path}: missing from the state; {EDITED}")
+
+
+def _wrong(path: str, value: Any, expected: str) -> StateError:
+    return StateError(f"{path}: {reprlib.repr(value)}: expected {expected}; {EDITED}")
