@@ -77,7 +77,8 @@ def middle_of_epoch(rows: Sequence[Row], num_lanes: int) -> dict[int, dict[str, 
         for source, row in enumerate(rows):
             taken = rng.randrange(sizes[source][lane])
             cursors[str(source)] = [*row.seek(lane, 0, 0, taken, row.starts_at(1)), taken]
-        lanes[lane] = {"draws": 1, "cursors": cursors, "micro_batches": 0}
+        draws = sum(position[-1] for position in cursors.values())
+        lanes[lane] = {"draws": draws, "cursors": cursors, "micro_batches": 0}
     return lanes
 
 
@@ -108,7 +109,8 @@ def measure_redeal(name: str, sources: Sequence[Sequence[int]]) -> dict[str, Any
     tracemalloc.stop()
     some = range(new_lanes // 3)
     dealt = dealt_to(some)
-    num_slices, spread = check(state, dealt, rows, random.Random(2).sample(range(num_lanes // 4), 4))
+    after = [row_of(counts, new_lanes, key, first_epoch=1) for key, counts in enumerate(sources)]
+    num_slices, spread = check(state, dealt, rows, after, random.Random(2).sample(range(num_lanes // 4), 4))
     return {
         f"re-deal {num_lanes:,} to {new_lanes:,} lanes": name,
         "sources": len(sources),
@@ -120,8 +122,11 @@ def measure_redeal(name: str, sources: Sequence[Sequence[int]]) -> dict[str, Any
     }
 
 
-def check(state: LoaderState, dealt: LoaderState, rows: Sequence[Row], sampled: Sequence[int]) -> tuple[int, int]:
-    """See that the slices of some old lanes, in the sequence of the new lanes, are what those lanes had left.
+def check(
+    state: LoaderState, dealt: LoaderState, rows: Sequence[Row], after: Sequence[Row], sampled: Sequence[int]
+) -> tuple[int, int]:
+    """See that the slices of some old lanes, in the sequence of the new lanes, are what those lanes had left of `rows`,
+    which `after` follow.
 
     Leaves the most slices of a source in a lane, and by how much lanes differ in the samples of a source.
     """
@@ -139,9 +144,10 @@ def check(state: LoaderState, dealt: LoaderState, rows: Sequence[Row], sampled: 
     for source in (0, len(rows) - 1):
         for lane in sampled:
             old = ShuffledCursor([[rows[source]]], None, lane)
-            old.seek({"draws": 1, "cursors": {"0": state.lanes[lane]["cursors"][str(source)]}})
+            position = state.lanes[lane]["cursors"][str(source)]
+            old.seek({"draws": position[-1], "cursors": {"0": position}})
             for entry in slices[source, lane]:
-                inbox = Inbox([entry], [rows[source]])
+                inbox = Inbox([entry], [rows[source], after[source]], "inbox")
                 while taken := inbox.take(256):
                     assert [place[:2] for place in taken] == [ref[1:3] for _, ref in old.take(len(taken))]
             assert old.next().epoch == 1, "nothing of the first epoch is left over"
