@@ -11,9 +11,13 @@ how many the job had drawn goes with them, for schedules of weights.
 import bisect
 import collections
 import dataclasses
+import functools
 import itertools
-from collections.abc import Callable, Collection, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
 
 from bridge_data.errors import EDITED, StateError
 from bridge_data.order import BEGINNING, Cursor, OrderedRow, Row
@@ -38,30 +42,23 @@ def redeal_shuffled(
     with which its row begins. The work grows with the old lanes and with `lanes`, not with all new lanes.
     """
     old = _Lanes(state, make_cursor)
-    for source, row in enumerate(rows):
-        old.check(source, row)
-    ends = [1 + _last_touched(row, old.positions(source)) for source, row in enumerate(rows)]
+    ends = [1 + old.last_touched(source, row) for source, row in enumerate(rows)]
     generation = new_generation([row.first_epoch_of(end) for row, end in zip(rows, ends, strict=True)])
-    loose = old.loose_by_source()
     dealt: dict[int, LaneState] = {lane: {"draws": 0, "cursors": {}} for lane in lanes}
-    current = len(state.generations) - 1
-    used = {current + 1}
+    used = {len(state.generations)}
     for source, (row, end) in enumerate(zip(rows, ends, strict=True)):
-        left: list[Entry] = []
         positions = old.positions(source)
-        counts = row.num_samples_to(end, [shuffle for shuffle, *_ in positions]).tolist()
-        for lane, ((shuffle, window, offset, taken), count) in enumerate(zip(positions, counts, strict=True)):
-            if refs := loose.get((lane, source)):
-                left.append(refs)
-            if inbox := old.inbox(lane, source):
-                left += inbox
-                used |= {entry[0] for entry in inbox if is_slice(entry)}
-            if count < taken:
-                raise old.error(lane, source, f"the lane has {count} samples of the shuffles in progress")
-            if count > taken:
-                left.append([current, lane, shuffle, window, offset, 0, count - taken])
-                used.add(current)
-        for lane, share in deal(left, generation[0], lanes).items():
+        counts = row.num_samples_to(end, positions[:, 0])
+        left = counts - positions[:, 3]
+        if (left < 0).any():
+            lane = int(left.argmin())
+            raise old.error(lane, source, f"the lane has {counts[lane]} samples of the shuffles in progress")
+        entries: Sequence[Entry] = _Slices(len(state.generations) - 1, positions, left)
+        used |= {len(state.generations) - 1} if left.any() else set()
+        if earlier := old.earlier(source):
+            entries = [entry for lane, own in enumerate(entries) for entry in (*earlier.get(lane, ()), own)]
+            used |= {entry[0] for of_lane in earlier.values() for entry in of_lane if is_slice(entry)}
+        for lane, share in deal(entries, generation[0], lanes).items():
             if share:
                 dealt[lane].setdefault("inbox", {})[str(source)] = share
     return _without_unused_generations(old.handed_on(dealt, generation), used)
@@ -78,7 +75,7 @@ def redeal_ordered(
     """
     old = _Lanes(state, make_cursor)
     old.check(0, row)
-    taken = [offset for _, _, offset, _ in old.positions(0)]
+    taken = old.positions(0)[:, 2].tolist()
     first_block = max(row.untouched_block(lane, taken[lane]) for lane in range(len(old)))
     left: list[Entry] = []
     for lane in range(len(old)):
@@ -98,7 +95,7 @@ def redeal_ordered(
 
 def deal(entries: Sequence[Entry], num_lanes: int, lanes: Collection[int]) -> dict[int, list[Entry]]:
     """Of a sequence of inbox entries, cut into `num_lanes` runs of equal size, to one sample, those of `lanes`."""
-    ends = [0, *itertools.accumulate(map(entry_size, entries))]
+    ends = [0, *itertools.accumulate(_sizes(entries))]
     bounds = {lane: (lane * ends[-1] // num_lanes, (lane + 1) * ends[-1] // num_lanes) for lane in lanes}
     return {lane: _between(entries, ends, *bound) for lane, bound in bounds.items()}
 
@@ -123,10 +120,29 @@ def _between(entries: Sequence[Entry], ends: Sequence[int], start: int, stop: in
             _, entry = cut_entry(entry, start - ends[number])
         if stop < ends[number + 1]:
             entry, _ = cut_entry(entry, stop - start)
-        share.append(entry)
+        if ends[number] < ends[number + 1]:
+            share.append(entry)
         number += 1
         start = ends[number]
     return share
+
+
+class _Slices(Sequence[Entry]):
+    """What each lane has left of the row of a source, one slice a lane, made where it is wanted."""
+
+    def __init__(self, generation: int, positions: NDArray[np.int64], counts: NDArray[np.int64]) -> None:
+        self._generation, self._positions = generation, positions
+        self.counts: list[int] = counts.tolist()
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+    def __getitem__(self, lane: Any) -> Any:
+        return [self._generation, lane, *self._positions[lane, :3].tolist(), 0, self.counts[lane]]
+
+
+def _sizes(entries: Sequence[Entry]) -> Iterable[int]:
+    return entries.counts if isinstance(entries, _Slices) else map(entry_size, entries)
 
 
 class _Lanes:
@@ -141,6 +157,7 @@ class _Lanes:
             self.states.append(lane_state)
             if "pending" in lane_state:
                 self._pending[lane] = Pending.decode(lane_state, make_cursor(lane)).explicit()
+        self._with_inbox = [lane for lane, lane_state in enumerate(self.states) if "inbox" in lane_state]
 
     def __len__(self) -> int:
         return len(self.states)
@@ -153,24 +170,42 @@ class _Lanes:
             StateError: naming the lane.
         """
         positions = self.positions(source)
-        lane = max(range(len(positions)), key=lambda lane: positions[lane][0])
-        if fault := row.fault(lane, positions[lane], self.states[lane]["draws"]):
+        lane = int(positions[:, 0].argmax())
+        if fault := row.fault(lane, positions[lane].tolist(), self.states[lane]["draws"]):
             raise self.error(lane, source, fault)
+
+    def last_touched(self, source: int, row: Row) -> int:
+        """The last shuffle of a row that a lane has drawn from, -1 if none."""
+        self.check(source, row)
+        positions = self.positions(source)
+        begun = int(positions[positions[:, 3] > 0, 0].max(initial=-1))
+        ended = np.flatnonzero((positions[:, 3] == 0) & (positions[:, 0] > begun))
+        return max([begun, *(row.last_before(lane, int(positions[lane, 0])) for lane in ended.tolist())])
 
     def error(self, lane: int, source: int, fault: str) -> StateError:
         """The error of a position in the row of a source."""
-        return StateError(f"lanes.{lane}.cursors.{source}: {[*self.positions(source)[lane]]}: {fault}; {EDITED}")
+        return StateError(f"lanes.{lane}.cursors.{source}: {self.positions(source)[lane].tolist()}: {fault}; {EDITED}")
 
     def loose(self, lane: int) -> list[list[int]]:
         """What a lane has drawn and not emitted, `[source, epoch, index, part]`, but for open batches."""
         return [*self._pending[lane].loose()] if lane in self._pending else []
 
-    def loose_by_source(self) -> dict[tuple[int, int], list[list[int]]]:
-        """The same of all lanes, `[epoch, index, part]` by lane and source."""
-        found: dict[tuple[int, int], list[list[int]]] = collections.defaultdict(list)
+    def earlier(self, source: int) -> dict[int, list[Entry]]:
+        """By lane, what it has of a source before its row: what was drawn and not emitted, then its inbox."""
+        found: dict[int, list[Entry]] = collections.defaultdict(list)
+        for lane, places in self._loose_of[source].items():
+            found[lane].append(places)
+        for lane in self._with_inbox:
+            found[lane] += self.inbox(lane, source)
+        return {lane: entries for lane, entries in found.items() if entries}
+
+    @functools.cached_property
+    def _loose_of(self) -> dict[int, dict[int, list[list[int]]]]:
+        """`[epoch, index, part]` of all that is loose, by source and lane."""
+        found: dict[int, dict[int, list[list[int]]]] = collections.defaultdict(dict)
         for lane in self._pending:
             for source, *place in self.loose(lane):
-                found[lane, source].append(place)
+                found[source].setdefault(lane, []).append(place)
         return found
 
     @property
@@ -179,10 +214,10 @@ class _Lanes:
         go to other lanes now.)"""
         return sum(state.get("micro_batches", 0) for state in self.states)
 
-    def positions(self, source: int) -> list[Sequence[int]]:
-        """The position of each lane in the row of a source."""
+    def positions(self, source: int) -> NDArray[np.int64]:
+        """The position of each lane in the row of a source, (lanes, 4)."""
         name = str(source)
-        return [state["cursors"].get(name, BEGINNING) for state in self.states]
+        return np.array([state["cursors"].get(name, BEGINNING) for state in self.states], dtype=np.int64)
 
     def inbox(self, lane: int, source: int) -> Sequence[Entry]:
         """What is left to a lane of earlier rows of a source."""
@@ -206,13 +241,6 @@ class _Lanes:
         return dataclasses.replace(
             self._state, generations=generations, next_slot=slot, lanes=lanes, drawn_before=drawn
         )
-
-
-def _last_touched(row: Row, positions: Sequence[Sequence[int]]) -> int:
-    """The last shuffle of a row that a lane has drawn from, -1 if none."""
-    begun = max((shuffle for shuffle, _, _, taken in positions if taken), default=-1)
-    ended = [(lane, shuffle) for lane, (shuffle, _, _, taken) in enumerate(positions) if not taken and shuffle > begun]
-    return max([begun, *(row.last_before(lane, shuffle) for lane, shuffle in ended)])
 
 
 def _without_unused_generations(state: LoaderState, used: Collection[int]) -> LoaderState:

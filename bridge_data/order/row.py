@@ -197,7 +197,7 @@ class Row:
         first = self._share(lane, shuffle).first
         return (lane + (first - 1) * self.geometry.num_lanes) // self._per_shuffle if first else -1
 
-    def num_samples_to(self, end: int, shuffles: Sequence[int]) -> Ints:
+    def num_samples_to(self, end: int, shuffles: Sequence[int] | Ints) -> Ints:
         """Samples of each lane from the beginning of shuffle `shuffles[lane]` to that of shuffle `end`."""
         num_lanes, equal_length = self.geometry.num_lanes, self._chunks.equal_length
         lanes = np.arange(num_lanes)
