@@ -74,8 +74,7 @@ def redeal_ordered(
     before it is dealt in whole blocks, beginning with the lane whose turn it is.
     """
     old = _Lanes(state, make_cursor)
-    old.check(0, row)
-    taken = old.positions(0)[:, 2].tolist()
+    taken = old.positions_in(0, row)[:, 2].tolist()
     first_block = max(row.untouched_block(lane, taken[lane]) for lane in range(len(old)))
     left: list[Entry] = []
     for lane in range(len(old)):
@@ -162,9 +161,9 @@ class _Lanes:
     def __len__(self) -> int:
         return len(self.states)
 
-    def check(self, source: int, row: Row | OrderedRow) -> None:
-        """See that no lane stands where it cannot be in the row of a source. Windows and offsets are seen to where they
-        are used.
+    def positions_in(self, source: int, row: Row | OrderedRow) -> NDArray[np.int64]:
+        """`positions`, of which none is where a lane cannot be in the row of a source. Windows and offsets are seen to
+        where they are used.
 
         Raises:
             StateError: naming the lane.
@@ -173,11 +172,11 @@ class _Lanes:
         lane = int(positions[:, 0].argmax())
         if fault := row.fault(lane, positions[lane].tolist(), self.states[lane]["draws"]):
             raise self.error(lane, source, fault)
+        return positions
 
     def last_touched(self, source: int, row: Row) -> int:
         """The last shuffle of a row that a lane has drawn from, -1 if none."""
-        self.check(source, row)
-        positions = self.positions(source)
+        positions = self.positions_in(source, row)
         begun = int(positions[positions[:, 3] > 0, 0].max(initial=-1))
         ended = np.flatnonzero((positions[:, 3] == 0) & (positions[:, 0] > begun))
         return max([begun, *(row.last_before(lane, int(positions[lane, 0])) for lane in ended.tolist())])
