@@ -13,7 +13,7 @@ import tracemalloc
 from collections.abc import Sequence
 from typing import Any
 
-from bridge_data.order import Geometry, Row, ShuffledCursor
+from bridge_data.order import Cursor, Geometry, Row
 from bridge_data.order.inbox import Inbox, entry_size, is_slice
 from bridge_data.redeal import redeal_shuffled
 from bridge_data.state import Generation, LoaderState
@@ -41,10 +41,10 @@ def measure_lane(name: str, counts: Sequence[int], num_lanes: int, buffer: int =
     starts = []
     for lane in random.Random(0).sample(range(num_lanes), 5):
         begin = time.process_time()
-        ShuffledCursor([[row_of(counts, num_lanes, buffer=buffer)]], None, lane).take(1)
+        Cursor([[row_of(counts, num_lanes, buffer=buffer)]], None, lane).take(1)
         starts.append(time.process_time() - begin)
     tracemalloc.start()
-    cursor = ShuffledCursor([[row_of(counts, num_lanes, buffer=buffer)]], None, 1)
+    cursor = Cursor([[row_of(counts, num_lanes, buffer=buffer)]], None, 1)
     cursor.take(1)
     held, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
@@ -96,7 +96,7 @@ def measure_redeal(name: str, sources: Sequence[Sequence[int]]) -> dict[str, Any
 
     def dealt_to(lanes: Sequence[int]) -> LoaderState:
         fresh = [row_of(counts, num_lanes, key) for key, counts in enumerate(sources)]
-        return redeal_shuffled(state, fresh, lambda lane: ShuffledCursor([fresh], None, lane), generation, lanes)
+        return redeal_shuffled(state, fresh, lambda lane: Cursor([fresh], None, lane), generation, lanes)
 
     own = range(5, new_lanes, NEW_RANKS)
     gc.collect()
@@ -143,7 +143,7 @@ def check(
                 slices[source, entry[1]].append(entry)
     for source in (0, len(rows) - 1):
         for lane in sampled:
-            old = ShuffledCursor([[rows[source]]], None, lane)
+            old = Cursor([[rows[source]]], None, lane)
             position = state.lanes[lane]["cursors"][str(source)]
             old.seek({"draws": position[-1], "cursors": {"0": position}})
             for entry in slices[source, lane]:

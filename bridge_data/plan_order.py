@@ -15,7 +15,7 @@ from typing import Any
 
 from bridge_data.errors import ConfigError
 from bridge_data.migrate import migrate
-from bridge_data.order import Cursor, Geometry, OrderedCursor, OrderedRow, Phase, Row, Schedule, ShuffledCursor
+from bridge_data.order import Cursor, Geometry, OrderedCursor, OrderedRow, Phase, Row, Schedule
 from bridge_data.order.blend import check_weights
 from bridge_data.order.keys import key64
 from bridge_data.plan import Plan
@@ -136,7 +136,7 @@ class PlanOrder:
             counts = [source.num_samples for source in self._plan.sources]
             return OrderedCursor(counts, [self._ordered_row(generation) for generation in state.generations], lane)
         blend = self._schedule.since(state.drawn_before) if len(self._plan.sources) > 1 else None
-        return ShuffledCursor([self._rows(generation) for generation in state.generations], blend, lane)
+        return Cursor([self._rows(generation) for generation in state.generations], blend, lane)
 
     def has_next(self, lane: int, state: LoaderState) -> bool:
         """Whether a lane has a sample left to draw."""
@@ -166,7 +166,7 @@ class PlanOrder:
             blend = Schedule(phases, self._seed).since(state.drawn_before)
 
         def old_cursor(lane: int) -> Cursor:
-            return ShuffledCursor([self._rows(generation, kept) for generation in state.generations], blend, lane)
+            return Cursor([self._rows(generation, kept) for generation in state.generations], blend, lane)
 
         return migrate(state, fingerprint, old_cursor, self._generation)
 

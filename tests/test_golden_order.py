@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from bridge_data.order import Blend, Geometry, OrderedCursor, OrderedRow, Row, ShuffledCursor
+from bridge_data.order import Blend, Cursor, Geometry, OrderedCursor, OrderedRow, Row
 from bridge_data.order.keys import key64
 from bridge_data.state import VERSION
 
@@ -32,7 +32,7 @@ def drawn() -> dict[str, Any]:
                 shuffle_buffer_size=100,
             )
             rows.append(Row(counts, geometry, key64(11, number), epochs_per_shuffle=2 if number == 1 else 1))
-        cursor = ShuffledCursor([rows], Blend([5, 0.5, 2], seed=11), lane)
+        cursor = Cursor([rows], Blend([5, 0.5, 2], seed=11), lane)
         refs = [list(cursor.next()) for _ in range(1_500)]
         lanes[str(lane)] = {"first": refs[:40], "last": refs[-40:], "state": cursor.state()}
     wide = Blend(WIDE, seed=12)

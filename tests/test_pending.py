@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge_data.errors import StateError
-from bridge_data.order import Geometry, Row, SampleRef, ShuffledCursor
+from bridge_data.order import Cursor, Geometry, Row, SampleRef
 from bridge_data.pending import OLD, Drawn, Pending, num_pending
 from bridge_data.work import Item, Pack
 
@@ -112,8 +112,8 @@ def test_only_draws_that_something_waits_of_are_replayed() -> None:
 
 
 def test_references_since_the_base_are_found_by_replaying_the_order() -> None:
-    def cursor() -> ShuffledCursor:
-        return ShuffledCursor([[Row([40], Geometry(2, 5, 2, 32), key=1)]], None, 1)
+    def cursor() -> Cursor:
+        return Cursor([[Row([40], Geometry(2, 5, 2, 32), key=1)]], None, 1)
 
     lane = cursor()
     for _ in range(13):

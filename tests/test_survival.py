@@ -18,7 +18,7 @@ from bridge_data import (
     get_loader,
     get_train_dataset,
 )
-from bridge_data.order import Geometry, Row, ShuffledCursor
+from bridge_data.order import Cursor, Geometry, Row
 from bridge_data.survival import Survival, skips_of_empty
 from tests.prepared import write_blend, write_texts
 
@@ -175,7 +175,7 @@ def test_survivors_come_in_time_whatever_the_lane_and_the_seed(
         [num_samples], num_lanes=num_lanes, max_samples_per_sequence=100, shuffle_buffer_size=100
     )
     for key in range(2):
-        cursor = ShuffledCursor([[Row([num_samples], geometry, key=key)]], None, key % num_lanes)
+        cursor = Cursor([[Row([num_samples], geometry, key=key)]], None, key % num_lanes)
         survival = Survival("samples", 0, skips_of_empty(num_samples, num_lanes))
         for _ in range(0, min(2 * skips_of_empty(num_samples, num_lanes)[0], 200_000), 1_000):
             for _, ref in cursor.take(1_000):

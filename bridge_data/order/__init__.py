@@ -2,7 +2,7 @@
 
 from bridge_data.order.blend import Blend
 from bridge_data.order.chunks import Geometry
-from bridge_data.order.cursor import Cursor, OrderedCursor, SampleRef, ShuffledCursor
+from bridge_data.order.cursor import Cursor, OrderedCursor, SampleRef
 from bridge_data.order.inbox import ALL_PARTS
 from bridge_data.order.ordered import OrderedRow
 from bridge_data.order.row import Row
@@ -21,5 +21,4 @@ __all__ = [
     "Row",
     "SampleRef",
     "Schedule",
-    "ShuffledCursor",
 ]

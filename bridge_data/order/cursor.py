@@ -7,7 +7,7 @@ cursor set to it goes on exactly as the one it was taken from.
 import functools
 import itertools
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -41,36 +41,8 @@ _as_reference = functools.partial(tuple.__new__, SampleRef)
 """`SampleRef._make`, at a third of its price."""
 
 
-class Cursor(Protocol):
-    """A position in one lane's order."""
-
-    draws: int
-    """Samples taken so far (for a blend at a finite end: turns of the blend, some without a sample)."""
-
-    @property
-    def lane(self) -> int:
-        """The number of the lane."""
-
-    @property
-    def num_samples(self) -> Sequence[int]:
-        """Samples of each source."""
-
-    def next(self) -> SampleRef:
-        """Take the next sample; `StopIteration` at a finite end, `StateError` if the position does not exist."""
-
-    def take(self, count: int) -> list[tuple[int, SampleRef]]:
-        """Take the next samples, `count` of them or at the end fewer, each with the number of its draw;
-        `StopIteration` if there is none."""
-
-    def state(self) -> State:
-        """The position as plain integers."""
-
-    def seek(self, state: State) -> None:
-        """Go to a position that `state()` returned."""
-
-
-class ShuffledCursor:
-    """Training order: every source by its inbox, then its row; sources by the blend.
+class Cursor:
+    """A position in one lane's order of training: every source by its inbox, then its row; sources by the blend.
 
     `generations` holds the rows of all sources under each geometry that the run has had, the current one last.
     A source whose row has come to its end is passed over until all have.
@@ -84,16 +56,21 @@ class ShuffledCursor:
         self._num_lanes = self._rows[0].num_lanes
         self._block: tuple[int, list[int]] = (-1, [])
         self.draws = 0
+        """Samples taken so far (for a blend at a finite end: turns of the blend, some without a sample)."""
         self.seek({"draws": 0, "cursors": {}})
 
     @property
     def num_samples(self) -> Sequence[int]:
+        """Samples of each source."""
         return [row.num_samples for row in self._rows]
 
     def next(self) -> SampleRef:
+        """Take the next sample; `StopIteration` at a finite end, `StateError` if the position does not exist."""
         return self.take(1)[0][1]
 
     def take(self, count: int) -> list[tuple[int, SampleRef]]:
+        """Take the next samples, `count` of them or at the end fewer, each with the number of its draw;
+        `StopIteration` if there is none."""
         drawn: list[tuple[int, SampleRef]] = []
         if self._blend is None:
             self._changed.add(0)
@@ -151,6 +128,7 @@ class ShuffledCursor:
         return stream
 
     def state(self) -> State:
+        """The position as plain integers."""
         for source in self._changed:
             unread = len(self._runs[source])
             if source in self._inboxes:
@@ -165,6 +143,7 @@ class ShuffledCursor:
         return state
 
     def seek(self, state: State) -> None:
+        """Go to a position that `state()` returned."""
         self.draws = state["draws"]
         self._saved, self._saved_inboxes = dict(state["cursors"]), dict(state.get("inbox", {}))
         self._streams: dict[int, Stream] = {}
@@ -177,7 +156,7 @@ class ShuffledCursor:
         self._ended: set[int] = set()
 
 
-class OrderedCursor(ShuffledCursor):
+class OrderedCursor(Cursor):
     """Validation order: every sample of every source, of `num_samples`, once, in the order of the plan.
 
     It is the order of one source that holds them all; `rows` are those of each deal, the current one last.

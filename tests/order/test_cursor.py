@@ -5,18 +5,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge_data.order import Blend, Geometry, OrderedCursor, OrderedRow, Row, SampleRef, ShuffledCursor
+from bridge_data.order import Blend, Cursor, Geometry, OrderedCursor, OrderedRow, Row, SampleRef
 
 
-def shuffled(lane: int, *, lanes: int = 4, repeat: bool = True, weights: tuple[float, ...] = (3, 1)) -> ShuffledCursor:
+def shuffled(lane: int, *, lanes: int = 4, repeat: bool = True, weights: tuple[float, ...] = (3, 1)) -> Cursor:
     rows = [
         Row([30 * (number + 1)], Geometry(lanes, 5, 2, 16), key=number, num_epochs=None if repeat else 1)
         for number in range(len(weights))
     ]
-    return ShuffledCursor([rows], Blend(weights, seed=9) if len(weights) > 1 else None, lane)
+    return Cursor([rows], Blend(weights, seed=9) if len(weights) > 1 else None, lane)
 
 
-def drain(cursor: ShuffledCursor) -> list[SampleRef]:
+def drain(cursor: Cursor) -> list[SampleRef]:
     taken = []
     try:
         while True:

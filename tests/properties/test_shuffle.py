@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.mixing import sheet, statistics
 from benchmarks.mixing.statistics import Layout
-from bridge_data.order import Geometry, Row, ShuffledCursor
+from bridge_data.order import Cursor, Geometry, Row
 
 BATCH, BUFFER, EPOCHS = 32, 100, 2
 READ_BYTES = 1 << 18
@@ -50,7 +50,7 @@ DATA = {
 
 def stream_of(row: Row, num_samples: int) -> np.ndarray:
     """What a job takes: a batch of each lane in turn, until each sample has come once an epoch."""
-    lanes = [ShuffledCursor([[row]], None, lane) for lane in range(row.geometry.num_lanes)]
+    lanes = [Cursor([[row]], None, lane) for lane in range(row.geometry.num_lanes)]
     seen, batches, num_drawn = np.zeros(num_samples, dtype=np.int64), [], 0
     while num_drawn < EPOCHS * num_samples or seen.min() < EPOCHS:
         for lane in lanes:
@@ -90,7 +90,7 @@ def test_forty_seeds_keep_the_limits(name: str) -> None:
 def test_the_first_sample_of_a_job_is_from_anywhere(name: str) -> None:
     data = DATA[name]
     rows = [data.row(seed) for seed in range(400)]
-    firsts = np.array([ShuffledCursor([[row]], None, 0).next().index for row in rows])
+    firsts = np.array([Cursor([[row]], None, 0).next().index for row in rows])
     layout = Layout(data.counts, data.chunk, rows[0].geometry.chunk_size)
     assert statistics.uniform_p(firsts / layout.samples) > 0.001
     assert statistics.uniform_p(layout.offset_in_shard[firsts]) > 0.001
