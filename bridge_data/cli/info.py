@@ -10,7 +10,6 @@ import click
 import yaml
 
 from bridge_data import storage
-from bridge_data.cli.lane_shares import lane_shares
 from bridge_data.cli.layout import counted, listed, sized, spanned, table
 from bridge_data.cli.places import PLACE
 from bridge_data.cli.split_table import split_table
@@ -23,7 +22,6 @@ from bridge_data.index.names import BRIDGE_INDEX, DATASET_YAML, INDEX_SQLITE, IN
 from bridge_data.plan import EmptySplitError, load_plan
 from bridge_data.plan.jsonl import is_jsonl
 from bridge_data.plan.split_parts import split_parts
-from bridge_data.plan_order import Shuffle
 from bridge_data.storage import Location, RemotePath
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -49,7 +47,6 @@ def info(
     PATH is a prepared data set, a metadataset or a JSONL file, or the URL of one. With --num-lanes it is also shown how
     the training data are cut and dealt, and how far the epochs of a job overlap.
     """
-    shuffle = Shuffle(shuffle_buffer_size=shuffle_buffer_size, max_samples_per_sequence=max_samples_per_sequence)
     if num_lanes is None and (max_samples_per_sequence, shuffle_buffer_size) != (None, None):
         raise ConfigError("--max-samples-per-sequence and --shuffle-buffer-size say nothing without --num-lanes")
     trust: dict[str, Any] = {"trusted_modules": trusted_module, "trust_dataset_code": trust_dataset_code}
@@ -60,6 +57,10 @@ def info(
     else:
         _show_metadataset(path, **trust)
     if num_lanes is not None:
+        from bridge_data.cli.lane_shares import lane_shares  # numpy, which nothing else here needs
+        from bridge_data.plan_order import Shuffle
+
+        shuffle = Shuffle(shuffle_buffer_size=shuffle_buffer_size, max_samples_per_sequence=max_samples_per_sequence)
         for source in load_plan(path, split_part="train", **trust).sources:
             click.echo()
             _echo(lane_shares(source, num_lanes, shuffle))

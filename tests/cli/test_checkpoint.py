@@ -33,7 +33,7 @@ def test_info_shows_what_a_folder_holds(run: Run, saved: Path) -> None:
     assert shown[1][:6] == ["saved", "at", "step", "10", "by", "4"]
     assert ["position", "80", "micro-batches", "of", "the", "job", "handed", "out"] in shown
     assert ["lanes", "all", "8"] in shown
-    assert "order        shuffled, seed 0, batch_size 4\n" in result.stdout
+    assert "order        shuffled, seed 0, batch_size 4, packing_buffer_size 4\n" in result.stdout
     assert ["photos/train", "25.0%", "100", "7", "10", "0"] in shown
     assert ["pages/train", "75.0%", "50", "30", "0", "0"] in shown
     assert ["7", "10", "50", "4", "0"] in shown
