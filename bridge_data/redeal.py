@@ -236,9 +236,9 @@ class _Lanes:
                 lanes[lane]["pending"] = pending.to_dict()
         generations = [*self._state.generations, generation]
         drawn = self._state.drawn_before + sum(state["draws"] for state in self.states)
-        drawn -= sum(len(self.loose(lane)) for lane in self._pending)  # which are drawn again
+        drawn -= sum(len(self.loose(lane)) for lane in self._pending)  # which are drawn again, part by part
         return dataclasses.replace(
-            self._state, generations=generations, next_slot=slot, lanes=lanes, drawn_before=drawn
+            self._state, generations=generations, next_slot=slot, lanes=lanes, drawn_before=max(0, drawn)
         )
 
 
