@@ -196,7 +196,7 @@ def test_fractions_of_epochs_end_with_the_same_sample_after_any_re_deals(
 
 def test_more_parts_may_wait_than_samples_were_drawn(data: Path) -> None:
     """Each is a draw of its own after a deal; how many were drawn before it is no negative number."""
-    settings = {"encoder": Encoder(num_parts=3), "packing_buffer_size": 6}
+    settings: dict[str, Any] = {"encoder": Encoder(num_parts=3), "packing_buffer_size": 60}
     saved = after(data, 1, 1, num_lanes=1, **settings)
     dealt = ranks(data, 3, num_lanes=3, **settings)[0].check_state(saved).to_dict()
     assert dealt["drawn_before"] >= 0
