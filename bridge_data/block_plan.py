@@ -18,7 +18,7 @@ from bridge_data.plan import Plan
 
 MAX_LOCAL_SAMPLE_BYTES = 1 << 14
 """Larger samples of files on a disk are read singly: what is in the page cache is copied once instead of twice, and
-what is not comes hardly slower. docs/data_format.md has figures."""
+what is not comes hardly slower."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

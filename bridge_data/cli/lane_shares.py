@@ -30,7 +30,7 @@ def lane_shares(source: Source, num_lanes: int, shuffle: Shuffle) -> list[tuple[
         return [*rows, ("repeats", f"not known for one epoch, because of {times}")]
     found, percent = overlap(chunks, num_lanes), 100 / source.num_samples
     equal = source.num_samples / num_lanes
-    mean = f"{equal:,.0f} on the average, with a standard deviation of {found.share_error:,.1f}"
+    mean = f"{equal:,.0f} on the average, with a standard deviation of {found.share_std:,.1f}"
     typical = f"about {found.mean_repeats:,.0f} ({found.mean_repeats * percent:.1f}%)"
     most = f"at most {found.most_repeats:,} ({found.most_repeats * percent:.1f}%)"
     return [

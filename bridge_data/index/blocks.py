@@ -11,7 +11,7 @@ import collections
 import dataclasses
 import threading
 import weakref
-from collections.abc import Container, Iterable
+from collections.abc import Callable, Container, Iterable
 from typing import Any, Protocol, Self
 
 MAX_BLOCK_BYTES = 1 << 20
@@ -127,6 +127,7 @@ class BlockBudget:
         self._blocks: collections.deque[tuple[weakref.ref[OpenBlocks], range]] = collections.deque()
         """What was opened, the oldest first; now and then without those of which all samples were taken."""
         self._num_kept = 0
+        self._owners: weakref.WeakSet[OpenBlocks] = weakref.WeakSet()
         self._most_bytes = 0
         """No more than this is held."""
         self._lock = threading.Lock()
@@ -134,25 +135,30 @@ class BlockBudget:
     @property
     def num_bytes(self) -> int:
         """What is held now."""
-        owners = {id(owner): owner for known, _ in list(self._blocks) if (owner := known()) is not None}
-        return sum(owner.num_bytes for owner in owners.values())
+        with self._lock:
+            return self._count()
 
     def add(self, owner: OpenBlocks, indices: range, num_bytes: int) -> None:
         """Count a new block, and drop the oldest ones as long as there is too much."""
         with self._lock:
             self._blocks.append((weakref.ref(owner), indices))
+            self._owners.add(owner)
             self._most_bytes += num_bytes
             if self._most_bytes > self.max_bytes:
-                self._most_bytes = self.num_bytes
+                self._most_bytes = self._count()
                 while self._most_bytes > self.max_bytes and self._blocks:
                     known, oldest = self._blocks.popleft()
                     dropped = known()
                     if dropped is not None:
+                        before = dropped.num_bytes
                         dropped.pass_over(oldest)
-                    self._most_bytes = self.num_bytes
+                        self._most_bytes -= before - dropped.num_bytes
             if len(self._blocks) > 2 * self._num_kept + 64:
                 self._blocks = collections.deque(block for block in self._blocks if _is_open(*block))
                 self._num_kept = len(self._blocks)
+
+    def _count(self) -> int:
+        return sum(owner.num_bytes for owner in self._owners)
 
 
 def _is_open(known: weakref.ref[OpenBlocks], indices: range) -> bool:
@@ -180,11 +186,14 @@ class OpenBlocks:
         """The same for the reader of a data set of which this source are the samples `start` to `end` - 1."""
         return type(self)(self.cut.within(start, end), self.parts, self.budget)
 
-    def is_single(self, index: int) -> bool:
-        """Whether a sample that is wanted now, and not held, is to be read singly, as its block was dropped."""
-        if index in self._singly:
-            self._singly.discard(index)
-            return True
+    def fetch(self, index: int, open_block: Callable[[], None]) -> bool:
+        """Whether a sample that was not held is held now. `open_block` opens its block, unless that was dropped; False:
+        the sample is to be read singly."""
+        if index not in self._singly:
+            open_block()
+            if index in self.held:
+                return True
+        self._singly.discard(index)
         return False
 
     def hold(self, indices: range, shard_name: str, samples: Samples, num_bytes: int) -> None:

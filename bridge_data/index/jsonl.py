@@ -225,11 +225,12 @@ class JsonlReader:
                 key, content = held.take(index)
                 return JsonlSample(key, held.shard_name, index, content, self._path)
         start, end = self._bounds(index)
-        if blocks is not None and blocks.parts is parts and not blocks.is_single(index):
-            self._open_block(index, blocks)
-            if index in blocks.held:
-                return self.read(index, parts)
-            blocks.is_single(index)
+        if (
+            blocks is not None
+            and blocks.parts is parts
+            and blocks.fetch(index, lambda: self._open_block(index, blocks))
+        ):
+            return self.read(index, parts)
         content = {}
         if parts is None or PART in parts:
             self._check_place(index, start, end)

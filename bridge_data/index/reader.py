@@ -8,6 +8,7 @@ Guarantee: the parts that the tar holds under this number, or a `DatasetError` t
 
 import collections
 import functools
+import operator
 from collections.abc import Callable, Container, Sequence
 from typing import TYPE_CHECKING, Protocol
 
@@ -97,11 +98,12 @@ class ShardReader:
         shard, position = shards.locate(index)
         try:
             table = self._tables.get(shard) or self._open(shard)
-            if blocks is not None and blocks.parts is parts and not blocks.is_single(index):
-                self._open_block(index, shard, table, blocks)
-                if index in blocks.held:
-                    return self.read(index, parts)
-                blocks.is_single(index)
+            if (
+                blocks is not None
+                and blocks.parts is parts
+                and blocks.fetch(index, lambda: self._open_block(index, shard, table, blocks))
+            ):
+                return self.read(index, parts)
             key, content = table.read(position, parts)
         except DatasetError as error:
             raise DatasetError(f"{error} [sample {index}, number {position} of {shards.names[shard]}]") from error
@@ -257,19 +259,23 @@ class _IndexedShard:
         return start, end - start
 
     def cut_out(self, positions: Sequence[int], wanted: Container[str] | None, start: int, data: bytes) -> Samples:
+        end = start + len(data)
         columns = self._segment.columns(positions[0], positions[-1])
         if columns is not None and len(columns[0]) == len(positions):
             keys, offsets, sizes = columns
             (name,) = self._segment.names
-            if wanted is None or name in wanted:
+            is_inside = start <= min(offsets) and max(map(operator.add, offsets, sizes)) <= end
+            if is_inside and (wanted is None or name in wanted):
                 places = zip(offsets, sizes, strict=True)
                 return Samples([*keys], [data[at - start : at - start + size] for at, size in places], name)
-        samples = [self._sample(position) for position in positions]
-        contents = [
-            {name: data[at - start : at - start + size] for name, at, size in parts if wanted is None or name in wanted}
-            for _, parts in samples
-        ]
-        return Samples([key for key, _ in samples], contents)
+        samples = Samples([None] * len(positions), [None] * len(positions))
+        for number, position in enumerate(positions):
+            key, parts = self._sample(position)
+            parts = [part for part in parts if wanted is None or part[0] in wanted]
+            if all(start <= at and at + size <= end for _, at, size in parts):  # else the index is damaged
+                samples.keys[number] = key
+                samples.contents[number] = {name: data[at - start : at - start + size] for name, at, size in parts}
+        return samples
 
 
 class _ParsedShard:

@@ -106,9 +106,9 @@ class Segment:
         return key, self.parts(number)
 
     def columns(self, first: int, last: int) -> tuple[list[str], list[int], list[int]] | None:
-        """Keys, offsets and sizes of the one part of samples `first` to `last`; None if samples have several parts."""
+        """Keys, offsets and sizes of the one part of samples `first` to `last`; None if not all have one part."""
         start, stop = self._part_ends[first - 1] if first else 0, self._part_ends[last]
-        if len(self.names) > 1 or stop - start > last + 1 - first:
+        if len(self.names) > 1 or stop - start != last + 1 - first:
             return None
         return (
             self._keys_of(first, last),

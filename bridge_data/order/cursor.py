@@ -73,8 +73,8 @@ class Cursor:
         `StopIteration` if there is none."""
         drawn: list[tuple[int, SampleRef]] = []
         if self._blend is None:
-            self._changed.add(0)
             while len(drawn) < count and (run := self._runs[0] or self._next_run(0)):
+                self._changed.add(0)
                 refs = run[: -1 - count + len(drawn) : -1]
                 del run[-len(refs) :]
                 drawn += zip(range(self.draws, self.draws + len(refs)), refs, strict=True)

@@ -22,14 +22,14 @@ class Overlap:
 
     A lane has `fewest` to `most` of their samples. When the lanes have drawn equally many samples, in all those of
     these epochs, then at most `most_repeats` draws are of a later epoch, and as many samples are still to come; over
-    seeds, `mean_repeats` on the average. `share_error` is the standard deviation of a lane's share.
+    seeds, `mean_repeats` on the average. `share_std` is the standard deviation of a lane's share.
     """
 
     fewest: int
     most: int
     most_repeats: int
     mean_repeats: float
-    share_error: float
+    share_std: float
 
 
 def overlap(chunks: ChunkTable, num_lanes: int, num_epochs: int = 1) -> Overlap:
@@ -55,12 +55,12 @@ def overlap(chunks: ChunkTable, num_lanes: int, num_epochs: int = 1) -> Overlap:
     mean = chunks.num_samples / chunks.num_chunks
     variance = float(np.average((lengths - mean) ** 2, weights=counts)) / max(1, chunks.num_chunks - 1)
 
-    def error(number: int) -> float:
+    def std(number: int) -> float:
         """The standard deviation of the samples in so many chunks: in each epoch, drawn without replacement."""
         return math.sqrt(variance * number * max(0.0, chunks.num_chunks - number / num_epochs))
 
     distances = (
-        group * _mean_distance(number * mean - num_samples / num_lanes, error(number))
+        group * _mean_distance(number * mean - num_samples / num_lanes, std(number))
         for group, number in ((num_longer, least + 1), (num_lanes - num_longer, least))
     )
     return Overlap(
@@ -68,13 +68,13 @@ def overlap(chunks: ChunkTable, num_lanes: int, num_epochs: int = 1) -> Overlap:
         most=int(num_samples - rest),
         most_repeats=math.ceil(surplus.max() - 1e-6),
         mean_repeats=sum(distances) / 2,
-        share_error=error(least),
+        share_std=std(least),
     )
 
 
-def _mean_distance(mean: float, error: float) -> float:
+def _mean_distance(mean: float, std: float) -> float:
     """The mean distance from 0 of a normally distributed number."""
-    if not error:
+    if not std:
         return abs(mean)
-    spread = error * math.sqrt(2 / math.pi) * math.exp(-(mean**2) / (2 * error**2))
-    return spread + mean * math.erf(mean / (error * math.sqrt(2)))
+    spread = std * math.sqrt(2 / math.pi) * math.exp(-(mean**2) / (2 * std**2))
+    return spread + mean * math.erf(mean / (std * math.sqrt(2)))

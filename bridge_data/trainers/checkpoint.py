@@ -126,7 +126,7 @@ def _data_state(folder: Path, iteration: int, group: "dist.ProcessGroup | None")
     if rank == 0:
         try:
             state = load_states(folder, step=iteration)
-        except StateError as error:
+        except (StateError, OSError) as error:
             problem = [str(error)]
     if world_size > 1:
         dist.broadcast_object_list(problem, src=process_of(0, group), group=group)

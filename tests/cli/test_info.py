@@ -110,7 +110,7 @@ def test_shows_how_an_epoch_is_dealt_to_lanes(run: Run, tmp_path: Path) -> None:
         "chunks       68 of 13 to 15 samples, in blocks of at most 15",
         "windows      of at least 1,024 samples, or a lane's share",
         f"a lane has   {found.fewest} to {found.most} samples of an epoch: 250 on the average, "
-        f"with a standard deviation of {found.share_error:.1f}",
+        f"with a standard deviation of {found.share_std:.1f}",
         f"repeats      of 1,000 draws about {found.mean_repeats:.0f} ({found.mean_repeats / 10:.1f}%) come twice "
         f"before others come once, at most {found.most_repeats} ({found.most_repeats / 10:.1f}%)",
     ]

@@ -3,6 +3,7 @@ import itertools
 import json
 import pickle
 import random
+import struct
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ from bridge_data.index import RecordReader, Records, Subset, open_shards
 from bridge_data.index.blocks import BlockBudget, ChunkCut, Cut, OpenBlocks, RunCut
 from bridge_data.index.jsonl import open_jsonl
 from bridge_data.index.jsonl_prepare import prepare_jsonl
+from bridge_data.index.segment import Segment
 from bridge_data.order.chunks import ChunkTable
 from tests.prepared import write_dataset, write_texts
 
@@ -348,3 +350,26 @@ def test_a_changed_line_is_named_and_its_neighbours_are_read(tmp_path: Path) -> 
     ):
         reader.read(15)
     assert reader.read(17).parts["json"] == b'{"n": 17}'
+
+
+@pytest.mark.parametrize("num_parts", [1, 2])
+def test_parts_outside_of_a_block_are_what_they_are_when_they_are_read_singly(tmp_path: Path, num_parts: int) -> None:
+    """An index that leads astray must not cut the neighbours of a part short."""
+    samples = (
+        {"__key__": str(n), "txt": f"{n:040}", **({"cls": f"{n:040}"} if num_parts == 2 else {})} for n in range(20)
+    )
+    write_dataset(tmp_path, samples, per_shard=20)
+    shards = open_shards(tmp_path, "train")
+    assert shards.index is not None
+    path = tmp_path / ".nv-meta/index.bridge"
+    content, (entry,) = bytearray(path.read_bytes()), shards.index.entries.values()
+    ((name, far, _), *_) = Segment(shards.index.segment_bytes(entry)).parts(0)
+    offsets_at = entry.segment_start + 8 * (4 + 21)
+    struct.pack_into("=Q", content, offsets_at + 8 * 5 * num_parts, far)
+    path.write_bytes(content)
+    records = open_shards(tmp_path, "train")
+    expected = [records.reader().read(index) for index in range(20)]
+    assert expected[5].parts[name] == expected[0].parts[name]
+    reader = records.reader()
+    in_blocks(reader, ChunkCut(20, 4))
+    assert [reader.read(index) for index in range(20)] == expected

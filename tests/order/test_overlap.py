@@ -65,7 +65,7 @@ def test_typical_figures_are_those_of_many_seeds(chunk: int | None, num_lanes: i
     found = overlap(ChunkTable(UNEQUAL, geometry.chunk_size), num_lanes, num_epochs)
     of_seeds = np.array([shares(UNEQUAL, geometry, seed, num_epochs) for seed in range(200)])
     assert np.mean([*map(repeats, of_seeds)]) == pytest.approx(found.mean_repeats, rel=0.1)
-    assert of_seeds.std(axis=0).mean() == pytest.approx(found.share_error, rel=0.1)
+    assert of_seeds.std(axis=0).mean() == pytest.approx(found.share_std, rel=0.1)
 
 
 def test_a_job_draws_so_many_samples_again_before_others_come(tmp_path: Path) -> None:
