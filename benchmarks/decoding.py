@@ -28,7 +28,7 @@ import torch
 from PIL import Image
 
 from bridge_data import SampleDecoder
-from bridge_data.collate import batch_pad_stack
+from bridge_data.samples.collation import batch_pad_stack
 
 ROUNDS, BATCH_SIZE, SIZE = 15, 32, (336, 336)
 TUNED = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(512 << 20)}

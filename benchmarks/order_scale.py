@@ -15,8 +15,8 @@ from typing import Any
 
 from bridge_data.order import Cursor, Geometry, Row
 from bridge_data.order.inbox import Inbox, entry_size, is_slice
-from bridge_data.redeal import redeal_shuffled
-from bridge_data.state import Generation, LoaderState
+from bridge_data.order.redeal import redeal_shuffled
+from bridge_data.order.state import Generation, LoaderState
 
 RANKS, NEW_RANKS, LANES = 1_024, 768, 8
 CHUNK, BUFFER, SAMPLE_BYTES = 100, 100, 1_000

@@ -29,10 +29,10 @@ from bridge_data import (
     stateless,
     storage,
 )
-from bridge_data.index import gzip_tar
-from bridge_data.index.jsonl_prepare import prepare_jsonl
-from bridge_data.index.prepare import prepare
-from bridge_data.index.splits import parse_ratio, split_by_ratio
+from bridge_data.prepare.jsonl_lines import prepare_jsonl
+from bridge_data.prepare.tars import prepare
+from bridge_data.shards import gzip_tar
+from bridge_data.shards.splits import parse_ratio, split_by_ratio
 from bridge_data.storage import remote
 from tests.object_store import Server, environment
 from tests.prepared import write_dataset

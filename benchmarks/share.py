@@ -38,7 +38,7 @@ def write_photos(folder: Path) -> None:
             sink.write({"__key__": f"{number:06d}", "jpg": file.getvalue(), "txt": str(number)})
     command = ["prepare", str(folder), "--non-interactive", "--split-ratio", "1,0,0", "--num-workers", "2"]
     sample = ["--sample-type", "CaptioningSample", "--field-map", '{"image": "jpg", "caption": "txt"}']
-    subprocess.run([sys.executable, "-m", "bridge_data.cli", *command, *sample], check=True, capture_output=True)
+    subprocess.run([sys.executable, "-m", "bridge_data.tools.cli", *command, *sample], check=True, capture_output=True)
 
 
 def run_rank(data: str, steps: int, target: str) -> None:

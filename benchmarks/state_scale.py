@@ -31,11 +31,11 @@ from bridge_data import (
     get_train_dataset,
     stateless,
 )
-from bridge_data.checkpoint import save_states
 from bridge_data.datamodule.rank_states import gather_state, hand_on_state
-from bridge_data.index.jsonl_prepare import prepare_jsonl
+from bridge_data.loader.checkpoint import save_states
 from bridge_data.loader.state_changes import change_of, changed
-from bridge_data.state import LaneState, LoaderState
+from bridge_data.order.state import LaneState, LoaderState
+from bridge_data.prepare.jsonl_lines import prepare_jsonl
 from bridge_data.task import Packing
 
 RANKS, LANES_OF_RANK, REAL_LANES = 1_024, 8, 8

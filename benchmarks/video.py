@@ -27,7 +27,7 @@ import av
 import numpy as np
 import torch
 
-from bridge_data.av import AVDecoder
+from bridge_data.decode.av import AVDecoder
 
 FRAMES, CLIPS, ROUNDS = 16, 8, 5
 

@@ -10,24 +10,6 @@ from typing import TYPE_CHECKING
 from bridge_data.later import names_of
 
 if TYPE_CHECKING:
-    from bridge_data.cache import (
-        CachePool,
-        DecodeFileStore,
-        DirectLazy,
-        FileCacheLazy,
-        FileStore,
-        FileStoreCachePool,
-        FileStoreDecoder,
-        JsonlFileStore,
-        Lazy,
-        MockLazy,
-        NoCachePool,
-        PrimaryFileStore,
-        SystemFileStore,
-        WebdatasetFileStore,
-    )
-    from bridge_data.checkpoint import load_states, save_rank_state, save_states
-    from bridge_data.collate import batch_list, batch_pad_stack, batch_stack, concat_pad, generic_batch, generic_concat
     from bridge_data.datamodule import (
         DatasetBuildContext,
         EnergonDataloader,
@@ -36,39 +18,29 @@ if TYPE_CHECKING:
         EnergonMultiModalDataModule,
         cyclic_iter,
     )
-    from bridge_data.dataset import get_train_dataset, get_val_dataset, get_val_datasets
     from bridge_data.decode import SampleDecoder
-    from bridge_data.errors import (
-        BridgeDataError,
-        ConfigError,
-        DatasetError,
-        FatalSampleError,
-        IgnoreSample,
-        SampleError,
-        SkipSample,
-        StateError,
-        WorkerError,
-        log_exception,
-        reraise_exception,
+    from bridge_data.encoders import (
+        FamilyConfig,
+        FamilyTaskEncoder,
+        HFTaskEncoder,
+        MultiModalSampleConfig,
+        MultiModalTaskEncoder,
     )
-    from bridge_data.families import FamilyConfig, FamilyTaskEncoder, HFTaskEncoder
-    from bridge_data.index.media import AVMetadata, ImageMetadata
-    from bridge_data.lane_dataset import LaneDataset
-    from bridge_data.loader import SavableDataLoader, get_loader, get_savable_loader
-    from bridge_data.multimodal import MultiModalSampleConfig, MultiModalTaskEncoder
-    from bridge_data.packers import packing_efficiency
-    from bridge_data.plan import (
+    from bridge_data.energon import (
         BaseCoreDatasetFactory,
         BaseWebdatasetFactory,
         CaptioningWebdataset,
+        CrudeJsonlDatasetFactory,
         CrudeWebdataset,
         DatasetLoader,
         DatasetLoaderInterface,
+        DefaultCrudeJsonlDatasetFactory,
         DefaultDecoderWebdatasetFactory,
         DefaultGenericWebdatasetFactory,
         ImageClassificationWebdataset,
         ImageWebdataset,
         InterleavedWebdataset,
+        JoinedWebdatasetFactory,
         Metadataset,
         MetadatasetV2,
         MultiChoiceVQAWebdataset,
@@ -83,8 +55,24 @@ if TYPE_CHECKING:
         prepare_metadataset,
         traverse_metadataset,
     )
-    from bridge_data.plan.joined_factory import JoinedWebdatasetFactory
-    from bridge_data.plan.jsonl_factories import CrudeJsonlDatasetFactory, DefaultCrudeJsonlDatasetFactory
+    from bridge_data.errors import (
+        BridgeDataError,
+        ConfigError,
+        DatasetError,
+        FatalSampleError,
+        IgnoreSample,
+        SampleError,
+        SkipSample,
+        StateError,
+        WorkerError,
+        log_exception,
+        reraise_exception,
+    )
+    from bridge_data.lanes.datasets import get_train_dataset, get_val_dataset, get_val_datasets
+    from bridge_data.lanes.lane_dataset import LaneDataset
+    from bridge_data.loader import SavableDataLoader, get_loader, get_savable_loader
+    from bridge_data.loader.checkpoint import load_states, save_rank_state, save_states
+    from bridge_data.order.state import merge_states
     from bridge_data.samples import (
         Batch,
         CaptioningSample,
@@ -103,7 +91,15 @@ if TYPE_CHECKING:
         VQASample,
         edataclass,
     )
-    from bridge_data.state import merge_states
+    from bridge_data.samples.collation import (
+        batch_list,
+        batch_pad_stack,
+        batch_stack,
+        concat_pad,
+        generic_batch,
+        generic_concat,
+    )
+    from bridge_data.shards.media_metadata import AVMetadata, ImageMetadata
     from bridge_data.task import (
         AugmentTaskEncoder,
         Cooker,
@@ -119,54 +115,69 @@ if TYPE_CHECKING:
         subflavor,
         type_of,
     )
+    from bridge_data.task.packers import packing_efficiency
     from bridge_data.task.stateless import stateless
-    from bridge_data.worker import WorkerConfig
+    from bridge_data.task.stores import (
+        CachePool,
+        DecodeFileStore,
+        DirectLazy,
+        FileCacheLazy,
+        FileStore,
+        FileStoreCachePool,
+        FileStoreDecoder,
+        JsonlFileStore,
+        Lazy,
+        MockLazy,
+        NoCachePool,
+        PrimaryFileStore,
+        SystemFileStore,
+        WebdatasetFileStore,
+    )
+    from bridge_data.topology import WorkerConfig
 
 _PLACES = {
-    "bridge_data.cache": (
-        "CachePool DecodeFileStore DirectLazy FileCacheLazy FileStore FileStoreCachePool FileStoreDecoder "
-        "JsonlFileStore Lazy MockLazy NoCachePool PrimaryFileStore SystemFileStore WebdatasetFileStore"
-    ),
-    "bridge_data.checkpoint": "load_states save_rank_state save_states",
-    "bridge_data.collate": "batch_list batch_pad_stack batch_stack concat_pad generic_batch generic_concat",
     "bridge_data.datamodule": (
         "DatasetBuildContext EnergonDataloader EnergonDatasetBuilder EnergonDatasetConfig "
         "EnergonMultiModalDataModule cyclic_iter"
     ),
-    "bridge_data.dataset": "get_train_dataset get_val_dataset get_val_datasets",
     "bridge_data.decode": "SampleDecoder",
-    "bridge_data.errors": (
-        "BridgeDataError ConfigError DatasetError FatalSampleError IgnoreSample SampleError SkipSample StateError "
-        "WorkerError log_exception reraise_exception"
-    ),
-    "bridge_data.families": "FamilyConfig FamilyTaskEncoder HFTaskEncoder",
-    "bridge_data.index.media": "AVMetadata ImageMetadata",
-    "bridge_data.lane_dataset": "LaneDataset",
-    "bridge_data.loader": "SavableDataLoader get_loader get_savable_loader",
-    "bridge_data.multimodal": "MultiModalSampleConfig MultiModalTaskEncoder",
-    "bridge_data.packers": "packing_efficiency",
-    "bridge_data.plan": (
-        "BaseCoreDatasetFactory BaseWebdatasetFactory CaptioningWebdataset CrudeWebdataset DatasetLoader "
-        "DatasetLoaderInterface DefaultDecoderWebdatasetFactory DefaultGenericWebdatasetFactory "
-        "ImageClassificationWebdataset ImageWebdataset InterleavedWebdataset Metadataset MetadatasetV2 "
+    "bridge_data.encoders": "FamilyConfig FamilyTaskEncoder HFTaskEncoder MultiModalSampleConfig MultiModalTaskEncoder",
+    "bridge_data.energon": (
+        "BaseCoreDatasetFactory BaseWebdatasetFactory CaptioningWebdataset CrudeJsonlDatasetFactory "
+        "CrudeWebdataset DatasetLoader DatasetLoaderInterface DefaultCrudeJsonlDatasetFactory "
+        "DefaultDecoderWebdatasetFactory DefaultGenericWebdatasetFactory ImageClassificationWebdataset "
+        "ImageWebdataset InterleavedWebdataset JoinedWebdatasetFactory Metadataset MetadatasetV2 "
         "MultiChoiceVQAWebdataset OCRWebdataset SimilarityInterleavedWebdataset StandardWebdatasetFactory "
         "TextWebdataset VQAOCRWebdataset VQAWebdataset VidQAWebdataset load_dataset prepare_metadataset "
         "traverse_metadataset"
     ),
-    "bridge_data.plan.joined_factory": "JoinedWebdatasetFactory",
-    "bridge_data.plan.jsonl_factories": "CrudeJsonlDatasetFactory DefaultCrudeJsonlDatasetFactory",
+    "bridge_data.errors": (
+        "BridgeDataError ConfigError DatasetError FatalSampleError IgnoreSample SampleError SkipSample "
+        "StateError WorkerError log_exception reraise_exception"
+    ),
+    "bridge_data.lanes.datasets": "get_train_dataset get_val_dataset get_val_datasets",
+    "bridge_data.lanes.lane_dataset": "LaneDataset",
+    "bridge_data.loader": "SavableDataLoader get_loader get_savable_loader",
+    "bridge_data.loader.checkpoint": "load_states save_rank_state save_states",
+    "bridge_data.order.state": "merge_states",
     "bridge_data.samples": (
         "Batch CaptioningSample CrudeSample ImageClassificationSample ImageSample InterleavedSample "
-        "MultiChoiceVQASample OCRSample Sample SimilarityInterleavedSample SourceInfo TextSample VQAOCRSample "
-        "VQASample VidQASample edataclass"
+        "MultiChoiceVQASample OCRSample Sample SimilarityInterleavedSample SourceInfo TextSample "
+        "VQAOCRSample VQASample VidQASample edataclass"
     ),
-    "bridge_data.state": "merge_states",
+    "bridge_data.samples.collation": "batch_list batch_pad_stack batch_stack concat_pad generic_batch generic_concat",
+    "bridge_data.shards.media_metadata": "AVMetadata ImageMetadata",
     "bridge_data.task": (
         "AugmentTaskEncoder Cooker DefaultTaskEncoder Packing TaskEncoder basic_sample_keys cooker group_by "
         "homogeneous_concat_mix shape_of source_of subflavor type_of"
     ),
+    "bridge_data.task.packers": "packing_efficiency",
     "bridge_data.task.stateless": "stateless",
-    "bridge_data.worker": "WorkerConfig",
+    "bridge_data.task.stores": (
+        "CachePool DecodeFileStore DirectLazy FileCacheLazy FileStore FileStoreCachePool FileStoreDecoder "
+        "JsonlFileStore Lazy MockLazy NoCachePool PrimaryFileStore SystemFileStore WebdatasetFileStore"
+    ),
+    "bridge_data.topology": "WorkerConfig",
 }
 """The module of each public name: the same as above, for Python, as that is for those who read and check types."""
 

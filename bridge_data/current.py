@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from bridge_data.errors import ConfigError
 
 
-class Work(Protocol):
+class HookContext(Protocol):
     """A hook at work."""
 
     @property
@@ -31,7 +31,7 @@ class Work(Protocol):
         """The place of this process in the job."""
 
 
-active: ContextVar[Work | None] = ContextVar("bridge_data_active", default=None)
+active: ContextVar[HookContext | None] = ContextVar("bridge_data_active", default=None)
 """The hook at work in this thread, if one is."""
 
 
@@ -87,7 +87,7 @@ def current_cache() -> Any:
     return _at_work("the cache pool").cache
 
 
-def _at_work(name: str) -> Work:
+def _at_work(name: str) -> HookContext:
     work = active.get()
     if work is None:
         raise ConfigError(f"{name} is known only while a hook of the task encoder is called by a loader, in its thread")

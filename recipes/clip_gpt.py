@@ -1,7 +1,7 @@
 """The family of the demo: a CLIP vision tower in front of a GPT, on captions and questions."""
 
-from bridge_data.trainers.config import MegatronTrainerConfig
 from recipes.recipe import DataConfig, LightningTrainerConfig, Recipe, TokenizerConfig
+from recipes.trainer.config import MegatronTrainerConfig
 
 
 def clip_gpt() -> Recipe:

@@ -127,7 +127,7 @@ class Demo:
 
     def first_step(self, run: Run) -> int:
         """The step at which a run begins: that of the checkpoint it finds."""
-        from bridge_data.trainers.checkpoint import latest_iteration
+        from recipes.trainer.checkpoint import latest_iteration
 
         return latest_iteration(self.runs / run.name / "checkpoints") or 0
 
@@ -137,7 +137,7 @@ class Demo:
 
     def report_kill(self) -> None:
         """Say what the killed run left, and see that it proves something."""
-        from bridge_data.trainers.checkpoint import iteration_folder, latest_iteration
+        from recipes.trainer.checkpoint import iteration_folder, latest_iteration
 
         checkpoints = self.runs / "killed" / "checkpoints"
         step = latest_iteration(checkpoints)
@@ -161,8 +161,8 @@ class Demo:
 
 def count_pending(folder: Path) -> int:
     """Samples that were drawn but not yet trained on when this checkpoint was saved, over all lanes."""
-    from bridge_data.checkpoint import load_states
-    from bridge_data.pending import num_pending
+    from bridge_data.loader.checkpoint import load_states
+    from bridge_data.order.pending import num_pending
 
     return sum(map(num_pending, load_states(folder)["lanes"].values()))
 

@@ -7,8 +7,8 @@ any. A run so changed must turn the demo's table red.
 import os
 from typing import Any
 
+from bridge_data.encoders import MultiModalSampleConfig, MultiModalTaskEncoder, TokenizedSample
 from bridge_data.errors import SkipSample
-from bridge_data.multimodal import MultiModalSampleConfig, MultiModalTaskEncoder, TokenizedSample
 from bridge_data.samples import Sample
 from bridge_data.task import stateless
 

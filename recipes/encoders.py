@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from bridge_data.errors import ConfigError
 
 if TYPE_CHECKING:
-    from bridge_data.families import FamilyConfig, VisionFamily
+    from bridge_data.encoders import FamilyConfig, VisionFamily
     from bridge_data.task import TaskEncoder
 
 
@@ -36,8 +36,7 @@ class ConversationConfig:
 
     def build(self) -> "FamilyConfig":
         """The settings of a family's encoder."""
-        from bridge_data.families import FamilyConfig, ImageLimits, SamplePolicies
-        from bridge_data.multimodal import ConversationTemplateConfig
+        from bridge_data.encoders import ConversationTemplateConfig, FamilyConfig, ImageLimits, SamplePolicies
 
         policies: dict[str, Any] = {
             name: getattr(self, name) for name in ("image_mismatch", "roles_out_of_order", "empty_answer", "overlong")
@@ -69,14 +68,14 @@ class EncoderSettings:
 def _of_family(
     tokenizer: Any, family: "VisionFamily | None", conversation: ConversationConfig, seq_length: int
 ) -> "TaskEncoder":
-    from bridge_data.families import FamilyTaskEncoder
+    from bridge_data.encoders import FamilyTaskEncoder
 
     return _cooking(FamilyTaskEncoder(tokenizer, family, conversation.build(), seq_length=seq_length))
 
 
 def _cooking(encoder: Any) -> Any:
     """The encoder with a cooker for conversations in crude data."""
-    from bridge_data.families import cook_conversation
+    from bridge_data.encoders import cook_conversation
     from bridge_data.task import Cooker
 
     encoder.cookers = [Cooker(cook_conversation)]
@@ -102,7 +101,7 @@ class DocumentEncoderSettings(EncoderSettings):
 
     def build(self, tokenizer: Any, image_processor: Any, *, seq_length: int) -> "TaskEncoder":
         """The encoder of documents."""
-        from bridge_data.families import PretrainingTaskEncoder
+        from bridge_data.encoders import PretrainingTaskEncoder
 
         return PretrainingTaskEncoder(tokenizer, seq_length=seq_length, packer=self.packer)
 
@@ -119,7 +118,7 @@ class LlavaEncoderSettings(EncoderSettings):
 
     def build(self, tokenizer: Any, image_processor: Any, *, seq_length: int) -> "TaskEncoder":
         """The encoder of LLaVA or LLaVA-NeXT."""
-        from bridge_data.families import Llava, LlavaNext
+        from bridge_data.encoders import Llava, LlavaNext
 
         strategy: Any = self.vision_feature_select_strategy
         family = (LlavaNext if self.tiles else Llava)(
@@ -140,7 +139,7 @@ class Idefics3EncoderSettings(EncoderSettings):
 
     def build(self, tokenizer: Any, image_processor: Any, *, seq_length: int) -> "TaskEncoder":
         """The encoder of Idefics3."""
-        from bridge_data.families import Idefics3
+        from bridge_data.encoders import Idefics3
 
         family = Idefics3(image_processor, image_seq_len=self.image_seq_len)
         return _of_family(tokenizer, family, self.conversation, seq_length)
@@ -155,7 +154,7 @@ class InternVLEncoderSettings(EncoderSettings):
 
     def build(self, tokenizer: Any, image_processor: Any, *, seq_length: int) -> "TaskEncoder":
         """The encoder of InternVL."""
-        from bridge_data.families import InternVL
+        from bridge_data.encoders import InternVL
 
         family = InternVL(image_processor, image_seq_length=self.image_seq_length)
         return _of_family(tokenizer, family, self.conversation, seq_length)
@@ -188,7 +187,7 @@ class QwenVLEncoderSettings(EncoderSettings):
 
     def build(self, tokenizer: Any, image_processor: Any, *, seq_length: int) -> "TaskEncoder":
         """The encoder of Qwen-VL."""
-        from bridge_data.families import Qwen2_5VL, Qwen2VL, Qwen3VL, QwenVLTaskEncoder, VideoSampling
+        from bridge_data.encoders import Qwen2_5VL, Qwen2VL, Qwen3VL, QwenVLTaskEncoder, VideoSampling
 
         video = self.video
         kinds: dict[str, type[Qwen2VL]] = {"2": Qwen2VL, "2.5": Qwen2_5VL, "3": Qwen3VL}
@@ -214,7 +213,7 @@ class PairEncoderSettings(EncoderSettings):
 
     def build(self, tokenizer: Any, image_processor: Any, *, seq_length: int) -> "TaskEncoder":
         """The encoder of pairs."""
-        from bridge_data.families import ContrastiveConfig, ContrastiveTaskEncoder
+        from bridge_data.encoders import ContrastiveConfig, ContrastiveTaskEncoder
 
         policies: dict[str, Any] = {"overlong": self.overlong, "empty_text": self.empty_text}
         config = ContrastiveConfig(max_length=self.max_length, **policies)
@@ -233,7 +232,7 @@ class SpeechEncoderSettings(EncoderSettings):
 
     def build(self, tokenizer: Any, image_processor: Any, *, seq_length: int) -> "TaskEncoder":
         """The encoder of speech; a decoder starts with the tokenizer's first token, which is left out of targets."""
-        from bridge_data.families import SpeechConfig, SpeechTaskEncoder
+        from bridge_data.encoders import SpeechConfig, SpeechTaskEncoder
 
         if self.language is not None or self.task is not None:
             if not hasattr(tokenizer, "set_prefix_tokens"):

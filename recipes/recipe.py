@@ -9,7 +9,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from bridge_data.errors import ConfigError
-from bridge_data.trainers.config import MegatronTrainerConfig
+from recipes.trainer.config import MegatronTrainerConfig
 
 if TYPE_CHECKING:
     from megatron.core.process_groups_config import ProcessGroupCollection
@@ -63,7 +63,7 @@ class EncoderConfig:
         self, tokenizer: Any, image_processor: Any, *, patch_size: int, seq_length: int
     ) -> "MultiModalTaskEncoder":
         """The task encoder."""
-        from bridge_data.multimodal import ImageToken, MultiModalSampleConfig
+        from bridge_data.encoders import ImageToken, MultiModalSampleConfig
         from recipes.demo_encoder import make_encoder
 
         config = MultiModalSampleConfig(

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from bridge_data.families import INTERNVL_TEMPLATE
+from bridge_data.encoders import INTERNVL_TEMPLATE
 from recipes.encoders import ConversationConfig, DocumentEncoderSettings, TextEncoderSettings
 from recipes.family_recipe import FamilyRecipe, family_recipe, tiny_recipe
 from recipes.recipe import DataConfig

@@ -9,13 +9,13 @@ import lightning
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 
-from bridge_data.trainers.config import MegatronTrainerConfig
-from bridge_data.trainers.parallel import global_loss, initialize_parallel
 from recipes import cpu_shim
 from recipes.demo_attention import sequence_numbers
 from recipes.demo_step import sample_keys
 from recipes.recipe import Recipe
 from recipes.run_log import StepLog
+from recipes.trainer.config import MegatronTrainerConfig
+from recipes.trainer.parallel import global_loss, initialize_parallel
 
 if TYPE_CHECKING:
     from bridge_data import EnergonMultiModalDataModule

@@ -11,11 +11,11 @@ def train_megatron(recipe: Recipe) -> None:
     import torch.distributed as dist
 
     from bridge_data.errors import WorkerError
-    from bridge_data.trainers.megatron import MegatronTrainer, StepReport
-    from bridge_data.trainers.parallel import initialize_parallel
     from recipes import cpu_shim
     from recipes.demo_step import forward_step
     from recipes.run_log import StepLog
+    from recipes.trainer.loop import MegatronTrainer, StepReport
+    from recipes.trainer.parallel import initialize_parallel
 
     cpu_shim.install()
     groups = initialize_parallel(recipe.megatron)

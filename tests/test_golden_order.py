@@ -1,13 +1,13 @@
-"""The order of format 2, pinned. A change of order is a new version (`bridge_data.state.VERSION`): write a new file
-with `python -m tests.test_golden_order`, keep the old one's version refused, and say so in the docs."""
+"""The order of format 2, pinned. A change of order is a new version (`bridge_data.order.state.VERSION`): write a new
+file with `python -m tests.test_golden_order`, keep the old one's version refused, and say so in the docs."""
 
 import json
 from pathlib import Path
 from typing import Any
 
 from bridge_data.order import Blend, Cursor, Geometry, OrderedCursor, OrderedRow, Row
-from bridge_data.order.keys import key64
-from bridge_data.state import VERSION
+from bridge_data.order.random_keys import key64
+from bridge_data.order.state import VERSION
 
 FILE = Path(__file__).parent / "golden" / f"order_v{VERSION}.json"
 

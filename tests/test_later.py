@@ -35,7 +35,8 @@ def test_what_is_no_tensor_is_known_without_torch() -> None:
     assert later.is_tensor(torch.ones(1)) and later.is_tensor(torch.nn.Parameter(torch.ones(1)))
     assert not later.is_tensor([torch.ones(1)])
     code = (
-        "import sys\nfrom bridge_data.collate import generic_batch\nfrom bridge_data.samples import TextSample\n"
+        "import sys\nfrom bridge_data.samples.collation import generic_batch\n"
+        "from bridge_data.samples import TextSample\n"
         "batch = generic_batch([TextSample(__key__='a', __restore_key__=(), text='b')] * 2)\n"
         "assert batch.text == ['b', 'b'] and 'torch' not in sys.modules"
     )

@@ -1,7 +1,7 @@
 """Data flows one way: a module imports only what stands before it."""
 
 import ast
-import itertools
+import collections
 import re
 import subprocess
 import sys
@@ -12,42 +12,21 @@ from types import ModuleType
 import pytest
 
 import bridge_data
-from bridge_data import plan
+from bridge_data import encoders, energon, plan
 
 PACKAGE = Path(bridge_data.__file__).parent
 
-LAYERS = (
-    ("later",),
-    ("collate",),
-    ("samples",),
-    ("errors",),
-    ("current", "ignored", "packers", "state_check"),
-    ("worker", "storage"),
-    ("index",),
-    ("av",),
-    ("plan",),
-    ("order",),
-    ("decode",),
-    ("cache",),
-    ("task",),
-    ("pending", "restore_keys", "state", "survival"),
-    ("work", "read_ahead", "redeal", "migrate", "block_plan"),
-    ("lane", "plan_order", "restoring"),
-    ("lane_dataset",),
-    ("dataset",),
-    ("loader",),
-    ("replica",),
-    ("multimodal",),
-    ("families",),
-    ("checkpoint",),
-    ("datamodule",),
-    ("trainers",),
-    ("bench", "lint", "media", "mount"),
-    ("cli",),
-)
-"""From the first to the last; those on one line know nothing of each other."""
+STAGES = ("storage", "shards", "plan", "order", "decode", "task", "lanes", "loader", "datamodule")
+"""From bytes to the trainer."""
 
-NUMBERS = {name: number for number, layer in enumerate(LAYERS) for name in layer}
+LAYERS = (
+    *("later", "samples", "errors", "current", "topology", "ignored"),
+    *("storage", "shards", "plan", "order", "decode", "prepare", "energon", "task", "lanes", "loader"),
+    *("encoders", "datamodule", "tools"),
+)
+"""From the first to the last: what all stages use, then the stages and what stands beside them."""
+
+NUMBERS = {name: number for number, name in enumerate(LAYERS)}
 MODULES = sorted(PACKAGE.rglob("*.py"))
 HEAVY = (
     *("av", "click", "cloudpickle", "lightning", "megatron", "numpy", "omegaconf", "PIL"),
@@ -88,7 +67,7 @@ def test_imports_lead_back_only(layer: str) -> None:
                 assert other == layer or NUMBERS[other] < NUMBERS[layer], f"{path}:{line}: {layer} imports {other}"
 
 
-@pytest.mark.parametrize("package", [bridge_data, plan], ids=lambda package: package.__name__)
+@pytest.mark.parametrize("package", [bridge_data, encoders, energon, plan], ids=lambda package: package.__name__)
 def test_only_public_names_are_imported_by_the_package_itself(package: ModuleType) -> None:
     tree = ast.parse(Path(package.__file__ or "").read_text())
     (checked, *_) = (node for node in tree.body if isinstance(node, ast.If))
@@ -119,15 +98,16 @@ def test_the_package_is_imported_quickly() -> None:
 
 
 def test_plans_and_indexes_need_neither_torch_nor_what_decodes() -> None:
-    code = "import bridge_data.index.joining, bridge_data.index.prepare, bridge_data.samples\n"
-    code += "from bridge_data.plan import CrudeWebdataset, load_dataset, load_plan, prepare_metadataset"
+    code = "import bridge_data.prepare.join_keys, bridge_data.prepare.tars, bridge_data.samples\n"
+    code += "from bridge_data.energon import CrudeWebdataset, load_dataset, prepare_metadataset\n"
+    code += "from bridge_data.plan import load_plan"
     assert imported_by(code, ("torch", "numpy", "PIL", "av", "cloudpickle", "webdataset", "omegaconf")) == "[]"
 
 
 def test_a_command_that_prepares_tars_waits_for_nothing_else() -> None:
     heavy = ("torch", "numpy", "tqdm", "multiprocessing", "concurrent", "tarfile", "hashlib", "tempfile")
-    ours = ("plan.blending", "plan.prepare_joins", "index.jsonl_prepare", "index.joining", "media")
-    code = "import bridge_data.cli.prepare"
+    ours = ("plan.blending", "prepare.metadataset_joins", "prepare.jsonl_lines", "prepare.join_keys", "prepare.media")
+    code = "import bridge_data.tools.cli.prepare_command"
     assert imported_by(code, (*heavy, *(f"bridge_data.{name}" for name in ours))) == "[]"
 
 
@@ -138,7 +118,8 @@ def test_what_a_training_script_imports_is_little_beside_torch() -> None:
 
 
 def test_workers_import_torch_and_pillow_only_where_they_are_needed() -> None:
-    code = "import bridge_data.loader.server, bridge_data.loader.worker, bridge_data.dataset, bridge_data.task"
+    code = "import bridge_data.loader.workers.server, bridge_data.loader.workers.worker\n"
+    code += "import bridge_data.lanes.datasets, bridge_data.task"
     assert imported_by(code, ("torch", "PIL.Image", "av", "transformers", "numpy.random")) == "[]"
 
 
@@ -149,10 +130,23 @@ def test_every_public_name_is_there() -> None:
         _ = bridge_data.get_dataset
 
 
-def test_readme_shows_the_layers_in_their_order() -> None:
+def test_the_readme_names_the_stages_in_their_order() -> None:
+    assert [layer for layer in LAYERS if layer in STAGES] == list(STAGES)
     readme = (PACKAGE.parent / "README.md").read_text()
-    (shown,) = re.findall(r"```text\n(later[^`]*)```", readme)
-    places = [re.search(rf"\b{name}\b", shown) for name in itertools.chain.from_iterable(LAYERS)]
-    assert None not in places
-    starts = [min(place.start() for place in places if place and place[0] in layer) for layer in LAYERS]
-    assert starts == sorted(starts)
+    assert " ▸ ".join(STAGES) in readme
+    rows = re.findall(r"^\| `(\w+)` \|", readme, re.MULTILINE)
+    assert [row for row in rows if row in STAGES] == list(STAGES)
+
+
+def test_a_name_is_one_thing() -> None:
+    """No two classes or modules of the package have the same name."""
+    classes: dict[str, list[str]] = collections.defaultdict(list)
+    modules: dict[str, list[str]] = collections.defaultdict(list)
+    for path in MODULES:
+        name = str(path.relative_to(PACKAGE))
+        modules[path.stem].append(name)
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                classes[node.name].append(name)
+    del modules["__init__"]
+    assert {name: where for name, where in (classes | modules).items() if len(where) > 1} == {}

@@ -14,8 +14,8 @@ from benchmarks.numbers_data import write_shards
 from benchmarks.speed.programs import PROGRAMS, limited
 from bridge_data import order
 from bridge_data.order import Row
+from bridge_data.order.plan_order import PlanOrder, Shuffle
 from bridge_data.plan import load_plan
-from bridge_data.plan_order import PlanOrder, Shuffle
 
 BATCH, BUFFER, EPOCHS, NUM_LANES = 32, 100, 2, 8
 LIMIT_S = 900

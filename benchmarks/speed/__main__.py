@@ -3,8 +3,8 @@
     python -m benchmarks.speed [--only text,jpeg] [--rounds 1] [--ours] [--peers megatron-energon,litdata]
 
 Runs go in turn, a process each: ours, a peer, the next peer, and again, so that ratios are of runs beside each other. A
-library that fails is a row that says why. A run of everything is written to `benchmarks/results/` and into README's
-table; one of less is only printed, or merged into those results with `--merge`. `--ours` runs ours alone: the way to
+library that fails is a row that says why. A run of everything is written to `benchmarks/results/` and into the tables
+of pages; one of less is only printed, or merged into those results with `--merge`. `--ours` runs ours alone: the way to
 look at a change, or to profile.
 """
 
@@ -113,11 +113,11 @@ def as_json(document: dict[str, Any]) -> str:
 
 
 def write(document: dict[str, Any]) -> None:
-    """JSON, picture, and README's table."""
+    """JSON, picture, and the tables of the pages."""
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / "bench.json").write_text(as_json(document))
-    page = ROOT / "README.md"
-    page.write_text(tables.in_page(page.read_text(), tables.readme(document)))
+    for name, text in tables.pages(document).items():
+        (ROOT / name).write_text(tables.in_page((ROOT / name).read_text(), text))
     try:
         from benchmarks.speed import picture
 

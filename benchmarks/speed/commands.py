@@ -38,7 +38,7 @@ def prepare(extent: Extent) -> dict[str, list[Figures]]:
     folder = data.make("text", extent.folder, extent.scale)
     kind = ["--non-interactive", "--split-ratio", "1,0,0", "--num-workers", str(WORKERS)]
     kind += ["--sample-type", "TextSample", "--field-map", '{"text": "txt"}']
-    commands: dict[str, list[str]] = {OURS: [sys.executable, "-m", "bridge_data.cli", "prepare"]}
+    commands: dict[str, list[str]] = {OURS: [sys.executable, "-m", "bridge_data.tools.cli", "prepare"]}
     ours = Path(sys.executable).parent / "bridge-data"
     if ours.exists():
         commands[OURS] = [str(ours), "prepare"]

@@ -1,10 +1,10 @@
-"""The result as text: on the terminal every library and figure, in README the comparison and the targets.
+"""The result as text: on the terminal every library and figure, in Markdown pages the rates and the targets.
 
 What enters: the document that `__main__` writes as JSON. What leaves: text; `in_page` puts it between the marks of a
 Markdown page.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from benchmarks.speed.programs import BARE, ENERGON, OURS
@@ -79,30 +79,37 @@ def _plain(summary: Summary) -> Iterator[str]:
         yield f"  {name:>22s}  " + ", ".join(cells)
 
 
-def readme(document: dict[str, Any]) -> str:
-    """Two tables in Markdown: rates, and targets."""
-    lines = [f"| samples a second, {document['machine']} | | ours | Energon | best other peer | of the bare loop |"]
-    lines.append("|---|---|---|---|---|---|")
+def pages(document: dict[str, Any]) -> dict[str, str]:
+    """What stands between the marks of each page, by its path: in README a row of each kind of work, with two workers
+    and peers; in the docs all rates, and the targets."""
+    targets = ["| target | | measured | |", "|---|---|---|---|"]
+    targets += [f"| {row['label']} | {_wanted(row)} | {_value(row)} | {_met(row)} |" for row in document["targets"]]
+    return {
+        "README.md": "\n".join(_rates(document, (2,))),
+        "docs/benchmarks.md": "\n".join([*_rates(document, (0, 2)), "", *targets]),
+    }
+
+
+def _rates(document: dict[str, Any], modes: Sequence[int]) -> Iterator[str]:
+    yield f"| samples a second, {document['machine']} | | ours | Energon | best other peer | of the bare loop |"
+    yield "|---|---|---|---|---|---|"
     for name, workload in WORKLOADS.items():
         limit = median(document["results"].get(f"{name}/0", {}), BARE, "samples_per_s")
-        for workers in (0, 2):
+        for workers in modes:
             summary = document["results"].get(f"{name}/{workers}")
-            if summary is None:
+            if summary is None or (len(modes) == 1 and ENERGON not in summary):
                 continue
             ours = median(summary, OURS, "samples_per_s")
             other = best_peer(summary, (ENERGON,))
             cells = [
-                workload.label if not workers else "",
+                workload.label if workers == modes[0] else "",
                 _mode(str(workers)),
                 f"{_number(ours)}{' packs' if workload.unit == 'packs/s' else ''}",
                 _peer(summary, ENERGON),
                 f"{other} {_peer(summary, other)}" if other else "–",
                 f"{ours / limit / max(workers, 1):.2f}" if ours and limit else "–",
             ]
-            lines.append(f"| {' | '.join(cells)} |")
-    lines += ["", "| target | | measured | |", "|---|---|---|---|"]
-    lines += [f"| {row['label']} | {_wanted(row)} | {_value(row)} | {_met(row)} |" for row in document["targets"]]
-    return "\n".join(lines)
+            yield f"| {' | '.join(cells)} |"
 
 
 def in_page(page: str, text: str) -> str:

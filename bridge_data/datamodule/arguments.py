@@ -7,11 +7,11 @@ are the DataModule's own, in `FurtherSettings`.
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypedDict
 
-from bridge_data.cache import CachePool
 from bridge_data.datamodule.sharing import Share
 from bridge_data.errors import ErrorHandler
-from bridge_data.loader.config import Ends, StartMethod
+from bridge_data.loader.loader_config import Ends, StartMethod
 from bridge_data.plan.epochs import EpochsPerShuffle
+from bridge_data.task.stores import CachePool
 
 
 class FurtherArguments(TypedDict, total=False):

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 from bridge_data.datamodule.batch_schedule import BatchSchedule
-from bridge_data.replica import Balancing
-from bridge_data.worker import WorkerConfig
+from bridge_data.datamodule.parallel import Balancing
+from bridge_data.topology import WorkerConfig
 
 
 def balancing_of(

@@ -18,7 +18,7 @@ from bridge_data.errors import ConfigError
 from bridge_data.task import TaskEncoder
 
 if TYPE_CHECKING:
-    from bridge_data.multimodal import MultiModalSampleConfig
+    from bridge_data.encoders import MultiModalSampleConfig
 
 _PROVIDERS = ("megatron.bridge.data.base", "megatron.bridge.training.config")
 """Where Bridge has its `DatasetProvider`: 0.6, 0.3."""

@@ -16,21 +16,21 @@ from bridge_data.datamodule import lightning_trainer
 from bridge_data.datamodule.arguments import FurtherArguments
 from bridge_data.datamodule.balancing import balancing_of
 from bridge_data.datamodule.batch_schedule import BatchSchedule
+from bridge_data.datamodule.parallel import find_cost
 from bridge_data.datamodule.ranks import build_worker_config
 from bridge_data.datamodule.settings import sort_settings
 from bridge_data.datamodule.sharing import IdleDataloader, RankLoader, rank_loader
 from bridge_data.datamodule.training import EnergonDataloader
 from bridge_data.datamodule.validation import ValidationDataloader, names_of
-from bridge_data.dataset import get_train_dataset, get_val_dataset, get_val_datasets
+from bridge_data.encoders import MultiModalSampleConfig, MultiModalTaskEncoder
+from bridge_data.encoders.pretrained import open_image_processor, open_tokenizer
 from bridge_data.errors import ConfigError, StateError
-from bridge_data.lane_dataset import LaneDataset
-from bridge_data.multimodal import MultiModalSampleConfig, MultiModalTaskEncoder
-from bridge_data.multimodal.pretrained import open_image_processor, open_tokenizer
+from bridge_data.lanes.datasets import get_train_dataset, get_val_dataset, get_val_datasets
+from bridge_data.lanes.lane_dataset import LaneDataset
+from bridge_data.order.state import LoaderState
 from bridge_data.plan import EmptySplitError, Source
-from bridge_data.replica import find_cost
-from bridge_data.state import LoaderState
 from bridge_data.task import TaskEncoder
-from bridge_data.worker import WorkerConfig
+from bridge_data.topology import WorkerConfig
 
 if TYPE_CHECKING:
     from megatron.core.process_groups_config import ProcessGroupCollection

@@ -8,7 +8,7 @@ read the same data, as tensor- and pipeline-parallel ranks do. The group that jo
 import sys
 from typing import Any
 
-from bridge_data.worker import WorkerConfig
+from bridge_data.topology import WorkerConfig
 
 
 def build_worker_config(pg_collection: Any, num_workers: int, **settings: Any) -> WorkerConfig:

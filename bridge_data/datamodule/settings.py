@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from bridge_data.datamodule.sharing import Share, check_share
-from bridge_data.dataset import get_train_dataset
 from bridge_data.errors import ConfigError
+from bridge_data.lanes.datasets import get_train_dataset
 from bridge_data.loader import get_savable_loader
 from bridge_data.plan.document import nearest
 

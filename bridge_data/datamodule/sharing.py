@@ -8,13 +8,13 @@ import copy
 from collections.abc import Iterator
 from typing import Any, Literal, TypeAlias, get_args
 
+from bridge_data.datamodule.parallel import BalancedLoader, Balancing, ReplicaLoader, join_peers, join_replica
 from bridge_data.datamodule.rank_states import hand_on_state
 from bridge_data.errors import ConfigError
-from bridge_data.lane_dataset import LaneDataset
+from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.loader import SavableDataLoader, get_savable_loader
-from bridge_data.loader.config import Ends
-from bridge_data.replica import BalancedLoader, Balancing, ReplicaLoader, join_peers, join_replica
-from bridge_data.worker import WorkerConfig
+from bridge_data.loader.loader_config import Ends
+from bridge_data.topology import WorkerConfig
 
 Share: TypeAlias = Literal["replicate", "broadcast"]
 RankLoader: TypeAlias = SavableDataLoader | BalancedLoader | ReplicaLoader

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from bridge_data.datamodule.cycle import cyclic_iter
+from bridge_data.datamodule.parallel import BackgroundLoader
 from bridge_data.datamodule.rank_states import gather_state, hand_on_state
 from bridge_data.datamodule.sharing import RankLoader
-from bridge_data.replica import BackgroundLoader
 
 
 class EnergonDataloader(Iterator[Any]):

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 import simplejpeg
 
-from bridge_data.collate import room_for
 from bridge_data.later import Image, nanoarrow
+from bridge_data.samples.collation import room_for
 
 if TYPE_CHECKING:
     import torch

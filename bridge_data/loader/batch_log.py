@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from bridge_data.worker import WorkerConfig
+from bridge_data.topology import WorkerConfig
 
 
 class BatchLog:

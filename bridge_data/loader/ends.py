@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 from bridge_data.errors import ConfigError
+from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.later import torch
-from bridge_data.loader.lanes import LaneDataset
-from bridge_data.worker import WorkerConfig
+from bridge_data.topology import WorkerConfig
 
 _NO_SLOT = 2**62
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from bridge_data.cache import CachePool
 from bridge_data.errors import ConfigError
 from bridge_data.ignored import warn_ignored
-from bridge_data.loader.config import Ends, LoaderConfig, StartMethod
-from bridge_data.loader.lanes import LaneDataset
+from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.loader.loader import SavableDataLoader
-from bridge_data.worker import WorkerConfig
+from bridge_data.loader.loader_config import Ends, LoaderConfig, StartMethod
+from bridge_data.task.stores import CachePool
+from bridge_data.topology import WorkerConfig
 
 
 def get_loader(

@@ -11,8 +11,8 @@ import dataclasses
 import heapq
 from collections.abc import Mapping
 
-from bridge_data.state import LaneState, LoaderState
-from bridge_data.worker import WorkerConfig
+from bridge_data.order.state import LaneState, LoaderState
+from bridge_data.topology import WorkerConfig
 
 
 class Turns:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from bridge_data.state import LaneState
+from bridge_data.order.state import LaneState
 
 _NOTHING = object()
 

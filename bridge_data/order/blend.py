@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bridge_data.errors import ConfigError
-from bridge_data.order.keys import GOLDEN, MASK, key64, splitmix64
+from bridge_data.order.random_keys import GOLDEN, MASK, key64, splitmix64
 
 BLOCK = 64
 _FRACTION_BITS = 64
@@ -35,7 +35,7 @@ is almost whole. Such a sum (sqrt(19) + 2 sqrt(17) - sqrt(13) = 8.9996) makes ma
 _BLOCK_STAGE, _NODE_STAGE = 3, 4
 
 
-class _Node(NamedTuple):
+class _Split(NamedTuple):
     """A split of draws between two children: the number of a node, or ~source for a leaf."""
 
     share: int
@@ -123,7 +123,7 @@ def _integers(weights: Sequence[float]) -> list[int]:
     return [numerator * (common // denominator) for numerator, denominator in ratios]
 
 
-def _tree(weights: Sequence[int], seed: int) -> tuple[int, list[_Node]]:
+def _tree(weights: Sequence[int], seed: int) -> tuple[int, list[_Split]]:
     """(root, nodes) of the tree over the sources with a weight above 0; a node comes after its children.
 
     Of equal weights, leaves come before nodes, those of the last sources first, and older nodes before newer ones.
@@ -141,7 +141,7 @@ def _tree(weights: Sequence[int], seed: int) -> tuple[int, list[_Node]]:
             if child >= 0:
                 depths[child] = depths[number] + 1
     nodes = [
-        _Node(share, key64(seed, _NODE_STAGE, number), _step(depths[number]), lighter, heavier)
+        _Split(share, key64(seed, _NODE_STAGE, number), _step(depths[number]), lighter, heavier)
         for number, (share, lighter, heavier) in enumerate(splits)
     ]
     return heap[0][1], nodes

@@ -14,7 +14,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from bridge_data.order.keys import GOLDEN, U64Array, key64, splitmix64, uniform64
+from bridge_data.order.random_keys import GOLDEN, U64Array, key64, splitmix64, uniform64
 
 TABLE_LIMIT = 65_536
 ROUNDS = 6

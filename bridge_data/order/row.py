@@ -23,9 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bridge_data.order.chunks import ChunkTable, Geometry
-from bridge_data.order.keys import key64
 from bridge_data.order.ordered import too_few_draws
 from bridge_data.order.permutation import Permutation
+from bridge_data.order.random_keys import key64
 
 _CHUNK_STAGE, _SAMPLE_STAGE, _STRIDE_STAGE = 1, 2, 3
 

@@ -27,8 +27,8 @@ from bridge_data.plan.sample_class import SampleClass, check_fields, find_class
 from bridge_data.samples import CrudeSample
 
 if TYPE_CHECKING:
-    from bridge_data.index import Records
     from bridge_data.plan.source import SampleMaker
+    from bridge_data.shards import Records
 
 _KEYS = (
     *("sample_type", "__module__", "__class__"),

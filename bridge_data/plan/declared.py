@@ -15,14 +15,14 @@ from typing import Any, TypeAlias
 
 from bridge_data import storage
 from bridge_data.errors import ConfigError
-from bridge_data.index import SubsetRange
-from bridge_data.plan.aux import AuxReference, read_aux
+from bridge_data.plan.auxiliary import AuxReference, read_aux
 from bridge_data.plan.document import Node, nearest, parse_yaml
 from bridge_data.plan.epochs import EpochsPerShuffle, check_epochs, multiplied
 from bridge_data.plan.join import JOIN_KEYS, JoinNode, read_join
 from bridge_data.plan.paths import located
 from bridge_data.plan.sample_class import OUR_MODULES, is_our_module
 from bridge_data.plan.weights import Weight, read_weight
+from bridge_data.shards import SubsetRange
 
 _MULTIPLIER = "shuffle_over_epochs_multiplier"
 _SCOPE_KEYS = ("split_part", "subflavors", "subset", _MULTIPLIER)

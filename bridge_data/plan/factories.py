@@ -15,8 +15,6 @@ from typing import Any, ClassVar, Generic, TypedDict, TypeVar, Unpack
 
 from bridge_data.errors import ConfigError
 from bridge_data.ignored import warn_ignored
-from bridge_data.index import Records, Subset, SubsetRange, open_shards
-from bridge_data.index.names import META_FOLDER
 from bridge_data.plan.blending import Plan, plan_of
 from bridge_data.plan.dataset_code import ChosenParts, load_function
 from bridge_data.plan.dataset_yaml import needed_parts, read_field_map
@@ -27,6 +25,8 @@ from bridge_data.plan.making import made
 from bridge_data.plan.sample_class import SampleClass
 from bridge_data.plan.source import Parts, Source
 from bridge_data.samples import CrudeSample, Sample
+from bridge_data.shards import Records, Subset, SubsetRange, open_shards
+from bridge_data.shards.names import META_FOLDER
 from bridge_data.storage import Location, location
 
 T_sample = TypeVar("T_sample")

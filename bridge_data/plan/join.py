@@ -12,14 +12,14 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any, cast
 
 from bridge_data.errors import ConfigError, DatasetError
-from bridge_data.index import ShardSet
-from bridge_data.index.join_index import JoinIndex, JoinMember, MemberEntry, Nonmatch, join_folder, open_join
-from bridge_data.index.joined import JoinRecords
 from bridge_data.plan.blending import Tree
 from bridge_data.plan.document import Node, nearest
 from bridge_data.plan.sample_class import SampleClass, find_class, find_object, is_our_module
 from bridge_data.plan.source import Join, Source
 from bridge_data.samples import CrudeSample, Sample
+from bridge_data.shards import ShardSet
+from bridge_data.shards.join_index import JoinIndex, JoinMember, MemberEntry, Nonmatch, join_folder, open_join
+from bridge_data.shards.joined_records import JoinRecords
 
 JOIN_KEYS = ("join", "joiner")
 MEMBER_KEYS = ("path", "split_part", "subflavors", "dataset_config", "split_config", "nonmatch")

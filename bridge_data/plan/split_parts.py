@@ -5,11 +5,11 @@ Enters: the path of a prepared folder, a JSONL file or a metadataset. Leaves: na
 
 from bridge_data import storage
 from bridge_data.errors import ConfigError
-from bridge_data.index.dataset import PreparedDataset
-from bridge_data.index.jsonl import read_ranges
 from bridge_data.plan.declared import read_splits
 from bridge_data.plan.document import parse_yaml
-from bridge_data.plan.jsonl import is_jsonl
+from bridge_data.plan.jsonl_source import is_jsonl
+from bridge_data.shards.jsonl_file import read_ranges
+from bridge_data.shards.prepared import PreparedDataset
 from bridge_data.storage import Location
 
 WHOLE = "train"

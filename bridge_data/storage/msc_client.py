@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from bridge_data.errors import ConfigError
-from bridge_data.storage.faults import Denied, Fault, Missing, may_pass
+from bridge_data.storage.retries import Denied, Missing, RequestError, may_pass
 from bridge_data.storage.store import ObjectInfo, first_line
 
 NUM_THREADS = 16
@@ -66,7 +66,7 @@ class MscStore:
         except PermissionError as error:
             raise Denied(first_line(error)) from error
         except (ValueError, TypeError, NotImplementedError) as error:
-            raise Fault(first_line(error)) from error
+            raise RequestError(first_line(error)) from error
         except Exception as error:
             match = _STATUS.search(str(error))
-            raise Fault(first_line(error), passing=may_pass(int(match[1]) if match else 0)) from error
+            raise RequestError(first_line(error), passing=may_pass(int(match[1]) if match else 0)) from error

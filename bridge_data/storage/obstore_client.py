@@ -1,7 +1,7 @@
 """A bucket of S3, Google Cloud Storage or Azure, read by obstore.
 
-Its own retries are off: those of `bridge_data.storage.faults` are bounded, and say what they did. A server that answers
-a range with the whole object is refused by it.
+Its own retries are off: those of `bridge_data.storage.retries` are bounded, and say what they did. A server that
+answers a range with the whole object is refused by it.
 """
 
 import importlib
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from bridge_data.errors import ConfigError
-from bridge_data.storage.faults import Denied, Fault, Missing, may_pass
+from bridge_data.storage.retries import Denied, Missing, RequestError, may_pass
 from bridge_data.storage.store import ObjectInfo, first_line
 
 _STATUS = re.compile(r"status code: (\d{3})")
@@ -79,7 +79,7 @@ class ObstoreStore:
         self._has_answered = True
         return answer
 
-    def _fault(self, error: Exception) -> Fault:
+    def _fault(self, error: Exception) -> RequestError:
         text = _ANSWER.sub(lambda match: match["code"], first_line(error))
         match = _STATUS.search(text)
         status = int(match[1]) if match is not None else 0
@@ -87,16 +87,16 @@ class ObstoreStore:
             return Missing(text)
         if _INSTANCE_METADATA in text:
             # Who never had an answer has no credentials; who had some meets a passing fault of their renewal.
-            return Fault(text, passing=True) if self._has_answered else Denied(f"no credentials: {text}")
+            return RequestError(text, passing=True) if self._has_answered else Denied(f"no credentials: {text}")
         exceptions = self._obstore.exceptions
         denials = (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError)
         if isinstance(error, denials) or status in (401, 403):
             return Denied(text)
         if "non-partial" in text:
-            return Fault(
+            return RequestError(
                 f"the server answers a range with the whole object, so samples cannot be read from it: {text}. Serve "
                 "the data by another one, or copy them to a disk."
             )
         if "builder error" in text:
-            return Fault(f"{text}. For an endpoint with http:// set AWS_ALLOW_HTTP=true.")
-        return Fault(text, passing=isinstance(error, exceptions.GenericError) and may_pass(status))
+            return RequestError(f"{text}. For an endpoint with http:// set AWS_ALLOW_HTTP=true.")
+        return RequestError(text, passing=isinstance(error, exceptions.GenericError) and may_pass(status))

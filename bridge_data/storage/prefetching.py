@@ -51,7 +51,7 @@ Fetch = Callable[[str, int, int], Content]
 """The bytes of a URL from an offset on, so many."""
 
 
-class _Block:
+class _Fetch:
     """Bytes `start` to `end` of the object at `url`: a request for `ranges`, or, with `content`, one of these."""
 
     __slots__ = ("content", "end", "is_started", "num_wanted", "ranges", "start", "url")
@@ -74,10 +74,10 @@ class Prefetcher:
         self._fetch, self._max_bytes, self._num_threads = fetch, max_bytes, num_threads
         self._changed = threading.Condition()
         self._threads: list[threading.Thread] = []
-        self._ready: queue.SimpleQueue[_Block] = queue.SimpleQueue()
-        self._waiting: dict[_Block, None] = {}
-        self._started: dict[_Block, None] = {}
-        self._blocks: dict[str, list[_Block]] = collections.defaultdict(list)
+        self._ready: queue.SimpleQueue[_Fetch] = queue.SimpleQueue()
+        self._waiting: dict[_Fetch, None] = {}
+        self._started: dict[_Fetch, None] = {}
+        self._blocks: dict[str, list[_Fetch]] = collections.defaultdict(list)
         self._again: collections.Counter[Place] = collections.Counter()
         self.num_held_bytes = 0
 
@@ -101,7 +101,7 @@ class Prefetcher:
             if len(self._again) > MAX_WAITING:
                 self._again.clear()
 
-    def _wait_with(self, requests: Sequence[_Block]) -> None:
+    def _wait_with(self, requests: Sequence[_Fetch]) -> None:
         for request in requests:
             self._waiting[request] = None
             bisect.insort(self._blocks[request.url], request, key=_start)
@@ -129,7 +129,7 @@ class Prefetcher:
             return content
         return content[start - block.start : start - block.start + num_bytes]
 
-    def _wanted_again(self, read: _Block) -> list[_Block]:
+    def _wanted_again(self, read: _Fetch) -> list[_Fetch]:
         place = read.url, read.start, read.num_bytes
         if not self._again[place]:
             del self._again[place]
@@ -137,7 +137,7 @@ class Prefetcher:
         self._again[place] -= 1
         return joined([place])
 
-    def _find(self, url: str, start: int, num_bytes: int) -> _Block | None:
+    def _find(self, url: str, start: int, num_bytes: int) -> _Fetch | None:
         blocks = self._blocks.get(url, ())
         last = bisect.bisect_right(blocks, start, key=_start)
         for block in reversed(blocks[max(0, last - MAX_OVERLAPS) : last]):
@@ -152,7 +152,7 @@ class Prefetcher:
                 return
             self._start(block)
 
-    def _make_room(self, block: _Block) -> None:
+    def _make_room(self, block: _Fetch) -> None:
         """Start a block that waits, in the place of the oldest that were not read, unless it is forgotten meanwhile."""
         while block in self._waiting:
             if self.num_held_bytes + block.num_bytes <= self._max_bytes:
@@ -164,7 +164,7 @@ class Prefetcher:
             else:
                 self._drop(oldest)
 
-    def _start(self, block: _Block) -> None:
+    def _start(self, block: _Fetch) -> None:
         del self._waiting[block]
         self._started[block] = None
         block.is_started = True
@@ -175,7 +175,7 @@ class Prefetcher:
             thread.start()
         self._ready.put(block)
 
-    def _drop(self, block: _Block) -> None:
+    def _drop(self, block: _Fetch) -> None:
         """Forget a block, if that has not been done."""
         blocks = self._blocks.get(block.url, [])
         if block not in blocks:
@@ -207,19 +207,19 @@ class Prefetcher:
                 finally:
                     self._changed.notify_all()
 
-    def _keep(self, request: _Block, content: Content) -> None:
+    def _keep(self, request: _Fetch, content: Content) -> None:
         """Hold what was asked for of the content of a request, each range by itself: it goes when it is read."""
         for start, num_bytes in request.ranges:
             at = start - request.start
-            part = _Block(request.url, start, start + num_bytes, (), bytes(content[at : at + num_bytes]))
+            part = _Fetch(request.url, start, start + num_bytes, (), bytes(content[at : at + num_bytes]))
             self._started[part] = None
             self.num_held_bytes += num_bytes
             bisect.insort(self._blocks[part.url], part, key=_start)
 
 
-def joined(places: Sequence[Place]) -> list[_Block]:
+def joined(places: Sequence[Place]) -> list[_Fetch]:
     """The requests for `places`, in the order in which they are wanted first."""
-    requests: list[tuple[int, _Block]] = []
+    requests: list[tuple[int, _Fetch]] = []
     for order, (url, start, num_bytes) in sorted(enumerate(places), key=lambda item: item[1]):
         end = start + num_bytes
         if requests:
@@ -227,11 +227,11 @@ def joined(places: Sequence[Place]) -> list[_Block]:
             is_near = last.url == url and start <= last.end + MAX_GAP_BYTES
             if is_near and max(end, last.end) <= last.start + MAX_REQUEST_BYTES:
                 ranges = [*last.ranges, (start, num_bytes)]
-                requests[-1] = min(first, order), _Block(url, last.start, max(end, last.end), ranges)
+                requests[-1] = min(first, order), _Fetch(url, last.start, max(end, last.end), ranges)
                 continue
-        requests.append((order, _Block(url, start, end, [(start, num_bytes)])))
+        requests.append((order, _Fetch(url, start, end, [(start, num_bytes)])))
     return [request for _, request in sorted(requests, key=lambda item: item[0])]
 
 
-def _start(block: _Block) -> int:
+def _start(block: _Fetch) -> int:
     return block.start

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 
 from bridge_data.errors import DatasetError
 from bridge_data.storage.clients import open_store
-from bridge_data.storage.faults import Fault, Missing, persist
 from bridge_data.storage.prefetching import Prefetcher
+from bridge_data.storage.retries import Missing, RequestError, persist
 from bridge_data.storage.store import Content, ObjectInfo
 
 MAX_KNOWN_SIZES = 1 << 17
@@ -160,15 +160,15 @@ def _range(url: str, start: int, num_bytes: int) -> Content:
     store, key = open_store(url)
     try:
         content, size = store.read(key, start, num_bytes)
-    except Fault as fault:
-        if type(fault) is Fault and not fault.passing:  # some stores call a range beyond the end a bad request
+    except RequestError as fault:
+        if type(fault) is RequestError and not fault.passing:  # some stores call a range beyond the end a bad request
             _check_end(url, start, num_bytes, None)
         raise
     if size is not None:
         _remember(url, size)
     if len(content) != num_bytes:
         _check_end(url, start, num_bytes, size)
-        raise Fault(f"the answer had {len(content)} bytes", passing=True)
+        raise RequestError(f"the answer had {len(content)} bytes", passing=True)
     return content
 
 

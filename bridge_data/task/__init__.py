@@ -3,7 +3,6 @@
 from bridge_data.task.augment import AugmentTaskEncoder
 from bridge_data.task.cooking import Cooker, basic_sample_keys, cooker
 from bridge_data.task.decoding import with_decoding
-from bridge_data.task.encoder import DefaultTaskEncoder, TaskEncoder
 from bridge_data.task.grouping import (
     group_by,
     homogeneous_concat_mix,
@@ -17,6 +16,7 @@ from bridge_data.task.overrides import does_something, hook_of, is_overridden
 from bridge_data.task.packing import Packing
 from bridge_data.task.source_cook import SourceCook
 from bridge_data.task.stateless import stateless
+from bridge_data.task.task_encoder import DefaultTaskEncoder, TaskEncoder
 
 __all__ = [
     "STAGES",

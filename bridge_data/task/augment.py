@@ -3,11 +3,11 @@
 from collections.abc import Generator, Hashable, Mapping
 from typing import Any
 
-from bridge_data.cache import FileStore
 from bridge_data.samples import CrudeSample
 from bridge_data.task.cooking import Cooker
-from bridge_data.task.encoder import T_batch, T_encoded_sample, T_raw_batch, T_sample, TaskEncoder
 from bridge_data.task.stateless import stateless
+from bridge_data.task.stores import FileStore
+from bridge_data.task.task_encoder import T_batch, T_encoded_sample, T_raw_batch, T_sample, TaskEncoder
 
 _ATTRIBUTES = ("decoder", "cookers", "__default_failure_tolerance__")
 

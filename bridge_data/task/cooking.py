@@ -10,9 +10,9 @@ from contextvars import ContextVar
 from typing import Any, Generic, TypeVar, overload
 
 from bridge_data import current
-from bridge_data.cache import FileStore, PrimaryFileStore
 from bridge_data.errors import ConfigError
 from bridge_data.samples import PROVENANCE, CrudeSample, SourceInfo
+from bridge_data.task.stores import FileStore, PrimaryFileStore
 
 T_sample = TypeVar("T_sample", covariant=True)
 F = TypeVar("F", bound=Callable[..., Any])

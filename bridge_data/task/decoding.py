@@ -5,7 +5,7 @@ from typing import Any
 
 from bridge_data.decode import SampleDecoder
 from bridge_data.errors import ConfigError
-from bridge_data.task.encoder import TaskEncoder
+from bridge_data.task.task_encoder import TaskEncoder
 
 
 def with_decoding(

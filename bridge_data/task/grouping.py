@@ -12,8 +12,8 @@ Without a criterion, batches mix what comes.
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
-from bridge_data.collate import generic_concat
 from bridge_data.errors import ConfigError
+from bridge_data.samples.collation import generic_concat
 from bridge_data.task.stateless import stateless
 
 Key = Callable[[Any], Hashable]

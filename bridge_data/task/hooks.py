@@ -13,16 +13,16 @@ from typing import Any, Self
 
 import numpy as np
 
-from bridge_data.cache import CachePool, NoCachePool
-from bridge_data.current import Numbering, Work, active
+from bridge_data.current import HookContext, Numbering, active
 from bridge_data.errors import ConfigError, DatasetError, ErrorHandler, FatalSampleError, SkipSample
 from bridge_data.later import torch
-from bridge_data.order.keys import key64
+from bridge_data.order.random_keys import key64
 from bridge_data.samples import SourceInfo
-from bridge_data.task.encoder import TaskEncoder
 from bridge_data.task.overrides import declaration
 from bridge_data.task.stateless import check_tolerance
-from bridge_data.worker import WorkerConfig
+from bridge_data.task.stores import CachePool, NoCachePool
+from bridge_data.task.task_encoder import TaskEncoder
+from bridge_data.topology import WorkerConfig
 
 STAGES = (
     "decode",
@@ -106,7 +106,7 @@ class Hooks:
         self.cache: CachePool = NoCachePool()
         self._numbering = numbering
         self.sample: tuple[int, ...] = ()
-        self._token: Token[Work | None] | None = None
+        self._token: Token[HookContext | None] | None = None
         self._callers: _Generators | None = None
         self._handler = handler or worker_config.global_error_handler
         self.failures: collections.Counter[str] = collections.Counter()

@@ -4,8 +4,8 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from bridge_data.collate import collected, columns_of, generic_batch
 from bridge_data.errors import ConfigError
+from bridge_data.samples.collation import collected, columns_of, generic_batch
 
 
 def as_type(value: Any, target: type | None) -> Any:

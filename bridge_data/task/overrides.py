@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from bridge_data.task.augment import AugmentTaskEncoder
-from bridge_data.task.encoder import DefaultTaskEncoder, TaskEncoder
 from bridge_data.task.stateless import Declared, declared
+from bridge_data.task.task_encoder import DefaultTaskEncoder, TaskEncoder
 
 
 def is_overridden(encoder: TaskEncoder[Any, Any, Any, Any], hook: str) -> bool:

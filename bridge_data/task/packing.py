@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, Literal, TypeAlias, get_args
 
 from bridge_data.errors import ConfigError, SkipSample
-from bridge_data.packers import PACKERS, Packer
+from bridge_data.task.packers import PACKERS, Packer
 from bridge_data.task.stateless import stateless
 
 Overlong: TypeAlias = Literal["drop", "truncate", "alone"]
@@ -24,8 +24,8 @@ class Packing:
     `length` is that of a sample as `preencode_sample` (or `encode_sample`) makes it; the lengths of a pack's samples
     sum up to `capacity` at most. A longer sample is, by `overlong`, dropped ("drop"; counted as skipped by
     `select_samples_to_pack`), cut by `truncate(sample, capacity)` ("truncate"; counted in `loader.truncated`), or made
-    a pack of its own ("alone"). `packer` is one of `bridge_data.packers`, by name, or a function of yours of the same
-    form. With `carry_over`, the emptiest pack of a buffer is left for the next one, where it may be filled.
+    a pack of its own ("alone"). `packer` is one of `bridge_data.task.packers`, by name, or a function of yours of the
+    same form. With `carry_over`, the emptiest pack of a buffer is left for the next one, where it may be filled.
 
     Raises:
         ConfigError: if a setting is wrong.

@@ -9,13 +9,13 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from bridge_data.cache import FileStore, open_aux, open_primary
 from bridge_data.errors import ConfigError
 from bridge_data.plan import Source
 from bridge_data.samples import CrudeSample
 from bridge_data.task.cooking import CACHE, PRIMARY, Cooker, choose_cooker, stores_at_hand
-from bridge_data.task.encoder import TaskEncoder
 from bridge_data.task.overrides import hook_of, is_overridden
+from bridge_data.task.stores import FileStore, open_aux, open_primary
+from bridge_data.task.task_encoder import TaskEncoder
 
 
 class SourceCook:

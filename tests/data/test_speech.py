@@ -23,7 +23,7 @@ from bridge_data import (
     get_val_dataset,
     stateless,
 )
-from bridge_data.cache import PrimaryFileStore
+from bridge_data.task.stores import PrimaryFileStore
 from tests.data.loading import WORKERS, read_all, read_interrupted
 from tests.data.speech import PACKAGE, RATE, find_speech, prepare_speech
 

@@ -34,8 +34,8 @@ from bridge_data import (
     packing_efficiency,
     stateless,
 )
-from bridge_data.av import AVDecoder
-from bridge_data.cache import CachePool, FileStore, FileStoreCachePool, NoCachePool
+from bridge_data.decode.av import AVDecoder
+from bridge_data.task.stores import CachePool, FileStore, FileStoreCachePool, NoCachePool
 from tests.data.loading import WORKERS, open_loader, read_all, read_interrupted
 from tests.data.stamps import PACKAGE, STAMPS, Stamp, find_stamps, prepare_stamps, prepare_voices
 

@@ -24,8 +24,8 @@ from bridge_data import (
     get_val_dataset,
     stateless,
 )
-from bridge_data.cache import FileStore
-from bridge_data.index.media import AVMetadata
+from bridge_data.shards.media_metadata import AVMetadata
+from bridge_data.task.stores import FileStore
 from tests.data.loading import WORKERS, read_all, read_interrupted
 from tests.data.videos import CLIP_FRAMES, NUM_FRAMES, PACKAGE, prepare_clips, prepare_videos, video_file
 

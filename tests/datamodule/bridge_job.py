@@ -16,7 +16,7 @@ from megatron.core.process_groups_config import ProcessGroupCollection
 from megatron.core.rerun_state_machine import RerunDataIterator
 
 from bridge_data import DefaultTaskEncoder, EnergonDatasetBuilder, EnergonDatasetConfig
-from bridge_data.checkpoint import load_states, save_states
+from bridge_data.loader.checkpoint import load_states, save_states
 from tests.datamodule import bridge
 from tests.datamodule.parts import draw
 

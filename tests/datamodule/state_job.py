@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from bridge_data import StateError
-from bridge_data.checkpoint import rank_file
+from bridge_data.loader.checkpoint import rank_file
 from tests.datamodule.parts import draw, make_module, take
 
 NUM_LANES, DRAWN, MORE = 12, 3, 4

@@ -16,18 +16,20 @@ from bridge_data import (
     TextSample,
 )
 from bridge_data.datamodule.arguments import FurtherArguments
-from bridge_data.errors import log_exception
-from bridge_data.families import FamilyConfig, ImageLimits, Llava
-from bridge_data.multimodal import (
+from bridge_data.encoders import (
     ConversationTemplateConfig,
+    FamilyConfig,
+    ImageLimits,
     ImageToken,
+    Llava,
     MultiModalSampleConfig,
     MultiModalTaskEncoder,
 )
-from bridge_data.multimodal.policies import SamplePolicies
+from bridge_data.encoders.policies import SamplePolicies
+from bridge_data.errors import log_exception
 from tests.datamodule.lightning_parts import VAL, Recorder
 from tests.datamodule.parts import draw, make_module, write_numbers
-from tests.multimodal.parts import image_processor, make_tokenizer
+from tests.encoders.multimodal_parts import image_processor, make_tokenizer
 
 TRAINER = {"accelerator": "cpu", "logger": False, "enable_progress_bar": False, "enable_model_summary": False}
 TRAINER |= {"enable_checkpointing": False, "max_steps": 4, "num_sanity_val_steps": 0}
@@ -150,11 +152,11 @@ def test_the_default_encoder_is_made_of_parts_by_name_and_nested_settings(
 def test_encoders_of_families_are_made_with_nested_settings(path: Path, parts: Path, tmp_path: Path) -> None:
     processor = {"class_path": "transformers.CLIPImageProcessor", "init_args": {"crop_size": 16}}
     encoder = {
-        "class_path": "bridge_data.families.FamilyTaskEncoder",
+        "class_path": "bridge_data.encoders.FamilyTaskEncoder",
         "init_args": {
             "tokenizer": str(parts),
             "family": {
-                "class_path": "bridge_data.families.Llava",
+                "class_path": "bridge_data.encoders.Llava",
                 "init_args": {"image_processor": processor, "patch_size": 8},
             },
             "config": {"images": {"max_pixels": 900}, "policies": {"overlong": "skip"}, "packer": "best_fit"},

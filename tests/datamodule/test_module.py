@@ -19,11 +19,11 @@ from bridge_data import (
     WorkerConfig,
     edataclass,
 )
-from bridge_data.multimodal import PLAIN_CHAT_TEMPLATE, MultiModalSampleConfig, MultiModalTaskEncoder
+from bridge_data.encoders import PLAIN_CHAT_TEMPLATE, MultiModalSampleConfig, MultiModalTaskEncoder
 from bridge_data.plan import EmptySplitError
 from bridge_data.samples import Batch
 from tests.datamodule.parts import NUM_TRAIN, NUM_VAL, draw, make_module, write_numbers
-from tests.multimodal.parts import IMAGE, image_processor, make_tokenizer, png
+from tests.encoders.multimodal_parts import IMAGE, image_processor, make_tokenizer, png
 from tests.prepared import write_dataset, write_texts
 
 CAPTIONING = {

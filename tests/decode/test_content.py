@@ -6,7 +6,7 @@ import pytest
 from PIL import Image
 
 from bridge_data.decode.content import guess_kind
-from tests.av.media import sound, video
+from tests.decode.av.media import sound, video
 
 
 def image(kind: str, **options: object) -> bytes:

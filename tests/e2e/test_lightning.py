@@ -11,7 +11,7 @@ import pytest
 
 from recipes.compare_runs import compare
 from recipes.run_log import read_run
-from tests.trainers.job import ROOT, arguments, make_inputs
+from tests.recipes.trainer.job import ROOT, arguments, make_inputs
 
 NUM_STEPS = 12
 

@@ -13,8 +13,8 @@ import pytest
 from recipes.compare_runs import compare
 from recipes.demo_jobs import run_job
 from recipes.run_log import read_run
-from tests.trainers.job import arguments as job_arguments
-from tests.trainers.job import evaluations, make_inputs, output_of
+from tests.recipes.trainer.job import arguments as job_arguments
+from tests.recipes.trainer.job import evaluations, make_inputs, output_of
 
 NUM_STEPS, SIGNAL_AFTER = 12, 1
 SIZES = [2, 2, 4, 6] + (NUM_STEPS - 4) * [8]

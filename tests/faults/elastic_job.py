@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from bridge_data import LaneDataset, WorkerConfig, get_savable_loader, get_train_dataset
-from bridge_data.checkpoint import load_states, save_rank_state
+from bridge_data.loader.checkpoint import load_states, save_rank_state
 from tests.properties.jobs import Encoder
 
 SAVE_EVERY = 5

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from bridge_data import WorkerConfig, get_savable_loader
-from bridge_data.checkpoint import load_states
+from bridge_data.loader.checkpoint import load_states
 from tests.faults.elastic_job import make_dataset, newest
 from tests.prepared import write_blend, write_texts
 

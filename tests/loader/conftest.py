@@ -6,9 +6,8 @@ from collections.abc import Iterator
 import pytest
 
 from bridge_data.loader import SavableDataLoader, get_savable_loader
-
-from .faults import Faults
-from .streams import Streams, config
+from tests.loader.faults import Faults
+from tests.loader.streams import Streams, config
 
 
 @pytest.fixture(scope="session")

@@ -12,12 +12,11 @@ import pytest
 
 from bridge_data.errors import WorkerError
 from bridge_data.loader import get_loader
-from bridge_data.loader.pool import WorkerPool
-
-from .conftest import in_turn
-from .faults import Faults
-from .streams import Streams, config
-from .test_loader import some
+from bridge_data.loader.workers.worker_pool import WorkerPool
+from tests.loader.conftest import in_turn
+from tests.loader.faults import Faults
+from tests.loader.streams import Streams, config
+from tests.loader.test_loader import some
 
 
 def test_forked_workers_give_the_same_stream_and_are_replaced(tmp_path: Path) -> None:

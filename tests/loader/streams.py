@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from bridge_data.lane import LaneBatch
+from bridge_data.lanes.lane import LaneBatch
 from bridge_data.order import SampleRef
+from bridge_data.order.state import LoaderState
 from bridge_data.samples import Batch, edataclass
-from bridge_data.state import LoaderState
-from bridge_data.worker import WorkerConfig
+from bridge_data.topology import WorkerConfig
 
 FINGERPRINT = {"sources": [["00", "streams"]], "weights": None, "order": "ordered"}
 GEOMETRY = [[0]]

@@ -3,7 +3,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from bridge_data.loader.process import SINGLE_THREADED
+from bridge_data.loader.workers.process import SINGLE_THREADED
 
 
 def test_forked_workers() -> None:

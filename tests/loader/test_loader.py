@@ -14,13 +14,12 @@ import torch
 
 from bridge_data import ignored
 from bridge_data.errors import ConfigError, StateError, WorkerError
+from bridge_data.lanes.runner import LaneRunner
 from bridge_data.loader import LoaderConfig, SavableDataLoader, get_loader, get_savable_loader
-from bridge_data.loader.lanes import LaneRunner
-from bridge_data.loader.pool import WorkerPool
-from bridge_data.state import merge_states
-
-from .conftest import in_turn
-from .streams import Streams, config, names, state_after
+from bridge_data.loader.workers.worker_pool import WorkerPool
+from bridge_data.order.state import merge_states
+from tests.loader.conftest import in_turn
+from tests.loader.streams import Streams, config, names, state_after
 
 LENGTHS = [3, 0, 5, 1, 4, 2]
 FINITE = [f"{lane}/{number}" for number in range(5) for lane in range(6) if number < LENGTHS[lane]]

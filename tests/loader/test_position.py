@@ -2,9 +2,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge_data.loader.position import Position
-from bridge_data.state import LoaderState, merge_states
-
-from .streams import FINGERPRINT, GEOMETRY, config, state_after
+from bridge_data.order.state import LoaderState, merge_states
+from tests.loader.streams import FINGERPRINT, GEOMETRY, config, state_after
 
 
 def fresh(num_lanes: int, rank: int, world_size: int) -> Position:

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 import yaml
 
-from bridge_data.index import PreparedDataset, ShardReader, open_shards
-from bridge_data.index.indexes import PrepareConfig
-from bridge_data.index.prepare import refresh_index
-from tests.cli.runner import pack_pictures, run_command
-from tests.index.tars import write_shards, write_tar
+from bridge_data.prepare.tar_indexes import PrepareConfig
+from bridge_data.prepare.tars import refresh_index
+from bridge_data.shards import PreparedDataset, ShardReader, open_shards
 from tests.peer.running import MARKS, PEER
+from tests.shards.tars import write_shards, write_tar
+from tests.tools.cli.runner import pack_pictures, run_command
 
 pytestmark = MARKS
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.av.media import write
+from tests.decode.av.media import write
 from tests.peer.running import MARKS, PEER, run_both
 from tests.prepared import write_dataset
 

@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge_data.errors import ConfigError
-from bridge_data.index import ShardSet
 from bridge_data.plan import load_plan
 from bridge_data.plan.blending import Branch, Plan, leaves, normalised
 from bridge_data.plan.source import Source
 from bridge_data.samples import CrudeSample
+from bridge_data.shards import ShardSet
 from tests.prepared import write_texts
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from bridge_data import ConfigError, FatalSampleError, TextSample
 from bridge_data.decode import SampleDecoder
-from bridge_data.decode.loading import SampleLoader
+from bridge_data.decode.sample_loader import SampleLoader
 from bridge_data.plan import load_plan
 from tests.prepared import CRUDE, write_dataset
 

@@ -3,8 +3,8 @@
 import pytest
 
 from bridge_data.errors import ConfigError
-from bridge_data.index import SubsetRange
 from bridge_data.plan.declared import DeclaredBlend, DeclaredJoin, Reference, Scope, declare
+from bridge_data.shards import SubsetRange
 
 SECOND = "__module__: megatron.energon\n__class__: MetadatasetV2\n"
 FIRST = "__module__: megatron.energon\n__class__: Metadataset\n"

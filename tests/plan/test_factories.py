@@ -23,9 +23,9 @@ from bridge_data import (
     ignored,
 )
 from bridge_data.decode import SampleDecoder
-from bridge_data.decode.loading import SampleLoader
-from bridge_data.index import SubsetRange
+from bridge_data.decode.sample_loader import SampleLoader
 from bridge_data.plan import EmptySplitError, load_plan
+from bridge_data.shards import SubsetRange
 from tests.prepared import TEXT, write_dataset
 
 ALONE = WorkerConfig(rank=0, world_size=1, num_workers=0)

@@ -6,11 +6,11 @@ import pytest
 import yaml
 
 from bridge_data.errors import ConfigError, DatasetError
-from bridge_data.index import RawSample
-from bridge_data.index.joined import JoinedRawSample
-from bridge_data.index.prepare import refresh_index
 from bridge_data.plan import load_plan
+from bridge_data.prepare.tars import refresh_index
 from bridge_data.samples import TextSample
+from bridge_data.shards import RawSample
+from bridge_data.shards.joined_records import JoinedRawSample
 from tests.plan.joins import BY_FIELDS, NOTED, OWN, joined, metadataset, own, prepared_plan, texts
 from tests.plan.own_joins import Both, Told, swap
 from tests.prepared import CRUDE

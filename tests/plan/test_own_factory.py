@@ -9,7 +9,7 @@ import torch
 
 from bridge_data import ConfigError, FatalSampleError, WorkerConfig, get_loader, get_train_dataset
 from bridge_data.decode import SampleDecoder
-from bridge_data.decode.loading import SampleLoader
+from bridge_data.decode.sample_loader import SampleLoader
 from bridge_data.plan import load_plan
 from tests.plan.own_factories import BytesWebdataset, NothingWebdataset, Shouted, ShoutedWebdataset
 from tests.prepared import write_dataset

@@ -3,9 +3,9 @@ from fractions import Fraction
 
 import pytest
 
+from bridge_data.energon.dataset_loaders import load_dataset
 from bridge_data.errors import ConfigError
 from bridge_data.plan.document import parse_yaml
-from bridge_data.plan.loaders import load_dataset
 from bridge_data.plan.weights import WeightSchedule, as_written, changes, read_weight, weight_at
 
 HEAD = {"__module__": "megatron.energon", "__class__": "MetadatasetV2"}

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from bridge_data import DefaultTaskEncoder, LaneDataset, SkipSample, TextSample, get_savable_loader, stateless
-from bridge_data.checkpoint import load_states, save_states
-from bridge_data.lane import Lane
-from bridge_data.pending import Pending
+from bridge_data.lanes.lane import Lane
+from bridge_data.lanes.work import Item
+from bridge_data.loader.checkpoint import load_states, save_states
+from bridge_data.order.pending import Pending
+from bridge_data.order.state import LoaderState
 from bridge_data.samples import edataclass
-from bridge_data.state import LoaderState
-from bridge_data.work import Item
 
 Key = tuple[str, int, int, int]
 """(source, epoch, index, part): what is never emitted twice."""

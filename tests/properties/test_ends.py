@@ -3,6 +3,7 @@ begins the next one, and ranks that end evenly hand out one order; whatever is r
 lanes."""
 
 import dataclasses
+import itertools
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -145,8 +146,9 @@ def test_a_limit_is_never_exceeded_and_nothing_comes_twice(
 def taken_of_pass(loader: SavableDataLoader) -> list[Any]:
     """The rest of a pass, which may be nothing: then a lone rank begins the next one at once."""
     slot = loader.save_state_rank()["next_slot"]
-    batches = taken([loader], 1)
-    return batches + taken([loader]) if loader.save_state_rank()["next_slot"] > slot else []
+    stream = iter(loader)
+    batches = list(itertools.islice(stream, 1))
+    return [*batches, *stream] if loader.save_state_rank()["next_slot"] > slot else []
 
 
 @settings(max_examples=60, deadline=None)

@@ -52,8 +52,8 @@ import megatron.core
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 from megatron.core.tensor_parallel.random import checkpoint, get_cuda_rng_tracker
-from bridge_data.trainers.config import MegatronTrainerConfig
-from bridge_data.trainers.parallel import initialize_parallel
+from recipes.trainer.config import MegatronTrainerConfig
+from recipes.trainer.parallel import initialize_parallel
 from recipes.demo_model import DemoModel
 from recipes.recipe import ModelConfig
 

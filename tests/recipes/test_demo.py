@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from bridge_data.checkpoint import save_states
-from bridge_data.state import LoaderState
+from bridge_data.loader.checkpoint import save_states
+from bridge_data.order.state import LoaderState
 from recipes.demo import RESUMES, Demo, count_pending, key_to_skip, main
 from recipes.run_log import StepLog
 

@@ -3,8 +3,8 @@ from typing import Any
 import pytest
 import torch
 
+from bridge_data.encoders import MultiModalSampleConfig, MultiModalTaskEncoder
 from bridge_data.errors import SkipSample
-from bridge_data.multimodal import MultiModalSampleConfig, MultiModalTaskEncoder
 from bridge_data.samples import CaptioningSample
 from recipes.demo_encoder import SKIP_KEY, SkippingTaskEncoder, make_encoder
 from recipes.demo_tokenizer import train_tokenizer

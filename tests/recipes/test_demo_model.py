@@ -16,8 +16,8 @@ import torch
 from recipes import cpu_shim
 cpu_shim.install()
 cpu_shim.install()
-from bridge_data.trainers.config import MegatronTrainerConfig
-from bridge_data.trainers.parallel import initialize_parallel
+from recipes.trainer.config import MegatronTrainerConfig
+from recipes.trainer.parallel import initialize_parallel
 from recipes.demo_model import DemoModel
 from recipes.recipe import ModelConfig
 

@@ -7,7 +7,7 @@ import sys
 
 import torch.distributed
 
-import bridge_data.loader.server  # noqa: F401  with everything that workers need
+import bridge_data.loader.workers.server  # noqa: F401  with everything that workers need
 from tests.ranks import fork_ranks
 
 

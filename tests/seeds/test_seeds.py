@@ -34,9 +34,9 @@ from bridge_data import (
     get_savable_loader,
     get_train_dataset,
 )
-from bridge_data.av import AVDecoder
+from bridge_data.decode.av import AVDecoder
 from bridge_data.plan import load_plan
-from tests.av import media
+from tests.decode.av import media
 from tests.seeds import world
 from tests.seeds.extraction import Snippet, find_snippets
 from tests.seeds.world import Training, run_python, take

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from PIL import Image
 
 from bridge_data import SavableDataLoader
-from bridge_data.cli import main
+from bridge_data.tools.cli import main
 from tests.prepared import write_dataset
 from tests.seeds.extraction import Snippet, repaired_metadataset, repaired_python
 

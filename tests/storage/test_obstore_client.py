@@ -1,8 +1,8 @@
 import obstore
 import pytest
 
-from bridge_data.storage.faults import Denied, Fault, Missing
 from bridge_data.storage.obstore_client import ObstoreStore
+from bridge_data.storage.retries import Denied, Missing, RequestError
 from tests.object_store import Bucket
 
 NO_CREDENTIALS = "Error performing PUT http://169.254.169.254/latest/api/token in 1 s - HTTP error"
@@ -17,21 +17,21 @@ def store(bucket: Bucket) -> ObstoreStore:
 @pytest.mark.parametrize(
     ("text", "kind", "passing"),
     [
-        ("HTTP error: error sending request", Fault, True),
+        ("HTTP error: error sending request", RequestError, True),
         (
             "Server returned non-2xx status code: 503 Slow Down: <?xml ?><Error><Code>SlowDown</Code></Error>",
-            Fault,
+            RequestError,
             True,
         ),
-        ("Server returned non-2xx status code: 429 Too Many Requests", Fault, True),
-        ("Server returned non-2xx status code: 400 Bad Request", Fault, False),
+        ("Server returned non-2xx status code: 429 Too Many Requests", RequestError, True),
+        ("Server returned non-2xx status code: 400 Bad Request", RequestError, False),
         ("Server returned non-2xx status code: 403 Forbidden", Denied, False),
         ("Server returned non-2xx status code: 404 Not Found", Missing, False),
-        ("Received non-partial response when range requested", Fault, False),
+        ("Received non-partial response when range requested", RequestError, False),
         (NO_CREDENTIALS, Denied, False),
     ],
 )
-def test_faults_are_told_apart(store: ObstoreStore, text: str, kind: type[Fault], passing: bool) -> None:
+def test_faults_are_told_apart(store: ObstoreStore, text: str, kind: type[RequestError], passing: bool) -> None:
     fault = store._fault(obstore.exceptions.GenericError(text))
     assert (type(fault), fault.passing) == (kind, passing)
     assert "<" not in str(fault)

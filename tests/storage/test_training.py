@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from bridge_data import WorkerConfig, get_savable_loader, get_train_dataset
+from bridge_data.energon import prepare_metadataset
 from bridge_data.errors import BridgeDataError, ConfigError
-from bridge_data.index.jsonl_prepare import prepare_jsonl
-from bridge_data.plan import load_plan, prepare_metadataset
+from bridge_data.plan import load_plan
+from bridge_data.prepare.jsonl_lines import prepare_jsonl
 from tests.object_store import Bucket, Server, environment, faulty_proxy
 from tests.prepared import write_blend, write_texts
 

@@ -13,7 +13,7 @@ from bridge_data.current import Numbering
 from bridge_data.errors import ConfigError, FatalSampleError, SkipSample, log_exception, reraise_exception
 from bridge_data.samples import TextSample
 from bridge_data.task import DefaultTaskEncoder, Hooks, stateless
-from bridge_data.worker import WorkerConfig
+from bridge_data.topology import WorkerConfig
 
 SAMPLE = TextSample(__key__="s.tar/7", text="seven")
 REF = (1, 0, 7, 0)

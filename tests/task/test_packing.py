@@ -18,8 +18,8 @@ from bridge_data import (
     get_train_dataset,
     stateless,
 )
-from bridge_data.packers import PACKERS, greedy
 from bridge_data.samples import Sample
+from bridge_data.task.packers import PACKERS, greedy
 from tests.prepared import write_texts
 
 CAPACITY = 20

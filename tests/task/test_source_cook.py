@@ -30,9 +30,9 @@ from bridge_data import (
     stateless,
     storage,
 )
-from bridge_data.index.jsonl_prepare import prepare_jsonl
-from tests.cache.media import SAMPLES, content, dataset, write_job
+from bridge_data.prepare.jsonl_lines import prepare_jsonl
 from tests.object_store import Bucket
+from tests.task.stores.media import SAMPLES, content, dataset, write_job
 
 
 @edataclass

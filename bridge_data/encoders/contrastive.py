@@ -1,0 +1,135 @@
+"""CLIP and SigLIP: images beside their texts, to be told apart from those of others.
+
+Enters: captioning samples. Leaves: `ContrastiveBatch`. Guarantee: token ids, attention mask and pixel values are those
+that the family's processor makes with `padding="max_length", truncation=True`; a text that is cut keeps its end token.
+"""
+
+import dataclasses
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bridge_data.decode import SampleDecoder
+from bridge_data.decode.image import IMAGE_EXTENSIONS
+from bridge_data.encoders.chat import padding_token_of
+from bridge_data.encoders.family_config import ImageLimits
+from bridge_data.encoders.images import Images
+from bridge_data.encoders.pictures import picture_sizes, pictures
+from bridge_data.encoders.policies import OverlongPolicy, Policy, check_policy, refuse
+from bridge_data.errors import ConfigError
+from bridge_data.samples import Batch, CaptioningSample, Sample, edataclass
+from bridge_data.task import DefaultTaskEncoder, stateless
+
+_LONGEST = 4096
+"""What a tokenizer without a limit says is more than this."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class ContrastiveConfig:
+    """`max_length` is the tokens of every text (None: the tokenizer's `model_max_length`, 77 for CLIP, 64 for SigLIP).
+    `overlong` says what happens to longer ones ("truncate": they are cut), `empty_text` to samples without words.
+
+    Raises:
+        ConfigError: for a setting that is unknown or out of range.
+    """
+
+    max_length: int | None = None
+    overlong: OverlongPolicy = "truncate"
+    empty_text: Policy = "skip"
+    images: ImageLimits = dataclasses.field(default_factory=ImageLimits)
+
+    def __post_init__(self) -> None:
+        if self.max_length is not None and self.max_length < 3:
+            raise ConfigError(f"ContrastiveConfig(max_length={self.max_length}): expected at least 3")
+        check_policy("ContrastiveConfig(overlong", self.overlong, ("truncate", "skip", "error"))
+        check_policy("ContrastiveConfig(empty_text", self.empty_text, ("skip", "error"))
+
+
+@edataclass
+class ContrastiveSample(Sample):
+    """`input_ids` and `attention_mask` int64 (max_length,); `pixel_values` float32 (channels, height, width)."""
+
+    input_ids: Tensor
+    attention_mask: Tensor
+    pixel_values: Tensor
+
+
+@edataclass
+class ContrastiveBatch(Batch):
+    """The fields of `ContrastiveSample` with B in front; image i belongs to text i."""
+
+    input_ids: Tensor
+    attention_mask: Tensor
+    pixel_values: Tensor
+    has_mask: bool
+
+    def model_inputs(self) -> dict[str, Tensor | bool]:
+        """Keyword arguments of the `forward` of a model of transformers, which gives the contrastive loss of the batch.
+        Without `has_mask` (SigLIP) there is none: padding is read as text."""
+        inputs: dict[str, Tensor | bool] = {"input_ids": self.input_ids, "pixel_values": self.pixel_values}
+        if self.has_mask:
+            inputs["attention_mask"] = self.attention_mask
+        return inputs | {"return_loss": True}
+
+
+class ContrastiveTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
+    """Captions to the batches of CLIP or SigLIP. The mask is given to the model if the tokenizer names it among its
+    `model_input_names`.
+
+    Raises:
+        ConfigError: if the image processor makes images of several sizes, or it is not known how long texts are.
+    """
+
+    decoder = SampleDecoder(handlers=dict.fromkeys(IMAGE_EXTENSIONS, bytes))
+
+    def __init__(self, tokenizer: Any, image_processor: Any, config: ContrastiveConfig | None = None) -> None:
+        super().__init__()
+        self.tokenizer = tokenizer
+        self.config = config or ContrastiveConfig()
+        self.max_length = self.config.max_length or tokenizer.model_max_length
+        if self.max_length > _LONGEST:
+            raise ConfigError(
+                f"{type(tokenizer).__name__} does not say how long texts are (model_max_length={self.max_length}); "
+                "set ContrastiveConfig(max_length=...), 77 for CLIP, 64 for SigLIP"
+            )
+        self._images = Images(image_processor)
+        self._has_mask = "attention_mask" in tokenizer.model_input_names
+
+    def text(self, sample: Any) -> tuple[str, Any]:
+        """The text of a sample and its image; override it for classes of your own.
+
+        Raises:
+            ConfigError: for another class than `CaptioningSample`.
+        """
+        if not isinstance(sample, CaptioningSample):
+            raise ConfigError(
+                f"{type(self).__name__} takes CaptioningSample, got {type(sample).__name__}; add a cooker that makes "
+                "one, or override `text` in a subclass"
+            )
+        return sample.caption.strip(), sample.image
+
+    @stateless
+    def encode_sample(self, sample: Sample) -> ContrastiveSample:
+        """The text padded to its length, and the image as the model takes it."""
+        text, image = self.text(sample)
+        key, config = sample.__key__, self.config
+        if not text:
+            refuse(config.empty_text, key, "its text has no words")
+        picture_sizes([image], config.images, key)
+        if config.overlong != "truncate" and (found := len(self.tokenizer(text).input_ids)) > self.max_length:
+            refuse(config.overlong, key, f"it has {found} tokens, a text holds {self.max_length}")
+        ids = self.tokenizer(text, truncation=True, max_length=self.max_length).input_ids
+        padding = self.max_length - len(ids)
+        pixels = self._images.pixels(pictures([image], config.images, key), key)[0]
+        return ContrastiveSample.derive_from(
+            sample,
+            input_ids=torch.tensor(ids + [padding_token_of(self.tokenizer)] * padding),
+            attention_mask=torch.tensor([1] * len(ids) + [0] * padding),
+            pixel_values=pixels,
+        )
+
+    @stateless
+    def batch(self, samples: list[ContrastiveSample]) -> ContrastiveBatch:
+        """The pairs of a batch."""
+        return ContrastiveBatch.from_samples(samples, has_mask=self._has_mask)

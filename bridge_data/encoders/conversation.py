@@ -1,0 +1,137 @@
+"""Conversations: what a sample says, turn by turn, with a placeholder in the text for every image.
+
+Enters: a captioning, VQA, text or conversation sample. Leaves: its turns and images. Guarantee: the text holds as many
+placeholders as there are images, in their order; a sample without anything to learn is left out, and counted; others
+that are not in order are dealt with as `SamplePolicies` says.
+"""
+
+import dataclasses
+from typing import Any
+
+from bridge_data.encoders.multimodal_config import MultiModalSampleConfig
+from bridge_data.encoders.policies import refuse
+from bridge_data.errors import ConfigError, SampleError, SkipSample
+from bridge_data.samples import CaptioningSample, Sample, TextSample, VQASample, edataclass
+
+
+@edataclass
+class ConversationSample(Sample):
+    """Turns about any number of images, as a cooker may make them of crude data.
+
+    `messages` are `{"role": ..., "content": ...}` in order; `images` are encoded bytes, Pillow images, or pixels as
+    uint8 (H, W, 3) arrays or (3, H, W) tensors, uint8 or float32 in 0..1.
+    """
+
+    messages: list[dict[str, str]]
+    images: list[Any] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Conversation:
+    """`messages` for a chat template, or, where there are none, `text` to be learnt whole; and the images in both."""
+
+    messages: list[dict[str, str]] = dataclasses.field(default_factory=list)
+    text: str = ""
+    images: list[Any] = dataclasses.field(default_factory=list)
+
+
+def conversation_of(sample: Any, config: MultiModalSampleConfig) -> Conversation:
+    """What `sample` says.
+
+    A caption answers `config.caption_prompt`. Of the answers to a question, the one with the largest weight (the first
+    of equals) is taken. A text is learnt whole. Images without a placeholder in the text come before the first turn.
+
+    Raises:
+        SkipSample: if there is no answer, caption or text to learn, and where `config.policies` says so.
+        SampleError: if the turns are not as `config.policies` demands.
+        ConfigError: for any other class of sample.
+    """
+    match sample:
+        case CaptioningSample():
+            return _dialog(sample, config, config.caption_prompt, sample.caption)
+        case VQASample():
+            return _dialog(sample, config, sample.context, _best_answer(sample))
+        case TextSample():
+            if not sample.text.strip():
+                raise SkipSample
+            _check_placeholders(sample, sample.text.count(config.image_token.token_str), 0, config)
+            return Conversation(text=sample.text)
+        case ConversationSample():
+            return _with_placeholders(sample, sample.messages, sample.images, config)
+    raise ConfigError(
+        f"MultiModalTaskEncoder takes CaptioningSample, VQASample, TextSample and ConversationSample, got "
+        f"{type(sample).__name__}; add a cooker that makes one of these, or override `conversation` in a subclass"
+    )
+
+
+def _best_answer(sample: VQASample) -> str:
+    answers: Any = sample.answers
+    weights = sample.answer_weights
+    if isinstance(answers, str):  # a field map may name a part that is a text
+        return answers
+    if not answers:
+        raise SkipSample
+    return answers[0 if weights is None else max(range(len(answers)), key=lambda i: (float(weights[i]), -i))]
+
+
+def _dialog(
+    sample: CaptioningSample | VQASample, config: MultiModalSampleConfig, question: str, answer: str
+) -> Conversation:
+    asks, answers = config.conversation_template_config.roles
+    if config.image_token.token_str in answer:
+        raise SampleError(f"sample {sample.__key__!r}: the answer {answer[:80]!r} holds the placeholder of an image")
+    messages = [{"role": asks, "content": question}, {"role": answers, "content": answer.strip()}]
+    return _with_placeholders(sample, messages, [] if sample.image is None else [sample.image], config)
+
+
+def _with_placeholders(
+    sample: Sample, messages: list[dict[str, str]], images: list[Any], config: MultiModalSampleConfig
+) -> Conversation:
+    template, placeholder = config.conversation_template_config, config.image_token.token_str
+    _check_answers(sample, messages, config)
+    num_placeholders = sum(turn["content"].count(placeholder) for turn in messages)
+    turns = [dict(turn) for turn in messages]
+    if not num_placeholders:
+        first = next((turn for turn in turns if turn["role"] == template.roles[0]), turns[0])
+        first["content"] = f"{placeholder}\n" * len(images) + first["content"]
+    else:
+        _check_placeholders(sample, num_placeholders, len(images), config)
+    _check_roles(sample, messages, config)
+    if template.stop_string:
+        for turn in turns:
+            turn["content"] += template.stop_string if turn["role"] == template.roles[1] else ""
+    if template.system is not None and turns[0]["role"] != "system":
+        turns.insert(0, {"role": "system", "content": template.system})
+    return Conversation(messages=turns, images=images)
+
+
+def _check_answers(sample: Sample, messages: list[dict[str, str]], config: MultiModalSampleConfig) -> None:
+    answers = config.conversation_template_config.roles[1]
+    said = [bool(turn["content"].strip()) for turn in messages if turn["role"] == answers]
+    policy = config.policies.empty_answer
+    if not all(said) and policy != "keep":
+        refuse(policy, sample.__key__, f"answer {said.index(False) + 1} of {len(said)} has no words")
+    known = {"system", *config.conversation_template_config.roles}
+    if not any(said) and all(turn["role"] in known for turn in messages):
+        raise SkipSample
+
+
+def _check_roles(sample: Sample, messages: list[dict[str, str]], config: MultiModalSampleConfig) -> None:
+    policy, roles = config.policies.roles_out_of_order, config.conversation_template_config.roles
+    if policy == "keep":
+        return
+    got = [turn["role"] for turn in messages]
+    turns = got[1:] if got[:1] == ["system"] else got
+    if turns != [roles[number % 2] for number in range(len(turns))]:
+        expected = f"one {'system'!r} at most, then {roles[0]!r} and {roles[1]!r} by turns"
+        refuse(policy, sample.__key__, f"its roles are {', '.join(map(repr, got))}; expected {expected}")
+
+
+def _check_placeholders(sample: Sample, found: int, num_images: int, config: MultiModalSampleConfig) -> None:
+    if found != num_images:
+        refuse(
+            config.policies.image_mismatch,
+            sample.__key__,
+            f"the text has {found} placeholders {config.image_token.token_str!r} for {num_images} images; there must "
+            "be one for each, or none at all",
+        )

@@ -1,0 +1,228 @@
+"""`HFTaskEncoder`: any processor of transformers as a task encoder.
+
+Enters: conversations about images. Leaves: `FamilyBatch`, with whatever the processor makes of them, and labels for the
+answers. It needs no knowledge of the family; in return the number of tokens of a sample is known only once its images
+are processed, so that pixel values, not files, wait in a packing buffer. For families that `bridge_data.encoders`
+knows, `FamilyTaskEncoder` gives the same batches with less memory, and less work for samples that are left out.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from bridge_data.encoders import rendering
+from bridge_data.encoders.chat import MarkedTokens, Span, chat_template_of, tokenize_text, touching
+from bridge_data.encoders.conversation import Conversation
+from bridge_data.encoders.family import Media, joined
+from bridge_data.encoders.family_config import FamilyConfig
+from bridge_data.encoders.family_encoder import ConversationTaskEncoder
+from bridge_data.encoders.family_samples import FamilySample
+from bridge_data.encoders.pictures import picture_sizes, pictures
+from bridge_data.encoders.policies import refuse
+from bridge_data.encoders.sequences import check_length, filled_up
+from bridge_data.encoders.tiling import stack_padded
+from bridge_data.errors import ConfigError, SkipSample
+from bridge_data.samples import Sample
+from bridge_data.task import stateless
+
+_NOT_FOR_MODELS = ("offset_mapping", "text_replacement_offsets", "attention_mask")
+
+
+class HFTaskEncoder(ConversationTaskEncoder):
+    """Conversations to the batches of `processor`, which gets `processor_options` with each call.
+
+    What the processor makes for each token (such as `mm_token_type_ids`) is cut and padded with the tokens; all else is
+    media. A sequence that is longer than `seq_length` is cut as `FamilyTaskEncoder` cuts it. `max_image_tokens` leaves
+    out samples that take more.
+
+    Raises:
+        ConfigError: if the processor has no tokenizer, a slow one, no chat template, or cannot be told to say what it
+            makes of an image.
+    """
+
+    def __init__(
+        self,
+        processor: Any,
+        config: FamilyConfig | None = None,
+        *,
+        seq_length: int = 2048,
+        processor_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        tokenizer = getattr(processor, "tokenizer", None)
+        if not getattr(tokenizer, "is_fast", False):
+            raise ConfigError(
+                f"HFTaskEncoder(processor={type(processor).__name__}): expected a processor of transformers with a "
+                "fast tokenizer, such as AutoProcessor.from_pretrained(...); for a tokenizer alone see text_encoder"
+            )
+        super().__init__(tokenizer, config, seq_length)
+        self.processor = processor
+        self.processor_options = dict(processor_options or {})
+        template = self.config.conversation_template_config
+        own = None if getattr(processor, "chat_template", None) else tokenizer
+        self.chat_template = chat_template_of(own or processor, template)
+        self.image_token = getattr(processor, "image_token", None)
+        self._by_rows: frozenset[str] = frozenset()
+        self._by_rows = self._probe()
+
+    @stateless
+    def encode_sample(self, sample: Sample) -> FamilySample:
+        """The sequence, with what the processor made of its images."""
+        said, key = self.conversation(sample), sample.__key__
+        marked, media, aligned = self._process(said, key)
+        labelled = self._labelled(marked)
+        length = len(labelled["tokens"])
+        return FamilySample.derive_from(
+            sample,
+            **labelled,
+            position_ids=torch.arange(length),
+            cu_seqlens=torch.tensor([0, length], dtype=torch.int32),
+            max_seqlen=torch.tensor(length, dtype=torch.int32),
+            media=media,
+            aligned={name: filled_up(tensor, self.config.pad_to_multiple_of, 0) for name, tensor in aligned.items()},
+        )
+
+    def join_media(self, rows: list[Media]) -> Media:
+        """The media of several samples, one behind the other, with zeros where those of another one are larger."""
+        return joined(_evened(rows))
+
+    def batch_media(self, rows: list[Media]) -> Media:
+        """What is made for each image one behind the other, or, where the processor makes it for each conversation,
+        padded and stacked."""
+        media = joined([{n: v for n, v in row.items() if n not in self._by_rows} for row in _evened(rows)])
+        some = next((row for row in rows if row), {})
+        for name in self._by_rows & some.keys():
+            groups = [row.get(name, some[name][:0]) for row in rows]
+            media[name] = stack_padded(groups, max(map(len, groups)))
+        return media
+
+    def _process(self, said: Conversation, key: str) -> tuple[MarkedTokens, Media, dict[str, Tensor]]:
+        if not said.messages:
+            marked = tokenize_text(self.tokenizer, said.text)
+            check_length(marked, [], self.seq_length, self.config.policies.overlong, key)
+            return MarkedTokens(marked.ids[: self.seq_length], marked.is_answer[: self.seq_length]), {}, {}
+        limits = self.config.images
+        picture_sizes(said.images, limits, key)
+        images = pictures(said.images, limits, key)
+        text, spans, special = rendering.render(
+            self.processor if getattr(self.processor, "chat_template", None) else self.tokenizer,
+            said,
+            self.chat_template,
+            answers=self.answers,
+            placeholder=self.config.image_placeholder,
+            token=self.image_token or self.config.image_placeholder,
+        )
+        if self.image_token is not None and (found := text.count(self.image_token)) != len(images):
+            what = f"the chat template made {found} image placeholders of {len(images)}"
+            refuse(self.config.policies.image_mismatch, key, what)
+        made = self._call(text, images, special)
+        marked, places = _marked(made, spans)
+        if limits.max_image_tokens is not None and sum(end - start for start, end in places) > limits.max_image_tokens:
+            raise SkipSample
+        length, limit = len(marked.ids), self.seq_length
+        if length > limit:
+            if self.config.policies.overlong != "truncate":
+                refuse(self.config.policies.overlong, key, f"it has {length} tokens, a sequence holds {limit}")
+            cut = next((number for number, (_, end) in enumerate(places) if end > limit), None)
+            if cut is not None:
+                # Without the images that are cut off, their pixel values are not made either.
+                text = text[: made["text_replacement_offsets"][0][cut]["span"][0]]
+                made = self._call(text, images[:cut], special)
+                marked, _ = _marked(made, spans)
+        kept = MarkedTokens(marked.ids[:limit], marked.is_answer[:limit])
+        media, aligned = self._sorted(made, len(marked.ids))
+        return kept, media, {name: value[: len(kept.ids)] for name, value in aligned.items()}
+
+    def _call(self, text: str, images: Sequence[Image.Image], special: bool) -> Mapping[str, Any]:
+        made: Mapping[str, Any] = self.processor(
+            text=[text],
+            images=list(images) or None,
+            add_special_tokens=special,
+            return_offsets_mapping=True,
+            return_text_replacement_offsets=True,
+            images_kwargs={"return_tensors": "pt"},
+            **self.processor_options,
+        )
+        return made
+
+    def _sorted(self, made: Mapping[str, Any], length: int) -> tuple[Media, dict[str, Tensor]]:
+        """What the processor made, but for the tokens: media, and what there is for each token."""
+        media, aligned = {}, {}
+        for name, value in made.items():
+            if name == "input_ids" or name in _NOT_FOR_MODELS:
+                continue
+            tensor = torch.as_tensor(value)
+            if tensor.shape == (1, length) and not isinstance(value, Tensor):
+                aligned[name] = tensor[0]
+            else:
+                media[name] = tensor[0] if name in self._by_rows else tensor
+        return media, aligned
+
+    def _probe(self) -> frozenset[str]:
+        """The names of what the processor makes for each conversation, rather than for each image: of two images, one
+        thing.
+
+        Raises:
+            ConfigError: if the processor does not take what it is asked.
+        """
+        if self.image_token is None or getattr(self.processor, "image_processor", None) is None:
+            return frozenset()
+        images = [Image.new("RGB", (48, 32)), Image.new("RGB", (32, 64))]
+        try:
+            made = self._call(f"{self.image_token} {self.image_token}", images, True)
+            places = made["text_replacement_offsets"][0]
+        except (KeyError, TypeError) as error:
+            raise ConfigError(
+                f"HFTaskEncoder(processor={type(self.processor).__name__}): it does not say what it makes of an image "
+                f"({type(error).__name__}: {error}); expected a processor of transformers 5 that takes "
+                "return_offsets_mapping and return_text_replacement_offsets"
+            ) from error
+        media, _ = self._sorted(made, len(made["input_ids"][0]))
+        return frozenset(name for name, value in media.items() if len(value) == 1 < len(places) and value.ndim > 2)
+
+
+def _evened(rows: Sequence[Media]) -> list[Media]:
+    """The rows with tensors of one shape but for dimension 0, filled up with zeros."""
+    shapes: dict[str, list[int]] = {}
+    for row in rows:
+        for name, value in row.items():
+            known = shapes.setdefault(name, list(value.shape[1:]))
+            shapes[name] = [max(pair) for pair in zip(known, value.shape[1:], strict=True)]
+    evened = []
+    for row in rows:
+        filled = {}
+        for name, value in row.items():
+            filled[name] = value.new_zeros(len(value), *shapes[name])
+            filled[name][(slice(None), *(slice(side) for side in value.shape[1:]))] = value
+        evened.append(filled)
+    return evened
+
+
+def _marked(made: Mapping[str, Any], spans: Sequence[Span]) -> tuple[MarkedTokens, list[Span]]:
+    """The tokens, with marks on those of answers (`spans` of the text before images were written into it) but not on
+    those of images; and where the tokens of each image are."""
+    ids, offsets = list(made["input_ids"][0]), made["offset_mapping"][0]
+    replaced = (made.get("text_replacement_offsets") or [[]])[0]
+    moved = [(_moved(start, replaced), _moved(end, replaced)) for start, end in spans]
+    in_answers = touching(offsets, moved)
+    in_images = touching(offsets, [one["new_span"] for one in replaced])
+    places = []
+    number = 0
+    for one in replaced:
+        start, end = one["new_span"]
+        while number < len(ids) and not (offsets[number][1] > start and offsets[number][0] < offsets[number][1]):
+            number += 1
+        first = number
+        while number < len(ids) and offsets[number][0] < end and offsets[number][1] > start:
+            number += 1
+        places.append((first, number))
+    marks = [answer and not image for answer, image in zip(in_answers, in_images, strict=True)]
+    return MarkedTokens(ids, marks), places
+
+
+def _moved(place: int, replaced: Sequence[Mapping[str, Any]]) -> int:
+    """Where a character of the text is, once images are written into it."""
+    grown = sum(len(one["replacement"]) - len(one["text"]) for one in replaced if one["span"][1] <= place)
+    return place + grown

@@ -1,0 +1,158 @@
+"""Idefics3 and SmolVLM: an image is enlarged to a whole number of tiles, split, and seen whole beside.
+
+Enters: images of any size. Leaves: tiles, row by row, the whole image last; each with its place written before its
+tokens. A small image (or any, without splitting) is one tile.
+
+Source: H. Laurençon et al., Building and better understanding vision-language models (2024); A. Marafioti et al.,
+SmolVLM (2025); the rounding is that of transformers.
+"""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from PIL import Image
+
+from bridge_data.encoders.family import Media, Pieces, Size
+from bridge_data.encoders.tiling import check_tiles, edge_of, stack_padded
+from bridge_data.errors import ConfigError
+
+IDEFICS3_TEMPLATE = """\
+{{- '<|im_start|>' -}}
+{%- for message in messages -%}
+{{- message['role'] | capitalize -}}
+{%- if message['content'][0]['type'] == 'image' -%}{{- ':' -}}{%- else -%}{{- ': ' -}}{%- endif -%}
+{%- if message['role'] == 'assistant' -%}
+{%- generation -%}
+{%- for part in message['content'] if part['type'] == 'text' -%}{{- part['text'] -}}{%- endfor -%}
+{{- '<end_of_utterance>' -}}
+{%- endgeneration -%}
+{%- else -%}
+{%- for part in message['content'] -%}
+{%- if part['type'] == 'image' -%}{{- '<image>' -}}{%- else -%}{{- part['text'] -}}{%- endif -%}
+{%- endfor -%}
+{{- '<end_of_utterance>' -}}
+{%- endif -%}
+{{- '\\n' -}}
+{%- endfor -%}
+{%- if add_generation_prompt -%}{{- 'Assistant:' -}}{%- endif -%}
+"""
+"""As the checkpoints of both write conversations, with marks on the answers."""
+
+_LARGEST = 4096
+"""The longest side to which images are ever resized."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Idefics3:
+    """`image_processor` is that of Idefics3 or SmolVLM; a tile takes `image_seq_len` tokens, which is (tile size /
+    patch size / scale factor)².
+
+    With less detail, the longest side has one tile fewer; at the last there is one tile.
+
+    Raises:
+        ConfigError: if the processor does not say the size of a tile and of an image.
+    """
+
+    image_processor: Any
+    image_seq_len: int = 169
+    image_token: str = "<image>"
+    fake_image_token: str = "<fake_token_around_image>"
+    global_image_token: str = "<global-img>"
+    chat_template: str | None = IDEFICS3_TEMPLATE
+
+    def __post_init__(self) -> None:
+        if self.image_seq_len < 1:
+            raise ConfigError(f"Idefics3(image_seq_len={self.image_seq_len}): expected at least 1")
+        tile = edge_of(getattr(self.image_processor, "max_image_size", None) or {}, "longest_edge")
+        longest = edge_of(self.image_processor.size, "longest_edge")
+        if tile is None or longest is None:
+            raise ConfigError(
+                f"Idefics3(image_processor={type(self.image_processor).__name__}): expected one with "
+                'size={"longest_edge": ...} and max_image_size={"longest_edge": ...}, such as Idefics3ImageProcessor'
+            )
+        edges = [longest, *range((longest - 1) // tile * tile, 0, -tile)]
+        object.__setattr__(self, "_edges", edges if self.image_processor.do_image_splitting else [longest])
+        object.__setattr__(self, "_tile", tile)
+
+    @property
+    def num_details(self) -> int:
+        """The most tiles on the longest side."""
+        return len(self.__dict__["_edges"])
+
+    def image_text(self, size: Size, detail: int) -> Pieces:
+        """Each tile's place and tokens, row by row, then those of the whole image."""
+        rows, columns = self._grid(size, detail)
+        text: Pieces = []
+        line_break = ""
+        for row in range(rows):
+            for column in range(columns):
+                text.append((f"{line_break}{self.fake_image_token}<row_{row + 1}_col_{column + 1}>", 1))
+                text.append((self.image_token, self.image_seq_len))
+                line_break = ""
+            line_break = "\n"
+        whole = f"{line_break}{line_break}{self.fake_image_token}{self.global_image_token}"
+        return [*text, (whole, 1), (self.image_token, self.image_seq_len), (self.fake_image_token, 1)]
+
+    def num_tiles(self, size: Size, detail: int) -> int:
+        """The tiles of the grid, and the whole image."""
+        rows, columns = self._grid(size, detail)
+        return rows * columns + 1
+
+    def pixels(self, images: Sequence[Image.Image], detail: int) -> Media:
+        """`pixel_values` float32 (tiles, channels, height, width) and `pixel_attention_mask` int64 (tiles, height,
+        width) of all images."""
+        size = {"longest_edge": self.__dict__["_edges"][detail]}
+        made = self.image_processor(images=[list(images)], size=size, return_row_col_info=True, return_tensors="pt")
+        grids = list(zip(made["rows"][0], made["cols"][0], strict=True))
+        expected = [self._grid((image.height, image.width), detail) for image in images]
+        check_tiles("Idefics3", grids, expected)
+        return {name: torch.as_tensor(made[name])[0] for name in ("pixel_values", "pixel_attention_mask")}
+
+    def batch(self, rows: Sequence[Media]) -> Media:
+        """`pixel_values` (rows, most tiles, channels, height, width) and their mask, with zeros for missing tiles."""
+        some = next((row for row in rows if row), None)
+        if some is None:
+            return {}
+        filled = [row or {name: value[:0] for name, value in some.items()} for row in rows]
+        num_tiles = max(len(row["pixel_values"]) for row in filled)
+        return {name: stack_padded([row[name] for row in filled], num_tiles) for name in some}
+
+    def _grid(self, size: Size, detail: int) -> tuple[int, int]:
+        """Rows and columns of tiles; (0, 0) if it is not split."""
+        if not self.image_processor.do_image_splitting:
+            return 0, 0
+        tile: int = self.__dict__["_tile"]
+        height, width = _within(_stretched(size, self.__dict__["_edges"][detail]))
+        aspect = width / height
+        if width >= height:
+            columns = math.ceil(width / tile)
+            rows = math.ceil(int(columns * tile / aspect) / tile)
+        else:
+            rows = math.ceil(height / tile)
+            columns = math.ceil(int(rows * tile * aspect) / tile)
+        return (rows, columns) if rows > 1 or columns > 1 else (0, 0)
+
+
+def _stretched(size: Size, edge: int) -> Size:
+    """The size with its longest side made `edge`, the other one even."""
+    height, width = size
+    aspect = width / height
+    if width >= height:
+        other = int(edge / aspect)
+        return max(1, other + other % 2), edge
+    other = int(edge * aspect)
+    return edge, max(1, other + other % 2)
+
+
+def _within(size: Size) -> Size:
+    """The size with its longest side `_LARGEST` at most."""
+    height, width = size
+    aspect = width / height
+    if width >= height and width > _LARGEST:
+        return max(1, int(_LARGEST / aspect)), _LARGEST
+    if height > width and height > _LARGEST:
+        return _LARGEST, max(1, int(_LARGEST * aspect))
+    return size

@@ -1,0 +1,98 @@
+"""Images: from encoded bytes or pixels to what the vision model takes, by an image processor of transformers.
+
+Enters: images of any size and form. Leaves: pixel values, float32 (images, channels, height, width), all of one size.
+Guarantee: a processor whose number of tokens depends on the image is refused when the encoder is made.
+"""
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from bridge_data.decode.pixels import encoded_size, pillow_image
+from bridge_data.decode.sample_decoder import decode_part
+from bridge_data.encoders.multimodal_config import MultiModalSampleConfig
+from bridge_data.errors import ConfigError
+
+_decode = functools.partial(pillow_image, mode="RGB")
+
+_PROBES = ((48, 64), (96, 32))
+"""Sizes of the two blank images that show what a processor makes of different ones."""
+
+
+class Images:
+    """An image processor, and what it is known to make of any image: `shape` (channels, height, width)."""
+
+    def __init__(self, processor: Any) -> None:
+        self._processor = processor
+        shapes = []
+        for size in _PROBES:
+            pixels = processor(images=[Image.new("RGB", size)], return_tensors="pt")["pixel_values"]
+            shapes.append(tuple(pixels.shape))
+        if len(shapes[0]) != 4 or shapes[0][0] != 1 or shapes[0] != shapes[1]:
+            raise ConfigError(
+                f"{type(processor).__name__} makes pixel values of shapes {shapes[0]} and {shapes[1]} of two images; "
+                "expected one (1, channels, height, width) of every image, as CLIP's or SigLIP's makes. For tiles and "
+                "dynamic resolution see FamilyTaskEncoder in bridge_data.encoders"
+            )
+        self.shape: tuple[int, int, int] = shapes[0][1:]
+
+    def num_tokens(self, config: MultiModalSampleConfig) -> int:
+        """Tokens that every image takes.
+
+        Raises:
+            ConfigError: if neither the settings nor the processor say it.
+        """
+        if config.tokens_per_image is not None:
+            return config.tokens_per_image
+        patch_size = config.patch_size or getattr(self._processor, "patch_size", None)
+        if not isinstance(patch_size, int):
+            raise ConfigError(
+                f"{type(self._processor).__name__} does not say how many tokens an image takes; set "
+                "MultiModalSampleConfig(patch_size=...) of the vision model, or its tokens_per_image"
+            )
+        _, height, width = self.shape
+        return (height // patch_size) * (width // patch_size)
+
+    def pixels(self, images: Sequence[Any], key: str) -> torch.Tensor:
+        """Pixel values of the images of sample `key`, float32 (images, channels, height, width).
+
+        Raises:
+            SampleError: if one cannot be decoded.
+        """
+        if not images:
+            return torch.zeros(0, *self.shape)
+        made = self._processor(images=[as_rgb(image, key) for image in images], return_tensors="pt")["pixel_values"]
+        return torch.as_tensor(made).to(torch.float32)
+
+
+def image_size(image: Any, key: str) -> tuple[int, int]:
+    """(height, width) of an image in any of the forms that `as_rgb` takes; of encoded bytes only the header is read.
+
+    Raises:
+        SampleError: if the header cannot be read.
+    """
+    if isinstance(image, bytes):
+        image = decode_part(encoded_size, image, key, "image")
+        return int(image[0]), int(image[1])
+    if isinstance(image, Image.Image):
+        return image.height, image.width
+    height, width = image.shape[1:] if isinstance(image, torch.Tensor) else image.shape[:2]
+    return int(height), int(width)
+
+
+def as_rgb(image: Any, key: str) -> Image.Image:
+    """The image as Pillow's RGB, from encoded bytes, pixels of uint8, or pixels of float in 0..1."""
+    if isinstance(image, Image.Image):
+        return image if type(image) is Image.Image and image.mode == "RGB" else image.convert("RGB")
+    if isinstance(image, bytes):
+        made: Image.Image = decode_part(_decode, image, key, "image")
+        return made
+    if isinstance(image, torch.Tensor):
+        if image.is_floating_point():
+            image = (image * 255).round().clamp(0, 255).to(torch.uint8)
+        image = image.permute(1, 2, 0).numpy()
+    return Image.fromarray(np.ascontiguousarray(image))

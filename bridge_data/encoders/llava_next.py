@@ -1,0 +1,118 @@
+"""LLaVA-NeXT ("anyres"): an image is fitted into the best of some grids of tiles, and seen whole beside.
+
+Enters: images of any size. Leaves: tiles, the whole image first. The model cuts off the padding that fills the grid, so
+the number of tokens depends on the aspect of the image; and a newline token ends each row of patches.
+
+Source: H. Liu et al., LLaVA-NeXT (2024); the rounding is that of transformers.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from PIL import Image
+
+from bridge_data.encoders.family import Media, Pieces, Size, joined
+from bridge_data.encoders.llava import LLAVA_TEMPLATE, SelectStrategy
+from bridge_data.encoders.tiling import check_tiles, check_tower, edge_of, split, stack_padded
+from bridge_data.errors import ConfigError
+
+
+@dataclasses.dataclass(frozen=True)
+class LlavaNext:
+    """`image_processor` is LLaVA-NeXT's, with its `image_grid_pinpoints`; the rest as of `Llava`.
+
+    With less detail, the grids of the largest area are left out, one area after the other.
+
+    Raises:
+        ConfigError: if the processor has no grids, or does not say the size of a tile.
+    """
+
+    image_processor: Any
+    patch_size: int
+    vision_feature_select_strategy: SelectStrategy = "default"
+    num_additional_image_tokens: int = 1
+    image_token: str = "<image>"
+    chat_template: str | None = LLAVA_TEMPLATE
+
+    def __post_init__(self) -> None:
+        check_tower("LlavaNext", self.patch_size, self.vision_feature_select_strategy)
+        grids = getattr(self.image_processor, "image_grid_pinpoints", None)
+        if not grids:
+            raise ConfigError(
+                f"LlavaNext(image_processor={type(self.image_processor).__name__}): it has no image_grid_pinpoints; "
+                "expected a LlavaNextImageProcessor"
+            )
+        tile = edge_of(self.image_processor.crop_size, "height") or edge_of(self.image_processor.size, "shortest_edge")
+        if tile is None or any(side % tile for grid in grids for side in grid):
+            raise ConfigError(
+                f"LlavaNext(image_processor=...): its grids {grids} are not made of tiles of crop_size={tile} pixels"
+            )
+        areas = sorted({height * width for height, width in grids}, reverse=True)
+        levels = [[list(grid) for grid in grids if grid[0] * grid[1] <= area] for area in areas]
+        object.__setattr__(self, "_levels", levels)
+        object.__setattr__(self, "_tile", tile)
+
+    @property
+    def num_details(self) -> int:
+        """The number of different areas of grids."""
+        return len(self._grids())
+
+    def image_text(self, size: Size, detail: int) -> Pieces:
+        """The image token, so many times as the model makes features: of the whole image, and of the grid without its
+        padding."""
+        height, width = size
+        rows, columns = self._best(size, detail)
+        patches = self._tile_size() // self.patch_size
+        high, wide = patches * rows, patches * columns
+        if width / height > wide / high:
+            high -= (high - int(round(height * (wide / width), 7))) // 2 * 2
+        else:
+            wide -= (wide - int(round(width * (high / height), 7))) // 2 * 2
+        whole = patches * patches + self.num_additional_image_tokens
+        dropped = self.vision_feature_select_strategy == "default"
+        return [(self.image_token, high * wide + high + whole - dropped)]
+
+    def num_tiles(self, size: Size, detail: int) -> int:
+        """The whole image, and the tiles of its grid."""
+        rows, columns = self._best(size, detail)
+        return 1 + rows * columns
+
+    def pixels(self, images: Sequence[Image.Image], detail: int) -> Media:
+        """`pixel_values` float32 (tiles, channels, height, width) of all images, `num_tiles` and `image_sizes` int64
+        (images,) and (images, 2)."""
+        options = {"image_grid_pinpoints": self._grids()[detail], "do_pad": False}
+        made = [self.image_processor(images=[image], return_tensors="pt", **options) for image in images]
+        tiles = [torch.as_tensor(one["pixel_values"])[0] for one in made]
+        for image, its_tiles in zip(images, tiles, strict=True):
+            check_tiles("LlavaNext", len(its_tiles), self.num_tiles((image.height, image.width), detail))
+        return {
+            "pixel_values": torch.cat(tiles),
+            "num_tiles": torch.tensor([len(its_tiles) for its_tiles in tiles]),
+            "image_sizes": torch.cat([torch.as_tensor(one["image_sizes"]) for one in made]),
+        }
+
+    def batch(self, rows: Sequence[Media]) -> Media:
+        """`pixel_values` (images, most tiles, channels, height, width), with zeros for missing tiles; `image_sizes`."""
+        media = joined(rows)
+        if not media:
+            return {}
+        counts = media["num_tiles"]
+        pixels = stack_padded(split(media["pixel_values"], counts), int(counts.max()))
+        return {"pixel_values": pixels, "image_sizes": media["image_sizes"]}
+
+    def _best(self, size: Size, detail: int) -> tuple[int, int]:
+        """Rows and columns of the grid for an image."""
+        from transformers.image_processing_utils import select_best_resolution
+
+        height, width = select_best_resolution(size, self._grids()[detail])
+        return height // self._tile_size(), width // self._tile_size()
+
+    def _grids(self) -> list[list[list[int]]]:
+        grids: list[list[list[int]]] = self.__dict__["_levels"]
+        return grids
+
+    def _tile_size(self) -> int:
+        size: int = self.__dict__["_tile"]
+        return size

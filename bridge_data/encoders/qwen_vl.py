@@ -1,0 +1,290 @@
+"""Qwen2-VL, Qwen2.5-VL and Qwen3-VL: images and videos at their own resolution, cut into patches.
+
+Enters: images and frames of any size. Leaves: patches, one behind the other, and for each image or video its grid:
+steps of time, rows, columns. A side becomes a multiple of (patch size · merge size), within the limits on pixels; a
+token is made of merge size² patches, and of `temporal_patch_size` frames.
+
+Source: P. Wang et al., Qwen2-VL (2024); S. Bai et al., Qwen2.5-VL (2025); Qwen3-VL (2025) for the times written before
+frames. The rounding is that of transformers.
+"""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from bridge_data.encoders.family import Media, Pieces, Size, joined
+from bridge_data.encoders.mrope import Grid
+from bridge_data.encoders.tiling import check_tiles, edge_of
+from bridge_data.encoders.videos import VideoFrames, VideoSampling
+from bridge_data.errors import ConfigError
+
+MAX_ASPECT = 200
+"""How many times as long as wide an image may be, and the reverse."""
+
+_TURNS = """\
+{{- '<|im_start|>' + message['role'] + '\\n' -}}
+{%- if message['role'] == 'assistant' -%}
+{%- generation -%}
+{%- for part in message['content'] if part['type'] == 'text' -%}{{- part['text'] -}}{%- endfor -%}
+{{- '<|im_end|>' -}}
+{%- endgeneration -%}
+{%- else -%}
+{%- for part in message['content'] -%}
+{%- if part['type'] == 'image' -%}{{- '<|vision_start|><|image_pad|><|vision_end|>' -}}
+{%- elif part['type'] == 'video' -%}{{- '<|vision_start|><|video_pad|><|vision_end|>' -}}
+{%- else -%}{{- part['text'] -}}{%- endif -%}
+{%- endfor -%}
+{{- '<|im_end|>' -}}
+{%- endif -%}
+{{- '\\n' -}}
+{%- endfor -%}
+{%- if add_generation_prompt -%}{{- '<|im_start|>assistant\\n' -}}{%- endif -%}
+"""
+
+QWEN3_VL_TEMPLATE = "{%- for message in messages -%}\n" + _TURNS
+"""ChatML, with images and videos where they stand in a turn, and marks on the answers."""
+
+QWEN2_VL_TEMPLATE = (
+    "{%- for message in messages -%}\n"
+    "{%- if loop.first and message['role'] != 'system' -%}\n"
+    "{{- '<|im_start|>system\\nYou are a helpful assistant.<|im_end|>\\n' -}}\n"
+    "{%- endif -%}\n"
+) + _TURNS
+"""The same, with a system message where there is none, as the checkpoints of Qwen2-VL and Qwen2.5-VL have it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Qwen2VL:
+    """`image_processor` is `Qwen2VLImageProcessor`. An image has `min_pixels` to `max_pixels`, a frame of a video
+    `min_frame_pixels` to `max_frame_pixels` (None: of images what the processor has, of frames 128 and 768 tokens).
+
+    With less detail, there are half as many pixels at most; at the last as few as there may be.
+
+    Raises:
+        ConfigError: if the processor makes no patches, or the limits contradict each other.
+    """
+
+    image_processor: Any
+    min_pixels: int | None = None
+    max_pixels: int | None = None
+    min_frame_pixels: int | None = None
+    max_frame_pixels: int | None = None
+    image_token: str = "<|image_pad|>"
+    video_token: str = "<|video_pad|>"
+    video_placeholder: str = "<video>"
+    chat_template: str | None = QWEN2_VL_TEMPLATE
+
+    def __post_init__(self) -> None:
+        names = ("patch_size", "merge_size", "temporal_patch_size")
+        patch, merge, frames = (getattr(self.image_processor, name, None) for name in names)
+        least = self.min_pixels or edge_of(self.image_processor.size, "shortest_edge")
+        most = self.max_pixels or edge_of(self.image_processor.size, "longest_edge")
+        if patch is None or merge is None or frames is None or least is None or most is None:
+            raise ConfigError(
+                f"{type(self).__name__}(image_processor={type(self.image_processor).__name__}): expected a "
+                f"Qwen2VLImageProcessor, which has {', '.join(names)}, and a size of shortest_edge and longest_edge"
+            )
+        token = (int(patch) * int(merge)) ** 2
+        frame = (self.min_frame_pixels or 128 * token, self.max_frame_pixels or 768 * token)
+        for low, high, kind in ((least, most, "pixels"), (*frame, "frame_pixels")):
+            if not 0 < low <= high or high < token:
+                raise ConfigError(
+                    f"{type(self).__name__}(min_{kind}={low}, max_{kind}={high}): expected min_{kind} from 1 to "
+                    f"max_{kind}, and that to be at least {token}, the pixels of one token"
+                )
+        object.__setattr__(self, "_limits", (least, most))
+        object.__setattr__(self, "_frame_limits", frame)
+
+    @property
+    def factor(self) -> int:
+        """Pixels of a side of a token."""
+        return int(self.image_processor.patch_size * self.image_processor.merge_size)
+
+    @property
+    def frames_a_step(self) -> int:
+        """Frames that make one step of time."""
+        return int(self.image_processor.temporal_patch_size)
+
+    @property
+    def num_details(self) -> int:
+        """How often the most pixels of an image or a frame can be halved."""
+        limits = (self.__dict__["_limits"], self.__dict__["_frame_limits"])
+        return max((most // max(least, self.factor**2)).bit_length() for least, most in limits)
+
+    # Images
+
+    def image_text(self, size: Size, detail: int) -> Pieces:
+        """The image token, once for each token of the grid; the template writes what is around it."""
+        _, rows, columns = self.grid(size, detail)
+        return [(self.image_token, rows * columns)]
+
+    def num_tiles(self, size: Size, detail: int) -> int:
+        """One."""
+        return 1
+
+    def grid(self, size: Size, detail: int) -> Grid:
+        """The grid of an image, in tokens."""
+        height, width = fitted(size, self.factor, *self._limits_at("_limits", detail))
+        return 1, height // self.factor, width // self.factor
+
+    def pixels(self, images: Sequence[Image.Image], detail: int) -> Media:
+        """`pixel_values` float32 (patches, channels · frames · patch size²) of all images, `image_grid_thw` int64
+        (images, 3), in patches."""
+        least, most = self._limits_at("_limits", detail)
+        size = {"shortest_edge": least, "longest_edge": most}
+        made = self.image_processor(images=list(images), size=size, return_tensors="pt")
+        expected = [self.patch_grid(self.grid((image.height, image.width), detail)) for image in images]
+        check_tiles(type(self).__name__, [tuple(grid) for grid in made["image_grid_thw"].tolist()], expected)
+        return {name: torch.as_tensor(made[name]) for name in ("pixel_values", "image_grid_thw")}
+
+    def batch(self, rows: Sequence[Media]) -> Media:
+        """The patches and grids of all rows."""
+        return joined(rows)
+
+    # Videos
+
+    def choose_frames(self, num_frames: int, fps: float, sampling: VideoSampling) -> Sequence[int]:
+        """Evenly spread from the first frame on, a whole number of steps of time."""
+        step = self.frames_a_step
+        wanted = num_frames / fps * (sampling.fps or fps)
+        most = min(sampling.max_frames, num_frames) // step * step
+        taken = math.floor(min(max(wanted, sampling.min_frames), most) / step) * step
+        if not taken:
+            return range(num_frames)
+        numbers: list[int] = torch.arange(0, num_frames, num_frames / taken).int().tolist()
+        return numbers
+
+    def video_text(self, video: VideoFrames, detail: int) -> Pieces:
+        """The video token, once for each token of the grid."""
+        return [(self.video_token, math.prod(self.video_grid(video, detail)))]
+
+    def video_grid(self, video: VideoFrames, detail: int) -> Grid:
+        """The grid of a video, in tokens."""
+        height, width = self.frame_size(video, detail)
+        return -(-len(video.frames) // self.frames_a_step), height // self.factor, width // self.factor
+
+    def frame_size(self, video: VideoFrames, detail: int) -> Size:
+        """What the frames are resized to."""
+        return fitted(video.size, self.factor, *self._limits_at("_frame_limits", detail))
+
+    def video_pixels(self, videos: Sequence[VideoFrames], detail: int) -> Media:
+        """`pixel_values_videos` float32 (patches, ...) as of images, and `video_grid_thw` int64 (videos, 3), in
+        patches."""
+        patches = [self._video_patches(video, detail) for video in videos]
+        grids = [self.patch_grid(self.video_grid(video, detail)) for video in videos]
+        return {"pixel_values_videos": torch.cat(patches), "video_grid_thw": torch.tensor(grids)}
+
+    def stretches(self, grid: Grid) -> list[Grid]:
+        """The grids of the runs of tokens that a video of `grid` is written as: of itself."""
+        return [grid]
+
+    def intervals(self, media: Media) -> list[Tensor | float] | None:
+        """How far apart the steps of time of each stretch of video are; None: one apart."""
+        return None
+
+    def patch_grid(self, grid: Grid) -> Grid:
+        """A grid in patches."""
+        merge = int(self.image_processor.merge_size)
+        return grid[0], grid[1] * merge, grid[2] * merge
+
+    def _limits_at(self, name: str, detail: int) -> tuple[int, int]:
+        least, most = self.__dict__[name]
+        return least, max(least, self.factor**2, most >> detail)
+
+    def _video_patches(self, video: VideoFrames, detail: int) -> Tensor:
+        """The image processor repeats an image to fill a step of time: of each frame, one copy is taken."""
+        height, width = self.frame_size(video, detail)
+        resample = Image.Resampling(int(self.image_processor.resample))
+        frames = [picture.resize((width, height), resample) for picture in video.pictures()]
+        frames += frames[-1:] * (-len(frames) % self.frames_a_step)
+        made = self.image_processor(images=frames, do_resize=False, return_tensors="pt")["pixel_values"]
+        channels = made.shape[1] // (self.frames_a_step * int(self.image_processor.patch_size) ** 2)
+        steps = torch.as_tensor(made).view(
+            len(frames) // self.frames_a_step, self.frames_a_step, -1, channels, self.frames_a_step,
+            int(self.image_processor.patch_size) ** 2,
+        )  # fmt: skip
+        copies = [steps[:, number, :, :, number] for number in range(self.frames_a_step)]
+        return torch.stack(copies, dim=3).flatten(0, 1).flatten(1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Qwen2_5VL(Qwen2VL):
+    """As `Qwen2VL`; the positions of a video's frames are by their time, of which a second has `tokens_per_second`
+    (`vision_config.tokens_per_second` of the model)."""
+
+    tokens_per_second: int = 2
+
+    def video_pixels(self, videos: Sequence[VideoFrames], detail: int) -> Media:
+        """With `second_per_grid_ts` float32 (videos,): seconds of a step of time."""
+        seconds = torch.tensor([self.frames_a_step / video.sampled_fps for video in videos])
+        return super().video_pixels(videos, detail) | {"second_per_grid_ts": seconds}
+
+    def intervals(self, media: Media) -> list[Tensor | float] | None:
+        """By the seconds of a step of time."""
+        return [self.tokens_per_second * seconds for seconds in media.get("second_per_grid_ts", ())]
+
+
+@dataclasses.dataclass(frozen=True)
+class Qwen3VL(Qwen2VL):
+    """As `Qwen2VL`, with patches of 16 pixels; each step of a video has its time written before it, and the limits on
+    `frame_pixels` are on those of all frames of a video together."""
+
+    chat_template: str | None = QWEN3_VL_TEMPLATE
+    vision_start_token: str = "<|vision_start|>"
+    vision_end_token: str = "<|vision_end|>"
+
+    def choose_frames(self, num_frames: int, fps: float, sampling: VideoSampling) -> Sequence[int]:
+        """Evenly spread, the first and the last among them."""
+        wanted = int(num_frames / fps * (sampling.fps or fps))
+        taken = min(max(wanted, sampling.min_frames), sampling.max_frames, num_frames)
+        numbers: list[int] = np.linspace(0, num_frames - 1, taken).round().astype(int).tolist()
+        return numbers
+
+    def video_text(self, video: VideoFrames, detail: int) -> Pieces:
+        """For each step its time and its tokens."""
+        num_steps, rows, columns = self.video_grid(video, detail)
+        step, last = self.frames_a_step, len(video.frames) - 1
+        text: Pieces = []
+        for number in range(num_steps):
+            first, final = (video.frames[min(place, last)] for place in (number * step, number * step + step - 1))
+            time_s = (first / video.fps + final / video.fps) / 2
+            text.append((f"<{time_s:.1f} seconds>{self.vision_start_token}", 1))
+            text += [(self.video_token, rows * columns), (self.vision_end_token, 1)]
+        return text
+
+    def frame_size(self, video: VideoFrames, detail: int) -> Size:
+        """What the frames are resized to."""
+        (height, width), factor, num_frames = video.size, self.factor, max(len(video.frames), self.frames_a_step)
+        if min(height, width) < factor:
+            scale = max(factor / height, factor / width)
+            height, width = int(height * scale), int(width * scale)
+        num_even = round(num_frames / self.frames_a_step) * self.frames_a_step
+        limits = self._limits_at("_frame_limits", detail)
+        return fitted((height, width), factor, *limits, num_frames=(num_frames, num_even))
+
+    def stretches(self, grid: Grid) -> list[Grid]:
+        """One for each step of time, since there is text between."""
+        return [(1, *grid[1:])] * grid[0]
+
+
+def fitted(size: Size, factor: int, least: int, most: int, *, num_frames: tuple[int, int] = (1, 1)) -> Size:
+    """The size with sides that are multiples of `factor`, and `least` to `most` pixels (over all frames: those there
+    are, and those that count), its aspect kept as well as can be."""
+    there, counted = num_frames
+    height, width = size
+    rounded = round(height / factor) * factor, round(width / factor) * factor
+    pixels = counted * rounded[0] * rounded[1]
+    if pixels > most:
+        shrink = math.sqrt((there * height * width) / most)
+        high, wide = (max(factor, math.floor(side / shrink / factor) * factor) for side in size)
+        return high, wide
+    if pixels < least:
+        grow = math.sqrt(least / (there * height * width))
+        return math.ceil(height * grow / factor) * factor, math.ceil(width * grow / factor) * factor
+    return rounded

@@ -1,0 +1,105 @@
+"""Plain text: pretraining on documents, as rows of fixed length. (For SFT on text see `text_encoder`.)
+
+    document ─ preencode: pieces of seq_length tokens and a rest ─ (packing: rests together) ─ rows of seq_length tokens
+
+Enters: text samples. Leaves: `FamilyBatch` without media, all rows `seq_length` long. Guarantee: every token of a
+document but its first is learnt once; a document is never cut but where it fills a row; what is left of documents is
+packed, and what does not fill a row is carried over to the next buffer.
+
+Source: H. Ding et al., Fewer truncations improve language modeling (2024), for the packing of the rests.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from bridge_data.encoders.chat import padding_token_of, tokenize_text
+from bridge_data.encoders.family_samples import FamilyBatch, FamilySample, batch_family, pack_family
+from bridge_data.encoders.pretrained import open_tokenizer
+from bridge_data.errors import ConfigError, SkipSample
+from bridge_data.samples import Sample, TextSample
+from bridge_data.task import DefaultTaskEncoder, Packing, stateless
+from bridge_data.task.packers import Packer
+
+
+class PretrainingTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
+    """Documents to rows of `seq_length` tokens, told apart by `cu_seqlens` and `position_ids`.
+
+    A document begins with the tokenizer's beginning-of-sequence token, where it has one, and ends with its
+    end-of-sequence token. A piece that goes on in another row has the first token of that row as its last label. Use it
+    with a `packing_buffer_size`; without one, each piece is a row of its own, padded.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        *,
+        seq_length: int = 2048,
+        packer: str | Packer = "best_fit",
+        carry_over: bool = True,
+        ignore_place_holder: int = -100,
+    ) -> None:
+        super().__init__()
+        if seq_length < 2:
+            raise ConfigError(f"PretrainingTaskEncoder(seq_length={seq_length}): expected at least 2")
+        self.tokenizer, self.seq_length = open_tokenizer(tokenizer), seq_length
+        self._ignored = ignore_place_holder
+        self.select_samples_to_pack = Packing(  # type: ignore[method-assign]
+            length=_length, capacity=seq_length, overlong="drop", packer=packer, carry_over=carry_over
+        )
+
+    def text(self, sample: Any) -> str:
+        """The document; override it for classes of your own.
+
+        Raises:
+            ConfigError: for another class than `TextSample`.
+        """
+        if not isinstance(sample, TextSample):
+            raise ConfigError(
+                f"PretrainingTaskEncoder takes TextSample, got {type(sample).__name__}; add a cooker that makes "
+                "one, or override `text` in a subclass"
+            )
+        return sample.text
+
+    @stateless
+    def preencode_sample(self, sample: Sample) -> Iterator[FamilySample]:
+        """The pieces of a document."""
+        text = self.text(sample)
+        if not text.strip():
+            raise SkipSample
+        ids = torch.tensor(tokenize_text(self.tokenizer, text).ids)
+        following = torch.cat([ids[1:], torch.tensor([self._ignored])])
+        for start in range(0, len(ids), self.seq_length):
+            tokens, labels = ids[start : start + self.seq_length], following[start : start + self.seq_length]
+            if (labels == self._ignored).all():  # the end of the document, which the piece before has as its label
+                if start:
+                    return
+                raise SkipSample
+            length = len(tokens)
+            yield FamilySample.derive_from(
+                sample,
+                tokens=tokens,
+                labels=labels,
+                loss_mask=(labels != self._ignored).to(torch.float32),
+                position_ids=torch.arange(length),
+                cu_seqlens=torch.tensor([0, length], dtype=torch.int32),
+                max_seqlen=torch.tensor(length, dtype=torch.int32),
+                media={},
+                aligned={},
+            )
+
+    @stateless
+    def pack_selected_samples(self, samples: list[FamilySample]) -> FamilySample:
+        """One sequence of several pieces."""
+        return pack_family(samples)
+
+    @stateless
+    def batch(self, samples: list[FamilySample]) -> FamilyBatch:
+        """Rows of `seq_length` tokens."""
+        pad = padding_token_of(self.tokenizer)
+        return batch_family(samples, {}, pad=pad, ignored=self._ignored, length=self.seq_length)
+
+
+def _length(sample: FamilySample) -> int:
+    return sample.length

@@ -1,0 +1,340 @@
+"""Data sets at hand in Python before they are trained on: what lies at a path, or is declared in a dict.
+
+Enters: a path, or what a metadataset's YAML would say. Leaves: a `DatasetLoaderInterface`, of which any split part can
+be planned (`get_datasets`), listed without opening anything (`traverse`) or prepared (`prepare`). `get_train_dataset`
+and `get_val_dataset` take it in place of a path. The names are Energon's.
+"""
+
+import abc
+import dataclasses
+import os
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, TypeAlias
+
+from bridge_data import storage
+from bridge_data.errors import ConfigError
+from bridge_data.plan.blending import Plan
+from bridge_data.plan.declared import (
+    Declared,
+    DeclaredJoin,
+    Reference,
+    Scope,
+    declare,
+    declare_split,
+    read_splits,
+)
+from bridge_data.plan.document import Node, as_node, parse_yaml
+from bridge_data.plan.epochs import EpochsPerShuffle, check_epochs, multiplied
+from bridge_data.plan.factories import BaseCoreDatasetFactory
+from bridge_data.plan.metadataset import open_plan
+from bridge_data.plan.paths import absolute
+from bridge_data.plan.references import Opening
+from bridge_data.prepare.metadataset_joins import prepare_metadataset
+from bridge_data.shards import SubsetRange
+from bridge_data.shards.join_index import JoinIndex
+
+Location: TypeAlias = str | os.PathLike[str]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TraversedDatasetReference:
+    """A data set that a metadataset comes to: where it is, which part of its split is meant, where its auxiliary data
+    are, and the sub-flavors that the metadatasets give it."""
+
+    path: str
+    split_part: str
+    aux: dict[str, str]
+    subflavors: dict[str, Any]
+
+
+class DatasetLoaderInterface(abc.ABC):
+    """A data set of which plans can be made; derive from it to make them in a way of your own."""
+
+    @abc.abstractmethod
+    def get_datasets(
+        self,
+        *,
+        training: bool,
+        split_part: str,
+        subflavors: Mapping[str, Any] | None = None,
+        shuffle_over_epochs_multiplier: EpochsPerShuffle = 1,
+        subset: SubsetRange | None = None,
+    ) -> Plan:
+        """The plan of a split part, its sources with their shares.
+
+        Args:
+            subflavors: for all samples, before those of the data sets.
+            shuffle_over_epochs_multiplier: times what the data sets say (see `bridge_data.plan.epochs`).
+            subset: a range of each data set.
+
+        Raises:
+            ConfigError: for whatever is wrong. DatasetError: if the data are not what their metadata say.
+        """
+
+    def traverse(self, *, split_part: str) -> list[TraversedDatasetReference]:
+        """The data sets of a split part, in their order; of a join, its members. None of them is opened.
+
+        Raises:
+            ConfigError: for whatever is wrong in the YAML files.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not override traverse")
+
+    def prepare(self) -> list[JoinIndex]:
+        """Make the indexes of the joins in it, and give them back.
+
+        Raises:
+            ConfigError, DatasetError: see `prepare_metadataset`.
+        """
+        return []
+
+
+class _Declaring(DatasetLoaderInterface):
+    """What is declared by YAML or by a reference."""
+
+    trusted_modules: Collection[str]
+    trust_dataset_code: bool
+
+    @abc.abstractmethod
+    def _declare(self, scope: Scope) -> Declared: ...
+
+    def get_datasets(
+        self,
+        *,
+        training: bool,
+        split_part: str,
+        subflavors: Mapping[str, Any] | None = None,
+        shuffle_over_epochs_multiplier: EpochsPerShuffle = 1,
+        subset: SubsetRange | None = None,
+    ) -> Plan:
+        """See `DatasetLoaderInterface.get_datasets`."""
+        scope = Scope(
+            split_part=split_part,
+            subflavors=dict(subflavors or {}),
+            subset=subset,
+            epochs_per_shuffle=check_epochs(shuffle_over_epochs_multiplier),
+        )
+        opening = Opening(
+            training=training, trusted_modules=self.trusted_modules, trust_dataset_code=self.trust_dataset_code
+        )
+        return open_plan(self._declare(scope), opening, f"{self}: the split part {split_part!r}")
+
+    def traverse(self, *, split_part: str) -> list[TraversedDatasetReference]:
+        """See `DatasetLoaderInterface.traverse`."""
+        return list(_references(self._declare(Scope(split_part=split_part))))
+
+
+class DatasetLoader(_Declaring):
+    """The prepared folder or JSONL file at `path`; what is given here holds before what is given to its methods.
+
+    Args:
+        split_part: the part of its split.
+        shuffle_over_epochs_multiplier: how many epochs are shuffled together.
+        dataset_config, split_config: other files than `dataset.yaml` and `split.yaml`.
+        trusted_modules, trust_dataset_code: see `get_train_dataset`.
+
+    Raises:
+        ConfigError: for wrong settings.
+    """
+
+    def __init__(
+        self,
+        path: Location,
+        split_part: str | None = None,
+        subflavors: Mapping[str, Any] | None = None,
+        shuffle_over_epochs_multiplier: EpochsPerShuffle = 1,
+        dataset_config: str | None = None,
+        split_config: str | None = None,
+        *,
+        trusted_modules: Collection[str] = (),
+        trust_dataset_code: bool = False,
+    ) -> None:
+        self.path = absolute(os.fspath(path))
+        self.split_part = split_part
+        self.subflavors = dict(subflavors or {})
+        self.shuffle_over_epochs_multiplier = check_epochs(shuffle_over_epochs_multiplier)
+        self.dataset_config, self.split_config = dataset_config, split_config
+        self.trusted_modules, self.trust_dataset_code = tuple(trusted_modules), trust_dataset_code
+
+    def _declare(self, scope: Scope) -> Reference:
+        given = {"dataset_config": self.dataset_config, "split_config": self.split_config}
+        inner = dataclasses.replace(
+            scope,
+            split_part=self.split_part or scope.split_part,
+            subflavors=self.subflavors | dict(scope.subflavors),
+            epochs_per_shuffle=multiplied(scope.epochs_per_shuffle, self.shuffle_over_epochs_multiplier),
+        )
+        entries = {key: as_node(name, str(self)) for key, name in given.items() if name is not None}
+        return Reference(path=self.path, scope=inner, entries=entries)
+
+    def __str__(self) -> str:
+        return f"DatasetLoader({self.path})"
+
+
+class MetadatasetV2(_Declaring):
+    """The metadataset at `path`, of the second format, or of the `splits` given here, as its YAML would say them:
+    `{"train": {"blend": [{"path": ..., "weight": 2}, ...]}}`. Paths are relative to the folder of `path`.
+
+    Args:
+        trusted_modules, trust_dataset_code: see `get_train_dataset`.
+
+    Raises:
+        ConfigError: if it is no metadataset of this format.
+    """
+
+    _format = "MetadatasetV2"
+
+    def __init__(
+        self,
+        path: Location,
+        splits: Mapping[str, Any] | None = None,
+        *,
+        trusted_modules: Collection[str] = (),
+        trust_dataset_code: bool = False,
+    ) -> None:
+        self.path = absolute(os.fspath(path))
+        self.trusted_modules, self.trust_dataset_code = tuple(trusted_modules), trust_dataset_code
+        head = {"__module__": "megatron.energon", "__class__": self._format}
+        self._given = None if splits is None else as_node({**head, "splits": splits}, str(self))
+        is_first, _ = read_splits(self._document())
+        if is_first != (self._format == "Metadataset"):
+            other = "Metadataset" if is_first else "MetadatasetV2"
+            raise ConfigError(f"{self.path} is a {other}; open it with load_dataset, which finds out")
+
+    @property
+    def splits(self) -> list[str]:
+        """The names of its splits."""
+        return list(read_splits(self._document())[1])
+
+    def prepare(self) -> list[JoinIndex]:
+        """See `DatasetLoaderInterface.prepare`."""
+        if self._given is not None:
+            raise ConfigError(f"{self}: joins are prepared beside a YAML file; write the splits to one")
+        return prepare_metadataset(self.path)
+
+    def _declare(self, scope: Scope) -> Declared:
+        if self._given is None:
+            return declare(Reference(path=self.path, scope=scope))
+        return declare_split(self._given, self.path, scope)
+
+    def _document(self) -> Node:
+        return parse_yaml(storage.read_all(self.path), self.path) if self._given is None else self._given
+
+    def __str__(self) -> str:
+        return f"{self._format}({self.path})"
+
+
+class Metadataset(MetadatasetV2):
+    """The same of the first format: `{"train": {"datasets": [{"path": ..., "weight": 2}, ...]}}`."""
+
+    _format = "Metadataset"
+
+
+def load_dataset(
+    path: Location | Mapping[str, Any],
+    *,
+    split_part: str | None = None,
+    subflavors: Mapping[str, Any] | None = None,
+    shuffle_over_epochs_multiplier: EpochsPerShuffle = 1,
+    dataset_config: str | None = None,
+    split_config: str | None = None,
+    trusted_modules: Collection[str] = (),
+    trust_dataset_code: bool = False,
+) -> DatasetLoaderInterface:
+    """What lies at `path`: a prepared folder, a JSONL file or a metadataset; or the metadataset that a dict declares as
+    its YAML would, with paths relative to the working directory.
+
+    Args:
+        split_part, subflavors, shuffle_over_epochs_multiplier, dataset_config, split_config: see `DatasetLoader`; not
+            for metadatasets, which say so themselves.
+        trusted_modules, trust_dataset_code: see `get_train_dataset`.
+
+    Raises:
+        ConfigError: if there is none of these.
+    """
+    trust: dict[str, Any] = {"trusted_modules": trusted_modules, "trust_dataset_code": trust_dataset_code}
+    given: dict[str, Any] = {
+        "split_part": split_part,
+        "subflavors": subflavors,
+        "shuffle_over_epochs_multiplier": shuffle_over_epochs_multiplier,
+        "dataset_config": dataset_config,
+        "split_config": split_config,
+    }
+    document: Node | None = None
+    if isinstance(path, Mapping):
+        location = os.path.join(os.getcwd(), "(dict)")
+        document = as_node(path, "metadataset given as a dict")
+    else:
+        location = absolute(os.fspath(path))
+        text = storage.read_if_there(location) if location.endswith((".yaml", ".yml")) else None
+        if text is not None:
+            document = parse_yaml(text, location)
+    if document is None:
+        if not (storage.is_folder(location) or storage.is_file(location)):
+            raise ConfigError(f"{location}: no such folder or file")
+        return DatasetLoader(location, **given, **trust)
+    for name, value in given.items():
+        if value is not None and not (name == "shuffle_over_epochs_multiplier" and value == 1):
+            raise ConfigError(f"{name}={value!r} is for a single data set, but {location} is a metadataset")
+    is_first, _ = read_splits(document)
+    splits = document.mapping("metadataset")["splits"].plain() if isinstance(path, Mapping) else None
+    return (Metadataset if is_first else MetadatasetV2)(location, splits, **trust)
+
+
+def traverse_metadataset(path: Location, *, split_part: str) -> list[TraversedDatasetReference]:
+    """The data sets that the metadataset at `path` comes to in a split part; none of them is opened.
+
+    Raises:
+        ConfigError: if it is no metadataset, or for whatever is wrong in it.
+    """
+    loader = load_dataset(path)
+    if not isinstance(loader, MetadatasetV2):
+        raise ConfigError(f"{path}: expected a metadataset .yaml, got a single data set")
+    return loader.traverse(split_part=split_part)
+
+
+Data: TypeAlias = Location | Mapping[str, Any] | Plan | BaseCoreDatasetFactory[Any] | DatasetLoaderInterface
+"""Where a path to data is asked for, what may be given instead."""
+
+
+def plan_for(
+    data: Data,
+    *,
+    split_part: str,
+    opening: Opening,
+    dataset_config: str | None = None,
+    split_config: str | None = None,
+) -> Plan:
+    """The plan of `data`, for training or validation; see `load_plan`. A plan and a factory know their own split part.
+
+    Raises:
+        ConfigError: for whatever is wrong. DatasetError: if the data are not what their metadata say.
+    """
+    if isinstance(data, (BaseCoreDatasetFactory, DatasetLoaderInterface, Plan)):
+        for name, value in (("dataset_config", dataset_config), ("split_config", split_config)):
+            if value is not None:
+                raise ConfigError(f"{name}={value!r}: is for a path, but got a {type(data).__name__}: give it to that")
+    if isinstance(data, BaseCoreDatasetFactory):
+        data = data.build()
+    if isinstance(data, Plan):
+        if opening.training and data.weights is None:
+            raise ConfigError(f"this plan is for validation, and has no weights; make one with training=True:\n{data}")
+        return data if opening.training else Plan(data.tree, data.sources, None)
+    if not isinstance(data, DatasetLoaderInterface):
+        data = load_dataset(
+            data,
+            dataset_config=dataset_config,
+            split_config=split_config,
+            trusted_modules=opening.trusted_modules,
+            trust_dataset_code=opening.trust_dataset_code,
+        )
+    return data.get_datasets(training=opening.training, split_part=split_part)
+
+
+def _references(declared: Declared) -> Iterator[TraversedDatasetReference]:
+    if isinstance(declared, Reference):
+        scope = declared.scope
+        aux = {name: reference.path for name, reference in declared.aux.items()}
+        yield TraversedDatasetReference(declared.path, scope.split_part, aux, dict(scope.subflavors))
+        return
+    for child in declared.members if isinstance(declared, DeclaredJoin) else declared.children:
+        yield from _references(child)

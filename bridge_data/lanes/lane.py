@@ -1,0 +1,359 @@
+"""A lane: one independent stream of micro-batches, with a cursor of its own.
+
+Enters: a cursor (which sample comes next) and the work (what is done to it). Leaves: micro-batches, each with the
+lane's state after it. Guarantees: the stream is a function of plan, seed and lane number; a lane set to a saved state
+goes on exactly where it was; a sample that is left out shifts only its own lane.
+
+The state holds no payload. Samples that were drawn and are not yet out (in a pack, a bucket or a buffer) are kept as
+references, and are read again after a restore when their turn comes.
+"""
+
+import collections
+import contextlib
+import dataclasses
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from bridge_data.errors import ConfigError, FatalSampleError
+from bridge_data.lanes.read_ahead import ReadAhead
+from bridge_data.lanes.survival import Survival, skips_of_empty
+from bridge_data.lanes.work import UNREAD, Item, Pack, Unit, Watch, Work
+from bridge_data.order import Cursor
+from bridge_data.order.pending import Drawn, Pending
+from bridge_data.samples.collation import in_one_place
+from bridge_data.task import TRUNCATED
+
+logger = logging.getLogger("bridge_data")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Batching:
+    """How samples become micro-batches.
+
+    `batch_size` None: a sample is a batch, unless the encoder groups samples, and gives each group its batch size.
+    `packing_buffer_size` None: no packing. `max_micro_batches`: the lane ends after so many (None: with its data).
+    """
+
+    batch_size: int | None
+    drop_last: bool = False
+    packing_buffer_size: int | None = None
+    max_micro_batches: int | None = None
+
+
+@dataclasses.dataclass(slots=True)
+class LaneBatch:
+    """A micro-batch, the lane's state after it (plain JSON), and the samples left out since the one before, by hook
+    (those cut short, as `TRUNCATED`)."""
+
+    batch: Any
+    state: dict[str, Any]
+    skipped: dict[str, int]
+
+
+class Lane:
+    """The stream of one lane, from its beginning or from `state`.
+
+    `position` is (number of this lane, number of lanes). `sources` are, for each source, its name and number of
+    samples; `watch` is called with the reference of each sample before it is worked on, and `ahead` told how far the
+    cursor is.
+    """
+
+    def __init__(
+        self,
+        cursor: Cursor,
+        work: Work,
+        batching: Batching,
+        *,
+        position: tuple[int, int],
+        sources: Sequence[tuple[str, int]],
+        state: dict[str, Any] | None = None,
+        watch: Watch | None = None,
+        ahead: ReadAhead | None = None,
+    ) -> None:
+        self._ahead = ahead
+        self._cursor, self._work, self._batching = cursor, work, batching
+        self._watch = watch
+        self._number, self._num_lanes = number, num_lanes = position
+        self._sources = [Survival(f"samples of {name}", number, skips_of_empty(n, num_lanes)) for name, n in sources]
+        self._buffer_survival, self._pack_survival = Survival("packing buffers", number), Survival("packs", number)
+        self._group_survival = Survival("samples or packs to be grouped", number)
+        self._batch_survival = Survival("micro-batches", number)
+        self._micro_batches = 0
+        self._pending: Pending[Item, Unit] = Pending()
+        self._bucket_sizes: dict[str, int] = {}
+        self._batches_samples = batching.batch_size is not None or work.groups
+        self._stacks = self._batches_samples and work.only_stacks
+        self._ready: collections.deque[Any] = collections.deque()
+        self._base: dict[str, Any] | None = None
+        self._head: dict[str, Any] | None = None  # the last state of the cursor
+        self._chosen: dict[str, Any] | None = None  # what the packing buffer was made into, as states keep it
+        if state is not None:
+            self._restore(state)
+
+    def next(self) -> LaneBatch:
+        """The next micro-batch; `StopIteration` at the end of finite data.
+
+        Raises:
+            FatalSampleError: if a hook failed too often, or nothing is left of the data after filtering.
+            DatasetError: if data cannot be read.
+        """
+        try:
+            with self._work.hooks:
+                batch = self._next_batch()
+        except StopIteration:
+            if not self._micro_batches and self._work.hooks.skipped:
+                logger.warning(
+                    "lane %d ends without a batch: all its samples were left out%s", self._number, self._why()
+                )
+            raise
+        self._micro_batches += 1
+        return LaneBatch(batch, self.state(), self.take_skipped())
+
+    def take_skipped(self) -> dict[str, int]:
+        """The samples left out since the last batch, by hook; they are counted with this."""
+        hooks = self._work.hooks
+        if not hooks.skipped:
+            return {}
+        skipped = dict(hooks.skipped)
+        hooks.skipped.clear()
+        return skipped
+
+    def _next_batch(self) -> Any:
+        limit = self._batching.max_micro_batches
+        if limit is not None and self._micro_batches >= limit:
+            raise StopIteration
+        while True:
+            if not self._ready:
+                if not self._pending.open:
+                    self._pending.open.append((self._next_units(), 0))
+                units, emitted = self._pending.open[0]
+                self._ready.extend(self._batches(units, self._micro_batches - emitted)[emitted:])
+            if self._ready:
+                batch = self._ready.popleft()
+                units, emitted = self._pending.open.popleft()
+                if self._ready:
+                    self._pending.open.appendleft((units, emitted + 1))
+                self._batch_survival.kept += 1
+                return batch
+            self._pending.open.popleft()
+            self._batch_survival.leave_out(*self._work.hooks.last_skip)
+
+    def _batches(self, units: list[Unit], number: int) -> list[Any]:
+        """The batches made of some units, of which the first is this lane's batch `number`."""
+        read = [unit for unit in units if unit.sample is not UNREAD or self._read_unit(unit)]
+        if not read:
+            return []
+        hooks = self._work.hooks
+        hooks.batch_index = number * self._num_lanes + self._number
+        try:
+            return self._work.batch(read, collate=self._batches_samples)
+        finally:
+            hooks.batch_index = None
+
+    def _next_units(self) -> list[Unit]:
+        """The members of the next micro-batch: the first bucket to be full; at the end of the data, what is left."""
+        if not self._batches_samples:
+            return [self._next_unit()]
+        try:
+            if not self._work.groups:
+                return self._next_bucket()
+            while True:
+                unit = self._next_unit()
+                group = self._work.group(unit)
+                if group is None:
+                    self._group_survival.leave_out(*self._work.hooks.last_skip)
+                    continue
+                self._group_survival.kept += 1
+                name, size = group
+                bucket = self._pending.buckets.setdefault(name, [])
+                bucket.append(unit)
+                if len(bucket) >= self._bucket_size(name, size):
+                    return self._pending.buckets.pop(name)
+        except StopIteration:
+            if self._batching.drop_last:
+                left = sum(len(unit.items) for bucket in self._pending.buckets.values() for unit in bucket)
+                if left:
+                    self._work.hooks.skipped["batch_drop_last"] += left
+                self._pending.buckets.clear()
+            if not self._pending.buckets:
+                raise
+            return self._pending.buckets.pop(next(iter(self._pending.buckets)))
+
+    def _next_bucket(self) -> list[Unit]:
+        """The members of the next micro-batch, where they all go into one bucket."""
+        size = self._batching.batch_size
+        assert size is not None
+        bucket, queue = self._pending.buckets.setdefault("", []), self._pending.queue
+        try:
+            while len(bucket) < size:
+                if self._work.packs:
+                    bucket.append(self._next_unit())
+                    continue
+                item = queue.popleft() if queue else self._next_item(size - len(bucket))
+                if item.sample is not UNREAD or self._read(item):
+                    bucket.append(item)
+            return self._pending.buckets.pop("")
+        finally:
+            if not bucket:
+                self._pending.buckets.pop("", None)
+
+    def _bucket_size(self, name: str, asked: int | None) -> int:
+        size = asked or self._batching.batch_size
+        encoder = type(self._work.hooks.encoder).__name__
+        if asked is not None and asked < 1:
+            raise ConfigError(
+                f"batch_group_criterion of {encoder} gave group {name} the batch size {asked}; expected 1 or more, or "
+                "None"
+            )
+        if size is None:
+            raise ConfigError(
+                f"batch_size is None, and batch_group_criterion of {encoder} has no batch size for group {name}; "
+                "give one of them"
+            )
+        if self._bucket_sizes.setdefault(name, size) != size:
+            raise ConfigError(
+                f"batch_group_criterion of {encoder} gave group {name} the batch size {size}, and before "
+                f"{self._bucket_sizes[name]}; a group has one batch size"
+            )
+        return size
+
+    def _next_unit(self) -> Unit:
+        if self._batching.packing_buffer_size is None:
+            while True:
+                item = self._next_item()
+                if item.sample is not UNREAD or self._read(item):
+                    return item
+        while True:
+            while not self._pending.packs:
+                self._fill_packs(self._batching.packing_buffer_size)
+            unit = self._pack(self._pending.packs.popleft())
+            if unit is not None:
+                self._pack_survival.kept += 1
+                return unit
+            self._pack_survival.leave_out(*self._work.hooks.last_skip)
+
+    def _pack(self, items: list[Item]) -> Pack | None:
+        read = [item for item in items if self._read(item)]
+        return self._work.pack(read) if read else None
+
+    def _fill_packs(self, buffer_size: int) -> None:
+        """Fill the packing buffer, beginning with what the last one left over, and have packs chosen from it."""
+        self._base = self._cursor.state()
+        buffer = [item for item in self._pending.carried if self._read(item)]
+        self._pending.carried, self._chosen = [], None
+        at_end = False
+        try:
+            while len(buffer) < buffer_size:
+                item = self._next_item(buffer_size - len(buffer))
+                if self._read(item):
+                    buffer.append(item)
+        except StopIteration:
+            at_end = True
+            if not buffer:
+                raise
+        packs, self._pending.carried = self._work.select(buffer)
+        if not packs and self._pending.carried:
+            if not at_end:
+                raise FatalSampleError(
+                    f"select_samples_to_pack of {type(self._work.hooks.encoder).__name__} formed no pack out of a "
+                    f"full buffer of {len(buffer)} samples. Return a sample that fits nowhere as a pack of its own, "
+                    "or leave it out by SkipSample before packing."
+                )
+            packs, self._pending.carried = [[item] for item in self._pending.carried], []
+        self._pending.packs.extend(packs)
+        if packs:
+            self._buffer_survival.kept += 1
+        else:
+            self._buffer_survival.leave_out(*self._work.hooks.last_skip)
+
+    def _next_item(self, num_missing: int = 1) -> Item:
+        """The next part of a sample; of `num_missing` that will be asked for, the work is begun together."""
+        while not self._pending.queue:
+            self._draw(num_missing if self._work.only_loads else 1)
+        return self._pending.queue.popleft()
+
+    def _draw(self, count: int) -> None:
+        """Take `count` samples, or those that are left."""
+        if self._ahead is not None:
+            self._ahead.follow(self._cursor, count)
+        drawn = self._cursor.take(count)
+        samples, sources = self._work.all_samples([ref for _, ref in drawn], self._watch), self._sources
+        queue = self._pending.queue
+        with in_one_place(len(drawn)) if self._stacks else contextlib.nullcontext():
+            for (draw, ref), parts in zip(drawn, samples, strict=True):
+                for part, sample in parts:
+                    queue.append(Item(draw, ref, part, sample))
+                if parts:
+                    sources[ref[0]].kept += 1
+                else:
+                    sources[ref[0]].leave_out(*self._work.hooks.last_skip)
+
+    def _why(self) -> str:
+        hooks = self._work.hooks
+        counts = [f"{count} in {stage}" for stage, count in hooks.skipped.items() if stage != TRUNCATED]
+        _, reason = hooks.last_skip
+        return f" ({', '.join(counts)}{f'; the last because {reason}' if reason else ''})"
+
+    def _read(self, item: Item) -> bool:
+        """See that the item's payload is in memory; False if the sample, read again, is not there any more."""
+        if item.sample is UNREAD:
+            if self._watch is not None:
+                self._watch(item.ref)
+            samples = dict(self._work.samples(item.ref))
+            if item.part not in samples:
+                self._work.hooks.skipped["restore"] += 1
+                logger.warning("pending sample %s, part %d, was left out when read again", item.ref, item.part)
+                return False
+            item.sample = samples[item.part]
+        return True
+
+    def _read_unit(self, unit: Unit) -> bool:
+        if isinstance(unit, Item):
+            return unit.sample is not UNREAD or self._read(unit)
+        if unit.sample is UNREAD:
+            packed = self._pack(unit.items)
+            unit.sample = UNREAD if packed is None else packed.sample
+        return unit.sample is not UNREAD
+
+    def state(self) -> dict[str, Any]:
+        """Where the lane stands, as plain JSON: integers, strings, lists and dicts. What has not changed since the last
+        state is the same object as in that."""
+        if self._head is None or self._head["draws"] != self._cursor.draws:
+            self._head = self._cursor.state()
+        state = {**self._head, "micro_batches": self._micro_batches}
+        if self._pending:
+            state["pending"] = self._encoded()
+        return state
+
+    def _encoded(self) -> dict[str, Any]:
+        """What is pending, as a state keeps it. Packs are encoded once, when they have been chosen."""
+        base, pending = self._base, self._pending
+        first = self._cursor.draws if base is None else base["draws"]
+        if self._chosen is None:
+            self._chosen = Pending(carried=pending.carried, packs=pending.packs).encode(first)
+        encoded = {**pending.without_packs().encode(first), **self._chosen}
+        if pending.packs:
+            encoded["packs"] = self._chosen["packs"][-len(pending.packs) :]
+        else:
+            encoded.pop("packs", None)
+        return encoded if base is None else {**encoded, "base": base}
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        self._micro_batches = state["micro_batches"]
+        self._base = state.get("pending", {}).get("base")
+        drawn = Pending.decode(state, self._cursor)
+        self._cursor.seek(state)
+
+        def item(part: Drawn) -> Item:
+            return Item(*part)
+
+        def unit(parts: list[Drawn]) -> Unit:
+            """A pack, or, without packing, a single item."""
+            return item(*parts) if self._batching.packing_buffer_size is None else Pack([*map(item, parts)])
+
+        self._pending = drawn.map(item, unit)
+        if self._ahead is not None:
+            refs = (part.ref for part in drawn.items())
+            while self._ahead.announce(refs):
+                pass

@@ -1,0 +1,238 @@
+"""A data set as lanes: a plan, an order and a task encoder, put together.
+
+Enters: a plan and the settings of a run. Leaves: any lane of the job, from nothing or from a saved state; any sample
+once more. It holds no data and no handles, so it travels to worker processes as it is.
+"""
+
+import copy
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from bridge_data import storage
+from bridge_data.current import Numbering
+from bridge_data.decode import Loader, open_loader
+from bridge_data.errors import ConfigError, DatasetError, ErrorHandler
+from bridge_data.lanes.block_plan import Process, plan_blocks, plan_runs
+from bridge_data.lanes.lane import Batching, Lane
+from bridge_data.lanes.read_ahead import ReadAhead
+from bridge_data.lanes.restoring import Restorer
+from bridge_data.lanes.work import Work
+from bridge_data.order import Geometry, SampleRef
+from bridge_data.order.plan_order import PlanOrder, Shuffle
+from bridge_data.order.state import LaneState, LoaderState
+from bridge_data.plan import Plan
+from bridge_data.shards.blocks import BlockBudget
+from bridge_data.task import Hooks, SourceCook, TaskEncoder
+from bridge_data.task.stores import CachePool, NoCachePool
+from bridge_data.topology import WorkerConfig
+
+_OF_PROCESS = ("_loaders", "_cooks", "_budget", "_cut_for")
+"""What a process makes for itself."""
+
+
+class LaneDataset:
+    """The lanes of one job over one plan; in validation order if `shuffle` is None.
+
+    Made by `get_train_dataset` and `get_val_dataset`; iterate it through `get_loader` or `get_savable_loader`.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        shuffle: Shuffle | None,
+        batching: Batching,
+        task_encoder: TaskEncoder[Any, Any, Any, Any],
+        worker_config: WorkerConfig,
+        virtual_epoch_length: int = 0,
+    ) -> None:
+        if virtual_epoch_length < 0:
+            raise ConfigError(f"virtual_epoch_length={virtual_epoch_length}: expected 0 (none) or more")
+        self.plan = plan
+        self.batching = batching
+        self.task_encoder = task_encoder
+        self.worker_config = worker_config
+        self.virtual_epoch_length = virtual_epoch_length
+        self.cache_pool: CachePool = NoCachePool()
+        """What cookers get as the cache."""
+        self.finite = shuffle is None or not shuffle.repeat
+        """Whether the lanes end by themselves."""
+        self._order = PlanOrder(plan, worker_config.seed_offset, shuffle, batching.batch_size or 1)
+        self._work()  # finds contradictory hooks now rather than in a worker
+
+    @property
+    def source_names(self) -> list[str]:
+        """The unique names of the sources in states and restore keys."""
+        return self._order.source_names
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """The modules that lanes import when they first need them: none if all that comes is text and numbers.
+
+        Workers share what is imported before they are forked, which of torch is over 100 MB for each.
+        """
+        return () if self._work().is_plain else ("torch", "numpy.random", "PIL.Image")
+
+    def fingerprint(self) -> dict[str, Any]:
+        """What must be equal for saved cursors to mean the same samples."""
+        return self._order.fingerprint() | dataclasses.asdict(self.batching)
+
+    def with_cache_pool(self, cache_pool: CachePool) -> "LaneDataset":
+        """The same data set, whose cookers get this cache pool."""
+        changed = copy.copy(self)
+        changed.cache_pool = cache_pool
+        return changed
+
+    def first(self, num_micro_batches: int) -> "LaneDataset":
+        """The same data set, which ends after so many micro-batches of the whole job."""
+        changed = copy.copy(self)
+        changed.batching = dataclasses.replace(self.batching, max_micro_batches=num_micro_batches)
+        changed.finite = True
+        return changed
+
+    def new_state(self, num_lanes: int | None = None) -> LoaderState:
+        """The state before the first sample, of this rank's lanes; of so many lanes in all, or as configured."""
+        config = self.worker_config
+        num_lanes = num_lanes or config.num_lanes
+        lanes: dict[int, LaneState] = {lane: {} for lane in range(config.rank, num_lanes, config.world_size)}
+        return LoaderState(self.fingerprint(), [self._order.first_generation(num_lanes)], 0, lanes)
+
+    def check_state(self, data: dict[str, Any], *, strict: bool = True) -> LoaderState:
+        """The lanes of this rank out of a saved state, its own or a merged one.
+
+        Without `strict`, weights, added data sets and the batch size may differ; what differs is logged.
+        If the ranks cannot share the saved lanes equally, or `WorkerConfig.num_lanes` asks for another number, what is
+        left of the epochs in progress is dealt anew; that takes a state with all lanes. Of a state that was saved at
+        the end of a pass, it is the beginning of the next one.
+
+        Raises:
+            StateError: if the state is not of this data and these settings, or lacks lanes that are needed.
+        """
+        state = LoaderState.from_dict(data)
+        if strict:
+            state.check(self.fingerprint())
+        else:
+            state = self._order.migrated(state, self.fingerprint())
+        config = self.worker_config
+        num_lanes = config.num_lanes_after(state.num_lanes)
+        if state.ended or self._is_at_end(state):
+            return self.new_state(num_lanes)
+        if num_lanes != state.num_lanes:
+            mine = range(config.rank, num_lanes, config.world_size)
+            state = self._order.redealt(state, num_lanes, mine)
+        return state.of_rank(config)
+
+    def _is_at_end(self, state: LoaderState) -> bool:
+        """Whether finite data is over, as far as that can be told without reading: all lanes are here, and have nothing
+        left to draw or to emit. (Of a lane that has samples left, all may yet be left out.)"""
+        if not self.finite or len(state.lanes) < state.num_lanes:
+            return False
+        limit = self.batching.max_micro_batches
+        for lane, lane_state in state.lanes.items():
+            if limit is not None and lane_state.get("micro_batches", 0) * state.num_lanes + lane >= limit:
+                continue
+            if lane_state.get("pending") or self._order.has_next(lane, state):
+                return False
+        return True
+
+    def lane(self, lane: int, state: LoaderState, watch: Callable[[SampleRef], None] | None = None) -> Lane:
+        """The lane with number `lane`, where `state` has it; `watch` is called with each sample before it is read."""
+        self._read_in_blocks(state)
+        batching = self.batching
+        if batching.max_micro_batches is not None:
+            limit = -(-max(0, batching.max_micro_batches - lane) // state.num_lanes)
+            batching = dataclasses.replace(batching, max_micro_batches=limit)
+        return Lane(
+            self._order.cursor(lane, state),
+            self._work(),
+            batching,
+            position=(lane, state.num_lanes),
+            sources=[(source.name, source.num_samples) for source in self.plan.sources],
+            state=state.lanes.get(lane) or None,
+            watch=watch,
+            ahead=self._read_ahead(lane, state) if self._is_remote else None,
+        )
+
+    def _read_ahead(self, lane: int, state: LoaderState) -> ReadAhead:
+        return ReadAhead(self._order.cursor(lane, state), self._loaders, self._num_lanes_here(state))
+
+    def _num_lanes_here(self, state: LoaderState) -> int:
+        """The lanes of a process, at most."""
+        num_processes = self.worker_config.world_size * max(1, self.worker_config.num_workers)
+        return -(-state.num_lanes // num_processes)
+
+    def _read_in_blocks(self, state: LoaderState) -> None:
+        """See that the loaders, which all lanes of this process share, read by the blocks of the current generation."""
+        num_lanes, geometry = state.generations[-1]
+        if self.__dict__.get("_cut_for") == (num_lanes, geometry):
+            return
+        self._cut_for = num_lanes, geometry
+        if self._order.shuffle is None:
+            cuts = plan_runs(self.plan, self.batching.batch_size or 1)
+        else:
+            process = Process(self._num_lanes_here(state), self.worker_config.max_open_bytes)
+            cuts = plan_blocks(self.plan, [Geometry(num_lanes, *numbers) for numbers in geometry], process)
+        for loader, cut in zip(self._loaders, cuts, strict=True):
+            loader.read_in_blocks(cut, self._budget)
+
+    @functools.cached_property
+    def _budget(self) -> BlockBudget:
+        return BlockBudget(self.worker_config.max_open_bytes)
+
+    @functools.cached_property
+    def _is_remote(self) -> bool:
+        """Whether samples are read from an object store, at least some."""
+        sources = [
+            member for source in self.plan.sources for member in (source.joined.members if source.joined else (source,))
+        ]
+        return any(storage.is_remote(source.records.root) for source in sources)
+
+    def restore_sample(self, key: Any) -> Any:
+        """The sample, pack or batch with the `__restore_key__` `key`, made again from the data: equal to the bit, if
+        data, settings and hooks are those that it was made with. Failures go to `WorkerConfig.restore_error_handler`.
+
+        Raises:
+            ConfigError: if it is no key, or of other data. SampleError: if the hooks leave it out.
+        """
+        sizes = [source.num_samples for source in self.plan.sources]
+        work = self._work(self.worker_config.restore_error_handler)
+        return Restorer(work, self.source_names, sizes).restore(key)
+
+    def describe(self, ref: SampleRef) -> str:
+        """A sample in words: its key, data set, epoch and number."""
+        if not 0 <= ref.source < len(self.plan.sources):
+            return str(ref)  # what a worker wrote that was killed while it did
+        source = self.plan.sources[ref.source]
+        try:
+            key = source.records.reader().read(ref.index, ()).full_key
+        except IndexError:
+            key = "no sample"
+        except DatasetError:
+            key = source.records.describe(ref.index)  # where even the key cannot be read
+        storage.close_files()  # a trainer that describes what its workers died on reads nothing else
+        return f"{key} of {source.name} (epoch {ref.epoch}, index {ref.index})"
+
+    def _work(self, handler: ErrorHandler | None = None) -> Work:
+        """A lane's own hooks (they count failures) over the loaders that all lanes of this process share."""
+        hooks, order = self._hooks(handler), self._order
+        hooks.cache = self.cache_pool
+        packing = self.batching.packing_buffer_size is not None
+        return Work(self._loaders, self._cooks, order.source_names, order.source_keys, hooks, packing=packing)
+
+    def _hooks(self, handler: ErrorHandler | None) -> Hooks:
+        numbering = Numbering(self._order.source_keys, [source.num_samples for source in self.plan.sources])
+        return Hooks(self.task_encoder, self.worker_config, numbering, handler)
+
+    @functools.cached_property
+    def _loaders(self) -> list[Loader]:
+        return [open_loader(source, self.task_encoder.decoder) for source in self.plan.sources]
+
+    @functools.cached_property
+    def _cooks(self) -> list[SourceCook]:
+        return [SourceCook(source, self.task_encoder) for source in self.plan.sources]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Handles stay behind; a worker makes its own."""
+        return {name: value for name, value in vars(self).items() if name not in _OF_PROCESS}

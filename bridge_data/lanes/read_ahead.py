@@ -1,0 +1,180 @@
+"""Reading ahead: what a lane will read of object stores is fetched while it works on what comes before.
+
+Enters: a second cursor of the lane, which runs in front of the first. Leaves: ranges, announced to the storage.
+Guarantee: nothing is announced that the lane will not want, and of what it has not come to, no more than its share of
+`AHEAD_BYTES`; no sample depends on whether it was announced.
+
+The scout looks through a lot of samples at a time, so that neighbours come with one request; a block is met with the
+first of its samples. Requests wait until there is room, and are announced evenly: a window begins with many blocks and
+ends with none, so the scout runs far enough ahead that those of the next window are fetched while this one is worked
+on. Begun together, they would take link and processors from all else for a while, and then leave them idle.
+"""
+
+import collections
+import logging
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from bridge_data import storage
+from bridge_data.decode import Loader
+from bridge_data.errors import DatasetError
+from bridge_data.order import Cursor, SampleRef
+from bridge_data.shards import Place
+
+logger = logging.getLogger("bridge_data")
+
+AHEAD_BYTES = storage.MAX_AHEAD_BYTES * 3 // 4
+"""Of all lanes of a process: what is announced and not come to; there are gaps in requests."""
+
+LOT_SAMPLES = 1024
+"""Samples that are looked through at a time; fewer if they have all the bytes that may be announced."""
+
+MAX_SAMPLES_AHEAD = 1 << 14
+"""The scout is not further ahead."""
+
+BURST_BYTES = 2 << 20
+"""So much is announced at once: it is soon there."""
+
+REQUEST_BYTES = 1 << 19
+"""A request by itself costs store, link and processor about as much as so many bytes."""
+
+LEAD = LOT_SAMPLES // 4
+"""What is wanted within so many samples is announced, however much that is at once."""
+
+PACE = 1.25
+"""Otherwise so many times the bytes are announced with each sample that samples have on the average."""
+
+MAX_SEEN = 1 << 17
+"""Beyond so many samples, the mean forgets the older ones."""
+
+MAX_OPEN_BLOCKS = 1 << 18
+"""Blocks that were met are remembered, as long as all their samples were not; those of windows that a lane began in the
+middle are forgotten here."""
+
+
+class ReadAhead:
+    """Announces what a lane will read. `scout` is a cursor of the same lane; `loaders` are those of the sources;
+    `num_lanes` run in this process."""
+
+    def __init__(self, scout: Cursor, loaders: Sequence[Loader], num_lanes: int = 1) -> None:
+        self._scout, self._loaders, self._max_bytes = scout, loaders, AHEAD_BYTES // num_lanes
+        self._is_begun = self._is_ended = False
+        self._next_look = 0
+        """The draw with which the scout may look through another lot, though there is time."""
+        self._waiting: collections.deque[_Request] = collections.deque()
+        self._announced: collections.deque[_Request] = collections.deque()
+        """What the lane has not come to, by the draw that comes to it."""
+        self._known_bytes = self._announced_bytes = 0
+        self._credit = float(BURST_BYTES)
+        self._cost, self._num_seen = 0, 0
+        """Of the requests for so many samples."""
+        self._open: collections.OrderedDict[tuple[int, int, int], tuple[int, bool]] = collections.OrderedDict()
+        """Blocks that were met, by source, epoch and first sample: how many of their samples were not, and whether
+        these come with the block."""
+
+    def follow(self, cursor: Cursor, count: int = 1) -> None:
+        """Announce what is due when the next `count` samples of `cursor`, the lane's own, are about to be taken."""
+        if not self._is_begun:
+            self._scout.seek(cursor.state())
+            self._is_begun, self._next_look = True, cursor.draws
+        last_draw = cursor.draws + count - 1
+        while self._announced and self._announced[0].draw < cursor.draws:
+            num_bytes = self._announced.popleft().num_bytes
+            self._announced_bytes -= num_bytes
+            self._known_bytes -= num_bytes
+        while self._wants_to_look(last_draw):
+            self._look(cursor.draws)
+        if self._num_seen:
+            self._credit = min(float(BURST_BYTES), self._credit + PACE * count * self._cost / self._num_seen)
+        while self._waiting and self._is_due(self._waiting[0], last_draw):
+            request = self._waiting.popleft()
+            self._credit -= request.num_bytes + REQUEST_BYTES
+            self._announced.append(request)
+            self._announced_bytes += request.num_bytes
+            storage.prefetch(request.places)
+
+    def _wants_to_look(self, last_draw: int) -> bool:
+        num_ahead = self._scout.draws - last_draw - 1
+        if self._is_ended or num_ahead < 0:
+            return not self._is_ended
+        if self._known_bytes >= self._max_bytes:
+            return False
+        return num_ahead < LEAD or (last_draw >= self._next_look and num_ahead < MAX_SAMPLES_AHEAD)
+
+    def _look(self, draw: int) -> None:
+        """Find the requests of the next lot; the lane is about to take `draw`."""
+        begin = self._scout.draws
+        lot = self._lot(self._upcoming())
+        self._is_ended = not lot
+        self._next_look = max(draw, self._next_look) + len(lot) // 4  # so it is soon ahead, and not all at once
+        wanted = {place: begin + number for number, places in reversed([*enumerate(lot)]) for place in places}
+        for group in storage.by_request([place for places in lot for place in places]):
+            request = _Request(min(map(wanted.__getitem__, group)), group, sum(size for *_, size in group))
+            self._waiting.append(request)
+            self._known_bytes += request.num_bytes
+            self._cost += request.num_bytes + REQUEST_BYTES
+        self._num_seen += len(lot)
+        if self._num_seen > MAX_SEEN:
+            self._num_seen, self._cost = self._num_seen // 2, self._cost // 2
+
+    def _is_due(self, request: "_Request", last_draw: int) -> bool:
+        if request.draw <= last_draw:
+            return True
+        if self._announced_bytes + request.num_bytes > self._max_bytes:
+            return False
+        return self._credit > 0 or request.draw <= last_draw + LEAD
+
+    def announce(self, refs: Iterable[SampleRef]) -> bool:
+        """Announce a lot at once: the first of `refs`; whether there were any."""
+        lot = self._lot(refs)
+        storage.prefetch([place for places in lot for place in places])
+        return bool(lot)
+
+    def _lot(self, refs: Iterable[SampleRef]) -> list[Sequence[Place]]:
+        """Where the bytes of each of the first of `refs` lie, those that are a lot."""
+        lot: list[Sequence[Place]] = []
+        num_bytes = 0
+        for ref in refs:
+            places: Sequence[Place] = ()
+            try:
+                places = self._places(ref)
+            except DatasetError:
+                logger.debug("%s cannot be announced", ref, exc_info=True)  # the read says what is wrong
+            lot.append(places)
+            num_bytes += sum(size for *_, size in places)
+            if num_bytes >= self._max_bytes or len(lot) == LOT_SAMPLES:
+                break
+        return lot
+
+    def _places(self, ref: SampleRef) -> Sequence[Place]:
+        """What is read of this sample, but for what comes with one that was met before."""
+        loader = self._loaders[ref.source]
+        block = loader.block(ref.index)
+        if block is None:
+            return loader.places(ref.index)
+        name = ref.source, ref.epoch, block.start
+        known = self._open.pop(name, None)
+        place = loader.block_place(block) if known is None else None
+        num_left, comes_whole = (len(block), place is not None) if known is None else known
+        if num_left > 1:
+            self._open[name] = num_left - 1, comes_whole
+            if len(self._open) > MAX_OPEN_BLOCKS:
+                self._open.popitem(last=False)
+        if not comes_whole:
+            return loader.places(ref.index)
+        return () if place is None else (place,)
+
+    def _upcoming(self) -> Iterable[SampleRef]:
+        try:
+            while True:
+                yield self._scout.next()
+        except StopIteration:
+            return
+
+
+class _Request(NamedTuple):
+    """What comes with one request; the lane comes to it with `draw`."""
+
+    draw: int
+    places: list[Place]
+    num_bytes: int

@@ -1,0 +1,27 @@
+"""Checkpoints of the data: one state a run, kept in files that are whole or refused.
+
+    iter_0000010/
+      train_dataloader_dprank000.pt       the state of the whole job, under Megatron's name
+      train_dataloader_dprank001.pt ...   the lanes of a rank each
+      train_dataloader_manifest.json      step, world size, fingerprint, size and checksum of each file: the commit
+
+Enters: the states of the data-parallel ranks at one step. Leaves: such a folder, or objects for
+`megatron.core.dist_checkpointing`; and from either, one merged state. Guarantee: what is loaded is what all ranks saved
+at that step, and any number of ranks can be restored from it.
+"""
+
+from bridge_data.loader.checkpoint.saving import save_rank_state, save_states
+from bridge_data.loader.checkpoint.sharded import load_sharded_state, sharded_state
+from bridge_data.loader.checkpoint.state_file import rank_file
+from bridge_data.loader.checkpoint.state_loading import Checkpoint, load_states, read_checkpoint
+
+__all__ = [
+    "Checkpoint",
+    "load_sharded_state",
+    "load_states",
+    "rank_file",
+    "read_checkpoint",
+    "save_rank_state",
+    "save_states",
+    "sharded_state",
+]

@@ -1,0 +1,182 @@
+"""One worker as the trainer sees it, over the deaths of the processes that stand in for it.
+
+Enters: the messages of the worker's process. Leaves: its items, in the order in which they were produced. Guarantee:
+what was received before the process died is kept, and its successor begins after the last batch received.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import dataclasses
+import logging
+import math
+import pickle
+import time
+from typing import Any
+
+from bridge_data.errors import WorkerError
+from bridge_data.lanes.runner import Ended, Produced
+from bridge_data.loader.memory.batches import decode
+from bridge_data.loader.memory.slots import Kept, SlotReader
+from bridge_data.loader.state_changes import changed
+from bridge_data.loader.workers.messages import (
+    BatchMessage,
+    Begin,
+    Channel,
+    EndMessage,
+    Environment,
+    FailureMessage,
+    Freed,
+    LaneMessage,
+    Packet,
+    Ready,
+)
+from bridge_data.loader.workers.watch import WatchPage
+from bridge_data.order.state import LaneState, LoaderState
+
+logger = logging.getLogger("bridge_data")
+
+
+class OutOfStep(Exception):
+    """A message was lost (the trainer was interrupted while receiving it): begin again from the saved position."""
+
+
+class WorkerLink:
+    """Worker number `index`: its channel, its lanes, and what it has sent that was not taken yet."""
+
+    def __init__(self, index: int, prefetch_factor: int, kept: Kept) -> None:
+        self.index, self._prefetch_factor, self._kept = index, prefetch_factor, kept
+        self._generation = 0
+        self._lanes: list[int] = []
+        self._state: LoaderState | None = None
+        self._queue: collections.deque[tuple[LaneMessage, LaneState, memoryview, SlotReader]] = collections.deque()
+        self._failed = False
+        self.broken: WorkerError | None = None
+
+    def attach(self, uid: int, channel: Channel, page: WatchPage, environment: Environment, dataset: int) -> None:
+        """Go on with a new process. If lanes had begun, it begins after the last batch that was received."""
+        self.uid, self._channel, self.page = uid, channel, page
+        self._slots = SlotReader(self._kept)
+        self.ready, self.started_at, self.hung_up_at = False, time.monotonic(), math.inf
+        self._send(environment, dataset)
+        if self._state is not None:
+            self._send_begin(self._state)
+
+    def begin(self, lanes: list[int], state: LoaderState) -> None:
+        """Drop what was received, and produce these lanes in the order of their slots, from `state`."""
+        for message, *_, slots in self._queue:
+            if isinstance(message, BatchMessage):
+                slots.discard(message.body)
+        self._queue.clear()
+        self._lanes, self._failed = list(lanes), False
+        self._state = dataclasses.replace(state, lanes={lane: state.lanes[lane] for lane in lanes})
+        self._send_begin(self._state)
+
+    def _send_begin(self, state: LoaderState) -> None:
+        self._generation, self._number, self.num_received = self._generation + 1, 0, 0
+        ahead = sum(isinstance(message, BatchMessage) for message, *_ in self._queue)
+        lanes = [] if self._failed else list(self._lanes)
+        self._allowed = self._prefetch_factor - ahead
+        self.page.allow(self._allowed)
+        self._send(Begin(self._generation, lanes, state, self._prefetch_factor))
+
+    def receive(self) -> None:
+        """Take in all that has arrived."""
+        while self.receive_one():
+            pass
+
+    def receive_one(self) -> bool:
+        """Take in one message; False if none has arrived."""
+        if self.hung_up:
+            return False
+        try:
+            self._note(self._channel.receive(wait=False))
+        except BlockingIOError:
+            return False
+        except EOFError:
+            self.hung_up_at = time.monotonic()
+            return False
+        return True
+
+    def _note(self, packet: Packet) -> None:
+        message: Ready | LaneMessage = packet.message
+        if isinstance(message, BatchMessage):
+            self._slots.note(message.body, packet.descriptors)
+        elif isinstance(message, Ready):
+            self.ready = True
+            return
+        elif isinstance(message, FailureMessage) and message.lane < 0:
+            self.broken = WorkerError(f"worker {self.index}: {message.text}")
+            return
+        is_next = message.generation == self._generation and message.number == self._number
+        if not is_next and isinstance(message, BatchMessage):
+            self._slots.discard(message.body)
+        if message.generation != self._generation:
+            return
+        if not is_next:
+            raise OutOfStep
+        self._number += 1
+        self.num_received += 1
+        state: LaneState = {}
+        if isinstance(message, BatchMessage):
+            assert self._state is not None
+            state = self._state.lanes[message.lane] = changed(self._state.lanes[message.lane], message.change)
+        self._queue.append((message, state, packet.payload, self._slots))
+        if isinstance(message, EndMessage):
+            self._lanes.remove(message.lane)
+        elif isinstance(message, FailureMessage):
+            self._failed = True
+
+    @property
+    def hung_up(self) -> bool:
+        """Whether the process has closed its end."""
+        return self.hung_up_at < math.inf
+
+    def has_item(self) -> bool:
+        """Whether `take` has something to give."""
+        return bool(self._queue)
+
+    def take(self, lane: int) -> Produced[Any] | Ended:
+        """The oldest item that was received, which must be of `lane`. Raises what the lane raised."""
+        message, state, payload, slots = self._queue.popleft()
+        if isinstance(message, FailureMessage):
+            raise _error_of(message)
+        if isinstance(message, EndMessage):
+            return Ended(lane, message.skipped)
+        assert message.lane == lane
+        batch = decode(slots.open(message.body, payload))
+        self._allowed += 1
+        self.page.allow(self._allowed)
+        if self._slots.released or self.page.waits():
+            self._send(Freed(self._slots.take_released()))
+        return Produced(lane, batch, state, message.skipped)
+
+    def wake(self) -> None:
+        """See that the worker does not wait while it may work."""
+        if self.page.waits():
+            self._send(Freed(self._slots.take_released()))
+
+    def fileno(self) -> int:
+        return self._channel.fileno()
+
+    def close(self) -> None:
+        """Have nothing more to do with the process."""
+        self.hung_up_at = time.monotonic()
+        self._channel.close()
+
+    def _send(self, message: Any, *descriptors: int) -> None:
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # its exit is reported by the server
+            self._channel.send(message, descriptors)
+
+
+def _error_of(message: FailureMessage) -> BaseException:
+    if message.error is not None:
+        try:
+            error = pickle.loads(message.error)
+        except Exception:
+            logger.debug("cannot load the exception of a worker", exc_info=True)
+        else:
+            if isinstance(error, BaseException):
+                return error
+    return WorkerError(message.text)

@@ -1,0 +1,243 @@
+"""Messages between trainer, server and workers, and the channel they go through.
+
+Enters: a small picklable message and descriptors. Leaves: the same at the other end, whole or not at all.
+Guarantee: one message is one packet, so an interrupted reader never stands in the middle of one; what is too large
+for a packet travels in an anonymous file, so sending does not block on the reader.
+"""
+
+import array
+import errno
+import mmap
+import os
+import pickle
+import socket
+import struct
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+from bridge_data.loader.state_changes import StateChange
+from bridge_data.order.state import LoaderState
+
+_MAX_PACKET_BYTES = 1 << 16
+_LENGTH = struct.Struct("I")
+_IN_FILE = b"\0"  # a packet that is all of this has its contents in the first file that came with it
+_ROOM_FOR_DESCRIPTORS = socket.CMSG_SPACE(8 * array.array("i").itemsize)
+
+# As numbers: the operators of `socket.MsgFlag` cost more than a system call.
+_DO_NOT_WAIT, _CLOSE_ON_EXEC = int(socket.MSG_DONTWAIT), int(socket.MSG_CMSG_CLOEXEC)
+_NO_SIGNAL, _CUT_SHORT = int(socket.MSG_NOSIGNAL), int(socket.MSG_CTRUNC)
+
+
+class Environment(NamedTuple):
+    """Trainer to server and worker, first of all: where modules are found."""
+
+    sys_path: list[str]
+    argv: list[str]
+    pythonpath: str | None
+
+
+class AddLoader(NamedTuple):
+    """Trainer to server, with the channel of a loader: serve it, too. Its workers will need these modules."""
+
+    modules: list[str]
+
+
+class Joined(NamedTuple):
+    """Server to a loader: from now on it is served."""
+
+
+class StartWorker(NamedTuple):
+    """Loader to server, with the worker's channel and watch page: start a worker."""
+
+    uid: int
+
+
+class KillWorker(NamedTuple):
+    """Loader to server."""
+
+    uid: int
+
+
+class Stop(NamedTuple):
+    """Loader to server: kill its workers, and close its channel when they are gone. Trainer to server: end."""
+
+
+class Exited(NamedTuple):
+    """Server to loader: a worker is no more. `code` is as `subprocess` gives it: negative for a signal."""
+
+    uid: int
+    code: int
+
+
+class Begin(NamedTuple):
+    """Trainer to worker: drop all lanes, then produce these in the order of their slots, from this state.
+
+    How far the worker may go is in the watch page; `num_ahead` batches may lie ready.
+    """
+
+    generation: int
+    lanes: list[int]
+    state: LoaderState
+    num_ahead: int
+
+
+class Freed(NamedTuple):
+    """Trainer to worker: these slots may be written again. Without any, it only wakes a worker that waits."""
+
+    slots: list[int]
+
+
+class Ready(NamedTuple):
+    """Worker to trainer: the dataset is loaded."""
+
+
+class Body(NamedTuple):
+    """Where the parts of a batch are, its pickle first, then its buffers: each starts and ends at `places`.
+
+    In slot number `slot` of shared memory, which is new if `new_capacity_bytes` is not 0 (its descriptor comes with
+    the message); slots in `retired` are used no more. -1: they come with the message itself.
+    """
+
+    places: list[tuple[int, int]]
+    slot: int = -1
+    new_capacity_bytes: int = 0
+    retired: Sequence[int] = ()
+
+
+class BatchMessage(NamedTuple):
+    """Worker to trainer: a batch of the lane, with what makes the lane's state after it of the state before.
+
+    `number` counts the items of each generation from 0, so that a lost message is noticed.
+    """
+
+    generation: int
+    number: int
+    lane: int
+    change: StateChange
+    skipped: dict[str, int]
+    body: Body
+
+
+class EndMessage(NamedTuple):
+    """Worker to trainer: the lane has no more batches."""
+
+    generation: int
+    number: int
+    lane: int
+    skipped: dict[str, int]
+
+
+class FailureMessage(NamedTuple):
+    """Worker to trainer: the lane raised `error` (pickled; None where it cannot be), or loading the dataset did (lane
+    -1)."""
+
+    generation: int
+    number: int
+    lane: int
+    error: bytes | None
+    text: str
+
+
+LaneMessage: TypeAlias = BatchMessage | EndMessage | FailureMessage
+
+
+class Packet(NamedTuple):
+    """A message as it was received, with the bytes and the descriptors that came with it."""
+
+    message: Any
+    payload: memoryview
+    descriptors: list[int]
+
+
+class Channel:
+    """One end of a connected pair of packet sockets."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+
+    @staticmethod
+    def pair() -> tuple["Channel", "Channel"]:
+        """Two ends."""
+        one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        return Channel(one), Channel(other)
+
+    @staticmethod
+    def from_descriptor(descriptor: int) -> "Channel":
+        """The end that was handed to this process."""
+        return Channel(socket.socket(fileno=descriptor))
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def send(self, message: Any, descriptors: Sequence[int] = (), payload: Sequence[Any] = ()) -> None:
+        """Send `message`, with duplicates of `descriptors` and the bytes of the buffers `payload`.
+
+        Raises `OSError` if the other end is gone.
+        """
+        data = pickle.dumps(message, 5)
+        parts = [_LENGTH.pack(len(data)), data, *payload]
+        if sum(map(len, parts)) <= _MAX_PACKET_BYTES:
+            self._send_packet(parts, descriptors)
+            return
+        file = file_of(b"".join(parts))
+        try:
+            self._send_packet([_IN_FILE], [file, *descriptors])
+        finally:
+            os.close(file)
+
+    def receive(self, *, wait: bool = True) -> Packet:
+        """The next message.
+
+        Raises:
+            EOFError: if the other end is gone.
+            BlockingIOError: with `wait=False`, if there is no message.
+        """
+        packet, descriptors = self._receive_packet(_CLOSE_ON_EXEC if wait else _CLOSE_ON_EXEC | _DO_NOT_WAIT)
+        view = memoryview(packet)
+        if packet == _IN_FILE:
+            file, *descriptors = descriptors
+            view = memoryview(contents_of(file))
+        end = _LENGTH.size + _LENGTH.unpack_from(view)[0]
+        return Packet(pickle.loads(view[_LENGTH.size : end]), view[end:], descriptors)
+
+    # Not `socket.send_fds` and `recv_fds`: those of Python 3.11 ignore the flags they are given.
+
+    def _send_packet(self, parts: list[Any], descriptors: Sequence[int]) -> None:
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
+        self._socket.sendmsg(parts, rights, _NO_SIGNAL)
+
+    def _receive_packet(self, flags: int) -> tuple[bytes, list[int]]:
+        try:
+            packet, ancillary, received, _ = self._socket.recvmsg(_MAX_PACKET_BYTES, _ROOM_FOR_DESCRIPTORS, flags)
+        except ConnectionResetError:
+            raise EOFError from None
+        if not packet:
+            raise EOFError
+        if not ancillary and not received & _CUT_SHORT:
+            return packet, []
+        if received & _CUT_SHORT:
+            raise OSError(errno.EMFILE, "no descriptor left for a batch's shared memory; raise the limit (ulimit -n)")
+        descriptors = array.array("i")
+        for _, kind, data in ancillary:
+            if kind == socket.SCM_RIGHTS:
+                descriptors.frombytes(data)
+        return packet, descriptors.tolist()
+
+
+def file_of(data: bytes) -> int:
+    """The descriptor of an anonymous file with `data`."""
+    descriptor = os.memfd_create("bridge_data", os.MFD_CLOEXEC)
+    with open(descriptor, "wb", closefd=False) as stream:
+        stream.write(data)
+    return descriptor
+
+
+def contents_of(descriptor: int) -> mmap.mmap:
+    """The contents of an anonymous file, whose descriptor is closed."""
+    try:
+        return mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,184 @@
+"""The process that workers come from: `python -m bridge_data.loader.workers.server MODE CHANNEL PARENT [WATCH]`.
+
+Enters: `AddLoader` for each loader of the trainer; from these `StartWorker`, `KillWorker` and `Stop`. Leaves: worker
+processes, and `Exited` when one is no more, to the loader whose it was. Guarantee: it has one thread, forks with
+nothing open that a worker could inherit by accident, reaps every worker, ends those of a loader that lets go of it, and
+ends, with all of them, when the trainer ends in any way at all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import logging
+import os
+import select
+import signal
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable
+from typing import NamedTuple, NoReturn
+
+from bridge_data.loader.workers import process
+from bridge_data.loader.workers.messages import AddLoader, Channel, Exited, Joined, KillWorker, StartWorker, Stop
+
+logger = logging.getLogger("bridge_data")
+
+Start = Callable[[int, int], int]
+"""Starts a worker with the descriptors of its channel and watch page; returns the process id."""
+
+
+def command(mode: str, channel: int, watch: int | None = None) -> list[str]:
+    """The command line of a child of this process that runs this module."""
+    arguments = [mode, str(channel), str(os.getpid())] + ([] if watch is None else [str(watch)])
+    return [sys.executable, "-P", "-m", "bridge_data.loader.workers.server", *arguments]
+
+
+def main(mode: str, channel_descriptor: int, parent: int, watch_descriptor: int = -1) -> None:
+    """Be a server ("server", "spawn") or one executed worker ("worker")."""
+    process.die_with_parent(parent)
+    process.reset_signals()
+    if mode == "worker":
+        from bridge_data.loader.workers import worker
+
+        worker.main(parent, channel_descriptor, watch_descriptor)
+    channel = Channel.from_descriptor(channel_descriptor)
+    environment = channel.receive().message
+    if mode == "spawn":  # it keeps the PYTHONPATH that it got, for its workers
+        serve(channel, parent, _execute_worker, prepare=lambda modules: None)
+    process.adopt(environment)
+    serve(channel, parent, fork_worker, prepare=import_for_workers)
+
+
+def serve(control: Channel, parent: int, start: Start, prepare: Callable[[list[str]], None]) -> NoReturn:
+    """Start and reap workers until the trainer says so or is no more; then kill those left, and end the process."""
+    server = _Server(start, prepare)
+    try:
+        server.run(control, os.pidfd_open(parent))
+    except (EOFError, ProcessLookupError):
+        logger.debug("the trainer is gone", exc_info=True)
+    except BaseException:
+        traceback.print_exc()
+    server.end(list(server.workers))
+    os._exit(0)
+
+
+class _ChildWorker(NamedTuple):
+    uid: int
+    pid: int
+    loader: Channel
+
+
+class _Server:
+    """The loaders, and their workers that have not been reaped."""
+
+    def __init__(self, start: Start, prepare: Callable[[list[str]], None]) -> None:
+        self._start, self._prepare = start, prepare
+        self._loaders: dict[int, Channel] = {}
+        self.workers: dict[int, _ChildWorker] = {}
+        """By process descriptor."""
+
+    def run(self, control: Channel, trainer: int) -> None:
+        """Serve until one of these says that it is over."""
+        while True:
+            poll = select.poll()
+            for descriptor in (control.fileno(), trainer, *self._loaders, *self.workers):
+                poll.register(descriptor, select.POLLIN)
+            ready = {descriptor for descriptor, _ in poll.poll()}
+            for pidfd in ready & self.workers.keys():
+                self._reap(pidfd)
+            for descriptor in ready & self._loaders.keys():
+                self._hear(self._loaders[descriptor])
+            if trainer in ready:
+                return
+            if control.fileno() in ready:
+                message, _, descriptors = control.receive()
+                if not isinstance(message, AddLoader):
+                    return
+                self._prepare(message.modules)
+                loader = Channel.from_descriptor(descriptors[0])
+                self._loaders[loader.fileno()] = loader
+                _tell(loader, Joined())
+
+    def _hear(self, loader: Channel) -> None:
+        try:
+            message, _, descriptors = loader.receive()
+        except EOFError:
+            message, descriptors = Stop(), []
+        if isinstance(message, StartWorker):
+            pid = self._start(*descriptors)
+            self.workers[os.pidfd_open(pid)] = _ChildWorker(message.uid, pid, loader)
+            for descriptor in descriptors:
+                os.close(descriptor)
+        elif isinstance(message, KillWorker):
+            for worker in self._of(loader).values():
+                if worker.uid == message.uid:
+                    os.kill(worker.pid, signal.SIGKILL)
+        else:
+            self.end(list(self._of(loader)))
+            del self._loaders[loader.fileno()]
+            loader.close()
+
+    def _of(self, loader: Channel) -> dict[int, _ChildWorker]:
+        return {pidfd: worker for pidfd, worker in self.workers.items() if worker.loader is loader}
+
+    def _reap(self, pidfd: int) -> None:
+        worker = self.workers.pop(pidfd)
+        os.close(pidfd)
+        _, status = os.waitpid(worker.pid, 0)
+        _tell(worker.loader, Exited(worker.uid, os.waitstatus_to_exitcode(status)))
+
+    def end(self, pidfds: list[int]) -> None:
+        """Kill these workers, and wait until they are no more."""
+        for pidfd in pidfds:
+            os.kill(self.workers[pidfd].pid, signal.SIGKILL)
+        for pidfd in pidfds:
+            self._reap(pidfd)
+
+
+def _tell(loader: Channel, message: Joined | Exited) -> None:
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it will be heard that the loader is gone
+        loader.send(message)
+
+
+def fork_worker(channel: int, watch: int) -> int:
+    """Fork a worker from this process."""
+    parent = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        from bridge_data.loader.workers import worker
+
+        worker.main(parent, channel, watch)
+    return pid
+
+
+def _execute_worker(channel: int, watch: int) -> int:
+    child = subprocess.Popen(command("worker", channel, watch), pass_fds=(channel, watch), stdin=subprocess.DEVNULL)
+    child.returncode = 0  # reaped by its process id like a forked one
+    return child.pid
+
+
+def import_for_workers(modules: list[str]) -> None:
+    """Import what workers will need. One that cannot be imported fails again, and audibly, in the worker."""
+    from bridge_data.loader.workers import worker  # noqa: F401
+
+    for name in modules:
+        if name in sys.modules:
+            continue
+        with contextlib.suppress(Exception):
+            importlib.import_module(name)
+        if process.num_threads() > 1:
+            logger.warning(
+                "importing %s started a thread in the fork server, which may block workers forked from it. "
+                'If they hang, use start_method="spawn".',
+                name,
+            )
+            break
+    gc.collect()
+    gc.freeze()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], *map(int, sys.argv[2:]))

@@ -1,0 +1,143 @@
+"""A worker process: loads the dataset, runs lanes, sends each batch with the lane's state after it.
+
+Enters: `Begin` and `Freed` messages. Leaves: batches of the lanes of `Begin` in the order of their slots, lanes that
+ended left out; never more than the watch page allows. Guarantee: it returns only by `os._exit`.
+"""
+
+import faulthandler
+import os
+import pickle
+import traceback
+from collections.abc import Sequence
+from typing import Any
+
+from bridge_data.lanes.lane_dataset import LaneDataset
+from bridge_data.lanes.runner import Ended, LaneRunner
+from bridge_data.loader.memory.batches import Encoder
+from bridge_data.loader.memory.building import Builder
+from bridge_data.loader.memory.slots import SlotWriter
+from bridge_data.loader.position import Turns
+from bridge_data.loader.state_changes import change_of
+from bridge_data.loader.workers import process
+from bridge_data.loader.workers.messages import (
+    BatchMessage,
+    Begin,
+    Channel,
+    EndMessage,
+    FailureMessage,
+    Freed,
+    LaneMessage,
+    Ready,
+    contents_of,
+)
+from bridge_data.loader.workers.watch import WatchPage, comes_soon
+from bridge_data.order.state import LaneState
+from bridge_data.samples import collation
+
+
+def main(parent: int, channel_descriptor: int, watch_descriptor: int) -> None:
+    """Be a worker of the process `parent`."""
+    try:
+        process.die_with_parent(parent)
+        process.reset_signals()
+        process.close_descriptors({channel_descriptor, watch_descriptor})
+        process.keep_freed_memory()
+        process.write_lines_at_once()
+        faulthandler.enable()
+        process.use_one_thread()
+        page = WatchPage(watch_descriptor)
+        os.close(watch_descriptor)
+        _serve(Channel.from_descriptor(channel_descriptor), page)
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        os._exit(0)  # the trainer has let go of this worker
+    except BaseException:
+        traceback.print_exc()
+    os._exit(1)
+
+
+def _serve(channel: Channel, page: WatchPage) -> None:
+    environment, _, (file,) = channel.receive()
+    try:
+        process.adopt(environment)
+        dataset = pickle.loads(contents_of(file))
+    except BaseException as error:
+        channel.send(
+            FailureMessage(0, 0, -1, *Encoder().encode_error(error, "while the dataset was loaded in a worker"))
+        )
+        return
+    channel.send(Ready())
+    _Worker(channel, page, dataset).run()
+
+
+class _Worker:
+    def __init__(self, channel: Channel, page: WatchPage, dataset: LaneDataset) -> None:
+        self._channel, self._page, self._dataset = channel, page, dataset
+        self._encoder, self._slots = Encoder(), SlotWriter()
+        self._builder = Builder(self._slots)
+        os.register_at_fork(after_in_child=lambda: collation.build_in(None))  # if a hook forks: the memory is shared
+        self._generation = self._number = self._num_batches = 0
+        self._turns = Turns({}, 1)
+        self._sent: dict[int, LaneState] = {}
+        self._runner: LaneRunner
+
+    def run(self) -> None:
+        while True:
+            self._listen()
+            message, payload, descriptors = self._next()
+            self._channel.send(message, descriptors, payload)
+            for descriptor in descriptors:
+                os.close(descriptor)
+            if self._number & (self._number - 1) == 0:  # ever more rarely: what was needed once, and what is always
+                process.give_back_freed_memory()
+
+    def _listen(self) -> None:
+        """Take in what the trainer has said, and wait for more as long as there is nothing to do."""
+        while True:
+            try:
+                message = self._receive()
+            except BlockingIOError:
+                return
+            if isinstance(message, Freed):
+                self._slots.free(message.slots)
+            elif isinstance(message, Begin):
+                self._generation, self._number, self._num_batches = message.generation, 0, 0
+                state, self._sent = message.state, {}
+                self._turns = Turns({lane: state.lanes[lane] for lane in message.lanes}, state.num_lanes)
+                self._slots.num_spare = message.num_ahead  # those that it lets go of at once; more are given back
+                self._runner = LaneRunner(self._dataset, message.state, self._builder, self._page.watch)
+
+    def _receive(self) -> Any:
+        if comes_soon(self._may_go_on):
+            return self._channel.receive(wait=False).message
+        self._page.wait(True)
+        try:
+            return self._channel.receive(wait=not self._may_go_on()).message  # the trainer may just have seen to it
+        finally:
+            self._page.wait(False)
+
+    def _may_go_on(self) -> bool:
+        return bool(self._turns) and self._num_batches < self._page.allowed()
+
+    def _next(self) -> tuple[LaneMessage, Sequence[Any], list[int]]:
+        """What the lane whose turn it is comes to: a message with what goes with it."""
+        lane = self._turns.lane
+        head = self._generation, self._number, lane
+        self._number += 1
+        self._page.enter(lane)
+        try:
+            item = self._runner.take(lane)
+            if isinstance(item, Ended):
+                self._turns.end()
+                return EndMessage(*head, item.skipped), [], []
+            state, skipped, parts = item.state, item.skipped, self._encoder.encode(item.batch)
+            del item  # nothing here may look at the batch any more, if it is to be sent where it was built
+            body, payload, descriptors = self._builder.place(parts)
+            self._turns.advance()
+            self._num_batches += 1
+            change, self._sent[lane] = change_of(self._sent.get(lane, {}), state), state
+            return BatchMessage(*head, change, skipped, body), payload, descriptors
+        except BaseException as error:
+            self._turns = Turns({}, 1)
+            return FailureMessage(*head, *self._encoder.encode_error(error, f"in a worker, lane {lane}")), [], []
+        finally:
+            self._page.leave()

@@ -1,0 +1,250 @@
+"""The workers of one loader: who runs which lane, who is dead or hangs, and who takes the place.
+
+Enters: lanes in the order of their turns, with states. Leaves: their items, in that order. Guarantee: a worker that
+dies, hangs or cannot start is replaced, nothing lost or repeated, as often as allowed; then `WorkerError` names the
+cause, the lane and the sample. Nothing waits for ever.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from bridge_data.errors import WorkerError
+from bridge_data.lanes.lane_dataset import LaneDataset
+from bridge_data.lanes.runner import Ended, Produced
+from bridge_data.loader.loader_config import LoaderConfig
+from bridge_data.loader.memory.batches import encode_dataset
+from bridge_data.loader.memory.slots import Kept
+from bridge_data.loader.workers.launch import Launcher
+from bridge_data.loader.workers.link import WorkerLink
+from bridge_data.loader.workers.messages import Channel, Environment, Exited, file_of
+from bridge_data.loader.workers.watch import WatchPage, comes_soon
+from bridge_data.order import SampleRef
+from bridge_data.order.state import LoaderState
+
+logger = logging.getLogger("bridge_data")
+
+_START_TIMEOUT_S = 300.0
+_EXIT_TIMEOUT_S = 5.0
+_TICK_S = 1.0
+
+
+class Restarts:
+    """Counts replaced processes over the life of a loader."""
+
+    def __init__(self, allowed: int) -> None:
+        self._allowed, self._done = allowed, 0
+
+    def spend(self, cause: str) -> WorkerError | None:
+        """Log the cause of one more restart; the error to stop with, if it is one too many."""
+        if self._done == self._allowed:
+            return WorkerError(
+                f"{cause}. No restart is left (max_worker_restarts={self._allowed}). "
+                "num_workers=0 runs the same samples in this process, where a debugger sees them."
+            )
+        self._done += 1
+        logger.warning("%s; restarting it where it was (restart %d of %d)", cause, self._done, self._allowed)
+        return None
+
+
+class WorkerPool:
+    """Worker processes; lanes go to them in turn. Use it from one thread at a time."""
+
+    def __init__(
+        self, dataset: LaneDataset, num_workers: int, config: LoaderConfig, restarts: Restarts, kept: Kept
+    ) -> None:
+        self._config, self._restarts, self._name = config, restarts, dataset.describe
+        data, modules = _encode(dataset)
+        self._dataset = file_of(data)
+        self._environment = Environment(list(sys.path), list(sys.argv), os.environ.get("PYTHONPATH"))
+        self._links = [WorkerLink(index, config.prefetch_factor, kept) for index in range(num_workers)]
+        self._link_of: dict[int, WorkerLink] = {}
+        self._num_started = 0
+        self._launcher = Launcher(config.start_method, self._environment, modules)
+        self._poller = select.poll()
+        self._poller.register(self._launcher, select.POLLIN)
+        for link in self._links:
+            self._start(link)
+
+    def _start(self, link: WorkerLink) -> None:
+        ours, theirs = Channel.pair()
+        page, descriptor = WatchPage.make()
+        self._num_started += 1
+        self._launcher.start_worker(self._num_started, theirs, descriptor)
+        theirs.close()
+        os.close(descriptor)
+        link.attach(self._num_started, ours, page, self._environment, self._dataset)
+        self._poller.register(link, select.POLLIN)
+
+    def ready(self) -> bool:
+        """Whether all workers have loaded the dataset; does not wait."""
+        self._poll(0)
+        for link in self._links:
+            if link.broken:
+                raise link.broken
+        return all(link.ready for link in self._links)
+
+    def wait_ready(self, timeout_s: float) -> bool:
+        """Wait until all workers have loaded the dataset; False if that takes longer."""
+        deadline = time.monotonic() + timeout_s
+        while not self.ready():
+            if (left := deadline - time.monotonic()) <= 0:
+                return False
+            self._poll(min(left, _TICK_S))
+        return True
+
+    def begin(self, lanes: list[int], state: LoaderState) -> None:
+        """Drop what workers have prefetched, and produce these lanes in the order of their slots, from `state`.
+
+        Lane number i of the rank goes to worker `i mod num_workers`.
+        """
+        self._link_of = {
+            lane: self._links[number % len(self._links)] for number, lane in enumerate(sorted(state.lanes))
+        }
+        for link in self._links:
+            link.begin([lane for lane in lanes if self._link_of[lane] is link], state)
+
+    def take(self, lane: int) -> Produced[Any] | Ended:
+        """The next item of `lane`, whose turn it must be.
+
+        Raises:
+            WorkerError: if its worker failed and may not be restarted. What the lane raised is raised as it is.
+        """
+        link = self._link_of[lane]
+        if not (link.has_item() or (link.receive_one() and link.has_item())):
+            self._wait_for(link)
+        return link.take(lane)
+
+    def _wait_for(self, link: WorkerLink) -> None:
+        patience = _Patience(self._config, link, self._name)
+        while not link.has_item():
+            if link.broken:
+                raise link.broken
+            link.wake()
+            if not patience.is_over():
+                self._sleep(link, _TICK_S if patience.left_s is None else min(patience.left_s, _TICK_S))
+                self._poll(0)
+            elif self._config.fail_on_timeout:
+                link.broken = WorkerError(patience.verdict())
+                self._launcher.kill_worker(link.uid)
+            else:
+                self._replace(link, patience.verdict())
+
+    def _sleep(self, link: WorkerLink, timeout_s: float) -> None:
+        """Until this worker is heard of, or that some worker is no more. What others send can wait: to be woken by each
+        of their batches takes more time than to take them all in later."""
+        poller = select.poll()
+        poller.register(self._launcher, select.POLLIN)
+        if not link.hung_up:
+            poller.register(link, select.POLLIN)
+        if not comes_soon(lambda: bool(poller.poll(0))):
+            poller.poll(timeout_s * 1000)
+
+    def _poll(self, timeout_s: float) -> None:
+        """Take in what has arrived, waiting up to `timeout_s` for something; replace workers that are no more."""
+        ready = {descriptor for descriptor, _ in self._poller.poll(timeout_s * 1000)}
+        for link in self._links:
+            if link.fileno() in ready:
+                link.receive_one()
+                if link.hung_up:
+                    self._unwatch(link)
+                    self._launcher.kill_worker(link.uid)  # it cannot be of use any more, whatever it does
+        if self._launcher.fileno() in ready:
+            for exited in self._launcher.exits():
+                self._note_exit(exited)
+        for link in self._links:
+            self._see_to(link)
+
+    def _see_to(self, link: WorkerLink) -> None:
+        """Replace a worker that does not get ready, or of whose end nothing is heard."""
+        now = time.monotonic()
+        if link.broken:
+            return
+        if now > link.hung_up_at + _EXIT_TIMEOUT_S:
+            self._replace(link, f"worker {link.index} broke off {link.page.describe(self._name)}")
+        elif not link.ready and now > link.started_at + _START_TIMEOUT_S:
+            self._replace(link, f"worker {link.index} had not started after {_START_TIMEOUT_S:.0f} s")
+
+    def _note_exit(self, exited: Exited) -> None:
+        for link in self._links:
+            if link.uid == exited.uid:
+                link.receive()
+                if not link.broken:
+                    self._replace(
+                        link, f"worker {link.index} {_describe(exited.code)} {link.page.describe(self._name)}"
+                    )
+
+    def _replace(self, link: WorkerLink, cause: str) -> None:
+        link.broken = self._restarts.spend(cause)
+        self._launcher.kill_worker(link.uid)
+        self._unwatch(link)
+        link.close()
+        if not link.broken:
+            self._start(link)
+
+    def _unwatch(self, link: WorkerLink) -> None:
+        with contextlib.suppress(KeyError):  # it hung up, and is no longer watched
+            self._poller.unregister(link)
+
+    def close(self) -> None:
+        """End all processes. Batches that were handed out stay as they are."""
+        for link in self._links:
+            link.close()
+        self._launcher.close()
+        os.close(self._dataset)
+
+
+class _Patience:
+    """Measures, while the trainer waits for a worker, for how long it has made no progress."""
+
+    def __init__(self, config: LoaderConfig, link: WorkerLink, name: Callable[[SampleRef], str]) -> None:
+        self._config, self._link, self._name = config, link, name
+        self._seen: tuple[int, int, int] | None = None
+        self._since = 0.0
+        self._limit_s: float | None = None
+        self.left_s: float | None = None
+
+    def is_over(self) -> bool:
+        """Look at the worker once more; `left_s` is the time until patience ends."""
+        link, now = self._link, time.monotonic()
+        seen = (link.uid, link.page.progress(), link.num_received)
+        if seen != self._seen or not link.ready:
+            self._seen, self._since = seen, now
+        self._limit_s = self._config.patience_s(first_batch=not link.num_received, on_sample=link.page.on_sample())
+        self.left_s = None if self._limit_s is None else self._since + self._limit_s - now
+        return self.left_s is not None and self.left_s <= 0
+
+    def verdict(self) -> str:
+        """What is to be said of the worker when patience is over."""
+        where = self._link.page.describe(self._name)
+        return (
+            f"worker {self._link.index} made no progress for {self._limit_s:g} s {where} "
+            "(watchdog_timeout_seconds, sample_timeout_s)"
+        )
+
+
+def _encode(dataset: LaneDataset) -> tuple[bytes, list[str]]:
+    try:
+        data, modules = encode_dataset(dataset)
+    except Exception as error:
+        raise WorkerError(
+            f"the dataset cannot be sent to worker processes: {type(error).__name__}: {error}. "
+            "Create what cannot be pickled (locks, open files, connections) when it is first used, "
+            "and keep it out of global variables that your functions read; or use num_workers=0."
+        ) from error
+    return data, [*dataset.modules, *modules]
+
+
+def _describe(code: int) -> str:
+    if code >= 0:
+        return f"ended with exit code {code}"
+    hint = " (often the kernel's out-of-memory killer)" if code == -signal.SIGKILL else ""
+    return f"was killed by {signal.Signals(-code).name}{hint}"

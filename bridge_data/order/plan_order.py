@@ -1,0 +1,259 @@
+"""The order of a plan: from its sources and the settings of a run to the cursor of any lane.
+
+Enters: a plan, a seed, the shuffle settings. Leaves: geometries, rows and cursors, and the restoring of states: as they
+are, under other weights, or dealt anew to another number of lanes. It holds arithmetic and tables, no data.
+"""
+
+import collections
+import dataclasses
+import functools
+import itertools
+import logging
+from collections.abc import Collection, Sequence
+from fractions import Fraction
+from typing import Any
+
+from bridge_data.errors import ConfigError
+from bridge_data.order import Cursor, Geometry, OrderedCursor, OrderedRow, Phase, Row, Schedule
+from bridge_data.order.blend import check_weights
+from bridge_data.order.migrate import migrate
+from bridge_data.order.random_keys import key64
+from bridge_data.order.redeal import redeal_ordered, redeal_shuffled
+from bridge_data.order.state import Generation, LoaderState
+from bridge_data.plan import Plan
+from bridge_data.plan.epochs import WITH_REPLACEMENT, EpochsPerShuffle, check_epochs, multiplied, together
+
+logger = logging.getLogger("bridge_data")
+
+MEANING = {
+    "sources": "added data sets begin with their first epoch now",
+    "weights": "sources go on where they were, and are drawn by the new weights from here on",
+    "schedule": "weights follow the new schedule from here on, by the samples that the job has drawn",
+    "batch_size": "micro-batches are of the new size; samples still come exactly once, in other batches than before",
+}
+"""What a difference that is allowed without `strict` means for the run."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Shuffle:
+    """The settings of a training order.
+
+    `max_samples_per_sequence` bounds a chunk (None: the shard); `shuffle_buffer_size` is how many samples are at least
+    fully mixed; with neither, chunks come front to back. `epochs_per_shuffle` shuffles the chunks of so many epochs
+    together, times what each source says (see `plan.epochs`).
+    """
+
+    shuffle_buffer_size: int | None
+    max_samples_per_sequence: int | None
+    epochs_per_shuffle: EpochsPerShuffle = 1
+    repeat: bool = True
+
+    def __post_init__(self) -> None:
+        if self.shuffle_buffer_size is not None and self.shuffle_buffer_size < 0:
+            raise ConfigError(f"shuffle_buffer_size={self.shuffle_buffer_size}: expected 0 or more, or None")
+        if self.max_samples_per_sequence is not None and self.max_samples_per_sequence < 1:
+            raise ConfigError(f"max_samples_per_sequence={self.max_samples_per_sequence}: expected at least 1, or None")
+        check_epochs(self.epochs_per_shuffle)
+
+
+class PlanOrder:
+    """The training order of a plan by `shuffle`, or its validation order, in blocks of `block_size`, if that is None.
+
+    The lanes of a process share one, with its tables.
+    """
+
+    def __init__(self, plan: Plan, seed: int, shuffle: Shuffle | None, block_size: int) -> None:
+        self.shuffle = shuffle
+        self._plan, self._seed, self._block_size = plan, seed, block_size
+        for _, weights in self._phases:
+            check_weights(weights, [source.name for source in plan.sources])
+        if shuffle is not None and not shuffle.repeat:
+            self._check_ends()
+        self.source_names = _unique([source.fingerprint for source in plan.sources])
+        self._rows_made: dict[tuple[int, ...], Row] = {}
+
+    def _check_ends(self) -> None:
+        """See that every source comes to an end.
+
+        Raises:
+            ConfigError: naming one that does not.
+        """
+        for number, source in enumerate(self._plan.sources):
+            if self._epochs_per_shuffle(number) == WITH_REPLACEMENT:
+                raise ConfigError(
+                    f"repeat=False: {source.name} is drawn with replacement (shuffle_over_epochs_multiplier: -1), "
+                    "so it has no end; give a number of epochs, or repeat"
+                )
+            if not all(weights[number] for _, weights in self._phases):
+                raise ConfigError(
+                    f"repeat=False: every source is to come to its end, but {source.name} has weight 0 (maybe for a "
+                    "while, in a schedule); give it a small weight, or leave it out of the blend"
+                )
+
+    def fingerprint(self) -> dict[str, Any]:
+        """What must be equal for saved cursors to mean the same samples.
+
+        Weights are the shares of the sources, whose floats JSON keeps to the bit; repetitions are exact fractions.
+        """
+        plan = self._plan
+        sources = zip(self.source_names, plan.sources, strict=True)
+        epochs = {} if self.shuffle is None else self._own_epochs
+        later = [[start, list(weights)] for start, weights in plan.later_weights]
+        return {
+            "sources": [[name, source.name] for name, source in sources],
+            "weights": None if plan.weights is None else list(plan.weights),
+            **({"schedule": later} if later else {}),
+            "repetitions": None if plan.repetitions is None else [str(times) for times in plan.repetitions],
+            "seed": self._seed,
+            "order": "shuffled" if self.shuffle else "ordered",
+            **(dataclasses.asdict(self.shuffle) if self.shuffle else {}),
+            **({"epochs_of_sources": epochs} if epochs else {}),
+        }
+
+    def first_generation(self, num_lanes: int) -> Generation:
+        """The geometry with which a run begins."""
+        return self._generation(num_lanes, [0] * len(self._plan.sources))
+
+    def _generation(self, num_lanes: int, first_epochs: Sequence[int]) -> Generation:
+        """The geometry of every source for `num_lanes` lanes, its row beginning with its own first epoch."""
+        if self.shuffle is None:
+            return num_lanes, [[0]]
+        geometry = []
+        for source, first_epoch in zip(self._plan.sources, first_epochs, strict=True):
+            chosen = Geometry.choose(
+                source.records.counts,
+                num_lanes=num_lanes,
+                max_samples_per_sequence=self.shuffle.max_samples_per_sequence,
+                shuffle_buffer_size=self.shuffle.shuffle_buffer_size,
+                sample_bytes=source.records.sample_bytes,
+            )
+            geometry.append([chosen.chunk_size, chosen.block_size, chosen.window_size, first_epoch])
+        return num_lanes, geometry
+
+    def cursor(self, lane: int, state: LoaderState) -> Cursor:
+        """A cursor at the beginning of a lane, under the last of the generations of `state`."""
+        if self.shuffle is None:
+            counts = [source.num_samples for source in self._plan.sources]
+            return OrderedCursor(counts, [self._ordered_row(generation) for generation in state.generations], lane)
+        blend = self._schedule.since(state.drawn_before) if len(self._plan.sources) > 1 else None
+        return Cursor([self._rows(generation) for generation in state.generations], blend, lane)
+
+    def has_next(self, lane: int, state: LoaderState) -> bool:
+        """Whether a lane has a sample left to draw."""
+        cursor = self.cursor(lane, state)
+        if state.lanes[lane]:
+            cursor.seek(state.lanes[lane])
+        try:
+            cursor.next()
+        except StopIteration:
+            return False
+        return True
+
+    def migrated(self, state: LoaderState, fingerprint: dict[str, Any]) -> LoaderState:
+        """The state carried over to the run with `fingerprint`, whose order this is; what differs is logged.
+
+        Raises:
+            StateError: if that is not possible.
+        """
+        for name, difference in state.differences(fingerprint):
+            logger.warning("restoring a state of another run: %s; %s", difference, MEANING.get(name, "not allowed"))
+        number = {name: number for number, name in enumerate(self.source_names)}
+        kept = [number[name] for name, _ in state.fingerprint["sources"] if name in number]
+        weights = state.fingerprint["weights"]
+        blend: Schedule | None = None
+        if weights is not None and len(weights) > 1:
+            phases = [(0, weights), *state.fingerprint.get("schedule", ())]
+            blend = Schedule(phases, self._seed).since(state.drawn_before)
+
+        def old_cursor(lane: int) -> Cursor:
+            return Cursor([self._rows(generation, kept) for generation in state.generations], blend, lane)
+
+        return migrate(state, fingerprint, old_cursor, self._generation)
+
+    def redealt(self, state: LoaderState, num_lanes: int, lanes: Collection[int]) -> LoaderState:
+        """What `state` has left of its epochs in progress, dealt to `num_lanes` lanes, of which `lanes` are needed.
+
+        Raises:
+            StateError: if it lacks a lane.
+        """
+        state.check_complete()
+
+        def old_cursor(lane: int) -> Cursor:
+            return self.cursor(lane, state)
+
+        if self.shuffle is None:
+            firsts = [0, *itertools.accumulate(source.num_samples for source in self._plan.sources)]
+            return redeal_ordered(state, self._ordered_row(state.generations[-1]), old_cursor, firsts, num_lanes)
+        rows = self._rows(state.generations[-1])
+        return redeal_shuffled(state, rows, old_cursor, lambda epochs: self._generation(num_lanes, epochs), lanes)
+
+    def _ordered_row(self, generation: Generation) -> OrderedRow:
+        """The row of a generation in validation order."""
+        num_lanes, [[first_block]] = generation
+        num_samples = sum(source.num_samples for source in self._plan.sources)
+        return OrderedRow(num_samples, num_lanes, self._block_size, first_block)
+
+    def _rows(self, generation: Generation, sources: Sequence[int] | None = None) -> list[Row]:
+        """The rows of a generation, of all sources or of those with these numbers."""
+        assert self.shuffle is not None
+        num_lanes, geometry = generation
+        rows = []
+        for number, numbers in zip(range(len(geometry)) if sources is None else sources, geometry, strict=True):
+            name = number, num_lanes, *numbers
+            if name not in self._rows_made:
+                self._rows_made[name] = Row(
+                    self._plan.sources[number].records.counts,
+                    Geometry(num_lanes, *numbers),
+                    key64(self._seed, self.source_keys[number]),
+                    epochs_per_shuffle=together(self._epochs_per_shuffle(number)),
+                    num_epochs=self._num_epochs(number),
+                )
+            rows.append(self._rows_made[name])
+        return rows
+
+    def _num_epochs(self, source: int) -> Fraction | int | None:
+        """Epochs of a source after which its row ends: as many as `blend_epochized` says, else one."""
+        assert self.shuffle is not None
+        if self.shuffle.repeat:
+            return None
+        repetitions = self._plan.repetitions
+        epochs = together(self._epochs_per_shuffle(source)) or 1
+        return epochs * (1 if repetitions is None else repetitions[source])
+
+    def _epochs_per_shuffle(self, source: int) -> EpochsPerShuffle:
+        assert self.shuffle is not None
+        return multiplied(self.shuffle.epochs_per_shuffle, self._plan.sources[source].epochs_per_shuffle)
+
+    @property
+    def _own_epochs(self) -> dict[str, EpochsPerShuffle]:
+        """How many epochs are shuffled together of the sources that say something of it, by their names."""
+        sources = zip(self.source_names, self._plan.sources, strict=True)
+        return {name: source.epochs_per_shuffle for name, source in sources if source.epochs_per_shuffle != 1}
+
+    @functools.cached_property
+    def source_keys(self) -> list[int]:
+        """64-bit keys of the sources, from what they are and not from where they stand in the plan."""
+        return [key64(int(name.partition("#")[0], 16), int(name.partition("#")[2] or 0)) for name in self.source_names]
+
+    @property
+    def _phases(self) -> list[Phase]:
+        """The weights of the sources from which samples on; none in validation."""
+        return [] if self._plan.weights is None else [(0, self._plan.weights), *self._plan.later_weights]
+
+    @functools.cached_property
+    def _schedule(self) -> Schedule:
+        return Schedule(self._phases, self._seed)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Tables stay behind; a worker makes its own."""
+        return {name: value for name, value in vars(self).items() if name != "_schedule"} | {"_rows_made": {}}
+
+
+def _unique(fingerprints: Sequence[str]) -> list[str]:
+    """Fingerprints, with a number behind those that occur again: one data set may be named twice in a blend."""
+    seen: collections.Counter[str] = collections.Counter()
+    names = []
+    for fingerprint in fingerprints:
+        names.append(f"{fingerprint}#{seen[fingerprint]}" if seen[fingerprint] else fingerprint)
+        seen[fingerprint] += 1
+    return names

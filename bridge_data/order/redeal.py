@@ -1,0 +1,252 @@
+"""Re-deal: what is left of a run's epochs in progress, dealt anew to another number of lanes.
+
+Enters: a state with all lanes. Leaves: a state with `num_lanes` lanes. Guarantee: the new lanes hold exactly the
+samples that the old ones had not emitted, each once, in equal shares (to one sample a source; in validation, to one
+block); epochs that no lane had begun follow under the new geometry.
+
+Nothing nests and no old state is carried on: a second re-deal cuts the same slices again. Lanes count their draws anew;
+how many the job had drawn goes with them, for schedules of weights.
+"""
+
+import bisect
+import collections
+import dataclasses
+import functools
+import itertools
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bridge_data.errors import EDITED, StateError
+from bridge_data.order import BEGINNING, Cursor, OrderedRow, Row
+from bridge_data.order.inbox import Entry, cut_entry, entry_size, is_slice
+from bridge_data.order.pending import Pending
+from bridge_data.order.state import Generation, LaneState, LoaderState
+
+MakeCursor: TypeAlias = Callable[[int], Cursor]
+"""Lane number -> a cursor of the old geometry at its beginning."""
+
+
+def redeal_shuffled(
+    state: LoaderState,
+    rows: Sequence[Row],
+    make_cursor: MakeCursor,
+    new_generation: Callable[[Sequence[int]], Generation],
+    lanes: Collection[int],
+) -> LoaderState:
+    """Re-deal a training order; the new state holds `lanes`, those that this process needs.
+
+    `rows` are the current rows of the sources; `new_generation` makes the new geometry, given for each source the epoch
+    with which its row begins. The work grows with the old lanes and with `lanes`, not with all new lanes.
+    """
+    old = _Lanes(state, make_cursor)
+    ends = [1 + old.last_touched(source, row) for source, row in enumerate(rows)]
+    generation = new_generation([row.first_epoch_of(end) for row, end in zip(rows, ends, strict=True)])
+    dealt: dict[int, LaneState] = {lane: {"draws": 0, "cursors": {}} for lane in lanes}
+    used = {len(state.generations)}
+    for source, (row, end) in enumerate(zip(rows, ends, strict=True)):
+        positions = old.positions(source)
+        counts = row.num_samples_to(end, positions[:, 0])
+        left = counts - positions[:, 3]
+        if (left < 0).any():
+            lane = int(left.argmin())
+            raise old.error(lane, source, f"the lane has {counts[lane]} samples of the shuffles in progress")
+        entries: Sequence[Entry] = _Slices(len(state.generations) - 1, positions, left)
+        used |= {len(state.generations) - 1} if left.any() else set()
+        if earlier := old.earlier(source):
+            entries = [entry for lane, own in enumerate(entries) for entry in (*earlier.get(lane, ()), own)]
+            used |= {entry[0] for of_lane in earlier.values() for entry in of_lane if is_slice(entry)}
+        for lane, share in deal(entries, generation[0], lanes).items():
+            if share:
+                dealt[lane].setdefault("inbox", {})[str(source)] = share
+    return _without_unused_generations(old.handed_on(dealt, generation), used)
+
+
+def redeal_ordered(
+    state: LoaderState, row: OrderedRow, make_cursor: MakeCursor, firsts: Sequence[int], num_lanes: int
+) -> LoaderState:
+    """Re-deal a validation order; `firsts` are the numbers of the first samples of the sources in the current `row`.
+
+    From the first block on that no lane has touched, the new lanes take the blocks in turn, as from the beginning. So
+    where nothing is left before it, as without filters and packs, the order of the job stays the same. What is left
+    before it is dealt in whole blocks, beginning with the lane whose turn it is.
+    """
+    old = _Lanes(state, make_cursor)
+    taken = old.positions_in(0, row)[:, 2].tolist()
+    first_block = max(row.untouched_block(lane, taken[lane]) for lane in range(len(old)))
+    left: list[Entry] = []
+    for lane in range(len(old)):
+        if refs := [[epoch, firsts[source] + index, part] for source, epoch, index, part in old.loose(lane)]:
+            left.append(refs)
+        left += old.inbox(lane, 0)
+        before = row.num_samples_to(first_block, lane) - taken[lane]
+        left += [[len(state.generations) - 1, lane, 0, 0, taken[lane], 0, before]] if before > 0 else []
+    shares = deal_blocks(left, num_lanes, row.block_size, first_lane=old.num_emitted % num_lanes)
+    dealt: dict[int, LaneState] = {
+        lane: {"draws": 0, "cursors": {}, **({"inbox": {"0": share}} if share else {})}
+        for lane, share in enumerate(shares)
+    }
+    used = {len(state.generations), *(entry[0] for entry in left if is_slice(entry))}
+    return _without_unused_generations(old.handed_on(dealt, (num_lanes, [[first_block]])), used)
+
+
+def deal(entries: Sequence[Entry], num_lanes: int, lanes: Collection[int]) -> dict[int, list[Entry]]:
+    """Of a sequence of inbox entries, cut into `num_lanes` runs of equal size, to one sample, those of `lanes`."""
+    ends = [0, *itertools.accumulate(_sizes(entries))]
+    bounds = {lane: (lane * ends[-1] // num_lanes, (lane + 1) * ends[-1] // num_lanes) for lane in lanes}
+    return {lane: _between(entries, ends, *bound) for lane, bound in bounds.items()}
+
+
+def deal_blocks(entries: Sequence[Entry], num_lanes: int, block_size: int, *, first_lane: int) -> list[list[Entry]]:
+    """Cut a sequence of inbox entries into a run for each lane from `first_lane` on, of equally many blocks, to one;
+    the first ones have more, and the last one that has any may have a part of its last block."""
+    ends = [0, *itertools.accumulate(map(entry_size, entries))]
+    each, more = divmod(-(-ends[-1] // block_size), num_lanes)
+    bounds = [min(ends[-1], (turn * each + min(turn, more)) * block_size) for turn in range(num_lanes + 1)]
+    shares = [_between(entries, ends, *bound) for bound in itertools.pairwise(bounds)]
+    return [shares[(lane - first_lane) % num_lanes] for lane in range(num_lanes)]
+
+
+def _between(entries: Sequence[Entry], ends: Sequence[int], start: int, stop: int) -> list[Entry]:
+    """Samples `start` to `stop` - 1 of a sequence of entries; entry i ends before sample `ends[i + 1]`."""
+    share: list[Entry] = []
+    number = bisect.bisect_right(ends, start) - 1
+    while start < stop:
+        entry = entries[number]
+        if start > ends[number]:
+            _, entry = cut_entry(entry, start - ends[number])
+        if stop < ends[number + 1]:
+            entry, _ = cut_entry(entry, stop - start)
+        if ends[number] < ends[number + 1]:
+            share.append(entry)
+        number += 1
+        start = ends[number]
+    return share
+
+
+class _Slices(Sequence[Entry]):
+    """What each lane has left of the row of a source, one slice a lane, made where it is wanted."""
+
+    def __init__(self, generation: int, positions: NDArray[np.int64], counts: NDArray[np.int64]) -> None:
+        self._generation, self._positions = generation, positions
+        self.counts: list[int] = counts.tolist()
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+    def __getitem__(self, lane: Any) -> Any:
+        return [self._generation, lane, *self._positions[lane, :3].tolist(), 0, self.counts[lane]]
+
+
+def _sizes(entries: Sequence[Entry]) -> Iterable[int]:
+    return entries.counts if isinstance(entries, _Slices) else map(entry_size, entries)
+
+
+class _Lanes:
+    """The lanes of the old state; those that had not begun, at their beginning."""
+
+    def __init__(self, state: LoaderState, make_cursor: MakeCursor) -> None:
+        self._state = state
+        self.states: list[LaneState] = []
+        self._pending: dict[int, Pending[list[int], list[list[int]]]] = {}
+        for lane in range(state.num_lanes):
+            lane_state = state.lanes[lane] or make_cursor(lane).state()
+            self.states.append(lane_state)
+            if "pending" in lane_state:
+                self._pending[lane] = Pending.decode(lane_state, make_cursor(lane)).explicit()
+        self._with_inbox = [lane for lane, lane_state in enumerate(self.states) if "inbox" in lane_state]
+
+    def __len__(self) -> int:
+        return len(self.states)
+
+    def positions_in(self, source: int, row: Row | OrderedRow) -> NDArray[np.int64]:
+        """`positions`, of which none is where a lane cannot be in the row of a source. Windows and offsets are seen to
+        where they are used.
+
+        Raises:
+            StateError: naming the lane.
+        """
+        positions = self.positions(source)
+        lane = int(positions[:, 0].argmax())
+        if fault := row.fault(lane, positions[lane].tolist(), self.states[lane]["draws"]):
+            raise self.error(lane, source, fault)
+        return positions
+
+    def last_touched(self, source: int, row: Row) -> int:
+        """The last shuffle of a row that a lane has drawn from, -1 if none."""
+        positions = self.positions_in(source, row)
+        begun = int(positions[positions[:, 3] > 0, 0].max(initial=-1))
+        ended = np.flatnonzero((positions[:, 3] == 0) & (positions[:, 0] > begun))
+        return max([begun, *(row.last_before(lane, int(positions[lane, 0])) for lane in ended.tolist())])
+
+    def error(self, lane: int, source: int, fault: str) -> StateError:
+        """The error of a position in the row of a source."""
+        return StateError(f"lanes.{lane}.cursors.{source}: {self.positions(source)[lane].tolist()}: {fault}; {EDITED}")
+
+    def loose(self, lane: int) -> list[list[int]]:
+        """What a lane has drawn and not emitted, `[source, epoch, index, part]`, but for open batches."""
+        return [*self._pending[lane].loose()] if lane in self._pending else []
+
+    def earlier(self, source: int) -> dict[int, list[Entry]]:
+        """By lane, what it has of a source before its row: what was drawn and not emitted, then its inbox."""
+        found: dict[int, list[Entry]] = collections.defaultdict(list)
+        for lane, places in self._loose_of[source].items():
+            found[lane].append(places)
+        for lane in self._with_inbox:
+            found[lane] += self.inbox(lane, source)
+        return {lane: entries for lane, entries in found.items() if entries}
+
+    @functools.cached_property
+    def _loose_of(self) -> dict[int, dict[int, list[list[int]]]]:
+        """`[epoch, index, part]` of all that is loose, by source and lane."""
+        found: dict[int, dict[int, list[list[int]]]] = collections.defaultdict(dict)
+        for lane in self._pending:
+            for source, *place in self.loose(lane):
+                found[source].setdefault(lane, []).append(place)
+        return found
+
+    @property
+    def num_emitted(self) -> int:
+        """The micro-batches that the job has emitted: the slot with which it goes on. (Those of lanes that have ended
+        go to other lanes now.)"""
+        return sum(state.get("micro_batches", 0) for state in self.states)
+
+    def positions(self, source: int) -> NDArray[np.int64]:
+        """The position of each lane in the row of a source, (lanes, 4)."""
+        name = str(source)
+        return np.array([state["cursors"].get(name, BEGINNING) for state in self.states], dtype=np.int64)
+
+    def inbox(self, lane: int, source: int) -> Sequence[Entry]:
+        """What is left to a lane of earlier rows of a source."""
+        inbox = self.states[lane].get("inbox")
+        return inbox.get(str(source), ()) if inbox else ()
+
+    def handed_on(self, lanes: dict[int, LaneState], generation: Generation) -> LoaderState:
+        """The new state. Batches of which a part is out go on, whole, in the lane with their old lane's number."""
+        num_lanes, slot = generation[0], self.num_emitted
+        for lane, new in lanes.items():
+            new["micro_batches"] = -(-max(0, slot - lane) // num_lanes)
+        whole: dict[int, Pending[list[int], list[list[int]]]] = collections.defaultdict(Pending)
+        for lane, pending in self._pending.items():
+            whole[lane % num_lanes].open += pending.open
+        for lane, pending in whole.items():
+            if pending and lane in lanes:
+                lanes[lane]["pending"] = pending.to_dict()
+        generations = [*self._state.generations, generation]
+        drawn = self._state.drawn_before + sum(state["draws"] for state in self.states)
+        drawn -= sum(len(self.loose(lane)) for lane in self._pending)  # which are drawn again, part by part
+        return dataclasses.replace(
+            self._state, generations=generations, next_slot=slot, lanes=lanes, drawn_before=max(0, drawn)
+        )
+
+
+def _without_unused_generations(state: LoaderState, used: Collection[int]) -> LoaderState:
+    """Forget geometries that no slice of any lane refers to."""
+    kept = sorted(used)
+    number = {generation: position for position, generation in enumerate(kept)}
+    for lane in state.lanes.values():
+        for source, entries in lane.get("inbox", {}).items():
+            lane["inbox"][source] = [[number[e[0]], *e[1:]] if is_slice(e) else e for e in entries]
+    return dataclasses.replace(state, generations=[state.generations[generation] for generation in kept])

@@ -1,0 +1,92 @@
+"""Auxiliary data: what the cookers of crude samples may read besides the sample, as `aux` of a metadataset names it.
+
+    aux:
+      images: ../images                  # a prepared data set, whose parts are read by `key.part`
+      pages: filesystem://../scans       # a folder, whose files are read by their paths in it
+      remote: filesystem+msc://profile/scans
+
+Enters: the node. Leaves: an `AuxReference` for each name. Guarantee, once checked: they are there.
+"""
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from typing import Literal
+
+from bridge_data import storage
+from bridge_data.plan.document import Node
+from bridge_data.plan.paths import located_text
+from bridge_data.shards.names import INFO_JSON, INFO_YAML, META_FOLDER
+
+_URL = re.compile(r"(?P<protocol>[A-Za-z][\w.+-]*)://(?P<path>.*)", re.DOTALL)
+_FOLDER = "filesystem"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class AuxReference:
+    """Auxiliary data called `name` at `path`, absolute or a URL: a prepared data set, or a folder of files. `given` is
+    what the YAML says."""
+
+    name: str
+    path: str
+    kind: Literal["dataset", "folder"]
+    given: str
+
+
+def read_aux(node: Node, file: str) -> dict[str, AuxReference]:
+    """The auxiliary data that `node`, the value of `aux` in the metadataset `file`, names.
+
+    Raises:
+        ConfigError: naming file and line, if it is not of the form above.
+    """
+    return {name: _reference(name, entry, file) for name, entry in node.mapping("aux").items()}
+
+
+def _reference(name: str, node: Node, file: str) -> AuxReference:
+    if isinstance(node.value, dict):
+        entries = node.mapping(f"aux {name!r}", ("path", "fs_path"))
+        if len(entries) != 1:
+            raise node.error(
+                f"aux {name!r}: expected one of `path` (a prepared data set) and `fs_path` (a folder), got "
+                f"{node.shown()}"
+            )
+        ((key, entry),) = entries.items()
+        given = entry.text(f"aux {name!r}: {key}")
+        return AuxReference(name, located_text(given, entry, file), "dataset" if key == "path" else "folder", given)
+    given = node.text(f"aux {name!r}")
+    match = _URL.fullmatch(given)
+    if match is None:
+        return AuxReference(name, located_text(given, node, file), "dataset", given)
+    first, plus, second = match["protocol"].partition("+")
+    if first == _FOLDER and "+" not in second:
+        path = f"{second}://{match['path']}" if plus else match["path"]
+        return AuxReference(name, located_text(path, node, file), "folder", given)
+    if plus:
+        raise node.error(
+            f"aux {name!r}: unknown form {match['protocol']}://; expected a path, filesystem://FOLDER or "
+            "filesystem+PROTOCOL://FOLDER"
+        )
+    return AuxReference(name, located_text(given, node, file), "dataset", given)
+
+
+def check_aux(references: Mapping[str, AuxReference], node: Node) -> None:
+    """See that the auxiliary data that `node` names are there.
+
+    Raises:
+        ConfigError: naming file and line, if they are not.
+    """
+    for reference in references.values():
+        fail = node.mapping("aux")[reference.name].error
+        if storage.is_file(reference.path):
+            raise fail(
+                f"aux {reference.name!r}: {reference.path} is a file; expected a prepared data set, or filesystem://"
+                "FOLDER"
+            )
+        if not storage.is_folder(reference.path):
+            raise fail(f"aux {reference.name!r}: {reference.path}: no such folder")
+        meta = storage.location(reference.path) / META_FOLDER
+        if reference.kind == "dataset" and not any(storage.is_file(meta / name) for name in (INFO_JSON, INFO_YAML)):
+            raise fail(
+                f"aux {reference.name!r}: {reference.path} is not a prepared data set; run `bridge-data prepare "
+                f"{reference.path}`, or write filesystem://{reference.given} for a folder of files"
+            )

@@ -1,0 +1,20 @@
+"""Preparing data sets: shards are scanned, indexed and split, joins are indexed, and media are measured."""
+
+from typing import TYPE_CHECKING
+
+from bridge_data.later import names_of
+
+if TYPE_CHECKING:
+    from bridge_data.prepare.media import MediaPreparation, prepare_media
+    from bridge_data.prepare.media_rules import MediaRule
+
+_PLACES = {
+    "bridge_data.prepare.media": "MediaPreparation prepare_media",
+    "bridge_data.prepare.media_rules": "MediaRule",
+}
+"""The module of each public name: the same as above, for Python, as that is for those who read and check types."""
+
+__all__ = ["MediaPreparation", "MediaRule", "prepare_media"]
+
+if not TYPE_CHECKING:
+    __getattr__ = names_of(__name__, _PLACES)

@@ -1,0 +1,238 @@
+"""Making the index of a join: which samples of several data sets have the same key.
+
+Enters: the members, of which the first says what samples there are. Leaves: a `JoinIndex` on disk, whole or not at all.
+Samples are matched by 128-bit hashes of their keys, which are sorted into partitions on disk first: memory is bounded
+by a few partitions, whatever the number of samples, and partitions are matched in parallel.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import itertools
+import math
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bridge_data.errors import DatasetError
+from bridge_data.later import numpy as np
+from bridge_data.prepare.processes import in_parallel
+from bridge_data.prepare.tar_indexes import Progress, no_progress
+from bridge_data.shards.join_index import JoinIndex, JoinIndexWriter, JoinMember, entry_of, join_path
+from bridge_data.shards.key_table import ShardKeys
+from bridge_data.storage.atomic import replacing, writing
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+TASK_SAMPLES = 1 << 20
+"""Samples whose keys are hashed and sorted at a time."""
+
+PARTITION_SAMPLES = 1 << 21
+"""Samples, of all members together, that are matched at a time."""
+
+_SHOWN = 5
+
+_HASHED = [("high", "u8"), ("low", "u8"), ("number", "i8")]
+"""A sample: the hash of its key, and its number in its member."""
+
+
+def make_join(
+    folder: Path, members: Sequence[JoinMember], *, num_workers: int = 1, on_progress: Progress = no_progress
+) -> JoinIndex:
+    """The index of the join of `members` in `folder`, made by `num_workers` processes, or as it is there already;
+    `on_progress` is called with steps done and steps in all.
+
+    Raises:
+        DatasetError: if a key occurs twice in a member, or a member whose nonmatch is `error` lacks one; also if there
+        is no index of the keys.
+    """
+    path = join_path(folder, members)
+    index = JoinIndex.open(path)
+    if index is not None:
+        return index
+    keys = [ShardKeys.of(member.shards) for member in members]
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".joining-", dir=folder) as scratch:
+            job = _Job(tuple(keys), Path(scratch))
+            matches = _match(job, num_workers, on_progress)
+            _write(path, members, keys, matches)
+    index = JoinIndex.open(path)
+    assert index is not None
+    return index
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Job:
+    """What the processes work on; it travels to them, with a folder for what is written in between."""
+
+    keys: tuple[ShardKeys, ...]
+    scratch: Path
+
+    @property
+    def num_partitions(self) -> int:
+        """Into how many partitions hashes are sorted."""
+        return max(1, math.ceil(sum(keys.shards.num_samples for keys in self.keys) / PARTITION_SAMPLES))
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Samples of the first member, and the members joined to it."""
+        return self.keys[0].shards.num_samples, len(self.keys) - 1
+
+    def matches(self, mode: str) -> NDArray[np.int64]:
+        """For each sample of the first member, 1 + the number of the sample of each other, 0 for none."""
+        if not math.prod(self.shape):
+            return np.zeros(self.shape, np.int64)
+        return np.memmap(self.scratch / "matches", np.int64, mode, shape=self.shape)  # type: ignore[call-overload]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Task:
+    """Shards `first` to `last` - 1 of a member, whose keys are hashed together."""
+
+    member: int
+    first: int
+    last: int
+
+    def path(self, scratch: Path) -> Path:
+        return scratch / f"{self.member}-{self.first}.keys"
+
+
+def _match(job: _Job, num_workers: int, on_progress: Progress) -> NDArray[np.int64]:
+    """Hash, sort and match the keys of all members."""
+    tasks = list(_tasks(job.keys))
+    total = len(tasks) + job.num_partitions
+    job.matches("w+")
+    bounds: list[NDArray[np.int64]] = []
+    for row in in_parallel(functools.partial(_hash_keys, job), tasks, num_workers=num_workers, what="read keys"):
+        bounds.append(row)
+        on_progress(len(bounds), total)
+    slices = (
+        [(task, *row[number : number + 2].tolist()) for task, row in zip(tasks, bounds, strict=True)]
+        for number in range(job.num_partitions)
+    )
+    twice: list[_Twice] = []
+    found = in_parallel(functools.partial(_match_partition, job), slices, num_workers=num_workers, what="matched keys")
+    for done, duplicates in enumerate(found, len(tasks) + 1):
+        twice += duplicates
+        on_progress(done, total)
+    _check_unique(job.keys, twice)
+    return job.matches("r")
+
+
+def _tasks(members: Sequence[ShardKeys]) -> Iterator[_Task]:
+    for number, keys in enumerate(members):
+        first, size = 0, 0
+        for shard, count in enumerate(keys.shards.counts):
+            if size and size + count > TASK_SAMPLES:
+                yield _Task(number, first, shard)
+                first, size = shard, 0
+            size += count
+        yield _Task(number, first, len(keys.shards.counts))
+
+
+def _hash_keys(job: _Job, task: _Task) -> NDArray[np.int64]:
+    """Write the hashes of a task's keys, in order; where each partition begins among them, and their end."""
+    keys = job.keys[task.member]
+    encoded = (key.encode() for shard in range(task.first, task.last) for key in keys.of_shard(shard))
+    digests = b"".join(hashlib.blake2b(key, digest_size=16).digest() for key in encoded)
+    halves = np.frombuffer(digests, np.uint64).reshape(-1, 2)
+    hashed = np.empty(len(halves), _HASHED)
+    hashed["high"], hashed["low"] = halves[:, 0], halves[:, 1]
+    hashed["number"] = np.arange(len(halves)) + keys.shards.starts[task.first]
+    hashed = hashed[np.argsort(hashed["high"])]
+    hashed.tofile(task.path(job.scratch))
+    partitions = (hashed["high"] >> np.uint64(32)) * np.uint64(job.num_partitions) >> np.uint64(32)
+    return np.searchsorted(partitions, np.arange(job.num_partitions + 1, dtype=np.uint64))
+
+
+@dataclasses.dataclass(frozen=True, slots=True, order=True)
+class _Twice:
+    """Samples of a member that have the key of the one before: an example, and how many there are."""
+
+    member: int
+    first: int
+    second: int
+    num_samples: int
+
+
+def _match_partition(job: _Job, slices: Sequence[tuple[_Task, int, int]]) -> list[_Twice]:
+    """Match the samples of a partition; what duplicate keys it has."""
+    hashed_bytes = np.dtype(_HASHED).itemsize
+    pieces = [
+        np.fromfile(task.path(job.scratch), _HASHED, stop - start, offset=start * hashed_bytes)
+        for task, start, stop in slices
+    ]
+    hashed = np.concatenate(pieces)
+    member = np.repeat([task.member for task, _, _ in slices], [len(piece) for piece in pieces])
+    order = np.lexsort((hashed["number"], member, hashed["low"], hashed["high"]))
+    hashed, member = hashed[order], member[order]
+    if not len(hashed):
+        return []
+    same = (hashed["high"][1:] == hashed["high"][:-1]) & (hashed["low"][1:] == hashed["low"][:-1])
+    is_first = np.concatenate(([True], ~same))
+    first = np.flatnonzero(is_first)[np.cumsum(is_first) - 1]  # the first sample with this key
+    joined = np.flatnonzero((member > 0) & (member[first] == 0))
+    number = hashed["number"]
+    matches = job.matches("r+")
+    matches[number[first[joined]], member[joined] - 1] = number[joined] + 1
+    twice = np.flatnonzero(same & (member[1:] == member[:-1]))
+    members, places, counts = np.unique(member[twice], return_index=True, return_counts=True)
+    first_of = twice[places]
+    columns = members, number[first_of], number[first_of + 1], counts
+    return list(map(_Twice, *(column.tolist() for column in columns)))
+
+
+def _check_unique(members: Sequence[ShardKeys], twice: Sequence[_Twice]) -> None:
+    if not twice:
+        return
+    found = min(twice)
+    keys, shards = members[found.member], members[found.member].shards
+    others = sum(other.num_samples for other in twice if other.member == found.member) - 1
+    raise DatasetError(
+        f"{shards.root} [{shards.split_part}]: duplicate key: {keys.key(found.first)} and {keys.key(found.second)}"
+        + (f", and {others:,} more" if others else "")
+        + ": a join needs keys that are unique in each of its data sets. See that split.yaml names no shard twice, or "
+        "write the shards again with other keys."
+    )
+
+
+def _write(path: Path, members: Sequence[JoinMember], keys: Sequence[ShardKeys], matches: NDArray[np.int64]) -> None:
+    """Write the rows that remain to the file at `path`."""
+    primary = members[0].shards
+    missing = [0] * len(members)
+    lacking: dict[int, list[int]] = {number: [] for number in range(1, len(members))}
+    skipping = [number for number, member in enumerate(members[1:]) if member.nonmatch == "skip"]
+    counts = []
+    with replacing(path) as temporary, open(temporary, "wb") as file:
+        writer = JoinIndexWriter(file)
+        for start, end in itertools.pairwise(primary.starts):
+            numbers = matches[start:end] - 1
+            none = numbers < 0
+            for member in lacking:
+                missing[member] += int(none[:, member - 1].sum())
+                if members[member].nonmatch == "error" and len(lacking[member]) < _SHOWN:
+                    lacking[member] += (start + np.flatnonzero(none[:, member - 1])[:_SHOWN]).tolist()
+            rows = np.concatenate((np.arange(start, end)[:, None], numbers), axis=1)
+            rows = rows[~none[:, skipping].any(axis=1)]
+            writer.add(rows)
+            counts.append(len(rows))
+        for member, absent in lacking.items():
+            if absent:
+                raise DatasetError(_nonmatch(keys[0], members[member], absent[:_SHOWN], missing[member]))
+        entries = [entry_of(path.parent, member, number) for member, number in zip(members, missing, strict=True)]
+        writer.finish(entries, counts)
+
+
+def _nonmatch(primary: ShardKeys, member: JoinMember, absent: Sequence[int], count: int) -> str:
+    own, first = (f"{shards.root} [{shards.split_part}]" for shards in (member.shards, primary.shards))
+    shown = ", ".join(primary.key(number) for number in absent) + (", ..." if count > len(absent) else "")
+    return (
+        f"{own}: has no sample for {count:,} of the {primary.shards.num_samples:,} samples of {first}: {shown}; say "
+        "`nonmatch: skip` in this member of the join to leave such samples out, or `nonmatch: none` to have None in "
+        "its place"
+    )

@@ -1,0 +1,222 @@
+"""Preparing a JSONL file: every line is checked, and the offsets of the samples are written beside it.
+
+Enters: `data.jsonl`, and a rule for the split, if one is wanted. Leaves: `data.jsonl.idx`, byte for byte as Energon
+writes it, and `data.jsonl.split.yaml`. Blocks of the file are read in parallel; memory is bounded by a few of them.
+Guarantee: nothing is written unless each line is a JSON object in UTF-8 or blank; else the error names all such lines.
+"""
+
+import array
+import contextlib
+import dataclasses
+import functools
+import json
+import os
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from pathlib import Path
+
+import yaml
+
+from bridge_data.errors import ConfigError, DatasetError
+from bridge_data.prepare.processes import in_parallel
+from bridge_data.prepare.tar_indexes import Progress, no_progress
+from bridge_data.shards.jsonl_file import index_path, read_ranges, split_path
+from bridge_data.shards.names import JSONL_SUFFIX
+from bridge_data.shards.splits import RATIO_PARTS
+from bridge_data.shards.subset import SubsetRange
+from bridge_data.shards.tar_index import encode_offsets
+from bridge_data.storage.atomic import replacing, write_file, writing
+
+BLOCK_BYTES = 1 << 25
+"""Lines that begin within so many bytes are one task."""
+
+_SHOWN = 10
+
+LineSplit = Callable[[int], dict[str, tuple[int, int]]]
+"""The number of samples to (first sample, the one after the last) by split part."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class JsonlPreparation:
+    """What was found in a JSONL file; `num_blank` lines hold nothing and are no samples."""
+
+    num_samples: int
+    num_blank: int
+    num_bytes: int
+    parts: dict[str, tuple[int, int]] | None
+
+
+@dataclasses.dataclass(slots=True)
+class _LineBlock:
+    """What was found in a block: where its samples begin, and what is wrong, by line, counted within the block."""
+
+    offsets: "array.array[int]" = dataclasses.field(default_factory=lambda: array.array("Q"))
+    num_lines: int = 0
+    num_faults: int = 0
+    faults: list[tuple[int, str]] = dataclasses.field(default_factory=list)
+
+
+def split_lines_by_ratio(ratio: Sequence[Fraction], num_samples: int) -> dict[str, tuple[int, int]]:
+    """The samples cut into train, val and test by their shares; a boundary is rounded down."""
+    parts, start, total = {}, 0, Fraction(0)
+    for part, share in zip(RATIO_PARTS, ratio, strict=True):
+        total += share
+        end = int(num_samples * total)
+        parts[part] = start, end
+        start = end
+    return parts
+
+
+def parse_line_range(text: str) -> tuple[str, SubsetRange]:
+    """(split part, range) of text such as `train:0..900`, `val:900..end` or `train:0%..90%`.
+
+    Raises:
+        ConfigError: if it is not of that form.
+    """
+    part, colon, bounds = text.partition(":")
+    start, dots, end = bounds.partition("..")
+    if not (part and colon and dots):
+        raise ConfigError(
+            f'split part {text!r}: of a JSONL file, expected "name:start..end", such as "train:0..900", '
+            '"val:900..end" or "train:0%..90%"'
+        )
+    try:
+        return part, SubsetRange.parse([_number(start), _number(end)])
+    except ConfigError as error:
+        raise ConfigError(f"split part {text!r}: {error}") from None
+
+
+def _number(text: str) -> int | str:
+    return int(text) if text.strip().isdecimal() else text
+
+
+def split_lines_by_ranges(ranges: Sequence[tuple[str, SubsetRange]], num_samples: int) -> dict[str, tuple[int, int]]:
+    """The samples of each (split part, range).
+
+    Raises:
+        ConfigError: if a range reaches beyond the data, or a part has two.
+    """
+    parts: dict[str, tuple[int, int]] = {}
+    for part, subset in ranges:
+        if part in parts:
+            raise ConfigError(f"split part {part!r} has two ranges; a part of a JSONL file is one range")
+        try:
+            parts[part] = subset.resolve(num_samples)
+        except ConfigError as error:
+            raise ConfigError(f"split part {part!r}: {error}") from None
+    return parts
+
+
+def prepare_jsonl(
+    path: Path,
+    split: LineSplit | None = None,
+    *,
+    num_workers: int = 1,
+    on_progress: Progress = no_progress,
+) -> JsonlPreparation:
+    """Prepare the JSONL file `path`; without `split`, a split that it has stays. `on_progress` is called with blocks
+    done and blocks in all.
+
+    Raises:
+        ConfigError: if the split does not fit. DatasetError: naming the lines that are damaged.
+    """
+    if not path.is_file() or path.suffix != JSONL_SUFFIX:
+        raise ConfigError(f"{path}: expected a {JSONL_SUFFIX} file" + ("" if path.exists() else ", but there is none"))
+    with writing(path.parent):
+        before = os.stat(path)
+        with replacing(index_path(path)) as temporary:
+            num_samples, num_lines = _write_offsets(path, before.st_size, temporary, num_workers, on_progress)
+            if not num_samples:
+                why = f"its {num_lines:,} lines are blank" if num_lines else "it is empty"
+                raise DatasetError(f"{path}: holds no samples: {why}. Remove it, or write a JSON object on each line.")
+            after = os.stat(path)
+            if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
+                raise DatasetError(
+                    f"{path}: was written to while it was prepared; prepare it again when it is complete"
+                )
+            parts = _parts(path, split, num_samples)
+        if split is not None and parts is not None:
+            content = {"split_parts": {part: list(bounds) for part, bounds in parts.items()}}
+            write_file(split_path(path), yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
+    return JsonlPreparation(
+        num_samples=num_samples, num_blank=num_lines - num_samples, num_bytes=before.st_size, parts=parts
+    )
+
+
+def _parts(path: Path, split: LineSplit | None, num_samples: int) -> dict[str, tuple[int, int]] | None:
+    if split is not None:
+        return split(num_samples)
+    ranges = read_ranges(path)
+    if ranges is None:
+        return None
+    try:
+        return split_lines_by_ranges(list(ranges.items()), num_samples)
+    except ConfigError as error:
+        raise ConfigError(
+            f"{split_path(path)}: {error}; mend it, remove it, or have it written anew by --split-ratio "
+            "or --split-parts"
+        ) from None
+
+
+def _write_offsets(
+    path: Path, num_bytes: int, target: Path, num_workers: int, on_progress: Progress
+) -> tuple[int, int]:
+    """(samples, lines) of the file; the offsets of the samples go to `target`."""
+    starts = range(0, num_bytes, BLOCK_BYTES)
+    scan = functools.partial(_scan, path)
+    num_samples = num_lines = num_faults = 0
+    shown: list[str] = []
+    blocks = in_parallel(scan, starts, num_workers=min(num_workers, len(starts)), what=f"read lines of {path}")
+    with open(target, "wb") as file, contextlib.closing(blocks):
+        for done, block in enumerate(blocks):
+            if block.offsets and not num_samples:
+                block.offsets[0] = 0  # blank lines at the beginning count to the first sample, as in Energon
+            file.write(encode_offsets(block.offsets))
+            shown += [f"line {num_lines + line}: {what}" for line, what in block.faults[: _SHOWN - len(shown)]]
+            num_samples, num_lines = num_samples + len(block.offsets), num_lines + block.num_lines
+            num_faults += block.num_faults
+            on_progress(done + 1, len(starts))
+        file.write(encode_offsets(array.array("Q", [num_bytes])))
+    if num_faults:
+        more = f"\n  and {num_faults - len(shown):,} more" if num_faults > len(shown) else ""
+        raise DatasetError(
+            f"{path}: {num_faults:,} of {num_lines:,} lines {'is' if num_faults == 1 else 'are'} no JSON object; mend "
+            "or remove them, then prepare again:\n  " + "\n  ".join(shown) + more
+        )
+    return num_samples, num_lines
+
+
+def _scan(path: Path, start: int) -> _LineBlock:
+    """The lines that begin at bytes `start` to `start` + `BLOCK_BYTES` - 1."""
+    found = _LineBlock()
+    with open(path, "rb") as file:
+        if start:
+            file.seek(start - 1)
+            file.readline()  # the rest of a line of the block before
+        offset = file.tell()
+        while offset < start + BLOCK_BYTES and (line := file.readline()):
+            found.num_lines += 1
+            if not line.isspace():
+                found.offsets.append(offset)
+                fault = _fault(line)
+                if fault is not None:
+                    found.num_faults += 1
+                    if len(found.faults) < _SHOWN:
+                        found.faults.append((found.num_lines, fault))
+            offset += len(line)
+    return found
+
+
+def _fault(line: bytes) -> str | None:
+    """What is wrong with a line."""
+    try:
+        content = json.loads(line.decode())
+    except UnicodeDecodeError as error:
+        return f"not UTF-8: {line[error.start]:#04x} (byte {error.start + 1})"
+    except json.JSONDecodeError as error:
+        return f"not JSON: {error.msg} (character {error.pos + 1})"
+    except RecursionError:
+        return "not readable: nested too deeply"
+    if not isinstance(content, dict):
+        return f'expected an object such as {{"text": "..."}}, got {type(content).__name__}'
+    return None

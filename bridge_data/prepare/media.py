@@ -1,0 +1,246 @@
+"""Preparing media: the metadata of all images and clips of a data set, or of a plain folder of files.
+
+Enters: a folder and a rule that says which files are media. Leaves: the metadata in `.nv-meta/index.sqlite`, where
+`MediaIndex` finds them by key. Shards and files that were looked at by the same rule, and have not changed since, are
+not opened again. Guarantee: memory is bounded by a few shards; what cannot be read is counted and named.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import io
+import itertools
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from bridge_data import storage
+from bridge_data.errors import ConfigError, DatasetError, SampleError
+from bridge_data.prepare.media_header import extract
+from bridge_data.prepare.media_rules import HEAD_BYTES, MediaRule
+from bridge_data.prepare.media_table import MediaTable, SeenFile, writing_media
+from bridge_data.prepare.part_file import open_range
+from bridge_data.prepare.processes import in_parallel
+from bridge_data.shards.bridge_index import BridgeIndex
+from bridge_data.shards.gzip_tar import GzipTar
+from bridge_data.shards.media_metadata import MediaMetadata
+from bridge_data.shards.names import BRIDGE_INDEX, INDEX_SQLITE, INFO_JSON, INFO_YAML, META_FOLDER, split_name
+from bridge_data.shards.prepared import PreparedDataset
+from bridge_data.shards.tar_bytes import FileTar, open_tar
+from bridge_data.shards.tar_headers import walk
+
+FILES_AT_ONCE = 256
+"""Files of a plain folder that a process looks at in one go."""
+
+MAX_EXAMPLES = 10
+"""Messages that are kept of files that cannot be read."""
+
+Progress = Callable[[int, int | None], None]
+"""Called with the shards (or files) that are done, and their number, where it is known."""
+
+
+def no_progress(done: int, total: int | None) -> None:
+    """Report nothing."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class MediaPreparation:
+    """What was done: files whose metadata are stored now, shards or files that were looked at and that had not
+    changed, media that could not be read, and what was wrong with the first of these."""
+
+    num_stored: int
+    num_seen: int
+    num_unchanged: int
+    num_unreadable: int
+    examples: tuple[str, ...]
+
+
+@dataclasses.dataclass(slots=True)
+class _Look:
+    """What was found in a shard, or in some files."""
+
+    seen: list[SeenFile]
+    found: list[tuple[str, MediaMetadata]] = dataclasses.field(default_factory=list)
+    num_unreadable: int = 0
+    examples: list[str] = dataclasses.field(default_factory=list)
+
+    def add(self, rule: MediaRule, key: str, opened: io.BufferedReader) -> None:
+        """Look at a file, which is called `key`."""
+        with contextlib.closing(opened) as file:
+            kind = rule.kind(key, file.peek(HEAD_BYTES)[:HEAD_BYTES])
+            if kind is None:
+                return
+            try:
+                self.found.append((key, extract(kind, file, key)))
+            except SampleError as error:
+                self.num_unreadable += 1
+                if len(self.examples) < MAX_EXAMPLES:
+                    self.examples.append(str(error))
+
+
+def prepare_media(
+    root: Path, rule: MediaRule, *, num_workers: int = 1, on_progress: Progress = no_progress
+) -> MediaPreparation:
+    """Look at the media of the prepared data set `root`, or of the files below the plain folder `root`.
+
+    Raises:
+        ConfigError: if there is nothing to look at. DatasetError: naming the shard, if one is damaged.
+    """
+    if num_workers < 1:
+        raise ConfigError(f"num_workers={num_workers}: expected at least 1")
+    if not root.is_dir():
+        raise ConfigError(
+            f"{root}: expected the folder of a prepared data set, or a folder of files"
+            + (": JSONL files and metadatasets hold no media themselves" if root.exists() else ", and there is none")
+        )
+    meta = root / META_FOLDER
+    prepared = any((meta / name).is_file() for name in (INFO_JSON, INFO_YAML))
+    if prepared and not (meta / INDEX_SQLITE).is_file():
+        raise ConfigError(f"{root}: has no {INDEX_SQLITE}; run `bridge-data prepare {root} --tar-index-only` first")
+    with writing_media(meta / INDEX_SQLITE, rule) as table:
+        if prepared:
+            done = _shards(PreparedDataset.open(root), rule, table, num_workers, on_progress)
+        else:
+            done = _files(root, rule, table, num_workers, on_progress)
+            _check_found(root, rule, done)
+    return done
+
+
+def _shards(
+    dataset: PreparedDataset, rule: MediaRule, table: MediaTable, num_workers: int, on_progress: Progress
+) -> MediaPreparation:
+    numbers = {name: number for number, name in enumerate(dataset.shard_counts)}
+    root = storage.on_disk(dataset.root)
+    files = [_as_it_is(root, name) for name in numbers]
+    fresh = [file for file in files if not table.is_known(file)]
+    index = root / META_FOLDER / BRIDGE_INDEX
+    look = functools.partial(_look_at_shard, root, rule, index.stat().st_mtime_ns if index.is_file() else 0)
+    tally = _Tally(len(files) - len(fresh))
+    looks = in_parallel(look, fresh, num_workers=min(num_workers, len(fresh)), what="looked at media")
+    with contextlib.closing(looks):
+        for found in looks:
+            table.forget_shard(numbers[found.seen[0].name])
+            tally.add(found, table)
+            on_progress(tally.num_unchanged + tally.num_seen, len(files))
+    return tally.result(table)
+
+
+def _look_at_shard(root: Path, rule: MediaRule, index_mtime_ns: int, shard: SeenFile) -> _Look:
+    look = _Look([shard])
+    path = str(root / shard.name)
+    tar = open_tar(path)
+    read = tar.read_exactly if isinstance(tar, GzipTar) else functools.partial(storage.read, path)
+    for key, offset, num_bytes in _members(_index(root, index_mtime_ns), tar, path, shard):
+        if rule.may_be_media(key):
+            look.add(rule, key, open_range(read, offset, num_bytes))
+    return look
+
+
+@functools.lru_cache(maxsize=2)
+def _index(root: Path, mtime_ns: int) -> BridgeIndex | None:
+    """Our index as it was then, opened once for all shards."""
+    return PreparedDataset.open(root).index
+
+
+def _members(
+    index: BridgeIndex | None, tar: FileTar | GzipTar, path: str, shard: SeenFile
+) -> Iterator[tuple[str, int, int]]:
+    """(name, offset, size) of the parts of the samples in a shard: by our index, if it is of this very shard."""
+    entry = None if index is None else index.entries[shard.name]
+    if index is not None and entry is not None and (entry.num_bytes, entry.mtime_ns) == shard[1:]:
+        segment = index.segment(shard.name)
+        for number in range(len(segment)):
+            key = segment.key(number)
+            yield from ((f"{key}.{part}", offset, num_bytes) for part, offset, num_bytes in segment.parts(number))
+        return
+    for member in walk(tar, 0, tar.end, file=path):
+        if member.is_file and split_name(member.name) is not None:
+            yield member.name, member.content_offset, member.num_bytes
+
+
+def _files(root: Path, rule: MediaRule, table: MediaTable, num_workers: int, on_progress: Progress) -> MediaPreparation:
+    tally = _Tally(0)
+
+    def fresh() -> Iterator[SeenFile]:
+        for file in _walk_files(root):
+            if not rule.may_be_media(file.name):
+                continue
+            if table.is_known(file):
+                tally.num_unchanged += 1
+            else:
+                yield file
+
+    look = functools.partial(_look_at_files, root, rule)
+    looks = in_parallel(look, _batched(fresh()), num_workers=num_workers, what="looked at media")
+    with contextlib.closing(looks):
+        for found in looks:
+            table.forget_files(file.name for file in found.seen)
+            tally.add(found, table)
+            on_progress(tally.num_unchanged + tally.num_seen, None)
+    table.forget_absent()
+    return tally.result(table)
+
+
+def _look_at_files(root: Path, rule: MediaRule, files: Sequence[SeenFile]) -> _Look:
+    look = _Look(list(files))
+    for file in files:
+        path = str(root / file.name)
+        read = functools.partial(storage.read, path)
+        look.add(rule, file.name, open_range(read, 0, storage.size_bytes(path)))
+    return look
+
+
+def _walk_files(root: Path) -> Iterator[SeenFile]:
+    """The files below `root`, but for metadata, folder by folder and sorted."""
+    for folder, folders, names in os.walk(root):
+        folders[:] = sorted(name for name in folders if name != META_FOLDER)
+        for name in sorted(names):
+            path = Path(folder, name)
+            if path.is_file():
+                yield _as_it_is(root, path.relative_to(root).as_posix())
+
+
+def _as_it_is(root: Path, name: str) -> SeenFile:
+    try:
+        status = os.stat(root / name)
+    except OSError as error:
+        raise DatasetError(f"{root / name}: cannot be read: {error.strerror}") from error
+    return SeenFile(name, status.st_size, status.st_mtime_ns)
+
+
+def _batched(files: Iterator[SeenFile]) -> Iterator[tuple[SeenFile, ...]]:
+    while batch := tuple(itertools.islice(files, FILES_AT_ONCE)):
+        yield batch
+
+
+def _check_found(root: Path, rule: MediaRule, done: MediaPreparation) -> None:
+    """See that a plain folder holds media at all."""
+    if done.num_seen or done.num_unchanged:
+        return
+    if next(root.rglob("*.tar"), None) is not None:
+        raise ConfigError(f"{root}: holds tars and is not prepared; run `bridge-data prepare {root}` first")
+    raise ConfigError(f"{root}: no file is seen as media ({rule}); try another --media-metadata-by-... flag")
+
+
+class _Tally:
+    """Adds up what was found, and writes it."""
+
+    def __init__(self, num_unchanged: int) -> None:
+        self.num_unchanged, self.num_seen, self._num_unreadable = num_unchanged, 0, 0
+        self._examples: list[str] = []
+
+    def add(self, look: _Look, table: MediaTable) -> None:
+        table.add(look.found)
+        table.note_seen(look.seen)
+        self.num_seen += len(look.seen)
+        self._num_unreadable += look.num_unreadable
+        self._examples += look.examples[: MAX_EXAMPLES - len(self._examples)]
+
+    def result(self, table: MediaTable) -> MediaPreparation:
+        return MediaPreparation(
+            num_stored=table.count(),
+            num_seen=self.num_seen,
+            num_unchanged=self.num_unchanged,
+            num_unreadable=self._num_unreadable,
+            examples=tuple(self._examples),
+        )

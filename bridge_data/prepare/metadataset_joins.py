@@ -1,0 +1,68 @@
+"""Preparing a metadataset: making the indexes of its joins.
+
+Enters: the path of a metadataset. Leaves: an index of every join in it and in the metadatasets it refers to, beside the
+file that has the join. No class is imported and no sample is read.
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from bridge_data import storage
+from bridge_data.errors import ConfigError
+from bridge_data.plan.declared import Declared, DeclaredBlend, DeclaredJoin, Reference, Scope, declare, read_splits
+from bridge_data.plan.document import parse_yaml
+from bridge_data.plan.paths import absolute
+from bridge_data.prepare.join_keys import make_join
+from bridge_data.prepare.tar_indexes import PrepareConfig, Progress, no_progress
+from bridge_data.shards import ShardSet, open_shards
+from bridge_data.shards.join_index import FILE_SUFFIX, JoinIndex, join_folder
+from bridge_data.storage import location, on_disk
+
+
+def prepare_metadataset(
+    path: str | os.PathLike[str], *, num_workers: int | None = None, on_progress: Progress = no_progress
+) -> list[JoinIndex]:
+    """Make the indexes of all joins of the metadataset at `path`, by `num_workers` processes (None: one a core, at most
+    16). Those that are up to date stay as they are; those of this file that are of no use any more are removed.
+    `on_progress` is called with the steps done and all steps of a join, for one after the other.
+
+    Raises:
+        ConfigError: naming file and line, if a join is not written right or its data sets are not prepared.
+        DatasetError: if a key occurs twice in a data set, or has no match where it must have one.
+    """
+    file = absolute(os.fspath(path))
+    if not os.path.isfile(file) or not file.endswith((".yaml", ".yml")):
+        raise ConfigError(
+            f"{file}: expected a metadataset .yaml{'' if os.path.exists(file) else ', found no such file'}"
+        )
+    num_workers = PrepareConfig().num_workers if num_workers is None else num_workers
+    made: dict[Path, JoinIndex] = {}
+    for part in read_splits(parse_yaml(storage.read_all(file), file))[1]:
+        for join in _joins(declare(Reference(path=file, scope=Scope(split_part=part)))):
+            members = join.join.with_shards([_shards(member) for member in join.members])
+            index = make_join(_folder(join.file), members, num_workers=num_workers, on_progress=on_progress)
+            made[index.path] = index
+    for stale in _folder(file).glob(f"*{FILE_SUFFIX}"):
+        if stale not in made:
+            stale.unlink(missing_ok=True)
+    return list(made.values())
+
+
+def _folder(file: str) -> Path:
+    return join_folder(on_disk(location(file)))
+
+
+def _joins(declared: Declared) -> Iterator[DeclaredJoin]:
+    if isinstance(declared, DeclaredJoin):
+        yield declared
+    elif isinstance(declared, DeclaredBlend):
+        for child in declared.children:
+            yield from _joins(child)
+
+
+def _shards(member: Reference) -> ShardSet:
+    try:
+        return open_shards(member.path, member.scope.split_part, split_config=member.text("split_config"))
+    except ConfigError as error:
+        raise member.error(str(error)) from None

@@ -1,0 +1,174 @@
+"""Scanning shards: which samples a tar holds, and whether it is sound.
+
+Enters: paths of tars. Leaves: a segment for our index each, and its `.tar.idx` on disk. Headers are streamed and
+contents passed over. Guarantee: what is accepted can be read by its index; else the error names file and key.
+"""
+
+import array
+import contextlib
+import dataclasses
+import functools
+import itertools
+import os
+from collections.abc import Callable, Generator, Iterator, Sequence
+from pathlib import Path
+
+from bridge_data.errors import DatasetError
+from bridge_data.prepare.processes import in_parallel
+from bridge_data.shards.gzip_tar import GzipTar, is_gzip, seek_index_path
+from bridge_data.shards.members import SampleCollector
+from bridge_data.shards.names import tar_index_path
+from bridge_data.shards.segment import Segment, build_segment
+from bridge_data.shards.tar_bytes import open_tar
+from bridge_data.shards.tar_headers import walk_runs
+from bridge_data.shards.tar_index import encode_offsets
+from bridge_data.storage.atomic import write_file, writing
+
+_RUN_SHARDS, _RUN_BYTES = 32, 16 << 20
+"""Shards that a process scans in one go, and their bytes, at most."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ShardScan:
+    """What was found in shard `name`.
+
+    `left_out` are members that are files but no parts of samples (their names have no dot), `example` is one of them.
+    """
+
+    name: str
+    num_bytes: int
+    mtime_ns: int
+    segment: bytes | memoryview
+    left_out: int
+    example: str
+
+
+def scan_shard(root: Path, name: str) -> ShardScan:
+    """Scan shard `name` of the data set at `root`, and write its `.tar.idx`.
+
+    Raises:
+        DatasetError: if it cannot be read, is damaged, or its members do not make samples.
+    """
+    path = root / name
+    file = str(path)
+    try:
+        status = os.stat(path)
+    except OSError as error:
+        raise DatasetError(f"{file}: cannot be read: {error.strerror}") from error
+    samples = SampleCollector(file)
+    tar = open_tar(file)
+    if isinstance(tar, GzipTar):
+        tar.index()
+    end = 0
+    for run in walk_runs(tar, 0, tar.end, file=file):
+        samples.extend(run)
+        end = run[-1][-1]
+    if not samples.keys:
+        raise DatasetError(
+            f"{file}: holds no samples"
+            + (
+                f"; its {samples.left_out} members, such as {samples.example!r}, have no part name (0001.jpg)"
+                if samples.left_out
+                else ""
+            )
+            + ". Remove it, or leave it out with --exclude."
+        )
+    if end >= tar.end:
+        raise DatasetError(
+            f"{file}: ends after sample {next(reversed(samples.keys))!r} without the end mark of a tar, so it was cut "
+            "off while it was written or copied. "
+            + (
+                "Write it again."
+                if is_gzip(file)
+                else f"If it is known to be complete, add the mark: truncate -s +1024 {file}"
+            )
+        )
+    samples.offsets.append(end)
+    try:
+        segment = build_segment(list(samples.keys), samples.offsets, samples.part_ends, samples.parts)
+    except UnicodeEncodeError:
+        raise DatasetError(f"{file}: member names are not valid UTF-8: write the shard again") from None
+    with writing(path.parent):
+        write_tar_index(path, samples.offsets)
+        if isinstance(tar, GzipTar):
+            tar.write_index()
+    return ShardScan(
+        name=name,
+        num_bytes=status.st_size,
+        mtime_ns=status.st_mtime_ns,
+        segment=segment,
+        left_out=samples.left_out,
+        example=samples.example,
+    )
+
+
+def write_tar_index(shard: Path, offsets: "array.array[int]") -> None:
+    """Write the `.tar.idx` of `shard`, unless it is there; if a crash of the machine cuts it short, its size will
+    tell."""
+    path, data = tar_index_path(shard), encode_offsets(offsets)
+    with contextlib.suppress(FileNotFoundError):  # to replace a file can take a thousand times as long as to read it
+        if path.read_bytes() == data:
+            return
+    write_file(path, data, durable=False)
+
+
+def has_seek_index(shard: Path) -> bool:
+    """Whether `shard` has the points from which it can be decompressed, if it is compressed."""
+    return not is_gzip(shard) or seek_index_path(shard).is_file()
+
+
+def has_tar_index(shard: Path, segment: Segment) -> bool:
+    """Whether `shard` has a `.tar.idx` of the size that belongs to `segment`."""
+    try:
+        return os.stat(tar_index_path(shard)).st_size == 8 * (len(segment) + 1)
+    except OSError:
+        return False
+
+
+def scan_shards(
+    root: Path, names: Sequence[str], *, num_workers: int, on_done: Callable[[], None] = lambda: None
+) -> Generator[ShardScan | DatasetError, None, None]:
+    """The scans of `names`, in this order, or why one failed, made by `num_workers` processes.
+
+    Not more than a few results wait at a time; see `in_parallel`.
+    """
+    num_workers = min(num_workers, len(names))
+    found = in_parallel(
+        functools.partial(_scan_run, root),
+        _runs(root, names, min(_RUN_SHARDS, 1 + len(names) // (8 * max(1, num_workers)))),
+        num_workers=num_workers,
+        what=f"scanned shards of {root}",
+    )
+    with contextlib.closing(found):
+        for scan in itertools.chain.from_iterable(found):
+            on_done()
+            yield scan
+
+
+def _runs(root: Path, names: Sequence[str], longest: int) -> Iterator[list[str]]:
+    """The names in runs of small shards: to hand a shard to a process takes as long as to scan a hundred samples."""
+    run: list[str] = []
+    total_bytes = 0
+    for name in names:
+        try:
+            num_bytes = os.stat(root / name).st_size
+        except OSError:  # the scan will say so
+            num_bytes = 0
+        if run and (len(run) == longest or total_bytes + num_bytes > _RUN_BYTES):
+            yield run
+            run, total_bytes = [], 0
+        run.append(name)
+        total_bytes += num_bytes
+    if run:
+        yield run
+
+
+def _scan_run(root: Path, names: list[str]) -> list[ShardScan | DatasetError]:
+    return [_try_scan(root, name) for name in names]
+
+
+def _try_scan(root: Path, name: str) -> ShardScan | DatasetError:
+    try:
+        return scan_shard(root, name)
+    except DatasetError as error:
+        return error

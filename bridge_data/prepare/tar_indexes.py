@@ -1,0 +1,247 @@
+"""The three indexes of a data set, made in one pass over its shards: `.tar.idx`, `index.sqlite`, `index.bridge`.
+
+Enters: shard names, and our index of the last preparation, if there is one. Leaves: the files, and what was found.
+Shards that are as they were then (size and time of change) are taken over and not scanned again. Memory is bounded by
+a few shards. A failed shard does not stop the others: all faults are reported at once.
+"""
+
+import array
+import contextlib
+import dataclasses
+import os
+import re
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from bridge_data.errors import ConfigError, DatasetError
+from bridge_data.prepare.scan import ShardScan, has_seek_index, has_tar_index, scan_shards, write_tar_index
+from bridge_data.shards.bridge_index import BridgeIndex, BridgeIndexWriter
+from bridge_data.shards.metadata import read_uuid
+from bridge_data.shards.names import BRIDGE_INDEX, INDEX_SQLITE, INDEX_UUID, META_FOLDER
+from bridge_data.shards.segment import Segment
+from bridge_data.shards.sqlite_index import SqliteIndexWriter
+from bridge_data.storage.atomic import replacing, write_file, writing
+
+MAX_PARTS = 50
+"""Names of parts that are collected for the report."""
+
+_SHOWN = 10
+
+Progress = Callable[[int, int], None]
+"""Called with shards done and shards in all."""
+
+
+def no_progress(done: int, total: int) -> None:
+    """Report nothing."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class PrepareConfig:
+    """How to prepare. `exclude` is a regular expression that leaves out shards in whose path it is found.
+
+    `rescan` reads all shards, also those that seem unchanged.
+    """
+
+    exclude: str | None = None
+    num_workers: int = dataclasses.field(default_factory=lambda: min(16, len(os.sched_getaffinity(0))))
+    rescan: bool = False
+
+    def __post_init__(self) -> None:
+        if self.num_workers < 1:
+            raise ConfigError(f"num_workers={self.num_workers}: expected at least 1")
+        try:
+            re.compile(self.exclude or "")
+        except re.error as error:
+            raise ConfigError(f"exclude {self.exclude!r} is not a regular expression: {error}") from None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Preparation:
+    """What was prepared: samples by shard, sizes, names of parts (at most 50), and what the user should know."""
+
+    shard_counts: dict[str, int]
+    num_bytes: int
+    parts: tuple[str, ...]
+    num_scanned: int
+    notes: tuple[str, ...]
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of all shards."""
+        return sum(self.shard_counts.values())
+
+
+def write_indexes(
+    root: Path,
+    names: list[str],
+    config: PrepareConfig,
+    on_progress: Progress = no_progress,
+    expected: dict[str, int] | None = None,
+) -> Preparation:
+    """Index the shards `names` of the data set at `root`, of which `expected` samples (None: any number).
+
+    Raises:
+        DatasetError: naming each shard that is damaged, or a key that occurs twice.
+    """
+    meta = root / META_FOLDER
+    old = None if config.rescan else BridgeIndex.open(meta / BRIDGE_INDEX)
+    known = _unchanged(root, names, old) if old is not None else {}
+    found = _Found(names, expected)
+    with writing(root), contextlib.ExitStack() as stack:
+        meta.mkdir(exist_ok=True)
+        if len(known) == len(names) and old is not None and _is_whole(meta, names, old):
+            for scan in known.values():
+                found.add(scan)
+            found.raise_errors()
+        else:
+            _write(root, found, config, known, stack, on_progress)
+    return found.preparation(len(names) - len(known))
+
+
+def _write(
+    root: Path,
+    found: "_Found",
+    config: PrepareConfig,
+    known: dict[str, ShardScan],
+    stack: contextlib.ExitStack,
+    on_progress: Progress,
+) -> None:
+    meta, names = root / META_FOLDER, found.names
+    sqlite_path = stack.enter_context(replacing(meta / INDEX_SQLITE))
+    bridge_path = stack.enter_context(replacing(meta / BRIDGE_INDEX))
+    sqlite_index = SqliteIndexWriter(sqlite_path, old=meta / INDEX_SQLITE)
+    stack.callback(sqlite_index.close)
+    with open(bridge_path, "wb") as file:
+        bridge_index = BridgeIndexWriter(file)
+        for number, scan in enumerate(_scans(root, names, config, known, on_progress)):
+            sound = found.add(scan)
+            if sound is not None:
+                sqlite_index.add(number, Segment(sound.segment))
+                bridge_index.add(sound.name, sound.num_bytes, sound.mtime_ns, sound.segment)
+        found.raise_errors()
+        duplicate = sqlite_index.finish()
+        if duplicate is not None:
+            first, second = (names[shard] for shard in duplicate.shards)
+            raise DatasetError(
+                f"{root}: duplicate key {duplicate.key!r}: shards {first} and {second} both have a sample of that "
+                "name, but keys must be unique in a data set. Write the shards again with different keys, such as the "
+                "shard's name in front."
+            )
+        identity = str(uuid.uuid4())
+        bridge_index.finish(identity)
+    write_file(meta / INDEX_UUID, identity)
+
+
+def _unchanged(root: Path, names: list[str], old: BridgeIndex) -> dict[str, ShardScan]:
+    """The shards that are as `old` has them. A `.tar.idx` that is missing is written again."""
+    known = {}
+    for name in names:
+        entry, path = old.entries.get(name), root / name
+        if entry is None:
+            continue
+        try:
+            status = path.stat()
+        except FileNotFoundError:
+            raise DatasetError(
+                f"{path}: was prepared, and is gone. Restore it, or prepare the data set without it, with "
+                "--force-overwrite and the split and field map of before."
+            ) from None
+        if (status.st_size, status.st_mtime_ns) != (entry.num_bytes, entry.mtime_ns) or not has_seek_index(path):
+            continue
+        segment = Segment(old.segment_bytes(entry))
+        if not has_tar_index(path, segment):
+            write_tar_index(path, array.array("Q", segment.offsets))
+        known[name] = ShardScan(
+            name=name,
+            num_bytes=entry.num_bytes,
+            mtime_ns=entry.mtime_ns,
+            segment=old.segment_bytes(entry),
+            left_out=0,
+            example="",
+        )
+    return known
+
+
+def _is_whole(meta: Path, names: list[str], old: BridgeIndex) -> bool:
+    """Whether the files in `meta` are those of the preparation that wrote `old`, of just these shards."""
+    return list(old.entries) == names and (meta / INDEX_SQLITE).is_file() and read_uuid(meta) == old.uuid
+
+
+def _scans(
+    root: Path, names: list[str], config: PrepareConfig, known: dict[str, ShardScan], on_progress: Progress
+) -> Iterator[ShardScan | DatasetError]:
+    """What is in each shard, in order, be it known or scanned now."""
+    done = len(known)
+
+    def on_done() -> None:
+        nonlocal done
+        done += 1
+        on_progress(done, len(names))
+
+    fresh = scan_shards(
+        root, [name for name in names if name not in known], num_workers=config.num_workers, on_done=on_done
+    )
+    with contextlib.closing(fresh):
+        for name in names:
+            yield known[name] if name in known else next(fresh)
+
+
+class _Found:
+    """Adds up what the scans of `names` found."""
+
+    def __init__(self, names: list[str], expected: dict[str, int] | None) -> None:
+        self.names = names
+        self._expected = expected
+        self._counts: dict[str, int] = {}
+        self._num_bytes = 0
+        self._parts: dict[str, None] = {}
+        self._errors: list[str] = []
+        self._left_out, self._example = 0, ""
+
+    def add(self, scan: ShardScan | DatasetError) -> ShardScan | None:
+        """`scan`, if the shard is sound."""
+        if isinstance(scan, DatasetError):
+            self._errors.append(str(scan))
+            return None
+        segment = Segment(scan.segment)
+        if self._expected is not None and self._expected[scan.name] != len(segment):
+            self._errors.append(
+                f"{scan.name}: has {len(segment)} samples, but .nv-meta says {self._expected[scan.name]}: prepare the "
+                "data set again, with its split"
+            )
+            return None
+        self._counts[scan.name] = len(segment)
+        self._num_bytes += scan.num_bytes
+        if len(self._parts) < MAX_PARTS:
+            self._parts.update(dict.fromkeys(segment.names))
+        self._left_out += scan.left_out
+        self._example = self._example or scan.example
+        return scan
+
+    def raise_errors(self) -> None:
+        """Raise what was wrong with the shards, if anything."""
+        if len(self._errors) == 1:
+            raise DatasetError(self._errors[0])
+        if self._errors:
+            more = len(self._errors) - _SHOWN
+            raise DatasetError(
+                f"{len(self._errors)} of {len(self.names)} shards cannot be used:\n  "
+                + "\n  ".join(self._errors[:_SHOWN])
+                + (f"\n  and {more} more" if more > 0 else "")
+            )
+
+    def preparation(self, num_scanned: int) -> Preparation:
+        """The sum."""
+        notes = []
+        if self._left_out:
+            notes.append(
+                f"left out, for want of a part name (0001.jpg): {self._left_out} members, such as {self._example!r}"
+            )
+        return Preparation(
+            shard_counts=self._counts,
+            num_bytes=self._num_bytes,
+            parts=tuple(self._parts)[:MAX_PARTS],
+            num_scanned=num_scanned,
+            notes=tuple(notes),
+        )

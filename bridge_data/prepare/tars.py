@@ -1,0 +1,143 @@
+"""Preparing a data set: from a folder of tars to one that can be read by sample number.
+
+Enters: a folder, a rule for the split. Leaves: `.nv-meta` as Energon 7.4 writes it, a `.tar.idx` beside each shard, and
+our memory-mapped index. Every file is replaced as a whole, and none in `.nv-meta` before all shards were found sound.
+"""
+
+import dataclasses
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from bridge_data.errors import ConfigError
+from bridge_data.prepare.tar_indexes import Preparation, PrepareConfig, Progress, no_progress, write_indexes
+from bridge_data.shards.gzip_tar import SUFFIXES as GZIP_SUFFIXES
+from bridge_data.shards.metadata import read_shard_counts
+from bridge_data.shards.names import INFO_JSON, INFO_YAML, META_FOLDER, SPLIT_YAML, tar_index_path
+from bridge_data.shards.splits import collapse
+from bridge_data.storage.atomic import write_file, writing
+
+ENERGON_VERSION = "7.4.1"
+"""The version of Energon whose formats are written."""
+
+Split = Callable[[Sequence[str]], dict[str, list[str]]]
+"""Shard names, in order, to shard names by split part: `split_by_ratio` or `split_by_patterns` with their settings."""
+
+
+def find_shards(root: Path, exclude: str | None = None) -> list[str]:
+    """The tars below `root`, compressed ones (.tgz, .tar.gz) too, as paths relative to it, folder by folder and sorted;
+    not those that match `exclude`.
+
+    Raises:
+        ConfigError: if there are none, or two of them would share a `.tar.idx`.
+    """
+    if not root.is_dir():
+        raise ConfigError(f"{root}: no such folder" if not root.exists() else f"{root}: expected a folder of tars")
+    names = sorted(_tars(root), key=lambda name: name.split("/"))
+    kept = [name for name in names if exclude is None or not re.search(exclude, name)]
+    if not kept:
+        raise ConfigError(
+            f"{root}: --exclude {exclude!r} leaves out all {len(names)} tars"
+            if names
+            else f"{root}: there are no .tar files; make some with `bridge-data pack SRC {root}`"
+        )
+    by_index: dict[Path, str] = {}
+    for name in kept:
+        other = by_index.setdefault(tar_index_path(name), name)
+        if other != name:
+            raise ConfigError(
+                f"{root}: {other} and {name} would share {tar_index_path(name)}; remove one of them, or leave it out "
+                "with --exclude"
+            )
+    return kept
+
+
+def _tars(root: Path) -> Iterator[str]:
+    """The tars below `root`, as paths relative to it."""
+    start = len(os.path.join(root, ""))
+    for folder, _, files in os.walk(root):
+        for file in files:
+            path = os.path.join(folder, file)
+            if file.endswith((".tar", *GZIP_SUFFIXES)) and os.path.isfile(path):
+                yield path[start:]
+
+
+def prepare(
+    root: Path,
+    split: Split,
+    config: PrepareConfig | None = None,
+    *,
+    on_progress: Progress = no_progress,
+) -> Preparation:
+    """Prepare the tars below `root`; `on_progress` is called with shards done and shards in all.
+
+    Raises:
+        ConfigError: for wrong settings. DatasetError: naming each shard that is damaged.
+    """
+    config = config or PrepareConfig()
+    names = find_shards(root, config.exclude)
+    parts = split(names)
+    preparation = write_indexes(root, names, config, on_progress)
+    meta = root / META_FOLDER
+    info = {"energon_version": ENERGON_VERSION, "shard_counts": preparation.shard_counts}
+    written = {part: collapse(shards) for part, shards in parts.items()}
+    with writing(meta):
+        write_file(meta / INFO_JSON, _json(info))
+        if (meta / INFO_YAML).is_file():
+            write_file(meta / INFO_YAML, _yaml(info))
+        write_file(meta / SPLIT_YAML, _yaml({"split_parts": written, "exclude": []}))
+    return dataclasses.replace(preparation, notes=(*preparation.notes, *_split_notes(parts, names)))
+
+
+def refresh_index(
+    root: Path,
+    config: PrepareConfig | None = None,
+    *,
+    on_progress: Progress = no_progress,
+) -> Preparation:
+    """Write the indexes of a prepared data set anew, and leave its split and its sample type alone.
+
+    Raises:
+        ConfigError: if it is not prepared. DatasetError: naming each shard that is damaged, or whose number of samples
+        has changed.
+    """
+    meta = root / META_FOLDER
+    counts = read_shard_counts(meta)
+    preparation = write_indexes(root, list(counts), config or PrepareConfig(), on_progress, expected=counts)
+    if not (meta / INFO_JSON).is_file():
+        with writing(meta):
+            write_file(meta / INFO_JSON, _json({"energon_version": ENERGON_VERSION, "shard_counts": counts}))
+    return preparation
+
+
+def write_dataset_yaml(root: Path, definition: dict[str, Any], name: str) -> Path:
+    """Write `definition`, what the samples are, to the file `name` in `.nv-meta`; its path."""
+    path = root / META_FOLDER / name
+    with writing(path.parent):
+        write_file(path, _yaml(definition))
+    return path
+
+
+def _json(content: dict[str, Any]) -> str:
+    return json.dumps(content, indent=2, ensure_ascii=False)
+
+
+def _yaml(content: dict[str, Any]) -> str:
+    return yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
+
+
+def _split_notes(parts: dict[str, list[str]], names: Sequence[str]) -> list[str]:
+    """What about the split may surprise."""
+    notes = []
+    chosen = [name for shards in parts.values() for name in shards]
+    unused = len(names) - len(set(chosen))
+    if unused:
+        notes.append(f"{unused} of {len(names)} shards are in no split part")
+    if len(chosen) > len(set(chosen)):
+        notes.append(f"{len(chosen) - len(set(chosen))} shards are in more than one split part")
+    return notes

@@ -1,0 +1,268 @@
+"""The index of a join: which samples of its members belong together, in one memory-mapped file.
+
+Enters: rows, when a metadataset is prepared; a folder and the members, when it is read. Leaves: row number i, the
+numbers of the members' samples, -1 where a member has none. Guarantee: a file is found only by members that are as they
+were when it was made; of one that is out of date, it can be told why.
+
+Layout: a header (magic, byte-order mark, version, place and checksum of the table), the rows (i64, one number a
+member), then a JSON table: the members, and the rows of each shard of the first.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import json
+import os
+import struct
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, overload
+
+from bridge_data import storage
+from bridge_data.errors import DatasetError
+from bridge_data.later import numpy as np
+from bridge_data.shards.metadata import meta_folder, read_uuid
+from bridge_data.shards.shard_set import ShardSet
+from bridge_data.storage import Location
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+VERSION = 1
+FOLDER_SUFFIX = ".joins"
+FILE_SUFFIX = ".join"
+
+Nonmatch = Literal["error", "skip", "none"]
+"""What to do with a sample of the first member that another has no sample for."""
+
+_HEADER = struct.Struct("=8sIIQQQ")
+_MAGIC = b"BRIDGEJN"
+_BYTE_ORDER = 0x01020304
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class JoinMember:
+    """A data set in a join: the first, which says what samples there are, or one that is joined to it."""
+
+    shards: ShardSet
+    nonmatch: Nonmatch
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class MemberEntry:
+    """A member as it was when the index was made; `path` is relative to the folder of the metadataset.
+
+    `num_missing` are the samples of the first member that it had none for.
+    """
+
+    path: str
+    split_part: str
+    nonmatch: Nonmatch
+    fingerprint: str
+    num_samples: int
+    num_missing: int
+
+
+class JoinIndex:
+    """An index that was found valid. It travels to other processes as its path, and is mapped where it is used."""
+
+    def __init__(self, path: Path, members: list[MemberEntry], counts: list[int], checksum: int) -> None:
+        self.path, self.members, self.counts = path, members, counts
+        self._checksum = checksum
+
+    @classmethod
+    def open(cls, path: Location) -> JoinIndex | None:
+        """The index at `path`; None if there is none, or none that can be used here. That of an object store is copied
+        to the disk first.
+
+        Raises:
+            ConfigError, DatasetError: if it cannot be copied.
+        """
+        copy = storage.local_copy(path)
+        return None if copy is None else cls._open_local(copy)
+
+    @classmethod
+    def _open_local(cls, path: Path) -> JoinIndex | None:
+        try:
+            with open(path, "rb") as file:
+                magic, order, version, start, num_bytes, checksum = _HEADER.unpack(file.read(_HEADER.size))
+                if (magic, order, version) != (_MAGIC, _BYTE_ORDER, VERSION):
+                    return None
+                if start + num_bytes > os.fstat(file.fileno()).st_size:
+                    return None
+                file.seek(start)
+                table = file.read(num_bytes)
+            if zlib.crc32(table) != checksum:
+                return None
+            content: dict[str, Any] = json.loads(table)
+            return cls(path, [MemberEntry(*row) for row in content["members"]], content["counts"], checksum)
+        except (OSError, struct.error, ValueError, KeyError, TypeError):
+            return None
+
+    @functools.cached_property
+    def num_rows(self) -> int:
+        """Samples of the join."""
+        return sum(self.counts)
+
+    @property
+    def num_left_out(self) -> int:
+        """Samples of the first member that are not in the join."""
+        return self.members[0].num_samples - self.num_rows
+
+    def row(self, index: int) -> list[int]:
+        """The numbers of the members' samples in row `index`, -1 for none.
+
+        Raises:
+            DatasetError: if the file was replaced since it was opened.
+        """
+        numbers: list[int] = self._rows[index].tolist()
+        return numbers
+
+    @functools.cached_property
+    def _rows(self) -> NDArray[np.int64]:
+        changed = DatasetError(
+            f"{self.path}: was replaced or removed while it was in use: the metadataset was prepared again. Start "
+            "again."
+        )
+        shape = (self.num_rows, len(self.members))
+        try:
+            with open(self.path, "rb") as file:
+                header = _HEADER.unpack(file.read(_HEADER.size))
+                if header[5] != self._checksum or header[3] != _HEADER.size + 8 * shape[0] * shape[1]:
+                    raise changed
+                if not shape[0]:
+                    return np.empty(shape, np.int64)
+                return np.asarray(np.memmap(file, np.int64, "r", offset=_HEADER.size, shape=shape))
+        except (OSError, ValueError, struct.error) as error:
+            raise changed from error
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_rows"}
+
+
+class JoinIndexWriter:
+    """Writes an index to an open file, rows upon rows; nothing of it is valid before `finish`."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        file.write(bytes(_HEADER.size))
+
+    def add(self, rows: NDArray[np.int64]) -> None:
+        """Append rows."""
+        self._file.write(np.ascontiguousarray(rows, np.int64).data)
+
+    def finish(self, members: Sequence[MemberEntry], counts: Sequence[int]) -> None:
+        """Write the table and then the header, which makes the file valid."""
+        start = self._file.tell()
+        rows = [list(dataclasses.astuple(member)) for member in members]
+        table = json.dumps({"members": rows, "counts": list(counts)}, ensure_ascii=False).encode()
+        self._file.write(table)
+        self._file.seek(0)
+        self._file.write(_HEADER.pack(_MAGIC, _BYTE_ORDER, VERSION, start, len(table), zlib.crc32(table)))
+
+
+@overload
+def join_folder(metadataset: Path) -> Path: ...
+@overload
+def join_folder(metadataset: str | Location) -> Location: ...
+def join_folder(metadataset: str | Location) -> Location:
+    """Where the indexes of the joins in the file `metadataset` lie."""
+    path = storage.location(metadataset)
+    return path.with_name(path.name + FOLDER_SUFFIX)
+
+
+@overload
+def join_path(folder: Path, members: Sequence[JoinMember]) -> Path: ...
+@overload
+def join_path(folder: Location, members: Sequence[JoinMember]) -> Location: ...
+def join_path(folder: Location, members: Sequence[JoinMember]) -> Location:
+    """Where in `folder` the index of the join of these members lies: its name stands for them as they are now."""
+    parts = [[_fingerprint(member.shards), member.nonmatch] for member in members]
+    return folder / f"{_digest(parts)}{FILE_SUFFIX}"
+
+
+def entry_of(folder: Location, member: JoinMember, num_missing: int) -> MemberEntry:
+    """What an index in `folder` remembers of a member."""
+    return MemberEntry(
+        path=_relative(member.shards.root, folder.parent),
+        split_part=member.shards.split_part,
+        nonmatch=member.nonmatch,
+        fingerprint=_fingerprint(member.shards),
+        num_samples=member.shards.num_samples,
+        num_missing=num_missing,
+    )
+
+
+def open_join(folder: Location, members: Sequence[JoinMember]) -> JoinIndex:
+    """The index of the join of these members.
+
+    Raises:
+        DatasetError: if there is none, or one that is out of date, saying since when.
+    """
+    index = JoinIndex.open(join_path(folder, members))
+    if index is not None:
+        return index
+    metadataset = str(folder).removesuffix(FOLDER_SUFFIX)
+    reason = None
+    if isinstance(folder, Path):
+        reason = _out_of_date(folder, [entry_of(folder, member, 0) for member in members])
+    raise DatasetError(f"{reason or 'this join has no index yet'}; run `bridge-data prepare {metadataset}`")
+
+
+def open_join_at(path: Location, shard_sets: Sequence[ShardSet]) -> JoinIndex:
+    """The index at `path`, which is to be that of the join of these data sets.
+
+    Raises:
+        DatasetError: if there is none, or it is of other data sets, or of these as they were before.
+    """
+    index = JoinIndex.open(path)
+    if index is None:
+        raise DatasetError(f"{path}: no index of a join; run `bridge-data prepare` on a metadataset that has the join")
+    if len(index.members) != len(shard_sets):
+        raise DatasetError(f"{path}: joins {len(index.members)} data sets, but {len(shard_sets)} are given")
+    for entry, shards in zip(index.members, shard_sets, strict=True):
+        if entry.fingerprint != _fingerprint(shards):
+            raise DatasetError(
+                f"{path}: joins {entry.path} [{entry.split_part}] as it was when it was made; {shards.root} "
+                f"[{shards.split_part}] is other data, or has been prepared again: run `bridge-data prepare` on the "
+                "metadataset"
+            )
+    return index
+
+
+def _out_of_date(folder: Path, members: Sequence[MemberEntry]) -> str | None:
+    """Why the index of these data sets that is there cannot be used, if there is one."""
+    for path in sorted(folder.glob(f"*{FILE_SUFFIX}")):
+        old = JoinIndex.open(path)
+        if old is None or [(m.path, m.split_part) for m in old.members] != [(m.path, m.split_part) for m in members]:
+            continue
+        for before, now in zip(old.members, members, strict=True):
+            if before.fingerprint != now.fingerprint:
+                return (
+                    f"the index of this join, {path.name}, is out of date: {now.path} [{now.split_part}] has been "
+                    "prepared again, or its split or exclusions have changed"
+                )
+            if before.nonmatch != now.nonmatch:
+                return (
+                    f"the index of this join, {path.name}, is out of date: it was made with nonmatch: "
+                    f"{before.nonmatch} for {now.path}, which has nonmatch: {now.nonmatch} now"
+                )
+    return None
+
+
+def _relative(root: Location, folder: Location) -> str:
+    local = isinstance(root, Path) and isinstance(folder, Path)
+    return os.path.relpath(root, folder) if local else str(root)
+
+
+def _fingerprint(shards: ShardSet) -> str:
+    """What stands for the samples of a member: their preparation, the shards of the split part, the exclusions."""
+    return _digest([read_uuid(meta_folder(shards.root)), shards.identity()])
+
+
+def _digest(content: Any) -> str:
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

@@ -1,0 +1,152 @@
+"""Joined samples by number: the records of a join.
+
+Enters: a `JoinIndex` and the records of its members. Leaves: for number i the sample of each member, None where one has
+none. The first member gives the order, the stretches and the key.
+"""
+
+import dataclasses
+from collections.abc import Collection, Container, Sequence
+from typing import Any
+
+from bridge_data.samples import SourceInfo
+from bridge_data.shards.blocks import OpenBlocks
+from bridge_data.shards.join_index import JoinIndex
+from bridge_data.shards.records import Place, RawSample
+from bridge_data.shards.shard_set import ShardSet
+from bridge_data.storage import Location
+
+
+@dataclasses.dataclass(slots=True)
+class JoinedRawSample(RawSample):
+    """The sample of the first member, and those of all `members`, that one included."""
+
+    members: tuple[RawSample | None, ...]
+
+    @property
+    def __sources__(self) -> tuple[SourceInfo, ...]:
+        return tuple(member.source_info() for member in self.members if member is not None)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class JoinRecords:
+    """The samples of a join; of each member's, `parts` are read (None: all)."""
+
+    index: JoinIndex
+    members: tuple[ShardSet, ...]
+    parts: tuple[Container[str] | None, ...]
+
+    @property
+    def root(self) -> Location:
+        """The folder of the first member."""
+        return self.members[0].root
+
+    @property
+    def split_part(self) -> str:
+        """That of the first member."""
+        return self.members[0].split_part
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The shards of the first member."""
+        return self.members[0].names
+
+    @property
+    def counts(self) -> Sequence[int]:
+        """Samples of each of these shards that are in the join."""
+        return self.index.counts
+
+    @property
+    def num_samples(self) -> int:
+        """Samples in the join."""
+        return self.index.num_rows
+
+    @property
+    def sample_bytes(self) -> float | None:
+        """That of the members together."""
+        sizes = [member.sample_bytes for member in self.members]
+        return None if None in sizes else sum(size for size in sizes if size is not None)
+
+    def identity(self) -> dict[str, Any]:
+        """That of the members, what becomes of samples without a match, and how many there are in each shard."""
+        return {
+            "join": [member.identity() for member in self.members],
+            "nonmatch": [entry.nonmatch for entry in self.index.members],
+            "counts": self.index.counts,
+        }
+
+    def part_names(self, stretch: int) -> Collection[str] | None:
+        """The names of the parts in a shard of the first member."""
+        return self.members[0].part_names(stretch)
+
+    def describe(self, index: int) -> str:
+        """The shard of the first member's sample."""
+        return self.members[0].describe(self.index.row(index)[0])
+
+    def reader(self) -> "JoinReader":
+        """A reader of these samples."""
+        return JoinReader(self)
+
+
+class JoinReader:
+    """Reads the samples of all members of a join."""
+
+    def __init__(self, records: JoinRecords) -> None:
+        self._records = records
+        self._readers = [member.reader() for member in records.members]
+
+    def read(self, index: int, parts: Container[str] | None = None) -> JoinedRawSample:
+        """Sample number `index`, of each member with the parts that are wanted of it and are among `parts`.
+
+        Raises:
+            IndexError: if there is no such sample. DatasetError: if one of its samples cannot be read.
+        """
+        members = [
+            None if number < 0 else reader.read(number, _both(wanted, parts))
+            for number, reader, wanted in zip(self._row(index), self._readers, self._records.parts, strict=True)
+        ]
+        first = members[0]
+        assert first is not None
+        return JoinedRawSample(
+            first.key, first.shard_name, first.index, first.parts, first.dataset_path, tuple(members)
+        )
+
+    def places(self, index: int, parts: Container[str] | None = None) -> list[Place]:
+        """Those of all members."""
+        return [
+            place
+            for number, reader, wanted in zip(self._row(index), self._readers, self._records.parts, strict=True)
+            if number >= 0
+            for place in reader.places(number, _both(wanted, parts))
+        ]
+
+    def read_in_blocks(self, blocks: OpenBlocks | None) -> None:
+        """Nothing: samples are read singly, as neighbours in the join need not be neighbours in all members."""
+
+    def block(self, index: int) -> range | None:
+        """None."""
+        return None
+
+    def block_place(self, block: range) -> Place | None:
+        """None."""
+        return None
+
+    def _row(self, index: int) -> Sequence[int]:
+        records = self._records
+        if not 0 <= index < records.num_samples:
+            raise IndexError(f"join of {records.root} [{records.split_part}]: sample {index} of {records.num_samples}")
+        return records.index.row(index)
+
+
+def _both(wanted: Container[str] | None, parts: Container[str] | None) -> Container[str] | None:
+    return parts if wanted is None else wanted if parts is None else _Both(wanted, parts)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Both:
+    """What is in two containers."""
+
+    one: Container[str]
+    other: Container[str]
+
+    def __contains__(self, part: object) -> bool:
+        return part in self.one and part in self.other

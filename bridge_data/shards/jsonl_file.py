@@ -1,0 +1,336 @@
+"""JSONL data sets: a file of JSON objects, one a line, each a crude sample with the part `json`.
+
+Enters: `data.jsonl`, beside it `data.jsonl.idx` with the offsets of the samples, and perhaps `data.jsonl.split.yaml`
+with a range of samples for each split part. Leaves: `Records`. Opening reads sizes and the split; the index is mapped
+where samples are read. Guarantee: the line that was there when the file was prepared, or one of the same length in its
+place, or a `DatasetError` that names file and byte.
+
+The key of a sample is its number among the lines that are not blank, from 0. The index is Energon's, byte for byte:
+a u64, little-endian, for each sample, and one for the end of the file. Without a split, each split part is the whole
+file, as it is for Energon, which knows no splits here.
+"""
+
+import contextlib
+import dataclasses
+import mmap
+import os
+import struct
+from collections.abc import Collection, Container, Iterable
+from pathlib import Path
+from typing import Any, overload
+
+from bridge_data import storage
+from bridge_data.errors import ConfigError, DatasetError
+from bridge_data.shards.blocks import MAX_BLOCK_BYTES, OpenBlocks, Samples
+from bridge_data.shards.metadata import parse_document
+from bridge_data.shards.records import Place, RawSample, RecordReader, Records
+from bridge_data.shards.subset import Subset, SubsetRange
+from bridge_data.storage import Location, location
+
+PART = "json"
+"""The one part of each sample."""
+
+_OFFSET = struct.Struct("<Q")
+_BOUNDS = struct.Struct("<QQ")
+
+
+@overload
+def index_path(path: Path) -> Path: ...
+@overload
+def index_path(path: str | os.PathLike[str]) -> Location: ...
+def index_path(path: str | os.PathLike[str]) -> Location:
+    """Where the offsets of the samples of the JSONL file `path` are kept."""
+    return location(f"{os.fspath(path)}.idx")
+
+
+@overload
+def split_path(path: Path, split_config: str | None = None) -> Path: ...
+@overload
+def split_path(path: str | os.PathLike[str], split_config: str | None = None) -> Location: ...
+def split_path(path: str | os.PathLike[str], split_config: str | None = None) -> Location:
+    """Where the split of the JSONL file `path` is, or the file named `split_config` beside it."""
+    return location(f"{os.fspath(path)}.split.yaml") if split_config is None else location(path).with_name(split_config)
+
+
+def open_jsonl(path: str | os.PathLike[str], split_part: str, *, split_config: str | None = None) -> Records:
+    """The samples of `split_part` of the JSONL file `path`.
+
+    Raises:
+        ConfigError: if it is not prepared, or there is no such part. DatasetError: if it was changed since.
+    """
+    lines = JsonlLines.open(path, split_part)
+    parts = read_ranges(lines.root, split_config)
+    if parts is None:
+        return lines
+    if split_part not in parts:
+        raise ConfigError(
+            f"{split_path(path, split_config)}: there is no split part {split_part!r}; "
+            f"there is {', '.join(parts) or 'none'}"
+        )
+    try:
+        return Subset(lines, *parts[split_part].resolve(lines.num_samples))
+    except ConfigError as error:
+        raise ConfigError(f"{split_path(path, split_config)}: split part {split_part!r}: {error}") from None
+
+
+def read_ranges(path: Location, split_config: str | None = None) -> dict[str, SubsetRange] | None:
+    """The range of each split part of the JSONL file `path`; None if it has no split.
+
+    Raises:
+        ConfigError: if the file is no split, or `split_config` is given and missing.
+    """
+    file = split_path(path, split_config)
+    data = storage.read_if_there(file)
+    if data is None:
+        if split_config is not None:
+            raise ConfigError(f"{file}: no such file; a split_config stands beside the JSONL file")
+        return None
+    content = parse_document(data, file)
+    parts = content.get("split_parts") if isinstance(content, dict) else None
+    if not isinstance(parts, dict) or list(content) != ["split_parts"]:
+        raise ConfigError(
+            f"{file}: expected a mapping with `split_parts` alone, such as `split_parts: {{train: [0, 900], val: "
+            "[900, end]}`"
+        )
+    ranges = {}
+    for part, bounds in parts.items():
+        try:
+            ranges[str(part)] = SubsetRange.parse(bounds)
+        except ConfigError as error:
+            raise ConfigError(f"{file}: split part {part!r}: {error}") from None
+    return ranges
+
+
+def split_gaps(path: str | os.PathLike[str]) -> tuple[int, int]:
+    """How many samples of the JSONL file `path` are in no part of its split, and in several.
+
+    Raises:
+        ConfigError: if it is not prepared, or its split does not fit. DatasetError: if it was changed since.
+    """
+    num_samples = JsonlLines.open(path, "").num_samples
+    ranges = read_ranges(location(path))
+    return gaps(
+        [(0, num_samples)] if ranges is None else [part.resolve(num_samples) for part in ranges.values()], num_samples
+    )
+
+
+def gaps(parts: Iterable[tuple[int, int]], num_samples: int) -> tuple[int, int]:
+    """How many of `num_samples` samples are in none of the ranges (first, the one after the last), and in several."""
+    num_unused = num_shared = reached = 0
+    for start, end in sorted(parts):
+        num_unused += max(0, start - reached)
+        num_shared += max(0, min(end, reached) - start)
+        reached = max(reached, end)
+    return num_unused + num_samples - reached, num_shared
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class JsonlLines:
+    """All samples of the JSONL file `root`, which are one stretch; `num_bytes` is its size."""
+
+    root: Location
+    split_part: str
+    num_samples: int
+    num_bytes: int
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], split_part: str) -> "JsonlLines":
+        """The samples of the file `path`.
+
+        Raises:
+            ConfigError: if it is not prepared. DatasetError: if it was changed since.
+        """
+        root = location(path)
+        index = index_path(root)
+        if not root.is_file():
+            raise ConfigError(f"{root}: no such file")
+        if not index.is_file():
+            raise ConfigError(f"{root}: not prepared, there is no {index.name}; run `bridge-data prepare {root}`")
+        num_bytes, index_bytes = storage.size_bytes(root), storage.size_bytes(index)
+        if index_bytes % _OFFSET.size or index_bytes < 2 * _OFFSET.size:
+            raise DatasetError(
+                f"{index}: has {index_bytes} bytes, but holds 8 for each sample and 8 more. It is damaged: run "
+                f"`bridge-data prepare {root}` again."
+            )
+        (end,) = _OFFSET.unpack(storage.read(index, index_bytes - _OFFSET.size, _OFFSET.size))
+        if end != num_bytes:
+            raise DatasetError(
+                f"{root}: has {num_bytes} bytes, but had {end} when it was prepared. It was changed or cut off: "
+                f"restore it, or run `bridge-data prepare {root}` again."
+            )
+        return cls(root=root, split_part=split_part, num_samples=index_bytes // _OFFSET.size - 1, num_bytes=num_bytes)
+
+    @property
+    def names(self) -> list[str]:
+        """The file's name."""
+        return [self.root.name]
+
+    @property
+    def counts(self) -> list[int]:
+        """The number of samples."""
+        return [self.num_samples]
+
+    @property
+    def sample_bytes(self) -> float | None:
+        """Bytes of a line, on the average."""
+        return self.num_bytes / self.num_samples if self.num_samples else None
+
+    def identity(self) -> dict[str, Any]:
+        """The file's name, its size and the number of its samples."""
+        return {"jsonl": [self.root.name, self.num_bytes, self.num_samples]}
+
+    def part_names(self, stretch: int) -> Collection[str]:
+        """The one part."""
+        return (PART,)
+
+    def describe(self, index: int) -> str:
+        """The file and the sample's key."""
+        return f"{self.root.name}/{index}"
+
+    def reader(self) -> RecordReader:
+        """A reader of these samples."""
+        return JsonlReader(self)
+
+
+class JsonlSample(RawSample):
+    """A line of a JSONL file. Its key alone is unique in the data set, which is one file."""
+
+    __slots__ = ()
+
+    @property
+    def full_key(self) -> str:
+        """The number of the sample."""
+        return self.key
+
+
+class JsonlReader:
+    """Reads the samples of `lines`."""
+
+    def __init__(self, lines: JsonlLines) -> None:
+        self._lines = lines
+        self._path = str(lines.root)
+        self._index: mmap.mmap | None = None
+        self._blocks: OpenBlocks | None = None
+
+    def read(self, index: int, parts: Container[str] | None = None) -> RawSample:
+        """Sample number `index`: its line, without white space around it.
+
+        Raises:
+            IndexError: if there is no such sample. DatasetError: if it cannot be read, or the file was changed.
+        """
+        blocks = self._blocks
+        if blocks is not None and blocks.parts is parts:
+            held = blocks.held.pop(index, None)
+            if held is not None:
+                key, content = held.take(index)
+                return JsonlSample(key, held.shard_name, index, content, self._path)
+        start, end = self._bounds(index)
+        if (
+            blocks is not None
+            and blocks.parts is parts
+            and blocks.fetch(index, lambda: self._open_block(index, blocks))
+        ):
+            return self.read(index, parts)
+        content = {}
+        if parts is None or PART in parts:
+            self._check_place(index, start, end)
+            before = min(start, 1)
+            data = storage.read(self._path, start - before, end - start + before)
+            content[PART] = self._line(index, start, end, data)
+        return JsonlSample(str(index), self._lines.root.name, index, content, self._path)
+
+    def places(self, index: int, parts: Container[str] | None = None) -> list[Place]:
+        """The line, and the byte before it."""
+        start, end = self._bounds(index)
+        before = min(start, 1)
+        return [(self._path, start - before, end - start + before)] if parts is None or PART in parts else []
+
+    def read_in_blocks(self, blocks: OpenBlocks | None) -> None:
+        """Read by `blocks` from now on; None: singly."""
+        self._blocks = blocks
+
+    def block(self, index: int) -> range | None:
+        """The block that sample `index` is in; None if samples are read singly."""
+        return None if self._blocks is None else self._blocks.cut.block(index, 0, self._lines.num_samples)
+
+    def block_place(self, block: range) -> Place | None:
+        """The lines of a block, and the byte before them; None if they are read singly."""
+        if len(block) == 1:
+            return None
+        (start, _), (_, end) = self._bounds(block[0]), self._bounds(block[-1])
+        start = max(0, start - 1)
+        is_sound = 0 < end - start <= MAX_BLOCK_BYTES and end <= self._lines.num_bytes
+        return (self._path, start, end - start) if is_sound else None
+
+    def _open_block(self, index: int, blocks: OpenBlocks) -> None:
+        """Fetch the block of sample `index`, if it is to be read as a whole, and hold its samples; those that cannot be
+        cut out say by themselves what is wrong with them, when they are read singly."""
+        indices = blocks.cut.block(index, 0, self._lines.num_samples)
+        place = self.block_place(indices)
+        if place is not None:
+            try:
+                data = storage.read(*place)
+            except DatasetError:
+                if storage.is_remote(self._path):
+                    raise  # it was tried again for as long as it may be
+            else:
+                blocks.hold(indices, self._lines.root.name, self._cut_out(indices, place[1], data), len(data))
+                return
+        blocks.read_singly(indices)
+
+    def _cut_out(self, indices: range, first: int, data: bytes) -> Samples:
+        """The samples of a block out of `data`, which begins at byte `first`."""
+        samples = Samples([None] * len(indices), [None] * len(indices), PART)
+        for number, index in enumerate(indices):
+            start, end = self._bounds(index)
+            begin = start - min(start, 1) - first
+            with contextlib.suppress(DatasetError):
+                self._check_place(index, start, end)
+                if begin >= 0 and end - first <= len(data):
+                    samples.contents[number] = self._line(index, start, end, data[begin : end - first])
+                    samples.keys[number] = str(index)
+        return samples
+
+    def _bounds(self, index: int) -> tuple[int, int]:
+        lines = self._lines
+        if not 0 <= index < lines.num_samples:
+            raise IndexError(f"{lines.root} [{lines.split_part}]: sample {index} of {lines.num_samples}")
+        if self._index is None:
+            self._index = self._mapped()
+        start, end = _BOUNDS.unpack_from(self._index, index * _OFFSET.size)
+        return start, end
+
+    def _check_place(self, index: int, start: int, end: int) -> None:
+        if start >= end or end > self._lines.num_bytes:
+            raise self._changed(index, start, "its index has no such place")
+
+    def _line(self, index: int, start: int, end: int, data: bytes) -> bytes:
+        """The line at bytes `start` to `end` out of `data`, which has the byte before it, too."""
+        before = min(start, 1)
+        if (before and data[0] != 0x0A) or (end < self._lines.num_bytes and data[-1] != 0x0A):
+            raise self._changed(index, start, f"lines do not begin at byte {start} and end at byte {end}")
+        line = data[before:].strip()
+        if not line or b"\n" in line:
+            raise self._changed(index, start, f"bytes {start} to {end} are not one line")
+        return line
+
+    def _mapped(self) -> mmap.mmap:
+        path = index_path(self._path)
+        copy = storage.local_copy(path)
+        try:
+            with open(path if copy is None else copy, "rb") as file:
+                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except (OSError, ValueError) as error:
+            raise DatasetError(f"{path}: cannot be read: {error}") from error
+        if len(mapped) != (self._lines.num_samples + 1) * _OFFSET.size:
+            raise DatasetError(f"{path}: was replaced while it was in use: the file was prepared again. Start again.")
+        return mapped
+
+    def _changed(self, index: int, start: int, why: str) -> DatasetError:
+        return DatasetError(
+            f"{self._path}: sample {index}, at byte {start}: {why}. The file was changed after it was prepared: "
+            f"restore it, or run `bridge-data prepare {self._path}` again."
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"_index": None, "_blocks": None}

@@ -1,0 +1,162 @@
+"""Media metadata by key: sizes of images, lengths of clips, known without opening them.
+
+Enters: the folder of a prepared data set, or any folder of files, after `bridge-data prepare-media`. Leaves: what was
+found in the header of one of its files. Guarantee: one look-up in an index, whatever the size of the data; no file or
+shard is touched. A key is that of a part (`000017.jpg`), or a path relative to the folder (`clips/a.mp4`).
+
+Source: the tables `media_metadata` and `media_filters` in `.nv-meta/index.sqlite`, and the names of the fields, are
+those of Megatron-Energon 7.4.
+"""
+
+import dataclasses
+import json
+import os
+import sqlite3
+import threading
+from os import PathLike
+from pathlib import Path
+from typing import Any, ClassVar, TypeAlias
+
+from bridge_data import storage
+from bridge_data.errors import ConfigError, DatasetError, SampleError
+from bridge_data.samples import edataclass
+from bridge_data.shards.names import INDEX_SQLITE, META_FOLDER
+from bridge_data.storage import Location
+
+MEDIA_TABLE = "media_metadata"
+
+_WAY_OUT = "run `bridge-data prepare-media {root} --media-metadata-by-extension`"
+
+
+@edataclass
+class ImageMetadata:
+    """An image as its file declares it: pixels, Pillow's name of the format (`JPEG`) and of the mode (`RGB`)."""
+
+    metadata_type: ClassVar[str] = "image"
+
+    width: int
+    height: int
+    format: str
+    mode: str
+
+
+@edataclass
+class AVMetadata:
+    """The first video and the first audio stream of a clip; None for what there is not. Durations are in seconds."""
+
+    metadata_type: ClassVar[str] = "av"
+
+    video_duration: float | None = None
+    video_num_frames: int | None = None
+    video_fps: float | None = None
+    video_width: int | None = None
+    video_height: int | None = None
+
+    audio_duration: float | None = None
+    audio_channels: int | None = None
+    audio_sample_rate: int | None = None
+    audio_num_samples: int | None = None
+
+
+MediaMetadata: TypeAlias = ImageMetadata | AVMetadata
+
+_CLASSES: dict[str, type[Any]] = {kind.metadata_type: kind for kind in (ImageMetadata, AVMetadata)}
+
+
+def encode_metadata(metadata: MediaMetadata) -> str:
+    """The JSON text of `metadata` as it is stored, without what is None."""
+    fields = {name: value for name, value in dataclasses.asdict(metadata).items() if value is not None}
+    return json.dumps(fields, separators=(",", ":"))
+
+
+def decode_metadata(kind: str, text: str) -> MediaMetadata:
+    """The metadata of this kind (`image`, `av`) in JSON `text`.
+
+    Raises:
+        ValueError, TypeError: if there is no such kind, or the text is not one of it.
+    """
+    if kind not in _CLASSES:
+        raise ValueError(f"unknown kind of media {kind!r}, expected {' or '.join(_CLASSES)}")
+    metadata: MediaMetadata = _CLASSES[kind](**json.loads(text))
+    return metadata
+
+
+def read_only(path: Path) -> sqlite3.Connection:
+    """A connection to the database at `path` that cannot write, takes no locks and may be used by any thread."""
+    uri = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
+    return sqlite3.connect(uri, uri=True, check_same_thread=False)
+
+
+class MediaIndex:
+    """The media metadata of the data set, or the plain folder, `root`. It may be pickled, and used by any thread."""
+
+    def __init__(self, root: str | PathLike[str]) -> None:
+        self.root = storage.location(root)
+        self._lock = threading.Lock()
+        self._connection: tuple[int, sqlite3.Connection] | None = None
+
+    @classmethod
+    def open(cls, root: str | PathLike[str]) -> "MediaIndex":
+        """That of the folder `root`.
+
+        Raises:
+            ConfigError: if `root` has no media metadata.
+        """
+        index = cls(root)
+        index._connected()
+        return index
+
+    @property
+    def path(self) -> Location:
+        """The database."""
+        return self.root / META_FOLDER / INDEX_SQLITE
+
+    def get(self, key: str) -> MediaMetadata:
+        """The metadata of the file `key`.
+
+        Raises:
+            SampleError: if there are none. DatasetError: if they are damaged.
+        """
+        try:
+            with self._lock:
+                query = f"SELECT metadata_type, metadata_json FROM {MEDIA_TABLE} WHERE entry_key = ?"
+                row = self._connected().execute(query, (key,)).fetchone()
+        except sqlite3.Error as error:
+            raise DatasetError(f"{self.path}: cannot be read: {error}; {_WAY_OUT.format(root=self.root)}") from error
+        if row is None:
+            raise SampleError(
+                f"{self.root}: no media metadata of {key!r}: there is no such file, or it was not seen as media. Check "
+                f"the name, or {_WAY_OUT.format(root=self.root)} (or -by-header, -by-glob) for what is new"
+            )
+        try:
+            return decode_metadata(*row)
+        except (ValueError, TypeError) as error:
+            raise DatasetError(
+                f"{self.path}: the metadata of {key!r} cannot be understood: {error}; "
+                f"{_WAY_OUT.format(root=self.root)} again"
+            ) from error
+
+    def _connected(self) -> sqlite3.Connection:
+        """The connection of this process."""
+        if self._connection is None or self._connection[0] != os.getpid():
+            self._connection = os.getpid(), self._opened()
+        return self._connection[1]
+
+    def _opened(self) -> sqlite3.Connection:
+        path = storage.local_copy(self.path)
+        if path is None:
+            raise ConfigError(f"{self.root}: has no media metadata; {_WAY_OUT.format(root=self.root)}")
+        try:
+            connection = read_only(path)
+            found = connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (MEDIA_TABLE,)).fetchone()
+        except sqlite3.Error as error:
+            raise DatasetError(f"{self.path}: cannot be read: {error}; prepare the data set again") from error
+        if found is None:
+            raise ConfigError(f"{self.root}: has no media metadata yet; {_WAY_OUT.format(root=self.root)}")
+        return connection
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"root": self.root}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.root, self._lock, self._connection = state["root"], threading.Lock(), None

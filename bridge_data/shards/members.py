@@ -1,0 +1,91 @@
+"""Members of a tar, collected into samples.
+
+Enters: the headers of a shard, in their order. Leaves: keys, offsets and parts. Guarantee: the parts of a sample stand
+together and have different names, and no key comes twice; else the error names file and key.
+"""
+
+import array
+import itertools
+from collections.abc import Iterable
+
+from bridge_data.errors import DatasetError
+from bridge_data.shards.names import is_meta_member, split_name
+from bridge_data.shards.segment import Part
+from bridge_data.shards.tar_bytes import open_tar
+from bridge_data.shards.tar_headers import Fields, walk
+from bridge_data.storage import Location
+
+
+class SampleCollector:
+    """Collects members into samples. `left_out` counts files that are no parts of any, `example` is one of them."""
+
+    def __init__(self, file: str) -> None:
+        self._file = file
+        self._key: str | None = None
+        self._names: set[str] = set()
+        self.keys: dict[str, int] = {}
+        self.offsets = array.array("Q")
+        self._starts = array.array("I")
+        self.parts: list[Part] = []
+        self.left_out, self.example = 0, ""
+
+    @property
+    def part_ends(self) -> "array.array[int]":
+        """For each sample the end of its parts."""
+        return self._starts[1:] + array.array("I", (len(self.parts),)) if self._starts else self._starts
+
+    def extend(self, members: Iterable[Fields]) -> None:
+        """Take the members that follow."""
+        keys, parts = self.keys, self.parts
+        for name, offset, content_offset, num_bytes, is_file, _ in members:
+            split = split_name(name) if is_file else None
+            if split is None:
+                if is_file and not is_meta_member(name):
+                    self.left_out, self.example = self.left_out + 1, self.example or name
+                continue
+            key, part = split
+            if key != self._key:
+                if key in keys:
+                    raise DatasetError(self._complaint(key, part, keys[key]))
+                self._key, self._names = key, {part}
+                keys[key] = len(keys)
+                self.offsets.append(offset)
+                self._starts.append(len(parts))
+            elif part in self._names:
+                raise DatasetError(
+                    f"{self._file}: sample {key!r} has two members {key}.{part}: its parts cannot be told apart. "
+                    "Write the shard again with each name once."
+                )
+            else:
+                self._names.add(part)
+            parts.append((part, content_offset, num_bytes))
+
+    def _complaint(self, key: str, part: str, number: int) -> str:
+        before = [name for name, _, _ in self.parts[self._starts[number] : self._starts[number + 1]]]
+        if part in before:
+            return (
+                f"{self._file}: duplicate key {key!r}: sample number {number} has it, and another one later, with part "
+                f"{part!r} again. Write the shard again with different keys."
+            )
+        return (
+            f"{self._file}: the parts of sample {key!r} do not stand together: {key}.{before[0]} comes first, then "
+            f"other samples, then {key}.{part}. Write the shard again, sorted by name (tar --sort=name)."
+        )
+
+
+def first_samples(root: Location, name: str, limit: int) -> dict[str, list[Part]]:
+    """Keys and parts of the first samples of shard `name`, at most `limit` of them; the rest is not looked at.
+
+    Raises:
+        DatasetError: if the shard cannot be read so far.
+    """
+    file = str(root / name)
+    samples = SampleCollector(file)
+    tar = open_tar(file)
+    for member in walk(tar, 0, tar.end, file=file):
+        split = split_name(member.name) if member.is_file else None
+        if split is not None and len(samples.keys) == limit and split[0] not in samples.keys:
+            break
+        samples.extend((member,))
+    bounds = itertools.pairwise([0, *samples.part_ends])
+    return {key: samples.parts[start:end] for key, (start, end) in zip(samples.keys, bounds, strict=True)}

@@ -1,0 +1,140 @@
+"""What a source reads from: numbered samples, and what can be told of them without reading.
+
+Enters: what a data set's metadata say. Leaves: how many samples there are, in which stretches, and a reader of sample
+number i. Tars, JSONL files, ranges of either and joins are all `Records`; whoever reads them need not know which.
+Guarantee: what is immutable travels to other processes as it is, without handles; only readers hold some.
+"""
+
+import dataclasses
+from collections.abc import Collection, Container, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias
+
+from bridge_data.samples import SourceInfo
+from bridge_data.shards.blocks import OpenBlocks
+from bridge_data.storage import Location
+
+
+@dataclasses.dataclass(slots=True)
+class RawSample:
+    """A sample as it lies in its shard. `key` is its name there, `index` its number in the split part."""
+
+    key: str
+    shard_name: str
+    index: int
+    parts: dict[str, bytes]
+    dataset_path: str
+
+    @property
+    def full_key(self) -> str:
+        """What users know it by, unique in the data set: `shard/key`."""
+        return f"{self.shard_name}/{self.key}"
+
+    @property
+    def place(self) -> str:
+        """`shard/key`, for messages."""
+        return f"{self.shard_name}/{self.key}"
+
+    @property
+    def __key__(self) -> str:
+        """As a sample, to whom an error handler is given it because it could not be decoded."""
+        return self.full_key
+
+    @property
+    def __sources__(self) -> tuple[SourceInfo, ...]:
+        """As a sample."""
+        return (self.source_info(),)
+
+    def source_info(self) -> SourceInfo:
+        """Where it was read."""
+        return SourceInfo(
+            dataset_path=self.dataset_path,
+            index=self.index,
+            shard_name=self.shard_name,
+            file_names=tuple(map(f"{self.key}.".__add__, self.parts)),
+        )
+
+
+Place: TypeAlias = tuple[str, int, int]
+"""Path or URL of a file, offset in it, number of bytes."""
+
+
+class RecordReader(Protocol):
+    """Reads samples by number. It opens files when they are needed, and may be pickled."""
+
+    def read(self, index: int, parts: Container[str] | None = None) -> RawSample:
+        """Sample number `index`, with those of its parts that are among `parts` (None: with all). A part that it has
+        not is not in the result either.
+
+        Raises:
+            IndexError: if there is no such sample. DatasetError: if it cannot be read.
+        """
+
+    def places(self, index: int, parts: Container[str] | None = None) -> Sequence[Place]:
+        """What `read` will read, as (file, offset, number of bytes), as far as an index tells without reading the data.
+
+        Raises:
+            IndexError: if there is no such sample. DatasetError: if the index cannot be read.
+        """
+
+    def read_in_blocks(self, blocks: OpenBlocks | None) -> None:
+        """Read by `blocks` from now on where `read` is given their `parts`; None: singly, as at the beginning. What is
+        read is the same."""
+
+    def block(self, index: int) -> range | None:
+        """The numbers of the samples of the block that sample `index` is in; None if samples are read singly.
+
+        Raises:
+            IndexError: if there is no such sample.
+        """
+
+    def block_place(self, block: range) -> Place | None:
+        """What `read` reads when it comes to the first sample of `block`; None if it reads each of them by itself.
+
+        Raises:
+            DatasetError: if the index cannot be read.
+        """
+
+
+class Records(Protocol):
+    """Samples 0..num_samples-1, which lie in stretches: neighbours in a stretch are read front to back."""
+
+    @property
+    def root(self) -> Location:
+        """The folder, or the file, that holds them."""
+
+    @property
+    def split_part(self) -> str:
+        """The part of the split that they are."""
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The name of each stretch, such as its shard."""
+
+    @property
+    def counts(self) -> Sequence[int]:
+        """Samples of each stretch."""
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of all stretches."""
+
+    @property
+    def sample_bytes(self) -> float | None:
+        """Bytes of a sample where it is stored (uncompressed), on the average; None if no index tells."""
+
+    def identity(self) -> Mapping[str, Any]:
+        """What `json.dumps` can write and what differs where the samples or their order do, not where only their place
+        does.
+
+        Raises:
+            DatasetError: if it cannot be found out, as a file is missing.
+        """
+
+    def part_names(self, stretch: int) -> Collection[str] | None:
+        """The names of the parts of the samples in a stretch; None if they are not known without reading it."""
+
+    def describe(self, index: int) -> str:
+        """Where sample `index` lies, for messages, without reading it."""
+
+    def reader(self) -> RecordReader:
+        """A reader of these samples, with handles of its own."""

@@ -1,0 +1,260 @@
+"""Subsets: a consecutive range of a data set's samples, such as `subset: {range: [10%, 20%]}`.
+
+Enters: what YAML says, at one level or several of a metadataset. Leaves: the numbers of the first sample and of the one
+after the last, and a view of `Records` with these samples alone. Guarantee: ranges that share a bound share no sample
+and leave none out.
+
+Source: the rules are those of Megatron-Energon, to the sample: absolute numbers are applied first, then the percentages
+from the innermost to the outermost level, in double precision, rounded down.
+"""
+
+import bisect
+import dataclasses
+import functools
+import itertools
+from collections.abc import Collection, Container, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+from bridge_data.errors import ConfigError
+from bridge_data.shards.blocks import OpenBlocks
+from bridge_data.shards.records import Place, RawSample, RecordReader, Records
+from bridge_data.storage import Location
+
+_EXAMPLES = "expected two bounds such as [10%, 50%], [100, 200] or [100, end]"
+
+
+@runtime_checkable
+class _YamlValue(Protocol):
+    """A value of a YAML file that knows its line."""
+
+    def plain(self) -> Any:
+        """The value itself."""
+
+    def error(self, message: str) -> ConfigError:
+        """The error that says `message` of this place."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SubsetRange:
+    """A range, of which `absolute` holds sample numbers (None: no such bounds; its end None: the end of the data), and
+    `relative` shares of what these leave."""
+
+    absolute: tuple[int, int | None] | None = None
+    relative: tuple[float, float] = (0.0, 1.0)
+
+    @classmethod
+    def parse(cls, value: Any) -> "SubsetRange":
+        """The range in `value`: `[start, end]` or `{range: [start, end]}`, plain or as a YAML node.
+
+        Raises:
+            ConfigError: naming the place, if it is a node.
+        """
+        if not isinstance(value, _YamlValue):
+            return cls._parsed(value)
+        try:
+            return cls._parsed(value.plain())
+        except ConfigError as error:
+            raise value.error(str(error)) from None
+
+    @classmethod
+    def _parsed(cls, value: Any) -> "SubsetRange":
+        if isinstance(value, dict):
+            if list(value) != ["range"]:
+                raise ConfigError(
+                    f"subset: expected `range` alone, such as {{range: [10%, 50%]}}, got {', '.join(map(str, value))}"
+                )
+            value = value["range"]
+        if not isinstance(value, (list, tuple)) or len(value) != 2:
+            raise ConfigError(f"subset: range: got {value!r}, {_EXAMPLES}")
+        start, end = map(_bound, value)
+        if isinstance(start, float) and isinstance(end, float):
+            if start > end:
+                raise ConfigError(f"subset: range: {value[0]} comes after {value[1]}; {_EXAMPLES}")
+            return cls(relative=(start, end))
+        if isinstance(start, float) or isinstance(end, float) or start is None:
+            raise ConfigError(
+                f"subset: range: got [{value[0]}, {value[1]}], {_EXAMPLES}: both percentages or both sample numbers, "
+                "and `end` only after a number"
+            )
+        if end is not None and start > end:
+            raise ConfigError(f"subset: range: {start} comes after {end}; {_EXAMPLES}")
+        return cls(absolute=(start, end))
+
+    @property
+    def is_absolute(self) -> bool:
+        """Whether it names sample numbers, which have a meaning for a single data set only, not for a blend."""
+        return self.absolute is not None
+
+    def within(self, outer: "SubsetRange | None") -> "SubsetRange":
+        """This range, of which a level above takes the range `outer` again.
+
+        Raises:
+            ConfigError: if `outer` is absolute.
+        """
+        if outer is None:
+            return self
+        if outer.absolute is not None:
+            raise ConfigError(
+                f"subset: range: {outer}: sample numbers are for a single data set only, since a blend or another "
+                "metadataset has no numbering; give percentages here, or the numbers to its data sets"
+            )
+        start, end = self.relative
+        first, last = outer.relative
+        length = end - start
+        return SubsetRange(self.absolute, (start + first * length, start + last * length))
+
+    def resolve(self, num_samples: int) -> tuple[int, int]:
+        """(first sample, the one after the last) in a data set of `num_samples`; equal, if percentages leave none.
+
+        Raises:
+            ConfigError: if it reaches beyond the data.
+        """
+        start, end = 0, num_samples
+        if self.absolute is not None:
+            start = self.absolute[0]
+            end = num_samples if self.absolute[1] is None else self.absolute[1]
+            if end > num_samples or start > end:
+                raise ConfigError(
+                    f"subset: range: {self} reaches beyond the data, which have {num_samples} samples; "
+                    f"the last possible bound is {num_samples}, or `end`"
+                )
+        length = end - start
+        return start + int(length * self.relative[0]), start + int(length * self.relative[1])
+
+    def __str__(self) -> str:
+        shares = "" if self.relative == (0.0, 1.0) else "[" + ", ".join(f"{100 * x:g}%" for x in self.relative) + "]"
+        if self.absolute is None:
+            return shares or "[0%, 100%]"
+        start, end = self.absolute
+        bounds = f"[{start}, {'end' if end is None else end}]"
+        return f"{shares} of {bounds}" if shares else bounds
+
+
+def _bound(value: Any) -> int | float | None:
+    """A sample number, a share, or None for the end."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        if value < 0:
+            raise ConfigError(f"subset: range: got {value}, but samples are numbered from 0")
+        return value
+    if isinstance(value, str):
+        text = value.strip()
+        if text == "end":
+            return None
+        if text.endswith("%"):
+            try:
+                percentage = float(text[:-1])
+            except ValueError:
+                percentage = -1.0
+            if not 0 <= percentage <= 100:
+                raise ConfigError(f"subset: range: got {value!r}, expected a percentage from 0% to 100%")
+            return percentage / 100.0
+    raise ConfigError(f"subset: range: got {value!r}, {_EXAMPLES}")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Subset:
+    """Samples `start` to `end` - 1 of `records`, numbered from 0; a stretch of which nothing is left is left out.
+
+    Raises:
+        ConfigError: if there are no such samples.
+    """
+
+    records: Records
+    start: int
+    end: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.start <= self.end <= self.records.num_samples:
+            raise ConfigError(
+                f"{self.records.root} [{self.records.split_part}]: subset from sample {self.start} to {self.end}, but "
+                f"there are {self.records.num_samples} samples"
+            )
+
+    @property
+    def root(self) -> Location:
+        """That of the whole."""
+        return self.records.root
+
+    @property
+    def split_part(self) -> str:
+        """That of the whole."""
+        return self.records.split_part
+
+    @property
+    def num_samples(self) -> int:
+        """Samples in the range."""
+        return self.end - self.start
+
+    @functools.cached_property
+    def _first_stretch(self) -> int:
+        return bisect.bisect_right(self._ends, self.start)
+
+    @functools.cached_property
+    def _ends(self) -> list[int]:
+        return list(itertools.accumulate(self.records.counts))
+
+    @functools.cached_property
+    def counts(self) -> Sequence[int]:
+        """Samples of each stretch, as far as they are in the range."""
+        if self.start == self.end:
+            return []
+        inner = self._ends[self._first_stretch : bisect.bisect_left(self._ends, self.end)]
+        return [end - start for start, end in itertools.pairwise([self.start, *inner, self.end])]
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The names of the stretches in the range."""
+        return self.records.names[self._first_stretch : self._first_stretch + len(self.counts)]
+
+    @property
+    def sample_bytes(self) -> float | None:
+        """That of the whole."""
+        return self.records.sample_bytes
+
+    def identity(self) -> dict[str, Any]:
+        """That of the whole, and the range."""
+        return {"of": self.records.identity(), "range": [self.start, self.end]}
+
+    def part_names(self, stretch: int) -> Collection[str] | None:
+        """The names of the parts, as the whole knows them for its stretch."""
+        return self.records.part_names(self._first_stretch + stretch)
+
+    def describe(self, index: int) -> str:
+        """Where sample `index` of the range lies."""
+        return self.records.describe(self.start + index)
+
+    def reader(self) -> RecordReader:
+        """A reader of these samples; they keep the numbers and names that they have in the whole."""
+        return _SubsetReader(self)
+
+
+class _SubsetReader:
+    """Reads samples by their number in the range."""
+
+    def __init__(self, subset: Subset) -> None:
+        self._subset = subset
+        self._reader = subset.records.reader()
+
+    def read(self, index: int, parts: Container[str] | None = None) -> RawSample:
+        return self._reader.read(self._in_whole(index), parts)
+
+    def places(self, index: int, parts: Container[str] | None = None) -> Sequence[Place]:
+        return self._reader.places(self._in_whole(index), parts)
+
+    def read_in_blocks(self, blocks: OpenBlocks | None) -> None:
+        subset = self._subset
+        self._reader.read_in_blocks(None if blocks is None else blocks.within(subset.start, subset.end))
+
+    def block(self, index: int) -> range | None:
+        whole, start = self._reader.block(self._in_whole(index)), self._subset.start
+        return None if whole is None else range(whole.start - start, whole.stop - start)
+
+    def block_place(self, block: range) -> Place | None:
+        start = self._subset.start
+        return self._reader.block_place(range(block.start + start, block.stop + start))
+
+    def _in_whole(self, index: int) -> int:
+        subset = self._subset
+        if not 0 <= index < subset.num_samples:
+            raise IndexError(f"{subset.root} [{subset.split_part}]: sample {index} of {subset.num_samples}")
+        return subset.start + index

@@ -1,0 +1,102 @@
+"""What can go wrong with one request to an object store, and trying again where that helps.
+
+Enters: an action that raises a `RequestError` when it fails. Leaves: its result, or a `DatasetError` that names the
+object, the number of attempts and the way out. Guarantee: what is missing or denied is said at once; what may pass is tried
+again for a bounded time, at growing intervals with jitter, so that a thousand readers do not come back together.
+"""
+
+import os
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from bridge_data.errors import ConfigError, DatasetError
+
+RETRY_VARIABLE = "BRIDGE_DATA_RETRY_S"
+RETRY_S = 60.0
+"""For how long a request that fails for a passing reason is tried again; the environment may say otherwise."""
+
+FIRST_WAIT_S = 0.1
+LONGEST_WAIT_S = 10.0
+
+_PASSING_STATUS = frozenset({408, 425, 429})
+
+T = TypeVar("T")
+
+
+class RequestError(Exception):
+    """A request failed. `passing` says whether it may go better the next time."""
+
+    def __init__(self, message: str, *, passing: bool = False) -> None:
+        super().__init__(message)
+        self.passing = passing
+
+
+class Missing(RequestError):
+    """There is no such object."""
+
+
+class Denied(RequestError):
+    """The credentials are not there, or do not suffice."""
+
+
+def may_pass(status: int) -> bool:
+    """Whether a request that was answered by this HTTP status may go better the next time; 0 is for no answer."""
+    return not 400 <= status < 500 or status in _PASSING_STATUS
+
+
+def persist(action: Callable[[], T], what: str) -> T:
+    """The result of `action`, tried again for as long as it fails for a passing reason; `what` says what it reads.
+
+    However long the first attempt took to fail, there is a second one, unless there is no time to try again at all.
+
+    Raises:
+        DatasetError: if it cannot be had.
+    """
+    start, wait_s, attempts = time.monotonic(), FIRST_WAIT_S, 0
+    while True:
+        try:
+            attempts += 1
+            return action()
+        except RequestError as fault:
+            import random  # here: it brings hashes, and who has local data only does not wait for it
+
+            nap_s = wait_s * random.uniform(0.5, 1.0)
+            took_s, allowed_s = time.monotonic() - start, retry_seconds()
+            over = took_s + nap_s > allowed_s and (attempts > 1 or not allowed_s)
+            if not fault.passing or over:
+                raise _failure(what, fault, attempts, took_s) from None
+        time.sleep(nap_s)
+        wait_s = min(2 * wait_s, LONGEST_WAIT_S)
+
+
+def retry_seconds() -> float:
+    """For how long to try again.
+
+    Raises:
+        ConfigError: if the environment says no number.
+    """
+    text = os.environ.get(RETRY_VARIABLE)
+    try:
+        seconds = RETRY_S if text is None else float(text)
+        if seconds >= 0:
+            return seconds
+    except ValueError:
+        pass
+    raise ConfigError(f"{RETRY_VARIABLE}={text!r}: expected a number of seconds, 0 or more")
+
+
+def _failure(what: str, fault: RequestError, attempts: int, took_s: float) -> DatasetError:
+    if isinstance(fault, Missing):
+        return DatasetError(f"{what}: no such object. Check the URL, or copy it there. ({fault})")
+    if isinstance(fault, Denied):
+        return DatasetError(
+            f"{what}: access denied. Check the credentials, the endpoint and the region in the environment "
+            f"(AWS_ACCESS_KEY_ID and so on; of msc:// the profile in MSC_CONFIG). ({fault})"
+        )
+    if not fault.passing:
+        return DatasetError(f"{what}: cannot be read: {fault}")
+    return DatasetError(
+        f"{what}: cannot be read: {attempts} attempts in {took_s:.0f} s failed, the last one with: {fault}. See that "
+        f"the store can be reached, and resume the run; {RETRY_VARIABLE} says for how many seconds to try again."
+    )

@@ -1,0 +1,35 @@
+"""Auxiliary data at run time: file stores, cache pools and lazies."""
+
+from bridge_data.task.stores.cache_pool import CachePool, DirectLazy, Lazy, MockLazy, NoCachePool
+from bridge_data.task.stores.dataset_store import JsonlFileStore, WebdatasetFileStore
+from bridge_data.task.stores.disk_pool import CacheFileLazy, FileCacheLazy, FileStoreCachePool
+from bridge_data.task.stores.file_store import (
+    DecodeFileStore,
+    FileStore,
+    FileStoreDecoder,
+    PrimaryFileStore,
+    add_source,
+)
+from bridge_data.task.stores.folder import SystemFileStore
+from bridge_data.task.stores.open_stores import open_aux, open_primary
+
+__all__ = [
+    "CacheFileLazy",
+    "CachePool",
+    "DecodeFileStore",
+    "DirectLazy",
+    "FileCacheLazy",
+    "FileStore",
+    "FileStoreCachePool",
+    "FileStoreDecoder",
+    "JsonlFileStore",
+    "Lazy",
+    "MockLazy",
+    "NoCachePool",
+    "PrimaryFileStore",
+    "SystemFileStore",
+    "WebdatasetFileStore",
+    "add_source",
+    "open_aux",
+    "open_primary",
+]

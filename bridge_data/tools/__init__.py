@@ -1,0 +1,1 @@
+"""Beside the training line: the command line, and what it does."""

@@ -1,0 +1,194 @@
+"""Running a loader to measure it: once as it is, and for a profile once more with a clocked data set.
+
+Enters: what to measure. Leaves: `Figures`, and a `Profile`. Guarantee: what is measured begins when workers have taken
+over and have filled their queues once; the run that gives the figures has no clocks in it.
+"""
+
+import dataclasses
+import json
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from bridge_data.loader import SavableDataLoader
+from bridge_data.tools.bench.bench_config import BenchConfig
+from bridge_data.tools.bench.clock import BETWEEN, Key, Tally
+from bridge_data.tools.bench.clocked import Clocked, ClockedDataset
+from bridge_data.tools.bench.figures import RECEIVE, SEND, Figures, Machine, Profile, Trainer
+from bridge_data.tools.bench.machine import idle_cores_s, num_cores, tree_cpu_s
+
+_SAVES = 10
+_SIZED_SAMPLES = 64
+
+
+@dataclasses.dataclass(slots=True)
+class _Window:
+    """What was counted while batches were taken; `waiting_s` and `receiving_s` are the trainer's, while it asked for a
+    batch."""
+
+    num_batches: int = 0
+    num_samples: int = 0
+    seconds: float = 0.0
+    cpu_s: float = 0.0
+    idle_cores_s: float = 0.0
+    waiting_s: float = 0.0
+    receiving_s: float = 0.0
+    step_s: float = 0.0
+
+
+def measure(config: BenchConfig) -> Figures:
+    """The rates and costs of a run.
+
+    Raises:
+        BridgeDataError: if the data or the settings are wrong, or a hook fails too often.
+    """
+    start = time.perf_counter()
+    with config.loader(config.dataset()) as loader:
+        batches = iter(loader)
+        next(batches)
+        first_batch_s = time.perf_counter() - start
+        loader.wait_for_workers()
+        workers_ready_s = time.perf_counter() - start
+        _warm_up(batches, config)
+        skipped_before = sum(loader.skipped.values())
+        window = _take(loader, batches, config, lambda batch: None)
+        num_skipped = sum(loader.skipped.values()) - skipped_before
+        save_s, state = _save(loader)
+    return Figures(
+        num_samples=window.num_samples,
+        num_batches=window.num_batches,
+        seconds=window.seconds,
+        cpu_s=window.cpu_s,
+        num_skipped=num_skipped,
+        sample_bytes=ClockedDataset.of(config.dataset()).sample_bytes(_SIZED_SAMPLES),
+        first_batch_s=first_batch_s,
+        workers_ready_s=workers_ready_s,
+        save_s=save_s,
+        state_bytes=len(json.dumps(state)),
+        restore_s=_restore(config, state),
+    )
+
+
+def profile(config: BenchConfig) -> Profile:
+    """Where the time of a run goes.
+
+    Raises:
+        BridgeDataError: if the data or the settings are wrong, or a hook fails too often.
+    """
+    dataset = ClockedDataset.of(config.dataset())
+    work: dict[Key, Tally] = {}
+    delays_ns: list[int] = []
+
+    def note(batch: Clocked) -> None:
+        delays_ns.append(batch.delay_ns)
+        for key, tally in batch.tallies.items():
+            work.setdefault(key, Tally()).add(tally)
+
+    with config.loader(dataset) as loader:
+        batches = iter(loader)
+        loader.wait_for_workers()
+        _warm_up(batches, config)
+        window = _take(loader, batches, config, note)
+    passed_s = sum(tally.wall_ns for tally in work.values()) / 1e9
+    idle_s = _settle(work, window) if config.num_workers else _settle_in_process(work, window)
+    return Profile(
+        work=work,
+        idle_s=idle_s,
+        num_workers=config.num_workers,
+        trainer=Trainer(
+            seconds=window.seconds,
+            waiting_s=window.waiting_s,
+            receiving_s=window.receiving_s,
+            step_s=window.step_s,
+        ),
+        machine=Machine(
+            num_cores=num_cores(),
+            used_cores=window.cpu_s / window.seconds,
+            idle_cores=window.idle_cores_s / window.seconds,
+            delayed=sum(delays_ns) / 1e9 / passed_s,
+        ),
+        num_samples=window.num_samples,
+        num_batches=window.num_batches,
+        sources=dataset.plan.sources,
+    )
+
+
+def _settle(work: dict[Key, Tally], window: _Window) -> float:
+    """Enter what transfers took in `work`; the seconds in which workers waited for the trainer."""
+    # Between two batches a worker computes only to send the first, and then waits until it may make the next one.
+    between = work.pop(BETWEEN)
+    work[Key(SEND)] = Tally(between.cpu_ns, between.calls, between.cpu_ns, between.cpu_ns)
+    _enter_receiving(work, window)
+    return max(0.0, (between.wall_ns - between.cpu_ns) / 1e9)
+
+
+def _settle_in_process(work: dict[Key, Tally], window: _Window) -> float:
+    """The same where the trainer makes the batches: whatever else it does while it asks for one is the loader's."""
+    work.pop(BETWEEN)
+    lanes_s = sum(tally.wall_ns for tally in work.values()) / 1e9
+    asking_s = window.waiting_s + window.receiving_s
+    window.waiting_s, window.receiving_s = 0.0, max(0.0, asking_s - lanes_s)
+    _enter_receiving(work, window)
+    return 0.0
+
+
+def _enter_receiving(work: dict[Key, Tally], window: _Window) -> None:
+    receiving_ns = round(window.receiving_s * 1e9)
+    work[Key(RECEIVE)] = Tally(receiving_ns, window.num_batches, receiving_ns, receiving_ns)
+
+
+def _warm_up(batches: Iterator[Any], config: BenchConfig) -> None:
+    """Take as many batches as workers hold ready."""
+    for _ in range(max(2, config.num_workers * config.prefetch_factor)):
+        next(batches)
+
+
+def _take(
+    loader: SavableDataLoader, batches: Iterator[Any], config: BenchConfig, note: Callable[[Any], None]
+) -> _Window:
+    """Take batches for as long as `config` says, and let `note` have each."""
+    window = _Window()
+    draws_before, cpu_before, idle_before = _draws(loader), tree_cpu_s(), idle_cores_s()
+    start = now = time.perf_counter()
+    while now - start < config.seconds if config.num_batches is None else window.num_batches < config.num_batches:
+        cpu = time.thread_time()
+        batch = next(batches)
+        computed_s, asked_s = time.thread_time() - cpu, time.perf_counter() - now
+        window.receiving_s += computed_s
+        window.waiting_s += max(0.0, asked_s - computed_s)
+        window.num_batches += 1
+        note(batch)
+        del batch
+        if config.step_s:
+            step_start = time.perf_counter()
+            time.sleep(config.step_s)
+            window.step_s += time.perf_counter() - step_start
+        now = time.perf_counter()
+    window.seconds, window.cpu_s = now - start, tree_cpu_s() - cpu_before
+    window.idle_cores_s = idle_cores_s() - idle_before
+    window.num_samples = _draws(loader) - draws_before
+    return window
+
+
+def _draws(loader: SavableDataLoader) -> int:
+    """Samples that were drawn for the batches handed out so far."""
+    return sum(lane.get("draws", 0) for lane in loader.save_state_rank()["lanes"].values())
+
+
+def _save(loader: SavableDataLoader) -> tuple[float, dict[str, Any]]:
+    """The least seconds that saving took, and the state."""
+    seconds = []
+    for _ in range(_SAVES):
+        start = time.perf_counter()
+        state = loader.save_state_rank()
+        seconds.append(time.perf_counter() - start)
+    return min(seconds), state
+
+
+def _restore(config: BenchConfig, state: dict[str, Any]) -> float:
+    """Seconds from opening the data to the first batch after `state`."""
+    start = time.perf_counter()
+    with config.loader(config.dataset()) as loader:
+        loader.restore_state_rank(state)
+        next(iter(loader))
+        return time.perf_counter() - start

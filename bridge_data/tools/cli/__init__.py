@@ -1,0 +1,63 @@
+"""The command line: `bridge-data pack`, `prepare`, `prepare-media`, `info`, `preview`, `lint`, `mount`, `bench` and
+`checkpoint`.
+
+Mistakes of the user and faults of the data end as one line or a few, `error: ...`, with exit code 1. A command is
+imported when it is called, so that none waits for what another one needs.
+"""
+
+import atexit
+import gc
+import importlib
+from typing import Any
+
+import click
+
+from bridge_data.errors import BridgeDataError
+
+atexit.register(gc.freeze)  # a command ends without a search for garbage in all that it imported
+
+_COMMANDS = {
+    "bench": "Measure how fast PATH becomes batches, and with --profile where the time goes.",
+    "checkpoint": "Look at saved data states, compare them, and write them for another number of ranks.",
+    "info": "Show what PATH holds: split parts, shards, samples, parts, sample type; of a metadataset, what it blends.",
+    "lint": "Read everything of PATH, and report all that is wrong with it.",
+    "mount": "Show the parts of the data set in the folder PATH as files below the folder MOUNTPOINT, read-only.",
+    "pack": "Pack the files in the folder SRC into tars in the folder DST.",
+    "prepare": "Prepare the tars below the folder PATH, the file PATH.jsonl or the joins of the metadataset PATH.yaml.",
+    "prepare-media": "Find out sizes, lengths and rates of the images and clips below the folder PATH, and store them "
+    "there.",
+    "preview": "Show samples of PATH: keys, parts, sizes, texts, what kind of images they are, and the fields they "
+    "become.",
+}
+"""What the help says of each command: the first sentence of its own help."""
+
+
+class _Commands(click.Group):
+    """Imports commands when they are called, and turns our own errors into messages."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in _COMMANDS:
+            return None
+        module = name.replace("-", "_")
+        command: click.Command = getattr(importlib.import_module(f"bridge_data.tools.cli.{module}"), module)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(_COMMANDS.items()))
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BridgeDataError as error:
+            click.echo(f"{click.style('error:', fg='red', bold=True)} {error}", err=True)
+            ctx.exit(1)
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="bridge-data", prog_name="bridge-data")
+def main() -> None:
+    """Make, prepare and look at multimodal data sets, and at the data states of training runs."""

@@ -1,0 +1,142 @@
+"""`bridge-data bench`: how fast a user's own pipeline is, and where its time goes."""
+
+import json
+from collections.abc import Iterator
+from typing import IO, Any
+
+import click
+
+from bridge_data.storage import Location
+from bridge_data.tools.bench import BenchConfig, Figures, Profile, advise, measure, named_encoder
+from bridge_data.tools.bench import profile as profile_of
+from bridge_data.tools.cli.places import PLACE
+from bridge_data.tools.cli.tables import note, sized, table
+
+_MAX_SOURCES = 20
+"""Data sets that are shown, of a large blend those that cost most."""
+
+
+@click.command()
+@click.argument("path", type=PLACE)
+@click.option("--profile", "with_profile", is_flag=True, help="Show where the time goes, in a second run with clocks.")
+@click.option("--task-encoder", metavar="MODULE:NAME", help="Your TaskEncoder, or a function that makes one.")
+@click.option("--split-part", default="train", show_default=True, help="The part of the split.")
+@click.option("--workers", default=2, show_default=True, help="Worker processes; 0: none.")
+@click.option("--batch-size", default=16, show_default=True, help="Samples or packs of a batch; 0: single samples.")
+@click.option("--packing-buffer-size", type=int, help="Samples among which packs are chosen.  [default: no packing]")
+@click.option("--shuffle-buffer-size", default=100, show_default=True, help="Samples to be mixed at least.")
+@click.option("--max-samples-per-sequence", default=100, show_default=True, help="Samples read from one place.")
+@click.option("--prefetch-factor", default=2, show_default=True, help="Batches that lie ready per worker.")
+@click.option("--pin-memory", is_flag=True, help="Copy batches to page-locked memory, with CUDA.")
+@click.option("--step-ms", default=0.0, show_default=True, help="How long the trainer is busy after each batch.")
+@click.option("--seconds", default=10.0, show_default=True, help="How long each run is measured.")
+@click.option("--batches", type=int, help="Measure so many batches instead.")
+@click.option("--json", "json_file", type=click.File("w", lazy=False), help="Write the figures to this file, too.")
+@click.option("--trusted-module", multiple=True, help="A module that YAML files may name classes of. Repeatable.")
+@click.option("--trust-dataset-code", is_flag=True, help="Run the code that stands beside the data (sample_loader.py).")
+def bench(
+    path: Location, with_profile: bool, task_encoder: str | None, json_file: IO[str] | None, **settings: Any
+) -> None:
+    """Measure how fast PATH becomes batches, and with --profile where the time goes.
+
+    PATH is a prepared data set, a metadataset or a JSONL file, or the URL of one.
+    """
+    config = BenchConfig(
+        path=path,
+        task_encoder=None if task_encoder is None else named_encoder(task_encoder),
+        split_part=settings["split_part"],
+        num_workers=settings["workers"],
+        batch_size=settings["batch_size"] or None,
+        packing_buffer_size=settings["packing_buffer_size"],
+        shuffle_buffer_size=settings["shuffle_buffer_size"],
+        max_samples_per_sequence=settings["max_samples_per_sequence"],
+        prefetch_factor=settings["prefetch_factor"],
+        pin_memory=settings["pin_memory"],
+        trusted_modules=settings["trusted_module"],
+        trust_dataset_code=settings["trust_dataset_code"],
+        seconds=settings["seconds"],
+        num_batches=settings["batches"],
+        step_s=settings["step_ms"] / 1000,
+    )
+    length = f"{config.seconds:g} s" if config.num_batches is None else f"{config.num_batches} batches"
+    note(f"measuring {length}{', and again with clocks' if with_profile else ''}")
+    figures = measure(config)
+    click.echo("\n".join(_figures(path, config, figures)))
+    profile = profile_of(config) if with_profile else None
+    if profile is not None:
+        click.echo("\n".join(shown_profile(profile, figures)))
+    if json_file is not None:
+        document = {
+            "version": 1,
+            "path": str(path),
+            "settings": {**settings, "task_encoder": task_encoder},
+            "figures": figures.to_dict(),
+            **({} if profile is None else {"profile": {**profile.to_dict(), "advice": advise(profile)}}),
+        }
+        json_file.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+
+
+def _figures(path: Location, config: BenchConfig, figures: Figures) -> Iterator[str]:
+    rate = sized(figures.samples_per_s * figures.sample_bytes)
+    rows = [
+        ("data set", f"{path} [{config.split_part}]"),
+        (
+            "speed",
+            f"{figures.samples_per_s:,.1f} samples/s, {figures.batches_per_s:,.1f} batches/s, about {rate}/s read",
+        ),
+        ("CPU", f"{figures.cpu_s_per_1000:.3g} s for 1,000 samples, of all processes"),
+        ("first batch", f"after {figures.first_batch_s:.2f} s"),
+        ("save", f"{figures.save_s * 1000:.3f} ms, {sized(figures.state_bytes)}"),
+        ("restore", f"{figures.restore_s:.2f} s to the first batch"),
+    ]
+    if config.num_workers:
+        rows.insert(4, ("workers", f"{config.num_workers}, at work after {figures.workers_ready_s:.2f} s"))
+    if figures.num_skipped:
+        rows.insert(2, ("left out", f"{figures.num_skipped:,} of {figures.num_samples:,} samples"))
+    for heading, text in rows:
+        yield f"{click.style(f'{heading:<12}', bold=True)} {text}"
+
+
+def shown_profile(profile: Profile, figures: Figures) -> Iterator[str]:
+    """The lines that show a profile, of a run that came to `figures` without clocks."""
+    yield ""
+    per_sample, per_batch = 1e6 / max(1, profile.num_samples), 1e3 / profile.num_batches
+    rows = [
+        [s.name, f"{s.seconds * per_sample:,.1f}", f"{s.seconds * per_batch:,.2f}", f"{s.share:.1%}", f"{s.waited:.0%}"]
+        for s in profile.stages
+    ]
+    total_s = profile.total_s
+    rows.append(["all work", f"{total_s * per_sample:,.1f}", f"{total_s * per_batch:,.2f}", "100.0%", ""])
+    yield table(["stage", "µs/sample", "ms/batch", "share", "waits"], rows)
+    yield ""
+    trainer = profile.trainer
+    if profile.num_workers:
+        yield f"workers  work {profile.busy:.0%} of their time, wait for the trainer {1 - profile.busy:.0%}"
+        parts = {
+            "waits for batches": trainer.waiting_s,
+            "receives": trainer.receiving_s,
+            "does its step": trainer.step_s,
+        }
+        yield "trainer  " + ", ".join(f"{what} {seconds / trainer.seconds:.0%}" for what, seconds in parts.items())
+    rate = profile.num_samples / trainer.seconds
+    yield f"clocks   {rate:,.1f} samples/s with them, {figures.samples_per_s:,.1f} without"
+    if len(profile.sources) > 1:
+        yield ""
+        yield _sources(profile)
+    yield ""
+    yield from advise(profile)
+
+
+def _sources(profile: Profile) -> str:
+    """µs of a sample of each data set, by stage."""
+    stages = [stage.name for stage in profile.stages if any(stage.name in s.seconds for s in profile.by_source)]
+    rows = []
+    for source in profile.by_source[:_MAX_SOURCES]:
+        scale = 1e6 / max(1, source.num_samples)
+        times = [source.seconds[stage] * scale if stage in source.seconds else None for stage in stages]
+        shown = ["" if time is None else f"{time:,.1f}" for time in times]
+        every = f"{sum(source.seconds.values()) * scale:,.1f}"
+        rows.append([source.name, f"{source.num_samples:,}", *shown, every, f"{source.share:.1%}"])
+    shown_table = table(["data set, µs/sample", "samples", *stages, "all", "share"], rows)
+    more = len(profile.sources) - len(rows)
+    return shown_table + (f"\n… and {more} more that cost less" if more > 0 else "")

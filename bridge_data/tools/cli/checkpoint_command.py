@@ -1,0 +1,155 @@
+"""`bridge-data checkpoint info`, `diff` and `redist`: look at saved data states, and write them for other ranks.
+
+A path is that of an iteration's folder, of one rank's file, or of a file with a merged state.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from bridge_data.errors import ConfigError, StateError
+from bridge_data.loader.checkpoint import Checkpoint, read_checkpoint, save_states
+from bridge_data.loader.checkpoint.manifest import MANIFEST
+from bridge_data.loader.checkpoint.state_file import rank_files
+from bridge_data.tools.cli.state_contents import LaneContents, SourceContents, lanes_of, sources_of
+from bridge_data.tools.cli.state_differences import differences
+from bridge_data.tools.cli.tables import counted, note, sized, table
+
+_PATH = click.Path(path_type=Path)
+_SHOWN_ELSEWHERE = ("sources", "weights", "schedule", "order")
+
+
+@click.group()
+def checkpoint() -> None:
+    """Look at saved data states, compare them, and write them for another number of ranks."""
+
+
+@checkpoint.command()
+@click.argument("path", type=_PATH)
+@click.option("--max-lanes", default=32, show_default=True, help="Show so many lanes, at most.")
+def info(path: Path, max_lanes: int) -> None:
+    """Show step, ranks, position, sources and lanes of the data state at PATH."""
+    found = read_checkpoint(path)
+    state, sources = found.state, sources_of(found.state)
+    settings = {name: value for name, value in state.fingerprint.items() if name not in _SHOWN_ELSEWHERE}
+    schedule = [f"{sample:,}" for sample, _ in state.fingerprint.get("schedule", ())]
+    settings["other weights from sample"] = " and ".join(schedule) or None
+    for heading, text in (
+        ("data state", str(path)),
+        ("saved", _saved(found)),
+        ("position", f"{state.next_slot:,} micro-batches of the job handed out"),
+        ("lanes", _lanes(found)),
+        ("deals", ", then to ".join(counted(num_lanes, "lane") for num_lanes, _ in state.generations)),
+        ("order", ", ".join([state.fingerprint["order"], *_set(settings)])),
+    ):
+        click.echo(f"{click.style(f'{heading:<12}', bold=True)} {text}")
+    click.echo()
+    click.echo(_source_table(sources))
+    click.echo()
+    click.echo(_lane_table(lanes_of(state), max_lanes))
+
+
+@checkpoint.command()
+@click.argument("first", metavar="A", type=_PATH)
+@click.argument("second", metavar="B", type=_PATH)
+@click.option("--max-lanes", default=8, show_default=True, help="Show so many lanes that differ, at most.")
+@click.pass_context
+def diff(ctx: click.Context, first: Path, second: Path, max_lanes: int) -> None:
+    """Show in what the data states at A and B differ: data and settings, position, lanes. Exit code 1 if they do."""
+    a, b = read_checkpoint(first), read_checkpoint(second)
+    of_all, of_lanes = differences(a.state, b.state)
+    rows = [*of_all, *(row for lane in list(of_lanes)[:max_lanes] for row in of_lanes[lane])]
+    if rows:
+        click.echo(table(("", "A", "B"), [(row.item, row.first, row.second) for row in rows]))
+    else:
+        click.echo(f"the same state: {counted(a.state.num_lanes, 'lane')} after {a.state.next_slot:,} micro-batches")
+    if len(of_lanes) > max_lanes:
+        click.echo(f"and {counted(len(of_lanes) - max_lanes, 'more lane')}")
+    if (a.step, a.world_size) != (b.step, b.world_size):
+        note(f"A was saved {_saved(a)}; B was saved {_saved(b)}")
+    ctx.exit(1 if rows else 0)
+
+
+@checkpoint.command()
+@click.argument("source", metavar="SRC", type=_PATH)
+@click.argument("target", metavar="DST", type=_PATH)
+@click.option("--world-size", type=click.IntRange(min=1), required=True, help="Data-parallel ranks to write files for.")
+@click.option("--step", type=int, help="The step to write down, where SRC does not say it.")
+def redist(source: Path, target: Path, world_size: int, step: int | None) -> None:
+    """Write the whole data state at SRC to the folder DST as files of another number of ranks.
+
+    This is for trainers in which each rank reads its own file only, and must have one: load_states takes any checkpoint
+    as it is. The file of rank 0 has all lanes, the others those of their rank. Where the ranks cannot share the lanes
+    equally, the DataModule's loader hands on the state of rank 0, and all ranks deal it anew.
+    """
+    found = read_checkpoint(source)
+    if None not in (found.step, step) and found.step != step:
+        raise ConfigError(f"--step {step}: {source} says that it is of step {found.step}")
+    step = found.step if step is None else step
+    if step is None:
+        raise ConfigError(f"{source}: does not say its step; give --step")
+    if target.is_dir() and (rank_files(target) or (target / MANIFEST).exists()):
+        raise ConfigError(f"{target}: holds a data state already; give another folder")
+    if missing := [lane for lane in range(found.state.num_lanes) if lane not in found.state.lanes]:
+        raise StateError(
+            f"{source}: lacks lanes {missing[:16]} of {found.state.num_lanes}: it is the file of one rank. "
+            "Give the folder with the files of all ranks."
+        )
+    save_states(target, found.state.to_dict(), step=step, world_size=world_size)
+    num_lanes = found.state.num_lanes
+    if num_lanes % world_size:
+        note(f"{world_size} ranks cannot share {num_lanes} lanes equally: they will be dealt anew when restored")
+    held = f"all {num_lanes:,} lanes in that of rank 0"
+    click.echo(f"{target}: step {step:,}, {counted(world_size, 'file')}, {held}")
+
+
+def _set(settings: dict[str, Any]) -> list[str]:
+    return [f"{name} {value}" for name, value in settings.items() if value is not None]
+
+
+def _saved(found: Checkpoint) -> str:
+    ranks = "" if found.world_size is None else f" by {counted(found.world_size, 'rank')}"
+    step = "at a step that is not said" if found.step is None else f"at step {found.step:,}"
+    return f"{step}{ranks}, {sized(found.num_bytes)} in {counted(found.num_files, 'file')}"
+
+
+def _lanes(found: Checkpoint) -> str:
+    here, num_lanes = len(found.state.lanes), found.state.num_lanes
+    return f"all {num_lanes:,}" if here == num_lanes else f"{here:,} of {num_lanes:,}: not the whole state"
+
+
+def _source_table(sources: Sequence[SourceContents]) -> str:
+    rows = [
+        (
+            source.label,
+            "–" if source.weight is None else f"{source.weight:.1%}",
+            "–" if source.chunk_size is None else f"{source.chunk_size:,}",
+            _span(source.samples_taken),
+            _span(source.epochs),
+            f"{source.inbox:,}",
+        )
+        for source in sources
+    ]
+    return table(("source", "weight", "samples of a chunk", "taken of the epoch by a lane", "epochs", "inbox"), rows)
+
+
+def _lane_table(lanes: Sequence[LaneContents], max_lanes: int) -> str:
+    def row(name: str, lanes: Sequence[LaneContents]) -> tuple[str, ...]:
+        sums = (sum(getattr(lane, what) for lane in lanes) for what in ("micro_batches", "draws", "pending", "inbox"))
+        return name, *(f"{number:,}" for number in sums)
+
+    rows = [row(f"{lane.lane}", [lane]) for lane in lanes[:max_lanes]]
+    if len(lanes) > max_lanes:
+        rows.append(row(f"{len(lanes) - max_lanes:,} more", lanes[max_lanes:]))
+    if len(lanes) > 1:
+        rows.append(row("together", lanes))
+    return table(("lane", "micro-batches", "draws", "pending", "inbox"), rows)
+
+
+def _span(numbers: tuple[int, int] | None) -> str:
+    if numbers is None:
+        return "–"
+    first, last = numbers
+    return f"{first:,}" if first == last else f"{first:,}–{last:,}"

@@ -1,0 +1,100 @@
+"""`bridge-data lint`: everything that is wrong with a data set, at once."""
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from bridge_data.errors import ConfigError
+from bridge_data.plan.references import Opening
+from bridge_data.tools.cli.bar import progress_bar
+from bridge_data.tools.cli.places import ON_DISK
+from bridge_data.tools.cli.tables import counted
+from bridge_data.tools.lint import KINDS, Fault, LintConfig, LintReport
+from bridge_data.tools.lint import lint as check
+
+SHOWN_ON_SCREEN = 5
+
+
+@click.command()
+@click.argument("path", type=ON_DISK)
+@click.option("--split-part", help="Check this part of the split only.  [default: all, and shards in none]")
+@click.option("--num-workers", type=int, help="Processes that read.  [default: one a core, at most 16]")
+@click.option("--limit", type=int, help="Check at most so many samples of each data set.")
+@click.option("--decode/--no-decode", default=True, help="Decode every part, or only see whether it is there.")
+@click.option("--ignore", metavar="CODE", multiple=True, help="A kind of fault that is meant to be so. Repeatable.")
+@click.option("--show", type=int, help=f"Places to show of each kind.  [default: {SHOWN_ON_SCREEN}; with --json 1000]")
+@click.option("--json", "as_json", is_flag=True, help="Write one JSON document.")
+@click.option("--trusted-module", multiple=True, help="A module that YAML files may name classes of. Repeatable.")
+@click.option("--trust-dataset-code", is_flag=True, help="Run the code that stands beside the data (sample_loader.py).")
+@click.option("--progress/--no-progress", default=True, help="Show a progress bar.")
+@click.pass_context
+def lint(
+    context: click.Context,
+    path: Path,
+    split_part: str | None,
+    num_workers: int | None,
+    limit: int | None,
+    decode: bool,
+    ignore: tuple[str, ...],
+    show: int | None,
+    as_json: bool,
+    trusted_module: tuple[str, ...],
+    trust_dataset_code: bool,
+    progress: bool,
+) -> None:
+    """Read everything of PATH, and report all that is wrong with it.
+
+    PATH is a prepared data set, a metadataset or a JSONL file. Shards, indexes and metadata are compared, every part of
+    every sample is decoded and put where the field map wants it. The exit status is 1 if there is any fault.
+    """
+    for code in ignore:
+        if code not in KINDS:
+            raise ConfigError(f"--ignore {code}: unknown kind of fault; there is {', '.join(KINDS)}")
+    config = LintConfig(
+        split_part=split_part,
+        limit=limit,
+        decode=decode,
+        max_kept=show or (1000 if as_json else SHOWN_ON_SCREEN),
+        opening=Opening(training=False, trusted_modules=trusted_module, trust_dataset_code=trust_dataset_code),
+    )
+    if num_workers is not None:
+        config = dataclasses.replace(config, num_workers=num_workers)
+    with progress_bar("checking", "samples", shown=progress) as on_progress:
+        report = check(path, config, on_progress=on_progress)
+    report = dataclasses.replace(
+        report, counts={code: count for code, count in report.counts.items() if code not in ignore}
+    )
+    if as_json:
+        click.echo(json.dumps(report.to_dict(), indent=2, ensure_ascii=False))
+    else:
+        click.echo("\n".join(_shown(report)))
+    context.exit(1 if report.num_faults else 0)
+
+
+def _shown(report: LintReport) -> Iterator[str]:
+    several = report.num_datasets != 1
+    for code, kind in KINDS.items():
+        count = report.counts.get(code, 0)
+        if not count:
+            continue
+        yield f"{click.style(code, fg='red', bold=True)}  {count:,} × {kind.what}"
+        shown = report.kept.get(code, [])
+        yield from (f"  {_line(fault, several)}" for fault in shown)
+        if count > len(shown):
+            yield f"  … and {count - len(shown):,} more"
+        yield f"  → {kind.way_out}\n"
+    looked = f"{counted(report.num_samples, 'sample')} in {counted(report.num_shards, 'shard')}"
+    if several:
+        looked += f" of {counted(report.num_datasets, 'data set')}"
+    verdict = counted(report.num_faults, "fault") if report.num_faults else "no faults"
+    yield f"{report.path}: {looked} checked{'' if report.is_complete else ', not everything'}: {verdict}"
+
+
+def _line(fault: Fault, several: bool) -> str:
+    place = fault.place()
+    if several or not place:
+        place = f"{fault.dataset}: {place}" if place else fault.dataset
+    return f"{place}: {fault.cause}"

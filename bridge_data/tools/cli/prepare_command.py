@@ -1,0 +1,224 @@
+"""`bridge-data prepare`: from a folder of tars to a data set.
+
+All questions are asked and all settings checked against the first samples before anything is written; the indexing
+that follows needs nobody.
+"""
+
+import dataclasses
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from bridge_data.errors import ConfigError
+from bridge_data.prepare.tar_indexes import Preparation, PrepareConfig
+from bridge_data.prepare.tars import Split, find_shards, refresh_index, write_dataset_yaml
+from bridge_data.prepare.tars import prepare as prepare_shards
+from bridge_data.shards.names import DATASET_YAML, INFO_JSON, INFO_YAML, JSONL_SUFFIX, META_FOLDER
+from bridge_data.shards.prepared import PreparedDataset
+from bridge_data.shards.splits import RATIO_PARTS, parse_pattern, parse_ratio, split_by_patterns, split_by_ratio
+from bridge_data.tools.cli.bar import progress_bar
+from bridge_data.tools.cli.places import ON_DISK
+from bridge_data.tools.cli.prepare_media import media_options, store_media
+from bridge_data.tools.cli.questions import ask_field_map, ask_ratio, ask_sample_type
+from bridge_data.tools.cli.sample_types import (
+    CRUDE,
+    SAMPLE_TYPES,
+    FirstSamples,
+    definition,
+    fields_of,
+    find_sample_type,
+    parse_field_map,
+)
+from bridge_data.tools.cli.split_table import split_table
+from bridge_data.tools.cli.tables import counted, listed, note, sized, spanned
+
+if TYPE_CHECKING:
+    from bridge_data.prepare import MediaRule
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _Options:
+    """The flags, under the names that Energon gave them."""
+
+    split_ratio: str | None
+    split_parts: tuple[str, ...]
+    exclude: str | None
+    sample_type: str | None
+    field_map: str | None
+    non_interactive: bool
+    force_overwrite: bool
+    tar_index_only: bool
+    shuffle_tars: bool
+    skip_dataset_yaml: bool
+    dataset_yaml_name: str
+    num_workers: int | None
+    rescan: bool
+    media_metadata_by_extension: bool
+    media_metadata_by_header: bool
+    media_metadata_by_glob: str | None
+    progress: bool
+
+    def __post_init__(self) -> None:
+        if self.media_rule is not None and self.tar_index_only:
+            raise ConfigError(
+                "--tar-index-only renews the index alone; run `bridge-data prepare-media` for media metadata"
+            )
+        if self.split_ratio is not None and self.split_parts:
+            raise ConfigError("--split-ratio and --split-parts: give one of them")
+        if self.tar_index_only and self.exclude is not None:
+            raise ConfigError("--tar-index-only works on all shards of the data set: leave --exclude out")
+        if self.field_map is not None and self.sample_type is None:
+            raise ConfigError("--field-map: give --sample-type too, such as CaptioningSample")
+        if Path(self.dataset_yaml_name).name != self.dataset_yaml_name or not self.dataset_yaml_name:
+            raise ConfigError(f"--dataset-yaml-name {self.dataset_yaml_name!r}: expected the name of a file, no path")
+
+    @property
+    def media_rule(self) -> "MediaRule | None":
+        """Which files are media; None if their metadata are not asked for."""
+        flags = self.media_metadata_by_glob, self.media_metadata_by_header, self.media_metadata_by_extension
+        if flags == (None, False, False):
+            return None
+        from bridge_data.prepare import MediaRule  # brings torch
+
+        return MediaRule.parse(*flags)
+
+    @property
+    def config(self) -> PrepareConfig:
+        """What the indexing is to know."""
+        if self.num_workers is None:
+            return PrepareConfig(exclude=self.exclude, rescan=self.rescan)
+        return PrepareConfig(exclude=self.exclude, rescan=self.rescan, num_workers=self.num_workers)
+
+
+@click.command()
+@click.argument("path", type=ON_DISK)
+@click.option("--split-ratio", metavar="8,1,1", help="Shares of train, val and test, counted in shards.")
+@click.option(
+    "--split-parts",
+    metavar="NAME:PATTERN",
+    multiple=True,
+    help="The shards of a part, such as 'train:shards/{000..099}.tar': braces, then a regular expression. Repeatable.",
+)
+@click.option("--exclude", metavar="REGEX", help="Leave out shards in whose path the expression is found.")
+@click.option("--sample-type", metavar="CLASS", help="The sample class, such as CaptioningSample or CrudeWebdataset.")
+@click.option("--field-map", metavar="JSON", help="""As in '{"image": "jpg", "caption": "json[caption]"}'.""")
+@click.option("--non-interactive", is_flag=True, help="Ask nothing.")
+@click.option("--force-overwrite", is_flag=True, help="Prepare again what has been prepared, without asking.")
+@click.option("--tar-index-only", is_flag=True, help="Renew the indexes only; split and sample class stay.")
+@click.option("--shuffle-tars", is_flag=True, help="Shuffle the shards before --split-ratio divides them.")
+@click.option("--skip-dataset-yaml", is_flag=True, help="Write no dataset.yaml.")
+@click.option("--dataset-yaml-name", metavar="NAME", default=DATASET_YAML, show_default=True, help="Its file name.")
+@click.option("--num-workers", type=int, help="Processes that read shards.  [default: one a core, at most 16]")
+@click.option("--rescan", is_flag=True, help="Read all shards, also those that have not changed since last time.")
+@media_options
+@click.option("--progress/--no-progress", default=True, help="Show a progress bar.")
+def prepare(path: Path, **flags: Any) -> None:
+    """Prepare the tars below the folder PATH, the file PATH.jsonl or the joins of the metadataset PATH.yaml.
+
+    Writes .nv-meta and an index beside each shard, in the format of Megatron-Energon, and asks for what it is not
+    told: the split, the sample class and the parts of its fields. Of a JSONL file, writes an index beside it, and a
+    split if it is given: --split-ratio 8,1,1, or ranges such as --split-parts train:0..900 --split-parts val:900..end.
+    Of a metadataset, writes the indexes of its joins beside it.
+    """
+    if path.name.endswith(JSONL_SUFFIX):
+        from bridge_data.tools.cli.prepare_jsonl import prepare_lines  # brings what folders of tars do not need
+
+        prepare_lines(path, flags)
+        return
+    if path.suffix in (".yaml", ".yml"):
+        from bridge_data.tools.cli.prepare_joins import prepare_joins
+
+        prepare_joins(path, flags)
+        return
+    options = _Options(**flags)
+    config = options.config
+    if path.is_file():
+        raise ConfigError(f"{path}: expected a folder of tars or a .jsonl file; only such data sets need preparation")
+    if options.tar_index_only:
+        done = _indexed(partial(refresh_index, path, config), options)
+        click.echo(f"{path}: index of {counted(len(done.shard_counts), 'shard')} written")
+        return
+    names = find_shards(path, options.exclude)
+    if not _may_write(path, options):
+        click.echo(f"{path}: left as it is")
+        return
+    first = FirstSamples(path, names[0])
+    click.echo(f"{path}: {counted(len(names), 'shard')}, {spanned(names)}; parts: {listed(first.parts)}")
+    split, wanted = _split(options)
+    unfilled = [part for part, shards in split(names).items() if part in wanted and not shards]
+    content = None if options.skip_dataset_yaml else _dataset_yaml(options, first)
+    if content is not None:
+        first.check(content)
+    done = _indexed(partial(prepare_shards, path, split, config), options)
+    if content is not None:
+        write_dataset_yaml(path, content, options.dataset_yaml_name)
+    click.echo()
+    click.echo(split_table(PreparedDataset.open(path)))
+    if options.media_rule is not None:
+        store_media(path, options.media_rule, config.num_workers, options.progress)
+    if unfilled:
+        note(f"no shard for {' and '.join(unfilled)}: shards are not divided, and there are {len(names)}")
+    if content is None and not (path / META_FOLDER / options.dataset_yaml_name).is_file():
+        note(f"there is no {options.dataset_yaml_name} yet; give --sample-type, or write it yourself")
+
+
+def _may_write(path: Path, options: _Options) -> bool:
+    if options.force_overwrite or not any((path / META_FOLDER / name).is_file() for name in (INFO_JSON, INFO_YAML)):
+        return True
+    if options.non_interactive:
+        raise ConfigError(
+            f"{path}: has been prepared already; give --force-overwrite to do it again, "
+            "or --tar-index-only to renew its indexes"
+        )
+    return click.confirm(f"{path} has been prepared already. Do you want to do it again?")
+
+
+def _split(options: _Options) -> tuple[Split, list[str]]:
+    """(rule of the split, parts that are to have shards)."""
+    if options.split_parts:
+        patterns = [parse_pattern(text) for text in options.split_parts]
+        return partial(split_by_patterns, patterns=patterns), [part for part, _ in patterns]
+    if options.split_ratio is None and options.non_interactive:
+        raise ConfigError("--non-interactive: give --split-ratio 8,1,1, or --split-parts")
+    ratio = parse_ratio(ask_ratio() if options.split_ratio is None else options.split_ratio)
+    wanted = [part for part, share in zip(RATIO_PARTS, ratio, strict=True) if share]
+    return partial(split_by_ratio, ratio=ratio, shuffle=options.shuffle_tars), wanted
+
+
+def _dataset_yaml(options: _Options, first: FirstSamples) -> dict[str, Any] | None:
+    """What dataset.yaml shall hold; None if it is not asked for."""
+    if options.sample_type is None and options.non_interactive:
+        return None
+    sample_type = ask_sample_type() if options.sample_type is None else find_sample_type(options.sample_type)
+    if sample_type == CRUDE:
+        if options.field_map is not None:
+            raise ConfigError(f"--field-map: {CRUDE} has no fields; leave it out")
+        return definition(CRUDE, {})
+    if options.field_map is not None:
+        return definition(sample_type, parse_field_map(options.field_map))
+    if options.non_interactive:
+        fields = ", ".join(f'"{field.name}": "…"' for field in fields_of(SAMPLE_TYPES[sample_type]) if field.required)
+        raise ConfigError(
+            f"--sample-type {sample_type} needs --field-map '{{{fields}}}'; the parts there are: "
+            f"{listed(first.parts, 20)}"
+        )
+    return definition(sample_type, ask_field_map(sample_type, first))
+
+
+def _indexed(action: Callable[..., Preparation], options: _Options) -> Preparation:
+    """Run the indexing under a progress bar, and tell what it did."""
+    started = time.monotonic()
+    with progress_bar("indexing", "shards", shown=options.progress) as on_progress:
+        done = action(on_progress=on_progress)
+    unchanged = len(done.shard_counts) - done.num_scanned
+    click.echo(
+        f"indexed {counted(done.num_samples, 'sample')}, {sized(done.num_bytes)}, in {time.monotonic() - started:.1f} s"
+        + (f"; {counted(unchanged, 'shard')} had not changed" if unchanged else "")
+    )
+    for text in done.notes:
+        note(text)
+    return done

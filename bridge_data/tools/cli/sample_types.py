@@ -1,0 +1,154 @@
+"""Which sample classes there are, and which parts of the data fill their fields: the content of a dataset.yaml."""
+
+import dataclasses
+import difflib
+import json
+import typing
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from bridge_data import samples as sample_classes
+from bridge_data import storage
+from bridge_data.errors import ConfigError, DatasetError, SampleError
+from bridge_data.plan.dataset_yaml import read_sample_config
+from bridge_data.plan.document import parse_yaml
+from bridge_data.plan.field_map import FieldAccess
+from bridge_data.samples import Sample
+from bridge_data.shards.members import first_samples
+from bridge_data.tools.cli.tables import listed
+
+CRUDE = "CrudeWebdataset"
+"""The class of data whose parts a cooker turns into samples."""
+
+SAMPLE_TYPES: dict[str, type[Sample]] = {
+    name: value
+    for name, value in sorted(vars(sample_classes).items())
+    if isinstance(value, type) and issubclass(value, Sample) and value is not Sample
+}
+
+MAX_FIRST_SAMPLES = 100
+"""Samples by which a field map is checked before the data set is indexed."""
+
+_MODULE = "megatron.energon"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Field:
+    """A field of a sample class."""
+
+    name: str
+    shown_type: str
+    required: bool
+
+
+def fields_of(sample_class: type[Sample]) -> list[Field]:
+    """The fields that data fill."""
+    hints = typing.get_type_hints(sample_class)
+    return [
+        Field(
+            field.name,
+            str(hints[field.name]),
+            field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING,
+        )
+        for field in dataclasses.fields(sample_class)
+        if field.init and not field.name.startswith("__")
+    ]
+
+
+def find_sample_type(text: str) -> str:
+    """The name of the sample class that is meant by its number in the list, its name, or its older name
+    (`CaptioningWebdataset`).
+
+    Raises:
+        ConfigError: naming the classes there are.
+    """
+    names = [*SAMPLE_TYPES, CRUDE]
+    wanted = text.strip()
+    if wanted.isdecimal() and int(wanted) < len(names):
+        return names[int(wanted)]
+    for name in names:
+        stem = name.removesuffix("Sample").removesuffix("Webdataset")
+        if wanted in (name, stem, f"{stem}Sample", f"{stem}Webdataset"):
+            return name
+    near = difflib.get_close_matches(wanted, names, n=1)
+    raise ConfigError(
+        f"unknown sample class {wanted!r}{f'; did you mean {near[0]}?' if near else ''} There is {listed(names, 20)}."
+    )
+
+
+def parse_field_map(text: str) -> dict[str, str]:
+    """The field map in JSON text such as `{"image": "jpg", "caption": "json[caption]"}`.
+
+    Raises:
+        ConfigError: if it is no such text.
+    """
+    try:
+        field_map = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"--field-map {text!r} is not JSON: {error}") from None
+    if not isinstance(field_map, dict) or not all(isinstance(part, str) for part in field_map.values()):
+        raise ConfigError(f'--field-map {text!r}: expected fields with parts, such as {{"image": "jpg"}}')
+    return field_map
+
+
+def definition(sample_type: str, field_map: Mapping[str, str]) -> dict[str, Any]:
+    """The content of the dataset.yaml."""
+    if sample_type == CRUDE:
+        return {"__module__": _MODULE, "__class__": CRUDE}
+    return {"sample_type": {"__module__": _MODULE, "__class__": sample_type}, "field_map": dict(field_map)}
+
+
+class FirstSamples:
+    """The first samples of a data set that is about to be prepared, by which answers are checked."""
+
+    def __init__(self, root: Path, shard: str) -> None:
+        self.shard = root / shard
+        self._samples = first_samples(root, shard, MAX_FIRST_SAMPLES)
+        if not self._samples:
+            raise DatasetError(f"{self.shard}: holds no samples. Remove it, or leave it out with --exclude.")
+        named = dict.fromkeys(part for parts in self._samples.values() for part, _, _ in parts)
+        self.parts: tuple[str, ...] = tuple(sorted(named))
+
+    def check(self, content: dict[str, Any]) -> None:
+        """See that the dataset.yaml `content` can be read, and that these samples have what it names.
+
+        Raises:
+            ConfigError: naming the field, and the parts there are.
+        """
+        text = yaml.safe_dump(content, sort_keys=False)
+        for field, access in read_sample_config(parse_yaml(text, "dataset.yaml"), ()).field_map.items():
+            self.check_access(field, access)
+
+    def check_access(self, field: str, access: FieldAccess) -> None:
+        """See that these samples have what fills `field`."""
+        options = (access, *access.alternatives)
+        if not any(option.part in self.parts or option.part == "__key__" for option in options):
+            wanted = " or ".join(repr(option.part) for option in options)
+            near = difflib.get_close_matches(access.part, self.parts, n=1)
+            raise ConfigError(
+                f"field {field!r}: no part {wanted} in the first {len(self._samples)} samples of {self.shard}; "
+                f"the parts there are: {listed(self.parts, 20)}" + (f". Did you mean {near[0]!r}?" if near else "")
+            )
+        if all(option.path and option.part.endswith("json") for option in options):
+            self._check_content(field, access, [option.part for option in options])
+
+    def _check_content(self, field: str, access: FieldAccess, parts: Sequence[str]) -> None:
+        """See that at least one of the first samples has the value inside its JSON."""
+        complaint = ""
+        for key, members in list(self._samples.items())[:10]:
+            content: dict[str, Any] = {"__key__": key}
+            for part, offset, num_bytes in members:
+                if part in parts:
+                    try:
+                        content[part] = json.loads(storage.read(self.shard, offset, num_bytes))
+                    except ValueError as error:
+                        raise DatasetError(f"{self.shard}: {key}.{part} is not JSON: {error}") from None
+            try:
+                access.get(content)
+                return
+            except SampleError as error:
+                complaint = complaint or str(error)
+        raise ConfigError(f"field {field!r}: {complaint}")

@@ -1,0 +1,141 @@
+"""Checking one sample: that its parts can be decoded, and that they make a sample of the class they are meant for.
+
+Enters: the bytes of the parts, and recipes, which say what samples are made of them. Leaves: faults.
+"""
+
+import collections
+import dataclasses
+import io
+import typing
+import warnings
+from collections.abc import Container, Iterator, Mapping
+from typing import Any
+
+from PIL import Image
+
+from bridge_data.decode import SampleDecoder
+from bridge_data.decode.av import AVDecoder
+from bridge_data.decode.av.container import open_container, reading
+from bridge_data.decode.sample_decoder import decode_part
+from bridge_data.errors import BridgeDataError, ConfigError, SampleError
+from bridge_data.plan.field_map import FieldAccess
+from bridge_data.tools.lint.faults import Fault
+from bridge_data.tools.lint.types import is_of_type
+
+_UNKNOWN = object()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Recipe:
+    """What samples are made of parts: a class, and where its fields come from. `parts` may be read; None: all."""
+
+    sample_class: type[Any]
+    field_map: Mapping[str, FieldAccess]
+    parts: Container[str] | None
+
+
+class SampleCheck:
+    """Checks samples; without `decode`, only whether the parts that the recipes need are there."""
+
+    def __init__(self, recipes: tuple[Recipe, ...], *, decode: bool) -> None:
+        self._recipes, self._decode = recipes, decode
+        self._decoder = SampleDecoder(image_decode="torchrgb8")
+        self._hints = [_hints(recipe.sample_class) for recipe in recipes]
+
+    def check(self, key: str, parts: Mapping[str, bytes]) -> Iterator[Fault]:
+        """What is wrong with the sample `key`, of which these are all parts; without the place."""
+        decoded: dict[str, Any] = {"__key__": key}
+        for part, content in parts.items():
+            decoded[part] = _UNKNOWN
+            if self._decode:
+                try:
+                    decoded[part] = self._decoded(part, content, key)
+                except BridgeDataError as error:
+                    yield Fault(code_of(error), _cause(error), key=key, part=part)
+        seen: set[tuple[str, str]] = set()
+        for recipe, hints in zip(self._recipes, self._hints, strict=True):
+            for fault in self._fields(recipe, hints, decoded):
+                if (fault.code, fault.cause) not in seen:
+                    seen.add((fault.code, fault.cause))
+                    yield fault
+
+    def _decoded(self, part: str, content: bytes, key: str) -> Any:
+        handler = self._decoder.handler(part)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # it is refused, and so told
+            value = content if handler is None else decode_part(handler, content, key, part)
+        if isinstance(value, AVDecoder):
+            decode_part(_play, content, key, part)
+        return value
+
+    def _fields(self, recipe: Recipe, hints: Mapping[str, Any], decoded: Mapping[str, Any]) -> Iterator[Fault]:
+        key = decoded["__key__"]
+        for field, access in recipe.field_map.items():
+            options = (access, *access.alternatives)
+            there = [option for option in options if option.part in decoded]
+            if not there:
+                wanted = " or ".join(repr(option.part) for option in options)
+                present = ", ".join(part for part in decoded if part != "__key__")
+                cause = f"field {field!r} needs part {wanted}; there is {present or 'nothing'}"
+                yield Fault("missing-part", cause, key=key, part=access.part)
+            elif all(decoded[option.part] is not _UNKNOWN for option in there):
+                yield from self._value(field, access, hints.get(field, Any), decoded)
+
+    def _value(self, field: str, access: FieldAccess, hint: Any, decoded: Mapping[str, Any]) -> Iterator[Fault]:
+        key = decoded["__key__"]
+        try:
+            value = access.get(decoded)
+        except SampleError as error:
+            yield Fault("missing-field", f"field {field!r}: {error}", key=key, part=access.part)
+            return
+        if not is_of_type(value, hint):
+            shown = hint.__name__ if isinstance(hint, type) else str(hint)
+            cause = f"field {field!r} is a {type(value).__name__}, expected {shown}"
+            yield Fault("wrong-type", cause, key=key, part=access.part)
+
+
+def code_of(error: Exception) -> str:
+    """The kind of fault that an error in reading, decoding or making a sample is."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, UnicodeDecodeError):
+            return "not-utf8"
+        if isinstance(cause, Image.DecompressionBombError):
+            return "image-too-large"
+        cause = cause.__cause__
+    if isinstance(error, ConfigError):
+        return "no-decoder"
+    return "unbuildable" if error.__cause__ is None else "undecodable"
+
+
+def _cause(error: Exception) -> str:
+    """What went wrong, without the sample's name, which the fault has."""
+    return str(error) if error.__cause__ is None else f"{type(error.__cause__).__name__}: {error.__cause__}"
+
+
+def _play(content: bytes) -> None:
+    """Decode every frame of a medium, one after the other.
+
+    Raises:
+        SampleError: if that fails, or if there is less than its header says.
+    """
+    with open_container(io.BytesIO(content)) as container, reading("the medium"):
+        streams = [stream for stream in container.streams if stream.type in ("video", "audio")]
+        num_packets = collections.Counter[int]()
+        for packet in container.demux(streams):
+            num_packets[packet.stream_index] += packet.size > 0
+            packet.decode()
+        for stream in streams:
+            if num_packets[stream.index] < stream.frames:
+                raise SampleError(
+                    f"the medium is truncated: its {stream.type} has {num_packets[stream.index]} packets of "
+                    f"{stream.frames}"
+                )
+
+
+def _hints(sample_class: type[Any]) -> Mapping[str, Any]:
+    """The types of the fields; none for a class whose annotations cannot be resolved."""
+    try:
+        return typing.get_type_hints(sample_class)
+    except NameError:
+        return {}

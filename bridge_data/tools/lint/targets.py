@@ -1,0 +1,170 @@
+"""What there is to check behind a path: folders of shards, with the ways in which their samples are built, and sources
+that are checked by loading them (JSONL files, joins, samples that are made by code).
+
+Enters: a path and split parts. Leaves: `Targets`, and faults for what cannot be opened. No shard is opened.
+"""
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+
+from bridge_data.errors import BridgeDataError, ConfigError
+from bridge_data.plan import EmptySplitError, Source
+from bridge_data.plan.declared import Declared, DeclaredBlend, Reference, Scope, declare
+from bridge_data.plan.join import join_source
+from bridge_data.plan.jsonl_source import is_jsonl
+from bridge_data.plan.metadataset import open_plan
+from bridge_data.plan.paths import absolute
+from bridge_data.plan.references import Opening, cut, open_reference
+from bridge_data.plan.split_parts import split_parts
+from bridge_data.shards import Records, ShardSet
+from bridge_data.shards.jsonl_file import split_gaps
+from bridge_data.shards.prepared import PreparedDataset
+from bridge_data.shards.subset import Subset
+from bridge_data.storage import on_disk
+from bridge_data.tools.lint.check_samples import Recipe
+from bridge_data.tools.lint.check_shards import Report
+from bridge_data.tools.lint.faults import Fault
+
+
+@dataclasses.dataclass(slots=True)
+class Folder:
+    """A prepared data set: its shards with their sample counts, and for some of them recipes and excluded samples."""
+
+    root: Path
+    counts: dict[str, int]
+    recipes: dict[str, list[Recipe]] = dataclasses.field(default_factory=dict)
+    excluded: dict[str, set[str]] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(slots=True)
+class Targets:
+    """What is to be checked; folders by their absolute path."""
+
+    folders: dict[str, Folder] = dataclasses.field(default_factory=dict)
+    loaded: list[Source] = dataclasses.field(default_factory=list)
+
+
+def find_targets(path: Path, split_part: str | None, report: Report, opening: Opening) -> Targets:
+    """What there is to check behind `path`: a prepared folder, a JSONL file or a metadataset. With `split_part`, only
+    what that part has. `opening` says what code may be run.
+
+    Raises:
+        ConfigError: if there is nothing at all.
+    """
+    if not path.exists():
+        raise ConfigError(f"{path}: no such folder or file")
+    targets = Targets()
+    if path.is_dir():
+        _add_folder(targets, path, report, all_shards=split_part is None)
+    try:
+        parts = split_parts(path) if split_part is None else [split_part]
+        if split_part is None and is_jsonl(str(path)):
+            for count, code, where in zip(
+                split_gaps(path), ("unused-lines", "shared-lines"), ("no part", "several parts"), strict=True
+            ):
+                if count:
+                    report(Fault(code, f"{count:,} of its samples are in {where}", str(path)))
+    except BridgeDataError as error:
+        report(Fault("config", str(error), str(path)))
+        parts = []
+    failures: dict[str, list[str]] = {}
+    for part in parts:
+        for source in _sources(path, part, failures, opening):
+            _add_source(targets, source, report)
+    for text, failed in failures.items():
+        report(Fault("config", f"split part {', '.join(failed)}: {text}", str(path)))
+    return targets
+
+
+def _sources(path: Path, part: str, failures: dict[str, list[str]], opening: Opening) -> Iterator[Source]:
+    """Every source of a split part that can be opened; why others cannot goes to `failures`, with the part."""
+    errors: list[BridgeDataError] = []
+    try:
+        declared = declare(Reference(path=absolute(str(path)), scope=Scope(split_part=part)))
+        yield from _opened(declared, opening, errors)
+        if not errors:
+            open_plan(declared, opening, f"{path}: the split part {part!r}")
+    except EmptySplitError:
+        pass
+    except BridgeDataError as error:
+        errors.append(error)
+    for failure in errors:
+        failures.setdefault(str(failure), []).append(part)
+
+
+def _opened(declared: Declared, opening: Opening, errors: list[BridgeDataError]) -> Iterator[Source]:
+    if isinstance(declared, DeclaredBlend):
+        for child in declared.children:
+            yield from _opened(child, opening, errors)
+        return
+    try:
+        if isinstance(declared, Reference):
+            yield open_reference(declared, opening)
+            return
+        members = [source for member in declared.members for source in _opened(member, opening, errors)]
+        if len(members) == len(declared.members):
+            yield cut(join_source(declared.join, members, declared.file, opening.trusted_modules), declared)
+        else:
+            yield from members
+    except BridgeDataError as error:
+        errors.append(error)
+
+
+def _add_folder(targets: Targets, root: Path, report: Report, *, all_shards: bool) -> Folder | None:
+    """The folder `root`, opened once; with `all_shards`, none of its shards is left out."""
+    key = absolute(str(root))
+    folder = targets.folders.get(key)
+    if folder is None:
+        try:
+            dataset = PreparedDataset.open(root)
+        except BridgeDataError as error:
+            report(Fault("config", str(error), str(root)))
+            return None
+        folder = targets.folders[key] = Folder(root, dataset.shard_counts)
+        if all_shards:
+            folder.recipes = {name: [] for name in dataset.shard_counts}
+    return folder
+
+
+def _add_source(targets: Targets, source: Source, report: Report) -> None:
+    """A source: its shards, those of what it joins, and what its cookers read besides."""
+    if source.joined is not None:
+        for member in source.joined.members:
+            _add_source(targets, member, report)
+    shards = _shards_of(source.records)
+    if shards is None or source.maker is not None:
+        targets.loaded.append(source)
+    if shards is not None:
+        folder = _add_folder(targets, on_disk(shards.root), report, all_shards=False)
+        if folder is not None:
+            _add_shards(folder, source, shards)
+    for reference in source.aux.values():
+        if reference.kind == "dataset" and "://" not in reference.path:
+            _add_folder(targets, Path(reference.path), report, all_shards=True)
+
+
+def _add_shards(folder: Folder, source: Source, shards: ShardSet) -> None:
+    recipe = Recipe(source.sample_class, source.field_map, source.parts)
+    for name in shards.names:
+        recipes = folder.recipes.setdefault(name, [])
+        if source.field_map and source.maker is None and recipe not in recipes:
+            recipes.append(recipe)
+    for entry in shards.excluded:
+        shard, key = _split_entry(entry, folder.counts)
+        folder.excluded.setdefault(shard, set()).add(key)
+
+
+def _split_entry(entry: str, shards: dict[str, int]) -> tuple[str, str]:
+    """(shard, key) of an exclusion `shard/key`; both may have slashes."""
+    at = entry.find("/")
+    while at >= 0 and entry[:at] not in shards:
+        at = entry.find("/", at + 1)
+    return entry[:at], entry[at + 1 :]
+
+
+def _shards_of(records: Records) -> ShardSet | None:
+    """The shards that records lie in, if they do."""
+    while isinstance(records, Subset):
+        records = records.records
+    return records if isinstance(records, ShardSet) else None

@@ -1,0 +1,119 @@
+"""The tree of folders and files as which a data set is shown.
+
+Enters: paths. Leaves: what each is, and what is in it. Three layouts: `members`, all parts under the names that they
+have in the shards; `samples`, a folder for each sample, with a file for each part; `shards`, a folder for each shard,
+with its members. Slashes in keys are folders in all of them.
+"""
+
+import bisect
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from bridge_data.shards.names import split_name
+from bridge_data.tools.mount.catalog import Catalog, StoredPart
+
+Layout: TypeAlias = Literal["members", "samples", "shards"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Place:
+    """A path below the shard that it is in (None: below all), without slash in front."""
+
+    shard: int | None
+    rest: str
+
+
+class View:
+    """The data set in the folder `root` in a `layout`.
+
+    Raises:
+        ConfigError: if it is not prepared.
+    """
+
+    def __init__(self, root: Path, layout: Layout = "members") -> None:
+        self.catalog = Catalog(root)
+        self._by_sample = layout == "samples"
+        shards = self.catalog.shards if layout == "shards" else []
+        self._shards = {name: number for number, name in enumerate(shards)}
+        self._sorted_shards = sorted(shards)
+
+    def file(self, path: str) -> StoredPart | None:
+        """The part that is the file `path`, such as `/a/0001.jpg`; None if there is no such file."""
+        place = self._locate(path)
+        if place is None:
+            return None
+        if self._by_sample:
+            key, _, name = place.rest.rpartition("/")
+        else:
+            pieces = split_name(place.rest)
+            if pieces is None:
+                return None
+            key, name = pieces
+        return next((part for part in self.catalog.parts(key, place.shard) if part.name == name), None)
+
+    def is_folder(self, path: str) -> bool:
+        """Whether `path` is a folder."""
+        place = self._locate(path)
+        if place is None:
+            return path == "/" or self._has_shard_below(path[1:] + "/")
+        if not place.rest or self.catalog.has_below(place.rest + "/", place.shard):
+            return True
+        return self._by_sample and bool(self.catalog.parts(place.rest, place.shard))
+
+    def names(self, path: str) -> Iterator[str]:
+        """The names in the folder `path`."""
+        place = self._locate(path)
+        if place is None:
+            yield from self._shard_names(path[1:] + "/" if path != "/" else "")
+            return
+        prefix = place.rest + "/" if place.rest else ""
+        if self._by_sample:
+            if place.rest:
+                yield from (part.name for part in self.catalog.parts(place.rest, place.shard))
+            yield from _without_repetition(self.catalog.names_below(prefix, place.shard))
+            return
+        for name, is_key in self.catalog.names_below(prefix, place.shard):
+            if is_key:
+                yield from (f"{name}.{part.name}" for part in self.catalog.parts(prefix + name, place.shard))
+            else:
+                yield name
+
+    def _locate(self, path: str) -> Place | None:
+        """Where `path` is, in its shard; None above the shards."""
+        rest = path[1:]
+        if not self._shards:
+            return Place(None, rest)
+        end = len(rest)
+        while end > 0:
+            number = self._shards.get(rest[:end])
+            if number is not None:
+                return Place(number, rest[end + 1 :])
+            end = rest.rfind("/", 0, end)
+        return None
+
+    def _has_shard_below(self, prefix: str) -> bool:
+        return next(self._shard_names(prefix), None) is not None
+
+    def _shard_names(self, prefix: str) -> Iterator[str]:
+        """The next pieces of the shards' names that begin with `prefix`."""
+        last = ""
+        for number in range(bisect.bisect_left(self._sorted_shards, prefix), len(self._sorted_shards)):
+            if not self._sorted_shards[number].startswith(prefix):
+                return
+            piece = self._sorted_shards[number][len(prefix) :].partition("/")[0]
+            if piece != last:
+                last = piece
+                yield piece
+
+
+def _without_repetition(names: Iterator[tuple[str, bool]]) -> Iterator[str]:
+    """Names once, where one is a key and a folder of other keys as well; those stand together but for few between."""
+    keys: set[str] = set()
+    for name, is_key in names:
+        if is_key:
+            keys.add(name)
+            yield name
+        elif name not in keys:
+            yield name

@@ -1,0 +1,135 @@
+"""Checkpoint folders under the names that Megatron uses; each is complete, or is not there.
+
+    checkpoint_dir/
+      latest_checkpointed_iteration.txt       the commit: the newest complete iteration
+      iter_0000010/
+        *.distcp, metadata.json, ...          model and optimizer, by megatron.core.dist_checkpointing
+        train_dataloader_dprank000.pt ...     the data state, by bridge_data.loader.checkpoint
+        topology.json                         the iteration and the parallel sizes that wrote it
+
+A folder is written under a name of its own and renamed once every rank is done; only then is the iteration committed.
+A job killed at any moment in between leaves the commit on the checkpoint before, and the next save clears what lies
+about. Any number of DP ranks can read the data state.
+"""
+
+import json
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch.distributed as dist
+
+from bridge_data.errors import StateError
+from bridge_data.loader.checkpoint import load_states, save_rank_state
+from bridge_data.loader.checkpoint.shares import place_in, process_of
+from bridge_data.loader.checkpoint.state_file import write_whole
+
+if TYPE_CHECKING:
+    from megatron.core.process_groups_config import ProcessGroupCollection
+
+LATEST_FILE = "latest_checkpointed_iteration.txt"
+TOPOLOGY_FILE = "topology.json"
+
+
+def iteration_folder(checkpoint_dir: Path, iteration: int) -> Path:
+    """The folder of one iteration."""
+    return checkpoint_dir / f"iter_{iteration:07d}"
+
+
+def latest_iteration(checkpoint_dir: Path) -> int | None:
+    """The newest committed iteration; None where nothing was committed yet.
+
+    Raises:
+        StateError: if the commit names a checkpoint that is not there, or is unreadable.
+    """
+    commit = checkpoint_dir / LATEST_FILE
+    if not commit.exists():
+        return None
+    text = commit.read_text().strip()
+    if not text.isdigit():
+        raise StateError(
+            f"{commit}: got {text!r}, expected the number of an iteration. "
+            f"Write the number of a complete iter_* folder of {checkpoint_dir} into it, or remove it to start anew."
+        )
+    folder = iteration_folder(checkpoint_dir, int(text))
+    if not (folder / TOPOLOGY_FILE).is_file():
+        raise StateError(
+            f"{commit} names iteration {text}, but {folder} is missing or incomplete. "
+            f"Restore the folder, or write the number of another complete one into {LATEST_FILE}."
+        )
+    return int(text)
+
+
+def save_checkpoint(
+    checkpoint_dir: Path,
+    iteration: int,
+    sharded_state: dict[str, Any],
+    data_state: dict[str, Any],
+    groups: "ProcessGroupCollection",
+) -> Path:
+    """Write one checkpoint and commit it. All ranks call it; `data_state` is what this DP rank's loader saved."""
+    from megatron.core import dist_checkpointing
+
+    target = iteration_folder(checkpoint_dir, iteration)
+    partial = target.with_name(target.name + ".partial")
+    is_first = dist.get_rank() == 0
+    if is_first:
+        for leftover in checkpoint_dir.glob("*.partial"):
+            shutil.rmtree(leftover)
+        partial.mkdir(parents=True)
+    dist.barrier()
+    dist_checkpointing.save(sharded_state, str(partial))
+    if groups.tp.rank() == groups.cp.rank() == groups.pp.rank() == 0:
+        save_rank_state(partial, data_state, step=iteration, group=groups.dp)
+    dist.barrier()
+    if is_first:
+        topology = {
+            "iteration": iteration,
+            "data_parallel_size": groups.dp.size(),
+            "tensor_parallel_size": groups.tp.size(),
+            "pipeline_parallel_size": groups.pp.size(),
+            "context_parallel_size": groups.cp.size(),
+        }
+        (partial / TOPOLOGY_FILE).write_text(json.dumps(topology, indent=1))
+        if target.exists():  # complete, but killed before its commit
+            shutil.rmtree(target)
+        partial.rename(target)
+        write_whole(checkpoint_dir / LATEST_FILE, str(iteration).encode())
+    dist.barrier()
+    return target
+
+
+def load_checkpoint(
+    checkpoint_dir: Path, iteration: int, sharded_state: dict[str, Any], group: "dist.ProcessGroup | None" = None
+) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """The state of model and optimizer laid out as `sharded_state` asks for, and the data state: on rank 0 of the
+    data-parallel `group` that of all ranks, which hands it on, else None. All ranks call it.
+
+    Raises:
+        StateError: on all ranks, if the checkpoint is of another iteration than its name says, or its data state is not
+            whole.
+    """
+    from megatron.core import dist_checkpointing
+
+    folder = iteration_folder(checkpoint_dir, iteration)
+    topology = json.loads((folder / TOPOLOGY_FILE).read_text())
+    if topology["iteration"] != iteration:
+        raise StateError(f"{folder / TOPOLOGY_FILE}: got iteration {topology['iteration']}, expected {iteration}.")
+    data_state = _data_state(folder, iteration, group)
+    return dist_checkpointing.load(sharded_state, str(folder)), data_state
+
+
+def _data_state(folder: Path, iteration: int, group: "dist.ProcessGroup | None") -> dict[str, Any] | None:
+    """The whole data state on rank 0 of the group, which reads all files; None on the others."""
+    rank, world_size = place_in(group)
+    state, problem = None, [""]
+    if rank == 0:
+        try:
+            state = load_states(folder, step=iteration)
+        except (StateError, OSError) as error:
+            problem = [str(error)]
+    if world_size > 1:
+        dist.broadcast_object_list(problem, src=process_of(0, group), group=group)
+    if problem[0]:
+        raise StateError(problem[0])
+    return state

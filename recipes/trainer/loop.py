@@ -1,0 +1,308 @@
+"""A small Megatron-core training loop around the DataModule: parallel groups, DDP, optimizer, checkpoints, evaluation.
+
+Enters: a model of this rank's stage, a Megatron forward step and the DataModule. Leaves: a report a step, which holds
+the outputs of the very micro-batches that made the loss. Guaranteed: a run that is killed and resumed reports, bit by
+bit, what the uninterrupted one does at the same DP size; the micro-batches are the same at any DP size.
+
+The loss of a step is the sum of its token losses over the number of tokens, added up in the order of the global batch.
+Randomness of the model is a function of (seed, step, DP rank, stage), so no generator state is ever saved.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+import torch.distributed as dist
+
+from bridge_data.datamodule.batch_schedule import BatchSchedule
+from bridge_data.errors import ConfigError
+from bridge_data.order.random_keys import key64
+from recipes.trainer.checkpoint import latest_iteration, load_checkpoint, save_checkpoint
+from recipes.trainer.config import MegatronTrainerConfig
+from recipes.trainer.exit_signal import ExitSignal
+from recipes.trainer.parallel import global_loss, seed_stage
+
+if TYPE_CHECKING:
+    from megatron.core.process_groups_config import ProcessGroupCollection
+    from megatron.core.rerun_state_machine import RerunDataIterator
+
+ForwardStep = Callable[[Iterator[Any], torch.nn.Module], tuple[torch.Tensor, Callable[..., Any]]]
+"""As Megatron calls it: (data iterator, model) to (output, loss function). The loss function returns (sum of token
+losses, number of tokens as int, outputs); outputs hold `loss_sum`, `num_tokens` and what else the report shall have."""
+
+
+class SavableLoader(Protocol):
+    """What the loop needs of a training loader; `EnergonDataloader` is one. `first_micro_batch` is the number, in the
+    whole job, of the first one after a restore."""
+
+    first_micro_batch: int
+
+    def __next__(self) -> Any: ...
+    def save_state(self) -> dict[str, Any]: ...
+    def restore_state(self, state: dict[str, Any] | None) -> None: ...
+
+
+class TrainingData(Protocol):
+    """What the loop needs of a DataModule; `EnergonMultiModalDataModule` is one."""
+
+    seq_length: int
+    micro_batch_size: int
+    global_batch_size: int
+    batch_schedule: BatchSchedule
+
+    @property
+    def val_names(self) -> list[str]: ...
+    def train_dataloader(self) -> Any: ...
+    def val_dataloader(self) -> Any: ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MicroBatchReport:
+    """One micro-batch of this rank: its number in the whole job, and what the loss function returned with it."""
+
+    number: int
+    outputs: dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepReport:
+    """One step. `loss` is that of the global batch; `micro_batches` are this rank's, on the last stage only."""
+
+    step: int
+    loss: float
+    num_tokens: int
+    grad_norm: float
+    learning_rate: float
+    micro_batches: tuple[MicroBatchReport, ...]
+
+
+class MegatronTrainer:
+    """Trains one model on one DataModule.
+
+    `model` is this rank's stage with its `TransformerConfig` as `model.config`; build it after `initialize_parallel`,
+    which seeds the weights. `on_step` gets the report of each step, `on_evaluation` the number of steps done and the
+    loss of each validation set by its name.
+    """
+
+    def __init__(
+        self,
+        config: MegatronTrainerConfig,
+        groups: "ProcessGroupCollection",
+        model: torch.nn.Module,
+        forward_step: ForwardStep,
+        on_step: Callable[[StepReport], None] | None = None,
+        on_evaluation: Callable[[int, Mapping[str, float]], None] | None = None,
+    ) -> None:
+        from megatron.core import rerun_state_machine
+
+        self.config = config
+        self.groups = groups
+        self.device = (
+            torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
+        )
+        self._forward_step = forward_step
+        self._on_step, self._on_evaluation = on_step, on_evaluation
+        self._checkpoint_dir = Path(config.checkpoint_dir) if config.checkpoint_dir is not None else None
+        rerun_state_machine.destroy_rerun_state_machine()
+        rerun_state_machine.initialize_rerun_state_machine()
+        self.model = self._wrapped(model.to(self.device))
+        self.optimizer, self.scheduler = self._optimizer_and_schedule()
+
+    def _wrapped(self, model: torch.nn.Module) -> Any:
+        """The model in Megatron's DDP (and in its cast to bfloat16, if its config says so), equal on all ranks."""
+        from megatron.core.distributed import (
+            DistributedDataParallel,
+            DistributedDataParallelConfig,
+            finalize_model_grads,
+        )
+        from megatron.core.transformer.module import Float16Module
+
+        model_config: Any = model.config
+        if not model_config.calculate_per_token_loss:
+            raise ConfigError(
+                "the model's TransformerConfig has calculate_per_token_loss=False: the mean of micro-batch means is "
+                "not the loss of the global batch. Set it to True and return (sum, num_tokens, outputs) as the loss."
+            )
+        model_config.finalize_model_grads_func = finalize_model_grads
+        wrapped = DistributedDataParallel(
+            config=model_config,
+            ddp_config=DistributedDataParallelConfig(grad_reduce_in_fp32=True),
+            module=Float16Module(model_config, model) if model_config.bf16 else model,
+            pg_collection=self.groups,
+        )
+        wrapped.broadcast_params()
+        return wrapped
+
+    def _optimizer_and_schedule(self) -> tuple[Any, Any]:
+        """Adam, with linear warm-up and cosine decay over the whole run."""
+        from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
+        from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
+
+        config, model_config = self.config, self.model.config
+        optimizer = get_megatron_optimizer(
+            OptimizerConfig(
+                optimizer="adam",
+                lr=config.learning_rate,
+                min_lr=config.min_learning_rate,
+                weight_decay=config.weight_decay,
+                clip_grad=config.clip_grad,
+                bf16=model_config.bf16,
+                params_dtype=model_config.params_dtype,
+            ),
+            [self.model],
+        )
+        model_config.grad_scale_func = optimizer.scale_loss
+        schedule = OptimizerParamScheduler(
+            optimizer,
+            init_lr=0.0,
+            max_lr=config.learning_rate,
+            min_lr=config.min_learning_rate,
+            lr_warmup_steps=config.warmup_steps,
+            lr_decay_steps=config.train_steps,
+            lr_decay_style="cosine",
+            start_wd=config.weight_decay,
+            end_wd=config.weight_decay,
+            wd_incr_steps=config.train_steps,
+            wd_incr_style="constant",
+        )
+        return optimizer, schedule
+
+    def fit(self, data: TrainingData) -> int:
+        """Train to `train_steps`, or to an `exit_signal`, from the newest checkpoint where there is one.
+
+        Returns:
+            The number of steps done.
+        """
+        from megatron.core.rerun_state_machine import RerunDataIterator
+
+        loader: SavableLoader = data.train_dataloader()  # refuses batch sizes that the ranks cannot share
+        step = self._restore(loader)
+        first, dp_size = loader.first_micro_batch, self.groups.dp.size()
+        schedule = data.batch_schedule
+        schedule.check(first * data.micro_batch_size, dp_size)
+        iterator = RerunDataIterator(loader)
+        with ExitSignal(self.config.exit_signal, self.device) as exit_signal:
+            while step < self.config.train_steps:
+                num_micro_batches = schedule.num_micro_batches(first * data.micro_batch_size, dp_size)
+                report = self._train_step(step, first, iterator, num_micro_batches, data)
+                step, first = step + 1, first + num_micro_batches * dp_size
+                if self._on_step is not None:
+                    self._on_step(report)
+                is_over = exit_signal.received()
+                if self._is_due(step, self.config.save_interval) or is_over:
+                    self._save(step, iterator)
+                if is_over:
+                    break
+                if self._is_due(step, self.config.eval_interval):
+                    self._report_evaluation(step, self.evaluate(data))
+        return step
+
+    def evaluate(self, data: TrainingData) -> dict[str, float]:
+        """Mean token loss over `eval_iters` global batches from the start of each validation set, by its name; empty if
+        the split was declared empty. The same on any number of ranks, where these batches do not reach the end of the
+        set. Training goes on as if nothing had been evaluated."""
+        loaders = data.val_dataloader()
+        if loaders is None:
+            return {}
+        schedule = BatchSchedule(data.global_batch_size, data.micro_batch_size)
+        num_micro_batches = self.config.eval_iters * schedule.num_micro_batches(0, self.groups.dp.size())
+        losses = {}
+        self.model.eval()
+        with torch.no_grad():
+            for name, loader in zip(data.val_names, loaders if isinstance(loaders, list) else [loaders], strict=True):
+                loader.restart()
+                outputs = self._run_micro_batches(loader, num_micro_batches, data, forward_only=True)
+                losses[name], _ = self._global_loss(outputs, num_micro_batches)
+        self.model.train()
+        return losses
+
+    def _is_due(self, step: int, interval: int | None) -> bool:
+        return interval is not None and (step % interval == 0 or step == self.config.train_steps)
+
+    def _report_evaluation(self, step: int, losses: Mapping[str, float]) -> None:
+        if self._on_evaluation is not None and losses:
+            self._on_evaluation(step, losses)
+
+    def _train_step(
+        self, step: int, first: int, iterator: "RerunDataIterator", num_micro_batches: int, data: TrainingData
+    ) -> StepReport:
+        """One step, whose first micro-batch in the whole job has the number `first`."""
+        from megatron.core.rerun_state_machine import get_rerun_state_machine
+
+        seed_stage(key64(self.config.seed, step, self.groups.dp.rank()) >> 33, self.groups.pp.rank())
+        outputs: list[dict[str, Any]] = []
+        while get_rerun_state_machine().should_run_forward_backward(iterator):
+            self.model.zero_grad_buffer()
+            self.optimizer.zero_grad()
+            outputs = self._run_micro_batches(iterator, num_micro_batches, data, forward_only=False)
+        learning_rate = self.optimizer.param_groups[0]["lr"]
+        _, grad_norm, _ = self.optimizer.step()
+        self.scheduler.step(1)
+        loss, num_tokens = self._global_loss(outputs, num_micro_batches, first)
+        dp_size = self.groups.dp.size()
+        own = first + (self.groups.dp.rank() - first) % dp_size  # after a ramp, `first` need not be rank 0's
+        return StepReport(
+            step=step,
+            loss=loss,
+            num_tokens=num_tokens,
+            grad_norm=float(grad_norm or 0.0),
+            learning_rate=learning_rate,
+            micro_batches=tuple(
+                MicroBatchReport(number=own + i * dp_size, outputs=output) for i, output in enumerate(outputs)
+            ),
+        )
+
+    def _run_micro_batches(
+        self, iterator: Any, num_micro_batches: int, data: TrainingData, *, forward_only: bool
+    ) -> list[dict[str, Any]]:
+        """The outputs of the loss function, a dict a micro-batch; empty but on the last stage."""
+        from megatron.core.pipeline_parallel import get_forward_backward_func
+
+        outputs: list[dict[str, Any]] = get_forward_backward_func()(
+            forward_step_func=self._forward_step,
+            data_iterator=iterator,
+            model=[self.model],
+            num_microbatches=num_micro_batches,
+            seq_length=data.seq_length,
+            micro_batch_size=data.micro_batch_size,
+            forward_only=forward_only,
+        )
+        return outputs
+
+    def _global_loss(
+        self, outputs: list[dict[str, Any]], num_micro_batches: int, first_micro_batch: int = 0
+    ) -> tuple[float, int]:
+        """Loss and number of tokens of the global batch, on every rank."""
+        sums = torch.zeros(num_micro_batches, 2, dtype=torch.float64, device=self.device)
+        for row, output in zip(sums, outputs, strict=False):  # all but the last stage have none
+            row[0], row[1] = output["loss_sum"], output["num_tokens"]
+        for group in (self.groups.cp, self.groups.pp):
+            if group.size() > 1:
+                dist.all_reduce(sums, group=group)
+        return global_loss(sums, self.groups.dp, first_micro_batch)
+
+    def _sharded_state(self, *, is_loading: bool) -> dict[str, Any]:
+        model = self.model.module.sharded_state_dict()
+        return {"model": model, "optimizer": self.optimizer.sharded_state_dict(model, is_loading=is_loading)}
+
+    def _save(self, step: int, iterator: "RerunDataIterator") -> None:
+        data_state = iterator.iterable.save_state()
+        if self._checkpoint_dir is not None:
+            save_checkpoint(self._checkpoint_dir, step, self._sharded_state(is_loading=False), data_state, self.groups)
+
+    def _restore(self, loader: SavableLoader) -> int:
+        """Bring model, optimizer, schedule and data to the newest checkpoint; the number of steps done."""
+        step = latest_iteration(self._checkpoint_dir) if self._checkpoint_dir is not None else None
+        if self._checkpoint_dir is None or step is None:
+            return 0
+        state, data_state = load_checkpoint(
+            self._checkpoint_dir, step, self._sharded_state(is_loading=True), self.groups.dp
+        )
+        self.model.module.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.scheduler.num_steps = 0
+        self.scheduler.step(step)
+        loader.restore_state(data_state)
+        return step

@@ -1,0 +1,88 @@
+import math
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bridge_data.datamodule.parallel.assignment import assign, greatest_load, imbalance, least_possible, round_robin
+
+COSTS = st.one_of(st.integers(0, 10**9), st.floats(0, 1e12))
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> tuple[list[float], int]:
+    num_ranks, per_rank = draw(st.integers(1, 9)), draw(st.integers(1, 6))
+    return draw(st.lists(COSTS, min_size=num_ranks * per_rank, max_size=num_ranks * per_rank)), num_ranks
+
+
+@given(problems())
+def test_every_micro_batch_is_assigned_once_and_all_ranks_get_equally_many(problem: tuple[list[float], int]) -> None:
+    costs, num_ranks = problem
+    made = assign(costs, num_ranks)
+    assert sorted(number for group in made for number in group) == list(range(len(costs)))
+    assert [len(group) for group in made] == [len(costs) // num_ranks] * num_ranks
+    assert all(group == sorted(group) for group in made)
+
+
+@given(problems())
+def test_it_is_never_worse_than_round_robin_nor_better_than_possible(problem: tuple[list[float], int]) -> None:
+    costs, num_ranks = problem
+    load = greatest_load(assign(costs, num_ranks), costs)
+    assert load <= greatest_load(round_robin(len(costs), num_ranks), costs)
+    assert load >= least_possible(costs, num_ranks) * (1 - 1e-12)
+
+
+@given(problems())
+def test_equal_costs_give_equal_assignments(problem: tuple[list[float], int]) -> None:
+    costs, num_ranks = problem
+    assert assign(list(costs), num_ranks) == assign(tuple(float(cost) for cost in costs), num_ranks)
+
+
+@given(st.integers(2, 8), st.integers(1, 4), st.integers(0, 10**6))
+def test_which_rank_has_read_what_changes_who_gets_it_and_nothing_else(
+    num_ranks: int, per_rank: int, seed: int
+) -> None:
+    chance = random.Random(seed)
+    costs = [chance.lognormvariate(0, 1) for _ in range(num_ranks * per_rank)]
+    order = list(range(num_ranks))
+    chance.shuffle(order)  # what rank r had read, rank order[r] has read
+    moved = [0.0] * len(costs)
+    for number, cost in enumerate(costs):
+        place, rank = divmod(number, num_ranks)
+        moved[place * num_ranks + order[rank]] = cost
+
+    def loads(values: list[float]) -> list[float]:
+        return sorted(math.fsum(values[n] for n in group) for group in assign(values, num_ranks))
+
+    assert loads(moved) == pytest.approx(loads(costs))
+
+
+def test_the_longest_tail_that_whole_micro_batches_can_balance_is_balanced() -> None:
+    assert [sorted(group) for group in assign([8, 7, 1, 2, 3, 4, 5, 6], 2)] != round_robin(8, 2)
+    assert imbalance(assign([8, 7, 1, 2, 3, 4, 5, 6], 2), [8, 7, 1, 2, 3, 4, 5, 6]) == 1
+    chance = random.Random(1)
+    for _ in range(30):
+        costs = [min(chance.lognormvariate(0, 0.8), 5) for _ in range(64)]
+        least = least_possible(costs, 8)
+        assert greatest_load(assign(costs, 8), costs) <= 1.02 * least
+
+
+def test_what_is_balanced_already_stays_where_it_is() -> None:
+    assert assign([3] * 12, 4) == round_robin(12, 4)
+    assert assign([0] * 12, 4) == round_robin(12, 4)
+    assert imbalance(round_robin(12, 4), [0] * 12) == 1
+
+
+def test_few_micro_batches_move_where_few_are_enough() -> None:
+    costs = [10, 1, 5, 5, 10, 1, 5, 5]  # rank 0 has two large ones, rank 1 two small ones
+    made = assign(costs, 4)
+    assert imbalance(made, costs) == pytest.approx(11 * 4 / 42)
+    assert sum(number % 4 != rank for rank, group in enumerate(made) for number in group) == 2
+
+
+def test_a_thousand_ranks_take_no_time() -> None:
+    chance = random.Random(2)
+    costs = [min(chance.lognormvariate(0, 1), 8) for _ in range(8_000)]
+    made = assign(costs, 1_000)
+    assert imbalance(made, costs) < 1.03 < 1.5 < imbalance(round_robin(8_000, 1_000), costs)

@@ -1,0 +1,167 @@
+"""Jobs of two to four gloo ranks that exchange micro-batches: the steps are those of the lanes, whoever works on
+what."""
+
+import json
+from typing import Any
+
+import pytest
+
+from bridge_data import ConfigError, DefaultTaskEncoder
+from bridge_data.datamodule.parallel.assignment import imbalance, round_robin
+from tests.datamodule.launch import run_job
+from tests.datamodule.parallel.balance_job import BAD, GLOBAL_BATCH, NUM_LEFT_OUT, SAVED_AT, STEPS, length_of
+from tests.datamodule.parts import NUM_TRAIN, draw, make_module, write_numbers
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The data, and what each rank of a kind of job saw."""
+    folder = tmp_path_factory.mktemp("balance")
+    data = write_numbers(folder / "data")
+    status, output = run_job("-m", "tests.datamodule.parallel.balance_job", str(data), str(folder), timeout_s=120)
+    assert status == 0, output
+
+    def seen(work: str, num_ranks: int) -> list[dict[str, Any]]:
+        return [json.loads((folder / f"{work}-{num_ranks}-{rank}.json").read_text()) for rank in range(num_ranks)]
+
+    return data, seen
+
+
+def whole_steps(ranks: list[dict[str, Any]], name: str) -> list[list[int]]:
+    """The numbers in each step of all ranks together, in order."""
+    return [
+        sorted(number for part in parts for number in part) for parts in zip(*(r[name] for r in ranks), strict=True)
+    ]
+
+
+def reference(data: Any, sizes: list[int], **options: Any) -> list[list[int]]:
+    """The steps of one rank that reads everything."""
+    options = {"num_lanes": 8, "seed": 3, **options}
+    loader = make_module(data, **options).train_dataloader()
+    return [sorted(number for batch in draw(loader, size) for number in batch) for size in sizes]
+
+
+def greatest(parts: list[list[int]]) -> float:
+    """Greatest over mean load of a step."""
+    loads = [sum(length_of(number) for number in part) for part in parts]
+    return max(loads) * len(loads) / sum(loads)
+
+
+def test_a_step_has_the_same_micro_batches_as_on_one_rank_and_goes_on_after_a_restore(job: Any) -> None:
+    data, seen = job
+    ranks = seen("train", 4)
+    expected = reference(data, [GLOBAL_BATCH] * STEPS)
+    assert whole_steps(ranks, "steps") == expected
+    assert whole_steps(ranks, "resumed") == expected[SAVED_AT:]
+    assert whole_steps(ranks, "resumed again") == expected[SAVED_AT : SAVED_AT + 1]
+    assert all(rank["resumed"] == rank["steps"][SAVED_AT:] for rank in ranks)
+    assert all(len(part) == GLOBAL_BATCH // 4 for rank in ranks for part in rank["steps"])
+
+
+def test_the_load_is_what_the_report_says_and_less_than_unbalanced(job: Any) -> None:
+    data, seen = job
+    ranks = seen("train", 4)
+    balanced = [greatest(list(parts)) for parts in zip(*(rank["steps"] for rank in ranks), strict=True)]
+    loader = make_module(data, num_lanes=8, seed=3).train_dataloader()
+    stream = [number for batch in draw(loader, GLOBAL_BATCH * STEPS) for number in batch]
+    for step, load in enumerate(balanced):
+        costs = [length_of(number) for number in stream[step * GLOBAL_BATCH : (step + 1) * GLOBAL_BATCH]]
+        assert load <= imbalance(round_robin(len(costs), 4), costs) + 1e-9
+    unbalanced, reported, _ = ranks[0]["report"]
+    assert unbalanced > 1.3 > reported * 0.9 and reported < unbalanced - 0.15
+    assert sum(rank["report"][2] for rank in ranks) > 0
+    assert all(rank["report"][:2] == ranks[0]["report"][:2] for rank in ranks)
+
+
+def test_a_state_saved_within_a_step_is_that_at_its_beginning(job: Any) -> None:
+    _, seen = job
+    assert all(rank["saved within"] for rank in seen("train", 4))
+    assert all("so what was drawn of it comes again" in text for rank in seen("train", 4) for text in rank["warned"])
+    assert all(len(rank["warned"]) == 1 for rank in seen("train", 4))
+
+
+def test_the_state_is_that_of_a_run_without_balance(job: Any) -> None:
+    data, seen = job
+    loader = make_module(data, num_lanes=8, seed=3).train_dataloader()
+    draw(loader, SAVED_AT * GLOBAL_BATCH)
+    whole = loader.save_state()
+    for number, rank in enumerate(seen("train", 4)):
+        lanes = {lane: state for lane, state in whole["lanes"].items() if not number or int(lane) % 4 == number}
+        assert rank["state"] == {**whole, "lanes": lanes}
+
+
+def test_another_number_of_ranks_goes_on_with_the_same_steps_balanced_or_not(job: Any) -> None:
+    data, seen = job
+    expected = reference(data, [GLOBAL_BATCH] * STEPS)[SAVED_AT:]
+    for balance in ("tokens", "False"):
+        assert whole_steps(seen("resume", 2), balance) == expected
+
+
+def test_one_micro_batch_a_step_cannot_be_balanced(job: Any) -> None:
+    _, seen = job
+    assert all("balance has no effect" in rank["warned"][0] for rank in seen("resume", 2))
+
+
+def test_validation_is_not_balanced(job: Any) -> None:
+    data, seen = job
+    batches = draw(make_module(data).val_dataloader(), 12)
+    for rank, ours in enumerate(seen("train", 4)):
+        assert ours["validated"] == [number for batch in batches[rank::4] for number in batch]
+
+
+def test_readers_balance_and_all_ranks_of_a_replica_see_what_theirs_got(job: Any) -> None:
+    data, seen = job
+    ranks = seen("share", 4)
+    assert ranks[0] == ranks[1] and ranks[2] == ranks[3]
+    replicas = [ranks[0], ranks[2]]
+    expected = reference(data, [GLOBAL_BATCH] * (STEPS + 2))
+    assert whole_steps(replicas, "steps") + whole_steps(replicas, "further") == expected
+    assert all(replica["resumed"] == replica["further"] for replica in replicas)
+
+
+def test_where_data_ends_every_sample_comes_once_a_pass(job: Any) -> None:
+    _, seen = job
+    ranks = seen("end", 3)
+    for number in range(2):
+        passed = [sample for rank in ranks for sample in rank["passes"][number]]
+        assert sorted(passed) == list(range(NUM_LEFT_OUT, NUM_TRAIN))
+    assert len({len(rank["passes"][0]) for rank in ranks}) > 1, "the ranks end at different steps"
+
+
+def test_a_virtual_epoch_may_end_within_a_step(job: Any) -> None:
+    data, seen = job
+    epochs = reference(data, [9] * 4, num_lanes=6)
+    assert whole_steps(seen("end", 3), "epochs") == epochs
+
+
+def test_steps_that_grow_are_balanced_each_by_itself(job: Any) -> None:
+    data, seen = job
+    assert whole_steps(seen("ramp", 2), "steps") == reference(data, [4, 8, 12, 12], num_lanes=4)
+
+
+def test_a_failure_on_one_rank_stops_all_after_the_same_step(job: Any) -> None:
+    _, seen = job
+    told, failed = sorted(seen("fail", 2), key=lambda rank: rank["message"], reverse=True)
+    assert failed["message"] == "ValueError: no scales for this one"
+    assert told["message"] == "WorkerError: data-parallel rank 0 failed to read its part of a step; see its error"
+    assert len(failed["seen"]) == len(told["seen"]) and len(failed["seen"]) % (GLOBAL_BATCH // 2) == 0
+    assert BAD not in failed["seen"] + told["seen"]
+    assert all(rank["again"] == rank["seen"][:2] for rank in (failed, told))
+
+
+def test_even_ends_are_for_validation(job: Any) -> None:
+    _, seen = job
+    assert all("never balanced" in rank["even"] for rank in seen("fail", 2))
+
+
+def test_without_other_ranks_there_is_nothing_to_balance(tmp_path: Any) -> None:
+    data = write_numbers(tmp_path / "data")
+    plain = draw(make_module(data).train_dataloader(), 6)
+    assert draw(make_module(data, balance=len).train_dataloader(), 6) == plain
+
+
+def test_a_setting_that_is_no_cost_is_refused_at_once(tmp_path: Any) -> None:
+    with pytest.raises(ConfigError, match=r"balance='token'; did you mean 'tokens'.*function of the batch"):
+        make_module(tmp_path, balance="token")
+    with pytest.raises(ConfigError, match="batch_cost of DefaultTaskEncoder, which does not override it"):
+        make_module(tmp_path, balance=True, task_encoder=DefaultTaskEncoder())

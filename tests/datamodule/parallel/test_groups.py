@@ -1,0 +1,58 @@
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+
+from bridge_data import ConfigError, DatasetError, storage
+from bridge_data.datamodule.parallel import join_replica
+from tests.datamodule.parts import draw, make_module, write_numbers
+
+
+@pytest.fixture
+def alone(tmp_path: Any) -> Any:
+    """A job of one rank."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def test_outside_a_distributed_run_there_is_nobody_to_share_with() -> None:
+    with pytest.raises(ConfigError, match=r"torch\.distributed is not initialised"):
+        join_replica(SimpleNamespace())
+
+
+def test_without_groups_the_replicas_are_not_known(alone: None) -> None:
+    with pytest.raises(ConfigError, match="pass pg_collection"):
+        join_replica()
+
+
+def test_a_rank_alone_reads_for_itself(alone: None, tmp_path: Any) -> None:
+    data = write_numbers(tmp_path / "data")
+    expected = draw(make_module(data).train_dataloader(), 6)
+    module = make_module(data, pg_collection=SimpleNamespace(dp=dist.group.WORLD), share="broadcast")
+    loader = module.train_dataloader()
+    assert draw(loader, 3) == expected[:3]
+    state = loader.save_state()
+    assert draw(loader, 3) == expected[3:]
+    loader.restore_state(state)
+    assert draw(loader, 3) == expected[3:]
+    loader.close()
+
+
+def test_errors_of_the_reader_come_with_the_next_batch(alone: None, tmp_path: Any) -> None:
+    data = write_numbers(tmp_path / "data")
+    module = make_module(data, pg_collection=SimpleNamespace(dp=dist.group.WORLD), share="broadcast")
+    loader = module.train_dataloader()
+    draw(loader, 1)
+    for shard in data.glob("*.tar"):
+        shard.write_bytes(b"")
+    storage.close_files()
+    with pytest.raises(DatasetError, match=r"data-\d+\.tar"):
+        draw(loader, 50)
+    loader.close()
+
+
+def test_another_way_to_share_is_refused(tmp_path: Any) -> None:
+    with pytest.raises(ConfigError, match=r"share='scatter'.*'replicate' or 'broadcast'"):
+        make_module(tmp_path, share="scatter")

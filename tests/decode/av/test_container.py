@@ -1,0 +1,38 @@
+"""What is opened, and what is not."""
+
+import io
+from typing import Any
+
+import av
+import pytest
+
+from bridge_data.decode.av import AVDecoder, AVWebdatasetDecoder
+from bridge_data.errors import ConfigError, SampleError
+from tests.decode.av.media import video
+
+
+def test_what_is_no_medium() -> None:
+    for content in (b"", b"no medium", b"x" * 5_000, video("mp4 with B-frames")[0][:2_000]):
+        with pytest.raises(SampleError, match=r"the medium cannot be read: .*damaged"):
+            AVDecoder(content).get_video()
+
+
+def test_a_playlist_opens_no_other_file(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "secret.ts").write_bytes(video("mpeg transport stream")[0])
+    playlist = b"ffconcat version 1.0\nfile secret.ts\n"
+    with av.open(io.BytesIO(playlist)) as container:
+        assert container.streams.video
+    for decode in (
+        lambda: AVDecoder(playlist).get_video(),
+        lambda: AVWebdatasetDecoder(False, "pyav").decode(playlist),
+    ):
+        with pytest.raises(SampleError, match="the medium cannot be read"):
+            decode()
+
+
+def test_without_pyav_the_message_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "av", None)
+    decoder = AVDecoder(b"data")  # a lazy one needs it only when it is used
+    with pytest.raises(ConfigError, match=r'pip install "bridge-data\[av\]"'):
+        decoder.get_video()

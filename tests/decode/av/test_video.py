@@ -1,0 +1,121 @@
+"""Frames: every range, of many containers, equals what decoding everything gives."""
+
+import io
+import math
+
+import av
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bridge_data.decode.av import AVDecoder
+from bridge_data.errors import SampleError
+from tests.decode.av import media
+from tests.decode.av.media import IRREGULAR, VIDEOS, decoder_of, video
+
+
+@pytest.mark.parametrize("name", VIDEOS)
+def test_every_range_of_frames_is_what_decoding_everything_gives(name: str) -> None:
+    _, frames = video(name)
+    assert media.numbers(frames) == list(range(len(frames)))
+    ends = st.integers(0, len(frames) - 1)
+    clips = st.lists(st.tuples(ends, ends).map(lambda ends: tuple(sorted(ends))), min_size=1, max_size=4)
+    with decoder_of(name) as decoder:
+        assert decoder.get_metadata().video_num_frames == len(frames)
+
+        @settings(max_examples=12, deadline=None)
+        @given(clips=clips, stride=st.integers(1, 7))
+        def check(clips: list[tuple[int, int]], stride: int) -> None:
+            got, times = decoder.get_video_clips(clips, "frames", video_stride=stride)
+            assert len(got) == len(times) == len(clips)
+            for clip, (first, last) in zip(got, clips, strict=True):
+                assert (clip.dtype, clip.shape[1:]) == (torch.uint8, (3, media.HEIGHT, media.WIDTH))
+                np.testing.assert_array_equal(clip.numpy(), frames[first : last + 1 : stride])
+
+        check()
+        np.testing.assert_array_equal(decoder.get_video().video_clips[0].numpy(), frames)
+
+
+@pytest.mark.parametrize("name", ["mp4, variable rate", "mkv, variable rate"])
+def test_seconds_are_the_frames_on_screen_then(name: str) -> None:
+    begins = [time / media.RATE for time in IRREGULAR]
+    ends = [*begins[1:], begins[-1] + 1 / media.RATE]
+
+    @settings(max_examples=60, deadline=None)
+    @given(st.tuples(st.integers(0, 4_790), st.integers(0, 9_000)).map(sorted))
+    def check(clip: list[int]) -> None:
+        start, end = clip[0] / 1000, clip[1] / 1000
+        if start * media.RATE % 1 == 0 or end * media.RATE % 1 == 0:
+            return  # at the very moment of a change either frame is right, by how the container rounds
+        shown = [n for n in range(len(begins)) if ends[n] > start and begins[n] < end] or [len(begins) - 1]
+        (got,), ((first, last),) = decoder.get_video_clips([(start, end)])
+        assert media.numbers(got.numpy()) == shown
+        assert (first, last) == pytest.approx((begins[shown[0]], ends[shown[-1]]), abs=0.04)
+
+    with decoder_of(name) as decoder:
+        check()
+
+
+@pytest.mark.parametrize("name", ["mp4 with B-frames", "mkv with audio", "avi with B-frames", "mpeg transport stream"])
+def test_seconds_and_frames_agree_where_the_rate_is_constant(name: str) -> None:
+    with decoder_of(name) as decoder:
+        start = decoder.get_video().video_timestamps[0][0]  # with audio, video may begin later
+        for first, last in ((0, 0), (0, 24), (7, 31), (49, 49)):
+            for early in (0, 0.000005):
+                clip = (start + first / media.RATE - early, start + last / media.RATE - early)
+                (got,), _ = decoder.get_video_clips([(max(0, clip[0]), max(0, clip[1]))])
+                assert media.numbers(got.numpy()) == list(range(first, last + 1))
+
+
+def test_a_clip_may_end_beyond_the_video() -> None:
+    with decoder_of("mp4 with B-frames") as decoder:
+        for end, unit in (
+            (math.inf, "frames"),
+            (99, "frames"),
+            (math.inf, "seconds"),
+            (2.0, "seconds"),
+            (70, "seconds"),
+        ):
+            (got,), ((_, last),) = decoder.get_video_clips([(1 if unit == "seconds" else 25, end)], unit)
+            assert (media.numbers(got.numpy()), last) == (list(range(25, 50)), 2.0)
+
+
+def test_missing_times_are_warned_of() -> None:
+    data = video("bare h264, no times")[0]
+    with pytest.warns(RuntimeWarning, match="no usable timestamps"):
+        (got,), times = AVDecoder(data).get_video_clips([(1, 1.5)])
+    assert (media.numbers(got.numpy()), times) == (list(range(25, 38)), [(1.0, 1.52)])
+
+
+def test_a_video_cut_out_of_another_begins_with_its_first_whole_frame() -> None:
+    """The first key frame and what depends on it alone are left; frames shown before it refer to what was cut off."""
+    source, file = io.BytesIO(video("mpeg transport stream")[0]), io.BytesIO()
+    with av.open(source) as whole, av.open(file, "w", format="mpegts") as cut:
+        stream = cut.add_stream_from_template(whole.streams.video[0])
+        for number, packet in enumerate(whole.demux(whole.streams.video[0])):
+            if number >= 5 and packet.size:
+                packet.stream = stream
+                cut.mux(packet)
+    frames = media.decode_all(file.getvalue())
+    with AVDecoder(file.getvalue()) as decoder:
+        assert decoder.get_metadata().video_num_frames == len(frames) < 50
+        for number in (0, 1, 7, len(frames) - 1):
+            (got,), _ = decoder.get_video_clips([(number, number)], "frames")
+            np.testing.assert_array_equal(got[0].numpy(), frames[number])
+
+
+def test_damage_in_the_middle_is_an_error_where_it_matters_only() -> None:
+    whole, frames = video("mkv with audio")
+    with av.open(io.BytesIO(whole)) as container:
+        packets = [packet for packet in container.demux(container.streams.video[0]) if packet.size]
+        keys = [number for number, packet in enumerate(packets) if packet.is_keyframe]
+        spoilt = bytes(packets[keys[2]])
+    begin = whole.index(spoilt)
+    data = whole[:begin] + b"\xff" * len(spoilt) + whole[begin + len(spoilt) :]
+    with AVDecoder(data) as decoder:
+        (got,), _ = decoder.get_video_clips([(0, 5)], "frames")
+        np.testing.assert_array_equal(got.numpy(), frames[:6])
+        with pytest.raises(SampleError, match="of the video cannot be decoded"):
+            decoder.get_video()

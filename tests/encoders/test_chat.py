@@ -1,0 +1,109 @@
+from typing import Any
+
+import pytest
+
+from bridge_data.encoders import LLAVA_TEMPLATE, PLAIN_CHAT_TEMPLATE, ConversationTemplateConfig
+from bridge_data.encoders.chat import (
+    chat_template_of,
+    takes_parts,
+    tokenize_conversation,
+    tokenize_spans,
+    tokenize_text,
+)
+from bridge_data.errors import ConfigError
+from tests.encoders.multimodal_parts import END, TURNS, TURNS_WITHOUT_MARKS, VOCABULARY, SlowTokenizer, make_tokenizer
+
+CONFIG = ConversationTemplateConfig()
+MESSAGES = [
+    {"role": "user", "content": "what is this ?"},
+    {"role": "assistant", "content": "a boat"},
+    {"role": "user", "content": "what is on the boat ?"},
+    {"role": "assistant", "content": "the sea"},
+]
+WHOLE = "<user> what is this ? <bot> a boat <end> <user> what is on the boat ? <bot> the sea <end>"
+
+
+def answers(tokenizer: Any, messages: list[dict[str, str]] = MESSAGES, config: Any = CONFIG) -> tuple[str, str]:
+    """All words, and those of answers."""
+    marked = tokenize_conversation(tokenizer, messages, config)
+    names = {number: word for word, number in VOCABULARY.items()}
+    learnt = [names[i] for i, is_answer in zip(marked.ids, marked.is_answer, strict=True) if is_answer]
+    return " ".join(names[i] for i in marked.ids), " ".join(learnt)
+
+
+def test_a_template_with_generation_marks_says_what_the_answers_are() -> None:
+    assert answers(make_tokenizer(TURNS)) == (WHOLE, "a boat <end> the sea <end>")
+
+
+def test_without_marks_the_answers_are_found_by_rendering_what_is_before_them() -> None:
+    assert answers(make_tokenizer(TURNS_WITHOUT_MARKS)) == (WHOLE, "a boat <end> the sea <end>")
+
+
+@pytest.mark.parametrize("template", [TURNS, TURNS_WITHOUT_MARKS])
+def test_a_tokenizer_without_offsets_finds_the_same(template: str) -> None:
+    tokenizer = SlowTokenizer(chat_template=template)
+    assert not tokenizer.is_fast
+    assert answers(tokenizer) == (WHOLE, "a boat <end> the sea <end>")
+
+
+def test_without_a_prompt_to_answer_the_role_is_marked_too() -> None:
+    template = TURNS_WITHOUT_MARKS.partition("{%- if add_generation_prompt")[0]
+    assert answers(make_tokenizer(template))[1] == "<bot> a boat <end> <bot> the sea <end>"
+
+
+def test_a_template_that_changes_earlier_turns_is_refused_with_the_way_out() -> None:
+    fickle = TURNS_WITHOUT_MARKS.replace("<bot> {{", "<bot> {% if not loop.last %}red{% endif %} {{")
+    with pytest.raises(ConfigError, match=r"put \{% generation %\}"):
+        answers(make_tokenizer(fickle))
+
+
+def test_a_tokenizer_without_template_is_refused_with_the_way_out() -> None:
+    with pytest.raises(ConfigError, match=r"has no chat template.*PLAIN_CHAT_TEMPLATE"):
+        answers(make_tokenizer(None))
+
+
+def test_the_template_of_the_settings_comes_first() -> None:
+    plain = ConversationTemplateConfig(chat_template=PLAIN_CHAT_TEMPLATE)
+    for tokenizer in (make_tokenizer(None), make_tokenizer(TURNS)):
+        assert answers(tokenizer, MESSAGES[:2], plain) == ("what is this ? a boat <end>", "a boat <end>")
+    assert answers(make_tokenizer(None, end=False), MESSAGES[:2], plain)[1] == "a boat"
+
+
+def test_text_ends_with_the_end_token_where_there_is_one() -> None:
+    assert tokenize_text(make_tokenizer(), "a boat").ids == [VOCABULARY["a"], VOCABULARY["boat"], END]
+    assert tokenize_text(make_tokenizer(), "a boat <end>").ids[-2:] == [VOCABULARY["boat"], END]
+    assert tokenize_text(make_tokenizer(end=False), "a boat").ids == [VOCABULARY["a"], VOCABULARY["boat"]]
+    assert all(tokenize_text(make_tokenizer(), "a boat").is_answer)
+
+
+def test_a_template_may_be_named_among_those_of_the_tokenizer() -> None:
+    tokenizer = make_tokenizer(None)
+    tokenizer.chat_template = {"default": TURNS, "plain": PLAIN_CHAT_TEMPLATE}
+    assert chat_template_of(tokenizer, CONFIG) == TURNS
+    plain = ConversationTemplateConfig(chat_template="plain")
+    assert answers(tokenizer, MESSAGES[:2], plain)[0] == "what is this ? a boat <end>"
+    with pytest.raises(ConfigError, match=r"'tools' is neither a template .* \(it has 'default', 'plain'\)"):
+        chat_template_of(tokenizer, ConversationTemplateConfig(chat_template="tools"))
+    tokenizer.chat_template = {"plain": PLAIN_CHAT_TEMPLATE}
+    with pytest.raises(ConfigError, match="it has templates named 'plain'"):
+        chat_template_of(tokenizer, CONFIG)
+
+
+@pytest.mark.parametrize(("template", "parts"), [(TURNS, False), (PLAIN_CHAT_TEMPLATE, False), (LLAVA_TEMPLATE, True)])
+def test_templates_that_take_parts_are_told_from_those_that_take_texts(template: str, parts: bool) -> None:
+    assert takes_parts(template) == parts
+
+
+class BeginningTokenizer(SlowTokenizer):
+    """It begins every text with `<system>`."""
+
+    def build_inputs_with_special_tokens(self, token_ids_0: Any, token_ids_1: Any = None) -> list[int]:
+        return [VOCABULARY["<system>"], *token_ids_0]
+
+
+def test_special_tokens_around_a_conversation_are_not_learnt() -> None:
+    text = "what is this ? a boat"
+    for add in (True, False):
+        marked = tokenize_spans(BeginningTokenizer(), text, [(15, 21)], add_special_tokens=add)
+        assert marked.is_answer == [False] * (4 + add) + [True] * 2
+        assert marked.ids[-2:] == [VOCABULARY["a"], VOCABULARY["boat"]]

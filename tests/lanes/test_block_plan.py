@@ -1,0 +1,173 @@
+import gzip
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bridge_data import WorkerConfig, get_loader, get_train_dataset, get_val_dataset, storage
+from bridge_data.lanes.block_plan import Process, plan_blocks, plan_runs
+from bridge_data.lanes.lane_dataset import LaneDataset
+from bridge_data.order import Geometry
+from bridge_data.plan import Plan, load_plan
+from bridge_data.prepare.tars import prepare, write_dataset_yaml
+from bridge_data.shards.blocks import ChunkCut, RunCut
+from bridge_data.shards.gzip_tar import GzipTar
+from bridge_data.shards.splits import parse_ratio, split_by_ratio
+from tests.object_store import Bucket
+from tests.prepared import TEXT, write_blend, write_texts
+
+MANY = Process(num_lanes=8, max_open_bytes=256 << 20)
+GEOMETRY = Geometry(8, 50, 10, 100)
+
+Reads = list[tuple[str, int, int]]
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> Iterator[Reads]:
+    """What is read of data, each call of the storage or of a compressed tar."""
+    seen: Reads = []
+    read, pread = storage.read, GzipTar.read_exactly
+
+    def recorded(path: object, start: int, num_bytes: int) -> bytes:
+        seen.append((str(path), start, num_bytes))
+        return read(str(path), start, num_bytes)
+
+    def recorded_inside(tar: GzipTar, start: int, num_bytes: int) -> bytes:
+        seen.append((tar._path, start, num_bytes))
+        return pread(tar, start, num_bytes)
+
+    monkeypatch.setattr(storage, "read", recorded)
+    monkeypatch.setattr(GzipTar, "read_exactly", recorded_inside)
+    yield seen
+
+
+def large(folder: Path) -> Path:
+    return write_texts(folder, 64, lambda n: f"{n:05d}" * 6000, per_shard=16)
+
+
+def compressed(folder: Path, tars: Path) -> Path:
+    folder.mkdir()
+    for tar in tars.glob("*.tar"):
+        (folder / tar.name).with_suffix(".tgz").write_bytes(gzip.compress(tar.read_bytes()))
+    prepare(folder, lambda shards: split_by_ratio(shards, ratio=parse_ratio("1,0,0")))
+    write_dataset_yaml(folder, TEXT, "dataset.yaml")
+    return folder
+
+
+def plan_of(path: object, split_part: str = "train") -> Plan:
+    return load_plan(str(path), split_part=split_part)
+
+
+def test_large_samples_are_read_in_blocks_of_stores_and_of_compressed_shards_but_not_of_a_disk(
+    bucket: Bucket, tmp_path: Path
+) -> None:
+    folder = large(bucket.folder / "a")
+    cut = ChunkCut(50, 10)
+    assert plan_blocks(plan_of(folder), [GEOMETRY], MANY) == [None]
+    assert plan_blocks(plan_of(f"{bucket.url}/a"), [GEOMETRY], MANY) == [cut]
+    assert plan_blocks(plan_of(compressed(tmp_path / "b", folder)), [GEOMETRY], MANY) == [cut]
+    assert plan_blocks(plan_of(write_texts(tmp_path / "c", 50)), [GEOMETRY], MANY) == [cut]
+
+
+def test_without_an_index_the_size_of_the_first_shard_tells(tmp_path: Path) -> None:
+    for folder, expected in ((large(tmp_path / "a"), None), (write_texts(tmp_path / "b", 50), ChunkCut(50, 10))):
+        (folder / ".nv-meta/index.bridge").unlink()
+        assert plan_blocks(plan_of(folder), [GEOMETRY], MANY) == [expected]
+
+
+def test_sources_of_which_most_is_drawn_for_what_is_held_come_first(tmp_path: Path) -> None:
+    for name in "abc":
+        write_texts(tmp_path / name, 800, lambda n, name=name: name * 900)
+    plan = plan_of(write_blend(tmp_path / "blend.yaml", {"a": 1, "b": 3, "c": 2}))
+    one = 8 * 100 * 2800  # with what the ends of tars have
+    fitting = {
+        number: [cut is not None for cut in plan_blocks(plan, [GEOMETRY] * 3, Process(8, int(number * one)))]
+        for number in (0, 1, 2, 3)
+    }
+    assert fitting == {0: [False] * 3, 1: [False, True, False], 2: [False, True, True], 3: [True] * 3}
+
+
+def test_what_is_read_front_to_back_is_read_in_blocks_too(tmp_path: Path) -> None:
+    plan = plan_of(write_texts(tmp_path / "a", 500, per_shard=500))
+    (cut,) = plan_blocks(plan, [Geometry(1, 500, 500, 0)], Process(1, 1 << 20))
+    assert isinstance(cut, ChunkCut) and 100 < cut.block_size < 200  # 256 KiB of 2 KiB each
+
+
+def test_runs_of_validation_are_those_that_a_lane_takes(tmp_path: Path) -> None:
+    for name in "ab":
+        write_texts(tmp_path / name, 50)
+    plan = plan_of(write_blend(tmp_path / "blend.yaml", {"a": 1, "b": 3}))
+    assert plan_runs(plan, 8) == [RunCut(8, 0), RunCut(8, 50)]
+    assert plan_runs(plan, 1) == [None, None]
+    assert plan_runs(plan_of(large(tmp_path / "c")), 8) == [None]
+
+
+def texts(dataset: LaneDataset) -> list[str]:
+    with get_loader(dataset) as loader:
+        return [text for batch in loader for text in batch.text]
+
+
+def training(path: object, **settings: Any) -> LaneDataset:
+    config = WorkerConfig(rank=0, world_size=1, num_workers=0, **settings)
+    return get_train_dataset(
+        str(path),
+        worker_config=config,
+        batch_size=4,
+        shuffle_buffer_size=100,
+        max_samples_per_sequence=50,
+        repeat=False,
+    )
+
+
+@pytest.mark.parametrize("kind", ["tar", "gzip", "without an index"])
+def test_each_block_of_an_epoch_is_read_once_and_samples_are_those_that_are_read_singly(
+    tmp_path: Path, reads: Reads, kind: str
+) -> None:
+    folder = write_texts(tmp_path / "a", 3000, lambda n: f"text {n}", per_shard=300)
+    if kind == "without an index":
+        (folder / ".nv-meta/index.bridge").unlink()
+    elif kind == "gzip":
+        folder = compressed(tmp_path / "b", folder)
+    expected = texts(training(folder, max_open_bytes=0))
+    assert sum(size < 4096 for *_, size in reads) >= 3000
+    reads.clear()
+    dataset = training(folder)
+    assert texts(dataset) == expected and len(set(expected)) == 3000
+    loader = dataset._loaders[0]
+    blocks = {loader.block(index) for index in range(3000)}
+    places = {loader.block_place(block) for block in blocks if block is not None}
+    assert len([read for read in reads if read in places]) == len(places) == len(blocks) < 500
+    assert sum(size for *_, size in reads) < 1.2 * 3000 * 2048
+    assert dataset._budget.num_bytes == 0
+
+
+@pytest.mark.parametrize("kind", ["small", "large"])
+def test_what_is_held_is_what_was_expected(bucket: Bucket, kind: str) -> None:
+    num_samples, num_bytes = (20_000, 900) if kind == "small" else (3200, 30_000)
+    write_texts(bucket.folder / "a", num_samples, lambda n: "x" * num_bytes, per_shard=num_samples // 10)
+    path = bucket.folder / "a" if kind == "small" else f"{bucket.url}/a"
+    dataset = training(path)
+    num_lanes, geometry = dataset.new_state().generations[-1]
+    plan, geometries = plan_of(path), [Geometry(num_lanes, *numbers) for numbers in geometry]
+    megabytes = range(1 << 20, 256 << 20, 1 << 20)
+    fits = next(size for size in megabytes if plan_blocks(plan, geometries, Process(8, size)) != [None])
+    most = 0
+    with get_loader(dataset) as loader:
+        for _ in loader:
+            most = max(most, dataset._budget.num_bytes)
+    assert 0.7 * fits < most < 1.1 * fits
+    assert dataset._budget.num_bytes == 0
+
+
+@pytest.mark.parametrize("num_lanes", [1, 3])
+def test_validation_reads_each_run_once(tmp_path: Path, reads: Reads, num_lanes: int) -> None:
+    write_texts(tmp_path / "a", 500, lambda n: f"text {n}", ratio="0,1,0")
+    config = WorkerConfig(rank=0, world_size=1, num_workers=0, num_lanes=num_lanes)
+    dataset = get_val_dataset(str(tmp_path / "a"), worker_config=config, batch_size=16)
+    assert texts(dataset) == [f"text {number}" for number in range(500)]
+    loader = dataset._loaders[0]
+    places = {loader.block_place(block) for block in map(loader.block, range(500)) if block is not None}
+    assert (
+        len([read for read in reads if read in places]) == len(places) == 40  # 8 runs go on in a next shard
+    )  # 32, and 7 that go on in the next shard

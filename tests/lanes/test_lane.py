@@ -1,0 +1,259 @@
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bridge_data import (
+    DefaultTaskEncoder,
+    FatalSampleError,
+    LaneDataset,
+    SkipSample,
+    TextSample,
+    WorkerConfig,
+    get_loader,
+    get_train_dataset,
+)
+from bridge_data.lanes.lane import Lane, LaneBatch
+from bridge_data.order.state import LoaderState
+from tests.prepared import write_blend, write_texts
+from tests.properties.jobs import Encoder, GroupingEncoder
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    write_texts(folder / "a", 300)
+    write_texts(folder / "b", 90)
+    return write_blend(folder / "blend.yaml", {"a": 3, "b": 1})
+
+
+def dataset(data: Path, encoder: Any = None, *, num_lanes: int = 2, **settings: Any) -> LaneDataset:
+    arguments: dict[str, Any] = {
+        "batch_size": 4,
+        "shuffle_buffer_size": 20,
+        "max_samples_per_sequence": 10,
+        "worker_config": WorkerConfig(rank=0, world_size=1, num_workers=0, num_lanes=num_lanes),
+    }
+    return get_train_dataset(data, task_encoder=encoder, **(arguments | settings))
+
+
+def lane_of(made: LaneDataset, number: int = 0, state: dict[str, Any] | None = None, **extra: Any) -> Lane:
+    loader_state = made.new_state()
+    loader_state.lanes[number] = json.loads(json.dumps(state or {}))
+    return made.lane(number, loader_state, **extra)
+
+
+def take(lane: Lane, count: int) -> list[LaneBatch]:
+    return [lane.next() for _ in range(count)]
+
+
+def drain(lane: Lane) -> list[Any]:
+    batches = []
+    try:
+        while True:
+            batches.append(lane.next().batch)
+    except StopIteration:
+        return batches
+
+
+ENCODERS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "plain": (Encoder(), {}),
+    "skips and parts": (Encoder(skip_every=3, num_parts=3), {}),
+    "packing": (Encoder(skip_every=7), {"packing_buffer_size": 30}),
+    "packing parts": (Encoder(num_parts=3), {"packing_buffer_size": 10, "batch_size": 2}),
+    "groups": (GroupingEncoder(num_groups=3), {}),
+    "packing and groups": (GroupingEncoder(num_groups=3, num_parts=2), {"packing_buffer_size": 25}),
+    "single samples": (DefaultTaskEncoder(), {"batch_size": None}),
+}
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+def test_a_lane_goes_on_from_the_state_of_any_batch(data: Path, name: str) -> None:
+    encoder, settings = ENCODERS[name]
+    made = dataset(data, encoder, **settings)
+    whole = take(lane_of(made), 40)
+    for step, batch in enumerate(whole[:-1]):
+        following = lane_of(made, 0, batch.state).next()
+        assert (following.batch, following.state) == (whole[step + 1].batch, whole[step + 1].state)
+
+
+def test_a_state_is_small_plain_and_never_changes_afterwards(data: Path) -> None:
+    lane = lane_of(dataset(data, *ENCODERS["packing"][:1], packing_buffer_size=30))
+    batches = take(lane, 10)
+    texts = [json.dumps(batch.state) for batch in batches]
+    take(lane, 10)
+    assert texts == [json.dumps(batch.state) for batch in batches]
+    plain = take(lane_of(dataset(data, Encoder())), 30)[-1].state
+    assert len(json.dumps(plain)) < 100
+
+
+def test_restoring_reads_no_sample_before_it_is_needed(data: Path) -> None:
+    made = dataset(data, Encoder(), packing_buffer_size=100, batch_size=1)
+    state = lane_of(made).next().state
+    seen: list[Any] = []
+    lane = lane_of(made, 0, state, watch=seen.append)
+    assert seen == []
+    first = lane.next().batch
+    assert len(seen) == sum(map(len, first))
+
+
+class EarlyEnd(DefaultTaskEncoder[Any, Any, Any, Any]):
+    """Emits every micro-batch in three parts."""
+
+    def encode_batch(self, batch: TextSample) -> Iterator[tuple[str, int]]:
+        for part in range(3):
+            yield "-".join(batch.text), part
+
+
+def test_a_batch_that_is_out_in_part_goes_on_after_a_restore(data: Path) -> None:
+    made = dataset(data, EarlyEnd())
+    whole = [lane.batch for lane in take(lane_of(made), 9)]
+    assert [part for _, part in whole] == [0, 1, 2] * 3
+    for step in range(8):
+        state = take(lane_of(made), step + 1)[-1].state
+        assert [batch.batch for batch in take(lane_of(made, 0, state), 8 - step)] == whole[step + 1 :]
+
+
+def test_a_finite_lane_flushes_packs_buckets_and_the_last_batch(data: Path) -> None:
+    for name in ("plain", "packing parts", "groups", "packing and groups"):
+        encoder, settings = ENCODERS[name]
+        made = dataset(data, encoder, repeat=False, **settings)
+        keys = [key for n in range(2) for batch in drain(lane_of(made, n)) for unit in batch for key in unit]
+        assert len(keys) == len(set(keys))
+        assert {key[:3] for key in keys} == {
+            (source, 0, index)
+            for source, size in zip(made.source_names, (300, 90), strict=True)
+            for index in range(size)
+        }
+
+
+def test_drop_last_leaves_out_the_rest_and_counts_it(data: Path) -> None:
+    made = dataset(data, Encoder(), repeat=False, batch_size=8, batch_drop_last=True)
+    lane = lane_of(made)
+    batches = drain(lane)
+    assert {len(batch) for batch in batches} == {8}
+    whole = drain(lane_of(dataset(data, Encoder(), repeat=False, batch_size=8)))
+    assert sum(map(len, whole)) - sum(map(len, batches)) == len(whole[-1]) < 8
+    assert lane.take_skipped() == {"batch_drop_last": len(whole[-1])}
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_what_is_left_out_after_the_last_batch_is_counted_too(data: Path, num_workers: int) -> None:
+    config = WorkerConfig(rank=0, world_size=1, num_workers=num_workers, num_lanes=2)
+    made = dataset(data, Encoder(skip_every=3), repeat=False, batch_size=8, batch_drop_last=True, worker_config=config)
+    with get_loader(made) as loader:
+        loader.wait_for_workers()
+        emitted = sum(len(batch) for batch in loader)
+    assert set(loader.skipped) == {"encode_sample", "batch_drop_last"}
+    assert emitted + sum(loader.skipped.values()) == 390
+
+
+def test_skipped_samples_are_counted_batch_by_batch(data: Path) -> None:
+    lane = lane_of(dataset(data, Encoder(skip_every=3)))
+    batches = take(lane, 50)
+    draws = batches[-1].state["draws"]
+    assert sum(batch.skipped.get("encode_sample", 0) for batch in batches) == draws - 50 * 4
+
+
+class Picky(Encoder):
+    def select_samples_to_pack(self, samples: list[Any]) -> list[list[Any]]:
+        return []
+
+
+class Liar(Encoder):
+    def select_samples_to_pack(self, samples: list[Any]) -> list[list[Any]]:
+        return [[samples[0], samples[0]]]
+
+
+class Wasteful(Encoder):
+    """Takes only half of each buffer; what it leaves comes back."""
+
+    def select_samples_to_pack(self, samples: list[Any]) -> list[list[Any]]:
+        return [samples[: len(samples) // 2 + 1]]
+
+
+def test_a_packer_that_forms_no_pack_is_an_error_and_not_a_loop(data: Path) -> None:
+    with pytest.raises(FatalSampleError, match=r"Picky formed no pack out of a full buffer of 12"):
+        lane_of(dataset(data, Picky(), packing_buffer_size=12)).next()
+
+
+def test_at_the_end_what_no_packer_wants_goes_alone(data: Path) -> None:
+    made = dataset(data, Wasteful(), packing_buffer_size=12, repeat=False, batch_size=1)
+    keys = [key for n in range(2) for batch in drain(lane_of(made, n)) for unit in batch for key in unit]
+    assert len(keys) == len(set(keys)) == 390
+
+
+def test_a_packer_must_return_what_it_was_given(data: Path) -> None:
+    with pytest.raises(FatalSampleError, match="returned a sample twice"):
+        lane_of(dataset(data, Liar(), packing_buffer_size=12)).next()
+
+
+class Nothing(DefaultTaskEncoder[Any, Any, Any, Any]):
+    def encode_sample(self, sample: Any) -> Any:
+        raise SkipSample("it is too short")
+
+
+class NoBatch(DefaultTaskEncoder[Any, Any, Any, Any]):
+    def batch(self, samples: list[Any]) -> Any:
+        raise SkipSample
+
+
+@pytest.mark.parametrize(("encoder", "stage"), [(Nothing(), "encode_sample"), (NoBatch(), "batch")])
+def test_data_of_which_nothing_is_left_is_an_error_and_not_a_loop(data: Path, encoder: Any, stage: str) -> None:
+    with pytest.raises(
+        FatalSampleError, match=rf"all left out \(\d+ in {stage}(; the last because it is too short)?\)"
+    ):
+        lane_of(dataset(data, encoder)).next()
+
+
+def test_the_end_of_data_of_which_nothing_is_left_is_told(data: Path, caplog: pytest.LogCaptureFixture) -> None:
+    lane = lane_of(dataset(data, Nothing(), repeat=False))
+    with pytest.raises(StopIteration):
+        lane.next()
+    (text,) = [record.getMessage() for record in caplog.records]
+    assert re.fullmatch(
+        r"lane 0 ends without a batch: .* \(\d+ in encode_sample; the last because it is too short\)", text
+    )
+
+
+def test_the_reference_of_a_sample_is_announced_before_it_is_worked_on(data: Path) -> None:
+    announced: list[Any] = []
+
+    class Watched(DefaultTaskEncoder[Any, Any, Any, Any]):
+        def encode_sample(self, sample: Any) -> Any:
+            assert announced[-1][1:3] == sample.__restore_key__[1:3]
+            return sample
+
+    lane_of(dataset(data, Watched()), watch=announced.append).next()
+    assert len(announced) == 4
+
+
+def test_restoring_a_state_counts_samples_that_are_gone(data: Path) -> None:
+    class Moody(Encoder):
+        moody = False
+
+        def encode_sample(self, sample: Any) -> Any:
+            if self.moody:
+                raise SkipSample
+            return sample
+
+    made = dataset(data, Moody(), packing_buffer_size=10, batch_size=1)
+    state = lane_of(made).next().state
+    pending = sum(len(pack) for pack in state["pending"]["packs"])
+    assert pending
+    made.task_encoder.moody = True  # type: ignore[attr-defined]
+    lane = lane_of(made, 0, state)
+    with pytest.raises(FatalSampleError, match="were all left out"):
+        lane.next()
+    assert lane.take_skipped()["restore"] >= pending
+
+
+def test_loader_state_of_all_lanes_is_under_four_kilobytes(data: Path) -> None:
+    made = dataset(data, Encoder(), num_lanes=8)
+    state = made.new_state()
+    for lane in state.lanes:
+        state.lanes[lane] = take(lane_of(made, lane), 20)[-1].state
+    assert len(json.dumps(LoaderState.to_dict(state))) < 4_096

@@ -1,0 +1,241 @@
+import itertools
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bridge_data import WorkerConfig, get_savable_loader, get_train_dataset, storage
+from bridge_data.lanes import read_ahead
+from bridge_data.lanes.lane_dataset import LaneDataset
+from bridge_data.lanes.read_ahead import ReadAhead
+from bridge_data.order import SampleRef
+from bridge_data.shards.blocks import BlockBudget, ChunkCut
+from bridge_data.storage import prefetching, remote
+from tests.object_store import Bucket, Server, faulty_proxy
+from tests.prepared import write_texts
+
+SAMPLE_BYTES = 2048
+"""A text of `write_texts` with its headers."""
+
+Announced = list[tuple[str, int, int]]
+
+
+def dataset(path: object, num_lanes: int = 2, **settings: Any) -> LaneDataset:
+    config = WorkerConfig(rank=0, world_size=1, num_workers=0, num_lanes=num_lanes, **settings)
+    return get_train_dataset(
+        str(path), worker_config=config, batch_size=4, shuffle_buffer_size=20, max_samples_per_sequence=10, repeat=False
+    )
+
+
+def write_far_apart(folder: Path, num_samples: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Texts of which each is a whole place, and each comes with a request of its own."""
+    write_texts(folder, num_samples, lambda n: f"a{n}", ratio="1,0,0")
+    (folder / ".nv-meta/index.bridge").unlink()
+    monkeypatch.setattr(prefetching, "MAX_REQUEST_BYTES", 1)
+
+
+@pytest.fixture
+def announced(monkeypatch: pytest.MonkeyPatch) -> Iterator[Announced]:
+    seen: Announced = []
+    monkeypatch.setattr(storage, "prefetch", seen.extend)
+    monkeypatch.setattr(read_ahead, "LOT_SAMPLES", 8)
+    monkeypatch.setattr(read_ahead, "LEAD", 4)
+    monkeypatch.setattr(read_ahead, "BURST_BYTES", 0)
+    monkeypatch.setattr(read_ahead, "REQUEST_BYTES", 0)
+    yield seen
+
+
+def followed(data: LaneDataset, state: Any, announced: Announced, count: int) -> int:
+    """The samples of a lane, whose cursor is taken to its end; what it comes to was announced."""
+    cursor, scout = (data._order.cursor(0, state) for _ in range(2))
+    ahead = ReadAhead(scout, data._loaders)
+    while True:
+        ahead.follow(cursor, count)
+        try:
+            refs = [ref for _, ref in cursor.take(count)]
+        except StopIteration:
+            return cursor.draws
+        for ref in refs:
+            for place in data._loaders[ref.source].places(ref.index):
+                assert any(url == place[0] and start <= place[1] for url, start, _ in announced)
+            block = data._loaders[ref.source].block(ref.index)
+            assert block is None or data._loaders[ref.source].block_place(block) in announced
+
+
+@pytest.mark.parametrize("count", [1, 5, 30])
+def test_what_comes_is_announced_before_and_once(
+    bucket: Bucket, announced: Announced, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    write_far_apart(bucket.folder / "a", 120, monkeypatch)
+    data = dataset(f"{bucket.url}/a")
+    num_samples = followed(data, data.new_state(), announced, count)
+    assert len(announced) == len(set(announced)) == num_samples
+
+
+@pytest.mark.parametrize("count", [1, 5, 30])
+def test_a_block_is_announced_with_the_first_of_its_samples_alone(
+    bucket: Bucket, announced: Announced, count: int
+) -> None:
+    write_texts(bucket.folder / "a", 400, lambda n: f"a{n}", ratio="1,0,0")
+    data = dataset(f"{bucket.url}/a")
+    state = data.new_state()
+    data.lane(0, state)  # has the loaders read in blocks
+    num_samples = followed(data, state, announced, count)
+    cursor = data._order.cursor(0, state)
+    blocks = {data._loaders[0].block(ref.index) for _, ref in cursor.take(num_samples)}
+    assert len(announced) == len(set(announced)) == len(blocks) < num_samples / 4
+
+
+class Listed:
+    """A cursor of samples that are listed, with their epoch and a source of large blocks."""
+
+    def __init__(self, indices: Sequence[int]) -> None:
+        self.draws, self._indices = 0, indices
+
+    def next(self) -> SampleRef:
+        if self.draws == len(self._indices):
+            raise StopIteration
+        self.draws += 1
+        return SampleRef(0, 0, self._indices[self.draws - 1])
+
+    def take(self, count: int) -> list[tuple[int, SampleRef]]:
+        return [(self.draws, self.next()) for _ in range(count)]
+
+    def state(self) -> dict[str, Any]:
+        return {"draws": self.draws}
+
+    def seek(self, state: dict[str, Any]) -> None:
+        self.draws = state["draws"]
+
+
+BLOCK, WINDOW = 4, 64
+
+
+def windows(num_samples: int) -> list[int]:
+    """Samples in windows of `WINDOW`, each of which begins with the first sample of each of its blocks."""
+    return [
+        begin + block + number
+        for begin in range(0, num_samples, WINDOW)
+        for number in range(BLOCK)
+        for block in range(0, WINDOW, BLOCK)
+    ]
+
+
+def counts_after_draws(announced: Announced, indices: Sequence[int], bucket: Bucket, num_lanes: int = 1) -> list[int]:
+    """How much is announced before each draw."""
+    write_texts(bucket.folder / "a", 640, lambda n: f"a{n}", per_shard=640)
+    loader = dataset(f"{bucket.url}/a")._loaders[0]
+    loader.read_in_blocks(ChunkCut(640, BLOCK), BlockBudget(1 << 30))
+    cursor, ahead = Listed(indices), ReadAhead(Listed(indices), [loader], num_lanes)
+    counts = []
+    for _ in indices:
+        ahead.follow(cursor)
+        counts.append(len(announced))
+        cursor.next()
+    return counts
+
+
+def test_the_blocks_with_which_a_window_begins_are_announced_evenly_before_it(
+    bucket: Bucket, announced: Announced, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(read_ahead, "BURST_BYTES", BLOCK * SAMPLE_BYTES)
+    monkeypatch.setattr(prefetching, "MAX_REQUEST_BYTES", 1)
+    counts = counts_after_draws(announced, windows(640), bucket)
+    assert counts[-1] == len(set(announced)) == 640 // BLOCK
+    steps = [after - before for before, after in itertools.pairwise(counts[2 * WINDOW :])]
+    assert max(steps) <= 2  # where they are met, it is one with each draw, and then none for 48 draws
+    for begin in range(2 * WINDOW, 640, WINDOW):
+        num_before = begin // BLOCK
+        assert counts[begin] - num_before >= 8  # of the 16 with which the window begins
+
+
+@pytest.mark.parametrize("num_lanes", [1, 2])
+def test_no_more_is_announced_than_a_lane_has_room_for(
+    bucket: Bucket, announced: Announced, monkeypatch: pytest.MonkeyPatch, num_lanes: int
+) -> None:
+    monkeypatch.setattr(read_ahead, "BURST_BYTES", BLOCK * SAMPLE_BYTES)
+    monkeypatch.setattr(prefetching, "MAX_REQUEST_BYTES", 1)
+    monkeypatch.setattr(read_ahead, "AHEAD_BYTES", 12 * BLOCK * SAMPLE_BYTES)
+    indices = windows(640)
+    counts = counts_after_draws(announced, indices, bucket, num_lanes)
+    met = list(itertools.accumulate(index % BLOCK == 0 for index in indices))
+    ahead = [count - before for count, before in zip(counts, [0, *met], strict=False)]
+    assert max(ahead) == 12 // num_lanes
+    assert counts[-1] == len(set(announced)) == 640 // BLOCK
+
+
+@pytest.mark.parametrize("num_at_once", [0, 20])
+def test_some_is_announced_at_once_and_the_rest_of_what_comes_first_a_little_before(
+    bucket: Bucket, announced: Announced, monkeypatch: pytest.MonkeyPatch, num_at_once: int
+) -> None:
+    monkeypatch.setattr(prefetching, "MAX_REQUEST_BYTES", 1)
+    monkeypatch.setattr(read_ahead, "LOT_SAMPLES", 64)
+    monkeypatch.setattr(read_ahead, "BURST_BYTES", num_at_once * BLOCK * SAMPLE_BYTES)
+    monkeypatch.setattr(read_ahead, "PACE", 0)
+    counts = counts_after_draws(announced, [*range(0, 640, BLOCK)], bucket)
+    assert counts[:32] == [max(num_at_once, 1 + min(draw + 4, 159)) for draw in range(32)]
+
+
+def test_blocks_of_which_a_part_was_taken_before_are_fetched_again_after_a_restart(
+    bucket: Bucket, s3_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_texts(bucket.folder / "a", 400, lambda n: f"a{n}", ratio="1,0,0")
+    with get_savable_loader(dataset(f"{bucket.url}/a")) as loader:
+        batches = iter(loader)
+        before = [text for _ in range(30) for text in next(batches).text]
+        state = json.loads(json.dumps(loader.save_state_rank()))
+        rest = [text for batch in batches for text in batch.text]
+    assert len({*before, *rest}) == 400
+    with faulty_proxy(s3_server) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{proxy.port}")
+        with get_savable_loader(dataset(f"{bucket.url}/a")) as loader:
+            loader.restore_state_rank(state)
+            assert [text for batch in loader for text in batch.text] == rest
+        reads = [(path, extent) for method, path, extent in proxy.requests if method == "GET" and path.endswith(".tar")]
+        assert len(reads) == len(set(reads)) < 100
+
+
+def test_nothing_is_announced_of_local_files(tmp_path: Path, announced: Announced) -> None:
+    write_texts(tmp_path / "a", 120, lambda n: f"a{n}", ratio="1,0,0")
+    data = dataset(tmp_path / "a")
+    state = data.new_state()
+    cursor, scout = (data._order.cursor(0, state) for _ in range(2))
+    ReadAhead(scout, data._loaders).follow(cursor)
+    assert announced == []
+
+
+def test_lanes_of_one_process_do_not_drive_out_what_was_fetched_for_another(
+    bucket: Bucket, s3_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_far_apart(bucket.folder / "a", 400, monkeypatch)
+    monkeypatch.setattr(read_ahead, "AHEAD_BYTES", 48 * SAMPLE_BYTES)
+    ahead = prefetching.Prefetcher(remote._range, max_bytes=64 * SAMPLE_BYTES)
+    monkeypatch.setattr(remote._known, "ahead", ahead)
+    with faulty_proxy(s3_server) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{proxy.port}")
+        with get_savable_loader(dataset(f"{bucket.url}/a", num_lanes=8, max_open_bytes=0)) as loader:
+            assert len({text for batch in loader for text in batch.text}) == 400
+        reads = [(path, extent) for method, path, extent in proxy.requests if method == "GET" and path.endswith(".tar")]
+        assert len(reads) == len(set(reads)) == 400
+    assert ahead.num_held_bytes == 0
+
+
+def test_neighbours_come_with_one_request_also_those_that_were_pending(
+    bucket: Bucket, s3_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_texts(bucket.folder / "a", 400, lambda n: f"a{n}", ratio="1,0,0")
+    with faulty_proxy(s3_server) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{proxy.port}")
+        with get_savable_loader(dataset(f"{bucket.url}/a")) as loader:
+            batches = iter(loader)
+            texts = [text for _ in range(30) for text in next(batches).text]
+            state = json.loads(json.dumps(loader.save_state_rank()))
+            rest = [text for batch in batches for text in batch.text]
+        assert len(texts) == 120 and len({*texts, *rest}) == 400
+        reads = [path for method, path, _ in proxy.requests if method == "GET" and ".tar" in path]
+        assert len(reads) < 100
+        with get_savable_loader(dataset(f"{bucket.url}/a")) as loader:
+            loader.restore_state_rank(state)
+            assert [text for batch in loader for text in batch.text] == rest

@@ -1,0 +1,125 @@
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from bridge_data.errors import StateError
+from bridge_data.loader.checkpoint import load_states, rank_file, read_checkpoint, save_states
+from bridge_data.loader.checkpoint.manifest import MANIFEST, FileRecord, Manifest, digest
+from bridge_data.loader.checkpoint.state_file import STATE_KEY, encoded
+from bridge_data.order.state import LoaderState
+from tests.loader.checkpoint.states import FINGERPRINT, make_state, rank_states
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A checkpoint of step 10 by 4 ranks."""
+    save_states(tmp_path / "iter_0000010", rank_states(4), step=10, world_size=4)
+    return tmp_path / "iter_0000010"
+
+
+def write_foreign(folder: Path, states: list[dict[str, object]]) -> Path:
+    """Files as Megatron-Bridge writes them, without a manifest."""
+    folder.mkdir(exist_ok=True)
+    for rank, state in enumerate(states):
+        torch.save({STATE_KEY: state}, rank_file(folder, rank))
+    return folder
+
+
+def refusal(folder: Path, step: int | None = None) -> str:
+    """What is said on loading; no more than a screen."""
+    with pytest.raises(StateError) as caught:
+        load_states(folder, step=step)
+    message = str(caught.value)
+    assert str(folder) in message
+    assert len(message.splitlines()) <= 20
+    return message
+
+
+def test_a_missing_rank_file_is_named(folder: Path) -> None:
+    rank_file(folder, 2).unlink()
+    assert "train_dataloader_dprank002.pt is missing" in refusal(folder)
+
+
+def test_a_stale_file_of_a_larger_run_is_named(folder: Path, tmp_path: Path) -> None:
+    save_states(tmp_path / "larger", make_state(step=5), step=5, world_size=8)
+    shutil.copy(rank_file(tmp_path / "larger", 7), folder)
+    assert "train_dataloader_dprank007.pt is of another run: 4 ranks saved" in refusal(folder)
+
+
+def test_an_altered_file_is_named(folder: Path, tmp_path: Path) -> None:
+    save_states(tmp_path / "later", rank_states(4, step=11), step=11, world_size=4)
+    shutil.copy(rank_file(tmp_path / "later", 1), folder)
+    message = refusal(folder)
+    assert "train_dataloader_dprank001.pt has other content" in message
+    assert "dprank000" not in message
+
+
+def test_a_save_that_did_not_end_is_refused(folder: Path) -> None:
+    (folder / MANIFEST).unlink()
+    assert f"{MANIFEST} is missing, which is written last: the save of step 10 by 4 ranks" in refusal(folder)
+
+
+def test_another_step_than_asked_for_is_refused(folder: Path) -> None:
+    assert load_states(folder, step=10) == make_state()
+    assert "got the data state of step 10, expected that of step 20" in refusal(folder, step=20)
+
+
+@pytest.mark.parametrize(
+    ("step", "world_size", "settings", "message"),
+    [
+        (11, 4, {}, "train_dataloader_dprank001.pt was saved with step 11"),
+        (10, 8, {}, "train_dataloader_dprank001.pt was saved with world_size 8"),
+        (10, 4, {"seed": 1}, "train_dataloader_dprank001.pt was saved with fingerprint "),
+        (10, 4, {"step": 9}, "train_dataloader_dprank001.pt and train_dataloader_dprank000.pt are of different steps"),
+    ],
+)
+def test_a_manifest_over_files_of_different_saves_is_refused(
+    folder: Path, step: int, world_size: int, settings: dict[str, int], message: str
+) -> None:
+    """As a tool might make it that mends checksums."""
+    other = LoaderState.from_dict(make_state(1, 5, **settings))
+    rank_file(folder, 1).write_bytes(encoded(other, step=step, rank=1, world_size=world_size))
+    files = {rank_file(folder, rank).name: FileRecord.of(rank_file(folder, rank).read_bytes()) for rank in range(4)}
+    Manifest(step=10, world_size=4, fingerprint=digest(FINGERPRINT), files=files).write(folder)
+    assert message in refusal(folder)
+
+
+def test_what_is_no_checkpoint_says_where_to_look(folder: Path, tmp_path: Path) -> None:
+    assert f"There is one in {folder}" in refusal(tmp_path)
+    (tmp_path / "empty").mkdir()
+    assert "Give the folder of one iteration" in refusal(tmp_path / "empty")
+    assert "no such file or folder" in refusal(tmp_path / "no")
+    assert "expected a folder" in refusal(rank_file(folder, 0))
+
+
+def test_whole_files_of_others_are_read_as_far_as_they_agree(tmp_path: Path) -> None:
+    folder = write_foreign(tmp_path / "iter_0000010", [make_state()] * 4)
+    assert load_states(folder, step=10) == make_state()
+    assert "step 10, expected that of step 11" in refusal(folder, step=11)
+    rank_file(folder, 2).unlink()
+    assert load_states(folder) == make_state()
+    torch.save({STATE_KEY: make_state(step=9)}, rank_file(folder, 3))
+    assert "train_dataloader_dprank003.pt and train_dataloader_dprank000.pt are of different steps" in refusal(folder)
+
+
+def test_files_of_others_with_a_share_each_are_read_if_all_are_there(tmp_path: Path) -> None:
+    folder = write_foreign(tmp_path / "elsewhere", rank_states(4))
+    assert load_states(folder) == make_state()
+    assert "a step that it does not say, expected that of step 10" in refusal(folder, step=10)
+    rank_file(folder, 1).unlink()
+    message = refusal(folder)
+    assert "train_dataloader_dprank003.pt do not make one whole state: the state lacks lanes [1, 5] of 8" in message
+
+
+def test_single_files_are_read(folder: Path, tmp_path: Path) -> None:
+    of_folder, of_file = read_checkpoint(folder), read_checkpoint(rank_file(folder, 1))
+    assert of_folder.state.to_dict() == make_state()
+    assert (of_folder.step, of_folder.world_size, of_folder.num_files) == (10, 4, 4)
+    assert (of_file.step, of_file.world_size, of_file.num_files) == (10, 4, 1)
+    assert of_file.state.to_dict() == make_state(1, 5)
+    torch.save(make_state(), tmp_path / "merged.pt")
+    merged = read_checkpoint(tmp_path / "merged.pt")
+    assert (merged.state.to_dict(), merged.step, merged.world_size) == (make_state(), None, None)
+    assert merged.num_bytes == (tmp_path / "merged.pt").stat().st_size

@@ -1,0 +1,65 @@
+"""Loaders of one process share a server, and each is served as if it were alone."""
+
+import os
+import signal
+
+import psutil
+import pytest
+
+from bridge_data.loader import SavableDataLoader, get_loader
+from bridge_data.loader.workers import launch
+from tests.loader.conftest import in_turn
+from tests.loader.streams import Streams, config
+from tests.loader.test_loader import some
+
+
+def server_of(loader: SavableDataLoader) -> psutil.Process:
+    pool = loader._workers.pool
+    assert pool is not None
+    return psutil.Process(pool._launcher.server.child.pid)
+
+
+def one_worker() -> SavableDataLoader:
+    return get_loader(Streams(config(1, 2)))
+
+
+def test_loaders_share_a_server_which_ends_with_the_last_one() -> None:
+    first, second = one_worker(), one_worker()
+    server = server_of(first)
+    assert server == server_of(second)
+    assert first.wait_for_workers() and second.wait_for_workers()
+    assert len(server.children()) == 2
+    assert some(first, 20) == some(second, 20) == in_turn(20, 2)
+
+    first.close()
+    assert len(server.children()) == 1
+    assert some(second, 20) == in_turn(20, 2, start=20)
+
+    server.send_signal(signal.SIGKILL)  # it is lost for all, and all get the same new one
+    os.waitid(os.P_PID, server.pid, os.WEXITED | os.WNOWAIT)
+    third = one_worker()
+    assert some(second, 20) == in_turn(20, 2, start=40)
+    assert second.wait_for_workers() and third.wait_for_workers()
+    assert server_of(third) == server_of(second) != server
+    assert some(third, 20) == in_turn(20, 2)
+
+    server = server_of(third)
+    second.close()
+    third.close()
+    assert not server.is_running()
+
+
+def test_workers_that_would_inherit_other_things_get_another_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    with one_worker() as loader:
+        monkeypatch.setenv("CACHE_OF_MODELS", "elsewhere")
+        with one_worker() as other:
+            assert server_of(loader) != server_of(other)
+
+
+def test_a_loader_does_not_wait_for_a_server_that_is_still_starting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "_STOP_TIMEOUT_S", 3600.0)
+    loader = one_worker()
+    server = server_of(loader)
+    server.send_signal(signal.SIGSTOP)  # it will not come to serve
+    loader.close()
+    assert not server.is_running()

@@ -1,0 +1,112 @@
+import shutil
+
+import pytest
+
+from bridge_data.errors import ConfigError
+from bridge_data.plan import load_plan
+from bridge_data.plan.auxiliary import AuxReference, read_aux
+from bridge_data.plan.document import parse_yaml
+from tests.plan.prepared import CRUDE, write_meta
+
+FILE = "/sets/blend.yaml"
+
+
+def read(text):
+    return read_aux(parse_yaml(text, FILE), FILE)
+
+
+@pytest.mark.parametrize(
+    ("given", "path", "kind"),
+    [
+        ("../images", "/images", "dataset"),
+        ("/images", "/images", "dataset"),
+        ("msc://profile/images", "msc://profile/images", "dataset"),
+        ("filesystem://pages", "/sets/pages", "folder"),
+        ("filesystem:///pages", "/pages", "folder"),
+        ("filesystem+msc://profile/pages", "msc://profile/pages", "folder"),
+    ],
+)
+def test_every_form_that_energon_has(given, path, kind):
+    assert read(f"media: {given}") == {"media": AuxReference("media", path, kind, given)}
+
+
+def test_the_kind_may_be_said_by_the_key():
+    found = read("a: {path: ../images}\nb: {fs_path: pages}")
+    assert [(aux.path, aux.kind) for aux in found.values()] == [("/images", "dataset"), ("/sets/pages", "folder")]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("a: [1]", "blend.yaml:1: aux 'a': expected a string, got a list of 1"),
+        ("a: {}", "blend.yaml:1: aux 'a': expected one of `path` (a prepared data set) and `fs_path` (a folder)"),
+        ("a: {path: x, fs_path: y}", "got a mapping with path, fs_path"),
+        ("a: {paht: x}", "unknown key 'paht'; did you mean 'path'?"),
+        ("x: y\na: zip+msc://b/c", "blend.yaml:2: aux 'a': unknown form zip+msc://"),
+        ("[a]", "blend.yaml:1: aux: expected a mapping, got a list of 1"),
+    ],
+)
+def test_other_forms_are_refused_with_file_and_line(text, says):
+    with pytest.raises(ConfigError) as error:
+        read(text)
+    assert says in str(error.value)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    write_meta(tmp_path / "crude", {"x.tar": 3}, {"train": ["x.tar"]}, CRUDE)
+    write_meta(tmp_path / "images", {"x.tar": 3}, {"train": ["x.tar"]})
+    (tmp_path / "pages").mkdir()
+    (tmp_path / "file").write_text("")
+    return tmp_path
+
+
+def metadataset(folder, aux):
+    head = "__module__: megatron.energon\n__class__: MetadatasetV2\n"
+    (folder / "m.yaml").write_text(head + f"splits:\n  train:\n    path: crude\n    aux:\n      media: {aux}\n")
+    return folder / "m.yaml"
+
+
+def test_a_source_knows_its_auxiliary_data(folder):
+    (source,) = load_plan(metadataset(folder, "filesystem://pages")).sources
+    assert source.aux == {"media": AuxReference("media", str(folder / "pages"), "folder", "filesystem://pages")}
+
+
+def test_auxiliary_data_may_be_in_an_object_store(folder, bucket):
+    shutil.copytree(folder / "images", bucket.folder / "images")
+    (bucket.folder / "pages").mkdir()
+    (bucket.folder / "pages" / "1.txt").write_text("one")
+    scheme, place = bucket.url.split("://")
+    for aux, path in (
+        (f"{bucket.url}/images", f"{bucket.url}/images"),
+        (f"filesystem+{scheme}://{place}/pages", f"{bucket.url}/pages"),
+    ):
+        (source,) = load_plan(metadataset(folder, aux)).sources
+        assert source.aux["media"].path == path
+    with pytest.raises(ConfigError, match=r"m.yaml:7: aux 'media': .*/nowhere: no such folder"):
+        load_plan(metadataset(folder, f"{bucket.url}/nowhere"))
+    with pytest.raises(ConfigError, match=r"m.yaml:7: aux 'media': .*/pages is not a prepared data set"):
+        load_plan(metadataset(folder, f"{bucket.url}/pages"))
+
+
+@pytest.mark.parametrize(
+    ("aux", "says"),
+    [
+        ("nowhere", "m.yaml:7: aux 'media': {}/nowhere: no such folder"),
+        ("filesystem://nowhere", "m.yaml:7: aux 'media': {}/nowhere: no such folder"),
+        ("pages", "{}/pages is not a prepared data set; run `bridge-data prepare"),
+        ("file", "{}/file is a file; expected a prepared data set"),
+    ],
+)
+def test_missing_auxiliary_data_are_found_before_the_first_read(folder, aux, says):
+    with pytest.raises(ConfigError) as error:
+        load_plan(metadataset(folder, aux))
+    assert says.format(folder) in str(error.value)
+
+
+def test_auxiliary_data_are_for_data_sets_not_for_metadatasets(folder):
+    inner = metadataset(folder, "images").rename(folder / "inner.yaml")
+    path = metadataset(folder, "images")
+    path.write_text(path.read_text().replace("path: crude", f"path: {inner.name}"))
+    with pytest.raises(ConfigError, match=r"m\.yaml:6: aux is for data sets, but .*inner\.yaml is a metadataset"):
+        load_plan(path)

@@ -1,0 +1,143 @@
+import struct
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from bridge_data.errors import ConfigError, DatasetError
+from bridge_data.prepare import jsonl_lines
+from bridge_data.prepare.jsonl_lines import parse_line_range, prepare_jsonl, split_lines_by_ranges, split_lines_by_ratio
+from bridge_data.shards.jsonl_file import index_path, open_jsonl, split_path
+from bridge_data.shards.splits import parse_ratio
+from bridge_data.shards.subset import SubsetRange
+
+
+def test_the_index_is_that_of_energon(tmp_path: Path) -> None:
+    """Offsets as `energon prepare` of 7.4.1 wrote them for these bytes."""
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'\n\n{"a": 1}\r\n\n{"b": "x"}\n{"c": 3}\n   \n{"d":4}')
+    done = prepare_jsonl(path)
+    assert struct.unpack("<5Q", index_path(path).read_bytes()) == (0, 13, 24, 37, 44)
+    assert (done.num_samples, done.num_blank, done.num_bytes, done.parts) == (4, 4, 44, None)
+    assert not split_path(path).exists()
+
+
+@pytest.mark.parametrize("num_workers", [1, 3])
+def test_blocks_of_any_size_give_the_same_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_workers: int
+) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b"\n" + b"".join(b'{"text": "%s"}\n\n' % (b"x" * (number % 40)) for number in range(50)))
+    prepare_jsonl(path)
+    expected = index_path(path).read_bytes()
+    for block_bytes in (1, 7, 64, 1000):
+        monkeypatch.setattr(jsonl_lines, "BLOCK_BYTES", block_bytes)
+        seen: list[tuple[int, int]] = []
+        prepare_jsonl(path, num_workers=num_workers, on_progress=lambda *done, seen=seen: seen.append(done))
+        assert index_path(path).read_bytes() == expected
+        total = -(-path.stat().st_size // block_bytes)
+        assert seen == [(done, total) for done in range(1, total + 1)]
+
+
+@pytest.mark.parametrize("block_bytes", [10, 1 << 20])
+def test_all_damaged_lines_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block_bytes: int) -> None:
+    monkeypatch.setattr(jsonl_lines, "BLOCK_BYTES", block_bytes)
+    path = tmp_path / "a.jsonl"
+    lines = [b'{"a": 1}', b'{"a": }', b"", b'{"b": "\xff"}', b"[1]", b"3", b'{"a": 1} {"b": 2}', b"[" * 100_000, b"{}"]
+    path.write_bytes(b"\n".join(lines))
+    with pytest.raises(DatasetError) as caught:
+        prepare_jsonl(path)
+    assert str(caught.value).splitlines() == [
+        f"{path}: 6 of 9 lines are no JSON object; mend or remove them, then prepare again:",
+        "  line 2: not JSON: Expecting value (character 7)",
+        "  line 4: not UTF-8: 0xff (byte 8)",
+        '  line 5: expected an object such as {"text": "..."}, got list',
+        '  line 6: expected an object such as {"text": "..."}, got int',
+        "  line 7: not JSON: Extra data (character 10)",
+        "  line 8: not readable: nested too deeply",
+    ]
+    assert [file.name for file in tmp_path.iterdir()] == ["a.jsonl"]
+
+
+def test_of_many_damaged_lines_the_first_are_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jsonl_lines, "BLOCK_BYTES", 8)
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b"x\n" * 5000)
+    with pytest.raises(DatasetError) as caught:
+        prepare_jsonl(path)
+    lines = str(caught.value).splitlines()
+    assert (len(lines), lines[10], lines[11]) == (
+        12,
+        "  line 10: not JSON: Expecting value (character 1)",
+        "  and 4,990 more",
+    )
+
+
+@pytest.mark.parametrize(("content", "why"), [(b"", "it is empty"), (b"\n \r\n", "its 2 lines are blank")])
+def test_a_file_without_samples(tmp_path: Path, content: bytes, why: str) -> None:
+    (tmp_path / "a.jsonl").write_bytes(content)
+    with pytest.raises(DatasetError, match=rf"a\.jsonl: holds no samples: {why}"):
+        prepare_jsonl(tmp_path / "a.jsonl")
+
+
+def test_what_is_no_jsonl_file(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"a\.jsonl: expected a \.jsonl file, but there is none"):
+        prepare_jsonl(tmp_path / "a.jsonl")
+    (tmp_path / "a.json").write_text("{}")
+    with pytest.raises(ConfigError, match=r"a\.json: expected a \.jsonl file"):
+        prepare_jsonl(tmp_path / "a.json")
+
+
+def test_a_byte_order_mark_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(b'\xef\xbb\xbf{"a": 1}\n')
+    with pytest.raises(DatasetError, match="line 1: not JSON: Unexpected UTF-8 BOM"):
+        prepare_jsonl(tmp_path / "a.jsonl")
+
+
+def test_a_file_that_is_still_written_to(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"a": 1}\n')
+
+    def grow(done: int, total: int) -> None:
+        with open(path, "a") as file:
+            file.write('{"a": 2}\n')
+
+    with pytest.raises(DatasetError, match="was written to while it was prepared"):
+        prepare_jsonl(path, on_progress=grow)
+    assert not index_path(path).exists()
+
+
+def test_splits_are_written_and_kept(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"a": 1}\n' * 10)
+    done = prepare_jsonl(path, partial(split_lines_by_ratio, parse_ratio("8,1,1")))
+    assert done.parts == {"train": (0, 8), "val": (8, 9), "test": (9, 10)}
+    assert [open_jsonl(path, part).num_samples for part in ("train", "val", "test")] == [8, 1, 1]
+    assert prepare_jsonl(path).parts == done.parts
+    path.write_text('{"a": 1}\n' * 5)
+    index = index_path(path).read_bytes()
+    with pytest.raises(
+        ConfigError, match=r"a\.jsonl\.split\.yaml: split part 'train': .*have 5 samples.*--split-ratio"
+    ):
+        prepare_jsonl(path)
+    assert index_path(path).read_bytes() == index, "nothing is written where the split does not fit"
+    ranges = [parse_line_range("train:0..3"), parse_line_range("val:3..end")]
+    assert prepare_jsonl(path, partial(split_lines_by_ranges, ranges)).parts == {"train": (0, 3), "val": (3, 5)}
+    assert split_path(path).read_text() == "split_parts:\n  train:\n  - 0\n  - 3\n  val:\n  - 3\n  - 5\n"
+
+
+def test_ranges_of_parts() -> None:
+    assert parse_line_range("train:0%..90%") == ("train", SubsetRange.parse(["0%", "90%"]))
+    for text in ("train", "train:", ":0..3", "train:0-3"):
+        with pytest.raises(ConfigError, match=r'expected "name:start\.\.end"'):
+            parse_line_range(text)
+    with pytest.raises(ConfigError, match=r"split part 'train:0\.\.x': subset: range: got 'x'"):
+        parse_line_range("train:0..x")
+    with pytest.raises(ConfigError, match="split part 'train' has two ranges"):
+        split_lines_by_ranges([parse_line_range("train:0..3"), parse_line_range("train:3..5")], 10)
+
+
+@pytest.mark.parametrize("num", [0, 1, 2, 9, 10, 1001])
+def test_shares_cover_everything_once(num: int) -> None:
+    parts = split_lines_by_ratio(parse_ratio("8,1,1"), num)
+    assert [index for start, end in parts.values() for index in range(start, end)] == list(range(num))

@@ -1,0 +1,194 @@
+import gzip
+import os
+import sqlite3
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from bridge_data.errors import ConfigError, DatasetError, SampleError
+from bridge_data.prepare import MediaRule, prepare_media
+from bridge_data.prepare.tars import prepare, refresh_index
+from bridge_data.shards.media_metadata import ImageMetadata, MediaIndex
+from bridge_data.shards.splits import parse_ratio, split_by_ratio
+from tests.prepare.files import FILES, METADATA, film, picture, sound, write_files
+from tests.shards.tars import write_tar
+
+BY_EXTENSION, BY_HEADER = MediaRule("EXTENSION"), MediaRule("HEADER")
+
+
+def write_shards(folder: Path) -> Path:
+    """Two prepared shards of pictures, with a film in the second."""
+    for shard in range(2):
+        members = {f"s{shard}/{n}.{part}": picture(size=(8 + n, 6)) for n in range(3) for part in ("jpg", "left.png")}
+        write_tar(folder / f"data-{shard}.tar", members | ({"s1/film.mp4": film()} if shard else {}))
+    prepare(folder, partial(split_by_ratio, ratio=parse_ratio("1,0,0")))
+    return folder
+
+
+def stored(root: Path) -> dict[str, tuple[str, str]]:
+    with sqlite3.connect(root / ".nv-meta/index.sqlite") as db:
+        return {key: (kind, text) for key, kind, text in db.execute("SELECT * FROM media_metadata")}
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_every_medium_of_a_folder_is_found_by_its_path(tmp_path: Path, num_workers: int) -> None:
+    write_files(tmp_path, FILES)
+    done = prepare_media(tmp_path, BY_HEADER, num_workers=num_workers)
+    assert (done.num_stored, done.num_seen, done.num_unreadable) == (4, 5, 0)
+    index = MediaIndex.open(tmp_path)
+    assert {key: index.get(key) for key in stored(tmp_path)} == METADATA
+
+
+def test_by_extension_a_name_decides(tmp_path: Path) -> None:
+    write_files(tmp_path, FILES)
+    assert prepare_media(tmp_path, BY_EXTENSION).num_stored == 3
+    with pytest.raises(SampleError, match=r"no media metadata of 'unnamed'.*-by-header"):
+        MediaIndex.open(tmp_path).get("unnamed")
+
+
+def test_by_glob_the_patterns_decide(tmp_path: Path) -> None:
+    write_files(tmp_path, FILES)
+    assert prepare_media(tmp_path, MediaRule("GLOB", ("deep/*.jpg", "unn*"))).num_stored == 2
+    assert stored(tmp_path).keys() == {"deep/b.JPG", "unnamed"}
+
+
+@pytest.mark.parametrize("with_our_index", [True, False])
+def test_parts_of_shards_are_found_by_their_names(tmp_path: Path, with_our_index: bool) -> None:
+    write_shards(tmp_path)
+    if not with_our_index:
+        (tmp_path / ".nv-meta/index.bridge").unlink()
+    done = prepare_media(tmp_path, BY_EXTENSION, num_workers=2)
+    assert (done.num_stored, done.num_seen) == (13, 2)
+    index = MediaIndex.open(tmp_path)
+    assert index.get("s1/2.left.png") == ImageMetadata(width=10, height=6, format="PNG", mode="RGB")
+    clip = index.get("s1/film.mp4")
+    assert (clip.video_num_frames, clip.video_width, clip.video_height, clip.video_fps) == (10, 64, 48, 25.0)
+    assert clip.video_duration == pytest.approx(0.4)
+    assert (clip.audio_sample_rate, clip.audio_channels) == (44_100, 2)
+
+
+def test_what_has_not_changed_is_not_opened_again(tmp_path: Path) -> None:
+    write_files(tmp_path, FILES)
+    prepare_media(tmp_path, BY_EXTENSION)
+    (tmp_path / "a.png").write_bytes(picture(size=(100, 100)))
+    (tmp_path / "deep/c.wav").unlink()
+    (tmp_path / "new.png").write_bytes(picture())
+    done = prepare_media(tmp_path, BY_EXTENSION)
+    assert (done.num_seen, done.num_unchanged, done.num_stored) == (2, 1, 3)
+    assert MediaIndex.open(tmp_path).get("a.png") == ImageMetadata(width=100, height=100, format="PNG", mode="RGB")
+    assert stored(tmp_path).keys() == {"a.png", "deep/b.JPG", "new.png"}
+
+
+def test_another_rule_looks_again_and_adds(tmp_path: Path) -> None:
+    write_files(tmp_path, FILES)
+    prepare_media(tmp_path, MediaRule("GLOB", ("*.png",)))
+    done = prepare_media(tmp_path, MediaRule("GLOB", ("*.wav",)))
+    assert stored(tmp_path).keys() == {"a.png", "deep/c.wav"}
+    assert done.num_stored == 2
+    with sqlite3.connect(tmp_path / ".nv-meta/index.sqlite") as db:
+        assert db.execute("SELECT strategy, patterns FROM media_filters").fetchall() == [
+            ("GLOB", "*.png"),
+            ("GLOB", "*.wav"),
+        ]
+
+
+def test_a_changed_shard_alone_is_looked_at_again(tmp_path: Path) -> None:
+    write_shards(tmp_path)
+    prepare_media(tmp_path, BY_EXTENSION)
+    write_tar(tmp_path / "data-0.tar", {"s0/0.jpg": picture(size=(99, 6)), "s0/7.jpg": picture()})
+    prepare(tmp_path, partial(split_by_ratio, ratio=parse_ratio("1,0,0")))
+    done = prepare_media(tmp_path, BY_EXTENSION)
+    assert (done.num_seen, done.num_unchanged, done.num_stored) == (1, 1, 9)
+    assert MediaIndex.open(tmp_path).get("s0/0.jpg").width == 99
+    assert "s0/1.jpg" not in stored(tmp_path)
+
+
+def test_a_new_index_keeps_the_metadata_of_what_has_not_moved(tmp_path: Path) -> None:
+    write_shards(tmp_path)
+    prepare_media(tmp_path, BY_EXTENSION)
+    before = stored(tmp_path)
+    (tmp_path / ".nv-meta/index.bridge").unlink()  # as if Energon had prepared it
+    refresh_index(tmp_path)
+    assert stored(tmp_path) == before
+    assert prepare_media(tmp_path, BY_EXTENSION).num_unchanged == 2
+
+
+def test_what_cannot_be_read_is_counted_and_named(tmp_path: Path) -> None:
+    write_files(
+        tmp_path, {"good.png": picture(), "bad.png": b"no picture", "cut.mp4": film()[:500], "cut.wav": b"RIFF"}
+    )
+    done = prepare_media(tmp_path, BY_EXTENSION)
+    assert (done.num_stored, done.num_unreadable) == (1, 3)
+    assert any("bad.png: not a readable image" in example for example in done.examples)
+    assert any("cut.mp4: not a readable clip" in example for example in done.examples)
+
+
+def test_a_failure_leaves_the_old_metadata(tmp_path: Path) -> None:
+    write_shards(tmp_path)
+    prepare_media(tmp_path, BY_EXTENSION)
+    before = stored(tmp_path)
+    (tmp_path / "data-1.tar").write_bytes(b"x" * 1024)
+    with pytest.raises(DatasetError, match=r"data-1\.tar"):
+        prepare_media(tmp_path, BY_EXTENSION)
+    assert stored(tmp_path) == before
+    assert sorted(os.listdir(tmp_path / ".nv-meta")) == [
+        ".info.json",
+        "index.bridge",
+        "index.sqlite",
+        "index.uuid",
+        "split.yaml",
+    ]
+
+
+def test_compressed_shards_are_looked_at_too(tmp_path: Path) -> None:
+    write_shards(tmp_path / "plain")
+    (tmp_path / "packed").mkdir()
+    for shard in range(2):
+        data = (tmp_path / f"plain/data-{shard}.tar").read_bytes()
+        (tmp_path / f"packed/data-{shard}.tar.gz").write_bytes(gzip.compress(data))
+    prepare(tmp_path / "packed", partial(split_by_ratio, ratio=parse_ratio("1,0,0")))
+    for name in ("plain", "packed"):
+        prepare_media(tmp_path / name, BY_EXTENSION)
+    assert stored(tmp_path / "packed") == stored(tmp_path / "plain")
+
+
+def test_no_medium_is_read_whole(tmp_path: Path) -> None:
+    """Holes do not cost: a sound of 2 GB is looked at by its header and its end."""
+    write_files(tmp_path, {"a.png": picture() + bytes(1000)})
+    with open(tmp_path / "a.png", "r+b") as file:
+        file.truncate(1 << 34)
+    assert prepare_media(tmp_path, BY_EXTENSION).num_stored == 1
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({}, "no file is seen as media"),
+        ({"notes.txt": b""}, "no file is seen as media"),
+        ({"a.tar": b""}, "holds tars and is not prepared; run `bridge-data prepare"),
+        (
+            {".nv-meta/.info.json": b'{"shard_counts": {}}'},
+            "has no index.sqlite; run `bridge-data prepare .* --tar-index",
+        ),
+    ],
+)
+def test_a_folder_without_media_is_an_error(tmp_path: Path, files: dict[str, bytes], message: str) -> None:
+    write_files(tmp_path, files)
+    with pytest.raises(ConfigError, match=message):
+        prepare_media(tmp_path, BY_EXTENSION)
+
+
+def test_what_is_no_folder_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="there is none"):
+        prepare_media(tmp_path / "no", BY_EXTENSION)
+    (tmp_path / "a.jsonl").write_bytes(b"{}\n")
+    with pytest.raises(ConfigError, match="JSONL files and metadatasets hold no media"):
+        prepare_media(tmp_path / "a.jsonl", BY_EXTENSION)
+
+
+def test_sounds_are_counted_in_samples(tmp_path: Path) -> None:
+    write_files(tmp_path, {"a.wav": sound(12_345, 16_000, 2)})
+    prepare_media(tmp_path, BY_EXTENSION)
+    clip = MediaIndex.open(tmp_path).get("a.wav")
+    assert (clip.audio_num_samples, clip.audio_channels, clip.audio_sample_rate) == (12_345, 2, 16_000)

@@ -1,0 +1,144 @@
+import os
+from pathlib import Path
+
+import pytest
+
+from bridge_data.errors import ConfigError, DatasetError
+from bridge_data.prepare.tar_indexes import PrepareConfig, write_indexes
+from bridge_data.shards import ShardReader, open_shards
+from tests.shards.tars import prepare_by_ratio, write_shards, write_tar
+
+
+def state_of(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in (folder / ".nv-meta").iterdir()}
+
+
+def test_unchanged_shards_are_not_scanned_again(tmp_path: Path) -> None:
+    write_shards(tmp_path)
+    assert prepare_by_ratio(tmp_path).num_scanned == 4
+    before = state_of(tmp_path)
+    again = prepare_by_ratio(tmp_path)
+    assert (again.num_scanned, again.num_samples, again.parts) == (0, 20, ("json", "txt"))
+    assert state_of(tmp_path) == before
+    assert prepare_by_ratio(tmp_path, rescan=True).num_scanned == 4
+    assert state_of(tmp_path)["index.uuid"] != before["index.uuid"]
+
+
+def test_only_what_is_new_or_changed_is_scanned(tmp_path: Path) -> None:
+    write_shards(tmp_path)
+    prepare_by_ratio(tmp_path, "1,0,0")
+    write_tar(tmp_path / "data-000001.tar", {"new/1.txt": b"one", "new/2.txt": b"two"})
+    write_tar(tmp_path / "a-first.tar", {"first.txt": b"first"})
+    (tmp_path / "data-000003.tar").unlink()
+    found = prepare_by_ratio(tmp_path, "1,0,0")
+    assert found.num_scanned == 2
+    assert found.shard_counts == {"a-first.tar": 1, "data-000000.tar": 5, "data-000001.tar": 2, "data-000002.tar": 5}
+    samples = ShardReader(open_shards(tmp_path, "train"))
+    assert [samples.read(index).key for index in range(9)] == [
+        "first",
+        *[f"{number:06d}" for number in range(5)],
+        "new/1",
+        "new/2",
+        "000010",
+    ]
+
+
+def test_a_shard_that_is_gone_is_named(tmp_path: Path) -> None:
+    write_shards(tmp_path)
+    prepare_by_ratio(tmp_path)
+    (tmp_path / "data-000001.tar").unlink()
+    with pytest.raises(DatasetError, match=r"data-000001\.tar: was prepared, and is gone\. Restore it"):
+        write_indexes(tmp_path, [f"data-00000{number}.tar" for number in range(4)], PrepareConfig())
+
+
+def test_a_touched_shard_is_scanned_again(tmp_path: Path) -> None:
+    write_shards(tmp_path)
+    prepare_by_ratio(tmp_path)
+    os.utime(tmp_path / "data-000002.tar", ns=(1, 1))
+    assert prepare_by_ratio(tmp_path).num_scanned == 1
+
+
+@pytest.mark.parametrize("name", ["index.sqlite", "index.uuid", "index.bridge"])
+def test_a_lost_file_is_written_again(tmp_path: Path, name: str) -> None:
+    write_shards(tmp_path)
+    prepare_by_ratio(tmp_path)
+    (tmp_path / ".nv-meta" / name).unlink()
+    assert prepare_by_ratio(tmp_path).num_scanned == (4 if name == "index.bridge" else 0)
+    assert (tmp_path / ".nv-meta" / name).is_file()
+    assert open_shards(tmp_path, "train").index is not None
+
+
+def test_a_lost_tar_index_is_written_from_ours(tmp_path: Path) -> None:
+    write_shards(tmp_path)
+    prepare_by_ratio(tmp_path)
+    path = tmp_path / "data-000001.tar.idx"
+    content = path.read_bytes()
+    path.unlink()
+    assert prepare_by_ratio(tmp_path).num_scanned == 0
+    assert path.read_bytes() == content
+
+
+def test_all_faults_are_reported_at_once_and_nothing_is_replaced(tmp_path: Path) -> None:
+    write_shards(tmp_path)
+    prepare_by_ratio(tmp_path)
+    before = state_of(tmp_path)
+    (tmp_path / "data-000001.tar").write_bytes(b"rubbish")
+    path = tmp_path / "data-000003.tar"
+    path.write_bytes(path.read_bytes()[:1000])
+    with pytest.raises(DatasetError) as caught:
+        prepare_by_ratio(tmp_path)
+    message = str(caught.value)
+    assert message.startswith("2 of 4 shards cannot be used:\n")
+    assert "data-000001.tar: no readable tar header" in message
+    assert "data-000003.tar: " in message
+    assert state_of(tmp_path) == before
+
+
+def test_a_key_in_two_shards_is_an_error(tmp_path: Path) -> None:
+    write_tar(tmp_path / "a.tar", {"1.txt": b"", "2.txt": b""})
+    write_tar(tmp_path / "b.tar", {"2.txt": b"", "3.txt": b""})
+    with pytest.raises(DatasetError, match=r"duplicate key '2': shards a\.tar and b\.tar both have"):
+        prepare_by_ratio(tmp_path)
+    assert list((tmp_path / ".nv-meta").iterdir()) == []
+
+
+def test_another_number_of_samples_than_expected(tmp_path: Path) -> None:
+    write_tar(tmp_path / "a.tar", {"1.txt": b"", "2.txt": b""})
+    with pytest.raises(DatasetError, match=r"a\.tar: has 2 samples, but \.nv-meta says 3"):
+        write_indexes(tmp_path, ["a.tar"], PrepareConfig(num_workers=1), expected={"a.tar": 3})
+
+
+def test_progress_and_notes(tmp_path: Path) -> None:
+    write_tar(tmp_path / "a.tar", {"1.txt": b"", "README": b""})
+    write_tar(tmp_path / "b.tar", {"2.txt": b"", "3.txt": b""})
+    seen: list[tuple[int, int]] = []
+    config = PrepareConfig(num_workers=1)
+    found = write_indexes(tmp_path, ["a.tar", "b.tar"], config, lambda done, total: seen.append((done, total)))
+    assert seen == [(1, 2), (2, 2)]
+    assert len(found.notes) == 1
+    assert "1 members, such as 'README'" in found.notes[0]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_that_cannot_be_written_to(tmp_path: Path) -> None:
+    write_shards(tmp_path)
+    tmp_path.chmod(0o500)
+    try:
+        with pytest.raises(DatasetError, match="cannot be written to"):
+            prepare_by_ratio(tmp_path)
+    finally:
+        tmp_path.chmod(0o700)
+
+
+def test_metadata_in_the_place_of_a_folder(tmp_path: Path) -> None:
+    write_shards(tmp_path)
+    (tmp_path / ".nv-meta").write_text("a file")
+    with pytest.raises(DatasetError, match=f"{tmp_path}: cannot be written to"):
+        prepare_by_ratio(tmp_path)
+
+
+def test_wrong_settings() -> None:
+    with pytest.raises(ConfigError, match="num_workers=0"):
+        PrepareConfig(num_workers=0)
+    with pytest.raises(ConfigError, match=r"exclude '\(' is not a regular expression"):
+        PrepareConfig(exclude="(")

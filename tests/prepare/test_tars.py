@@ -1,0 +1,127 @@
+import json
+import sqlite3
+import uuid
+from pathlib import Path
+
+import pytest
+import yaml
+
+from bridge_data.errors import ConfigError
+from bridge_data.prepare.tar_indexes import PrepareConfig
+from bridge_data.prepare.tars import find_shards, prepare, refresh_index, write_dataset_yaml
+from bridge_data.shards import open_shards
+from tests.shards.tars import prepare_by_ratio, write_shards, write_tar
+
+ONE = PrepareConfig(num_workers=1)
+
+
+def test_writes_what_energon_writes(tmp_path: Path) -> None:
+    write_shards(tmp_path)
+    prepare_by_ratio(tmp_path, "2,1,1")
+    meta = tmp_path / ".nv-meta"
+    assert sorted(path.name for path in meta.iterdir()) == [
+        ".info.json",
+        "index.bridge",
+        "index.sqlite",
+        "index.uuid",
+        "split.yaml",
+    ]
+    assert json.loads((meta / ".info.json").read_text()) == {
+        "energon_version": "7.4.1",
+        "shard_counts": {f"data-00000{number}.tar": 5 for number in range(4)},
+    }
+    assert yaml.safe_load((meta / "split.yaml").read_text()) == {
+        "split_parts": {
+            "train": ["data-{000000..000001}.tar"],
+            "val": ["data-000002.tar"],
+            "test": ["data-000003.tar"],
+        },
+        "exclude": [],
+    }
+    uuid.UUID((meta / "index.uuid").read_text())
+    assert all((tmp_path / f"data-00000{number}.tar.idx").stat().st_size == 48 for number in range(4))
+    db = sqlite3.connect(meta / "index.sqlite")
+    assert db.execute("SELECT COUNT(*) FROM samples").fetchone() == (20,)
+
+
+def test_many_workers_write_the_same(tmp_path: Path) -> None:
+    files = []
+    for name, num_workers in (("one", 1), ("three", 3)):
+        write_shards(tmp_path / name, num_shards=9)
+        prepare_by_ratio(tmp_path / name, num_workers=num_workers)
+        paths = [*(tmp_path / name).glob("*.idx"), *(tmp_path / name / ".nv-meta").glob("[.s]*")]
+        rows = sqlite3.connect(tmp_path / name / ".nv-meta/index.sqlite").execute(
+            "SELECT sample_key, byte_offset FROM samples"
+        )
+        files.append(({path.name: path.read_bytes() for path in paths}, rows.fetchall()))
+    assert [names for names, _ in files[0][1]] == [names for names, _ in files[1][1]]
+    assert files[0][0].keys() == files[1][0].keys()
+
+
+def test_an_older_info_yaml_is_kept_in_step(tmp_path: Path) -> None:
+    write_shards(tmp_path)
+    (tmp_path / ".nv-meta").mkdir()
+    (tmp_path / ".nv-meta/.info.yaml").write_text("shard_counts: {data-000000.tar: 3}")
+    prepare_by_ratio(tmp_path)
+    assert yaml.safe_load((tmp_path / ".nv-meta/.info.yaml").read_text())["shard_counts"]["data-000000.tar"] == 5
+
+
+def test_shards_are_found_below_and_sorted_folder_by_folder(tmp_path: Path) -> None:
+    for name in ("b/0.tar", "a-x.tar", "a/1.tar", "a/0.tar", "a/notes.txt"):
+        write_tar(tmp_path / name, {"1.txt": b""})
+    assert find_shards(tmp_path) == ["a/0.tar", "a/1.tar", "a-x.tar", "b/0.tar"]
+    assert find_shards(tmp_path, "^a/|x") == ["b/0.tar"]
+    with pytest.raises(ConfigError, match="leaves out all 4 tars"):
+        find_shards(tmp_path, "tar")
+
+
+def test_shards_are_files_and_links_to_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_tar(tmp_path / "a/0.tar", {"1.txt": b"t"})
+    (tmp_path / "a/1.tar").mkdir()
+    (tmp_path / "a/2.tar").symlink_to(tmp_path / "gone")
+    (tmp_path / "a/3.tar").symlink_to(tmp_path / "a/0.tar")
+    (tmp_path / "b").symlink_to(tmp_path / "a")
+    monkeypatch.chdir(tmp_path)
+    assert find_shards(Path()) == find_shards(tmp_path) == ["a/0.tar", "a/3.tar"]
+
+
+def test_folders_without_shards(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"there are no \.tar files.*bridge-data pack"):
+        find_shards(tmp_path)
+    with pytest.raises(ConfigError, match="no such folder"):
+        find_shards(tmp_path / "no")
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="expected a folder of tars"):
+        find_shards(tmp_path / "file")
+
+
+def test_odd_splits_are_told(tmp_path: Path) -> None:
+    write_shards(tmp_path)
+    found = prepare(tmp_path, lambda names: {"a": list(names[:2]), "b": list(names[1:3])}, ONE)
+    assert found.notes == ("1 of 4 shards are in no split part", "1 shards are in more than one split part")
+
+
+def test_the_index_is_refreshed_and_the_rest_left_alone(tmp_path: Path) -> None:
+    write_shards(tmp_path)
+    prepare_by_ratio(tmp_path)
+    meta = tmp_path / ".nv-meta"
+    write_dataset_yaml(tmp_path, {"__module__": "megatron.energon", "__class__": "CrudeWebdataset"}, "dataset.yaml")
+    (meta / "split.yaml").write_text("split_parts: {train: [data-000000.tar]}")
+    kept = {name: (meta / name).read_bytes() for name in (".info.json", "split.yaml", "dataset.yaml")}
+    for path in [*tmp_path.glob("*.idx"), meta / "index.bridge", meta / "index.sqlite", meta / "index.uuid"]:
+        path.unlink()
+    assert refresh_index(tmp_path, ONE).num_scanned == 4
+    assert {name: (meta / name).read_bytes() for name in kept} == kept
+    assert open_shards(tmp_path, "train").index is not None
+    assert len(list(tmp_path.glob("*.idx"))) == 4
+
+
+def test_refreshing_an_older_data_set_gives_it_a_json(tmp_path: Path) -> None:
+    write_shards(tmp_path)
+    (tmp_path / ".nv-meta").mkdir()
+    counts = {f"data-00000{number}.tar": 5 for number in range(4)}
+    (tmp_path / ".nv-meta/.info.yaml").write_text(yaml.safe_dump({"shard_counts": counts}))
+    refresh_index(tmp_path, ONE)
+    assert json.loads((tmp_path / ".nv-meta/.info.json").read_text())["shard_counts"] == counts
+    with pytest.raises(ConfigError, match="bridge-data prepare"):
+        refresh_index(tmp_path / "no", ONE)

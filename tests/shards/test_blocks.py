@@ -1,0 +1,375 @@
+import gc
+import itertools
+import json
+import pickle
+import random
+import struct
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bridge_data import storage
+from bridge_data.errors import DatasetError
+from bridge_data.order.chunks import ChunkTable
+from bridge_data.prepare.jsonl_lines import prepare_jsonl
+from bridge_data.shards import RecordReader, Records, Subset, open_shards
+from bridge_data.shards.blocks import BlockBudget, ChunkCut, Cut, OpenBlocks, RunCut
+from bridge_data.shards.jsonl_file import open_jsonl
+from bridge_data.shards.segment import Segment
+from tests.prepared import write_dataset, write_texts
+
+Reads = list[tuple[str, int, int]]
+
+PLENTY = 1 << 30
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> Iterator[Reads]:
+    """What is read of data files, each call of the storage."""
+    seen: Reads = []
+    read = storage.read
+
+    def recorded(path: object, start: int, num_bytes: int) -> bytes:
+        seen.append((str(path), start, num_bytes))
+        return read(str(path), start, num_bytes)
+
+    monkeypatch.setattr(storage, "read", recorded)
+    yield seen
+
+
+def in_blocks(reader: RecordReader, cut: Cut, max_bytes: int = PLENTY) -> BlockBudget:
+    """Have a reader of all parts read in blocks."""
+    budget = BlockBudget(max_bytes)
+    reader.read_in_blocks(OpenBlocks(cut, None, budget))
+    return budget
+
+
+def window(counts: Sequence[int], cut: Cut, num_blocks: int, seed: int = 0) -> Iterator[list[int]]:
+    """The samples of stretches of `counts`, in permuted windows of `num_blocks` whole blocks each."""
+    rng = random.Random(seed)
+    blocks, first = [], 0
+    for count in counts:
+        index = first
+        while index < first + count:
+            blocks.append(cut.block(index, first, count))
+            index = blocks[-1].stop
+        first += count
+    rng.shuffle(blocks)
+    for begin in range(0, len(blocks), num_blocks):
+        samples = [index for block in blocks[begin : begin + num_blocks] for index in block]
+        rng.shuffle(samples)
+        yield samples
+
+
+counts = st.lists(st.integers(1, 60), min_size=1, max_size=6)
+sizes = st.integers(1, 25)
+
+
+@given(counts, sizes, sizes)
+def test_blocks_are_pieces_of_the_chunks_that_are_dealt(counts: list[int], chunk_size: int, block_size: int) -> None:
+    cut, table = ChunkCut(chunk_size, block_size), ChunkTable(counts, chunk_size)
+    stretches = list(zip(itertools.accumulate([0, *counts[:-1]]), counts, strict=True))
+    for begin, length in zip(*map(np.ndarray.tolist, table.spans(np.arange(table.num_chunks))), strict=True):
+        ((first, count),) = ((first, count) for first, count in stretches if first <= begin < first + count)
+        num_blocks = -(-length // block_size)
+        blocks = [
+            range(begin + number * length // num_blocks, begin + (number + 1) * length // num_blocks)
+            for number in range(num_blocks)
+        ]
+        assert [cut.block(index, first, count) for block in blocks for index in block] == [
+            block for block in blocks for _ in block
+        ]
+
+
+@given(counts, st.integers(1, 25), st.integers(0, 40))
+def test_runs_are_those_of_the_whole_row_of_sources(counts: list[int], size: int, offset: int) -> None:
+    cut, first = RunCut(size, offset), 0
+    for count in counts:
+        for index in range(first, first + count):
+            block = cut.block(index, first, count)
+            run = (index + offset) // size
+            assert list(block) == [i for i in range(first, first + count) if (i + offset) // size == run]
+        first += count
+
+
+@given(counts, st.data(), st.sampled_from([ChunkCut(7, 3), RunCut(4, 5)]))
+def test_a_subset_is_cut_as_if_it_were_all_there_is(counts: list[int], data: st.DataObject, cut: Cut) -> None:
+    num_samples = sum(counts)
+    start = data.draw(st.integers(0, num_samples - 1))
+    end = data.draw(st.integers(start + 1, num_samples))
+    first, whole = 0, cut.within(start, end)
+    for count in counts:
+        inner = range(max(first, start), min(first + count, end))
+        for index in inner:
+            alone = cut.block(index - start, inner.start - start, len(inner))
+            assert whole.block(index, first, count) == range(alone.start + start, alone.stop + start)
+        first += count
+
+
+def write_lines(path: Path, num_samples: int) -> Path:
+    path.write_text("".join(json.dumps({"n": number}) + "\n" for number in range(num_samples)))
+    prepare_jsonl(path)
+    return path
+
+
+def with_our_index(folder: Path) -> Records:
+    return open_shards(write_texts(folder, 500, lambda n: f"text {n}"), "train")
+
+
+def without(folder: Path) -> Records:
+    records = with_our_index(folder)
+    (folder / ".nv-meta/index.bridge").unlink()
+    return open_shards(records.root, "train")
+
+
+def with_several_parts(folder: Path) -> Records:
+    samples = ({"__key__": f"{n:04d}", "a.txt": "a" * (n % 9), "b.txt": f"b {n}"} for n in range(500))
+    return open_shards(write_dataset(folder, samples), "train")
+
+
+def without_some(folder: Path) -> Records:
+    write_texts(folder, 500)
+    text = (folder / ".nv-meta/split.yaml").read_text()
+    excluded = ", ".join(f"data-0001.tar/{key:06d}" for key in (50, 57, 58, 99))
+    (folder / ".nv-meta/split.yaml").write_text(text.replace("exclude: []", f"exclude: [{excluded}]"))
+    records = open_shards(folder, "train")
+    assert records.num_samples == 496
+    return records
+
+
+def some_of_them(folder: Path) -> Records:
+    return Subset(with_our_index(folder), 33, 471)
+
+
+def lines(folder: Path) -> Records:
+    folder.mkdir()
+    return open_jsonl(write_lines(folder / "a.jsonl", 500), "train")
+
+
+KINDS = [with_our_index, without, with_several_parts, without_some, some_of_them, lines]
+
+
+@pytest.mark.parametrize("records_in", KINDS)
+@pytest.mark.parametrize("cut", [ChunkCut(20, 6), ChunkCut(50, 50), ChunkCut(7, 1), RunCut(8, 3)], ids=str)
+def test_samples_are_those_that_are_read_singly_and_each_block_is_read_once(
+    tmp_path: Path, reads: Reads, records_in: Callable[[Path], Records], cut: Cut
+) -> None:
+    records = records_in(tmp_path / "data")
+    alone, reader = records.reader(), records.reader()
+    budget = in_blocks(reader, cut)
+    for samples in window(records.counts, cut, 16):
+        for index in samples:  # opens every shard
+            alone.read(index), reader.block_place(range(index, index + 1))
+        reads.clear()
+        taken = [reader.read(index) for index in samples]
+        blocks = {reader.block(index) for index in samples}
+        assert len(reads) == len(set(reads)) == len(blocks)
+        if any(block is not None and len(block) > 1 for block in blocks):
+            places = {reader.block_place(block) for block in blocks if block is not None and len(block) > 1}
+            assert places <= set(reads)
+        assert taken == [alone.read(index) for index in samples]
+        assert budget.num_bytes == 0
+
+
+@pytest.mark.parametrize("records_in", [with_our_index, lines])
+def test_beyond_the_budget_no_more_is_held_and_no_block_is_read_again(
+    tmp_path: Path, reads: Reads, records_in: Callable[[Path], Records]
+) -> None:
+    records, cut = records_in(tmp_path / "data"), ChunkCut(50, 10)
+    alone, reader = records.reader(), records.reader()
+    (samples,) = window(records.counts, cut, 1000)
+    for index in samples:
+        alone.read(index), reader.read(index)
+    free = in_blocks(reader, cut)
+    most = 0
+    for index in samples:
+        reader.read(index)
+        most = max(most, free.num_bytes)
+    for max_bytes in (2 * most, most // 3, most // 20):
+        budget = in_blocks(reader, cut, max_bytes)
+        reads.clear()
+        taken = []
+        for index in samples:
+            taken.append(reader.read(index))
+            assert budget.num_bytes <= max_bytes
+        assert len(reads) == len(set(reads))
+        assert len(reads) == 50 if max_bytes > most else 50 < len(reads) < 500
+        assert taken == [alone.read(index) for index in samples]
+        assert budget.num_bytes == 0
+
+
+def test_what_was_left_of_a_window_is_dropped_when_there_is_too_much(tmp_path: Path, reads: Reads) -> None:
+    records, cut = with_our_index(tmp_path / "data"), ChunkCut(50, 10)
+    reader = records.reader()
+    budget = in_blocks(reader, cut, 8 * 10 * 2200)
+    for begin in range(0, 500, 10):  # one sample of each block, as if all others had been taken before a restart
+        reader.read(begin)
+    assert 0 < budget.num_bytes <= 8 * 10 * 2200
+    for index in range(500):
+        assert reader.read(index).parts["txt"] == f"text {index}".encode()
+    assert budget.num_bytes <= 8 * 10 * 2200
+
+
+@pytest.mark.parametrize("kind", ["tar", "jsonl"])
+def test_large_samples_are_let_go_one_by_one(tmp_path: Path, reads: Reads, kind: str) -> None:
+    if kind == "tar":
+        samples = ({"__key__": f"{n:04d}", "bin": bytes([n]) * 20_000} for n in range(20))
+        records: Records = open_shards(write_dataset(tmp_path / "data", samples), "train")
+    else:
+        path = tmp_path / "a.jsonl"
+        path.write_text("".join(json.dumps({"text": f"{number:02}" * 10_000}) + "\n" for number in range(20)))
+        prepare_jsonl(path)
+        records = open_jsonl(path, "train")
+    alone, reader = records.reader(), records.reader()
+    expected = [alone.read(index) for index in range(20)]
+    reader.read(0)
+    budget = in_blocks(reader, ChunkCut(20, 5))
+    reads.clear()
+    assert reader.read(7) == expected[7]
+    held = []
+    for index in (9, 5, 8, 6):
+        held.append(budget.num_bytes)
+        assert reader.read(index) == expected[index]
+    assert all(20_000 * left < num_bytes < 22_500 * left for left, num_bytes in zip((4, 3, 2, 1), held, strict=True))
+    assert budget.num_bytes == 0
+    assert len(reads) == 1
+
+
+def test_a_reader_that_goes_lets_go_of_its_blocks(tmp_path: Path) -> None:
+    reader = with_our_index(tmp_path / "data").reader()
+    budget = in_blocks(reader, ChunkCut(50, 10))
+    reader.read(3)
+    assert budget.num_bytes > 9 * 2048
+    gc.disable()
+    try:
+        del reader
+        assert budget.num_bytes == 0
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("records_in", [with_our_index, some_of_them, lines])
+def test_a_reader_travels_without_its_blocks(tmp_path: Path, records_in: Callable[[Path], Records]) -> None:
+    reader = records_in(tmp_path / "data").reader()
+    in_blocks(reader, ChunkCut(50, 10))
+    expected = reader.read(5)
+    there = pickle.loads(pickle.dumps(reader))
+    assert there.block(5) is None
+    assert there.read(5) == expected
+
+
+def test_other_parts_than_those_that_are_wanted_are_read_singly(tmp_path: Path, reads: Reads) -> None:
+    reader = with_several_parts(tmp_path / "data").reader()
+    reader.read(0)
+    budget = in_blocks(reader, ChunkCut(50, 10))
+    assert reader.read(4, ("b.txt",)).parts == {"b.txt": b"b 4"}
+    assert budget.num_bytes == 0
+
+
+@pytest.mark.parametrize(("video_bytes", "num_reads"), [(20_000, 12), (200, 2)])
+def test_parts_that_nobody_wants_are_not_read_if_they_are_large(
+    tmp_path: Path, reads: Reads, video_bytes: int, num_reads: int
+) -> None:
+    samples = ({"__key__": f"{n:04d}", "mp4": bytes(video_bytes), "txt": f"caption {n}"} for n in range(12))
+    records = open_shards(write_dataset(tmp_path / "data", samples), "train")
+    reader, wanted = records.reader(), ("txt",)
+    reader.read(0)
+    reader.read_in_blocks(OpenBlocks(ChunkCut(12, 6), wanted, BlockBudget(PLENTY)))
+    reads.clear()
+    for index in random.Random(1).sample(range(12), 12):
+        assert reader.read(index, wanted).parts == {"txt": f"caption {index}".encode()}
+    assert len(reads) == num_reads
+    place = reader.block_place(range(6))
+    assert place is None if num_reads == 12 else place in reads
+
+
+def test_a_block_of_very_large_samples_is_read_singly(tmp_path: Path, reads: Reads) -> None:
+    samples = ({"__key__": f"{n:04d}", "bin": bytes([n]) * (300_000 if n < 4 else 3000)} for n in range(8))
+    records = open_shards(write_dataset(tmp_path / "data", samples), "train")
+    reader = records.reader()
+    reader.read(0)
+    in_blocks(reader, ChunkCut(8, 4))
+    reads.clear()
+    for index in (1, 6, 2, 7, 0, 5, 3, 4):
+        assert reader.read(index).parts["bin"][:1] == bytes([index])
+    assert len(reads) == 5
+    assert sum(size for *_, size in reads) < 4 * 300_000 + 20_000
+
+
+def test_threads_get_the_samples_too(tmp_path: Path) -> None:
+    records, cut = with_our_index(tmp_path / "data"), ChunkCut(50, 10)
+    reader = records.reader()
+    budget = in_blocks(reader, cut, 100_000)
+    wrong: list[int] = []
+
+    def read(number: int) -> None:
+        for samples in window(records.counts, cut, 20, seed=number):
+            wrong.extend(n for n in samples if reader.read(n).parts["txt"] != f"text {n}".encode())
+
+    threads = [threading.Thread(target=read, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+    assert budget.num_bytes <= 100_000
+
+
+def test_of_a_shard_that_is_cut_off_all_samples_are_read_that_are_whole(tmp_path: Path) -> None:
+    records = with_our_index(tmp_path / "data")
+    reader = records.reader()
+    for index in range(0, 500, 50):
+        reader.read(index)
+    shard = tmp_path / "data/data-0000.tar"
+    with open(shard, "r+b") as file:
+        file.truncate(37 * 2048)
+    storage.close_files()
+    in_blocks(reader, ChunkCut(50, 10))
+    for index in (39, 31, 36, 3, 30):
+        if index < 37:
+            assert reader.read(index).parts["txt"] == f"text {index}".encode()
+        else:
+            with pytest.raises(DatasetError, match=rf"data-0000.tar: wanted.*truncated.*\[sample {index}, number"):
+                reader.read(index)
+
+
+def test_a_changed_line_is_named_and_its_neighbours_are_read(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "a.jsonl", 100)
+    reader = open_jsonl(path, "train").reader()
+    text = path.read_text()
+    path.write_text(text.replace('{"n": 15}\n', '{"n"\n: 15}'))
+    in_blocks(reader, ChunkCut(100, 10))
+    assert reader.read(13).parts["json"] == b'{"n": 13}'
+    with pytest.raises(
+        DatasetError, match=r"a.jsonl: sample 15, at byte 140: .* were? not one line|lines do not begin"
+    ):
+        reader.read(15)
+    assert reader.read(17).parts["json"] == b'{"n": 17}'
+
+
+@pytest.mark.parametrize("num_parts", [1, 2])
+def test_parts_outside_of_a_block_are_what_they_are_when_they_are_read_singly(tmp_path: Path, num_parts: int) -> None:
+    """An index that leads astray must not cut the neighbours of a part short."""
+    samples = (
+        {"__key__": str(n), "txt": f"{n:040}", **({"cls": f"{n:040}"} if num_parts == 2 else {})} for n in range(20)
+    )
+    write_dataset(tmp_path, samples, per_shard=20)
+    shards = open_shards(tmp_path, "train")
+    assert shards.index is not None
+    path = tmp_path / ".nv-meta/index.bridge"
+    content, (entry,) = bytearray(path.read_bytes()), shards.index.entries.values()
+    ((name, far, _), *_) = Segment(shards.index.segment_bytes(entry)).parts(0)
+    offsets_at = entry.segment_start + 8 * (4 + 21)
+    struct.pack_into("=Q", content, offsets_at + 8 * 5 * num_parts, far)
+    path.write_bytes(content)
+    records = open_shards(tmp_path, "train")
+    expected = [records.reader().read(index) for index in range(20)]
+    assert expected[5].parts[name] == expected[0].parts[name]
+    reader = records.reader()
+    in_blocks(reader, ChunkCut(20, 4))
+    assert [reader.read(index) for index in range(20)] == expected

@@ -1,0 +1,98 @@
+import pickle
+from pathlib import Path
+
+import pytest
+
+from bridge_data.errors import DatasetError
+from bridge_data.shards.bridge_index import BridgeIndex, BridgeIndexWriter
+from bridge_data.shards.segment import build_segment
+
+
+def write(path: Path, uuid: str = "u", keys: tuple[str, ...] = ("a", "b")) -> None:
+    with open(path, "wb") as file:
+        writer = BridgeIndexWriter(file)
+        for number, key in enumerate(keys):
+            segment = build_segment([key], [0, 1024], [1], [("txt", 512, number)])
+            writer.add(f"{key}.tar", 10240, 7, segment)
+        writer.finish(uuid)
+
+
+def opened(path: Path) -> BridgeIndex:
+    index = BridgeIndex.open(path)
+    assert index is not None
+    return index
+
+
+def test_segments_are_found_by_shard(tmp_path: Path) -> None:
+    write(tmp_path / "i")
+    index = opened(tmp_path / "i")
+    assert list(index.entries) == ["a.tar", "b.tar"]
+    assert index.segment("b.tar").parts(0) == [("txt", 512, 1)]
+    assert (index.entries["a.tar"].num_bytes, index.entries["a.tar"].mtime_ns, index.entries["a.tar"].count) == (
+        10240,
+        7,
+        1,
+    )
+
+
+def test_entries_are_those_of_the_table(tmp_path: Path) -> None:
+    write(tmp_path / "i")
+    index = pickle.loads(pickle.dumps(opened(tmp_path / "i")))
+    assert "a.tar" in index.entries
+    assert "c.tar" not in index.entries
+    assert index.entries.get("c.tar") is None
+    assert [entry.name for entry in index.entries.values()] == ["a.tar", "b.tar"]
+    assert index.sizes_bytes(["b.tar", "b.tar"]) == [10240, 10240]
+
+
+def test_belongs_to_one_preparation(tmp_path: Path) -> None:
+    write(tmp_path / "i")
+    index = opened(tmp_path / "i")
+    assert index.describes({"a.tar": 1, "b.tar": 1}, "u")
+    assert index.describes({"a.tar": 1, "b.tar": 1}, None)
+    assert not index.describes({"a.tar": 1, "b.tar": 1}, "v")
+    assert not index.describes({"a.tar": 1, "b.tar": 2}, "u")
+    assert not index.describes({"a.tar": 1}, "u")
+
+
+def test_travels_as_its_path(tmp_path: Path) -> None:
+    write(tmp_path / "i")
+    index = opened(tmp_path / "i")
+    assert index.segment("a.tar").key(0) == "a"
+    assert pickle.loads(pickle.dumps(index)).segment("a.tar").key(0) == "a"
+
+
+def test_a_file_that_is_not_whole_is_taken_for_absent(tmp_path: Path) -> None:
+    path = tmp_path / "i"
+    write(path)
+    whole = path.read_bytes()
+    assert BridgeIndex.open(tmp_path / "none") is None
+    for cut in (0, 7, 30, len(whole) - 1):
+        path.write_bytes(whole[:cut])
+        assert BridgeIndex.open(path) is None
+    for position in (0, 9, 13, len(whole) - 3):
+        damaged = bytearray(whole)
+        damaged[position] ^= 0xFF
+        path.write_bytes(damaged)
+        assert BridgeIndex.open(path) is None
+
+
+def test_an_unfinished_file_is_taken_for_absent(tmp_path: Path) -> None:
+    with open(tmp_path / "i", "wb") as file:
+        BridgeIndexWriter(file).add("a.tar", 1, 1, build_segment(["a"], [0, 1], [0], []))
+    assert BridgeIndex.open(tmp_path / "i") is None
+
+
+def test_a_replacement_under_a_running_job_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "i"
+    write(path)
+    early, late = opened(path), opened(path)
+    assert early.segment("a.tar").key(0) == "a"
+    write(tmp_path / "new", uuid="v", keys=("a", "b", "c"))
+    (tmp_path / "new").replace(path)
+    assert early.segment("b.tar").key(0) == "b"  # its map is of the file as it was
+    with pytest.raises(DatasetError, match="prepared again"):
+        late.segment("a.tar")
+    path.unlink()
+    with pytest.raises(DatasetError, match="replaced or removed"):
+        pickle.loads(pickle.dumps(early)).segment("a.tar")

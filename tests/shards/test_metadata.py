@@ -1,0 +1,113 @@
+import json
+from pathlib import Path
+
+import braceexpand
+import pytest
+import yaml
+
+from bridge_data.errors import ConfigError, DatasetError
+from bridge_data.shards.metadata import meta_folder, read_shard_counts, read_split, read_uuid
+
+
+def test_folders_that_are_no_data_sets(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=f"{tmp_path}/no: no such folder"):
+        meta_folder(tmp_path / "no")
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="expected the folder of a data set, got a file"):
+        meta_folder(tmp_path / "file")
+    with pytest.raises(ConfigError, match=f"bridge-data prepare {tmp_path}"):
+        meta_folder(tmp_path)
+    with pytest.raises(ConfigError, match=r"\.info\.json: no such file; run `bridge-data prepare"):
+        read_shard_counts(tmp_path)
+    with pytest.raises(ConfigError, match=r"split\.yaml: no such file"):
+        read_split(tmp_path)
+
+
+def test_counts_from_json_and_from_the_older_yaml(tmp_path: Path) -> None:
+    (tmp_path / ".info.yaml").write_text("energon_version: 3.0.0\nshard_counts:\n  a.tar: 3\n  b/c.tar: 10\n")
+    assert read_shard_counts(tmp_path) == {"a.tar": 3, "b/c.tar": 10}
+    (tmp_path / ".info.json").write_text(json.dumps({"energon_version": "7.4.1", "shard_counts": {"a.tar": 4}}))
+    assert read_shard_counts(tmp_path) == {"a.tar": 4}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", r"\.info\.json:1: not readable as JSON"),
+        ("[]", "expected a mapping with `shard_counts`"),
+        ('{"shard_counts": [1]}', "expected a mapping with `shard_counts`"),
+        ('{"shard_counts": {"a.tar": -1}}', "shard 'a.tar': expected a number of samples, got -1"),
+        ('{"shard_counts": {"a.tar": "3"}}', "expected a number of samples, got '3'"),
+    ],
+)
+def test_damaged_counts(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / ".info.json").write_text(text)
+    with pytest.raises((ConfigError, DatasetError), match=message):
+        read_shard_counts(tmp_path)
+
+
+def test_uuid(tmp_path: Path) -> None:
+    assert read_uuid(tmp_path) is None
+    (tmp_path / "index.uuid").write_text("abc\n")
+    assert read_uuid(tmp_path) == "abc"
+
+
+def test_splits_with_brace_patterns_and_exclusions(tmp_path: Path) -> None:
+    (tmp_path / "split.yaml").write_text(
+        "split_parts:\n"
+        "  train:\n  - data-{000000..000002}.tar\n  - 'plain.tar'\n  - '{a,b}/x.tar'\n"
+        "  val: []\n  test:\n"
+        "exclude:\n- data-000001.tar\n- data-00000{0,2}.tar/0007\n"
+    )
+    parts, exclude = read_split(tmp_path)
+    assert parts == {
+        "train": ["data-000000.tar", "data-000001.tar", "data-000002.tar", "plain.tar", "a/x.tar", "b/x.tar"],
+        "val": [],
+        "test": [],
+    }
+    assert exclude == ["data-000001.tar", "data-000000.tar/0007", "data-000002.tar/0007"]
+
+
+def test_split_json_and_other_names(tmp_path: Path) -> None:
+    (tmp_path / "split.json").write_text('{"split_parts": {"train": ["a.tar"]}}')
+    (tmp_path / "mine.yaml").write_text("split_parts: {train: [b.tar]}")
+    assert read_split(tmp_path) == ({"train": ["a.tar"]}, [])
+    assert read_split(tmp_path, "mine.yaml") == ({"train": ["b.tar"]}, [])
+    with pytest.raises(ConfigError, match=r"other\.yaml: no such file"):
+        read_split(tmp_path, "other.yaml")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("split_parts: [", r"split\.yaml:[12]: not readable as YAML"),
+        ("exclude: []", "expected a mapping with `split_parts`"),
+        ("split_parts: {train: a.tar}", "split part 'train': expected a list of names, got 'a.tar'"),
+        ("split_parts: {train: [1]}", "split part 'train': expected a list of names"),
+        ("split_parts: {train: ['a{.tar']}", "cannot be expanded"),
+    ],
+)
+def test_wrong_splits(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "split.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        read_split(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["d-{000..123}.tar", "{7..9}", "{8..12}.tar", "{12..08}", "{0..2}{0..1}", "a}b{1..2}", "{08..11}", "x{a..c}"],
+)
+def test_runs_of_numbers_are_what_brace_patterns_say(tmp_path: Path, pattern: str) -> None:
+    (tmp_path / "split.yaml").write_text(yaml.safe_dump({"split_parts": {"train": [pattern]}}))
+    try:
+        expected = list(braceexpand.braceexpand(pattern))
+    except ValueError:
+        with pytest.raises(ConfigError, match="cannot be expanded"):
+            read_split(tmp_path)
+        return
+    assert read_split(tmp_path)[0]["train"] == expected
+
+
+def test_what_has_no_opening_brace_is_a_name(tmp_path: Path) -> None:
+    (tmp_path / "split.yaml").write_text("split_parts: {train: ['a}b.tar']}")
+    assert read_split(tmp_path)[0]["train"] == ["a}b.tar"]

@@ -1,0 +1,130 @@
+import logging
+import os
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from bridge_data import storage
+from bridge_data.errors import ConfigError, DatasetError
+from bridge_data.shards import PreparedDataset, ShardReader, ShardSet, open_shards
+from tests.shards.tars import prepare_by_ratio, write_shards
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_shards(tmp_path, num_shards=4, samples_per_shard=5)
+    prepare_by_ratio(tmp_path, "2,1,1")
+    return tmp_path
+
+
+def keys_of(shards: ShardSet) -> list[str]:
+    reader = ShardReader(shards)
+    return [reader.read(index).key for index in range(len(shards))]
+
+
+def set_split(folder: Path, text: str) -> None:
+    (folder / ".nv-meta/split.yaml").write_text(text)
+
+
+def test_split_parts_and_their_shards(folder: Path) -> None:
+    dataset = PreparedDataset.open(folder)
+    assert dataset.split_parts() == ["train", "val", "test"]
+    assert dataset.part_names() == ["json", "txt"]
+    train = dataset.split("train")
+    assert train.names == ("data-000000.tar", "data-000001.tar")
+    assert train.counts == [5, 5]
+    assert keys_of(open_shards(str(folder), "val")) == [f"{number:06d}" for number in range(10, 15)]
+
+
+def test_opening_touches_no_shard(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for path in folder.glob("*.tar*"):
+        path.rename(path.with_suffix(".away"))
+    assert open_shards(folder, "train").num_samples == 10
+
+
+def test_an_unknown_part_names_those_there_are(folder: Path) -> None:
+    with pytest.raises(ConfigError, match=r"split\.yaml: there is no split part 'trian'; there is train, val, test"):
+        open_shards(folder, "trian")
+
+
+def test_a_declared_part_may_be_empty(folder: Path) -> None:
+    set_split(folder, "split_parts: {train: [data-000000.tar], val: []}")
+    assert open_shards(folder, "val").num_samples == 0
+
+
+def test_shards_that_were_not_prepared_are_an_error(folder: Path) -> None:
+    set_split(folder, "split_parts: {train: ['data-{000003..000006}.tar']}")
+    with pytest.raises(DatasetError, match=r"'train' names 'data-000004\.tar' and 2 more shards.*bridge-data prepare"):
+        open_shards(folder, "train")
+
+
+EXCLUDE = (
+    "split_parts: {train: ['data-{000000..000002}.tar'], val: [data-000003.tar]}\n"
+    "exclude: [data-000001.tar, 'data-000000.tar/00000{0,3}', data-000003.tar/000016]\n"
+)
+KEPT = ["000001", "000002", "000004", "000010", "000011", "000012", "000013", "000014"]
+
+
+@pytest.mark.parametrize("removed", [[], ["index.bridge"], ["index.bridge", "index.sqlite"]])
+def test_exclusions_by_each_index(folder: Path, removed: list[str]) -> None:
+    for name in removed:
+        (folder / ".nv-meta" / name).unlink()
+    set_split(folder, EXCLUDE)
+    dataset = PreparedDataset.open(folder)
+    assert (dataset.index is None) == bool(removed)
+    train = dataset.split("train")
+    assert train.names == ("data-000000.tar", "data-000002.tar")
+    assert train.counts == [3, 5]
+    assert train.excluded == {"data-000000.tar/000000", "data-000000.tar/000003"}
+    assert keys_of(train) == KEPT
+    assert keys_of(dataset.split("val")) == ["000015", "000017", "000018", "000019"]
+
+
+def test_exclusions_when_older_tables_cannot_tell(folder: Path) -> None:
+    (folder / ".nv-meta/index.bridge").unlink()
+    with sqlite3.connect(folder / ".nv-meta/index.sqlite") as db:
+        db.execute("DROP TABLE samples")
+    set_split(folder, EXCLUDE)
+    assert keys_of(open_shards(folder, "train")) == KEPT
+
+
+def test_an_exclusion_of_nothing_is_told(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    set_split(
+        folder, "split_parts: {train: [data-000000.tar]}\nexclude: [data-000000.tar/gone, data-000000.tar/000001]"
+    )
+    with caplog.at_level(logging.WARNING):
+        assert open_shards(folder, "train").counts == [4]
+    assert "`exclude` names gone of shard data-000000.tar" in caplog.text
+
+
+def test_our_index_is_left_aside_when_it_is_of_another_preparation(folder: Path) -> None:
+    assert PreparedDataset.open(folder).index is not None
+    uuid = folder / ".nv-meta/index.uuid"
+    mine = uuid.read_text()
+    uuid.write_text("another")
+    assert PreparedDataset.open(folder).index is None
+    assert keys_of(open_shards(folder, "train")) == [f"{number:06d}" for number in range(10)]
+    uuid.write_text(mine)
+    assert PreparedDataset.open(folder).index is not None
+    info = folder / ".nv-meta/.info.json"
+    info.write_text(info.read_text().replace('"data-000003.tar": 5', '"data-000003.tar": 4'))
+    assert PreparedDataset.open(folder).index is None
+
+
+def test_an_older_preparation_without_uuid_sqlite_and_json(folder: Path) -> None:
+    meta = folder / ".nv-meta"
+    for name in ("index.uuid", "index.sqlite", "index.bridge", ".info.json"):
+        (meta / name).unlink()
+    (meta / ".info.yaml").write_text("shard_counts:\n" + "".join(f"  data-00000{n}.tar: 5\n" for n in range(4)))
+    assert keys_of(open_shards(folder, "train")) == [f"{number:06d}" for number in range(10)]
+
+
+def test_sizes_come_from_the_index_or_the_files(folder: Path) -> None:
+    dataset = PreparedDataset.open(folder)
+    size = os.stat(folder / "data-000000.tar").st_size
+    assert dataset.shard_bytes("data-000000.tar") == size
+    (folder / ".nv-meta/index.bridge").unlink()
+    dataset = PreparedDataset.open(folder)
+    assert dataset.shard_bytes("data-000000.tar") == size == storage.size_bytes(folder / "data-000000.tar")
+    assert dataset.part_names() == ["json", "txt"]

@@ -1,0 +1,30 @@
+"""Profiles of runs that never were."""
+
+from pathlib import Path
+from typing import Any
+
+from bridge_data.plan import load_plan
+from bridge_data.tools.bench import Profile
+from bridge_data.tools.bench.clock import Key, Tally
+from bridge_data.tools.bench.figures import Machine, Trainer
+
+S = 1_000_000_000
+
+
+def spent(seconds: float, waited: float = 0.0) -> Tally:
+    wall_ns = round(seconds * S)
+    return Tally(wall_ns, 1, wall_ns, round(wall_ns * (1 - waited)))
+
+
+def profile(path: Path, work: dict[Key, Tally], **changes: Any) -> Profile:
+    """Two workers, who work all the time, on two cores of which the run uses one, as another program does."""
+    settings: dict[str, Any] = {
+        "idle_s": 0.0,
+        "num_workers": 2,
+        "trainer": Trainer(seconds=5, waiting_s=5, receiving_s=0, step_s=0),
+        "machine": Machine(num_cores=2, used_cores=1, idle_cores=0, delayed=0),
+        "num_samples": 100,
+        "num_batches": 10,
+        "sources": load_plan(path, split_part="train", training=True).sources,
+    }
+    return Profile(work=work, **settings | changes)

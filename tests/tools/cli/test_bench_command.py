@@ -1,0 +1,93 @@
+import json
+from pathlib import Path
+
+import click
+import pytest
+
+from bridge_data.tools.bench.clock import Key
+from bridge_data.tools.bench.figures import RECEIVE, SEND, Trainer
+from bridge_data.tools.cli.bench_command import shown_profile
+from tests.prepared import write_blend, write_texts
+from tests.tools.bench.profiles import profile, spent
+from tests.tools.bench.test_figures import FIGURES
+from tests.tools.cli.conftest import Run
+
+
+def test_figures_with_workers(run: Run, tmp_path: Path) -> None:
+    path = write_texts(tmp_path / "texts", 40)
+    result = run("bench", path, "--workers", 2, "--batches", 5, "--batch-size", 4)
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    headings = [line[:12].strip() for line in lines]
+    assert headings == ["data set", "speed", "CPU", "first batch", "workers", "save", "restore"]
+    assert lines[0].endswith(f"{path} [train]")
+    assert "samples/s, " in lines[1]
+    assert result.stderr == "note: measuring 5 batches\n"
+
+
+def test_a_profile_of_a_blend(run: Run, tmp_path: Path) -> None:
+    write_texts(tmp_path / "odd", 20, lambda number: "odd")
+    write_texts(tmp_path / "even", 20, lambda number: "even")
+    blend = write_blend(tmp_path / "blend.yaml", {"even": 1, "odd": 1})
+    file = tmp_path / "bench.json"
+    settings = ["--workers", 0, "--batches", 6, "--batch-size", 4, "--json", file]
+    result = run("bench", blend, "--profile", "--task-encoder", "tests.tools.bench.encoders:OnlyOdd", *settings)
+    assert result.exit_code == 0, result.output
+    table = result.stdout.split("\n\n")[1].splitlines()
+    assert table[0].split() == ["stage", "µs/sample", "ms/batch", "share", "waits"]
+    stages = ["read", "decode", "encode", "batch", "seed", "order", "transfer"]
+    assert [line.split()[0] for line in table[1:-1]] == stages
+    assert table[-1].startswith("all work")
+    assert "\nclocks   " in result.stdout
+    assert "\nodd/train  " in result.stdout
+
+    document = json.loads(file.read_text())
+    assert (document["version"], document["path"], document["settings"]["workers"]) == (1, str(blend), 0)
+    assert document["settings"]["task_encoder"] == "tests.tools.bench.encoders:OnlyOdd"
+    assert document["figures"]["num_samples"] == 24
+    profile = document["profile"]
+    assert sum(stage["share"] for stage in profile["stages"]) == pytest.approx(1)
+    encode = next(stage for stage in profile["stages"] if stage["name"] == "encode")
+    assert list(encode["parts"]) == ["encode_sample"]
+    assert [source["name"] for source in profile["sources"]] == ["odd/train", "even/train"]
+    assert profile["sources"][0]["seconds"]["encode"] > profile["sources"][1]["seconds"]["encode"]
+    assert "\n".join(profile["advice"]) in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--batches", 0], "num_batches=0: expected at least 1"),
+        (["--workers", -1], "num_workers=-1"),
+        (["--batch-size", -1], "batch_size=-1: expected an integer of at least 1"),
+        (["--split-part", "val"], "val"),
+        (["--task-encoder", "nothing"], "expected package.module:Name"),
+    ],
+)
+def test_wrong_flags(run: Run, tmp_path: Path, flags: list[object], message: str) -> None:
+    result = run("bench", write_texts(tmp_path, 4), *flags)
+    assert result.exit_code == 1
+    assert result.stderr.splitlines()[-1].startswith("error: ")
+    assert message in result.stderr
+
+
+def test_no_path(run: Run, tmp_path: Path) -> None:
+    result = run("bench", tmp_path / "no")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert f"error: {tmp_path}/no: no such folder" in result.stderr
+
+
+def test_who_waits_for_whom(tmp_path: Path) -> None:
+    work = {Key("read", 0): spent(6, 0.5), Key(SEND): spent(1), Key(RECEIVE): spent(1)}
+    trainer = Trainer(seconds=10, waiting_s=5, receiving_s=1, step_s=4)
+    found = profile(write_texts(tmp_path, 4), work, idle_s=3, trainer=trainer)
+    assert list(map(click.unstyle, shown_profile(found, FIGURES)))[1:6] == [
+        "stage     µs/sample  ms/batch   share  waits\n"
+        "read       60,000.0    600.00   75.0%    50%\n"
+        "transfer   20,000.0    200.00   25.0%     0%\n"
+        "all work   80,000.0    800.00  100.0%",
+        "",
+        "workers  work 70% of their time, wait for the trainer 30%",
+        "trainer  waits for batches 50%, receives 10%, does its step 40%",
+        "clocks   10.0 samples/s with them, 50.0 without",
+    ]

@@ -1,0 +1,161 @@
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import torch
+
+from bridge_data import WorkerConfig, get_savable_loader, get_train_dataset
+from bridge_data.loader.checkpoint import load_states, rank_file, save_states
+from bridge_data.tools.cli.checkpoint_command import checkpoint
+from tests.loader.checkpoint.states import make_state, rank_states
+from tests.prepared import write_blend, write_texts
+from tests.properties.jobs import Encoder
+from tests.tools.cli.conftest import Run
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    """A checkpoint of step 10 by 4 ranks."""
+    save_states(tmp_path / "saved", rank_states(4), step=10, world_size=4)
+    return tmp_path / "saved"
+
+
+def lines(output: str) -> list[list[str]]:
+    return [line.split() for line in output.splitlines()]
+
+
+def test_info_shows_what_a_folder_holds(run: Run, saved: Path) -> None:
+    result = run("checkpoint", "info", saved)
+    assert result.exit_code == 0
+    shown = lines(result.stdout)
+    assert shown[1][:6] == ["saved", "at", "step", "10", "by", "4"]
+    assert ["position", "80", "micro-batches", "of", "the", "job", "handed", "out"] in shown
+    assert ["lanes", "all", "8"] in shown
+    assert "order        shuffled, seed 0, batch_size 4, packing_buffer_size 4\n" in result.stdout
+    assert ["photos/train", "25.0%", "100", "7", "10", "0"] in shown
+    assert ["pages/train", "75.0%", "50", "30", "0", "0"] in shown
+    assert ["7", "10", "50", "4", "0"] in shown
+    assert ["together", "80", "400", "32", "0"] in shown
+    assert ["6", "more", "60", "300", "24", "0"] in lines(run("checkpoint", "info", saved, "--max-lanes", 2).stdout)
+
+
+def test_info_reads_single_files(run: Run, saved: Path, tmp_path: Path) -> None:
+    of_rank = run("checkpoint", "info", rank_file(saved, 1))
+    assert "lanes        2 of 8: not the whole state\n" in of_rank.stdout
+    assert ["together", "20", "100", "8", "0"] in lines(of_rank.stdout)
+    torch.save(make_state(), tmp_path / "merged.pt")
+    merged = run("checkpoint", "info", tmp_path / "merged.pt")
+    assert "saved        at a step that is not said, " in merged.stdout
+    assert "lanes        all 8\n" in merged.stdout
+
+
+def draw(data: Path, world_size: int, batches: int, state: dict[str, Any] | None) -> tuple[list[Any], list[Any]]:
+    """(state of each rank, keys of the batches of each rank) of a job with a lane a rank."""
+    states, keys = [], []
+    for rank in range(world_size):
+        dataset = get_train_dataset(
+            data,
+            worker_config=WorkerConfig(rank, world_size, 0, num_lanes=world_size),
+            batch_size=2,
+            shuffle_buffer_size=20,
+            max_samples_per_sequence=10,
+            task_encoder=Encoder(),
+        )
+        loader = get_savable_loader(dataset, start_method="inprocess")
+        if state is not None:
+            loader.restore_state_rank(state)
+        iterator = iter(loader)
+        keys.append([key for _ in range(batches) for pack in next(iterator) for key in pack])
+        states.append(loader.save_state_rank())
+    return states, keys
+
+
+def test_info_shows_the_epochs(run: Run, tmp_path: Path) -> None:
+    write_texts(tmp_path / "photos", 60)
+    write_texts(tmp_path / "pages", 100, lambda number: str(number + 1_000))
+    data = write_blend(tmp_path / "blend.yaml", {"photos": 1, "pages": 1})
+
+    def shown_epochs(folder: str) -> list[tuple[int, int]]:
+        result = run("checkpoint", "info", tmp_path / folder)
+        assert (result.exit_code, result.stderr) == (0, "")
+        spans = [
+            line[-2].split("–") for line in lines(result.stdout) if line[:1] in (["photos/train"], ["pages/train"])
+        ]
+        return [(int(span[0]), int(span[-1])) for span in spans]
+
+    states, keys = draw(data, 4, 40, None)
+    save_states(tmp_path / "four", states, step=40, world_size=4)
+    by_source = [
+        [[k[1] for k in of_lane if k[0] == source] for of_lane in keys]
+        for source, _ in states[0]["fingerprint"]["sources"]
+    ]
+    last = [[epochs[-1] for epochs in of_lanes] for of_lanes in by_source]
+    assert shown_epochs("four") == [(min(epochs), max(epochs)) for epochs in last]
+
+    states, _ = draw(data, 6, 1, load_states(tmp_path / "four"))
+    save_states(tmp_path / "six", states, step=41, world_size=6)
+    assert "deals        4 lanes, then to 6 lanes\n" in run("checkpoint", "info", tmp_path / "six").stdout
+    for (first, end), epochs in zip(shown_epochs("six"), last, strict=True):
+        assert min(epochs) <= first <= end <= max(epochs) + 1
+
+
+def test_diff_of_the_same_state_is_silent_about_who_saved_it(run: Run, saved: Path, tmp_path: Path) -> None:
+    torch.save(make_state(), tmp_path / "merged.pt")
+    result = run("checkpoint", "diff", saved, tmp_path / "merged.pt")
+    assert (result.exit_code, result.stdout) == (0, "the same state: 8 lanes after 80 micro-batches\n")
+    assert "A was saved at step 10 by 4 ranks, " in result.stderr
+
+
+def test_diff_names_what_differs(run: Run, saved: Path, tmp_path: Path) -> None:
+    save_states(tmp_path / "later", make_state(step=11, batch_size=8), step=11, world_size=2)
+    result = run("checkpoint", "diff", saved, tmp_path / "later", "--max-lanes", 1)
+    assert result.exit_code == 1
+    shown = lines(result.stdout)
+    assert ["batch_size", "4", "8"] in shown
+    assert ["micro-batches", "handed", "out", "80", "88"] in shown
+    assert ["lane", "0:", "draws", "50", "55"] in shown
+    assert shown[-1] == ["and", "7", "more", "lanes"]
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_redist_writes_files_for_other_ranks(run: Run, saved: Path, tmp_path: Path, world_size: int) -> None:
+    target = tmp_path / "new"
+    result = run("checkpoint", "redist", saved, target, "--world-size", world_size)
+    told = "all 8 lanes in that of rank 0"
+    assert (result.exit_code, result.stdout) == (0, f"{target}: step 10, {world_size} files, {told}\n")
+    assert ("dealt anew when restored" in result.stderr) == (world_size == 3)
+    assert len(os.listdir(target)) == world_size + 1
+    assert load_states(target, step=10) == make_state()
+    again = run("checkpoint", "redist", saved, target, "--world-size", world_size)
+    assert (again.exit_code, "holds a data state already" in again.stderr) == (1, True)
+
+
+def test_redist_wants_the_whole_state_and_its_step(run: Run, saved: Path, tmp_path: Path) -> None:
+    target = tmp_path / "new"
+    torch.save(make_state(), tmp_path / "merged.pt")
+    for source, flags, message in (
+        (rank_file(saved, 1), (), f"{rank_file(saved, 1)}: lacks lanes [0, 2, 3, 4, 6, 7] of 8"),
+        (tmp_path / "merged.pt", (), "does not say its step; give --step"),
+        (saved, ("--step", 11), f"--step 11: {saved} says that it is of step 10"),
+    ):
+        result = run("checkpoint", "redist", source, target, "--world-size", 2, *flags)
+        assert (result.exit_code, message in result.stderr) == (1, True), result.stderr
+    assert not target.exists()
+    assert run("checkpoint", "redist", tmp_path / "merged.pt", target, "--world-size", 2, "--step", 7).exit_code == 0
+    assert load_states(target, step=7) == make_state()
+
+
+def test_what_is_no_checkpoint_is_one_error(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("something else")
+    for path, message in ((tmp_path / "no", "no such file or folder"), (tmp_path / "file", "cannot be read as a data")):
+        result = run("checkpoint", "info", path)
+        assert (result.exit_code, result.stdout) == (1, "")
+        assert result.stderr.startswith(f"error: {path}: {message}")
+
+
+def test_every_option_is_explained() -> None:
+    for command in checkpoint.commands.values():
+        assert command.help
+        assert all(option.help for option in command.params if isinstance(option, click.Option))

@@ -1,0 +1,74 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from bridge_data.tools.lint import KINDS
+from tests.tools.cli.conftest import Run
+from tests.tools.lint.datasets import change, write_dataset
+
+
+def test_a_sound_data_set(run: Run, tmp_path: Path) -> None:
+    result = run("lint", write_dataset(tmp_path), "--no-progress")
+    assert result.exit_code == 0
+    assert result.output == f"{tmp_path}: 6 samples in 2 shards checked: no faults\n"
+
+
+def test_faults_are_shown_by_kind(run: Run, tmp_path: Path) -> None:
+    change(tmp_path, png=b"?", txt=b"\xff")
+    (tmp_path / "data-1.tar.idx").unlink()
+    result = run("lint", tmp_path, "--no-progress")
+    assert result.exit_code == 1
+    assert "not-utf8  1 × texts that are not UTF-8\n  data-0.tar/0001.txt: UnicodeDecodeError: " in result.output
+    assert "data-0.tar/0001.png: " in result.output
+    assert "  → run `bridge-data prepare --tar-index-only`\n" in result.output
+    assert result.output.endswith("6 samples in 2 shards checked: 3 faults\n")
+
+
+def test_of_many_a_few_are_shown(run: Run, tmp_path: Path) -> None:
+    write_dataset(tmp_path, {"data-0.tar": {f"{number}.txt": b"\xff" for number in range(20)}}, ratio="0,1,0")
+    result = run("lint", tmp_path, "--no-progress", "--show", 2)
+    assert "not-utf8  20 × " in result.output
+    assert result.output.count("UnicodeDecodeError") == 2
+    assert "  … and 18 more\n" in result.output
+
+
+def test_a_machine_can_read_it(run: Run, tmp_path: Path) -> None:
+    change(tmp_path, png=b"?")
+    result = run("lint", tmp_path, "--json", "--no-progress")
+    assert result.exit_code == 1
+    document = json.loads(result.stdout)
+    (fault,) = document["faults"]
+    assert (document["version"], document["samples"], fault["code"], fault["count"]) == (1, 6, "undecodable", 1)
+    (place,) = fault["shown"]
+    assert (place["shard"], place["key"], place["part"]) == ("data-0.tar", "0001", "png")
+
+
+def test_what_is_meant_to_be_can_be_ignored(run: Run, tmp_path: Path) -> None:
+    change(tmp_path, png=b"?")
+    assert run("lint", tmp_path, "--no-progress", "--ignore", "undecodable").exit_code == 0
+
+
+def test_less_than_everything_is_said(run: Run, tmp_path: Path) -> None:
+    change(tmp_path, png=b"?")
+    result = run("lint", tmp_path, "--no-progress", "--no-decode", "--num-workers", 1, "--split-part", "train")
+    assert result.output == f"{tmp_path}: 3 samples in 1 shard checked, not everything: no faults\n"
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--ignore", "nonsense"], f"there is {next(iter(KINDS))}"),
+        (["--limit", "0"], "limit=0: expected at least 1"),
+        (["--num-workers", "0"], "num_workers=0: expected at least 1"),
+    ],
+)
+def test_wrong_flags(run: Run, tmp_path: Path, flags: list[str], message: str) -> None:
+    result = run("lint", write_dataset(tmp_path), *flags)
+    assert result.exit_code == 1
+    assert message in result.stderr
+
+
+def test_no_path(run: Run, tmp_path: Path) -> None:
+    result = run("lint", tmp_path / "no")
+    assert (result.exit_code, result.stderr) == (1, f"error: {tmp_path}/no: no such folder or file\n")

@@ -1,0 +1,249 @@
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import Result
+
+from bridge_data.shards import PreparedDataset, open_shards
+from bridge_data.tools.cli import bar
+from tests.tools.cli.conftest import Run
+
+CAPTIONING = {"__module__": "megatron.energon", "__class__": "CaptioningSample"}
+FIELDS = json.dumps({"image": "png", "caption": "txt"})
+QUIET = ("--non-interactive", "--no-progress", "--num-workers", "1")
+
+
+def dataset_yaml(folder: Path, name: str = "dataset.yaml") -> object:
+    return yaml.safe_load((folder / ".nv-meta" / name).read_text())
+
+
+def counts(folder: Path) -> dict[str, int]:
+    dataset = PreparedDataset.open(folder)
+    return {part: dataset.split(part).num_samples for part in dataset.split_parts()}
+
+
+def succeeded(result: Result) -> Result:
+    assert result.exit_code == 0, result.output
+    return result
+
+
+def refused(result: Result, *messages: str) -> None:
+    assert result.exit_code == 1
+    assert result.stderr.splitlines()[-1].startswith("error: ") or "\nerror: " in f"\n{result.stderr}"
+    assert "Traceback" not in result.output
+    for message in messages:
+        assert message in result.stderr
+
+
+class TestQuestions:
+    def test_class_by_number(self, run: Run, tars: Path) -> None:
+        """The first document: ratio, class 0, a part for each field."""
+        result = succeeded(run("prepare", tars, typed="10,0,0\n0\npng\ntxt\n"))
+        assert "Please enter a webdataset field name for 'image' (<class 'torch.Tensor'>)" in result.output
+        assert "Please enter a webdataset field name for 'caption' (<class 'str'>)" in result.output
+        assert "  0  CaptioningSample " in result.output
+        assert dataset_yaml(tars) == {"sample_type": CAPTIONING, "field_map": {"image": "png", "caption": "txt"}}
+        assert counts(tars) == {"train": 12, "val": 0, "test": 0}
+
+    @pytest.mark.parametrize("name", ["CaptioningWebdataset", "CaptioningSample", "Captioning"])
+    def test_class_by_name_and_a_field_map_that_is_agreed_to(self, run: Run, tars: Path, name: str) -> None:
+        """The second document: ratio, class by name, `Field map: Yes`, a part for each field."""
+        succeeded(run("prepare", tars, typed=f"8,1,1\n{name}\nYes\npng\ntxt\n"))
+        assert dataset_yaml(tars) == {"sample_type": CAPTIONING, "field_map": {"image": "png", "caption": "txt"}}
+        assert counts(tars) == {"train": 8, "val": 2, "test": 2}
+
+    @pytest.mark.parametrize(
+        "caption", ["json[caption]", "caption: json[caption]", "json[caption] # if .json has a caption"]
+    )
+    def test_a_value_inside_json(self, run: Run, tars: Path, caption: str) -> None:
+        succeeded(run("prepare", tars, typed=f"8,1,1\nCaptioningWebdataset\nYes\nimage: png\n{caption}\n"))
+        assert dataset_yaml(tars) == {
+            "sample_type": CAPTIONING,
+            "field_map": {"image": "png", "caption": "json[caption]"},
+        }
+
+    def test_wrong_answers_are_asked_again(self, run: Run, tars: Path) -> None:
+        typed = "lots\n1,2\n8,1,1\n17\nCaptoining\n0\njpg\n[\npng\njson[capt]\njpg,txt\n"
+        output = succeeded(run("prepare", tars, typed=typed)).output
+        assert output.count("expected three numbers for train, val and test") == 2
+        assert "unknown sample class '17'" in output
+        assert "unknown sample class 'Captoining'; did you mean CaptioningSample?" in output
+        assert "field 'image': no part 'jpg' in the first 2 samples" in output
+        assert "the parts there are: json, png, txt" in output
+        assert "json has no [capt]; there is caption, turns; did you mean 'caption'?" in output
+        assert dataset_yaml(tars) == {"sample_type": CAPTIONING, "field_map": {"image": "png", "caption": "jpg,txt"}}
+
+    def test_optional_fields_may_be_skipped(self, run: Run, tars: Path) -> None:
+        succeeded(run("prepare", tars, typed="8,1,1\nVQASample\npng\njson[caption]\njson[turns]\n\n"))
+        assert dataset_yaml(tars) == {
+            "sample_type": {"__module__": "megatron.energon", "__class__": "VQASample"},
+            "field_map": {"image": "png", "context": "json[caption]", "answers": "json[turns]"},
+        }
+
+    def test_crude_data_have_no_fields(self, run: Run, tars: Path) -> None:
+        succeeded(run("prepare", tars, typed="8,1,1\nCrudeWebdataset\n"))
+        assert dataset_yaml(tars) == {"__module__": "megatron.energon", "__class__": "CrudeWebdataset"}
+
+    def test_what_is_prepared_is_not_overwritten_unasked(self, run: Run, tars: Path) -> None:
+        succeeded(run("prepare", tars, typed="10,0,0\n0\npng\ntxt\n"))
+        result = succeeded(run("prepare", tars, typed="n\n"))
+        assert "left as it is" in result.output
+        assert counts(tars) == {"train": 12, "val": 0, "test": 0}
+        result = succeeded(run("prepare", tars, typed="y\n8,1,1\nCrudeWebdataset\n"))
+        assert "6 shards had not changed" in result.output
+        assert counts(tars) == {"train": 8, "val": 2, "test": 2}
+
+    def test_flags_are_not_asked_for(self, run: Run, tars: Path) -> None:
+        flags = ("--split-ratio", "1,1,0", "--sample-type", "TextSample")
+        succeeded(run("prepare", tars, *flags, typed="txt\n"))
+        assert counts(tars) == {"train": 6, "val": 6, "test": 0}
+        succeeded(run("prepare", tars, *flags, "--field-map", '{"text": "json[caption]"}', "--force-overwrite"))
+        assert dataset_yaml(tars)["field_map"] == {"text": "json[caption]"}  # type: ignore[index]
+
+    def test_leaving_in_the_middle_writes_nothing(self, run: Run, tars: Path) -> None:
+        result = run("prepare", tars, typed="8,1,1\n0\npng\n")
+        assert result.exit_code == 1
+        assert "Aborted" in result.output
+        assert not (tars / ".nv-meta").exists()
+
+
+class TestFlags:
+    def test_all_at_once(self, run: Run, tars: Path) -> None:
+        result = succeeded(
+            run(
+                "prepare",
+                tars,
+                *QUIET,
+                "--split-ratio",
+                "4,1,1",
+                "--sample-type",
+                "CaptioningSample",
+                "--field-map",
+                FIELDS,
+            )
+        )
+        assert "indexed 12 samples" in result.output
+        assert counts(tars) == {"train": 8, "val": 2, "test": 2}
+        assert open_shards(tars, "train").index is not None
+
+    def test_split_parts(self, run: Run, tars: Path) -> None:
+        flags = (
+            "--split-parts",
+            "train:data-{000000..000003}.tar",
+            "--split-parts",
+            "dev:data-00000[4]",
+            "--skip-dataset-yaml",
+        )
+        result = succeeded(run("prepare", tars, *QUIET, *flags))
+        assert counts(tars) == {"train": 8, "dev": 2}
+        assert "1 of 6 shards are in no split part" in result.stderr
+        assert "(in no part)" in result.output
+        assert "there is no dataset.yaml yet" in result.stderr
+
+    def test_exclude(self, run: Run, tars: Path) -> None:
+        succeeded(run("prepare", tars, *QUIET, "--split-ratio", "1,0,0", "--exclude", "00000[12]"))
+        assert list(PreparedDataset.open(tars).shard_counts) == [f"data-00000{n}.tar" for n in (0, 3, 4, 5)]
+
+    def test_shuffle_tars(self, run: Run, tars: Path) -> None:
+        succeeded(run("prepare", tars, *QUIET, "--split-ratio", "1,1,0", "--shuffle-tars"))
+        assert open_shards(tars, "train").names != tuple(sorted(open_shards(tars, "train").names))
+
+    def test_dataset_yaml_name(self, run: Run, tars: Path) -> None:
+        flags = ("--split-ratio", "1,0,0", "--sample-type", "CrudeWebdataset", "--dataset-yaml-name", "crude.yaml")
+        succeeded(run("prepare", tars, *QUIET, *flags))
+        assert dataset_yaml(tars, "crude.yaml") == {"__module__": "megatron.energon", "__class__": "CrudeWebdataset"}
+        assert not (tars / ".nv-meta/dataset.yaml").exists()
+
+    def test_force_overwrite_and_rescan(self, run: Run, tars: Path) -> None:
+        first = ("prepare", tars, *QUIET, "--split-ratio", "1,0,0")
+        succeeded(run(*first))
+        refused(run(*first), "has been prepared already", "--force-overwrite", "--tar-index-only")
+        assert "6 shards had not changed" in succeeded(run(*first, "--force-overwrite")).output
+        assert "not changed" not in succeeded(run(*first, "--force-overwrite", "--rescan")).output
+
+    def test_tar_index_only(self, run: Run, tars: Path) -> None:
+        succeeded(run("prepare", tars, *QUIET, "--split-ratio", "4,1,1", "--sample-type", "CrudeWebdataset"))
+        for path in tars.glob("*.idx"):
+            path.unlink()
+        kept = {name: (tars / ".nv-meta" / name).read_bytes() for name in (".info.json", "split.yaml", "dataset.yaml")}
+        assert "index of 6 shards written" in succeeded(run("prepare", tars, "--tar-index-only")).output
+        assert len(list(tars.glob("*.idx"))) == 6
+        assert {name: (tars / ".nv-meta" / name).read_bytes() for name in kept} == kept
+
+    def test_a_part_without_shards_is_told_if_it_was_asked_for(self, run: Run, tars: Path) -> None:
+        result = succeeded(run("prepare", tars, *QUIET, "--split-ratio", "100,1,0"))
+        assert counts(tars) == {"train": 10, "val": 2, "test": 0}
+        assert "no shard" not in result.stderr
+        result = succeeded(run("prepare", tars, *QUIET, "--split-ratio", "1,100,1", "--force-overwrite"))
+        assert "no shard for train: shards are not divided, and there are 6" in result.stderr
+
+    def test_progress_is_shown(self, run: Run, tars: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(bar, "SHOWN_AFTER_S", 0)
+        result = succeeded(run("prepare", tars, "--non-interactive", "--split-ratio", "1,0,0", "--num-workers", "2"))
+        assert "indexing: 100%" in result.stderr
+        assert "6/6" in result.stderr
+
+
+RATIO = ("--split-ratio", "1,0,0")
+CAPTION = ("--sample-type", "CaptioningSample")
+
+
+@pytest.mark.parametrize(
+    ("flags", "messages"),
+    [
+        ([], ["give --split-ratio 8,1,1, or --split-parts"]),
+        (["--split-ratio", "1,2"], ["split ratio '1,2': expected three numbers"]),
+        ([*RATIO, "--split-parts", "train:a"], ["--split-ratio and --split-parts: give one of them"]),
+        (["--split-parts", "train"], ["split part 'train': expected \"name:pattern\""]),
+        (["--split-parts", "train:x/"], ["split part train:x/: no shard is called so"]),
+        ([*RATIO, "--exclude", "("], ["exclude '(' is not a regular expression"]),
+        ([*RATIO, "--exclude", "tar"], ["leaves out all 6 tars"]),
+        ([*RATIO, "--num-workers", "0"], ["num_workers=0"]),
+        ([*RATIO, "--sample-type", "CaptioningSampel"], ["unknown sample class", "did you mean CaptioningSample"]),
+        ([*RATIO, *CAPTION], ['needs --field-map \'{"image": "…", "caption": "…"}\'', "json, png, txt"]),
+        ([*RATIO, *CAPTION, "--field-map", "{"], ["--field-map '{' is not JSON"]),
+        ([*RATIO, *CAPTION, "--field-map", '{"image": 1}'], ["expected fields with parts"]),
+        ([*RATIO, *CAPTION, "--field-map", '{"image": "png"}'], ["'caption' is missing"]),
+        (
+            [*RATIO, *CAPTION, "--field-map", '{"image": "png", "caption": "txt", "imge": "png"}'],
+            ["unknown key 'imge'"],
+        ),
+        ([*RATIO, *CAPTION, "--field-map", '{"image": "png", "caption": "t["}'], ["field access 't['"]),
+        (
+            [*RATIO, *CAPTION, "--field-map", '{"image": "jpg", "caption": "txt"}'],
+            ["field 'image': no part 'jpg'", "data-000000.tar; the parts there are: json, png, txt", "mean 'png'?"],
+        ),
+        (
+            [*RATIO, *CAPTION, "--field-map", '{"image": "png", "caption": "json[text]"}'],
+            ["field 'caption': sample '000001': json has no [text]; there is caption, turns"],
+        ),
+        ([*RATIO, "--field-map", "{}"], ["give --sample-type too"]),
+        ([*RATIO, "--sample-type", "CrudeWebdataset", "--field-map", "{}"], ["CrudeWebdataset has no fields"]),
+        ([*RATIO, "--dataset-yaml-name", "../x.yaml"], ["expected the name of a file, no path"]),
+        (["--tar-index-only"], [".info.json: no such file; run `bridge-data prepare"]),
+        (["--tar-index-only", "--exclude", "a"], ["leave --exclude out"]),
+    ],
+)
+def test_wrong_flags_write_nothing(run: Run, tars: Path, flags: list[str], messages: list[str]) -> None:
+    before = sorted(tars.iterdir())
+    result = run("prepare", tars, "--non-interactive", *flags)
+    assert result.exit_code == 1, result.output
+    assert "Traceback" not in result.output
+    assert all(message in result.stderr for message in messages), result.stderr
+    assert sorted(tars.iterdir()) == before
+
+
+def test_damaged_shards_are_named(run: Run, tars: Path) -> None:
+    path = tars / "data-000004.tar"
+    path.write_bytes(path.read_bytes()[:1000])
+    refused(run("prepare", tars, *QUIET, *RATIO), "data-000004.tar: member", "truncated")
+    (tars / "data-000000.tar").write_bytes(b"")
+    refused(run("prepare", tars, *QUIET, *RATIO), "data-000000.tar")
+
+
+def test_paths_that_are_no_folders_of_tars(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").touch()
+    (tmp_path / "empty").mkdir()
+    refused(run("prepare", tmp_path / "notes.txt"), "expected a folder of tars")
+    refused(run("prepare", tmp_path / "empty"), "there are no .tar files", "bridge-data pack")
