@@ -1,8 +1,8 @@
 """What can go wrong with one request to an object store, and trying again where that helps.
 
 Enters: an action that raises a `RequestError` when it fails. Leaves: its result, or a `DatasetError` that names the
-object, the number of attempts and the way out. Guarantee: what is missing or denied is said at once; what may pass is tried
-again for a bounded time, at growing intervals with jitter, so that a thousand readers do not come back together.
+object, the number of attempts and the way out. Guarantee: what is missing or denied is said at once; what may pass is
+tried again for a bounded time, at growing intervals with jitter, so that a thousand readers do not come back together.
 """
 
 import os

@@ -1,5 +1,5 @@
 """`python -m tests.datamodule.parallel.balance_job DATA FOLDER`: jobs of gloo ranks that balance their micro-batches,
-for `test_balance.py`; what each rank saw, as JSON. The ranks are forked from one process that has imported everything."""
+for `test_balance.py`; what each rank saw, as JSON. The ranks are forked from one process that has imported all."""
 
 import contextlib
 import json

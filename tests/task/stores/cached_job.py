@@ -1,4 +1,4 @@
-"""A training job with a cache pool, ending as `how` says: `python -m tests.task.stores.cached_job data.yaml cache how`."""
+"""A job with a cache pool that ends as `how` says: `python -m tests.task.stores.cached_job data.yaml cache how`."""
 
 import itertools
 import os
