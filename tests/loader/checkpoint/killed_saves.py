@@ -1,8 +1,7 @@
-"""`python -m tests.loader.checkpoint.killed_saves FOLDER COUNT`: a process saves step after step into one folder, without
-end, and is killed at random moments; after each kill the folder is loaded.
-Prints how often it was whole and how often not.
+"""Kill a process that saves: `python -m tests.loader.checkpoint.killed_saves FOLDER COUNT`.
 
-A program of its own, because it forks.
+The process saves step after step into one folder, without end, and is killed at random moments; after each kill the
+folder is loaded. Prints how often it was whole and how often not. A program of its own, because it forks.
 """
 
 import collections
