@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 from bridge_data.later import names_of
 
+__version__ = "0.1.0"
+
 if TYPE_CHECKING:
     from bridge_data.datamodule import (
         DatasetBuildContext,
