@@ -74,6 +74,13 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert section in sections(file.read_text()), f"{page.name} links to {target}#{section}"
 
 
+def test_files_that_pages_name_exist() -> None:
+    rooms = "bridge_data|recipes|benchmarks|configs|tests"
+    named = [(page.name, path) for page in PAGES for path in re.findall(rf"`((?:{rooms})/[\w/.]+)`", page.read_text())]
+    assert len(named) >= 10
+    assert [(page, path) for page, path in named if not (ROOT / path).exists()] == []
+
+
 def test_packages_that_the_changelog_names_exist() -> None:
     changelog = (ROOT / "CHANGELOG.md").read_text()
     rows = [line.split("|")[2] for line in changelog.splitlines() if line.startswith("| `")]
