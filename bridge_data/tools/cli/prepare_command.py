@@ -22,7 +22,7 @@ from bridge_data.shards.prepared import PreparedDataset
 from bridge_data.shards.splits import RATIO_PARTS, parse_pattern, parse_ratio, split_by_patterns, split_by_ratio
 from bridge_data.tools.cli.bar import progress_bar
 from bridge_data.tools.cli.places import ON_DISK
-from bridge_data.tools.cli.prepare_media import media_options, store_media
+from bridge_data.tools.cli.prepare_media_command import media_options, store_media
 from bridge_data.tools.cli.questions import ask_field_map, ask_ratio, ask_sample_type
 from bridge_data.tools.cli.sample_types import (
     CRUDE,

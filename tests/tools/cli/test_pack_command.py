@@ -104,7 +104,7 @@ def test_shards_are_only_replaced_on_demand(run: Run, raw: Path, tmp_path: Path)
 
 
 def test_a_failure_leaves_nothing_behind(run: Run, raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pack = importlib.import_module("bridge_data.tools.cli.pack")
+    pack = importlib.import_module("bridge_data.tools.cli.pack_command")
     content = pack._content
 
     def failing(path: Path) -> bytes:

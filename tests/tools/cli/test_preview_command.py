@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from bridge_data.tools.cli.preview import describe
+from bridge_data.tools.cli.preview_command import describe
 from tests.plan.joins import joined, texts
 from tests.prepare.files import sound
 from tests.prepared import CRUDE, write_blend, write_dataset, write_texts
