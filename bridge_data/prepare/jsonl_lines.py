@@ -19,10 +19,10 @@ import yaml
 
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.prepare.processes import in_parallel
+from bridge_data.prepare.splits import RATIO_PARTS
 from bridge_data.prepare.tar_indexes import Progress, no_progress
 from bridge_data.shards.jsonl_file import index_path, read_ranges, split_path
 from bridge_data.shards.names import JSONL_SUFFIX
-from bridge_data.shards.splits import RATIO_PARTS
 from bridge_data.shards.subset import SubsetRange
 from bridge_data.shards.tar_index import encode_offsets
 from bridge_data.storage.atomic import replacing, write_file, writing

@@ -9,16 +9,17 @@ import contextlib
 import dataclasses
 import functools
 import itertools
+import json
 import os
 from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 
 from bridge_data.errors import DatasetError
 from bridge_data.prepare.processes import in_parallel
+from bridge_data.shards.bridge_index import COUNTS, Part, Segment
 from bridge_data.shards.gzip_tar import GzipTar, is_gzip, seek_index_path
 from bridge_data.shards.members import SampleCollector
 from bridge_data.shards.names import tar_index_path
-from bridge_data.shards.segment import Segment, build_segment
 from bridge_data.shards.tar_bytes import open_tar
 from bridge_data.shards.tar_headers import walk_runs
 from bridge_data.shards.tar_index import encode_offsets
@@ -100,6 +101,35 @@ def scan_shard(root: Path, name: str) -> ShardScan:
         left_out=samples.left_out,
         example=samples.example,
     )
+
+
+def build_segment(
+    keys: Sequence[str], offsets: Sequence[int], part_ends: Sequence[int], parts: Sequence[Part]
+) -> bytes:
+    """The segment of samples `keys`; sample i takes bytes `offsets[i]` to `offsets[i + 1]`, and has the parts from
+    `part_ends[i - 1]` to `part_ends[i]`."""
+    numbers: dict[str, int] = {}
+    name_of_part = array.array("I", (numbers.setdefault(name, len(numbers)) for name, _, _ in parts))
+    encoded = [key.encode() for key in keys]
+    key_ends, end = array.array("I"), 0
+    for key in encoded:
+        end += len(key)
+        key_ends.append(end)
+    names = json.dumps(list(numbers), ensure_ascii=False).encode()
+    body = b"".join(
+        (
+            COUNTS.pack(len(keys), len(parts), len(names), end),
+            array.array("Q", offsets).tobytes(),
+            array.array("Q", (offset for _, offset, _ in parts)).tobytes(),
+            array.array("Q", (num_bytes for _, _, num_bytes in parts)).tobytes(),
+            array.array("I", part_ends).tobytes(),
+            key_ends.tobytes(),
+            name_of_part.tobytes(),
+            names,
+            *encoded,
+        )
+    )
+    return body + bytes(-len(body) % 8)
 
 
 def write_tar_index(shard: Path, offsets: "array.array[int]") -> None:

@@ -8,19 +8,21 @@ a few shards. A failed shard does not stop the others: all faults are reported a
 import array
 import contextlib
 import dataclasses
+import operator
 import os
 import re
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.prepare.scan import ShardScan, has_seek_index, has_tar_index, scan_shards, write_tar_index
-from bridge_data.shards.bridge_index import BridgeIndex, BridgeIndexWriter
+from bridge_data.prepare.sqlite_index import SqliteIndexWriter
+from bridge_data.shards import index_file
+from bridge_data.shards.bridge_index import MAGIC, BridgeIndex, Segment, ShardEntry
 from bridge_data.shards.metadata import read_uuid
 from bridge_data.shards.names import BRIDGE_INDEX, INDEX_SQLITE, INDEX_UUID, META_FOLDER
-from bridge_data.shards.segment import Segment
-from bridge_data.shards.sqlite_index import SqliteIndexWriter
 from bridge_data.storage.atomic import replacing, write_file, writing
 
 MAX_PARTS = 50
@@ -131,6 +133,27 @@ def _write(
         identity = str(uuid.uuid4())
         bridge_index.finish(identity)
     write_file(meta / INDEX_UUID, identity)
+
+
+class BridgeIndexWriter:
+    """Writes an index to an open file, segment by segment; nothing of it is valid before `finish`."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._entries: list[ShardEntry] = []
+        index_file.begin(file)
+
+    def add(self, name: str, num_bytes: int, mtime_ns: int, segment: bytes | memoryview) -> None:
+        """Append the segment of shard `name`."""
+        start, count = self._file.tell(), len(Segment(segment))
+        self._file.write(segment)
+        self._entries.append(ShardEntry(name, num_bytes, mtime_ns, count, start, len(segment)))
+
+    def finish(self, uuid: str) -> None:
+        """Write the table and then the header, which makes the file valid."""
+        row_of = operator.attrgetter(*(field.name for field in dataclasses.fields(ShardEntry)))
+        table = {"uuid": uuid, "shards": [row_of(entry) for entry in self._entries]}
+        index_file.finish(self._file, MAGIC, table)
 
 
 def _unchanged(root: Path, names: list[str], old: BridgeIndex) -> dict[str, ShardScan]:

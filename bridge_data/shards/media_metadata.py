@@ -10,20 +10,19 @@ those of Megatron-Energon 7.4.
 
 import dataclasses
 import json
-import os
-import sqlite3
-import threading
 from os import PathLike
-from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
 
 from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError, SampleError
 from bridge_data.samples import edataclass
+from bridge_data.shards.key_index import ReadOnlyDatabase
 from bridge_data.shards.names import INDEX_SQLITE, META_FOLDER
 from bridge_data.storage import Location
 
 MEDIA_TABLE = "media_metadata"
+
+_METADATA = f"SELECT metadata_type, metadata_json FROM {MEDIA_TABLE} WHERE entry_key = ?"
 
 _WAY_OUT = "run `bridge-data prepare-media {root} --media-metadata-by-extension`"
 
@@ -81,19 +80,12 @@ def decode_metadata(kind: str, text: str) -> MediaMetadata:
     return metadata
 
 
-def read_only(path: Path) -> sqlite3.Connection:
-    """A connection to the database at `path` that cannot write, takes no locks and may be used by any thread."""
-    uri = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
-    return sqlite3.connect(uri, uri=True, check_same_thread=False)
-
-
 class MediaIndex:
     """The media metadata of the data set, or the plain folder, `root`. It may be pickled, and used by any thread."""
 
     def __init__(self, root: str | PathLike[str]) -> None:
         self.root = storage.location(root)
-        self._lock = threading.Lock()
-        self._connection: tuple[int, sqlite3.Connection] | None = None
+        self._database: ReadOnlyDatabase | None = None
 
     @classmethod
     def open(cls, root: str | PathLike[str]) -> "MediaIndex":
@@ -103,7 +95,7 @@ class MediaIndex:
             ConfigError: if `root` has no media metadata.
         """
         index = cls(root)
-        index._connected()
+        index._opened()
         return index
 
     @property
@@ -117,12 +109,7 @@ class MediaIndex:
         Raises:
             SampleError: if there are none. DatasetError: if they are damaged.
         """
-        try:
-            with self._lock:
-                query = f"SELECT metadata_type, metadata_json FROM {MEDIA_TABLE} WHERE entry_key = ?"
-                row = self._connected().execute(query, (key,)).fetchone()
-        except sqlite3.Error as error:
-            raise DatasetError(f"{self.path}: cannot be read: {error}; {_WAY_OUT.format(root=self.root)}") from error
+        row = next(iter((self._database or self._opened()).rows(_METADATA, key)), None)
         if row is None:
             raise SampleError(
                 f"{self.root}: no media metadata of {key!r}: there is no such file, or it was not seen as media. Check "
@@ -136,27 +123,15 @@ class MediaIndex:
                 f"{_WAY_OUT.format(root=self.root)} again"
             ) from error
 
-    def _connected(self) -> sqlite3.Connection:
-        """The connection of this process."""
-        if self._connection is None or self._connection[0] != os.getpid():
-            self._connection = os.getpid(), self._opened()
-        return self._connection[1]
-
-    def _opened(self) -> sqlite3.Connection:
-        path = storage.local_copy(self.path)
-        if path is None:
+    def _opened(self) -> ReadOnlyDatabase:
+        file = storage.local_copy(self.path)
+        if file is None:
             raise ConfigError(f"{self.root}: has no media metadata; {_WAY_OUT.format(root=self.root)}")
-        try:
-            connection = read_only(path)
-            found = connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (MEDIA_TABLE,)).fetchone()
-        except sqlite3.Error as error:
-            raise DatasetError(f"{self.path}: cannot be read: {error}; prepare the data set again") from error
-        if found is None:
+        database = ReadOnlyDatabase(file, _WAY_OUT.format(root=self.root))
+        if not database.has_table(MEDIA_TABLE):
             raise ConfigError(f"{self.root}: has no media metadata yet; {_WAY_OUT.format(root=self.root)}")
-        return connection
+        self._database = database
+        return database
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"root": self.root}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.root, self._lock, self._connection = state["root"], threading.Lock(), None
+        return {"root": self.root, "_database": None}

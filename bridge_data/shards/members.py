@@ -9,8 +9,8 @@ import itertools
 from collections.abc import Iterable
 
 from bridge_data.errors import DatasetError
+from bridge_data.shards.bridge_index import Part
 from bridge_data.shards.names import is_meta_member, split_name
-from bridge_data.shards.segment import Part
 from bridge_data.shards.tar_bytes import open_tar
 from bridge_data.shards.tar_headers import Fields, walk
 from bridge_data.storage import Location

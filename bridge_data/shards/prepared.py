@@ -3,10 +3,8 @@
 Enters: the folder. Leaves: `ShardSet`s, one a split part. Opening reads a few metadata files and touches no shard.
 """
 
-import contextlib
 import dataclasses
 import logging
-import sqlite3
 from collections import defaultdict
 from collections.abc import Iterable
 from os import PathLike
@@ -14,9 +12,10 @@ from os import PathLike
 from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.shards.bridge_index import BridgeIndex
+from bridge_data.shards.key_index import KeyIndex
 from bridge_data.shards.members import first_samples
 from bridge_data.shards.metadata import meta_folder, read_shard_counts, read_split, read_uuid
-from bridge_data.shards.names import BRIDGE_INDEX, INDEX_SQLITE, split_name
+from bridge_data.shards.names import BRIDGE_INDEX, split_name
 from bridge_data.shards.shard_set import ShardSet
 from bridge_data.shards.tar_bytes import open_tar
 from bridge_data.shards.tar_headers import walk
@@ -114,7 +113,7 @@ class PreparedDataset:
         if self.index is not None:
             found = {key: at for at, key in enumerate(self.index.segment(shard).keys()) if key in keys}
         if found is None:
-            found = self._positions_by_sqlite(shard, keys)
+            found = self._positions_by_keys(shard, keys)
         if found is None:
             found = self._positions_by_headers(shard, keys)
         absent = keys - found.keys()
@@ -128,18 +127,16 @@ class PreparedDataset:
             )
         return tuple(sorted(found.values()))
 
-    def _positions_by_sqlite(self, shard: str, keys: set[str]) -> dict[str, int] | None:
-        path = storage.local_copy(self.meta / INDEX_SQLITE)
-        if path is None:
+    def _positions_by_keys(self, shard: str, keys: set[str]) -> dict[str, int] | None:
+        index = KeyIndex.find(self.root)
+        if index is None:
             return None
         number = list(self.shard_counts).index(shard)
-        query = "SELECT tar_file_id, sample_index FROM samples WHERE sample_key = ?"
         try:
-            with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as db:
-                rows = [(key, row) for key in keys for row in db.execute(query, (key,))]
-        except sqlite3.Error:  # an older layout
+            found = {key: index.position(key) for key in keys}
+        except DatasetError:  # an older layout
             return None
-        return {key: position for key, (shard_number, position) in rows if shard_number == number}
+        return {key: at[1] for key, at in found.items() if at is not None and at[0] == number}
 
     def _positions_by_headers(self, shard: str, keys: set[str]) -> dict[str, int]:
         path = str(self.root / shard)

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Protocol
 from bridge_data import storage
 from bridge_data.errors import DatasetError
 from bridge_data.shards.blocks import MAX_BLOCK_BYTES, MAX_UNWANTED_BYTES, OpenBlocks, Samples
+from bridge_data.shards.bridge_index import Part, Segment
 from bridge_data.shards.gzip_tar import GzipTar, is_gzip
 from bridge_data.shards.names import split_name
 from bridge_data.shards.records import Place, RawSample
-from bridge_data.shards.segment import Part, Segment
 from bridge_data.shards.tar_bytes import FileTar, MemoryTar
 from bridge_data.shards.tar_headers import TarBytes, walk
 from bridge_data.shards.tar_index import read_offsets

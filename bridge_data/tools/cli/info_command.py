@@ -1,8 +1,6 @@
 """`bridge-data info`: what a data set, a JSONL file or a metadataset holds."""
 
-import contextlib
 import json
-import sqlite3
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,12 +8,13 @@ import click
 import yaml
 
 from bridge_data import storage
-from bridge_data.errors import BridgeDataError, ConfigError
+from bridge_data.errors import BridgeDataError, ConfigError, DatasetError
 from bridge_data.plan import EmptySplitError, load_plan
 from bridge_data.plan.jsonl_source import is_jsonl
 from bridge_data.plan.split_parts import split_parts
 from bridge_data.shards.jsonl_file import index_path, open_jsonl, split_gaps
-from bridge_data.shards.media_metadata import read_only
+from bridge_data.shards.key_index import ReadOnlyDatabase
+from bridge_data.shards.media_metadata import MEDIA_TABLE
 from bridge_data.shards.metadata import load_document
 from bridge_data.shards.names import BRIDGE_INDEX, DATASET_YAML, INDEX_SQLITE, INFO_JSON, INFO_YAML
 from bridge_data.shards.prepared import PreparedDataset
@@ -139,9 +138,10 @@ def _media(place: Location) -> str | None:
     if isinstance(place, RemotePath) or not place.is_file():  # to look, all of it would have to be copied
         return None
     try:
-        with contextlib.closing(read_only(place)) as db:
-            kinds = db.execute("SELECT metadata_type, COUNT(*) FROM media_metadata GROUP BY 1 ORDER BY 1").fetchall()
-    except sqlite3.Error:  # no such table
+        kinds = ReadOnlyDatabase(place, "prepare it again").rows(
+            f"SELECT metadata_type, COUNT(*) FROM {MEDIA_TABLE} GROUP BY 1 ORDER BY 1"
+        )
+    except DatasetError:  # no such table
         return None
     names = {"image": "image", "av": "clip"}
     return "metadata of " + (", ".join(counted(count, names.get(kind, kind)) for kind, count in kinds) or "no files")

@@ -20,9 +20,9 @@ from bridge_data.prepare.jsonl_lines import (
     split_lines_by_ranges,
     split_lines_by_ratio,
 )
+from bridge_data.prepare.splits import parse_ratio
 from bridge_data.prepare.tar_indexes import PrepareConfig
 from bridge_data.shards.jsonl_file import gaps, split_path
-from bridge_data.shards.splits import parse_ratio
 from bridge_data.tools.cli.bar import progress_bar
 from bridge_data.tools.cli.sample_types import CRUDE
 from bridge_data.tools.cli.tables import counted, note, sized, table

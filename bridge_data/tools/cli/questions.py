@@ -8,7 +8,7 @@ import click
 
 from bridge_data.errors import ConfigError
 from bridge_data.plan.field_map import parse_access
-from bridge_data.shards.splits import parse_ratio
+from bridge_data.prepare.splits import parse_ratio
 from bridge_data.tools.cli.sample_types import CRUDE, SAMPLE_TYPES, Field, FirstSamples, fields_of, find_sample_type
 from bridge_data.tools.cli.tables import listed
 

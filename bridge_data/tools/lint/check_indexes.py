@@ -4,15 +4,14 @@ import array
 import contextlib
 import functools
 import itertools
-import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
 from bridge_data import storage
-from bridge_data.shards.bridge_index import BridgeIndex
-from bridge_data.shards.media_metadata import read_only
+from bridge_data.errors import DatasetError
+from bridge_data.shards.bridge_index import BridgeIndex, Part
+from bridge_data.shards.key_index import KeyIndex
 from bridge_data.shards.names import BRIDGE_INDEX, INDEX_SQLITE, META_FOLDER, tar_index_path
-from bridge_data.shards.segment import Part
 from bridge_data.shards.tar_index import encode_offsets
 from bridge_data.tools.lint.check_shards import StoredSample
 from bridge_data.tools.lint.faults import Fault
@@ -57,7 +56,7 @@ def check_indexes(root: Path, name: str, number: int, contents: ShardContents) -
             yield outdated(BRIDGE_INDEX, "has other offsets than the samples")
         elif [place for _, *place in segment.rows()] != [[*part] for part in contents.parts]:
             yield outdated(BRIDGE_INDEX, "has other parts than the samples, or in other places")
-    cause = _compared_with_sqlite(root / META_FOLDER / INDEX_SQLITE, number, contents)
+    cause = _compared_by_key(root, number, contents)
     if cause is not None:
         yield outdated(INDEX_SQLITE, cause)
 
@@ -73,20 +72,19 @@ def _opened(path: Path, mtime_ns: int) -> BridgeIndex | None:
     return BridgeIndex.open(path)
 
 
-def _compared_with_sqlite(path: Path, number: int, contents: ShardContents) -> str | None:
+def _compared_by_key(root: Path, number: int, contents: ShardContents) -> str | None:
     """How the samples differ from those that Energon's index has for the shard."""
-    if not path.is_file():
+    index = KeyIndex.find(root)
+    if index is None:
         return None
-    row_of = "SELECT sample_key, byte_offset, byte_offset + byte_size FROM samples"
-    query = f"{row_of} WHERE tar_file_id = ? ORDER BY sample_index"
     spans = zip(contents.keys, contents.offsets, itertools.islice(contents.offsets, 1, None), strict=False)
     try:
-        with contextlib.closing(read_only(path)) as db:
-            for row, span in itertools.zip_longest(db.execute(query, (number,)), spans):
+        with contextlib.closing(index.spans(number)) as indexed:
+            for row, span in itertools.zip_longest(indexed, spans):
                 if row is None or span is None or row != span:
                     return f"has {row!r} where the shard has {span!r} (key, first byte, end)"
-    except sqlite3.Error as error:
-        if "no such" in str(error):  # made by an older Energon, or for media alone
+    except DatasetError as error:
+        if "no such" in str(error.__cause__):  # made by an older Energon, or for media alone
             return None
-        return f"cannot be read: {error}"
+        return f"cannot be read: {error.__cause__}"
     return None

@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal, TypeAlias
 
+from bridge_data.shards.key_index import StoredPart
 from bridge_data.shards.names import split_name
-from bridge_data.tools.mount.catalog import Catalog, StoredPart
+from bridge_data.tools.mount.catalog import Catalog
 
 Layout: TypeAlias = Literal["members", "samples", "shards"]
 
@@ -51,7 +52,7 @@ class View:
             if pieces is None:
                 return None
             key, name = pieces
-        return next((part for part in self.catalog.parts(key, place.shard) if part.name == name), None)
+        return next((part for part in self.catalog.parts(key, place.shard) if part.part == name), None)
 
     def is_folder(self, path: str) -> bool:
         """Whether `path` is a folder."""
@@ -71,12 +72,12 @@ class View:
         prefix = place.rest + "/" if place.rest else ""
         if self._by_sample:
             if place.rest:
-                yield from (part.name for part in self.catalog.parts(place.rest, place.shard))
+                yield from (part.part for part in self.catalog.parts(place.rest, place.shard))
             yield from _without_repetition(self.catalog.names_below(prefix, place.shard))
             return
         for name, is_key in self.catalog.names_below(prefix, place.shard):
             if is_key:
-                yield from (f"{name}.{part.name}" for part in self.catalog.parts(prefix + name, place.shard))
+                yield from (f"{name}.{part.part}" for part in self.catalog.parts(prefix + name, place.shard))
             else:
                 yield name
 

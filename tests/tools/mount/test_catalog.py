@@ -40,11 +40,11 @@ def test_what_is_below_is_listed_once_in_order(tmp_path_factory: pytest.TempPath
 
 def test_parts_are_found_by_key(tmp_path: Path) -> None:
     catalog = Catalog(write_dataset(tmp_path))
-    assert [part.name for part in catalog.parts("b")] == ["txt", "left.png"]
+    assert [part.part for part in catalog.parts("b")] == ["txt", "left.png"]
     assert catalog.parts("nothing") == []
     shard = catalog.shards.index("last.tar")
     assert catalog.parts("b", shard) == []
-    assert [part.name for part in catalog.parts("ä", shard)] == ["json"]
+    assert [part.part for part in catalog.parts("ä", shard)] == ["json"]
 
 
 def test_an_older_index_without_parts_is_enough(tmp_path: Path) -> None:
@@ -68,8 +68,9 @@ def test_ranges_of_parts_are_read(tmp_path: Path) -> None:
 
 def test_sizes(tmp_path: Path) -> None:
     catalog = Catalog(write_dataset(tmp_path))
-    assert catalog.num_samples() == 8
-    assert catalog.num_bytes() > sum(len(content) for members in SHARDS.values() for content in members.values())
+    num_bytes, num_samples = catalog.size()
+    assert num_samples == 8
+    assert num_bytes > sum(len(content) for members in SHARDS.values() for content in members.values())
 
 
 def test_what_is_missing_is_said(tmp_path: Path) -> None:
@@ -80,5 +81,5 @@ def test_what_is_missing_is_said(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match="cannot be read"):
         Catalog(tmp_path)
     (tmp_path / ".nv-meta/index.sqlite").unlink()
-    with pytest.raises(ConfigError, match=r"has no index\.sqlite; run `bridge-data prepare"):
+    with pytest.raises(ConfigError, match=r"has no index of its keys, index\.sqlite; run `bridge-data prepare"):
         Catalog(tmp_path)

@@ -11,8 +11,8 @@ import pytest
 from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError, SampleError
 from bridge_data.prepare.tars import refresh_index
-from bridge_data.shards import part_reader
-from bridge_data.shards.part_reader import PartReader
+from bridge_data.shards import key_index
+from bridge_data.shards.key_index import PartReader
 from tests.shards.tars import prepare_by_ratio, write_tar
 from tests.task.stores.media import content, write_media
 
@@ -28,11 +28,12 @@ def read(parts: PartReader, name: str) -> bytes:
 
 def test_every_part_is_found_by_its_name(media: Path) -> None:
     parts = PartReader(media)
-    assert sorted(parts.names()) == sorted(name for n in range(24) for name in (f"{n:06d}.bin", f"a/{n:06d}.left.txt"))
+    names = sorted(parts.index.part_names())
+    assert names == sorted(name for n in range(24) for name in (f"{n:06d}.bin", f"a/{n:06d}.left.txt"))
     for number in range(24):
         assert read(parts, f"{number:06d}.bin") == content(number)
         assert read(parts, f"a/{number:06d}.left.txt") == f"left {number}".encode()
-    assert parts.shard_names[parts.find("000009.bin").shard] == "m-1.tar"
+    assert parts.index.shard_names[parts.find("000009.bin").shard] == "m-1.tar"
 
 
 def test_the_key_of_a_sample_may_be_used_as_it_is(media: Path) -> None:
@@ -59,7 +60,7 @@ def test_a_part_that_is_not_there_is_the_samples_fault(media: Path, name: str, m
 def test_one_look_up_goes_through_the_indexes(media: Path) -> None:
     """Never a scan, whatever the size."""
     with sqlite3.connect(media / ".nv-meta/index.sqlite") as database:
-        plan = [row[3] for row in database.execute("EXPLAIN QUERY PLAN " + part_reader._PART, ("k", "p"))]
+        plan = [row[3] for row in database.execute("EXPLAIN QUERY PLAN " + key_index._PART, ("k", "p"))]
     assert all(step.startswith("SEARCH") for step in plan), plan
 
 
@@ -97,7 +98,7 @@ def test_long_names_and_compressed_shards_are_read(tmp_path: Path) -> None:
     tar.unlink()
     prepare_by_ratio(tmp_path, "1,0,0")
     parts = PartReader(tmp_path)
-    assert [read(parts, each) for each in parts.names()] == [b"long", b"short", b"pax", b"end"]
+    assert [read(parts, each) for each in parts.index.part_names()] == [b"long", b"short", b"pax", b"end"]
 
 
 def test_an_older_index_that_knows_no_parts_serves_too(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge_data.errors import ConfigError
-from bridge_data.shards.splits import collapse, parse_pattern, parse_ratio, split_by_patterns, split_by_ratio
+from bridge_data.prepare.splits import collapse, parse_pattern, parse_ratio, split_by_patterns, split_by_ratio
 
 NAMES = [f"data-{number:06d}.tar" for number in range(10)]
 

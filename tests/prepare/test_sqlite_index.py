@@ -1,8 +1,9 @@
 import sqlite3
 from pathlib import Path
 
-from bridge_data.shards.segment import Segment, build_segment
-from bridge_data.shards.sqlite_index import SqliteIndexWriter
+from bridge_data.prepare.scan import build_segment
+from bridge_data.prepare.sqlite_index import SqliteIndexWriter
+from bridge_data.shards.bridge_index import Segment
 
 
 def segment(*keys: str) -> Segment:

@@ -12,7 +12,7 @@ from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bridge_data.shards.segment import Segment
+from bridge_data.shards.bridge_index import Segment
 
 _TABLES = """
 CREATE TABLE samples (
