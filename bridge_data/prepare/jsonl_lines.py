@@ -22,9 +22,9 @@ from bridge_data.prepare.processes import in_parallel
 from bridge_data.prepare.splits import RATIO_PARTS
 from bridge_data.prepare.tar_indexes import Progress, no_progress
 from bridge_data.shards.jsonl_file import index_path, read_ranges, split_path
-from bridge_data.shards.names import JSONL_SUFFIX
+from bridge_data.shards.metadata import JSONL_SUFFIX
 from bridge_data.shards.subset import SubsetRange
-from bridge_data.shards.tar_index import encode_offsets
+from bridge_data.shards.tar_samples import encode_offsets
 from bridge_data.storage.atomic import replacing, write_file, writing
 
 BLOCK_BYTES = 1 << 25

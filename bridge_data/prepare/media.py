@@ -16,17 +16,14 @@ from pathlib import Path
 
 from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError, SampleError
-from bridge_data.prepare.media_header import extract
-from bridge_data.prepare.media_rules import HEAD_BYTES, MediaRule
-from bridge_data.prepare.media_table import MediaTable, SeenFile, writing_media
-from bridge_data.prepare.part_file import open_range
+from bridge_data.prepare.media_files import HEAD_BYTES, MediaRule, extract, open_range
 from bridge_data.prepare.processes import in_parallel
+from bridge_data.prepare.sqlite_index import MediaTable, SeenFile, writing_media
 from bridge_data.shards.bridge_index import BridgeIndex
-from bridge_data.shards.gzip_tar import GzipTar
 from bridge_data.shards.media_metadata import MediaMetadata
-from bridge_data.shards.names import BRIDGE_INDEX, INDEX_SQLITE, INFO_JSON, INFO_YAML, META_FOLDER, split_name
+from bridge_data.shards.metadata import BRIDGE_INDEX, INDEX_SQLITE, INFO_JSON, INFO_YAML, META_FOLDER, split_name
 from bridge_data.shards.prepared import PreparedDataset
-from bridge_data.shards.tar_bytes import FileTar, open_tar
+from bridge_data.shards.tar_bytes import FileTar, GzipTar, open_tar
 from bridge_data.shards.tar_headers import walk
 
 FILES_AT_ONCE = 256

@@ -17,12 +17,10 @@ from pathlib import Path
 from bridge_data.errors import DatasetError
 from bridge_data.prepare.processes import in_parallel
 from bridge_data.shards.bridge_index import COUNTS, Part, Segment
-from bridge_data.shards.gzip_tar import GzipTar, is_gzip, seek_index_path
-from bridge_data.shards.members import SampleCollector
-from bridge_data.shards.names import tar_index_path
-from bridge_data.shards.tar_bytes import open_tar
+from bridge_data.shards.metadata import tar_index_path
+from bridge_data.shards.tar_bytes import GzipTar, is_gzip, open_tar, seek_index_path
 from bridge_data.shards.tar_headers import walk_runs
-from bridge_data.shards.tar_index import encode_offsets
+from bridge_data.shards.tar_samples import SampleCollector, encode_offsets
 from bridge_data.storage.atomic import write_file, writing
 
 _RUN_SHARDS, _RUN_BYTES = 32, 16 << 20

@@ -21,8 +21,7 @@ from bridge_data.prepare.scan import ShardScan, has_seek_index, has_tar_index, s
 from bridge_data.prepare.sqlite_index import SqliteIndexWriter
 from bridge_data.shards import index_file
 from bridge_data.shards.bridge_index import MAGIC, BridgeIndex, Segment, ShardEntry
-from bridge_data.shards.metadata import read_uuid
-from bridge_data.shards.names import BRIDGE_INDEX, INDEX_SQLITE, INDEX_UUID, META_FOLDER
+from bridge_data.shards.metadata import BRIDGE_INDEX, INDEX_SQLITE, INDEX_UUID, META_FOLDER, read_uuid
 from bridge_data.storage.atomic import replacing, write_file, writing
 
 MAX_PARTS = 50

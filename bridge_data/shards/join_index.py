@@ -24,7 +24,7 @@ from bridge_data.errors import DatasetError
 from bridge_data.later import numpy as np
 from bridge_data.shards.index_file import HEADER_BYTES, IndexFile
 from bridge_data.shards.metadata import meta_folder, read_uuid
-from bridge_data.shards.shard_set import ShardSet
+from bridge_data.shards.prepared import ShardSet
 from bridge_data.storage import Location
 
 if TYPE_CHECKING:

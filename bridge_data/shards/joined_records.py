@@ -11,8 +11,8 @@ from typing import Any
 from bridge_data.samples import SourceInfo
 from bridge_data.shards.blocks import OpenBlocks
 from bridge_data.shards.join_index import JoinIndex
+from bridge_data.shards.prepared import ShardSet
 from bridge_data.shards.records import Place, RawSample
-from bridge_data.shards.shard_set import ShardSet
 from bridge_data.storage import Location
 
 

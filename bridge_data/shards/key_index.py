@@ -20,10 +20,8 @@ from typing import Any, NamedTuple
 
 from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError, SampleError
-from bridge_data.shards.gzip_tar import GzipTar, is_gzip
-from bridge_data.shards.metadata import meta_folder, read_shard_counts
-from bridge_data.shards.names import INDEX_SQLITE, split_name, without_shard
-from bridge_data.shards.tar_bytes import open_tar
+from bridge_data.shards.metadata import INDEX_SQLITE, meta_folder, read_shard_counts, split_name, without_shard
+from bridge_data.shards.tar_bytes import GzipTar, is_gzip, open_tar
 from bridge_data.shards.tar_headers import BLOCK, header_is_intact, walk
 from bridge_data.storage import Location
 

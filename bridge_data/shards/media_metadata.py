@@ -17,7 +17,7 @@ from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError, SampleError
 from bridge_data.samples import edataclass
 from bridge_data.shards.key_index import ReadOnlyDatabase
-from bridge_data.shards.names import INDEX_SQLITE, META_FOLDER
+from bridge_data.shards.metadata import INDEX_SQLITE, META_FOLDER
 from bridge_data.storage import Location
 
 MEDIA_TABLE = "media_metadata"

@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from bridge_data.storage.store import Content
+from bridge_data.storage.object_stores import Content
 
 logger = logging.getLogger("bridge_data")
 

@@ -11,9 +11,8 @@ from typing import Any, TypeVar
 
 from bridge_data.errors import DatasetError
 from bridge_data.storage.clients import open_store
+from bridge_data.storage.object_stores import Content, Missing, ObjectInfo, RequestError, persist
 from bridge_data.storage.prefetching import Prefetcher
-from bridge_data.storage.retries import Missing, RequestError, persist
-from bridge_data.storage.store import Content, ObjectInfo
 
 MAX_KNOWN_SIZES = 1 << 17
 

@@ -12,7 +12,7 @@ from bridge_data import storage
 from bridge_data.errors import DatasetError, WorkerError
 from bridge_data.prepare.scan import ShardScan, scan_shard, scan_shards
 from bridge_data.shards.bridge_index import Segment
-from bridge_data.shards.members import first_samples
+from bridge_data.shards.tar_samples import first_samples
 from tests.shards.tars import write_shards, write_tar
 
 

@@ -15,8 +15,7 @@ from bridge_data.plan.split_parts import split_parts
 from bridge_data.shards.jsonl_file import index_path, open_jsonl, split_gaps
 from bridge_data.shards.key_index import ReadOnlyDatabase
 from bridge_data.shards.media_metadata import MEDIA_TABLE
-from bridge_data.shards.metadata import load_document
-from bridge_data.shards.names import BRIDGE_INDEX, DATASET_YAML, INDEX_SQLITE, INFO_JSON, INFO_YAML
+from bridge_data.shards.metadata import BRIDGE_INDEX, DATASET_YAML, INDEX_SQLITE, INFO_JSON, INFO_YAML, load_document
 from bridge_data.shards.prepared import PreparedDataset
 from bridge_data.storage import Location, RemotePath
 from bridge_data.tools.cli.places import PLACE

@@ -16,7 +16,7 @@ import click
 from tqdm import tqdm
 
 from bridge_data.errors import ConfigError, DatasetError
-from bridge_data.shards.names import is_meta_member, split_name, tar_index_path
+from bridge_data.shards.metadata import is_meta_member, split_name, tar_index_path
 from bridge_data.storage.atomic import writing
 from bridge_data.tools.cli.places import ON_DISK
 from bridge_data.tools.cli.tables import counted, listed, note, sized

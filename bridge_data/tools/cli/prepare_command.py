@@ -18,7 +18,7 @@ from bridge_data.prepare.splits import RATIO_PARTS, parse_pattern, parse_ratio, 
 from bridge_data.prepare.tar_indexes import Preparation, PrepareConfig
 from bridge_data.prepare.tars import Split, find_shards, refresh_index, write_dataset_yaml
 from bridge_data.prepare.tars import prepare as prepare_shards
-from bridge_data.shards.names import DATASET_YAML, INFO_JSON, INFO_YAML, JSONL_SUFFIX, META_FOLDER
+from bridge_data.shards.metadata import DATASET_YAML, INFO_JSON, INFO_YAML, JSONL_SUFFIX, META_FOLDER
 from bridge_data.shards.prepared import PreparedDataset
 from bridge_data.tools.cli.bar import progress_bar
 from bridge_data.tools.cli.places import ON_DISK

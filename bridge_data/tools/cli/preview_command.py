@@ -19,7 +19,7 @@ from bridge_data.plan.split_parts import split_parts
 from bridge_data.samples import CrudeSample
 from bridge_data.shards import RawSample, RecordReader, Records
 from bridge_data.shards.joined_records import JoinedRawSample
-from bridge_data.shards.names import DATASET_YAML, META_FOLDER
+from bridge_data.shards.metadata import DATASET_YAML, META_FOLDER
 from bridge_data.shards.prepared import PreparedDataset
 from bridge_data.tools.cli.places import ON_DISK
 from bridge_data.tools.cli.tables import note, sized

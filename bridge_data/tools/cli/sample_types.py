@@ -17,7 +17,7 @@ from bridge_data.plan.dataset_yaml import read_sample_config
 from bridge_data.plan.document import parse_yaml
 from bridge_data.plan.field_map import FieldAccess
 from bridge_data.samples import Sample
-from bridge_data.shards.members import first_samples
+from bridge_data.shards.tar_samples import first_samples
 from bridge_data.tools.cli.tables import listed
 
 CRUDE = "CrudeWebdataset"

@@ -11,8 +11,8 @@ from bridge_data import storage
 from bridge_data.errors import DatasetError
 from bridge_data.shards.bridge_index import BridgeIndex, Part
 from bridge_data.shards.key_index import KeyIndex
-from bridge_data.shards.names import BRIDGE_INDEX, INDEX_SQLITE, META_FOLDER, tar_index_path
-from bridge_data.shards.tar_index import encode_offsets
+from bridge_data.shards.metadata import BRIDGE_INDEX, INDEX_SQLITE, META_FOLDER, tar_index_path
+from bridge_data.shards.tar_samples import encode_offsets
 from bridge_data.tools.lint.check_shards import StoredSample
 from bridge_data.tools.lint.faults import Fault
 

@@ -10,9 +10,8 @@ from pathlib import Path
 
 from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError
-from bridge_data.shards.gzip_tar import GzipTar
-from bridge_data.shards.names import is_meta_member, split_name
-from bridge_data.shards.tar_bytes import FileTar, open_tar
+from bridge_data.shards.metadata import is_meta_member, split_name
+from bridge_data.shards.tar_bytes import FileTar, GzipTar, open_tar
 from bridge_data.shards.tar_headers import walk
 from bridge_data.tools.lint.faults import Fault
 

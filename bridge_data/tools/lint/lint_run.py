@@ -19,7 +19,7 @@ from bridge_data.errors import ConfigError
 from bridge_data.plan import Source
 from bridge_data.plan.references import Opening
 from bridge_data.prepare.processes import in_parallel
-from bridge_data.shards.names import split_name
+from bridge_data.shards.metadata import split_name
 from bridge_data.shards.tar_bytes import open_tar
 from bridge_data.shards.tar_headers import read_member
 from bridge_data.tools.lint.check_keys import KeyLog

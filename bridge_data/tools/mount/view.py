@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from bridge_data.shards.key_index import StoredPart
-from bridge_data.shards.names import split_name
+from bridge_data.shards.metadata import split_name
 from bridge_data.tools.mount.catalog import Catalog
 
 Layout: TypeAlias = Literal["members", "samples", "shards"]

@@ -1,27 +1,83 @@
-"""What can go wrong with one request to an object store, and trying again where that helps.
+"""Object stores: their URLs, the requests that a client of one makes, what can go wrong with them, and trying again.
 
-Enters: an action that raises a `RequestError` when it fails. Leaves: its result, or a `DatasetError` that names the
-object, the number of attempts and the way out. Guarantee: what is missing or denied is said at once; what may pass is
-tried again for a bounded time, at growing intervals with jitter, so that a thousand readers do not come back together.
+Enters: a URL such as `s3://bucket/folder/file`, or an action that raises a `RequestError` when it fails. Leaves: the
+store and the key that the URL names; the result of the action, or a `DatasetError` that names the object, the number of
+attempts and the way out. Guarantee: a path without `://` is local. What is missing or denied is said at once; what may
+pass is tried again for a bounded time, at growing intervals with jitter, so that a thousand readers do not come back
+together.
 """
 
 import os
 import time
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
 from bridge_data.errors import ConfigError, DatasetError
 
 RETRY_VARIABLE = "BRIDGE_DATA_RETRY_S"
+
 RETRY_S = 60.0
 """For how long a request that fails for a passing reason is tried again; the environment may say otherwise."""
 
 FIRST_WAIT_S = 0.1
 LONGEST_WAIT_S = 10.0
-
 _PASSING_STATUS = frozenset({408, 425, 429})
-
 T = TypeVar("T")
+Content: TypeAlias = bytes | memoryview
+SCHEMES = ("s3", "gs", "az", "msc")
+
+
+def is_remote(path: str | os.PathLike[str]) -> bool:
+    """Whether `path` is a URL."""
+    return "://" in os.fspath(path)
+
+
+def split_url(url: str) -> tuple[str, str]:
+    """(`s3://bucket`, `folder/file`) of `s3://bucket/folder/file`.
+
+    Raises:
+        ConfigError: for another kind of URL, or one without a bucket.
+    """
+    scheme, _, rest = url.partition("://")
+    bucket, _, key = rest.partition("/")
+    if scheme not in SCHEMES:
+        known = ", ".join(f"{name}://" for name in SCHEMES)
+        raise ConfigError(f"{url}: unknown kind of URL; expected a local path, or one of {known}")
+    if not bucket:
+        raise ConfigError(
+            f"{url}: names no {'profile' if scheme == 'msc' else 'bucket'}; expected {scheme}://NAME/PATH"
+        )
+    return f"{scheme}://{bucket}", key.strip("/")
+
+
+class ObjectInfo(NamedTuple):
+    """The size of an object, and what changes when it is written again."""
+
+    num_bytes: int
+    version: str
+
+
+class Store(Protocol):
+    """The objects of one bucket, container or profile. It may be used by several threads; any method raises
+    `RequestError`."""
+
+    def read(self, key: str, start: int, num_bytes: int) -> tuple[Content, int | None]:
+        """(`num_bytes` bytes from `start`, or fewer if the object ends before; the object's size, if it was said)."""
+
+    def read_all(self, key: str, at_most: int) -> bytes | int:
+        """The whole object; if it is larger than `at_most` bytes and that is known before it is read, its size."""
+
+    def info(self, key: str) -> ObjectInfo:
+        """What is known of an object without reading it."""
+
+    def list(self, folder: str) -> Iterator[tuple[str, int]]:
+        """(path below `folder`, size) of every object below it."""
+
+
+def first_line(error: BaseException, limit: int = 600) -> str:
+    """What an error says, without the aids to debugging that follow."""
+    text = str(error).split("\n\n", 1)[0].replace("\n", " ").strip() or type(error).__name__
+    return text if len(text) <= limit else f"{text[:limit]} ..."
 
 
 class RequestError(Exception):

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from bridge_data.errors import DatasetError
-from bridge_data.shards.tar_index import encode_offsets, read_offsets
+from bridge_data.shards.tar_samples import encode_offsets, read_offsets
 
 
 def test_is_a_row_of_little_endian_u64(tmp_path: Path) -> None:

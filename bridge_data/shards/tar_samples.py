@@ -1,19 +1,24 @@
-"""Members of a tar, collected into samples.
+"""The samples of a tar: where they begin, by its `.tar.idx`, and their keys and parts, by the headers of its members.
 
-Enters: the headers of a shard, in their order. Leaves: keys, offsets and parts. Guarantee: the parts of a sample stand
-together and have different names, and no key comes twice; else the error names file and key.
+Enters: a shard, or the headers of its members in their order. Leaves: keys, offsets and parts. Guarantee: the parts of
+a sample follow each other and have different names, and no key comes twice; else the error names file and key.
+
+`<shard>.tar.idx` is Energon's format, byte for byte: one u64, little-endian, for each sample, the offset of its first
+header, and one more for the end of the last sample.
 """
 
 import array
 import itertools
+import sys
 from collections.abc import Iterable
 
+from bridge_data import storage
 from bridge_data.errors import DatasetError
 from bridge_data.shards.bridge_index import Part
-from bridge_data.shards.names import is_meta_member, split_name
+from bridge_data.shards.metadata import is_meta_member, split_name, tar_index_path
 from bridge_data.shards.tar_bytes import open_tar
 from bridge_data.shards.tar_headers import Fields, walk
-from bridge_data.storage import Location
+from bridge_data.storage import Location, location
 
 
 class SampleCollector:
@@ -89,3 +94,38 @@ def first_samples(root: Location, name: str, limit: int) -> dict[str, list[Part]
         samples.extend((member,))
     bounds = itertools.pairwise([0, *samples.part_ends])
     return {key: samples.parts[start:end] for key, (start, end) in zip(samples.keys, bounds, strict=True)}
+
+
+def encode_offsets(offsets: "array.array[int]") -> bytes:
+    """The content of the file for these offsets (type code `Q`)."""
+    return _little_endian(offsets).tobytes()
+
+
+def read_offsets(shard: str | Location, count: int) -> "array.array[int]":
+    """The `count` + 1 offsets of `shard`, which lies at this path.
+
+    Raises:
+        DatasetError: if the file is missing, or is not that of a shard of `count` samples.
+    """
+    path = tar_index_path(location(shard))
+    data = storage.read_if_there(path)
+    if data is None:
+        raise DatasetError(
+            f"{path}: no such file, so the samples of the shard cannot be found; "
+            "run `bridge-data prepare --tar-index-only` on the data set"
+        )
+    offsets = array.array("Q")
+    if len(data) != 8 * (count + 1):
+        raise DatasetError(
+            f"{path}: has {len(data)} bytes, but {count} samples, as .nv-meta says, take {8 * (count + 1)}. Shard and "
+            "metadata are not of one preparation: run `bridge-data prepare` again."
+        )
+    offsets.frombytes(data)
+    return _little_endian(offsets)
+
+
+def _little_endian(offsets: "array.array[int]") -> "array.array[int]":
+    if sys.byteorder == "big":
+        offsets = offsets[:]
+        offsets.byteswap()
+    return offsets
