@@ -9,15 +9,14 @@ import click
 from bridge_data.storage import Location
 from bridge_data.tools.bench import BenchConfig, Figures, Profile, advise, measure, named_encoder
 from bridge_data.tools.bench import profile as profile_of
-from bridge_data.tools.cli.places import PLACE
-from bridge_data.tools.cli.tables import note, sized, table
+from bridge_data.tools.cli.terminal import LOCATION, note, sized, table
 
 _MAX_SOURCES = 20
 """Data sets that are shown, of a large blend those that cost most."""
 
 
 @click.command()
-@click.argument("path", type=PLACE)
+@click.argument("path", type=LOCATION)
 @click.option("--profile", "with_profile", is_flag=True, help="Show where the time goes, in a second run with clocks.")
 @click.option("--task-encoder", metavar="MODULE:NAME", help="Your TaskEncoder, or a function that makes one.")
 @click.option("--split-part", default="train", show_default=True, help="The part of the split.")

@@ -18,15 +18,13 @@ from bridge_data.shards.media_metadata import MEDIA_TABLE
 from bridge_data.shards.metadata import BRIDGE_INDEX, DATASET_YAML, INDEX_SQLITE, INFO_JSON, INFO_YAML, load_document
 from bridge_data.shards.prepared import PreparedDataset
 from bridge_data.storage import Location, RemotePath
-from bridge_data.tools.cli.places import PLACE
-from bridge_data.tools.cli.split_table import split_table
-from bridge_data.tools.cli.tables import counted, listed, sized, spanned, table
+from bridge_data.tools.cli.terminal import LOCATION, counted, listed, sized, spanned, split_table, table
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 @click.command()
-@click.argument("path", type=PLACE)
+@click.argument("path", type=LOCATION)
 @click.option("--num-lanes", type=click.IntRange(1), help="Also show how training data are dealt to so many lanes.")
 @click.option("--max-samples-per-sequence", type=int, help="As in get_train_dataset.  [default: None, whole shards]")
 @click.option("--shuffle-buffer-size", type=int, help="As in get_train_dataset.  [default: None]")

@@ -9,9 +9,7 @@ import click
 
 from bridge_data.errors import ConfigError
 from bridge_data.plan.references import Opening
-from bridge_data.tools.cli.bar import progress_bar
-from bridge_data.tools.cli.places import ON_DISK
-from bridge_data.tools.cli.tables import counted
+from bridge_data.tools.cli.terminal import ON_DISK, counted, progress_bar
 from bridge_data.tools.lint import KINDS, Fault, LintConfig, LintReport
 from bridge_data.tools.lint import lint as check
 

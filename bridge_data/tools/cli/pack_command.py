@@ -18,8 +18,7 @@ from tqdm import tqdm
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.shards.metadata import is_meta_member, split_name, tar_index_path
 from bridge_data.storage.atomic import writing
-from bridge_data.tools.cli.places import ON_DISK
-from bridge_data.tools.cli.tables import counted, listed, note, sized
+from bridge_data.tools.cli.terminal import ON_DISK, counted, listed, note, sized
 
 SHARD_PATTERN = "data-%06d.tar"
 SHARD_GLOB = "data-[0-9][0-9][0-9][0-9][0-9][0-9]*.tar"

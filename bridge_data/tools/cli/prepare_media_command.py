@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from bridge_data.tools.cli.bar import progress_bar
-from bridge_data.tools.cli.places import ON_DISK
-from bridge_data.tools.cli.tables import counted, note
+from bridge_data.tools.cli.terminal import ON_DISK, counted, note, progress_bar
 
 if TYPE_CHECKING:
     from bridge_data.prepare import MediaRule

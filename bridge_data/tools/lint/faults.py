@@ -1,7 +1,17 @@
-"""What can be wrong with a data set: a table of kinds, whose codes stay as they are from version to version."""
+"""What can be wrong with a data set: the kinds of faults, one fault, and the report of all of them."""
 
+import collections
 import dataclasses
-from typing import NamedTuple
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+_WRITE_AGAIN = "write or copy the shard again, then run `bridge-data prepare`"
+
+_PREPARE = "run `bridge-data prepare` on the data set"
+
+_SPLIT_AGAIN = "mend its .split.yaml, or write another by `bridge-data prepare --split-ratio ...`"
+
+_EXCLUDE = "mend the data, or list the samples as shard/key under `exclude` in split.yaml"
 
 
 class FaultKind(NamedTuple):
@@ -10,11 +20,6 @@ class FaultKind(NamedTuple):
     what: str
     way_out: str
 
-
-_WRITE_AGAIN = "write or copy the shard again, then run `bridge-data prepare`"
-_PREPARE = "run `bridge-data prepare` on the data set"
-_SPLIT_AGAIN = "mend its .split.yaml, or write another by `bridge-data prepare --split-ratio ...`"
-_EXCLUDE = "mend the data, or list the samples as shard/key under `exclude` in split.yaml"
 
 KINDS: dict[str, FaultKind] = {
     "config": FaultKind("a data set or metadataset that cannot be opened", "mend the file that is named"),
@@ -72,3 +77,72 @@ class Fault:
         """Where it is, in short: `shard/key.part`."""
         name = "/".join(filter(None, (self.shard, self.key)))
         return f"{name}.{self.part}" if self.part else name
+
+
+class FaultTally:
+    """Counts by code, and the first `max_kept` faults of each kind."""
+
+    def __init__(self, max_kept: int) -> None:
+        self.max_kept = max_kept
+        self.counts: collections.Counter[str] = collections.Counter()
+        self.kept: dict[str, list[Fault]] = collections.defaultdict(list)
+
+    def add(self, fault: Fault) -> None:
+        """Count a fault."""
+        self.counts[fault.code] += 1
+        if len(self.kept[fault.code]) < self.max_kept:
+            self.kept[fault.code].append(fault)
+
+    def add_all(self, faults: Iterable[Fault]) -> None:
+        """Count some faults."""
+        for fault in faults:
+            self.add(fault)
+
+    def merge(self, other: "FaultTally") -> None:
+        """Add what another one has counted."""
+        self.counts.update(other.counts)
+        for code, faults in other.kept.items():
+            self.kept[code] += faults[: self.max_kept - len(self.kept[code])]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class LintReport:
+    """What was looked at, and what is wrong: exact `counts` by code, and the first faults of each kind."""
+
+    path: str
+    num_datasets: int
+    num_shards: int
+    num_samples: int
+    is_complete: bool
+    """Whether everything was looked at."""
+    counts: dict[str, int]
+    kept: dict[str, list[Fault]]
+
+    @property
+    def num_faults(self) -> int:
+        """Faults of all kinds."""
+        return sum(self.counts.values())
+
+    def to_dict(self) -> dict[str, Any]:
+        """A plain document, as `--json` shows it."""
+        faults = [
+            {
+                "code": code,
+                "what": kind.what,
+                "way_out": kind.way_out,
+                "count": self.counts[code],
+                "shown": [dataclasses.asdict(fault) for fault in self.kept.get(code, ())],
+            }
+            for code, kind in KINDS.items()
+            if self.counts.get(code)
+        ]
+        return {
+            "version": 1,
+            "path": self.path,
+            "data_sets": self.num_datasets,
+            "shards": self.num_shards,
+            "samples": self.num_samples,
+            "complete": self.is_complete,
+            "num_faults": self.num_faults,
+            "faults": faults,
+        }

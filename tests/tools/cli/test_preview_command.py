@@ -1,12 +1,17 @@
+import dataclasses
 import io
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from PIL import Image
 
-from bridge_data.tools.cli.preview_command import describe
+from bridge_data.decode.av import AVDecoder
+from bridge_data.tools.cli.preview_command import describe, describe_value
 from tests.plan.joins import joined, texts
-from tests.prepare.files import sound
+from tests.prepare.files import film, sound
 from tests.prepared import CRUDE, write_blend, write_dataset, write_texts
 from tests.tools.cli.conftest import Run
 from tests.tools.cli.test_prepare_command import FIELDS, QUIET
@@ -154,7 +159,7 @@ def picture(format: str, mode: str) -> bytes:
         ("bin", b"", "empty"),
     ],
 )
-def test_descriptions(part: str, data: bytes, expected: str) -> None:
+def test_parts_are_described(part: str, data: bytes, expected: str) -> None:
     assert describe(part, data) == expected
 
 
@@ -166,3 +171,50 @@ def test_long_contents_are_cut() -> None:
     assert len(describe("txt", b"word " * 10_000)) < 500
     assert len(describe("json", b'{"a": [' + b"1, " * 10_000 + b'1], "b": "' + b"x y " * 1000 + b'"}')) < 300
     assert len(describe("txt", b"a\n" * 1000).splitlines()) == 13
+
+
+@dataclasses.dataclass
+class Box:
+    """Something with fields."""
+
+    label: str
+    corners: list[int]
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("a text", "a text"),
+        ("", "empty"),
+        (None, "None"),
+        (7, "7"),
+        (True, "True"),
+        (["a", "b"], '["a", "b"]'),
+        (list(range(9)), '[0, 1, 2, 3, 4, "… 4 more"]'),
+        ({"a": [1]}, '{"a": [1]}'),
+        (b"", "no bytes"),
+        (bytes(3), "3 bytes: 00 00 00"),
+        (torch.zeros(3, 4, 5), "float32 3×4×5, 0 … 0"),
+        (torch.tensor(2), "int64 scalar: 2"),
+        (np.arange(3, dtype=np.int16), "int16 3: [0, 1, 2]"),
+        (torch.zeros(0, 2), "float32 0×2"),
+        (Image.new("L", (4, 3)), "Pillow image 4×3 L"),
+        ([torch.zeros(9), torch.ones(9)], "0: float32 9, 0 … 0\n1: float32 9, 1 … 1"),
+        ({"image": torch.zeros(9)}, "image: float32 9, 0 … 0"),
+        (Box("cat", [1, 2]), 'Box {"label": "cat", "corners": [1, 2]}'),
+    ],
+)
+def test_values_are_described(value: Any, expected: str) -> None:
+    assert describe_value(value) == expected
+
+
+def test_clips_are_described_by_their_streams() -> None:
+    assert describe_value(AVDecoder(film())) == "10 frames 64×48, 25 fps; audio 2 channels, 44100 Hz; 1.00 s"
+    assert describe_value(AVDecoder(sound())) == "audio 1 channel, 8000 Hz; 0.50 s"
+    assert describe_value(AVDecoder(b"neither")).startswith("not a readable clip: ")
+
+
+def test_long_values_are_cut() -> None:
+    assert len(describe_value([torch.zeros(9)] * 1000).splitlines()) == 6
+    assert len(describe_value("word " * 10_000)) < 500
+    assert len(describe_value({str(number): "x" * 1000 for number in range(1000)}).splitlines()) == 13

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bridge_data.errors import ConfigError, DatasetError
-from bridge_data.tools.mount.catalog import Catalog
+from bridge_data.tools.mount.view import Catalog
 from tests.tools.mount.datasets import MEMBERS, SHARDS, write_dataset
 
 

@@ -1,7 +1,7 @@
 import json
 
 from bridge_data.tools.lint import KINDS, Fault, LintReport
-from bridge_data.tools.lint.report import FaultTally
+from bridge_data.tools.lint.faults import FaultTally
 
 
 def tally(*codes: str, max_kept: int = 2) -> FaultTally:
