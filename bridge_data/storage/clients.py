@@ -22,7 +22,7 @@ from bridge_data.storage.object_stores import (
     RequestError,
     Store,
     first_line,
-    may_pass,
+    is_transient_status,
     split_url,
 )
 
@@ -147,7 +147,9 @@ class MscStore:
             raise RequestError(first_line(error)) from error
         except Exception as error:
             match = _STATUS.search(str(error))
-            raise RequestError(first_line(error), passing=may_pass(int(match[1]) if match else 0)) from error
+            raise RequestError(
+                first_line(error), is_transient=is_transient_status(int(match[1]) if match else 0)
+            ) from error
 
 
 class ObstoreStore:
@@ -218,8 +220,8 @@ class ObstoreStore:
         if isinstance(error, FileNotFoundError) or status == 404:
             return Missing(text)
         if _INSTANCE_METADATA in text:
-            # Who never had an answer has no credentials; who had some meets a passing fault of their renewal.
-            return RequestError(text, passing=True) if self._has_answered else Denied(f"no credentials: {text}")
+            # Who never had an answer has no credentials; who had some meets a transient fault of their renewal.
+            return RequestError(text, is_transient=True) if self._has_answered else Denied(f"no credentials: {text}")
         exceptions = self._obstore.exceptions
         denials = (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError)
         if isinstance(error, denials) or status in (401, 403):
@@ -231,4 +233,6 @@ class ObstoreStore:
             )
         if "builder error" in text:
             return RequestError(f"{text}. For an endpoint with http:// set AWS_ALLOW_HTTP=true.")
-        return RequestError(text, passing=isinstance(error, exceptions.GenericError) and may_pass(status))
+        return RequestError(
+            text, is_transient=isinstance(error, exceptions.GenericError) and is_transient_status(status)
+        )

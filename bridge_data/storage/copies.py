@@ -1,11 +1,11 @@
 """Copies of objects on the disk of this machine, for files that are mapped into memory.
 
 Enters: the URL of an object. Leaves: the path of a file with its content. Guarantee: the content is that of the object
-as it is now, by its size and version; it is downloaded once a machine, also if several processes ask at once; a file is
-there whole or not at all.
+as it is now, by its size and version; it is downloaded once per machine, also if several processes ask at once; a file
+is there whole or not at all.
 
 The folder is `$BRIDGE_DATA_CACHE`, or `bridge_data` in the user's cache. Of each object only the newest version is
-kept; who has an older one mapped keeps it.
+kept; a process that has mapped an older one keeps it.
 """
 
 import contextlib

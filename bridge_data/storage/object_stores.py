@@ -2,8 +2,8 @@
 
 Enters: a URL such as `s3://bucket/folder/file`, or an action that raises a `RequestError` when it fails. Leaves: the
 store and the key that the URL names; the result of the action, or a `DatasetError` that names the object, the number of
-attempts and the way out. Guarantee: a path without `://` is local. What is missing or denied is said at once; what may
-pass is tried again for a bounded time, at growing intervals with jitter, so that a thousand readers do not come back
+attempts and the way out. Guarantee: a path without `://` is local. What is missing or denied is said at once; transient
+faults are retried for a bounded time, at growing intervals with jitter, so that a thousand readers do not come back
 together.
 """
 
@@ -17,7 +17,7 @@ from bridge_data.errors import ConfigError, DatasetError
 RETRY_VARIABLE = "BRIDGE_DATA_RETRY_S"
 
 RETRY_S = 60.0
-"""For how long a request that fails for a passing reason is tried again; the environment may say otherwise."""
+"""For how long a request that fails for a transient reason is retried; `RETRY_VARIABLE` overrides it."""
 
 FIRST_WAIT_S = 0.1
 LONGEST_WAIT_S = 10.0
@@ -81,11 +81,11 @@ def first_line(error: BaseException, limit: int = 600) -> str:
 
 
 class RequestError(Exception):
-    """A request failed. `passing` says whether it may go better the next time."""
+    """A request failed. `is_transient` says whether a retry may succeed."""
 
-    def __init__(self, message: str, *, passing: bool = False) -> None:
+    def __init__(self, message: str, *, is_transient: bool = False) -> None:
         super().__init__(message)
-        self.passing = passing
+        self.is_transient = is_transient
 
 
 class Missing(RequestError):
@@ -93,16 +93,16 @@ class Missing(RequestError):
 
 
 class Denied(RequestError):
-    """The credentials are not there, or do not suffice."""
+    """The credentials are missing or insufficient."""
 
 
-def may_pass(status: int) -> bool:
-    """Whether a request that was answered by this HTTP status may go better the next time; 0 is for no answer."""
+def is_transient_status(status: int) -> bool:
+    """Whether a request that was answered by this HTTP status may succeed when retried; 0 means no answer."""
     return not 400 <= status < 500 or status in _PASSING_STATUS
 
 
 def persist(action: Callable[[], T], what: str) -> T:
-    """The result of `action`, tried again for as long as it fails for a passing reason; `what` says what it reads.
+    """The result of `action`, tried again while it fails for a transient reason; `what` says what it reads.
 
     However long the first attempt took to fail, there is a second one, unless there is no time to try again at all.
 
@@ -120,7 +120,7 @@ def persist(action: Callable[[], T], what: str) -> T:
             nap_s = wait_s * random.uniform(0.5, 1.0)
             took_s, allowed_s = time.monotonic() - start, retry_seconds()
             over = took_s + nap_s > allowed_s and (attempts > 1 or not allowed_s)
-            if not fault.passing or over:
+            if not fault.is_transient or over:
                 raise _failure(what, fault, attempts, took_s) from None
         time.sleep(nap_s)
         wait_s = min(2 * wait_s, LONGEST_WAIT_S)
@@ -150,7 +150,7 @@ def _failure(what: str, fault: RequestError, attempts: int, took_s: float) -> Da
             f"{what}: access denied. Check the credentials, the endpoint and the region in the environment "
             f"(AWS_ACCESS_KEY_ID and so on; of msc:// the profile in MSC_CONFIG). ({fault})"
         )
-    if not fault.passing:
+    if not fault.is_transient:
         return DatasetError(f"{what}: cannot be read: {fault}")
     return DatasetError(
         f"{what}: cannot be read: {attempts} attempts in {took_s:.0f} s failed, the last one with: {fault}. See that "

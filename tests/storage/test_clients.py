@@ -112,14 +112,14 @@ def store(bucket: Bucket) -> ObstoreStore:
 )
 def test_faults_are_told_apart(store: ObstoreStore, text: str, kind: type[RequestError], passing: bool) -> None:
     fault = store._fault(obstore.exceptions.GenericError(text))
-    assert (type(fault), fault.passing) == (kind, passing)
+    assert (type(fault), fault.is_transient) == (kind, passing)
     assert "<" not in str(fault)
 
 
 def test_credentials_that_were_there_come_back(store: ObstoreStore) -> None:
     content, size = store.read("a", 1, 2)
     assert (bytes(content), size) == (b"bc", 3)
-    assert store._fault(obstore.exceptions.GenericError(NO_CREDENTIALS)).passing
+    assert store._fault(obstore.exceptions.GenericError(NO_CREDENTIALS)).is_transient
 
 
 def test_versions_change_with_the_object(store: ObstoreStore, bucket: Bucket) -> None:

@@ -22,7 +22,7 @@ def failing(*errors: RequestError):
 
 
 def test_passing_faults_pass() -> None:
-    assert persist(failing(*[RequestError("busy", passing=True)] * 5), "it") == "done"
+    assert persist(failing(*[RequestError("busy", is_transient=True)] * 5), "it") == "done"
 
 
 @pytest.mark.parametrize(
@@ -41,14 +41,14 @@ def test_others_are_said_at_once(fault: RequestError, message: str) -> None:
 def test_patience_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BRIDGE_DATA_RETRY_S", "0.02")
     with pytest.raises(DatasetError, match=r"it: cannot be read: \d+ attempts in 0 s failed, the last one with: busy"):
-        persist(failing(*[RequestError("busy", passing=True)] * 1000), "it")
+        persist(failing(*[RequestError("busy", is_transient=True)] * 1000), "it")
 
 
 @pytest.mark.parametrize("text", ["soon", "-1", ""])
 def test_patience_is_a_number(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setenv("BRIDGE_DATA_RETRY_S", text)
     with pytest.raises(ConfigError, match="expected a number of seconds"):
-        persist(failing(RequestError("busy", passing=True)), "it")
+        persist(failing(RequestError("busy", is_transient=True)), "it")
 
 
 def test_of_an_error_what_says_something_is_kept() -> None:
