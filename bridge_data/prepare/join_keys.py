@@ -2,7 +2,7 @@
 
 Enters: the members, of which the first says what samples there are. Leaves: a `JoinIndex` on disk, whole or not at all.
 Samples are matched by 128-bit hashes of their keys, which are sorted into partitions on disk first: memory is bounded
-by a few partitions, whatever the number of samples, and partitions are matched in parallel.
+by a few partitions, for any number of samples, and partitions are matched in parallel.
 """
 
 from __future__ import annotations
@@ -238,8 +238,8 @@ def _match_partition(job: _Job, slices: Sequence[tuple[_Task, int, int]]) -> lis
     matches = job.matches("r+")
     matches[number[first[joined]], member[joined] - 1] = number[joined] + 1
     twice = np.flatnonzero(same & (member[1:] == member[:-1]))
-    members, places, counts = np.unique(member[twice], return_index=True, return_counts=True)
-    first_of = twice[places]
+    members, firsts, counts = np.unique(member[twice], return_index=True, return_counts=True)
+    first_of = twice[firsts]
     columns = members, number[first_of], number[first_of + 1], counts
     return list(map(_Twice, *(column.tolist() for column in columns)))
 
@@ -307,6 +307,6 @@ def _nonmatch(primary: ShardKeys, member: JoinMember, absent: Sequence[int], cou
     shown = ", ".join(primary.key(number) for number in absent) + (", ..." if count > len(absent) else "")
     return (
         f"{own}: has no sample for {count:,} of the {primary.shards.num_samples:,} samples of {first}: {shown}; say "
-        "`nonmatch: skip` in this member of the join to leave such samples out, or `nonmatch: none` to have None in "
-        "its place"
+        "`nonmatch: skip` in this member of the join to leave such samples out, or `nonmatch: none` to have None "
+        "instead"
     )

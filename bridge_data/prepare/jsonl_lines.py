@@ -28,7 +28,7 @@ from bridge_data.shards.tar_samples import encode_offsets
 from bridge_data.storage.atomic import replacing, write_file, writing
 
 BLOCK_BYTES = 1 << 25
-"""Lines that begin within so many bytes are one task."""
+"""Bytes of the file that are one task: the lines that begin there."""
 
 _SHOWN = 10
 
@@ -153,8 +153,7 @@ def _parts(path: Path, split: LineSplit | None, num_samples: int) -> dict[str, t
         return split_lines_by_ranges(list(ranges.items()), num_samples)
     except ConfigError as error:
         raise ConfigError(
-            f"{split_path(path)}: {error}; mend it, remove it, or have it written anew by --split-ratio "
-            "or --split-parts"
+            f"{split_path(path)}: {error}; fix it, remove it, or write it again with --split-ratio or --split-parts"
         ) from None
 
 
@@ -180,7 +179,7 @@ def _write_offsets(
     if num_faults:
         more = f"\n  and {num_faults - len(shown):,} more" if num_faults > len(shown) else ""
         raise DatasetError(
-            f"{path}: {num_faults:,} of {num_lines:,} lines {'is' if num_faults == 1 else 'are'} no JSON object; mend "
+            f"{path}: {num_faults:,} of {num_lines:,} lines {'is' if num_faults == 1 else 'are'} no JSON object; fix "
             "or remove them, then prepare again:\n  " + "\n  ".join(shown) + more
         )
     return num_samples, num_lines

@@ -45,7 +45,7 @@ def in_parallel(
                 yield result
         except BrokenExecutor as error:
             raise WorkerError(
-                f"a process that {what} was killed, perhaps for want of memory; try fewer --num-workers"
+                f"a process that {what} was killed, perhaps because memory ran out; try fewer --num-workers"
             ) from error
         finally:
             executor.shutdown(cancel_futures=True)

@@ -116,8 +116,8 @@ class DuplicateKey(NamedTuple):
 class SqliteIndexWriter:
     """Writes a new database at `path`. A crash leaves it useless: give it a temporary path.
 
-    Media metadata in the database `old` are kept, if it has any: those of parts that lie where they lay, as large as
-    they were, in samples of the same key.
+    Media metadata in the database `old` are kept, if it has any: those of parts with the same offset and size as
+    before, in samples of the same key.
     """
 
     def __init__(self, path: Path, old: Path | None = None) -> None:

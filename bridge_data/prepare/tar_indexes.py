@@ -258,7 +258,7 @@ class _Found:
         notes = []
         if self._left_out:
             notes.append(
-                f"left out, for want of a part name (0001.jpg): {self._left_out} members, such as {self._example!r}"
+                f"left out, as they have no part name (0001.jpg): {self._left_out} members, such as {self._example!r}"
             )
         return Preparation(
             shard_counts=self._counts,

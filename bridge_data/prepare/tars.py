@@ -99,7 +99,7 @@ def refresh_index(
     *,
     on_progress: Progress = no_progress,
 ) -> Preparation:
-    """Write the indexes of a prepared data set anew, and leave its split and its sample type alone.
+    """Write the indexes of a prepared data set again; its split and its sample type stay.
 
     Raises:
         ConfigError: if it is not prepared. DatasetError: naming each shard that is damaged, or whose number of samples

@@ -1,4 +1,4 @@
-"""Where every sample of a prepared data set lies, and how to read it by its number."""
+"""Reading the samples of a prepared data set, by number or by key."""
 
 from bridge_data.shards.prepared import PreparedDataset, ShardSet, open_shards
 from bridge_data.shards.reader import ShardReader

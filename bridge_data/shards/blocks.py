@@ -1,8 +1,8 @@
-"""Blocks: neighbours of one stretch that are fetched together and held until each of them has been taken.
+"""Blocks: neighbouring samples of a shard that are read at once and held until each has been taken.
 
 Enters: how a source is cut, and the samples of a block when the first of them is wanted. Leaves: each of them, once.
 Guarantees: a sample is held until it is taken; those of a process take about `BlockBudget.max_bytes` at most. Beyond
-that the oldest blocks are dropped, and what is left of them is read singly.
+that the oldest blocks are dropped, and their remaining samples are read singly.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from collections.abc import Callable, Container, Iterable
 from typing import Any, Protocol, Self
 
 MAX_BLOCK_BYTES = 1 << 20
-"""A block that has more, as its samples are unequal, is read singly."""
+"""Maximum bytes of a block; the samples of a larger one are read singly."""
 
 MAX_UNWANTED_BYTES = 1 << 16
-"""A block with more bytes of parts that nobody wants, if they are more than half of it, is read singly."""
+"""Maximum bytes of unwanted parts in a block, where they are more than half of it; else its samples are read singly."""
 
 OVERHEAD_BYTES = 250
-"""What it costs to hold a sample, besides its bytes."""
+"""Memory that a held sample takes besides its bytes."""
 
 
 class Cut(Protocol):
-    """How the samples of a source are cut into blocks. No block crosses a stretch."""
+    """How the samples of a source are cut into blocks. No block crosses a shard."""
 
     def block(self, index: int, first: int, count: int) -> range:
-        """The block of sample `index`, which lies in a stretch of `count` samples from number `first` on."""
+        """The block of sample `index`, which is in a shard of `count` samples from number `first` on."""
 
     def within(self, start: int, end: int) -> Cut:
         """The same of a data set of which this cut's source are the samples `start` to `end` - 1."""
@@ -36,7 +36,7 @@ class Cut(Protocol):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ChunkCut:
-    """Each stretch is cut into chunks of at most `chunk_size` samples, and these into blocks of at most `block_size`,
+    """Each shard is cut into chunks of at most `chunk_size` samples, and these into blocks of at most `block_size`,
     all as equal as can be; see `order.chunks`. Samples before `start` and from `end` on are none of the source."""
 
     chunk_size: int

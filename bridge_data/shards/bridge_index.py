@@ -109,7 +109,7 @@ class Segment:
         return [text[begin - start : end - start] for begin, end in pairwise(ends)]
 
     def parts(self, number: int) -> list[Part]:
-        """The parts of sample `number`, as they lie in the shard."""
+        """The parts of sample `number`, with their offsets in the shard."""
         start, end = self._part_ends[number - 1] if number else 0, self._part_ends[number]
         names, name_of = self.names, self._name_of_part
         offsets, sizes = self._part_offsets, self._part_sizes

@@ -128,7 +128,7 @@ def join_folder(metadataset: Path) -> Path: ...
 @overload
 def join_folder(metadataset: str | Location) -> Location: ...
 def join_folder(metadataset: str | Location) -> Location:
-    """Where the indexes of the joins in the file `metadataset` lie."""
+    """The folder of the join indexes of the file `metadataset`."""
     path = storage.location(metadataset)
     return path.with_name(path.name + FOLDER_SUFFIX)
 
@@ -138,7 +138,7 @@ def join_path(folder: Path, members: Sequence[JoinMember]) -> Path: ...
 @overload
 def join_path(folder: Location, members: Sequence[JoinMember]) -> Location: ...
 def join_path(folder: Location, members: Sequence[JoinMember]) -> Location:
-    """Where in `folder` the index of the join of these members lies: its name stands for them as they are now."""
+    """The path in `folder` of the index of the join of these members; its name is a digest of their present state."""
     parts = [[_fingerprint(member.shards), member.nonmatch] for member in members]
     return folder / f"{_digest(parts)}{FILE_SUFFIX}"
 
@@ -218,7 +218,7 @@ def _relative(root: Location, folder: Location) -> str:
 
 
 def _fingerprint(shards: ShardSet) -> str:
-    """What stands for the samples of a member: their preparation, the shards of the split part, the exclusions."""
+    """A digest of the samples of a member: their preparation, the shards of the split part, the exclusions."""
     return _digest([read_uuid(meta_folder(shards.root)), shards.identity()])
 
 

@@ -1,7 +1,7 @@
 """Joined samples by number: the records of a join.
 
 Enters: a `JoinIndex` and the records of its members. Leaves: for number i the sample of each member, None where one has
-none. The first member gives the order, the stretches and the key.
+none. Order, shards and key are those of the first member.
 """
 
 import dataclasses
@@ -74,9 +74,9 @@ class JoinRecords:
             "counts": self.index.counts,
         }
 
-    def part_names(self, stretch: int) -> Collection[str] | None:
+    def part_names(self, shard: int) -> Collection[str] | None:
         """The names of the parts in a shard of the first member."""
-        return self.members[0].part_names(stretch)
+        return self.members[0].part_names(shard)
 
     def describe(self, index: int) -> str:
         """The shard of the first member's sample."""
@@ -120,7 +120,7 @@ class JoinReader:
         ]
 
     def read_in_blocks(self, blocks: OpenBlocks | None) -> None:
-        """Nothing: samples are read singly, as neighbours in the join need not be neighbours in all members."""
+        """Do nothing: samples are read singly, as neighbours in the join need not be neighbours in all members."""
 
     def block(self, index: int) -> range | None:
         """None."""

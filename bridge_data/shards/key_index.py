@@ -1,7 +1,8 @@
-"""Look-up by key in `index.sqlite`: the shard, offset and size of a sample's parts, whatever the size of the data set.
+"""Look-up by key in `index.sqlite`: the shard, offset and size of a sample's parts.
 
-Enters: keys, or names of parts as their shard has them, `0001.jpg`. Leaves: offsets, and the bytes of parts. No key is
-loaded before it is asked for. Splits and exclusions do not matter. Guarantee: the bytes that the shard holds under this
+Enters: keys, or names of parts as their shard has them, `0001.jpg`. Leaves: offsets, and the bytes of parts. Each
+look-up is one search of an SQL index, in a data set of any size; no list of keys is loaded. Splits and exclusions do
+not matter. Guarantee: the bytes that the shard holds under this
 name, or an error that says whether the name is wrong or the data.
 
 Source: the tables `samples` and `sample_parts` are those of Megatron-Energon 7.4; older versions wrote the first only.

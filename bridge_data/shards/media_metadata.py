@@ -1,7 +1,7 @@
 """Media metadata by key: sizes of images, lengths of clips, known without opening them.
 
 Enters: the folder of a prepared data set, or any folder of files, after `bridge-data prepare-media`. Leaves: what was
-found in the header of one of its files. Guarantee: one look-up in an index, whatever the size of the data; no file or
+found in the header of one of its files. Guarantee: one look-up in an index, in a data set of any size; no file or
 shard is touched. A key is that of a part (`000017.jpg`), or a path relative to the folder (`clips/a.mp4`).
 
 Source: the tables `media_metadata` and `media_filters` in `.nv-meta/index.sqlite`, and the names of the fields, are

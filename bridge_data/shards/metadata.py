@@ -150,7 +150,7 @@ def _first_of(meta: Location, *names: str) -> tuple[Location, bytes]:
 
 
 def _expand(path: Location, what: str, patterns: Any) -> list[str]:
-    """The names that brace patterns such as `data-{000..009}.tar` stand for."""
+    """The names that brace patterns such as `data-{000..009}.tar` expand to."""
     if patterns is None:
         return []
     if not isinstance(patterns, list) or not all(isinstance(pattern, str) for pattern in patterns):

@@ -33,7 +33,7 @@ logger = logging.getLogger("bridge_data")
 class ShardSet:
     """Samples 0..num_samples-1 of the shards `names` (paths relative to `root`), shard after shard.
 
-    `stored_counts` are samples as they lie in the shards, `counts` without the excluded ones. `excluded` are samples
+    `stored_counts` are the samples that the shards hold, `counts` without the excluded ones. `excluded` are samples
     left out, as `shard/key`; `excluded_positions` are their sorted positions, by shard number.
     """
 
@@ -81,19 +81,19 @@ class ShardSet:
 
     @functools.cached_property
     def _steps(self) -> dict[int, list[int]]:
-        """By shard, the numbers (without excluded samples) from which on one more excluded sample lies before."""
+        """By shard, the positions (without excluded samples) from which on one more excluded sample precedes."""
         return {
             shard: [position - before for before, position in enumerate(positions)]
             for shard, positions in self.excluded_positions.items()
         }
 
     def path(self, shard: int) -> Location:
-        """Where shard number `shard` lies."""
+        """The path of shard number `shard`."""
         return self.root / self.names[shard]
 
     @functools.cached_property
     def sample_bytes(self) -> float | None:
-        """Bytes of a sample in its tar, on the average; where a shard is compressed, on that of the first shard."""
+        """Mean bytes of a sample in its tar; where a shard is compressed, those of the first shard."""
         filled = [name for name, count in zip(self.names, self.stored_counts, strict=True) if count]
         if self.index is None or not filled:
             return None
@@ -119,9 +119,9 @@ class ShardSet:
             return [found.get(name) or storage.size_bytes(self.root / name) for name in self.names]
         return [storage.size_bytes(self.path(shard)) for shard in range(len(self.names))]
 
-    def part_names(self, stretch: int) -> Collection[str] | None:
-        """The names of the parts in shard number `stretch`; None without our index."""
-        return None if self.index is None else self.index.segment(self.names[stretch]).names
+    def part_names(self, shard: int) -> Collection[str] | None:
+        """The names of the parts in shard number `shard`; None without our index."""
+        return None if self.index is None else self.index.segment(self.names[shard]).names
 
     def describe(self, index: int) -> str:
         """The shard of sample `index`."""

@@ -45,8 +45,8 @@ class ShardReader:
         return self.shards.num_samples
 
     def read(self, index: int, parts: Container[str] | None = None) -> RawSample:
-        """Sample number `index`, with those of its parts that are among `parts` (None: with all). A part that it has
-        not is not in the result either.
+        """Sample number `index`, with those of its parts that are among `parts` (None: with all). A part that it
+        does not have is not in the result either.
 
         Raises:
             IndexError: if there is no such sample. DatasetError: if it cannot be read.
@@ -73,7 +73,7 @@ class ShardReader:
         return RawSample(key, shards.names[shard], index, content, self._dataset_path)
 
     def places(self, index: int, parts: Container[str] | None = None) -> list[Place]:
-        """Where the bytes lie that `read` will read.
+        """The byte ranges that `read` will read.
 
         Raises:
             IndexError: if there is no such sample. DatasetError: if its shard cannot be opened.
@@ -99,7 +99,7 @@ class ShardReader:
         return self._indices(index, shard, self._blocks)
 
     def block_place(self, block: range) -> Place | None:
-        """Where the bytes of a block lie that are read together; None if its samples are read singly.
+        """The byte range of a block that is read as a whole; None if its samples are read singly.
 
         Raises:
             DatasetError: if its shard cannot be opened.
@@ -121,8 +121,8 @@ class ShardReader:
         return start, num_bytes if num_bytes <= MAX_BLOCK_BYTES else 0
 
     def _open_block(self, index: int, shard: int, table: ShardTable, blocks: OpenBlocks) -> None:
-        """Fetch the block of sample `index`, if it is to be read as a whole, and hold its samples; those that cannot be
-        cut out say by themselves what is wrong with them, when they are read singly."""
+        """Fetch the block of sample `index`, if it is read as a whole, and hold its samples. Those that cannot be cut
+        out are read singly later, which reports what is wrong with them."""
         indices = self._indices(index, shard, blocks)
         start, num_bytes = self._block_range(indices, table)
         if num_bytes:
@@ -130,7 +130,7 @@ class ShardReader:
                 data = table.content(start, num_bytes)
             except DatasetError:
                 if storage.is_remote(self.shards.path(shard)):
-                    raise  # it was tried again for as long as it may be
+                    raise  # it was retried for as long as allowed
             else:
                 (_, first), (_, last) = self.shards.locate(indices[0]), self.shards.locate(indices[-1])
                 positions: Sequence[int] = range(first, last + 1)
@@ -150,7 +150,8 @@ class ShardReader:
         return table
 
     def _open_remote(self, shard: int) -> ShardTable | None:
-        """A shard in an object store, if our index knows it: it is not asked for here, but looked at as it is read."""
+        """A shard in an object store, if our index knows it: no request is made here; its size is checked when it is
+        read."""
         shards = self.shards
         path, name = str(shards.path(shard)), shards.names[shard]
         if shards.index is None or is_gzip(path) or not storage.is_remote(path):
@@ -185,9 +186,9 @@ class ShardReader:
 
 
 def _read_unchanged(url: str, num_bytes_indexed: int, start: int, num_bytes: int) -> bytes:
-    """Bytes of the object at `url`, which must have the size that it had when it was indexed."""
+    """Read bytes of the object at `url`, which must have the size that it had when it was indexed."""
     data = storage.read(url, start, num_bytes)
-    size = storage.size_bytes(url)  # that which came with the bytes
+    size = storage.size_bytes(url)  # as told by the answer
     if size != num_bytes_indexed:
         raise DatasetError(
             f"{url}: has {size} bytes, but had {num_bytes_indexed} when it was prepared. It was replaced: restore it, "

@@ -19,17 +19,17 @@ from bridge_data.shards.tar_headers import TarBytes, walk
 from bridge_data.shards.tar_samples import read_offsets
 
 TOGETHER_BYTES = 1 << 16
-"""Parts that lie within so many bytes are read at once; larger ones each by itself, without a copy."""
+"""Parts within a range of this size are read at once; larger ones each by itself, without a copy."""
 
 KeyAndParts = tuple[str, dict[str, bytes]]
 """Key and parts."""
 
 ReadContent = Callable[[int, int], bytes]
-"""The bytes of a tar, from an offset on, so many."""
+"""(offset, number of bytes) to bytes of the tar."""
 
 
 class ShardTable(Protocol):
-    """Where the samples of one shard lie."""
+    """Key and parts of each sample of one shard, and the byte ranges that hold them."""
 
     content: ReadContent
 
@@ -96,8 +96,8 @@ class IndexedShard:
             (name,) = self._segment.names
             is_inside = start <= min(offsets) and max(map(operator.add, offsets, sizes)) <= end
             if is_inside and (wanted is None or name in wanted):
-                places = zip(offsets, sizes, strict=True)
-                return Samples([*keys], [data[at - start : at - start + size] for at, size in places], name)
+                ranges = zip(offsets, sizes, strict=True)
+                return Samples([*keys], [data[at - start : at - start + size] for at, size in ranges], name)
         samples = Samples([None] * len(positions), [None] * len(positions))
         for number, position in enumerate(positions):
             key, parts = self._sample(position)
@@ -143,8 +143,8 @@ class ParsedShard:
                 key = name[0]
             elif key != name[0]:
                 raise DatasetError(
-                    f"{self._path}: members of {key!r} and {name[0]!r} stand in the place of one sample. The shard was "
-                    "replaced after it was prepared: run `bridge-data prepare` again."
+                    f"{self._path}: members of {key!r} and {name[0]!r} are stored where one sample should be. The "
+                    "shard was replaced after it was prepared: run `bridge-data prepare` again."
                 )
             if wanted is None or name[1] in wanted:
                 parts[name[1]] = tar.read(member.content_offset, member.num_bytes)
@@ -178,14 +178,14 @@ class ParsedShard:
 
 
 def _span(parts: Sequence[Part]) -> tuple[int, int]:
-    """(offset, number of bytes) of parts and what lies between them."""
+    """(offset, number of bytes) of the range from the first part to the last."""
     start = parts[0][1]
     return start, parts[-1][1] + parts[-1][2] - start
 
 
 def is_intact(path: str, tar: TarBytes, segment: Segment) -> bool:
-    """Whether the last sample still lies where the index has it: a shard of the same size but other members would
-    hardly have that one in the same place."""
+    """Whether the last sample is still stored where the index has it: a shard of the same size but other members would
+    hardly have that one at the same offset."""
     if not len(segment):
         return True
     last = len(segment) - 1
@@ -196,4 +196,6 @@ def is_intact(path: str, tar: TarBytes, segment: Segment) -> bool:
         return False
     found = [(split_name(member.name), member.content_offset, member.num_bytes) for member in members]
     key = segment.key(last)
-    return [one for one in found if one[0]] == [((key, name), *place) for name, *place in segment.parts(last)]
+    return [one for one in found if one[0]] == [
+        ((key, name), offset, size) for name, offset, size in segment.parts(last)
+    ]

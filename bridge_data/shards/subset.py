@@ -31,7 +31,7 @@ class _YamlValue(Protocol):
         """The value itself."""
 
     def error(self, message: str) -> ConfigError:
-        """The error that says `message` of this place."""
+        """The error `message`, with file and line."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class SubsetRange:
         """The range in `value`: `[start, end]` or `{range: [start, end]}`, plain or as a YAML node.
 
         Raises:
-            ConfigError: naming the place, if it is a node.
+            ConfigError: naming file and line, if it is a node.
         """
         if not isinstance(value, _YamlValue):
             return cls._parsed(value)
@@ -153,7 +153,7 @@ def _bound(value: Any) -> int | float | None:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Subset:
-    """Samples `start` to `end` - 1 of `records`, numbered from 0; a stretch of which nothing is left is left out.
+    """Samples `start` to `end` - 1 of `records`, numbered from 0; shards without any of them are left out.
 
     Raises:
         ConfigError: if there are no such samples.
@@ -186,7 +186,7 @@ class Subset:
         return self.end - self.start
 
     @functools.cached_property
-    def _first_stretch(self) -> int:
+    def _first_shard(self) -> int:
         return bisect.bisect_right(self._ends, self.start)
 
     @functools.cached_property
@@ -195,16 +195,16 @@ class Subset:
 
     @functools.cached_property
     def counts(self) -> Sequence[int]:
-        """Samples of each stretch, as far as they are in the range."""
+        """Samples of each shard, as far as they are in the range."""
         if self.start == self.end:
             return []
-        inner = self._ends[self._first_stretch : bisect.bisect_left(self._ends, self.end)]
+        inner = self._ends[self._first_shard : bisect.bisect_left(self._ends, self.end)]
         return [end - start for start, end in itertools.pairwise([self.start, *inner, self.end])]
 
     @property
     def names(self) -> Sequence[str]:
-        """The names of the stretches in the range."""
-        return self.records.names[self._first_stretch : self._first_stretch + len(self.counts)]
+        """The names of the shards in the range."""
+        return self.records.names[self._first_shard : self._first_shard + len(self.counts)]
 
     @property
     def sample_bytes(self) -> float | None:
@@ -215,12 +215,12 @@ class Subset:
         """That of the whole, and the range."""
         return {"of": self.records.identity(), "range": [self.start, self.end]}
 
-    def part_names(self, stretch: int) -> Collection[str] | None:
-        """The names of the parts, as the whole knows them for its stretch."""
-        return self.records.part_names(self._first_stretch + stretch)
+    def part_names(self, shard: int) -> Collection[str] | None:
+        """The names of the parts, as the whole knows them for its shard."""
+        return self.records.part_names(self._first_shard + shard)
 
     def describe(self, index: int) -> str:
-        """Where sample `index` of the range lies."""
+        """Where sample `index` of the range is stored."""
         return self.records.describe(self.start + index)
 
     def reader(self) -> RecordReader:

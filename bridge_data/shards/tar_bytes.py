@@ -22,14 +22,14 @@ from bridge_data.shards.tar_headers import BLOCK
 from bridge_data.storage.atomic import replacing
 
 SMALL_STEP_BYTES = 1 << 16
-"""Headers at most this far apart are read together with what lies between them."""
+"""Headers at most this far apart are read together with the bytes between them."""
 
 _HEADERS_BYTES = 2048
 
 GZIP_SUFFIXES = (".tgz", ".tar.gz")
 
 SPACING_BYTES = 1 << 22
-"""At most about so much is decompressed in vain for a read. A point takes 32 KiB, in `.gzidx` and in memory."""
+"""About how much is decompressed in vain for a read, at most. A point takes 32 KiB, in `.gzidx` and in memory."""
 
 logger = logging.getLogger("bridge_data")
 

@@ -1,4 +1,4 @@
-"""Tar headers: where in a shard which file lies.
+"""Tar headers: name, offset and size of each file in a shard.
 
 Enters: bytes of a tar and the offset of a header in them. Leaves: the member's name, where its content begins, how
 long it is, and where the next header is. Plain headers, GNU long names and pax headers that only rename, resize or
@@ -144,7 +144,7 @@ def _checksum(field: bytes) -> int:
 
 
 def read_member(tar: TarBytes, offset: int, *, file: str, after: str = "where the index has one") -> Member | None:
-    """The member whose first header lies at `offset`; None at the end of the archive. `after` helps to find it.
+    """The member whose first header is at `offset`; None at the end of the archive. `after` helps to find it.
 
     Raises:
         DatasetError: if there is no readable header.

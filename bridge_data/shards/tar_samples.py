@@ -73,8 +73,8 @@ class SampleCollector:
                 f"{part!r} again. Write the shard again with different keys."
             )
         return (
-            f"{self._file}: the parts of sample {key!r} do not stand together: {key}.{before[0]} comes first, then "
-            f"other samples, then {key}.{part}. Write the shard again, sorted by name (tar --sort=name)."
+            f"{self._file}: the parts of sample {key!r} are not next to each other: {key}.{before[0]} comes first, "
+            f"then other samples, then {key}.{part}. Write the shard again, sorted by name (tar --sort=name)."
         )
 
 
@@ -102,7 +102,7 @@ def encode_offsets(offsets: "array.array[int]") -> bytes:
 
 
 def read_offsets(shard: str | Location, count: int) -> "array.array[int]":
-    """The `count` + 1 offsets of `shard`, which lies at this path.
+    """The `count` + 1 offsets of the shard at the path `shard`.
 
     Raises:
         DatasetError: if the file is missing, or is not that of a shard of `count` samples.

@@ -25,11 +25,11 @@ _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 @click.command()
 @click.argument("path", type=LOCATION)
-@click.option("--num-lanes", type=click.IntRange(1), help="Also show how training data are dealt to so many lanes.")
+@click.option("--num-lanes", type=click.IntRange(1), help="Also show how training data are dealt to this many lanes.")
 @click.option("--max-samples-per-sequence", type=int, help="As in get_train_dataset.  [default: None, whole shards]")
 @click.option("--shuffle-buffer-size", type=int, help="As in get_train_dataset.  [default: None]")
 @click.option("--trusted-module", multiple=True, help="A module that YAML files may name classes of. Repeatable.")
-@click.option("--trust-dataset-code", is_flag=True, help="Run the code that stands beside the data (sample_loader.py).")
+@click.option("--trust-dataset-code", is_flag=True, help="Run the code stored beside the data (sample_loader.py).")
 def info(
     path: Location,
     num_lanes: int | None,
@@ -130,12 +130,12 @@ def _preparation(meta: Location) -> str:
     return f"Energon {version}, or in its format" if version else "an Energon that does not tell its version"
 
 
-def _media(place: Location) -> str | None:
+def _media(path: Location) -> str | None:
     """How many media metadata are stored; None if there are none."""
-    if isinstance(place, RemotePath) or not place.is_file():  # to look, all of it would have to be copied
+    if isinstance(path, RemotePath) or not path.is_file():  # to look, all of it would have to be copied
         return None
     try:
-        kinds = ReadOnlyDatabase(place, "prepare it again").rows(
+        kinds = ReadOnlyDatabase(path, "prepare it again").rows(
             f"SELECT metadata_type, COUNT(*) FROM {MEDIA_TABLE} GROUP BY 1 ORDER BY 1"
         )
     except DatasetError:  # no such table

@@ -9,7 +9,7 @@ from bridge_data.tools.cli.terminal import counted
 
 
 def lane_shares(source: Source, num_lanes: int, shuffle: Shuffle) -> list[tuple[str, str]]:
-    """Headings, and what stands beside them."""
+    """(heading, text) of each row."""
     geometry = Geometry.choose(
         source.records.counts,
         num_lanes=num_lanes,

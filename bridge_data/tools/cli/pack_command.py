@@ -26,7 +26,7 @@ SHARD_GLOB = "data-[0-9][0-9][0-9][0-9][0-9][0-9]*.tar"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FolderSample:
-    """A sample as files: its key and, by part, where they lie."""
+    """A sample as files: its key and, by part, their paths."""
 
     key: str
     parts: dict[str, Path]
@@ -56,11 +56,11 @@ def find_samples(folder: Path) -> tuple[list[FolderSample], list[str]]:
         raise ConfigError(f"{folder}: no such folder" if not folder.exists() else f"{folder}: expected a folder")
     samples: list[FolderSample] = []
     left_out: list[str] = []
-    for place, folders, files in os.walk(folder):
+    for parent, folders, files in os.walk(folder):
         folders.sort()
         by_key: dict[str, dict[str, Path]] = collections.defaultdict(dict)
         for file in sorted(files):
-            path = Path(place, file)
+            path = Path(parent, file)
             name = path.relative_to(folder).as_posix()
             parsed = split_name(name)
             if file.startswith(".") or parsed is None or is_meta_member(name):
@@ -156,7 +156,7 @@ def pack(
     """
     config = PackConfig(max_count=max_count, max_bytes=max_bytes, overwrite=force_overwrite)
     if target.resolve().is_relative_to(source.resolve()):
-        raise ConfigError(f"{target}: lies in {source}, and would be packed itself; give a folder elsewhere")
+        raise ConfigError(f"{target}: is inside {source} and would be packed itself; give another folder")
     samples, left_out = find_samples(source)
     usual, odd = odd_samples(samples)
     if odd and require_parts:
@@ -171,7 +171,9 @@ def pack(
     if odd:
         note(f"other parts in {counted(len(odd), 'sample')}, such as {odd[0].key!r}: {listed(sorted(odd[0].parts))}")
     if left_out:
-        note(f"left out, for want of a part name (0001.png): {counted(len(left_out), 'file')}, such as {left_out[0]!r}")
+        note(
+            f"left out, as they have no part name (0001.png): {counted(len(left_out), 'file')}, such as {left_out[0]!r}"
+        )
     click.echo(f"Next: bridge-data prepare {target}")
 
 

@@ -52,7 +52,7 @@ class _Shown:
 @click.option("--start", default=0, show_default=True, help="The number of the first.")
 @click.option("--split-part", help="The part of the split.  [default: the first that has samples]")
 @click.option("--trusted-module", multiple=True, help="A module that YAML files may name classes of. Repeatable.")
-@click.option("--trust-dataset-code", is_flag=True, help="Run the code that stands beside the data (sample_loader.py).")
+@click.option("--trust-dataset-code", is_flag=True, help="Run the code stored beside the data (sample_loader.py).")
 def preview(
     path: Path,
     count: int,
@@ -84,7 +84,7 @@ def preview(
 
 
 def _open(path: Path, part: str, trust: Mapping[str, Any]) -> list[_Shown]:
-    """The samples of a split part; without a dataset.yaml, as they lie in their shards."""
+    """The samples of a split part; without a dataset.yaml, as they are stored."""
     try:
         return [_Shown(s.records, s) for s in load_plan(path, split_part=part, training=False, **trust).sources]
     except EmptySplitError:
@@ -115,7 +115,7 @@ def _sample(index: int, shown: _Shown, reader: RecordReader, loader: Loader | No
 
 
 def _parts(raw: RawSample) -> Iterator[str]:
-    """The parts as they lie in the shard; of a join, those of each member."""
+    """The parts as they are stored; of a join, those of each member."""
     for member in raw.members if isinstance(raw, JoinedRawSample) else (raw,):
         if isinstance(raw, JoinedRawSample):
             yield f"  {'no match' if member is None else member.full_key}"

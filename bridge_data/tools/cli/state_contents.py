@@ -34,7 +34,7 @@ class LaneContents:
 @dataclasses.dataclass(frozen=True, slots=True)
 class SourceContents:
     """How far the lanes have come in one source: its part of the draws, samples that a lane has taken of its share of
-    an epoch (fewest and most), and the first and last epoch that a lane stands in; None for what does not apply."""
+    an epoch (fewest and most), and the first and last epoch that a lane is in; None where it does not apply."""
 
     label: str
     weight: float | None
@@ -85,8 +85,8 @@ def sources_of(state: LoaderState) -> list[SourceContents]:
 
 
 def _weights_now(state: LoaderState) -> list[float] | None:
-    """The weights by which the sources are drawn where the job stands; lanes that are not here are taken to stand where
-    the others do."""
+    """The weights by which the sources are drawn at the job's position; lanes that are not here are taken to be where
+    the others are."""
     weights: list[float] | None = state.fingerprint["weights"]
     draws = sum(lane.get("draws", 0) for lane in state.lanes.values())
     drawn = state.drawn_before + draws * state.num_lanes // max(1, len(state.lanes))
@@ -96,23 +96,23 @@ def _weights_now(state: LoaderState) -> list[float] | None:
 
 
 def _inbox(lane: LaneState) -> Iterator[tuple[int, Entry]]:
-    """(number of the source, entry); in validation order all are of number 0, which stands for all sources."""
+    """(number of the source, entry); in validation order all are of number 0, which means all sources."""
     yield from ((int(source), entry) for source, entries in lane.get("inbox", {}).items() for entry in entries)
 
 
 def _epochs(state: LoaderState, number: int) -> Iterator[int]:
-    """The epochs of a source in which lanes stand, and with which their inboxes begin."""
+    """The epochs of a source that lanes are in, and with which their inboxes begin."""
     name, _ = state.fingerprint["sources"][number]
     own = state.fingerprint.get("epochs_of_sources", {}).get(name, 1)
     num_together = together(multiplied(state.fingerprint.get("epochs_per_shuffle", 1), own)) or 1
     for lane_state in state.lanes.values():
-        places = [(len(state.generations) - 1, _cursor(lane_state, number)[0])]
+        positions = [(len(state.generations) - 1, _cursor(lane_state, number)[0])]
         for entry in (entry for source_number, entry in _inbox(lane_state) if source_number == number):
             if is_slice(entry):
-                places.append((entry[0], entry[2]))
+                positions.append((entry[0], entry[2]))
             else:
                 yield from (epoch for epoch, *_ in entry)
-        for generation, shuffle in places:
+        for generation, shuffle in positions:
             first = state.generations[generation][1][number][-1] + shuffle * num_together
             yield from (first, first + num_together - 1)
 
@@ -192,10 +192,10 @@ def _lane_differences(first: LaneState | None, second: LaneState | None, labels:
             yield Difference(name.replace("_", "-"), *(f"{lane.get(name, 0):,}" for lane in (first, second)))
     cursors = [lane.get("cursors", {}) for lane in (first, second)]
     for number in sorted(map(int, cursors[0].keys() | cursors[1].keys())):
-        places = [found.get(str(number), BEGINNING) for found in cursors]
-        if places[0] != places[1]:
+        positions = [found.get(str(number), BEGINNING) for found in cursors]
+        if positions[0] != positions[1]:
             label = labels[number] if number < len(labels) else f"source {number}"
-            yield Difference(label, *(f"shuffle {place[0]:,}, {place[3]:,} samples taken" for place in places))
+            yield Difference(label, *(f"shuffle {at[0]:,}, {at[3]:,} samples taken" for at in positions))
     for name in sorted((first.keys() | second.keys()) - _COUNTED):
         if first.get(name) != second.get(name):
             yield Difference(name, _shown(first.get(name, "–")), _shown(second.get(name, "–")))

@@ -46,7 +46,7 @@ class SampleCheck:
         self._hints = [_hints(recipe.sample_class) for recipe in recipes]
 
     def check(self, key: str, parts: Mapping[str, bytes]) -> Iterator[Fault]:
-        """What is wrong with the sample `key`, of which these are all parts; without the place."""
+        """What is wrong with the sample `key`, of which these are all parts; without data set and shard."""
         decoded: dict[str, Any] = {"__key__": key}
         for part, content in parts.items():
             decoded[part] = _UNKNOWN

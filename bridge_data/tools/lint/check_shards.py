@@ -88,7 +88,7 @@ class ShardWalk:
         return storage.read(self._path, offset, num_bytes)
 
     def _grouped(self) -> Iterator[StoredSample]:
-        """Members that stand together and have the same key."""
+        """Members that follow each other and have the same key."""
         self._tar = open_tar(self._path)
         size = self._tar.end
         sample: StoredSample | None = None
@@ -120,7 +120,7 @@ class ShardWalk:
 
 
 class ShardContents:
-    """What stands in a shard: keys, offsets and parts of its samples, in order, gathered on the way through it."""
+    """The contents of a shard: keys, offsets and parts of its samples, in order, gathered on the way through it."""
 
     def __init__(self) -> None:
         self.keys: list[str] = []
@@ -131,7 +131,7 @@ class ShardContents:
         """The next sample."""
         self.keys.append(sample.key)
         self.offsets.append(sample.offset)
-        self.parts += [(name, *place) for name, place in sample.parts.items()]
+        self.parts += [(name, *span) for name, span in sample.parts.items()]
 
     def finish(self, end: int) -> None:
         """The last sample ends here."""
@@ -156,8 +156,8 @@ def check_indexes(root: Path, name: str, number: int, contents: ShardContents) -
             yield outdated(BRIDGE_INDEX, "has other keys than the shard")
         elif segment.offsets.tolist() != contents.offsets.tolist():
             yield outdated(BRIDGE_INDEX, "has other offsets than the samples")
-        elif [place for _, *place in segment.rows()] != [[*part] for part in contents.parts]:
-            yield outdated(BRIDGE_INDEX, "has other parts than the samples, or in other places")
+        elif [part for _, *part in segment.rows()] != [[*part] for part in contents.parts]:
+            yield outdated(BRIDGE_INDEX, "has other parts than the samples, or at other offsets")
     cause = _compared_by_key(root, number, contents)
     if cause is not None:
         yield outdated(INDEX_SQLITE, cause)

@@ -1,7 +1,7 @@
 """Checking everything behind a path, shard by shard, in parallel.
 
 Enters: a path and settings. Leaves: a `LintReport`. Guarantee: every fault is counted; memory is bounded by a few
-shards and by the faults that are kept, whatever the size of the data.
+shards and by the faults that are kept.
 """
 
 import contextlib
@@ -48,8 +48,8 @@ def no_progress(done: int, total: int | None) -> None:
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class LintConfig:
     """What to check: `split_part` alone, or all shards (None); at most `limit` samples of each data set; without
-    `decode`, only how samples stand and whether their parts are there. `max_kept` faults of a kind are kept with their
-    places. `opening` says what code may be run.
+    `decode`, only whether samples are stored soundly and have their parts. `max_kept` faults of a kind are kept
+    with shard and key. `opening` says what code may be run.
     """
 
     split_part: str | None = None
@@ -115,7 +115,7 @@ class ShardTask:
     name: str
     number: int
     """Among all shards that are checked."""
-    place: int
+    position: int
     """Among those of its data set."""
     count: int
     limit: int | None
@@ -142,7 +142,7 @@ class Found:
 
 
 def run_task(decode: bool, max_kept: int, task: ShardTask | RangeTask) -> Found:
-    """Do a task; `max_kept` faults of a kind are kept with their places."""
+    """Do a task; `max_kept` faults of a kind are kept with shard and key."""
     found = Found(FaultTally(max_kept))
     if isinstance(task, ShardTask):
         _check_shard(task, decode, found)
@@ -152,18 +152,18 @@ def run_task(decode: bool, max_kept: int, task: ShardTask | RangeTask) -> Found:
 
 
 class _Shard(NamedTuple):
-    """A shard by the number of its folder, its place in that, and its name."""
+    """A shard by the number of its folder, its number in that, and its name."""
 
     folder: int
-    place: int
+    position: int
     name: str
 
 
 def _present(folder: Folder) -> Iterator[tuple[int, str]]:
-    """(place, name) of the shards to look at; those that are gone were reported."""
-    for place, name in enumerate(folder.counts):
+    """(position, name) of the shards to look at; those that are gone were reported."""
+    for position, name in enumerate(folder.counts):
         if name in folder.recipes and (folder.root / name).is_file():
-            yield place, name
+            yield position, name
 
 
 def _num_samples(targets: Targets, limit: int | None) -> int:
@@ -174,7 +174,7 @@ def _num_samples(targets: Targets, limit: int | None) -> int:
 
 def _shard_tasks(folders: Sequence[Folder], shards: Sequence[_Shard], config: LintConfig) -> Iterator[ShardTask]:
     left: dict[int, int] = {}
-    for number, (folder_number, place, name) in enumerate(shards):
+    for number, (folder_number, position, name) in enumerate(shards):
         folder = folders[folder_number]
         limit = None if config.limit is None else left.setdefault(folder_number, config.limit)
         if limit is not None:
@@ -186,7 +186,7 @@ def _shard_tasks(folders: Sequence[Folder], shards: Sequence[_Shard], config: Li
             root=folder.root,
             name=name,
             number=number,
-            place=place,
+            position=position,
             count=folder.counts[name],
             limit=limit,
             recipes=cloudpickle.dumps(folder.recipes[name]),
@@ -218,7 +218,7 @@ def _key_at(path: Path, offset: int) -> str:
 
 
 def _check_shard(task: ShardTask, decode: bool, found: Found) -> None:
-    """How the samples of a shard stand, what is in each, and whether its indexes know them."""
+    """Check the members of a shard, the content of each sample, and the indexes of the shard."""
     report, dataset = found.tally.add, str(task.root)
     walk = ShardWalk(task.root, task.name, report)
     check = SampleCheck(tuple(_recipes(task.recipes)), decode=decode)
@@ -228,7 +228,7 @@ def _check_shard(task: ShardTask, decode: bool, found: Found) -> None:
         if sample.key in task.excluded:
             continue
         try:
-            parts = {part: walk.read(*place) if decode else b"" for part, place in sample.parts.items()}
+            parts = {part: walk.read(*span) if decode else b"" for part, span in sample.parts.items()}
         except DatasetError as error:
             report(Fault("unreadable", str(error), dataset, task.name, sample.key))
             continue
@@ -245,7 +245,7 @@ def _check_shard(task: ShardTask, decode: bool, found: Found) -> None:
             Fault("exclude-unknown", f"`exclude` names {task.name}/{key}, which it does not have", dataset, task.name)
         )
     contents.finish(walk.end)
-    found.tally.add_all(check_indexes(task.root, task.name, task.place, contents))
+    found.tally.add_all(check_indexes(task.root, task.name, task.position, contents))
 
 
 def _check_range(task: RangeTask, decode: bool, found: Found) -> None:

@@ -25,7 +25,7 @@ _LAST = "\U0010ffff"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Place:
+class ShardPath:
     """A path below the shard that it is in (None: below all), without slash in front."""
 
     shard: int | None
@@ -48,55 +48,55 @@ class View:
 
     def file(self, path: str) -> StoredPart | None:
         """The part that is the file `path`, such as `/a/0001.jpg`; None if there is no such file."""
-        place = self._locate(path)
-        if place is None:
+        found = self._locate(path)
+        if found is None:
             return None
         if self._by_sample:
-            key, _, name = place.rest.rpartition("/")
+            key, _, name = found.rest.rpartition("/")
         else:
-            pieces = split_name(place.rest)
+            pieces = split_name(found.rest)
             if pieces is None:
                 return None
             key, name = pieces
-        return next((part for part in self.catalog.parts(key, place.shard) if part.part == name), None)
+        return next((part for part in self.catalog.parts(key, found.shard) if part.part == name), None)
 
     def is_folder(self, path: str) -> bool:
         """Whether `path` is a folder."""
-        place = self._locate(path)
-        if place is None:
+        found = self._locate(path)
+        if found is None:
             return path == "/" or self._has_shard_below(path[1:] + "/")
-        if not place.rest or self.catalog.has_below(place.rest + "/", place.shard):
+        if not found.rest or self.catalog.has_below(found.rest + "/", found.shard):
             return True
-        return self._by_sample and bool(self.catalog.parts(place.rest, place.shard))
+        return self._by_sample and bool(self.catalog.parts(found.rest, found.shard))
 
     def names(self, path: str) -> Iterator[str]:
         """The names in the folder `path`."""
-        place = self._locate(path)
-        if place is None:
+        found = self._locate(path)
+        if found is None:
             yield from self._shard_names(path[1:] + "/" if path != "/" else "")
             return
-        prefix = place.rest + "/" if place.rest else ""
+        prefix = found.rest + "/" if found.rest else ""
         if self._by_sample:
-            if place.rest:
-                yield from (part.part for part in self.catalog.parts(place.rest, place.shard))
-            yield from _without_repetition(self.catalog.names_below(prefix, place.shard))
+            if found.rest:
+                yield from (part.part for part in self.catalog.parts(found.rest, found.shard))
+            yield from _without_repetition(self.catalog.names_below(prefix, found.shard))
             return
-        for name, is_key in self.catalog.names_below(prefix, place.shard):
+        for name, is_key in self.catalog.names_below(prefix, found.shard):
             if is_key:
-                yield from (f"{name}.{part.part}" for part in self.catalog.parts(prefix + name, place.shard))
+                yield from (f"{name}.{part.part}" for part in self.catalog.parts(prefix + name, found.shard))
             else:
                 yield name
 
-    def _locate(self, path: str) -> Place | None:
+    def _locate(self, path: str) -> ShardPath | None:
         """Where `path` is, in its shard; None above the shards."""
         rest = path[1:]
         if not self._shards:
-            return Place(None, rest)
+            return ShardPath(None, rest)
         end = len(rest)
         while end > 0:
             number = self._shards.get(rest[:end])
             if number is not None:
-                return Place(number, rest[end + 1 :])
+                return ShardPath(number, rest[end + 1 :])
             end = rest.rfind("/", 0, end)
         return None
 
@@ -116,7 +116,8 @@ class View:
 
 
 def _without_repetition(names: Iterator[tuple[str, bool]]) -> Iterator[str]:
-    """Names once, where one is a key and a folder of other keys as well; those stand together but for few between."""
+    """Names once, where one is a key and a folder of other keys as well; those are next to each other but for a few in
+    between."""
     keys: set[str] = set()
     for name, is_key in names:
         if is_key:

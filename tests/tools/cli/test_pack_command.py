@@ -73,7 +73,7 @@ def test_files_that_make_no_sample_are_told(run: Run, raw: Path, tmp_path: Path)
         (raw / name).touch()
     result = run("pack", raw, tmp_path / "out")
     assert result.exit_code == 0
-    assert "left out, for want of a part name (0001.png): 3 files, such as '.DS_Store'" in result.stderr
+    assert "left out, as they have no part name (0001.png): 3 files, such as '.DS_Store'" in result.stderr
 
 
 def test_different_parts_are_told_or_refused(run: Run, raw: Path, tmp_path: Path) -> None:

@@ -37,6 +37,6 @@ def test_a_report_is_one_plain_document() -> None:
 
 
 def test_places_are_short() -> None:
-    assert Fault("config", "c", "d", "s.tar", "a/k", "png").place() == "s.tar/a/k.png"
-    assert Fault("config", "c", "d", "s.tar").place() == "s.tar"
-    assert Fault("config", "c", "d").place() == ""
+    assert Fault("config", "c", "d", "s.tar", "a/k", "png").where() == "s.tar/a/k.png"
+    assert Fault("config", "c", "d", "s.tar").where() == "s.tar"
+    assert Fault("config", "c", "d").where() == ""
