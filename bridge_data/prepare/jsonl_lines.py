@@ -1,6 +1,6 @@
 """Preparing a JSONL file: every line is checked, and the offsets of the samples are written beside it.
 
-Enters: `data.jsonl`, and a rule for the split, if one is wanted. Leaves: `data.jsonl.idx`, byte for byte as Energon
+Enters: `data.jsonl`, and a rule for the split, or none. Leaves: `data.jsonl.idx`, byte for byte as Energon
 writes it, and `data.jsonl.split.yaml`. Blocks of the file are read in parallel; memory is bounded by a few of them.
 Guarantee: nothing is written unless each line is a JSON object in UTF-8 or blank; else the error names all such lines.
 """
@@ -48,7 +48,7 @@ class JsonlPreparation:
 
 @dataclasses.dataclass(slots=True)
 class _LineBlock:
-    """What was found in a block: where its samples begin, and what is wrong, by line, counted within the block."""
+    """What was found in a block: the offsets of its samples, and its faults by line, counted within the block."""
 
     offsets: "array.array[int]" = dataclasses.field(default_factory=lambda: array.array("Q"))
     num_lines: int = 0

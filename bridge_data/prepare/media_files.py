@@ -27,7 +27,7 @@ MediaKind: TypeAlias = Literal["image", "av"]
 """An image; or video, audio or both."""
 
 HEAD_BYTES = 512
-"""How much of a file decides."""
+"""Bytes of a file by which its kind is recognised."""
 
 _FLAGS = "--media-metadata-by-extension, --media-metadata-by-header or --media-metadata-by-glob PATTERNS"
 
@@ -63,7 +63,7 @@ class MediaRule:
         return cls("GLOB", patterns)
 
     def may_be_media(self, name: str) -> bool:
-        """Whether the file must be looked at, as far as its name tells. Case does not count."""
+        """Whether the file must be opened, judged by its name. Case does not count."""
         if self.strategy == "EXTENSION":
             return kind_of_name(name) is not None
         if self.strategy == "HEADER":
@@ -72,7 +72,7 @@ class MediaRule:
         return any(fnmatch.fnmatchcase(text, pattern.lower()) for pattern in self.patterns for text in (whole, last))
 
     def kind(self, name: str, head: bytes) -> MediaKind | None:
-        """The kind of a file that may be media, in view of its first bytes."""
+        """The kind of a file that may be media, judged by its first bytes."""
         if self.strategy == "EXTENSION":
             return kind_of_name(name)
         return guess_kind(head) or kind_of_name(name)

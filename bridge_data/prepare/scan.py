@@ -1,7 +1,7 @@
-"""Scanning shards: which samples a tar holds, and whether it is sound.
+"""Scanning shards: which samples a tar holds, and whether it is damaged.
 
-Enters: paths of tars. Leaves: a segment for our index each, and its `.tar.idx` on disk. Headers are streamed and
-contents passed over. Guarantee: what is accepted can be read by its index; else the error names file and key.
+Enters: paths of tars. Leaves: a segment for our index each, and its `.tar.idx` on disk. Headers are read and
+contents skipped. Guarantee: an accepted shard can be read by its index; else the error names file and key.
 """
 
 import array
@@ -24,7 +24,7 @@ from bridge_data.shards.tar_samples import SampleCollector, encode_offsets
 from bridge_data.storage.atomic import write_file, writing
 
 _RUN_SHARDS, _RUN_BYTES = 32, 16 << 20
-"""Shards that a process scans in one go, and their bytes, at most."""
+"""Maximum shards of one task, and their bytes."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,8 +131,8 @@ def build_segment(
 
 
 def write_tar_index(shard: Path, offsets: "array.array[int]") -> None:
-    """Write the `.tar.idx` of `shard`, unless it is there; if a crash of the machine cuts it short, its size will
-    tell."""
+    """Write the `.tar.idx` of `shard`, unless it is up to date; if a crash of the machine truncates it, its size shows
+    that."""
     path, data = tar_index_path(shard), encode_offsets(offsets)
     with contextlib.suppress(FileNotFoundError):  # to replace a file can take a thousand times as long as to read it
         if path.read_bytes() == data:
@@ -141,12 +141,12 @@ def write_tar_index(shard: Path, offsets: "array.array[int]") -> None:
 
 
 def has_seek_index(shard: Path) -> bool:
-    """Whether `shard` has the points from which it can be decompressed, if it is compressed."""
+    """Whether `shard` is not compressed, or has the points from which it can be decompressed."""
     return not is_gzip(shard) or seek_index_path(shard).is_file()
 
 
 def has_tar_index(shard: Path, segment: Segment) -> bool:
-    """Whether `shard` has a `.tar.idx` of the size that belongs to `segment`."""
+    """Whether `shard` has a `.tar.idx` with as many samples as `segment`."""
     try:
         return os.stat(tar_index_path(shard)).st_size == 8 * (len(segment) + 1)
     except OSError:
@@ -158,7 +158,7 @@ def scan_shards(
 ) -> Generator[ShardScan | DatasetError, None, None]:
     """The scans of `names`, in this order, or why one failed, made by `num_workers` processes.
 
-    Not more than a few results wait at a time; see `in_parallel`.
+    Only a few results are buffered; see `in_parallel`.
     """
     num_workers = min(num_workers, len(names))
     found = in_parallel(
@@ -174,7 +174,7 @@ def scan_shards(
 
 
 def _runs(root: Path, names: Sequence[str], longest: int) -> Iterator[list[str]]:
-    """The names in runs of small shards: to hand a shard to a process takes as long as to scan a hundred samples."""
+    """The names, small shards grouped into one task: sending a task takes as long as scanning a hundred samples."""
     run: list[str] = []
     total_bytes = 0
     for name in names:

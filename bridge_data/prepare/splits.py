@@ -1,4 +1,4 @@
-"""Splits: which shards are for training, validation and testing, and the short form in which they are written down.
+"""Splits: which shards are for training, validation and testing, and their names as brace patterns.
 
 Enters: shard names in their order. Leaves: names by split part. By ratio, shards are cut into runs; by pattern, each
 part takes the shards whose names begin with what a pattern describes.

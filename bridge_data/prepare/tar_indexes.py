@@ -1,8 +1,8 @@
 """The three indexes of a data set, made in one pass over its shards: `.tar.idx`, `index.sqlite`, `index.bridge`.
 
 Enters: shard names, and our index of the last preparation, if there is one. Leaves: the files, and what was found.
-Shards that are as they were then (size and time of change) are taken over and not scanned again. Memory is bounded by
-a few shards. A failed shard does not stop the others: all faults are reported at once.
+Shards that have not changed since (size and time of change) are not scanned again. Memory is bounded by
+a few shards. A damaged shard does not stop the scan: all faults are reported at once.
 """
 
 import array
@@ -25,7 +25,7 @@ from bridge_data.shards.metadata import BRIDGE_INDEX, INDEX_SQLITE, INDEX_UUID, 
 from bridge_data.storage.atomic import replacing, write_file, writing
 
 MAX_PARTS = 50
-"""Names of parts that are collected for the report."""
+"""Maximum names of parts in the report."""
 
 _SHOWN = 10
 
@@ -59,7 +59,7 @@ class PrepareConfig:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Preparation:
-    """What was prepared: samples by shard, sizes, names of parts (at most 50), and what the user should know."""
+    """What was prepared: samples by shard, sizes, names of parts (at most 50), and notes for the user."""
 
     shard_counts: dict[str, int]
     num_bytes: int
@@ -80,7 +80,7 @@ def write_indexes(
     on_progress: Progress = no_progress,
     expected: dict[str, int] | None = None,
 ) -> Preparation:
-    """Index the shards `names` of the data set at `root`, of which `expected` samples (None: any number).
+    """Index the shards `names` of the data set at `root`; `expected` are their numbers of samples (None: any).
 
     Raises:
         DatasetError: naming each shard that is damaged, or a key that occurs twice.
@@ -156,7 +156,7 @@ class BridgeIndexWriter:
 
 
 def _unchanged(root: Path, names: list[str], old: BridgeIndex) -> dict[str, ShardScan]:
-    """The shards that are as `old` has them. A `.tar.idx` that is missing is written again."""
+    """The shards that have not changed since `old`. A missing `.tar.idx` is written again."""
     known = {}
     for name in names:
         entry, path = old.entries.get(name), root / name
@@ -193,7 +193,7 @@ def _is_whole(meta: Path, names: list[str], old: BridgeIndex) -> bool:
 def _scans(
     root: Path, names: list[str], config: PrepareConfig, known: dict[str, ShardScan], on_progress: Progress
 ) -> Iterator[ShardScan | DatasetError]:
-    """What is in each shard, in order, be it known or scanned now."""
+    """The scan of each shard, in order: known, or made now."""
     done = len(known)
 
     def on_done() -> None:
@@ -210,7 +210,7 @@ def _scans(
 
 
 class _Found:
-    """Adds up what the scans of `names` found."""
+    """Sums up the scans of `names`."""
 
     def __init__(self, names: list[str], expected: dict[str, int] | None) -> None:
         self.names = names
@@ -222,7 +222,7 @@ class _Found:
         self._left_out, self._example = 0, ""
 
     def add(self, scan: ShardScan | DatasetError) -> ShardScan | None:
-        """`scan`, if the shard is sound."""
+        """`scan`, if the shard is accepted."""
         if isinstance(scan, DatasetError):
             self._errors.append(str(scan))
             return None
@@ -242,7 +242,7 @@ class _Found:
         return scan
 
     def raise_errors(self) -> None:
-        """Raise what was wrong with the shards, if anything."""
+        """Raise an error that names the faults of all shards, if there are any."""
         if len(self._errors) == 1:
             raise DatasetError(self._errors[0])
         if self._errors:

@@ -1,7 +1,7 @@
 """Preparing a data set: from a folder of tars to one that can be read by sample number.
 
 Enters: a folder, a rule for the split. Leaves: `.nv-meta` as Energon 7.4 writes it, a `.tar.idx` beside each shard, and
-our memory-mapped index. Every file is replaced as a whole, and none in `.nv-meta` before all shards were found sound.
+our memory-mapped index. Every file is replaced atomically, and none in `.nv-meta` before all shards have been accepted.
 """
 
 import dataclasses
@@ -131,7 +131,7 @@ def _yaml(content: dict[str, Any]) -> str:
 
 
 def _split_notes(parts: dict[str, list[str]], names: Sequence[str]) -> list[str]:
-    """What about the split may surprise."""
+    """Notes on what may be unexpected in the split."""
     notes = []
     chosen = [name for shards in parts.values() for name in shards]
     unused = len(names) - len(set(chosen))

@@ -35,7 +35,7 @@ Part = tuple[str, int, int]
 
 
 class Segment:
-    """A segment over bytes that stay where they are."""
+    """A view of the bytes of a segment, without a copy."""
 
     __slots__ = (
         "_key_ends",
@@ -136,8 +136,8 @@ class ShardEntry:
 
 
 class _Entries(Mapping[str, ShardEntry]):
-    """The entries by name, out of the rows of the table, each made when it is asked for: there may be a hundred
-    thousand shards, of which a process reads some."""
+    """The entries by name. Each is made from its row of the table when it is asked for: there may be a hundred thousand
+    shards, of which a process reads some."""
 
     def __init__(self, rows: list[list[Any]]) -> None:
         self.rows = {row[0]: row for row in rows}
@@ -178,7 +178,7 @@ class BridgeIndex:
             return None
 
     def describes(self, shard_counts: dict[str, int], uuid: str | None) -> bool:
-        """Whether this index was made by the preparation that wrote `shard_counts` and `uuid` (None: not known)."""
+        """Whether this index was made by the preparation that wrote `shard_counts` and `uuid` (None: unknown)."""
         if uuid is not None and uuid != self.uuid:
             return False
         return shard_counts == {name: count for name, _, _, count, _, _ in self._rows}
@@ -212,5 +212,5 @@ class BridgeIndex:
             raise self._file.replaced() from error
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Rows are pickled many times as fast as entries, of which there may be a hundred thousand."""
+        """Pickle rows: that is many times as fast as pickling entries, of which there may be a hundred thousand."""
         return BridgeIndex, (self._file, self.uuid, self._rows)

@@ -1,8 +1,8 @@
-"""The index of a join: which samples of its members belong together, in one memory-mapped file.
+"""The index of a join: which samples of its members have the same key, in one memory-mapped file.
 
 Enters: rows, when a metadataset is prepared; a folder and the members, when it is read. Leaves: row number i, the
-numbers of the members' samples, -1 where a member has none. Guarantee: a file is found only by members that are as they
-were when it was made; of one that is out of date, it can be told why.
+numbers of the members' samples, -1 where a member has none. Guarantee: a file is found only by members that have not
+changed since it was made; for one that is out of date, the error says why.
 
 Layout: see `index_file`. The data are the rows (i64, one number a member); the table holds the members, and the number
 of rows of each shard of the first.
@@ -35,12 +35,12 @@ FOLDER_SUFFIX = ".joins"
 FILE_SUFFIX = ".join"
 
 Nonmatch = Literal["error", "skip", "none"]
-"""What to do with a sample of the first member that another has no sample for."""
+"""What to do with a sample of the first member that has no match in another."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class JoinMember:
-    """A data set in a join: the first, which says what samples there are, or one that is joined to it."""
+    """A data set in a join: the first, whose samples are those of the join, or one that is joined to it."""
 
     shards: ShardSet
     nonmatch: Nonmatch
@@ -50,7 +50,7 @@ class JoinMember:
 class MemberEntry:
     """A member as it was when the index was made; `path` is relative to the folder of the metadataset.
 
-    `num_missing` are the samples of the first member that it had none for.
+    `num_missing` counts the samples of the first member that had no match in it.
     """
 
     path: str
@@ -144,7 +144,7 @@ def join_path(folder: Location, members: Sequence[JoinMember]) -> Location:
 
 
 def entry_of(folder: Location, member: JoinMember, num_missing: int) -> MemberEntry:
-    """What an index in `folder` remembers of a member."""
+    """The entry of a member for an index in `folder`."""
     return MemberEntry(
         path=_relative(member.shards.root, folder.parent),
         split_part=member.shards.split_part,
@@ -172,7 +172,7 @@ def open_join(folder: Location, members: Sequence[JoinMember]) -> JoinIndex:
 
 
 def open_join_at(path: Location, shard_sets: Sequence[ShardSet]) -> JoinIndex:
-    """The index at `path`, which is to be that of the join of these data sets.
+    """The index at `path`, which must be that of the join of these data sets.
 
     Raises:
         DatasetError: if there is none, or it is of other data sets, or of these as they were before.
@@ -193,7 +193,7 @@ def open_join_at(path: Location, shard_sets: Sequence[ShardSet]) -> JoinIndex:
 
 
 def _out_of_date(folder: Path, members: Sequence[MemberEntry]) -> str | None:
-    """Why the index of these data sets that is there cannot be used, if there is one."""
+    """Why an older index of the join of these data sets cannot be used, if there is one."""
     for path in sorted(folder.glob(f"*{FILE_SUFFIX}")):
         old = JoinIndex.open(path)
         if old is None or [(m.path, m.split_part) for m in old.members] != [(m.path, m.split_part) for m in members]:

@@ -1,7 +1,7 @@
 """Joined samples by number: the records of a join.
 
 Enters: a `JoinIndex` and the records of its members. Leaves: for number i the sample of each member, None where one has
-none. Order, shards and key are those of the first member.
+no match. Order, shards and key are those of the first member.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ from bridge_data.storage import Location
 
 @dataclasses.dataclass(slots=True)
 class JoinedRawSample(RawSample):
-    """The sample of the first member, and those of all `members`, that one included."""
+    """The sample of the first member, with those of all `members`, including the first."""
 
     members: tuple[RawSample | None, ...]
 
@@ -62,12 +62,12 @@ class JoinRecords:
 
     @property
     def sample_bytes(self) -> float | None:
-        """That of the members together."""
+        """The sum over the members."""
         sizes = [member.sample_bytes for member in self.members]
         return None if None in sizes else sum(size for size in sizes if size is not None)
 
     def identity(self) -> dict[str, Any]:
-        """That of the members, what becomes of samples without a match, and how many there are in each shard."""
+        """The identities of the members, their nonmatch settings, and the samples of each shard."""
         return {
             "join": [member.identity() for member in self.members],
             "nonmatch": [entry.nonmatch for entry in self.index.members],
@@ -79,7 +79,7 @@ class JoinRecords:
         return self.members[0].part_names(shard)
 
     def describe(self, index: int) -> str:
-        """The shard of the first member's sample."""
+        """The shard of the sample of the first member."""
         return self.members[0].describe(self.index.row(index)[0])
 
     def reader(self) -> "JoinReader":
@@ -111,7 +111,7 @@ class JoinReader:
         )
 
     def places(self, index: int, parts: Container[str] | None = None) -> list[Place]:
-        """Those of all members."""
+        """The byte ranges that `read` reads in all members."""
         return [
             place
             for number, reader, wanted in zip(self._row(index), self._readers, self._records.parts, strict=True)
@@ -143,7 +143,7 @@ def _both(wanted: Container[str] | None, parts: Container[str] | None) -> Contai
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Both:
-    """What is in two containers."""
+    """The intersection of two containers."""
 
     one: Container[str]
     other: Container[str]

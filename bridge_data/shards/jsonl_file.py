@@ -39,7 +39,7 @@ def index_path(path: Path) -> Path: ...
 @overload
 def index_path(path: str | os.PathLike[str]) -> Location: ...
 def index_path(path: str | os.PathLike[str]) -> Location:
-    """Where the offsets of the samples of the JSONL file `path` are kept."""
+    """The path of the sample offsets of the JSONL file `path`."""
     return location(f"{os.fspath(path)}.idx")
 
 
@@ -48,7 +48,7 @@ def split_path(path: Path, split_config: str | None = None) -> Path: ...
 @overload
 def split_path(path: str | os.PathLike[str], split_config: str | None = None) -> Location: ...
 def split_path(path: str | os.PathLike[str], split_config: str | None = None) -> Location:
-    """Where the split of the JSONL file `path` is, or the file named `split_config` beside it."""
+    """The path of the split of the JSONL file `path`, or of the file named `split_config` beside it."""
     return location(f"{os.fspath(path)}.split.yaml") if split_config is None else location(path).with_name(split_config)
 
 

@@ -1,4 +1,4 @@
-"""Media metadata by key: sizes of images, lengths of clips, known without opening them.
+"""Media metadata by key: sizes of images, durations of clips, without opening them.
 
 Enters: the folder of a prepared data set, or any folder of files, after `bridge-data prepare-media`. Leaves: what was
 found in the header of one of its files. Guarantee: one look-up in an index, in a data set of any size; no file or
@@ -41,7 +41,8 @@ class ImageMetadata:
 
 @edataclass
 class AVMetadata:
-    """The first video and the first audio stream of a clip; None for what there is not. Durations are in seconds."""
+    """The first video and the first audio stream of a clip; None for what it does not have. Durations are in
+    seconds."""
 
     metadata_type: ClassVar[str] = "av"
 
@@ -63,7 +64,7 @@ _CLASSES: dict[str, type[Any]] = {kind.metadata_type: kind for kind in (ImageMet
 
 
 def encode_metadata(metadata: MediaMetadata) -> str:
-    """The JSON text of `metadata` as it is stored, without what is None."""
+    """The JSON text of `metadata` as it is stored, without fields that are None."""
     fields = {name: value for name, value in dataclasses.asdict(metadata).items() if value is not None}
     return json.dumps(fields, separators=(",", ":"))
 

@@ -59,7 +59,7 @@ def without_shard(name: str) -> str | None:
 
 
 def is_meta_member(name: str) -> bool:
-    """Whether the member `name` is set apart as no data, like `__meta__/readme`."""
+    """Whether the member `name` is marked as no data, like `__meta__/readme`."""
     return name.startswith("__") and _META_MEMBER.match(name) is not None
 
 
@@ -120,7 +120,7 @@ def read_shard_counts(meta: Location) -> dict[str, int]:
 
 
 def read_uuid(meta: Location) -> str | None:
-    """The identity of the preparation; older Energon versions gave none."""
+    """The identity of the preparation; None if it was by an older Energon version."""
     data = storage.read_if_there(meta / INDEX_UUID)
     return None if data is None else data.decode().strip()
 
@@ -141,7 +141,7 @@ def read_split(meta: Location, split_config: str | None = None) -> tuple[dict[st
 
 
 def _first_of(meta: Location, *names: str) -> tuple[Location, bytes]:
-    """The first of these files that is there, and what it holds."""
+    """(path, content) of the first of these files that exists."""
     for name in names:
         data = storage.read_if_there(meta / name)
         if data is not None:
@@ -165,8 +165,8 @@ def _expand(path: Location, what: str, patterns: Any) -> list[str]:
 
 
 def _numbered(pattern: str) -> list[str]:
-    """The names of a plain name, or of one run of numbers of one width, as we write it ourselves: at a tenth of the
-    time that the general way takes. None of any other pattern."""
+    """The names of a plain name, or of one run of numbers of one width, as we write it: ten times as fast as
+    `braceexpand`. Empty for any other pattern."""
     if "{" not in pattern and "\\" not in pattern:
         return [pattern]
     match = _RUN.fullmatch(pattern)
@@ -177,19 +177,19 @@ def _numbered(pattern: str) -> list[str]:
 
 
 def load_document(path: Location) -> Any:
-    """What the YAML file `path` holds, or the JSON file, if it is called so.
+    """The content of the YAML or JSON file `path`.
 
     Raises:
-        ConfigError: if it is not readable as that.
+        ConfigError: if it cannot be parsed.
     """
     return parse_document(storage.read_all(path), path)
 
 
 def parse_document(data: bytes, path: Location) -> Any:
-    """What `data` holds, which is the content of the file at `path`; see `load_document`.
+    """`data` parsed, which are the bytes of the file at `path`; see `load_document`.
 
     Raises:
-        ConfigError: if it is not readable as that.
+        ConfigError: if it cannot be parsed.
     """
     try:
         return json.loads(data) if path.suffix == ".json" else yaml.load(data, _YamlLoader)

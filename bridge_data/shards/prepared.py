@@ -136,7 +136,7 @@ class ShardSet:
 class PreparedDataset:
     """The data set at `root`; `shard_counts` are its samples by shard, in the order of preparation.
 
-    `index` is our memory-mapped index, where there is one that matches; without it all is found by Energon's files.
+    `index` is our memory-mapped index, if there is one that matches; else Energon's files are used.
     """
 
     root: Location
@@ -164,7 +164,7 @@ class PreparedDataset:
         return meta_folder(self.root)
 
     def shard_bytes(self, shard: str) -> int:
-        """The size of a shard, as our index knows it, or else of its file."""
+        """The size of a shard, from our index, or else of its file."""
         return self.index.entries[shard].num_bytes if self.index is not None else storage.size_bytes(self.root / shard)
 
     def part_names(self, max_shards: int = 10) -> list[str]:
@@ -215,7 +215,7 @@ class PreparedDataset:
         )
 
     def _positions(self, shard: str, keys: set[str]) -> tuple[int, ...]:
-        """The positions of the samples `keys` in `shard`: by our index, or Energon's, or else by its headers."""
+        """The positions of the samples `keys` in `shard`: from our index, Energon's, or else the headers of the tar."""
         found: dict[str, int] | None = None
         if self.index is not None:
             found = {key: at for at, key in enumerate(self.index.segment(shard).keys()) if key in keys}
@@ -265,7 +265,7 @@ def open_shards(path: str | PathLike[str], split_part: str, *, split_config: str
 
 
 def _by_shard(exclude: Iterable[str], shards: dict[str, int]) -> dict[int, set[str]]:
-    """The keys of `exclude` (entries `shard/key`), by shard number; entries for other shards have no meaning here."""
+    """The keys of `exclude` (entries `shard/key`), by shard number; entries of other shards are ignored."""
     keys: dict[int, set[str]] = defaultdict(set)
     for entry in exclude:
         slash = entry.find("/")

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from bridge_data.shards.prepared import ShardSet
 
 MAX_KNOWN_SHARDS = 1024
-"""Shards whose tables a reader keeps at hand."""
+"""Shards whose tables a reader keeps."""
 
 MAX_KNOWN_COMPRESSED = 64
-"""As many, where one is compressed: each holds its points, about 1% of its size, and a buffer of 1 MiB."""
+"""The same for compressed shards: each holds its points, about 1% of its size, and a buffer of 1 MiB."""
 
 
 class ShardReader:

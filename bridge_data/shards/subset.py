@@ -1,8 +1,8 @@
 """Subsets: a consecutive range of a data set's samples, such as `subset: {range: [10%, 20%]}`.
 
-Enters: what YAML says, at one level or several of a metadataset. Leaves: the numbers of the first sample and of the one
-after the last, and a view of `Records` with these samples alone. Guarantee: ranges that share a bound share no sample
-and leave none out.
+Enters: the values in YAML, at one or several levels of a metadataset. Leaves: the numbers of the first sample and of
+the one after the last, and a view of `Records` with these samples only. Guarantee: ranges that share a bound share no
+sample and leave none out.
 
 Source: the rules are those of Megatron-Energon, to the sample: absolute numbers are applied first, then the percentages
 from the innermost to the outermost level, in double precision, rounded down.
@@ -36,8 +36,8 @@ class _YamlValue(Protocol):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SubsetRange:
-    """A range, of which `absolute` holds sample numbers (None: no such bounds; its end None: the end of the data), and
-    `relative` shares of what these leave."""
+    """A range: `absolute` sample numbers (None: no bounds; its end None: the end of the data), and `relative` shares of
+    the samples within them."""
 
     absolute: tuple[int, int | None] | None = None
     relative: tuple[float, float] = (0.0, 1.0)
@@ -82,11 +82,11 @@ class SubsetRange:
 
     @property
     def is_absolute(self) -> bool:
-        """Whether it names sample numbers, which have a meaning for a single data set only, not for a blend."""
+        """Whether it names sample numbers, which are valid for a single data set only, not for a blend."""
         return self.absolute is not None
 
     def within(self, outer: "SubsetRange | None") -> "SubsetRange":
-        """This range, of which a level above takes the range `outer` again.
+        """This range, narrowed by the range `outer` of the level above.
 
         Raises:
             ConfigError: if `outer` is absolute.
@@ -104,7 +104,7 @@ class SubsetRange:
         return SubsetRange(self.absolute, (start + first * length, start + last * length))
 
     def resolve(self, num_samples: int) -> tuple[int, int]:
-        """(first sample, the one after the last) in a data set of `num_samples`; equal, if percentages leave none.
+        """(first sample, the one after the last) in a data set of `num_samples`; equal, if the range is empty.
 
         Raises:
             ConfigError: if it reaches beyond the data.
@@ -172,12 +172,12 @@ class Subset:
 
     @property
     def root(self) -> Location:
-        """That of the whole."""
+        """That of `records`."""
         return self.records.root
 
     @property
     def split_part(self) -> str:
-        """That of the whole."""
+        """That of `records`."""
         return self.records.split_part
 
     @property
@@ -208,15 +208,15 @@ class Subset:
 
     @property
     def sample_bytes(self) -> float | None:
-        """That of the whole."""
+        """That of `records`."""
         return self.records.sample_bytes
 
     def identity(self) -> dict[str, Any]:
-        """That of the whole, and the range."""
+        """That of `records`, and the range."""
         return {"of": self.records.identity(), "range": [self.start, self.end]}
 
     def part_names(self, shard: int) -> Collection[str] | None:
-        """The names of the parts, as the whole knows them for its shard."""
+        """The names of the parts in that shard of `records`."""
         return self.records.part_names(self._first_shard + shard)
 
     def describe(self, index: int) -> str:
@@ -224,7 +224,7 @@ class Subset:
         return self.records.describe(self.start + index)
 
     def reader(self) -> RecordReader:
-        """A reader of these samples; they keep the numbers and names that they have in the whole."""
+        """A reader of these samples; they keep their numbers and names of `records`."""
         return _SubsetReader(self)
 
 
@@ -236,24 +236,24 @@ class _SubsetReader:
         self._reader = subset.records.reader()
 
     def read(self, index: int, parts: Container[str] | None = None) -> RawSample:
-        return self._reader.read(self._in_whole(index), parts)
+        return self._reader.read(self._number(index), parts)
 
     def places(self, index: int, parts: Container[str] | None = None) -> Sequence[Place]:
-        return self._reader.places(self._in_whole(index), parts)
+        return self._reader.places(self._number(index), parts)
 
     def read_in_blocks(self, blocks: OpenBlocks | None) -> None:
         subset = self._subset
         self._reader.read_in_blocks(None if blocks is None else blocks.within(subset.start, subset.end))
 
     def block(self, index: int) -> range | None:
-        whole, start = self._reader.block(self._in_whole(index)), self._subset.start
+        whole, start = self._reader.block(self._number(index)), self._subset.start
         return None if whole is None else range(whole.start - start, whole.stop - start)
 
     def block_place(self, block: range) -> Place | None:
         start = self._subset.start
         return self._reader.block_place(range(block.start + start, block.stop + start))
 
-    def _in_whole(self, index: int) -> int:
+    def _number(self, index: int) -> int:
         subset = self._subset
         if not 0 <= index < subset.num_samples:
             raise IndexError(f"{subset.root} [{subset.split_part}]: sample {index} of {subset.num_samples}")

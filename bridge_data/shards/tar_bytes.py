@@ -51,8 +51,8 @@ class MemoryTar:
 
 
 class FileTar:
-    """A tar on disk of `num_bytes` bytes. Headers come from a window that is small where members are large, so that
-    contents are passed over, and large where they are small, so that many headers come with one read."""
+    """A tar on disk of `num_bytes` bytes. Headers are read through a window: small where members are large, so that
+    contents are skipped, and large where they are small, so that one read holds many headers."""
 
     def __init__(self, path: str, num_bytes: int) -> None:
         self._path, self.end = path, num_bytes
@@ -69,7 +69,7 @@ class FileTar:
         return self._window, start
 
     def _reach(self, offset: int, num_bytes: int) -> int:
-        """Where in the window these bytes begin, which it has, as far as there are any."""
+        """Move the window to these bytes, as far as they exist; the offset in it where they begin."""
         start = offset - self._base
         if start < 0 or start + num_bytes > len(self._window):
             near = 0 <= start <= len(self._window) + SMALL_STEP_BYTES
@@ -100,7 +100,7 @@ def seek_index_path(shard: str | Path) -> Path:
 
 
 class GzipTar:
-    """The tar in the file `path`. `end` is its size, or more than that, if only reading it would tell."""
+    """The tar in the compressed file `path`. `end` is its size, or an upper bound until it has been read."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -145,7 +145,7 @@ class GzipTar:
             self._file.export_index(str(temporary))
 
     def warn_if_slow(self) -> None:
-        """Say, once for a folder, that the points are missing."""
+        """Warn, once for each folder, that the points are missing."""
         if self.end == sys.maxsize:
             _warn(os.path.dirname(self._path))
 
@@ -158,7 +158,7 @@ class GzipTar:
         return data
 
     def window(self, offset: int) -> tuple[bytes, int]:
-        """The header at `offset`, and that it begins there."""
+        """The header at `offset`, and 0, where it begins in it."""
         return self.read(offset, BLOCK), 0
 
     def read_exactly(self, offset: int, num_bytes: int) -> bytes:

@@ -22,7 +22,7 @@ from bridge_data.storage import Location, location
 
 
 class SampleCollector:
-    """Collects members into samples. `left_out` counts files that are no parts of any, `example` is one of them."""
+    """Groups members into samples. `left_out` counts files that are no part of a sample; `example` is one of them."""
 
     def __init__(self, file: str) -> None:
         self._file = file
@@ -36,11 +36,11 @@ class SampleCollector:
 
     @property
     def part_ends(self) -> "array.array[int]":
-        """For each sample the end of its parts."""
+        """For each sample, the number of the part after its last."""
         return self._starts[1:] + array.array("I", (len(self.parts),)) if self._starts else self._starts
 
     def extend(self, members: Iterable[Fields]) -> None:
-        """Take the members that follow."""
+        """Add the next members."""
         keys, parts = self.keys, self.parts
         for name, offset, content_offset, num_bytes, is_file, _ in members:
             split = split_name(name) if is_file else None
@@ -79,10 +79,10 @@ class SampleCollector:
 
 
 def first_samples(root: Location, name: str, limit: int) -> dict[str, list[Part]]:
-    """Keys and parts of the first samples of shard `name`, at most `limit` of them; the rest is not looked at.
+    """Keys and parts of the first samples of shard `name`, at most `limit` of them; the rest is not read.
 
     Raises:
-        DatasetError: if the shard cannot be read so far.
+        DatasetError: if their headers cannot be read.
     """
     file = str(root / name)
     samples = SampleCollector(file)

@@ -2,8 +2,8 @@
 multi-storage-client.
 
 Enters: a URL. Leaves: a `Store` and the key in it. Guarantee: a client is made when a process first needs it, and is
-shared by its threads; none is used in a forked child, where it would hang. Credentials and endpoints are what the
-library in question reads from the environment.
+shared by its threads; none is used in a forked child, where it would hang. The library in question reads
+credentials and endpoints from the environment.
 """
 
 import functools
@@ -32,7 +32,7 @@ NUM_THREADS = 16
 _ANSWER = re.compile(r"<\?xml.*?<Code>(?P<code>\w+)</Code>.*", re.DOTALL)
 
 _INSTANCE_METADATA = "169.254.169.254"
-"""Where credentials are asked for if the environment has none, on machines of a cloud."""
+"""The metadata service of cloud machines, asked for credentials if the environment has none."""
 
 
 class _Clients:
@@ -42,7 +42,7 @@ class _Clients:
         self.lock = threading.Lock()
         self.stores: dict[str, Store] = {}
         self.of_the_parent: list[dict[str, Store]] = []
-        """Held so that nothing is freed: the threads that would have to take part stayed behind in the parent."""
+        """Kept so that nothing is freed: that would need threads of the parent."""
 
     def after_fork(self) -> None:
         """In a forked child: start with no clients, and a lock that no thread of the parent can hold."""
@@ -165,7 +165,7 @@ class ObstoreStore:
     def __init__(self, base: str, obstore: Any) -> None:
         self._obstore = obstore
         try:
-            # No client options: any would replace those that the environment gives, such as AWS_ALLOW_HTTP.
+            # No client options: they would replace those of the environment, such as AWS_ALLOW_HTTP.
             self._bucket = importlib.import_module("obstore.store").from_url(base, retry_config={"max_retries": 0})
         except Exception as error:
             raise ConfigError(f"{base}: cannot be opened: {first_line(error)}") from error
@@ -203,13 +203,13 @@ class ObstoreStore:
                 for meta in batch:
                     yield meta["path"].removeprefix(prefix), meta["size"]
         except Exception as error:
-            raise self._fault(error) from None  # which says what the error says
+            raise self._fault(error) from None  # it has the message of the error
 
     def _asked(self, request: Callable[[], T]) -> T:
         try:
             answer = request()
         except Exception as error:
-            raise self._fault(error) from None  # which says what the error says
+            raise self._fault(error) from None  # it has the message of the error
         self._has_answered = True
         return answer
 
@@ -220,7 +220,7 @@ class ObstoreStore:
         if isinstance(error, FileNotFoundError) or status == 404:
             return Missing(text)
         if _INSTANCE_METADATA in text:
-            # Who never had an answer has no credentials; who had some meets a transient fault of their renewal.
+            # Without any answer so far there are no credentials; later it is a transient fault of their renewal.
             return RequestError(text, is_transient=True) if self._has_answered else Denied(f"no credentials: {text}")
         exceptions = self._obstore.exceptions
         denials = (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError)

@@ -45,7 +45,7 @@ class RemotePath:
         return self._at(self._path.parent)
 
     def with_name(self, name: str) -> "RemotePath":
-        """What is called `name` in the same folder."""
+        """The path of `name` in the same folder."""
         return self._at(self._path.with_name(name))
 
     def with_suffix(self, suffix: str) -> "RemotePath":
@@ -117,10 +117,10 @@ def location(path: str | os.PathLike[str]) -> Location:
 
 
 def read(path: str | os.PathLike[str], start: int, num_bytes: int) -> bytes:
-    """`num_bytes` bytes of what is at `path`, from byte `start`.
+    """`num_bytes` bytes of the content at `path`, from byte `start`.
 
     Raises:
-        DatasetError: if it is missing, unreadable or ends before that. ConfigError: if it is a URL that cannot be read
+        DatasetError: if it is missing, unreadable or ends earlier. ConfigError: if it is a URL that cannot be read
         here.
     """
     name = os.fspath(path)
@@ -128,7 +128,7 @@ def read(path: str | os.PathLike[str], start: int, num_bytes: int) -> bytes:
 
 
 def read_all(path: str | os.PathLike[str]) -> bytes:
-    """All of what is at `path`; it is not kept open.
+    """The whole content at `path`; the file is not kept open.
 
     Raises:
         DatasetError: if it is missing or unreadable. ConfigError: if it is a URL that cannot be read here.
@@ -138,7 +138,7 @@ def read_all(path: str | os.PathLike[str]) -> bytes:
 
 
 def read_if_there(path: str | os.PathLike[str]) -> bytes | None:
-    """All of what is at `path`; None if nothing is.
+    """The whole content at `path`; None if there is none.
 
     Raises:
         DatasetError: if it is unreadable. ConfigError: if it is a URL that cannot be read here.
@@ -150,7 +150,7 @@ def read_if_there(path: str | os.PathLike[str]) -> bytes | None:
 
 
 def size_bytes(path: str | os.PathLike[str]) -> int:
-    """The size of what is at `path`; of an object that was read before, as it was then.
+    """The size of the content at `path`; of an object that was read before, its size at that time.
 
     Raises:
         DatasetError: if it is missing or unreadable. ConfigError: if it is a URL that cannot be read here.
@@ -181,8 +181,8 @@ def is_folder(path: str | os.PathLike[str]) -> bool:
 
 def prefetch(ranges: Sequence[tuple[str | os.PathLike[str], int, int]]) -> None:
     """Fetch ranges (location, offset, number of bytes) in the background, as they will be read soon, in about this
-    order. A `read` within one of them waits for it and takes its bytes, which are then forgotten. It costs requests if
-    they are not read, and is no error if it fails; for local files nothing is done.
+    order. A `read` within one of them waits for it and takes its bytes, which are then freed. Ranges that are never
+    read cost requests; a failed fetch is no error; for local files nothing is done.
     """
     located = [(os.fspath(path), start, num_bytes) for path, start, num_bytes in ranges]
     wanted = [one for one in located if "://" in one[0]]
@@ -191,8 +191,8 @@ def prefetch(ranges: Sequence[tuple[str | os.PathLike[str], int, int]]) -> None:
 
 
 def by_request(ranges: Sequence[tuple[str | os.PathLike[str], int, int]]) -> list[list[tuple[str, int, int]]]:
-    """Those of `ranges` that `prefetch` would fetch, in groups that each come with one request if they are announced
-    together; in the order in which they are wanted first.
+    """Those of `ranges` that `prefetch` would fetch, grouped by request if they are announced together; in the order in
+    which they are wanted first.
     """
     located = [(os.fspath(path), start, num_bytes) for path, start, num_bytes in ranges]
     requests = joined([one for one in located if "://" in one[0] and one[2]])

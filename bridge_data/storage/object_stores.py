@@ -62,20 +62,21 @@ class Store(Protocol):
     `RequestError`."""
 
     def read(self, key: str, start: int, num_bytes: int) -> tuple[Content, int | None]:
-        """(`num_bytes` bytes from `start`, or fewer if the object ends before; the object's size, if it was said)."""
+        """(`num_bytes` bytes from `start`, or fewer if the object ends earlier; the object's size, if the answer has
+        it)."""
 
     def read_all(self, key: str, at_most: int) -> bytes | int:
-        """The whole object; if it is larger than `at_most` bytes and that is known before it is read, its size."""
+        """The whole object; if it is larger than `at_most` bytes and that is known before reading it, its size."""
 
     def info(self, key: str) -> ObjectInfo:
-        """What is known of an object without reading it."""
+        """Size and version of an object."""
 
     def list(self, folder: str) -> Iterator[tuple[str, int]]:
         """(path below `folder`, size) of every object below it."""
 
 
 def first_line(error: BaseException, limit: int = 600) -> str:
-    """What an error says, without the aids to debugging that follow."""
+    """The message of an error, without the debugging hints that follow."""
     text = str(error).split("\n\n", 1)[0].replace("\n", " ").strip() or type(error).__name__
     return text if len(text) <= limit else f"{text[:limit]} ..."
 
@@ -104,7 +105,7 @@ def is_transient_status(status: int) -> bool:
 def persist(action: Callable[[], T], what: str) -> T:
     """The result of `action`, tried again while it fails for a transient reason; `what` says what it reads.
 
-    However long the first attempt took to fail, there is a second one, unless there is no time to try again at all.
+    There is a second attempt however long the first took, unless the time for retries is 0.
 
     Raises:
         DatasetError: if it cannot be had.

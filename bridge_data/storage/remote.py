@@ -32,7 +32,7 @@ class _Known:
         self.ahead = Prefetcher(_range)
 
     def after_fork(self) -> None:
-        """In a forked child: forget it, as the threads that fetch are not here."""
+        """In a forked child: drop what was fetched, as the fetching threads are not here."""
         self.ahead = Prefetcher(_range)
 
 
