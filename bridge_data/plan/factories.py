@@ -26,7 +26,7 @@ from bridge_data.plan.sample_class import SampleClass
 from bridge_data.plan.source import Parts, Source
 from bridge_data.samples import CrudeSample, Sample
 from bridge_data.shards import Records, Subset, SubsetRange, open_shards
-from bridge_data.shards.names import META_FOLDER
+from bridge_data.shards.metadata import META_FOLDER
 from bridge_data.storage import Location, location
 
 T_sample = TypeVar("T_sample")

@@ -11,7 +11,7 @@ from bridge_data.plan.document import Node
 from bridge_data.plan.source import Source
 from bridge_data.samples import CrudeSample
 from bridge_data.shards.jsonl_file import open_jsonl
-from bridge_data.shards.names import JSONL_SUFFIX
+from bridge_data.shards.metadata import JSONL_SUFFIX
 
 
 def is_jsonl(path: str) -> bool:

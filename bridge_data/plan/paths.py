@@ -11,7 +11,7 @@ import re
 from bridge_data.errors import ConfigError
 from bridge_data.plan.document import Node
 from bridge_data.storage import RemotePath, is_remote
-from bridge_data.storage.urls import split_url
+from bridge_data.storage.object_stores import split_url
 
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 _LOCAL = "file://"

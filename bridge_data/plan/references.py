@@ -18,7 +18,7 @@ from bridge_data.plan.own_factory import factory_source, find_factory
 from bridge_data.plan.source import Source
 from bridge_data.samples import CrudeSample
 from bridge_data.shards import Subset, open_shards
-from bridge_data.shards.names import DATASET_YAML, META_FOLDER
+from bridge_data.shards.metadata import DATASET_YAML, META_FOLDER
 from bridge_data.storage import location
 
 

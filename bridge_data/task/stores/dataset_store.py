@@ -8,8 +8,8 @@ from bridge_data import storage
 from bridge_data.errors import SampleError
 from bridge_data.samples import SourceInfo
 from bridge_data.shards.jsonl_file import PART, JsonlLines
+from bridge_data.shards.key_index import PartReader
 from bridge_data.shards.media_metadata import MediaIndex, MediaMetadata
-from bridge_data.shards.part_reader import PartReader
 from bridge_data.shards.records import RecordReader
 from bridge_data.task.stores.file_store import FileStore
 
@@ -31,12 +31,12 @@ class WebdatasetFileStore(FileStore[bytes]):
     def __getitem__(self, key: str) -> tuple[bytes, SourceInfo]:
         parts = self._parts
         try:
-            place = parts.find(key)
+            part = parts.find(key)
         except SampleError as error:
             raise self._named(error) from None
-        shard = parts.shard_names[place.shard]
-        source = SourceInfo(dataset_path=self.get_path(), index=place.name, shard_name=shard, file_names=(place.name,))
-        return parts.read(place), source
+        shard = parts.index.shard_names[part.shard]
+        source = SourceInfo(dataset_path=self.get_path(), index=part.name, shard_name=shard, file_names=(part.name,))
+        return parts.read(part), source
 
     def get_path(self) -> str:
         """The folder."""
@@ -51,7 +51,7 @@ class WebdatasetFileStore(FileStore[bytes]):
 
     def list_files(self) -> Iterator[str]:
         """The names of all parts, in the order of the data set."""
-        return self._parts.names()
+        return self._parts.index.part_names()
 
     def __str__(self) -> str:
         return self.get_path() if self._name is None else f"auxiliary data {self._name!r} ({self.get_path()})"

@@ -11,7 +11,7 @@ from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError, SampleError
 from bridge_data.samples import SourceInfo
 from bridge_data.shards.media_metadata import MediaIndex, MediaMetadata
-from bridge_data.shards.names import META_FOLDER, without_shard
+from bridge_data.shards.metadata import META_FOLDER, without_shard
 from bridge_data.storage import RemotePath
 from bridge_data.task.stores.file_store import FileStore
 

@@ -6,7 +6,7 @@ import pytest
 from bridge_data.errors import ConfigError, SampleError
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
 from bridge_data.prepare.media import prepare_media
-from bridge_data.prepare.media_rules import MediaRule
+from bridge_data.prepare.media_files import MediaRule
 from bridge_data.shards.media_metadata import ImageMetadata
 from bridge_data.task.stores import JsonlFileStore, WebdatasetFileStore
 from tests.encoders.multimodal_parts import png

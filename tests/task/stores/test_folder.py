@@ -7,7 +7,7 @@ import pytest
 
 from bridge_data.errors import ConfigError, DatasetError, SampleError
 from bridge_data.prepare.media import prepare_media
-from bridge_data.prepare.media_rules import MediaRule
+from bridge_data.prepare.media_files import MediaRule
 from bridge_data.shards.media_metadata import ImageMetadata
 from bridge_data.task.stores import SystemFileStore
 from tests.encoders.multimodal_parts import png
