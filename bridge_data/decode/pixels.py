@@ -15,7 +15,7 @@ import numpy as np
 import simplejpeg
 
 from bridge_data.later import Image, nanoarrow
-from bridge_data.samples.collation import room_for
+from bridge_data.samples.arena import current_arena
 
 if TYPE_CHECKING:
     import torch
@@ -64,17 +64,18 @@ def decoded_pixels(data: bytes, mode: str, least: Size | None = None) -> NDArray
 
 
 def image_in_batch(data: bytes, mode: str) -> torch.Tensor | None:
-    """A JPEG as uint8 (C, H, W), in memory in which it is stacked without being moved; None if there is no such memory
-    (see `collate.room_for`), or Pillow must be asked."""
-    if mode == "L" or not _is_jpeg(data):
+    """A JPEG as uint8 (C, H, W), in memory where stacking needs no copy; None if there is no such memory (see
+    `Arena.image_buffer`), or the image needs Pillow."""
+    arena = current_arena()
+    if arena is None or not arena.num_images or mode == "L" or not _is_jpeg(data):
         return None
     try:
         height, width, colours, _ = simplejpeg.decode_jpeg_header(data)
         _refuse_bomb(width, height)
-        room = room_for((height, width, len(mode))) if colours in ("Gray", "YCbCr") else None
-        if room is None:
+        buffer = arena.image_buffer((height, width, len(mode))) if colours in ("Gray", "YCbCr") else None
+        if buffer is None:
             return None
-        pixels, image = room
+        pixels, image = buffer
         simplejpeg.decode_jpeg(data, mode, buffer=pixels)
     except ValueError:
         return None

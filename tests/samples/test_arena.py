@@ -1,7 +1,11 @@
+"""What is built in an arena is right in nested arenas, threads and forked children, and hooks may keep it."""
+
+import contextvars
 import functools
-import gc
 import io
+import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -24,60 +28,17 @@ from bridge_data import (
     stateless,
 )
 from bridge_data.decode.image import image_handler
-from bridge_data.loader.memory.recycling import Recycler
-from bridge_data.samples.collation import batch_pad_stack, build_in, in_one_place
+from bridge_data.loader.memory.arenas import PrivateArena
+from bridge_data.samples.arena import Arena, current_arena
+from bridge_data.samples.collation import batch_pad_stack, batch_stack
 from tests.prepared import CRUDE, write_dataset
-
-LARGE = (4, 1 << 20)
-
-
-def test_memory_is_used_again_when_nothing_looks_at_it() -> None:
-    recycler = Recycler()
-    first = recycler.allocate(LARGE, torch.uint8)
-    assert first is not None
-    address, view = first.data_ptr(), first[1:3].numpy()
-    del first
-    gc.collect()
-    second = recycler.allocate(LARGE, torch.uint8)
-    assert second is not None and second.data_ptr() != address
-    view[...] = 7
-    del view
-    gc.collect()
-    third = recycler.allocate(LARGE, torch.uint8)
-    assert third is not None and third.data_ptr() == address
-
-
-def test_kept_tensors_keep_their_values() -> None:
-    recycler = Recycler()
-    kept = []
-    for number in range(12):
-        tensor = recycler.allocate(LARGE, torch.uint8)
-        assert tensor is not None
-        kept.append(tensor.fill_(number))
-    assert [int(tensor.min()) for tensor in kept] == [int(tensor.max()) for tensor in kept] == list(range(12))
-    kept.clear()
-    gc.collect()
-    assert len(recycler._spare) == 4
-
-
-def test_small_tensors_are_left_to_torch() -> None:
-    assert Recycler().allocate((10, 10), torch.float32) is None
-
-
-def test_pieces_grow_with_what_is_asked_for() -> None:
-    recycler = Recycler()
-    for count in (1 << 20, 1 << 23, 1 << 20):
-        tensor = recycler.allocate((count,), torch.float32)
-        assert tensor is not None and tensor.shape == (count,)
-        tensor.fill_(1)
 
 
 @pytest.fixture
-def recycler() -> Iterator[Recycler]:
-    made = Recycler()
-    build_in(made.allocate)
-    yield made
-    build_in(None)
+def arena() -> Iterator[PrivateArena]:
+    made = PrivateArena()
+    with made.active():
+        yield made
 
 
 def jpegs(sizes: list[tuple[int, int]]) -> list[bytes]:
@@ -90,12 +51,76 @@ def jpegs(sizes: list[tuple[int, int]]) -> list[bytes]:
     return contents
 
 
+SIZE = 1 << 20
+
+
+def stacked(number: int) -> torch.Tensor:
+    return batch_stack([torch.full((SIZE,), number, dtype=torch.uint8)] * 2)
+
+
+def is_built_in(arena: Arena, tensor: torch.Tensor) -> bool:
+    """Whether a tensor is the last that was allocated from the arena."""
+    buffer = arena._buffer
+    return buffer is not None and 0 <= tensor.data_ptr() - buffer.address < buffer.num_bytes
+
+
+def test_an_arena_is_used_only_while_it_is_active() -> None:
+    arena = PrivateArena()
+    assert current_arena() is None and not is_built_in(arena, stacked(1))
+    with arena.active():
+        assert current_arena() is arena and is_built_in(arena, stacked(1))
+    assert current_arena() is None and not is_built_in(arena, stacked(1))
+
+
+def test_an_arena_inside_another_gives_way_to_it_again(arena: PrivateArena) -> None:
+    other = PrivateArena()
+    with other.active():
+        assert is_built_in(other, stacked(2))
+        with arena.active():
+            assert current_arena() is arena
+        assert current_arena() is other
+    assert current_arena() is arena and is_built_in(arena, stacked(3))
+
+
+def test_an_error_makes_the_outer_arena_active_again(arena: PrivateArena) -> None:
+    with pytest.raises(ValueError, match="no"), PrivateArena().active():
+        raise ValueError("no")
+    assert current_arena() is arena
+
+
+@pytest.mark.parametrize("with_context", [False, True], ids=["new context", "copied context"])
+def test_threads_that_a_hook_starts_have_memory_of_their_own(arena: PrivateArena, with_context: bool) -> None:
+    contents, decode = jpegs([(256, 320)] * 4), image_handler("torchrgb8")
+
+    def work() -> tuple[Arena | None, torch.Tensor, torch.Tensor]:
+        return current_arena(), stacked(5), decode(contents[0])
+
+    context = contextvars.copy_context() if with_context else contextvars.Context()
+    with arena.images(1):
+        decode(contents[0])  # from now on it knows the size
+    with arena.images(4), ThreadPoolExecutor(1) as pool:
+        images = [decode(content) for content in contents]
+        found, tensor, image = pool.submit(context.run, work).result()
+    assert found is None
+    assert not is_built_in(arena, tensor) and not is_built_in(arena, image)
+    assert is_built_in(arena, images[0])
+
+
+def test_a_forked_child_has_memory_of_its_own(arena: PrivateArena) -> None:
+    first, ones = stacked(6), [torch.ones(SIZE, dtype=torch.uint8)] * 2
+    child = os.fork()
+    if child == 0:  # in which torch cannot compute in several threads, as it would on more values
+        os._exit(int(current_arena() is not None or is_built_in(arena, batch_stack(ones))))
+    assert os.waitpid(child, 0)[1] == 0
+    assert is_built_in(arena, first) and is_built_in(arena, stacked(8)) and int(first.max()) == 6
+
+
 @pytest.mark.parametrize("sizes", [[(256, 320)] * 4, [(256, 320), (304, 256), (256, 320)]])
-def test_images_are_decoded_where_they_are_stacked(recycler: Recycler, sizes: list[tuple[int, int]]) -> None:
+def test_images_are_decoded_where_they_are_stacked(arena: PrivateArena, sizes: list[tuple[int, int]]) -> None:
     contents, decode = jpegs(sizes), image_handler("torchrgb8")
     expected = batch_pad_stack([decode(content).contiguous() for content in contents])
     for _ in range(3):
-        with in_one_place(len(contents)):
+        with arena.images(len(contents)):
             images = [decode(content) for content in contents]
         batch = batch_pad_stack(images)
         assert torch.equal(batch, expected)
@@ -103,20 +128,20 @@ def test_images_are_decoded_where_they_are_stacked(recycler: Recycler, sizes: li
     assert decode(contents[0]).untyped_storage().nbytes() < batch.nbytes
 
 
-def test_what_was_stacked_where_it_lay_is_copied_when_it_is_stacked_again(recycler: Recycler) -> None:
+def test_what_was_stacked_where_it_lay_is_copied_when_it_is_stacked_again(arena: PrivateArena) -> None:
     contents, decode = jpegs([(256, 320)] * 4), image_handler("torchrgb8")
     for _ in range(2):
-        with in_one_place(len(contents)):
+        with arena.images(len(contents)):
             images = [decode(content) for content in contents]
         batch = batch_pad_stack(images)
     assert batch.data_ptr() == images[0].data_ptr()
     assert batch_pad_stack(images).data_ptr() != batch.data_ptr()
 
 
-def test_a_batch_with_an_image_left_out_is_whole(recycler: Recycler) -> None:
+def test_a_batch_with_an_image_left_out_is_whole(arena: PrivateArena) -> None:
     contents, decode = jpegs([(256, 320)] * 4), image_handler("torchrgb8")
     for left_out in range(4):
-        with in_one_place(len(contents)):
+        with arena.images(len(contents)):
             images = [decode(content) for content in contents]
         del images[left_out]
         expected = torch.stack([decode(content) for n, content in enumerate(contents) if n != left_out])

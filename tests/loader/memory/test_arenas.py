@@ -1,4 +1,4 @@
-"""Batches that were built in shared memory are sent without a copy, and whatever else holds them is never disturbed."""
+"""Batches built in shared memory are sent without a copy; memory is reused only when nothing refers to it any more."""
 
 import gc
 import pickle
@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
+from bridge_data.loader.memory.arenas import PrivateArena, SlotArena
 from bridge_data.loader.memory.batches import Encoder, decode
-from bridge_data.loader.memory.building import Builder
 from bridge_data.loader.memory.slots import Kept, SlotReader, SlotWriter
 from bridge_data.samples import collation
 
@@ -17,11 +17,11 @@ SIZE = 20_000
 
 
 class Ends:
-    """A worker's end with a builder, and a trainer's."""
+    """The arena of a worker, and the reader in the trainer."""
 
     def __init__(self) -> None:
         self.slots = SlotWriter()
-        self.builder, self.reader = Builder(self.slots), SlotReader(Kept(1 << 30))
+        self.arena, self.reader = SlotArena(self.slots), SlotReader(Kept(1 << 30))
         self.copied: list[bool] = []
         place = self.slots.place
 
@@ -36,7 +36,7 @@ class Ends:
         self.slots.free(self.reader.take_released())
         self.copied.append(False)
         parts = Encoder().encode(box.pop())
-        body, payload, descriptors = self.builder.place(parts)
+        body, payload, descriptors = self.arena.place(parts)
         body = pickle.loads(pickle.dumps(body))
         self.reader.note(body, descriptors)
         return decode(self.reader.open(body, memoryview(b"".join(payload))))
@@ -45,9 +45,11 @@ class Ends:
 @pytest.fixture
 def ends() -> Iterator[Ends]:
     ends = Ends()
-    collation.build_in(ends.builder.allocate)
-    yield ends
-    collation.build_in(None)
+    with ends.arena.active():
+        yield ends
+
+
+LARGE = (4, 1 << 20)
 
 
 def stacked(number: int, size: int = SIZE) -> torch.Tensor:
@@ -138,11 +140,52 @@ def test_one_batch_that_was_far_larger_does_not_enlarge_those_after_it(ends: End
     ends.pass_on([stacked(1, 100 * SIZE)])
     for number in range(30):
         ends.pass_on([stacked(number)])
-    assert ends.builder._batch_bytes < 4 * 8 * SIZE * 2
+    assert ends.arena._batch_bytes < 4 * 8 * SIZE * 2
 
 
 def test_small_tensors_and_other_threads_have_memory_of_their_own(ends: Ends) -> None:
-    assert ends.builder.allocate((10,), torch.int64) is None
-    assert ends.builder.allocate((0, 10_000), torch.int64) is None
+    assert ends.arena.allocate((10,), torch.int64) is None
+    assert ends.arena.allocate((0, 10_000), torch.int64) is None
     assert ends.pass_on([collation.batch_stack([torch.arange(4)] * 2)]).tolist() == [[0, 1, 2, 3]] * 2
     assert not ends.slots.maps
+
+
+def test_private_memory_is_used_again_when_nothing_looks_at_it() -> None:
+    arena = PrivateArena()
+    first = arena.allocate(LARGE, torch.uint8)
+    assert first is not None
+    address, view = first.data_ptr(), first[1:3].numpy()
+    del first
+    gc.collect()
+    second = arena.allocate(LARGE, torch.uint8)
+    assert second is not None and second.data_ptr() != address
+    view[...] = 7
+    del view
+    gc.collect()
+    third = arena.allocate(LARGE, torch.uint8)
+    assert third is not None and third.data_ptr() == address
+
+
+def test_kept_tensors_keep_their_values() -> None:
+    arena = PrivateArena()
+    kept = []
+    for number in range(12):
+        tensor = arena.allocate(LARGE, torch.uint8)
+        assert tensor is not None
+        kept.append(tensor.fill_(number))
+    assert [int(tensor.min()) for tensor in kept] == [int(tensor.max()) for tensor in kept] == list(range(12))
+    kept.clear()
+    gc.collect()
+    assert len(arena._spare) == 4
+
+
+def test_small_private_tensors_are_left_to_torch() -> None:
+    assert PrivateArena().allocate((10, 10), torch.float32) is None
+
+
+def test_pieces_grow_with_what_is_asked_for() -> None:
+    arena = PrivateArena()
+    for count in (1 << 20, 1 << 23, 1 << 20):
+        tensor = arena.allocate((count,), torch.float32)
+        assert tensor is not None and tensor.shape == (count,)
+        tensor.fill_(1)
