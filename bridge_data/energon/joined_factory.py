@@ -11,10 +11,10 @@ from typing import Any
 
 from bridge_data.errors import ConfigError
 from bridge_data.ignored import warn_ignored
-from bridge_data.plan.epochs import EpochsPerShuffle, check_epochs
 from bridge_data.plan.factories import BaseCoreDatasetFactory, BaseWebdatasetFactory, T_sample
 from bridge_data.plan.join import assemble
 from bridge_data.plan.source import Join, Source
+from bridge_data.plan.weights import EpochsPerShuffle, check_epochs
 from bridge_data.samples import Sample
 from bridge_data.shards import ShardSet, Subset, SubsetRange
 from bridge_data.shards.join_index import open_join_at
@@ -30,7 +30,7 @@ class JoinedWebdatasetFactory(BaseCoreDatasetFactory[T_sample]):
         inner_datasets: the members; the joiner gets their samples by position, or by the names of a mapping.
         join_index: the index of this join, a file in the `.joins` folder beside a metadataset that has it.
         joiner: the class of the joined samples, whose `from_joined` joins them, or a function that does.
-        shuffle_over_epochs: how many epochs are shuffled together (see `bridge_data.plan.epochs`).
+        shuffle_over_epochs: how many epochs are shuffled together (see `bridge_data.plan.weights`).
         subset: a range of the joined samples.
         worker_config, parallel_shard_iters, max_samples_per_sequence: taken without effect (see `bridge_data.ignored`).
 

@@ -13,9 +13,9 @@ from typing import Any, TypedDict, Unpack
 from bridge_data.errors import SampleError
 from bridge_data.ignored import warn_ignored
 from bridge_data.plan.dataset_code import ChosenParts
-from bridge_data.plan.epochs import EpochsPerShuffle, check_epochs
 from bridge_data.plan.factories import BaseCoreDatasetFactory, Decode
 from bridge_data.plan.source import Parts, Source
+from bridge_data.plan.weights import EpochsPerShuffle, check_epochs
 from bridge_data.samples import CrudeSample
 from bridge_data.shards import Records, Subset, SubsetRange
 from bridge_data.shards.jsonl_file import PART, open_jsonl
@@ -40,7 +40,7 @@ class CrudeJsonlDatasetFactory(BaseCoreDatasetFactory[CrudeSample]):
     """The part `split_part` of the prepared JSONL file `path`, of which each line is the part `json`, as bytes.
 
     Args:
-        shuffle_over_epochs: how many epochs are shuffled together (see `bridge_data.plan.epochs`).
+        shuffle_over_epochs: how many epochs are shuffled together (see `bridge_data.plan.weights`).
         subset: a range of the samples.
         split_config: the file beside `path` that says which samples the part has; `<path>.split.yaml` if None.
         part_filter: says of `json` whether it is read; it is if None.

@@ -15,8 +15,8 @@ from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.options import takes_options
 from bridge_data.order.plan_order import Shuffle
 from bridge_data.plan import Plan, Source
-from bridge_data.plan.epochs import EpochsPerShuffle
 from bridge_data.plan.references import Opening
+from bridge_data.plan.weights import EpochsPerShuffle
 from bridge_data.task import DefaultTaskEncoder, TaskEncoder, with_decoding
 from bridge_data.topology import WorkerConfig
 

@@ -16,14 +16,13 @@ from typing import Any, ClassVar, Generic, TypedDict, TypeVar, Unpack
 from bridge_data.errors import ConfigError
 from bridge_data.ignored import warn_ignored
 from bridge_data.plan.blending import Plan, plan_of
-from bridge_data.plan.dataset_code import ChosenParts, load_function
+from bridge_data.plan.dataset_code import ChosenParts, load_function, made
 from bridge_data.plan.dataset_yaml import needed_parts, read_field_map
 from bridge_data.plan.document import as_node
-from bridge_data.plan.epochs import EpochsPerShuffle, check_epochs
 from bridge_data.plan.field_map import FieldAccess
-from bridge_data.plan.making import made
 from bridge_data.plan.sample_class import SampleClass
 from bridge_data.plan.source import Parts, Source
+from bridge_data.plan.weights import EpochsPerShuffle, check_epochs
 from bridge_data.samples import CrudeSample, Sample
 from bridge_data.shards import Records, Subset, SubsetRange, open_shards
 from bridge_data.shards.names import META_FOLDER
@@ -101,7 +100,7 @@ class BaseWebdatasetFactory(BaseCoreDatasetFactory[T_sample]):
     """The part `split_part` of the prepared folder of tars `path`; derive from it to make samples of bytes.
 
     Args:
-        shuffle_over_epochs: how many epochs are shuffled together (see `bridge_data.plan.epochs`).
+        shuffle_over_epochs: how many epochs are shuffled together (see `bridge_data.plan.weights`).
         subset: a range of the samples.
         split_config: the file in `.nv-meta` that says which shards the part has; `split.yaml` if None.
         part_filter: says of a part's name whether it is read; all are if None.

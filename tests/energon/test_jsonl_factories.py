@@ -10,7 +10,7 @@ from bridge_data.plan.blending import EmptySplitError
 from bridge_data.samples import CrudeSample
 from bridge_data.shards import SubsetRange
 from bridge_data.shards.jsonl_file import split_path
-from tests.plan.test_jsonl_source import write_lines
+from tests.plan.test_references import write_lines
 
 PROVENANCE = {"__key__": "3", "__shard__": "a.jsonl", "__sources__": (), "__restore_key__": ()}
 

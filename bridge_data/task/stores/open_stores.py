@@ -9,7 +9,7 @@ from typing import Any
 from bridge_data.decode import SampleDecoder
 from bridge_data.errors import ConfigError
 from bridge_data.plan import Source
-from bridge_data.plan.jsonl_source import is_jsonl
+from bridge_data.plan.document import is_jsonl
 from bridge_data.task.stores.dataset_store import JsonlFileStore, WebdatasetFileStore
 from bridge_data.task.stores.file_store import DecodeFileStore, FileStore
 from bridge_data.task.stores.folder import SystemFileStore
