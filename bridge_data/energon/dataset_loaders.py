@@ -306,41 +306,7 @@ def traverse_metadataset(path: Location, *, split_part: str) -> list[TraversedDa
 
 
 Data: TypeAlias = Location | Mapping[str, Any] | Plan | BaseCoreDatasetFactory[Any] | DatasetLoaderInterface
-"""Where a path to data is asked for, what may be given instead."""
-
-
-def plan_for(
-    data: Data,
-    *,
-    split_part: str,
-    opening: Opening,
-    dataset_config: str | None = None,
-    split_config: str | None = None,
-) -> Plan:
-    """The plan of `data`, for training or validation; see `load_plan`. A plan and a factory know their own split part.
-
-    Raises:
-        ConfigError: for whatever is wrong. DatasetError: if the data are not what their metadata say.
-    """
-    if isinstance(data, (BaseCoreDatasetFactory, DatasetLoaderInterface, Plan)):
-        for name, value in (("dataset_config", dataset_config), ("split_config", split_config)):
-            if value is not None:
-                raise ConfigError(f"{name}={value!r}: is for a path, but got a {type(data).__name__}: give it to that")
-    if isinstance(data, BaseCoreDatasetFactory):
-        data = data.build()
-    if isinstance(data, Plan):
-        if opening.training and data.weights is None:
-            raise ConfigError(f"this plan is for validation, and has no weights; make one with training=True:\n{data}")
-        return data if opening.training else Plan(data.tree, data.sources, None)
-    if not isinstance(data, DatasetLoaderInterface):
-        data = load_dataset(
-            data,
-            dataset_config=dataset_config,
-            split_config=split_config,
-            trusted_modules=opening.trusted_modules,
-            trust_dataset_code=opening.trust_dataset_code,
-        )
-    return data.get_datasets(training=opening.training, split_part=split_part)
+"""A path to data, or one of the objects that may be given instead."""
 
 
 def _references(declared: Declared) -> Iterator[TraversedDatasetReference]:

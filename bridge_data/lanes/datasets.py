@@ -7,7 +7,7 @@ settings or the metadata are raised here, before the first sample is read.
 from collections.abc import Collection
 from typing import Any, TypedDict, Unpack
 
-from bridge_data.energon.dataset_loaders import Data, plan_for
+from bridge_data.energon.dataset_loaders import Data, DatasetLoaderInterface, load_dataset
 from bridge_data.errors import ConfigError, ErrorHandler
 from bridge_data.ignored import warn_ignored
 from bridge_data.lanes.lane import Batching
@@ -15,7 +15,7 @@ from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.options import takes_options
 from bridge_data.order.plan_order import Shuffle
 from bridge_data.plan import Plan, Source
-from bridge_data.plan.references import Opening
+from bridge_data.plan.factories import BaseCoreDatasetFactory
 from bridge_data.plan.weights import EpochsPerShuffle
 from bridge_data.task import DefaultTaskEncoder, TaskEncoder, with_decoding
 from bridge_data.topology import WorkerConfig
@@ -165,18 +165,27 @@ def get_val_datasets(
     return [(of_source(source), source) for source in _plan(path, split_part, options, training=False).sources]
 
 
-def _plan(path: Data, split_part: str, options: DatasetOptions, *, training: bool) -> Plan:
-    return plan_for(
-        path,
-        split_part=split_part,
-        dataset_config=options["dataset_config"],
-        split_config=options["split_config"],
-        opening=Opening(
-            training=training,
+def _plan(data: Data, split_part: str, options: DatasetOptions, *, training: bool) -> Plan:
+    """The plan of `data`. A plan and a factory have their own split part."""
+    if isinstance(data, (BaseCoreDatasetFactory, DatasetLoaderInterface, Plan)):
+        for name, value in (("dataset_config", options["dataset_config"]), ("split_config", options["split_config"])):
+            if value is not None:
+                raise ConfigError(f"{name}={value!r}: is for a path, but got a {type(data).__name__}: give it to that")
+    if isinstance(data, BaseCoreDatasetFactory):
+        data = data.build()
+    if isinstance(data, Plan):
+        if training and data.weights is None:
+            raise ConfigError(f"this plan is for validation, and has no weights; make one with training=True:\n{data}")
+        return data if training else Plan(data.tree, data.sources, None)
+    if not isinstance(data, DatasetLoaderInterface):
+        data = load_dataset(
+            data,
+            dataset_config=options["dataset_config"],
+            split_config=options["split_config"],
             trusted_modules=options["trusted_modules"],
             trust_dataset_code=options["trust_dataset_code"],
-        ),
-    )
+        )
+    return data.get_datasets(training=training, split_part=split_part)
 
 
 def _encoder(given: Any, options: DatasetOptions) -> TaskEncoder[Any, Any, Any, Any]:
