@@ -13,12 +13,10 @@ import torch.distributed as dist
 from lightning.pytorch import LightningDataModule
 
 from bridge_data.datamodule import lightning_trainer
-from bridge_data.datamodule.balancing import balancing_of
 from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.datamodule.parallel import find_cost
-from bridge_data.datamodule.ranks import build_worker_config
 from bridge_data.datamodule.settings import DataModuleOptions, sort_settings
-from bridge_data.datamodule.sharing import IdleDataloader, RankLoader, rank_loader
+from bridge_data.datamodule.sharing import IdleDataloader, RankLoader, balancing_of, build_worker_config, rank_loader
 from bridge_data.datamodule.training import EnergonDataloader
 from bridge_data.datamodule.validation import ValidationDataloader, names_of
 from bridge_data.encoders import MultiModalSampleConfig, MultiModalTaskEncoder
