@@ -21,7 +21,7 @@ from bridge_data.order.random_keys import key64
 from bridge_data.order.redeal import redeal_ordered, redeal_shuffled
 from bridge_data.order.state import Generation, LoaderState
 from bridge_data.plan import Plan
-from bridge_data.plan.epochs import WITH_REPLACEMENT, EpochsPerShuffle, check_epochs, multiplied, together
+from bridge_data.plan.weights import WITH_REPLACEMENT, EpochsPerShuffle, check_epochs, multiplied, together
 
 logger = logging.getLogger("bridge_data")
 
@@ -40,7 +40,7 @@ class Shuffle:
 
     `max_samples_per_sequence` bounds a chunk (None: the shard); `shuffle_buffer_size` is how many samples are at least
     fully mixed; with neither, chunks come front to back. `epochs_per_shuffle` shuffles the chunks of so many epochs
-    together, times what each source says (see `plan.epochs`).
+    together, times what each source says (see `plan.weights`).
     """
 
     shuffle_buffer_size: int | None

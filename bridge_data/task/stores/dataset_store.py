@@ -15,7 +15,7 @@ from bridge_data import storage
 from bridge_data.decode import SampleDecoder
 from bridge_data.errors import ConfigError, DatasetError, SampleError
 from bridge_data.plan import Source
-from bridge_data.plan.jsonl_source import is_jsonl
+from bridge_data.plan.document import is_jsonl
 from bridge_data.samples import SourceInfo
 from bridge_data.shards.jsonl_file import PART, JsonlLines
 from bridge_data.shards.key_index import PartReader

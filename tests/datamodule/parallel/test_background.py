@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from bridge_data.datamodule.parallel.arrivals import BATCH, ERROR, Arrival, Arrivals
+from bridge_data.datamodule.parallel.background import BATCH, ERROR, Arrival, Arrivals
 
 
 def batch(number: int) -> Arrival:

@@ -1,26 +1,88 @@
-"""A join described in Python, where otherwise a metadataset does it.
+"""Factories of JSONL files and of joins: described in Python, where otherwise a path or a metadataset does it.
 
-Enters: factories of the members, the index that `prepare` made of a metadataset with this join, a joiner. Leaves: the
-joined `Source`, or a `Plan` of it. The name and the settings are those of Energon.
+The names and the settings are those of Energon.
 """
 
-import dataclasses
+import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Unpack
 
-from bridge_data.errors import ConfigError
-from bridge_data.ignored import warn_ignored
-from bridge_data.plan.epochs import EpochsPerShuffle, check_epochs
-from bridge_data.plan.factories import BaseCoreDatasetFactory, BaseWebdatasetFactory, T_sample
+from bridge_data.energon.webdatasets import BaseWebdatasetFactory
+from bridge_data.errors import ConfigError, SampleError
+from bridge_data.plan.factories import BaseCoreDatasetFactory, FactorySettings, PathDatasetFactory, T_sample
 from bridge_data.plan.join import assemble
-from bridge_data.plan.source import Join, Source
-from bridge_data.samples import Sample
-from bridge_data.shards import ShardSet, Subset, SubsetRange
+from bridge_data.plan.source import Join, Parts, Source
+from bridge_data.plan.weights import EpochsPerShuffle
+from bridge_data.samples import CrudeSample, Sample
+from bridge_data.shards import Records, ShardSet, SubsetRange
 from bridge_data.shards.join_index import open_join_at
+from bridge_data.shards.jsonl_file import PART, open_jsonl
 from bridge_data.storage import Location, location
 
 Members = Sequence[BaseWebdatasetFactory[Any]] | Mapping[str, BaseWebdatasetFactory[Any]]
+
+
+class JsonlSettings(FactorySettings, total=False):
+    """Settings of a JSONL file; see `CrudeJsonlDatasetFactory`."""
+
+    part_filter: Callable[[str], bool] | None
+
+
+class CrudeJsonlDatasetFactory(PathDatasetFactory[CrudeSample]):
+    """The part `split_part` of the prepared JSONL file `path`. Each line is the part `json`, as bytes.
+
+    The settings are those of `PathDatasetFactory`; `split_config` is a file beside `path`, `<path>.split.yaml` if None.
+    """
+
+    __sample_type__ = CrudeSample
+
+    def load_sample(self, sample: Parts) -> CrudeSample:
+        """See `PathDatasetFactory.load_sample`."""
+        return CrudeSample(sample)
+
+    def _open(self) -> Records:
+        return open_jsonl(self.path, self.split_part, split_config=self.split_config)
+
+
+class DefaultCrudeJsonlDatasetFactory(CrudeJsonlDatasetFactory):
+    """A JSONL file whose lines are decoded, with `subflavors`; this is what the path of such a file stands for.
+
+    Args:
+        settings: those of `CrudeJsonlDatasetFactory`.
+
+    Raises:
+        ConfigError: for wrong settings.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        subflavors: Mapping[str, Any] | None = None,
+        **settings: Unpack[JsonlSettings],
+    ) -> None:
+        super().__init__(path, **settings)
+        self.subflavors = dict(subflavors or {})
+
+    def load_sample(self, sample: Parts) -> CrudeSample:
+        """The sample with its line decoded, and with the sub-flavors.
+
+        Raises:
+            SampleError: if the line is no JSON.
+        """
+        decoded = {**sample, "__subflavors__": self.subflavors}
+        if PART in sample:
+            try:
+                decoded[PART] = json.loads(sample[PART])
+            except ValueError as error:
+                raise SampleError(f"{self.path}: sample {sample['__key__']} is no JSON: {error}") from error
+        return super().load_sample(decoded)
+
+    def source(self) -> Source:
+        """The data set, opened; see `BaseCoreDatasetFactory.source`."""
+        is_plain = type(self).load_sample is DefaultCrudeJsonlDatasetFactory.load_sample
+        return self._source(None if is_plain else self)
 
 
 class JoinedWebdatasetFactory(BaseCoreDatasetFactory[T_sample]):
@@ -30,7 +92,7 @@ class JoinedWebdatasetFactory(BaseCoreDatasetFactory[T_sample]):
         inner_datasets: the members; the joiner gets their samples by position, or by the names of a mapping.
         join_index: the index of this join, a file in the `.joins` folder beside a metadataset that has it.
         joiner: the class of the joined samples, whose `from_joined` joins them, or a function that does.
-        shuffle_over_epochs: how many epochs are shuffled together (see `bridge_data.plan.epochs`).
+        shuffle_over_epochs: how many epochs are shuffled together (see `bridge_data.plan.weights`).
         subset: a range of the joined samples.
         worker_config, parallel_shard_iters, max_samples_per_sequence: taken without effect (see `bridge_data.ignored`).
 
@@ -51,7 +113,10 @@ class JoinedWebdatasetFactory(BaseCoreDatasetFactory[T_sample]):
         join_index: str | os.PathLike[str],
         joiner: type[T_sample] | Callable[..., T_sample],
     ) -> None:
-        warn_ignored(
+        self._set(
+            training=training,
+            shuffle_over_epochs=shuffle_over_epochs,
+            subset=subset,
             worker_config=worker_config,
             parallel_shard_iters=parallel_shard_iters,
             max_samples_per_sequence=max_samples_per_sequence,
@@ -72,8 +137,7 @@ class JoinedWebdatasetFactory(BaseCoreDatasetFactory[T_sample]):
             raise ConfigError(
                 f"JoinedWebdatasetFactory: joiner: expected a class derived from Sample, or a function, got {joiner!r}"
             )
-        self.join_index, self.training, self.subset = location(join_index).absolute(), training, subset
-        self.shuffle_over_epochs = check_epochs(shuffle_over_epochs)
+        self.join_index = location(join_index).absolute()
         self.subflavors = self.inner_datasets[0].subflavors
 
     @property
@@ -98,13 +162,8 @@ class JoinedWebdatasetFactory(BaseCoreDatasetFactory[T_sample]):
             shard_sets.append(source.records)
         index = open_join_at(self.join_index, shard_sets)
         joined = Join(members=sources, names=self.inner_dataset_keys, joiner=self._joiner)
-        source = assemble(
-            joined, shard_sets, index, self._sample_class, f"JoinedWebdatasetFactory of {self.join_index}"
-        )
-        source = dataclasses.replace(source, epochs_per_shuffle=self.shuffle_over_epochs)
-        if self.subset is None:
-            return source
-        return dataclasses.replace(source, records=Subset(source.records, *self.subset.resolve(source.num_samples)))
+        config_file = f"JoinedWebdatasetFactory of {self.join_index}"
+        return self._cut(assemble(joined, shard_sets, index, self._sample_class, config_file))
 
     def __str__(self) -> str:
         return f"JoinedWebdatasetFactory({', '.join(map(str, self.inner_datasets))})"
