@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 
 from bridge_data.errors import EDITED, StateError
 from bridge_data.order import BEGINNING, Cursor, OrderedRow, Row
-from bridge_data.order.inbox import Entry, cut_entry, entry_size, is_slice
 from bridge_data.order.pending import Pending
 from bridge_data.order.state import Generation, LaneState, LoaderState
+from bridge_data.order.stream import Entry, cut_entry, entry_size, is_slice
 
 MakeCursor: TypeAlias = Callable[[int], Cursor]
 """Lane number -> a cursor of the old geometry at its beginning."""
