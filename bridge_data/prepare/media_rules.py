@@ -10,7 +10,7 @@ import fnmatch
 from typing import Literal, TypeAlias
 
 from bridge_data.decode.av import AV_EXTENSIONS
-from bridge_data.decode.content import guess_kind
+from bridge_data.decode.formats import guess_kind
 from bridge_data.decode.image import IMAGE_EXTENSIONS
 from bridge_data.errors import ConfigError
 
