@@ -1,8 +1,7 @@
 """How a training order deals the samples of a data set: chunks, windows, and what a lane has of an epoch."""
 
 from bridge_data.order import Geometry
-from bridge_data.order.chunks import ChunkTable
-from bridge_data.order.overlap import overlap
+from bridge_data.order.chunks import ChunkTable, overlap
 from bridge_data.order.plan_order import Shuffle
 from bridge_data.plan.source import Source
 from bridge_data.tools.cli.terminal import counted

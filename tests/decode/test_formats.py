@@ -5,7 +5,7 @@ import io
 import pytest
 from PIL import Image
 
-from bridge_data.decode.content import guess_kind
+from bridge_data.decode.formats import guess_kind
 from tests.decode.av.media import sound, video
 
 

@@ -1,13 +1,45 @@
-"""Clips and frames at equal distances."""
+"""Energon's names: media by the extension of a part, clips and frames at equal distances."""
 
 import numpy as np
 import pytest
 import torch
 
-from bridge_data.decode.av import AVData, AVDecoder, get_clips_uniform, get_single_frames_uniform
+from bridge_data.decode.av import (
+    AV_EXTENSIONS,
+    AVData,
+    AVDecoder,
+    AVWebdatasetDecoder,
+    get_clips_uniform,
+    get_single_frames_uniform,
+)
 from bridge_data.errors import ConfigError, SampleError
 from tests.decode.av import media
-from tests.decode.av.media import decoder_of, sound
+from tests.decode.av.media import decoder_of, sound, video
+
+
+def test_extensions_decide() -> None:
+    decode = AVWebdatasetDecoder(video_decode_audio=False)
+    for name in (".mp4", "clip.MOV", "flac", "a.b.webm"):
+        assert isinstance(decode(name, b"data"), AVDecoder)
+    for name in ("txt", "mp4.txt", "amp4", ""):
+        assert decode(name, b"data") is None
+    assert {"mp4", "avi", "mov", "webm", "mkv", "flac", "mp3", "wav", "flv"} <= AV_EXTENSIONS  # Energon's
+
+
+def test_what_av_decode_gives() -> None:
+    data = video("mkv with audio")[0]
+    silent = AVWebdatasetDecoder(video_decode_audio=False, av_decode="torch")("mkv", data)
+    assert isinstance(silent, AVData) and (len(silent.video_clips), len(silent.audio_clips)) == (1, 0)
+    assert len(AVWebdatasetDecoder(video_decode_audio=True, av_decode="torch")("mkv", data).audio_clips) == 1
+    assert len(AVWebdatasetDecoder(False, "torch")("wav", sound("wav")[0]).audio_clips) == 1
+    with AVWebdatasetDecoder(False, "pyav")("mkv", data) as container:
+        codecs = [stream.codec_context for stream in container.streams]
+        assert [(codec.thread_count, codec.thread_type.name) for codec in codecs] == [(1, "NONE")] * 2
+
+
+def test_unknown_results() -> None:
+    with pytest.raises(ConfigError, match="av_decode='numpy': expected one of torch, AVDecoder, pyav"):
+        AVWebdatasetDecoder(False, "numpy")
 
 
 def test_clips_begin_with_the_medium_and_end_with_it() -> None:
@@ -26,15 +58,15 @@ def test_with_audio_both_have_the_same_places() -> None:
         data = get_clips_uniform(av_decoder=decoder, num_clips=4, clip_duration_seconds=0.25, request_audio=True)
     assert isinstance(data, AVData)
     assert len(data.video_clips) == len(data.audio_clips) == 4
-    for video, audio in zip(data.video_timestamps, data.audio_timestamps, strict=True):
-        assert video[0] == pytest.approx(audio[0], abs=0.04) and video[1] == pytest.approx(audio[1], abs=0.05)
+    for shown, heard in zip(data.video_timestamps, data.audio_timestamps, strict=True):
+        assert shown[0] == pytest.approx(heard[0], abs=0.04) and shown[1] == pytest.approx(heard[1], abs=0.05)
     assert {clip.shape for clip in data.audio_clips} == {(2, round(0.25 * 44_100))}
     assert data.audio_timestamps[-1][1] == pytest.approx(decoder.get_audio_duration(), abs=0.001)
 
 
 def test_of_sound_alone_and_of_audio_alone_there_are_audio_clips() -> None:
-    for decoder, video in ((AVDecoder(sound("wav")[0]), None), (decoder_of("mkv with audio"), False)):
-        data = get_clips_uniform(decoder, 0.5, 2, request_video=video, request_audio=True)
+    for decoder, with_video in ((AVDecoder(sound("wav")[0]), None), (decoder_of("mkv with audio"), False)):
+        data = get_clips_uniform(decoder, 0.5, 2, request_video=with_video, request_audio=True)
         assert (data.video_clips, [clip.shape for clip in data.audio_clips]) == ([], [(2, 22_050)] * 2)
 
 

@@ -1,9 +1,13 @@
-"""Ranges as users give them, to the frames and samples they mean.
+"""Clips: the ranges that a caller asks for, and the data that comes back.
 
-Enters: (start, end) pairs in frames, samples or seconds. Leaves: ranges of numbers inside the medium, none empty.
-Video ranges include their end, as Energon's do: `(0, 15)` frames are 16, and (2, 2) seconds is the frame on screen
-then. Audio ranges do not: `(0, 100)` samples are 100.
+Input: (start, end) pairs in frames, audio samples or seconds. Output: ranges of frame or sample numbers. Guarantee: the
+ranges are within the medium, and none is empty. Video ranges include their end, as in Energon: frames `(0, 15)` are 16
+frames, and seconds `(2, 2)` is the frame on screen at that time. Audio ranges exclude it: `(0, 100)` is 100 samples.
+
+Source: the fields of `AVData` are Energon's.
 """
+
+from __future__ import annotations
 
 import math
 from collections.abc import Sequence
@@ -14,16 +18,33 @@ import numpy as np
 from bridge_data.decode.av.audio import Audio
 from bridge_data.decode.av.video import Video
 from bridge_data.errors import ConfigError, SampleError
+from bridge_data.later import torch
+from bridge_data.samples import edataclass
 
 Clip: TypeAlias = tuple[float, float]
+"""(start, end)"""
+
+
+@edataclass
+class AVData:
+    """Clips cut out of a medium. Times are (start, end) in seconds from the start of the medium."""
+
+    #: Each clip uint8 RGB, (frames, 3, height, width)
+    video_clips: list[torch.Tensor] | None
+    #: When each clip's first frame begins, and when its last one ends
+    video_timestamps: list[tuple[float, float]] | None
+    #: Each clip (channels, samples), of the type that its codec decodes to: float32, int16, ...
+    audio_clips: list[torch.Tensor] | None
+    #: When each clip's first sample begins, and when its last one ends
+    audio_timestamps: list[tuple[float, float]] | None
 
 
 def frame_ranges(video: Video, clips: Sequence[Clip], unit: str, stride: int) -> list[range]:
-    """The frames of each clip, every `stride`-th of them.
+    """The frame numbers of each clip, every `stride`-th.
 
     Raises:
-        ConfigError: for an unknown unit or a stride below 1. SampleError: for a clip that is no range, or begins after
-            the video.
+        ConfigError: for an unknown unit or a stride below 1.
+        SampleError: for a clip that is not a valid range, or starts after the end of the video.
     """
     _check_unit("video_unit", unit, "frames")
     if stride < 1:
@@ -46,10 +67,11 @@ def frame_ranges(video: Video, clips: Sequence[Clip], unit: str, stride: int) ->
 
 
 def sample_ranges(audio: Audio, clips: Sequence[Clip], unit: str) -> list[range]:
-    """The samples of each clip.
+    """The audio sample numbers of each clip.
 
     Raises:
-        ConfigError: for an unknown unit. SampleError: for a clip that is no range, or begins after the audio.
+        ConfigError: for an unknown unit.
+        SampleError: for a clip that is not a valid range, or starts after the end of the audio.
     """
     _check_unit("audio_unit", unit, "samples")
     ranges = []
@@ -71,10 +93,11 @@ def sample_ranges(audio: Audio, clips: Sequence[Clip], unit: str) -> list[range]
 
 
 def uniform_clips(num_clips: int, clip_s: float, begin_s: float, end_s: float) -> list[Clip]:
-    """Clips in seconds at equal distances: the first begins at `begin_s`, the last ends at `end_s`.
+    """Evenly spaced clips of `clip_s` seconds: the first starts at `begin_s`, the last ends at `end_s`.
 
     Raises:
-        ConfigError: for no clips, or a negative duration. SampleError: if one clip is longer than the medium.
+        ConfigError: for fewer than one clip, or a negative duration.
+        SampleError: if a clip is longer than the medium.
     """
     if num_clips < 1:
         raise ConfigError(f"{num_clips} clips or frames: expected 1 or more")
@@ -91,11 +114,7 @@ def _check_unit(name: str, unit: str, own: str) -> None:
 
 
 def _check_clip(kind: str, clip: Clip, unit: str, *, is_end_included: bool) -> str:
-    """The clip in words.
-
-    Raises:
-        SampleError: if it is no range.
-    """
+    """Check a clip, with `SampleError` if it is not a valid range; returns its description for messages."""
     where = f"{kind} clip {clip!r} in {unit}"
     try:
         start, end = clip
