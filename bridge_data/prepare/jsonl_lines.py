@@ -12,14 +12,12 @@ import functools
 import json
 import os
 from collections.abc import Callable, Sequence
-from fractions import Fraction
 from pathlib import Path
 
 import yaml
 
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.prepare.processes import in_parallel
-from bridge_data.prepare.splits import RATIO_PARTS
 from bridge_data.prepare.tar_indexes import Progress, no_progress
 from bridge_data.shards.jsonl_file import index_path, read_ranges, split_path
 from bridge_data.shards.metadata import JSONL_SUFFIX
@@ -54,17 +52,6 @@ class _LineBlock:
     num_lines: int = 0
     num_faults: int = 0
     faults: list[tuple[int, str]] = dataclasses.field(default_factory=list)
-
-
-def split_lines_by_ratio(ratio: Sequence[Fraction], num_samples: int) -> dict[str, tuple[int, int]]:
-    """The samples cut into train, val and test by their shares; a boundary is rounded down."""
-    parts, start, total = {}, 0, Fraction(0)
-    for part, share in zip(RATIO_PARTS, ratio, strict=True):
-        total += share
-        end = int(num_samples * total)
-        parts[part] = start, end
-        start = end
-    return parts
 
 
 def parse_line_range(text: str) -> tuple[str, SubsetRange]:

@@ -19,7 +19,6 @@ from typing import Any
 from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.shards.tar_headers import BLOCK
-from bridge_data.storage.atomic import replacing
 
 SMALL_STEP_BYTES = 1 << 16
 """Headers at most this far apart are read together with the bytes between them."""
@@ -139,10 +138,9 @@ class GzipTar:
         except OSError as error:
             raise self._failure(error) from error
 
-    def write_index(self) -> None:
-        """Write the points beside the shard."""
-        with replacing(seek_index_path(self._path), durable=False) as temporary:
-            self._file.export_index(str(temporary))
+    def export_index(self, path: Path) -> None:
+        """Write the points to the file `path`."""
+        self._file.export_index(str(path))
 
     def warn_if_slow(self) -> None:
         """Warn, once for each folder, that the points are missing."""
