@@ -13,7 +13,7 @@ from bridge_data.errors import FatalSampleError
 from bridge_data.plan import Source
 from bridge_data.samples import CrudeSample, Sample
 from bridge_data.samples.collation import flat_sources
-from bridge_data.shards import Place, RawSample
+from bridge_data.shards import ByteRange, RawSample
 from bridge_data.shards.blocks import BlockBudget, Cut, OpenBlocks
 from bridge_data.shards.joined_records import JoinedRawSample
 
@@ -39,7 +39,7 @@ class Loader(Protocol):
             SampleError: if it cannot be decoded, or lacks a field.
         """
 
-    def places(self, index: int) -> Sequence[Place]:
+    def places(self, index: int) -> Sequence[ByteRange]:
         """Where the bytes lie that `read` will read.
 
         Raises:
@@ -52,7 +52,7 @@ class Loader(Protocol):
     def block(self, index: int) -> range | None:
         """The numbers of the samples of the block that sample `index` is in; None if samples are read singly."""
 
-    def block_place(self, block: range) -> Place | None:
+    def block_place(self, block: range) -> ByteRange | None:
         """What `read` reads when it comes to the first sample of `block`; None if it reads each of them by itself.
 
         Raises:
@@ -100,13 +100,13 @@ class JoinedLoader:
         """
         return self._reader.read(index)
 
-    def places(self, index: int) -> Sequence[Place]:
+    def places(self, index: int) -> Sequence[ByteRange]:
         """Where the bytes of all members lie.
 
         Raises:
             DatasetError: if an index cannot be read.
         """
-        return self._reader.places(index)
+        return self._reader.byte_ranges(index)
 
     def read_in_blocks(self, cut: Cut | None, budget: BlockBudget) -> None:
         """Read the members' samples together, of neighbours in the join, in the blocks of `cut`; None: singly."""
@@ -116,9 +116,9 @@ class JoinedLoader:
         """The numbers of the samples of the block that sample `index` is in; None if samples are read singly."""
         return self._reader.block(index)
 
-    def block_place(self, block: range) -> Place | None:
+    def block_place(self, block: range) -> ByteRange | None:
         """See `Loader`."""
-        return self._reader.block_place(block)
+        return self._reader.block_bytes(block)
 
     def stream(self, indices: Iterable[int]) -> None:
         """None: joined samples would cost no less."""

@@ -15,7 +15,7 @@ from bridge_data.errors import FatalSampleError, SampleError
 from bridge_data.plan import Source
 from bridge_data.plan.jsonl_source import is_jsonl
 from bridge_data.samples import CrudeSample, Sample, SourceInfo
-from bridge_data.shards import Place, RawSample
+from bridge_data.shards import ByteRange, RawSample
 from bridge_data.shards.blocks import BlockBudget, Cut, OpenBlocks
 
 
@@ -67,13 +67,13 @@ class SampleLoader:
         """
         return self._reader.read(index, self._source.parts)
 
-    def places(self, index: int) -> Sequence[Place]:
+    def places(self, index: int) -> Sequence[ByteRange]:
         """Where the bytes lie that `read` will read.
 
         Raises:
             DatasetError: if the index cannot be read.
         """
-        return self._reader.places(index, self._source.parts)
+        return self._reader.byte_ranges(index, self._source.parts)
 
     def read_in_blocks(self, cut: Cut | None, budget: BlockBudget) -> None:
         """Read neighbours together from now on, in the blocks of `cut`, within `budget`; None: singly."""
@@ -83,13 +83,13 @@ class SampleLoader:
         """The numbers of the samples of the block that sample `index` is in; None if samples are read singly."""
         return self._reader.block(index)
 
-    def block_place(self, block: range) -> Place | None:
+    def block_place(self, block: range) -> ByteRange | None:
         """What `read` reads when it comes to the first sample of `block`; None if it reads each of them by itself.
 
         Raises:
             DatasetError: if the index cannot be read.
         """
-        return self._reader.block_place(block)
+        return self._reader.block_bytes(block)
 
     def stream(self, indices: Iterable[int]) -> Iterator[Sample | CrudeSample] | None:
         """Samples, one after the other, as `load` loads each; None where that would cost no less: it does where each
@@ -130,7 +130,7 @@ class SampleLoader:
                 handler = self._handlers[part]
             except KeyError:
                 handler = self._handlers[part] = self._handler(part)
-            parts[part] = content if handler is None else decode_part(handler, content, raw.place, part)
+            parts[part] = content if handler is None else decode_part(handler, content, raw.origin, part)
         if self._crude:
             parts.update(__shard__=raw.shard_name, __subflavors__=self._subflavors, __sources__=sources)
             return self._class(parts)

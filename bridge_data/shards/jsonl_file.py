@@ -23,7 +23,7 @@ from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.shards.blocks import MAX_BLOCK_BYTES, OpenBlocks, Samples
 from bridge_data.shards.metadata import parse_document
-from bridge_data.shards.records import Place, RawSample, RecordReader, Records
+from bridge_data.shards.records import ByteRange, RawSample, RecordReader, Records
 from bridge_data.shards.subset import Subset, SubsetRange
 from bridge_data.storage import Location, location
 
@@ -239,7 +239,7 @@ class JsonlReader:
             content[PART] = self._line(index, start, end, data)
         return JsonlSample(str(index), self._lines.root.name, index, content, self._path)
 
-    def places(self, index: int, parts: Container[str] | None = None) -> list[Place]:
+    def byte_ranges(self, index: int, parts: Container[str] | None = None) -> list[ByteRange]:
         """The line, and the byte before it."""
         start, end = self._bounds(index)
         before = min(start, 1)
@@ -253,7 +253,7 @@ class JsonlReader:
         """The block that sample `index` is in; None if samples are read singly."""
         return None if self._blocks is None else self._blocks.cut.block(index, 0, self._lines.num_samples)
 
-    def block_place(self, block: range) -> Place | None:
+    def block_bytes(self, block: range) -> ByteRange | None:
         """The lines of a block, and the byte before them; None if they are read singly."""
         if len(block) == 1:
             return None
@@ -266,7 +266,7 @@ class JsonlReader:
         """Fetch the block of sample `index`, if it is read as a whole, and hold its samples. Those that cannot be cut
         out are read singly later, which reports what is wrong with them."""
         indices = blocks.cut.block(index, 0, self._lines.num_samples)
-        lines = self.block_place(indices)
+        lines = self.block_bytes(indices)
         if lines is not None:
             try:
                 data = storage.read(*lines)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from bridge_data import storage
 from bridge_data.errors import DatasetError
 from bridge_data.shards.blocks import MAX_BLOCK_BYTES, OpenBlocks
-from bridge_data.shards.records import Place, RawSample
+from bridge_data.shards.records import ByteRange, RawSample
 from bridge_data.shards.shard_table import IndexedShard, ParsedShard, ReadContent, ShardTable, is_intact
 from bridge_data.shards.tar_bytes import FileTar, GzipTar, is_gzip
 
@@ -72,7 +72,7 @@ class ShardReader:
             raise DatasetError(f"{error} [sample {index}, number {position} of {shards.names[shard]}]") from error
         return RawSample(key, shards.names[shard], index, content, self._dataset_path)
 
-    def places(self, index: int, parts: Container[str] | None = None) -> list[Place]:
+    def byte_ranges(self, index: int, parts: Container[str] | None = None) -> list[ByteRange]:
         """The byte ranges that `read` will read.
 
         Raises:
@@ -98,7 +98,7 @@ class ShardReader:
         shard, _ = self.shards.locate(index)
         return self._indices(index, shard, self._blocks)
 
-    def block_place(self, block: range) -> Place | None:
+    def block_bytes(self, block: range) -> ByteRange | None:
         """The byte range of a block that is read as a whole; None if its samples are read singly.
 
         Raises:

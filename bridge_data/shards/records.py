@@ -30,7 +30,7 @@ class RawSample:
         return f"{self.shard_name}/{self.key}"
 
     @property
-    def place(self) -> str:
+    def origin(self) -> str:
         """`shard/key`, for messages."""
         return f"{self.shard_name}/{self.key}"
 
@@ -54,7 +54,7 @@ class RawSample:
         )
 
 
-Place: TypeAlias = tuple[str, int, int]
+ByteRange: TypeAlias = tuple[str, int, int]
 """Path or URL of a file, offset in it, number of bytes."""
 
 
@@ -69,7 +69,7 @@ class RecordReader(Protocol):
             IndexError: if there is no such sample. DatasetError: if it cannot be read.
         """
 
-    def places(self, index: int, parts: Container[str] | None = None) -> Sequence[Place]:
+    def byte_ranges(self, index: int, parts: Container[str] | None = None) -> Sequence[ByteRange]:
         """What `read` will read, as (file, offset, number of bytes), as far as an index tells without reading the data.
 
         Raises:
@@ -87,7 +87,7 @@ class RecordReader(Protocol):
             IndexError: if there is no such sample.
         """
 
-    def block_place(self, block: range) -> Place | None:
+    def block_bytes(self, block: range) -> ByteRange | None:
         """What `read` reads when it comes to the first sample of `block`; None if it reads each of them by itself.
 
         Raises:
