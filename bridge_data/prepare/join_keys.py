@@ -15,12 +15,11 @@ import math
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, Literal
 
 from bridge_data.errors import DatasetError
 from bridge_data.later import numpy as np
-from bridge_data.prepare.processes import in_parallel
-from bridge_data.prepare.tar_indexes import Progress, no_progress
+from bridge_data.prepare.processes import Progress, in_parallel, no_progress
 from bridge_data.shards import ShardSet, index_file
 from bridge_data.shards.join_index import MAGIC, JoinIndex, JoinMember, MemberEntry, entry_of, join_path
 from bridge_data.shards.key_index import KeyIndex
@@ -140,11 +139,11 @@ class _Job:
         """Samples of the first member, and the members joined to it."""
         return self.keys[0].shards.num_samples, len(self.keys) - 1
 
-    def matches(self, mode: str) -> NDArray[np.int64]:
+    def matches(self, mode: Literal["r", "r+", "w+"]) -> NDArray[np.int64]:
         """For each sample of the first member, 1 + the number of the sample of each other, 0 for none."""
         if not math.prod(self.shape):
             return np.zeros(self.shape, np.int64)
-        return np.memmap(self.scratch / "matches", np.int64, mode, shape=self.shape)  # type: ignore[call-overload]
+        return np.asarray(np.memmap(self.scratch / "matches", np.int64, mode, shape=self.shape))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

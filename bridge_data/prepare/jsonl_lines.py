@@ -17,8 +17,7 @@ from pathlib import Path
 import yaml
 
 from bridge_data.errors import ConfigError, DatasetError
-from bridge_data.prepare.processes import in_parallel
-from bridge_data.prepare.tar_indexes import Progress, no_progress
+from bridge_data.prepare.processes import Progress, in_parallel, no_progress
 from bridge_data.shards.jsonl_file import index_path, read_ranges, split_path
 from bridge_data.shards.metadata import JSONL_SUFFIX
 from bridge_data.shards.subset import SubsetRange

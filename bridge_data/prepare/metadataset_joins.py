@@ -14,7 +14,8 @@ from bridge_data.plan.declared import Declared, DeclaredBlend, DeclaredJoin, Ref
 from bridge_data.plan.document import parse_yaml
 from bridge_data.plan.paths import absolute
 from bridge_data.prepare.join_keys import make_join
-from bridge_data.prepare.tar_indexes import PrepareConfig, Progress, no_progress
+from bridge_data.prepare.processes import Progress, no_progress
+from bridge_data.prepare.tar_indexes import PrepareConfig
 from bridge_data.shards import ShardSet, open_shards
 from bridge_data.shards.join_index import FILE_SUFFIX, JoinIndex, join_folder
 from bridge_data.storage import location, on_disk

@@ -21,6 +21,14 @@ Argument = TypeVar("Argument")
 Result = TypeVar("Result")
 
 
+Progress = Callable[[int, int | None], None]
+"""Called with what is done and the total (None: not known), such as shards, files or steps."""
+
+
+def no_progress(done: int, total: int | None) -> None:
+    """Report nothing."""
+
+
 def in_parallel(
     function: Callable[[Argument], Result], arguments: Iterable[Argument], *, num_workers: int, what: str
 ) -> Generator[Result, None, None]:

@@ -210,12 +210,12 @@ class MediaTable:
         )
 
     def is_known(self, file: SeenFile) -> bool:
-        """Whether `file` was looked at by this rule, as it is now. It is noted as present."""
+        """Whether `file` was read by this rule and has not changed since. It is noted as present."""
         self._db.execute("INSERT INTO present VALUES (?)", (file.name,))
         row = self._db.execute(
             "SELECT num_bytes, mtime_ns, rule FROM bridge_media_seen WHERE name = ?", (file.name,)
         ).fetchone()
-        return row == (file.num_bytes, file.mtime_ns, self._rule)
+        return bool(row == (file.num_bytes, file.mtime_ns, self._rule))
 
     def forget_shard(self, number: int) -> None:
         """Remove what was found in the shard with this number in the index."""

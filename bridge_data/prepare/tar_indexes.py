@@ -12,11 +12,12 @@ import operator
 import os
 import re
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 from bridge_data.errors import ConfigError, DatasetError
+from bridge_data.prepare.processes import Progress, no_progress
 from bridge_data.prepare.scan import ShardScan, has_seek_index, has_tar_index, scan_shards, write_tar_index
 from bridge_data.prepare.sqlite_index import SqliteIndexWriter
 from bridge_data.shards import index_file
@@ -28,13 +29,6 @@ MAX_PARTS = 50
 """Maximum names of parts in the report."""
 
 _SHOWN = 10
-
-Progress = Callable[[int, int], None]
-"""Called with shards done and shards in all."""
-
-
-def no_progress(done: int, total: int) -> None:
-    """Report nothing."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

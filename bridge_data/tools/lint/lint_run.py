@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import itertools
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,7 +21,7 @@ from bridge_data.decode import SampleDecoder, open_loader
 from bridge_data.errors import BridgeDataError, ConfigError, DatasetError, SkipSample
 from bridge_data.plan import Source
 from bridge_data.plan.references import Opening
-from bridge_data.prepare.processes import in_parallel
+from bridge_data.prepare.processes import Progress, in_parallel, no_progress
 from bridge_data.shards.metadata import split_name
 from bridge_data.shards.tar_bytes import open_tar
 from bridge_data.shards.tar_headers import read_member
@@ -36,13 +36,6 @@ SAMPLES_AT_ONCE = 512
 
 MAX_TASKS = 256
 """Samples of a JSONL file or a join that a process checks in one go, more of them if that were too many tasks."""
-
-Progress = Callable[[int, int | None], None]
-"""Called with samples done and samples in all."""
-
-
-def no_progress(done: int, total: int | None) -> None:
-    """Report nothing."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
