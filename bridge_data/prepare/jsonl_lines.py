@@ -35,7 +35,7 @@ LineSplit = Callable[[int], dict[str, tuple[int, int]]]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class JsonlPreparation:
-    """What was found in a JSONL file; `num_blank` lines hold nothing and are no samples."""
+    """The result for a JSONL file; `num_blank` lines are blank and are no samples."""
 
     num_samples: int
     num_blank: int
@@ -45,7 +45,7 @@ class JsonlPreparation:
 
 @dataclasses.dataclass(slots=True)
 class _LineBlock:
-    """What was found in a block: the offsets of its samples, and its faults by line, counted within the block."""
+    """The result for a block: the offsets of its samples, and its faults by line, counted within the block."""
 
     offsets: "array.array[int]" = dataclasses.field(default_factory=lambda: array.array("Q"))
     num_lines: int = 0
@@ -193,7 +193,7 @@ def _scan(path: Path, start: int) -> _LineBlock:
 
 
 def _fault(line: bytes) -> str | None:
-    """What is wrong with a line."""
+    """The fault of a line; None if it is a JSON object."""
     try:
         content = json.loads(line.decode())
     except UnicodeDecodeError as error:

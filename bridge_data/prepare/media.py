@@ -35,7 +35,7 @@ MAX_EXAMPLES = 10
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class MediaPreparation:
-    """What was done: files whose metadata are stored now, shards or files that were read and that had not changed,
+    """The result: files whose metadata are stored now, shards or files that were read and that had not changed,
     media that could not be read, and the messages of the first of these."""
 
     num_stored: int
@@ -47,7 +47,7 @@ class MediaPreparation:
 
 @dataclasses.dataclass(slots=True)
 class _Look:
-    """What was found in a shard, or in some files."""
+    """The media found in a shard, or in some files."""
 
     seen: list[SeenFile]
     found: list[tuple[str, MediaMetadata]] = dataclasses.field(default_factory=list)

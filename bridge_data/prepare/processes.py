@@ -40,7 +40,7 @@ def in_parallel(
     if num_workers <= 1:
         yield from map(function, arguments)
         return
-    from concurrent.futures import BrokenExecutor  # here: what needs no processes does not wait for it
+    from concurrent.futures import BrokenExecutor  # imported here: slow, and one process does not need it
 
     with pool(num_workers) as executor:
         remaining = iter(arguments)

@@ -29,7 +29,7 @@ _RUN_SHARDS, _RUN_BYTES = 32, 16 << 20
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ShardScan:
-    """What was found in shard `name`.
+    """The contents of shard `name`.
 
     `left_out` are members that are files but no parts of samples (their names have no dot), `example` is one of them.
     """

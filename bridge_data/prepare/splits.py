@@ -48,7 +48,7 @@ def split_by_ratio(names: Sequence[str], ratio: Sequence[Fraction], *, shuffle: 
     """
     ordered = list(names)
     if shuffle:
-        import random  # here: it brings hashes
+        import random  # imported here: slow (hashlib), and few splits need it
 
         random.Random(SHUFFLE_SEED).shuffle(ordered)
     return {part: ordered[start:end] for part, (start, end) in ratio_bounds(ratio, len(ordered)).items()}

@@ -33,9 +33,9 @@ _SHOWN = 10
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class PrepareConfig:
-    """How to prepare. `exclude` is a regular expression that leaves out shards in whose path it is found.
+    """Settings of a preparation. `exclude` is a regular expression that leaves out shards in whose path it is found.
 
-    `rescan` reads all shards, also those that seem unchanged.
+    `rescan` scans all shards, also those that have not changed.
     """
 
     exclude: str | None = None
@@ -53,7 +53,7 @@ class PrepareConfig:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Preparation:
-    """What was prepared: samples by shard, sizes, names of parts (at most 50), and notes for the user."""
+    """The result of a preparation: samples by shard, sizes, names of parts (at most 50), and notes for the user."""
 
     shard_counts: dict[str, int]
     num_bytes: int

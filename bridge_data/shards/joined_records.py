@@ -42,7 +42,7 @@ class JoinRecords:
 
     @property
     def split_part(self) -> str:
-        """That of the first member."""
+        """The split part of the first member."""
         return self.members[0].split_part
 
     @property

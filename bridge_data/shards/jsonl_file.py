@@ -102,7 +102,7 @@ def read_ranges(path: Location, split_config: str | None = None) -> dict[str, Su
 
 
 def split_gaps(path: str | os.PathLike[str]) -> tuple[int, int]:
-    """How many samples of the JSONL file `path` are in no part of its split, and in several.
+    """Numbers of samples of the JSONL file `path` that are in no part of its split, and in several.
 
     Raises:
         ConfigError: if it is not prepared, or its split does not fit. DatasetError: if it was changed since.
@@ -115,7 +115,8 @@ def split_gaps(path: str | os.PathLike[str]) -> tuple[int, int]:
 
 
 def gaps(parts: Iterable[tuple[int, int]], num_samples: int) -> tuple[int, int]:
-    """How many of `num_samples` samples are in none of the ranges (first, the one after the last), and in several."""
+    """Numbers of `num_samples` samples that are in none of the ranges (first, the one after the last), and in
+    several."""
     num_unused = num_shared = reached = 0
     for start, end in sorted(parts):
         num_unused += max(0, start - reached)

@@ -30,7 +30,7 @@ MAX_KNOWN_COMPRESSED = 64
 
 class ShardReader:
     """Reads the samples of `shards`. It opens files when they are needed, and may be pickled: it reads singly then,
-    until it is told to read in blocks again."""
+    until `read_in_blocks` is called again."""
 
     def __init__(self, shards: "ShardSet") -> None:
         self.shards = shards
@@ -188,7 +188,7 @@ class ShardReader:
 def _read_unchanged(url: str, num_bytes_indexed: int, start: int, num_bytes: int) -> bytes:
     """Read bytes of the object at `url`, which must have the size that it had when it was indexed."""
     data = storage.read(url, start, num_bytes)
-    size = storage.size_bytes(url)  # as told by the answer
+    size = storage.size_bytes(url)  # from the answer to the read
     if size != num_bytes_indexed:
         raise DatasetError(
             f"{url}: has {size} bytes, but had {num_bytes_indexed} when it was prepared. It was replaced: restore it, "

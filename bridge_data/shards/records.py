@@ -1,4 +1,4 @@
-"""What a source reads from: numbered samples, and what can be told of them without reading.
+"""Numbered samples of a source: reading them, and what is known of them without reading.
 
 Enters: what a data set's metadata say. Leaves: how many samples there are, grouped by shard, and a reader of sample
 number i. Tars, JSONL files, ranges of either and joins are all `Records`; who reads them need not know which.
@@ -26,7 +26,7 @@ class RawSample:
 
     @property
     def full_key(self) -> str:
-        """What users know it by, unique in the data set: `shard/key`."""
+        """The key that users see, unique in the data set: `shard/key`."""
         return f"{self.shard_name}/{self.key}"
 
     @property
@@ -36,12 +36,12 @@ class RawSample:
 
     @property
     def __key__(self) -> str:
-        """As a sample, to whom an error handler is given it because it could not be decoded."""
+        """The key that an error handler sees when the sample could not be decoded."""
         return self.full_key
 
     @property
     def __sources__(self) -> tuple[SourceInfo, ...]:
-        """As a sample."""
+        """The origin that an error handler sees."""
         return (self.source_info(),)
 
     def source_info(self) -> SourceInfo:
@@ -70,7 +70,7 @@ class RecordReader(Protocol):
         """
 
     def byte_ranges(self, index: int, parts: Container[str] | None = None) -> Sequence[ByteRange]:
-        """What `read` will read, as (file, offset, number of bytes), as far as an index tells without reading the data.
+        """The byte ranges that `read` will read, as far as an index knows them without reading the data.
 
         Raises:
             IndexError: if there is no such sample. DatasetError: if the index cannot be read.
@@ -88,7 +88,7 @@ class RecordReader(Protocol):
         """
 
     def block_bytes(self, block: range) -> ByteRange | None:
-        """What `read` reads when it comes to the first sample of `block`; None if it reads each of them by itself.
+        """The byte range that `read` reads for the first sample of `block`; None if it reads the samples singly.
 
         Raises:
             DatasetError: if the index cannot be read.
@@ -121,7 +121,7 @@ class Records(Protocol):
 
     @property
     def sample_bytes(self) -> float | None:
-        """Mean bytes of a stored sample (uncompressed); None if no index tells."""
+        """Mean bytes of a stored sample (uncompressed); None if no index knows."""
 
     def identity(self) -> Mapping[str, Any]:
         """A value for `json.dumps` that differs where the samples or their order do, wherever they are stored.

@@ -172,12 +172,12 @@ class Subset:
 
     @property
     def root(self) -> Location:
-        """That of `records`."""
+        """The folder, or the file, of `records`."""
         return self.records.root
 
     @property
     def split_part(self) -> str:
-        """That of `records`."""
+        """The split part of `records`."""
         return self.records.split_part
 
     @property
@@ -208,11 +208,11 @@ class Subset:
 
     @property
     def sample_bytes(self) -> float | None:
-        """That of `records`."""
+        """Mean bytes of a sample of `records`."""
         return self.records.sample_bytes
 
     def identity(self) -> dict[str, Any]:
-        """That of `records`, and the range."""
+        """The identity of `records`, and the range."""
         return {"of": self.records.identity(), "range": [self.start, self.end]}
 
     def part_names(self, shard: int) -> Collection[str] | None:

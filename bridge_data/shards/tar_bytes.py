@@ -28,7 +28,7 @@ _HEADERS_BYTES = 2048
 GZIP_SUFFIXES = (".tgz", ".tar.gz")
 
 SPACING_BYTES = 1 << 22
-"""About how much is decompressed in vain for a read, at most. A point takes 32 KiB, in `.gzidx` and in memory."""
+"""Maximum bytes, about, that a read decompresses and discards. A point takes 32 KiB, in `.gzidx` and in memory."""
 
 logger = logging.getLogger("bridge_data")
 

@@ -108,7 +108,7 @@ def on_disk(path: Location) -> Path:
 
 
 def location(path: str | os.PathLike[str]) -> Location:
-    """What `path` names.
+    """The location that `path` names.
 
     Raises:
         ConfigError: for a URL of an unknown kind.

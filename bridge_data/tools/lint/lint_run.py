@@ -1,4 +1,4 @@
-"""Checking everything behind a path, shard by shard, in parallel.
+"""Checking a whole data set or metadataset, shard by shard, in parallel.
 
 Enters: a path and settings. Leaves: a `LintReport`. Guarantee: every fault is counted; memory is bounded by a few
 shards and by the faults that are kept.
@@ -101,7 +101,7 @@ def lint(path: Path, config: LintConfig | None = None, *, on_progress: Progress 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ShardTask:
-    """What a process is to know of a shard."""
+    """The checks of one shard."""
 
     folder: int
     root: Path
@@ -127,7 +127,7 @@ class RangeTask:
 
 @dataclasses.dataclass(slots=True)
 class Found:
-    """What a task found: faults, samples looked at, and the keys of a shard."""
+    """The result of a task: faults, number of samples, and the keys of a shard."""
 
     tally: FaultTally
     num_samples: int = 0
