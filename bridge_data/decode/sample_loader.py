@@ -17,7 +17,7 @@ from bridge_data.plan import Source
 from bridge_data.plan.document import is_jsonl
 from bridge_data.samples import CrudeSample, Sample, SourceInfo
 from bridge_data.samples.collation import flat_sources
-from bridge_data.shards import Place, RawSample
+from bridge_data.shards import ByteRange, RawSample
 from bridge_data.shards.blocks import BlockBudget, Cut, OpenBlocks
 from bridge_data.shards.joined_records import JoinedRawSample
 
@@ -44,7 +44,7 @@ class Loader(Protocol):
             FatalSampleError: if the user's sample loader or joiner returns no sample.
         """
 
-    def places(self, index: int) -> Sequence[Place]:
+    def places(self, index: int) -> Sequence[ByteRange]:
         """The byte ranges that `read(index)` will read.
 
         Raises:
@@ -57,7 +57,7 @@ class Loader(Protocol):
     def block(self, index: int) -> range | None:
         """The indices of the block that sample `index` is in; None if samples are read one by one."""
 
-    def block_place(self, block: range) -> Place | None:
+    def block_place(self, block: range) -> ByteRange | None:
         """The byte range read for the first sample of `block`; None if its samples are read one by one.
 
         Raises:
@@ -112,8 +112,8 @@ class SampleLoader:
     def read(self, index: int) -> RawSample:
         return self._reader.read(index, self._source.parts)
 
-    def places(self, index: int) -> Sequence[Place]:
-        return self._reader.places(index, self._source.parts)
+    def places(self, index: int) -> Sequence[ByteRange]:
+        return self._reader.byte_ranges(index, self._source.parts)
 
     def read_in_blocks(self, cut: Cut | None, budget: BlockBudget) -> None:
         self._reader.read_in_blocks(None if cut is None else OpenBlocks(cut, self._source.parts, budget))
@@ -121,8 +121,8 @@ class SampleLoader:
     def block(self, index: int) -> range | None:
         return self._reader.block(index)
 
-    def block_place(self, block: range) -> Place | None:
-        return self._reader.block_place(block)
+    def block_place(self, block: range) -> ByteRange | None:
+        return self._reader.block_bytes(block)
 
     def stream(self, indices: Iterable[int]) -> Iterator[Sample | CrudeSample] | None:
         return self._streamed(indices) if self._whole_parts else None
@@ -156,7 +156,7 @@ class SampleLoader:
                 handler = self._handlers[part]
             except KeyError:
                 handler = self._handlers[part] = self._handler(part)
-            parts[part] = content if handler is None else decode_part(handler, content, raw.place, part)
+            parts[part] = content if handler is None else decode_part(handler, content, raw.origin, part)
         if self._crude:
             parts.update(__shard__=raw.shard_name, __subflavors__=self._subflavors, __sources__=sources)
             return self._class(parts)
@@ -214,8 +214,8 @@ class JoinedLoader:
     def read(self, index: int) -> RawSample:
         return self._reader.read(index)
 
-    def places(self, index: int) -> Sequence[Place]:
-        return self._reader.places(index)
+    def places(self, index: int) -> Sequence[ByteRange]:
+        return self._reader.byte_ranges(index)
 
     def read_in_blocks(self, cut: Cut | None, budget: BlockBudget) -> None:
         self._reader.read_in_blocks(None if cut is None else OpenBlocks(cut, None, budget))
@@ -223,8 +223,8 @@ class JoinedLoader:
     def block(self, index: int) -> range | None:
         return self._reader.block(index)
 
-    def block_place(self, block: range) -> Place | None:
-        return self._reader.block_place(block)
+    def block_place(self, block: range) -> ByteRange | None:
+        return self._reader.block_bytes(block)
 
     def stream(self, indices: Iterable[int]) -> None:
         """None: it is not faster."""

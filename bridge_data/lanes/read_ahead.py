@@ -19,7 +19,7 @@ from bridge_data import storage
 from bridge_data.decode import Loader
 from bridge_data.errors import DatasetError
 from bridge_data.order import Cursor, SampleRef
-from bridge_data.shards import Place
+from bridge_data.shards import ByteRange
 
 logger = logging.getLogger("bridge_data")
 
@@ -130,12 +130,12 @@ class ReadAhead:
         storage.prefetch([place for places in lot for place in places])
         return bool(lot)
 
-    def _lot(self, refs: Iterable[SampleRef]) -> list[Sequence[Place]]:
+    def _lot(self, refs: Iterable[SampleRef]) -> list[Sequence[ByteRange]]:
         """Where the bytes of each of the first of `refs` lie, those that are a lot."""
-        lot: list[Sequence[Place]] = []
+        lot: list[Sequence[ByteRange]] = []
         num_bytes = 0
         for ref in refs:
-            places: Sequence[Place] = ()
+            places: Sequence[ByteRange] = ()
             try:
                 places = self._places(ref)
             except DatasetError:
@@ -146,7 +146,7 @@ class ReadAhead:
                 break
         return lot
 
-    def _places(self, ref: SampleRef) -> Sequence[Place]:
+    def _places(self, ref: SampleRef) -> Sequence[ByteRange]:
         """What is read of this sample, but for what comes with one that was met before."""
         loader = self._loaders[ref.source]
         block = loader.block(ref.index)
@@ -176,5 +176,5 @@ class _Request(NamedTuple):
     """What comes with one request; the lane comes to it with `draw`."""
 
     draw: int
-    places: list[Place]
+    places: list[ByteRange]
     num_bytes: int

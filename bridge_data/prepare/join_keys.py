@@ -1,6 +1,6 @@
 """Making the index of a join: which samples of several data sets have the same key.
 
-Enters: the members, of which the first says what samples there are. Leaves: a `JoinIndex` on disk, whole or not at all.
+Enters: the members; the samples of the first are those of the join. Leaves: a `JoinIndex` on disk, written atomically.
 Samples are matched by 128-bit hashes of their keys, which are sorted into partitions on disk first: memory is bounded
 by a few partitions, for any number of samples, and partitions are matched in parallel.
 """
@@ -15,12 +15,11 @@ import math
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, Literal
 
 from bridge_data.errors import DatasetError
 from bridge_data.later import numpy as np
-from bridge_data.prepare.processes import in_parallel
-from bridge_data.prepare.tar_indexes import Progress, no_progress
+from bridge_data.prepare.processes import Progress, in_parallel, no_progress
 from bridge_data.shards import ShardSet, index_file
 from bridge_data.shards.join_index import MAGIC, JoinIndex, JoinMember, MemberEntry, entry_of, join_path
 from bridge_data.shards.key_index import KeyIndex
@@ -31,10 +30,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 TASK_SAMPLES = 1 << 20
-"""Samples whose keys are hashed and sorted at a time."""
+"""Samples whose keys are one task of hashing."""
 
 PARTITION_SAMPLES = 1 << 21
-"""Samples, of all members together, that are matched at a time."""
+"""Samples of all members together that are one task of matching."""
 
 _SHOWN = 5
 
@@ -45,7 +44,7 @@ _HASHED = [("high", "u8"), ("low", "u8"), ("number", "i8")]
 def make_join(
     folder: Path, members: Sequence[JoinMember], *, num_workers: int = 1, on_progress: Progress = no_progress
 ) -> JoinIndex:
-    """The index of the join of `members` in `folder`, made by `num_workers` processes, or as it is there already;
+    """The index of the join of `members` in `folder`, made by `num_workers` processes, unless it exists already;
     `on_progress` is called with steps done and steps in all.
 
     Raises:
@@ -79,7 +78,7 @@ class ShardKeys:
 
     @classmethod
     def of(cls, shards: ShardSet) -> ShardKeys:
-        """Those of `shards`.
+        """The keys of `shards`.
 
         Raises:
             DatasetError: if the data set has no index of keys. ConfigError: if it is in an object store, without ours.
@@ -125,14 +124,14 @@ class ShardKeys:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Job:
-    """What the processes work on; it travels to them, with a folder for what is written in between."""
+    """The input of the processes, with a folder for intermediate files."""
 
     keys: tuple[ShardKeys, ...]
     scratch: Path
 
     @property
     def num_partitions(self) -> int:
-        """Into how many partitions hashes are sorted."""
+        """Number of partitions of the hashes."""
         return max(1, math.ceil(sum(keys.shards.num_samples for keys in self.keys) / PARTITION_SAMPLES))
 
     @property
@@ -140,11 +139,11 @@ class _Job:
         """Samples of the first member, and the members joined to it."""
         return self.keys[0].shards.num_samples, len(self.keys) - 1
 
-    def matches(self, mode: str) -> NDArray[np.int64]:
+    def matches(self, mode: Literal["r", "r+", "w+"]) -> NDArray[np.int64]:
         """For each sample of the first member, 1 + the number of the sample of each other, 0 for none."""
         if not math.prod(self.shape):
             return np.zeros(self.shape, np.int64)
-        return np.memmap(self.scratch / "matches", np.int64, mode, shape=self.shape)  # type: ignore[call-overload]
+        return np.asarray(np.memmap(self.scratch / "matches", np.int64, mode, shape=self.shape))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -193,7 +192,7 @@ def _tasks(members: Sequence[ShardKeys]) -> Iterator[_Task]:
 
 
 def _hash_keys(job: _Job, task: _Task) -> NDArray[np.int64]:
-    """Write the hashes of a task's keys, in order; where each partition begins among them, and their end."""
+    """Write the sorted hashes of a task's keys; return where each partition begins among them, and the end."""
     keys = job.keys[task.member]
     encoded = (key.encode() for shard in range(task.first, task.last) for key in keys.of_shard(shard))
     digests = b"".join(hashlib.blake2b(key, digest_size=16).digest() for key in encoded)
@@ -209,7 +208,7 @@ def _hash_keys(job: _Job, task: _Task) -> NDArray[np.int64]:
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
 class _Twice:
-    """Samples of a member that have the key of the one before: an example, and how many there are."""
+    """Samples of a member with the same key as the one before: an example, and their number."""
 
     member: int
     first: int
@@ -218,7 +217,7 @@ class _Twice:
 
 
 def _match_partition(job: _Job, slices: Sequence[tuple[_Task, int, int]]) -> list[_Twice]:
-    """Match the samples of a partition; what duplicate keys it has."""
+    """Match the samples of a partition, and return its duplicate keys."""
     hashed_bytes = np.dtype(_HASHED).itemsize
     pieces = [
         np.fromfile(task.path(job.scratch), _HASHED, stop - start, offset=start * hashed_bytes)
@@ -276,7 +275,7 @@ class JoinIndexWriter:
 
 
 def _write(path: Path, members: Sequence[JoinMember], keys: Sequence[ShardKeys], matches: NDArray[np.int64]) -> None:
-    """Write the rows that remain to the file at `path`."""
+    """Write the rows of the join to the file at `path`."""
     primary = members[0].shards
     missing = [0] * len(members)
     lacking: dict[int, list[int]] = {number: [] for number in range(1, len(members))}

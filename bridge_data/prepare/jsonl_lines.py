@@ -12,15 +12,12 @@ import functools
 import json
 import os
 from collections.abc import Callable, Sequence
-from fractions import Fraction
 from pathlib import Path
 
 import yaml
 
 from bridge_data.errors import ConfigError, DatasetError
-from bridge_data.prepare.processes import in_parallel
-from bridge_data.prepare.splits import RATIO_PARTS
-from bridge_data.prepare.tar_indexes import Progress, no_progress
+from bridge_data.prepare.processes import Progress, in_parallel, no_progress
 from bridge_data.shards.jsonl_file import index_path, read_ranges, split_path
 from bridge_data.shards.metadata import JSONL_SUFFIX
 from bridge_data.shards.subset import SubsetRange
@@ -38,7 +35,7 @@ LineSplit = Callable[[int], dict[str, tuple[int, int]]]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class JsonlPreparation:
-    """What was found in a JSONL file; `num_blank` lines hold nothing and are no samples."""
+    """The result for a JSONL file; `num_blank` lines are blank and are no samples."""
 
     num_samples: int
     num_blank: int
@@ -48,23 +45,12 @@ class JsonlPreparation:
 
 @dataclasses.dataclass(slots=True)
 class _LineBlock:
-    """What was found in a block: the offsets of its samples, and its faults by line, counted within the block."""
+    """The result for a block: the offsets of its samples, and its faults by line, counted within the block."""
 
     offsets: "array.array[int]" = dataclasses.field(default_factory=lambda: array.array("Q"))
     num_lines: int = 0
     num_faults: int = 0
     faults: list[tuple[int, str]] = dataclasses.field(default_factory=list)
-
-
-def split_lines_by_ratio(ratio: Sequence[Fraction], num_samples: int) -> dict[str, tuple[int, int]]:
-    """The samples cut into train, val and test by their shares; a boundary is rounded down."""
-    parts, start, total = {}, 0, Fraction(0)
-    for part, share in zip(RATIO_PARTS, ratio, strict=True):
-        total += share
-        end = int(num_samples * total)
-        parts[part] = start, end
-        start = end
-    return parts
 
 
 def parse_line_range(text: str) -> tuple[str, SubsetRange]:
@@ -207,7 +193,7 @@ def _scan(path: Path, start: int) -> _LineBlock:
 
 
 def _fault(line: bytes) -> str | None:
-    """What is wrong with a line."""
+    """The fault of a line; None if it is a JSON object."""
     try:
         content = json.loads(line.decode())
     except UnicodeDecodeError as error:

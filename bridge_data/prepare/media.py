@@ -11,13 +11,13 @@ import functools
 import io
 import itertools
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError, SampleError
 from bridge_data.prepare.media_files import HEAD_BYTES, MediaRule, extract, open_range
-from bridge_data.prepare.processes import in_parallel
+from bridge_data.prepare.processes import Progress, in_parallel, no_progress
 from bridge_data.prepare.sqlite_index import MediaTable, SeenFile, writing_media
 from bridge_data.shards.bridge_index import BridgeIndex
 from bridge_data.shards.media_metadata import MediaMetadata
@@ -32,17 +32,10 @@ FILES_AT_ONCE = 256
 MAX_EXAMPLES = 10
 """Messages kept of files that cannot be read."""
 
-Progress = Callable[[int, int | None], None]
-"""Called with the shards (or files) that are done, and their number, where it is known."""
-
-
-def no_progress(done: int, total: int | None) -> None:
-    """Report nothing."""
-
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class MediaPreparation:
-    """What was done: files whose metadata are stored now, shards or files that were read and that had not changed,
+    """The result: files whose metadata are stored now, shards or files that were read and that had not changed,
     media that could not be read, and the messages of the first of these."""
 
     num_stored: int
@@ -54,7 +47,7 @@ class MediaPreparation:
 
 @dataclasses.dataclass(slots=True)
 class _Look:
-    """What was found in a shard, or in some files."""
+    """The media found in a shard, or in some files."""
 
     seen: list[SeenFile]
     found: list[tuple[str, MediaMetadata]] = dataclasses.field(default_factory=list)

@@ -13,7 +13,8 @@ from bridge_data.errors import ConfigError
 from bridge_data.plan.declared import Declared, DeclaredBlend, DeclaredJoin, Reference, Scope, declare, read_splits
 from bridge_data.plan.document import absolute, parse_yaml
 from bridge_data.prepare.join_keys import make_join
-from bridge_data.prepare.tar_indexes import PrepareConfig, Progress, no_progress
+from bridge_data.prepare.processes import Progress, no_progress
+from bridge_data.prepare.tar_indexes import PrepareConfig
 from bridge_data.shards import ShardSet, open_shards
 from bridge_data.shards.join_index import FILE_SUFFIX, JoinIndex, join_folder
 from bridge_data.storage import location, on_disk
@@ -23,8 +24,8 @@ def prepare_metadataset(
     path: str | os.PathLike[str], *, num_workers: int | None = None, on_progress: Progress = no_progress
 ) -> list[JoinIndex]:
     """Make the indexes of all joins of the metadataset at `path`, by `num_workers` processes (None: one a core, at most
-    16). Those that are up to date stay as they are; those of this file that are of no use any more are removed.
-    `on_progress` is called with the steps done and all steps of a join, for one after the other.
+    16). Indexes that are up to date stay; those of this file that no join uses any more are removed.
+    `on_progress` is called with the steps done and all steps of each join in turn.
 
     Raises:
         ConfigError: naming file and line, if a join is not written right or its data sets are not prepared.

@@ -21,6 +21,14 @@ Argument = TypeVar("Argument")
 Result = TypeVar("Result")
 
 
+Progress = Callable[[int, int | None], None]
+"""Called with what is done and the total (None: not known), such as shards, files or steps."""
+
+
+def no_progress(done: int, total: int | None) -> None:
+    """Report nothing."""
+
+
 def in_parallel(
     function: Callable[[Argument], Result], arguments: Iterable[Argument], *, num_workers: int, what: str
 ) -> Generator[Result, None, None]:
@@ -32,7 +40,7 @@ def in_parallel(
     if num_workers <= 1:
         yield from map(function, arguments)
         return
-    from concurrent.futures import BrokenExecutor  # here: what needs no processes does not wait for it
+    from concurrent.futures import BrokenExecutor  # imported here: slow, and one process does not need it
 
     with pool(num_workers) as executor:
         remaining = iter(arguments)

@@ -21,7 +21,7 @@ from bridge_data.shards.metadata import tar_index_path
 from bridge_data.shards.tar_bytes import GzipTar, is_gzip, open_tar, seek_index_path
 from bridge_data.shards.tar_headers import walk_runs
 from bridge_data.shards.tar_samples import SampleCollector, encode_offsets
-from bridge_data.storage.atomic import write_file, writing
+from bridge_data.storage.atomic import replacing, write_file, writing
 
 _RUN_SHARDS, _RUN_BYTES = 32, 16 << 20
 """Maximum shards of one task, and their bytes."""
@@ -29,7 +29,7 @@ _RUN_SHARDS, _RUN_BYTES = 32, 16 << 20
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ShardScan:
-    """What was found in shard `name`.
+    """The contents of shard `name`.
 
     `left_out` are members that are files but no parts of samples (their names have no dot), `example` is one of them.
     """
@@ -90,7 +90,8 @@ def scan_shard(root: Path, name: str) -> ShardScan:
     with writing(path.parent):
         write_tar_index(path, samples.offsets)
         if isinstance(tar, GzipTar):
-            tar.write_index()
+            with replacing(seek_index_path(path), durable=False) as temporary:
+                tar.export_index(temporary)
     return ShardScan(
         name=name,
         num_bytes=status.st_size,

@@ -6,6 +6,7 @@ part takes the shards whose names begin with what a pattern describes.
 Source: the split rules and the form of `split.yaml` of Megatron-Energon, whose results these equal.
 """
 
+import itertools
 import re
 from collections import defaultdict
 from collections.abc import Sequence
@@ -47,16 +48,16 @@ def split_by_ratio(names: Sequence[str], ratio: Sequence[Fraction], *, shuffle: 
     """
     ordered = list(names)
     if shuffle:
-        import random  # here: it brings hashes
+        import random  # imported here: slow (hashlib), and few splits need it
 
         random.Random(SHUFFLE_SEED).shuffle(ordered)
-    parts, start, total = {}, 0, Fraction(0)
-    for part, share in zip(RATIO_PARTS, ratio, strict=True):
-        total += share
-        end = int(len(ordered) * total)
-        parts[part] = ordered[start:end]
-        start = end
-    return parts
+    return {part: ordered[start:end] for part, (start, end) in ratio_bounds(ratio, len(ordered)).items()}
+
+
+def ratio_bounds(ratio: Sequence[Fraction], count: int) -> dict[str, tuple[int, int]]:
+    """(first, the one after the last) of `count` items in train, val and test; a boundary is rounded down."""
+    ends = [int(count * sum(ratio[: number + 1])) for number in range(len(ratio))]
+    return dict(zip(RATIO_PARTS, itertools.pairwise([0, *ends]), strict=True))
 
 
 def parse_pattern(text: str) -> tuple[str, str]:

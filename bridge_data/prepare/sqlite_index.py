@@ -2,7 +2,7 @@
 
 Enters: segments; what was found in media. Leaves: Energon 7.4's tables `samples` and `sample_parts` with their indexes,
 `media_metadata` and `media_filters`, and beside them `bridge_media_seen`, which Energon ignores: which shards and files
-were looked at, and as they were then. Guarantee: media metadata appear as a whole, with what the database held before,
+were read, with size and time. Guarantee: media metadata appear as a whole, with what the database held before,
 or not at all.
 
 Keys are unique over the data set; the index on them is built once all rows are in, which is what keeps a billion of
@@ -70,7 +70,7 @@ _ROWS = 50
 """Rows that are inserted by one statement: twice as fast as one by one."""
 
 _BATCH = 40 * _ROWS
-"""Rows that are in memory at a time."""
+"""Rows in memory at a time."""
 
 _MEDIA_TABLES = """
 CREATE TABLE IF NOT EXISTS media_metadata (
@@ -190,7 +190,7 @@ class SqliteIndexWriter:
 
 
 class SeenFile(NamedTuple):
-    """A shard, or a file of a plain folder, as it was when it was looked at."""
+    """A shard, or a file of a plain folder, as it was when it was read."""
 
     name: str
     num_bytes: int
@@ -210,12 +210,12 @@ class MediaTable:
         )
 
     def is_known(self, file: SeenFile) -> bool:
-        """Whether `file` was looked at by this rule, as it is now. It is noted as present."""
+        """Whether `file` was read by this rule and has not changed since. It is noted as present."""
         self._db.execute("INSERT INTO present VALUES (?)", (file.name,))
         row = self._db.execute(
             "SELECT num_bytes, mtime_ns, rule FROM bridge_media_seen WHERE name = ?", (file.name,)
         ).fetchone()
-        return row == (file.num_bytes, file.mtime_ns, self._rule)
+        return bool(row == (file.num_bytes, file.mtime_ns, self._rule))
 
     def forget_shard(self, number: int) -> None:
         """Remove what was found in the shard with this number in the index."""
@@ -234,7 +234,7 @@ class MediaTable:
         )
 
     def note_seen(self, files: Iterable[SeenFile]) -> None:
-        """Remember that these were looked at."""
+        """Note that these were read."""
         self._db.executemany(
             "INSERT OR REPLACE INTO bridge_media_seen VALUES (?, ?, ?, ?)", ((*file, self._rule) for file in files)
         )

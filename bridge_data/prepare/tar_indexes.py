@@ -12,11 +12,12 @@ import operator
 import os
 import re
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 from bridge_data.errors import ConfigError, DatasetError
+from bridge_data.prepare.processes import Progress, no_progress
 from bridge_data.prepare.scan import ShardScan, has_seek_index, has_tar_index, scan_shards, write_tar_index
 from bridge_data.prepare.sqlite_index import SqliteIndexWriter
 from bridge_data.shards import index_file
@@ -29,19 +30,12 @@ MAX_PARTS = 50
 
 _SHOWN = 10
 
-Progress = Callable[[int, int], None]
-"""Called with shards done and shards in all."""
-
-
-def no_progress(done: int, total: int) -> None:
-    """Report nothing."""
-
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class PrepareConfig:
-    """How to prepare. `exclude` is a regular expression that leaves out shards in whose path it is found.
+    """Settings of a preparation. `exclude` is a regular expression that leaves out shards in whose path it is found.
 
-    `rescan` reads all shards, also those that seem unchanged.
+    `rescan` scans all shards, also those that have not changed.
     """
 
     exclude: str | None = None
@@ -59,7 +53,7 @@ class PrepareConfig:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Preparation:
-    """What was prepared: samples by shard, sizes, names of parts (at most 50), and notes for the user."""
+    """The result of a preparation: samples by shard, sizes, names of parts (at most 50), and notes for the user."""
 
     shard_counts: dict[str, int]
     num_bytes: int

@@ -15,8 +15,9 @@ from typing import Any
 import yaml
 
 from bridge_data.errors import ConfigError
+from bridge_data.prepare.processes import Progress, no_progress
 from bridge_data.prepare.splits import collapse
-from bridge_data.prepare.tar_indexes import Preparation, PrepareConfig, Progress, no_progress, write_indexes
+from bridge_data.prepare.tar_indexes import Preparation, PrepareConfig, write_indexes
 from bridge_data.shards.metadata import INFO_JSON, INFO_YAML, META_FOLDER, SPLIT_YAML, read_shard_counts, tar_index_path
 from bridge_data.shards.tar_bytes import GZIP_SUFFIXES
 from bridge_data.storage.atomic import write_file, writing

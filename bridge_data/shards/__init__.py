@@ -2,11 +2,11 @@
 
 from bridge_data.shards.prepared import PreparedDataset, ShardSet, open_shards
 from bridge_data.shards.reader import ShardReader
-from bridge_data.shards.records import Place, RawSample, RecordReader, Records
+from bridge_data.shards.records import ByteRange, RawSample, RecordReader, Records
 from bridge_data.shards.subset import Subset, SubsetRange
 
 __all__ = [
-    "Place",
+    "ByteRange",
     "PreparedDataset",
     "RawSample",
     "RecordReader",

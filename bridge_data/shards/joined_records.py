@@ -12,7 +12,7 @@ from bridge_data.samples import SourceInfo
 from bridge_data.shards.blocks import OpenBlocks
 from bridge_data.shards.join_index import JoinIndex
 from bridge_data.shards.prepared import ShardSet
-from bridge_data.shards.records import Place, RawSample
+from bridge_data.shards.records import ByteRange, RawSample
 from bridge_data.storage import Location
 
 
@@ -42,7 +42,7 @@ class JoinRecords:
 
     @property
     def split_part(self) -> str:
-        """That of the first member."""
+        """The split part of the first member."""
         return self.members[0].split_part
 
     @property
@@ -110,13 +110,13 @@ class JoinReader:
             first.key, first.shard_name, first.index, first.parts, first.dataset_path, tuple(members)
         )
 
-    def places(self, index: int, parts: Container[str] | None = None) -> list[Place]:
+    def byte_ranges(self, index: int, parts: Container[str] | None = None) -> list[ByteRange]:
         """The byte ranges that `read` reads in all members."""
         return [
-            place
+            byte_range
             for number, reader, wanted in zip(self._row(index), self._readers, self._records.parts, strict=True)
             if number >= 0
-            for place in reader.places(number, _both(wanted, parts))
+            for byte_range in reader.byte_ranges(number, _both(wanted, parts))
         ]
 
     def read_in_blocks(self, blocks: OpenBlocks | None) -> None:
@@ -126,7 +126,7 @@ class JoinReader:
         """None."""
         return None
 
-    def block_place(self, block: range) -> Place | None:
+    def block_bytes(self, block: range) -> ByteRange | None:
         """None."""
         return None
 

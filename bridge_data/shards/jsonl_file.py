@@ -23,7 +23,7 @@ from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.shards.blocks import MAX_BLOCK_BYTES, OpenBlocks, Samples
 from bridge_data.shards.metadata import parse_document
-from bridge_data.shards.records import Place, RawSample, RecordReader, Records
+from bridge_data.shards.records import ByteRange, RawSample, RecordReader, Records
 from bridge_data.shards.subset import Subset, SubsetRange
 from bridge_data.storage import Location, location
 
@@ -102,7 +102,7 @@ def read_ranges(path: Location, split_config: str | None = None) -> dict[str, Su
 
 
 def split_gaps(path: str | os.PathLike[str]) -> tuple[int, int]:
-    """How many samples of the JSONL file `path` are in no part of its split, and in several.
+    """Numbers of samples of the JSONL file `path` that are in no part of its split, and in several.
 
     Raises:
         ConfigError: if it is not prepared, or its split does not fit. DatasetError: if it was changed since.
@@ -115,7 +115,8 @@ def split_gaps(path: str | os.PathLike[str]) -> tuple[int, int]:
 
 
 def gaps(parts: Iterable[tuple[int, int]], num_samples: int) -> tuple[int, int]:
-    """How many of `num_samples` samples are in none of the ranges (first, the one after the last), and in several."""
+    """Numbers of `num_samples` samples that are in none of the ranges (first, the one after the last), and in
+    several."""
     num_unused = num_shared = reached = 0
     for start, end in sorted(parts):
         num_unused += max(0, start - reached)
@@ -239,7 +240,7 @@ class JsonlReader:
             content[PART] = self._line(index, start, end, data)
         return JsonlSample(str(index), self._lines.root.name, index, content, self._path)
 
-    def places(self, index: int, parts: Container[str] | None = None) -> list[Place]:
+    def byte_ranges(self, index: int, parts: Container[str] | None = None) -> list[ByteRange]:
         """The line, and the byte before it."""
         start, end = self._bounds(index)
         before = min(start, 1)
@@ -253,7 +254,7 @@ class JsonlReader:
         """The block that sample `index` is in; None if samples are read singly."""
         return None if self._blocks is None else self._blocks.cut.block(index, 0, self._lines.num_samples)
 
-    def block_place(self, block: range) -> Place | None:
+    def block_bytes(self, block: range) -> ByteRange | None:
         """The lines of a block, and the byte before them; None if they are read singly."""
         if len(block) == 1:
             return None
@@ -266,7 +267,7 @@ class JsonlReader:
         """Fetch the block of sample `index`, if it is read as a whole, and hold its samples. Those that cannot be cut
         out are read singly later, which reports what is wrong with them."""
         indices = blocks.cut.block(index, 0, self._lines.num_samples)
-        lines = self.block_place(indices)
+        lines = self.block_bytes(indices)
         if lines is not None:
             try:
                 data = storage.read(*lines)

@@ -32,9 +32,9 @@ MAX_KNOWN_SHARDS = 64
 _JOINED = """
 FROM samples s JOIN sample_parts p ON p.tar_file_id = s.tar_file_id AND p.sample_index = s.sample_index
 """
-_PART_COLUMNS = "s.sample_key, p.part_name, p.tar_file_id, p.content_byte_offset, p.content_byte_size"
-_PART = f"SELECT {_PART_COLUMNS} {_JOINED} WHERE s.sample_key = ? AND p.part_name = ?"
-_PARTS = f"SELECT {_PART_COLUMNS} {_JOINED} WHERE s.sample_key = ? ORDER BY p.content_byte_offset"
+_RANGE = "p.tar_file_id, p.content_byte_offset, p.content_byte_size"
+_PART = f"SELECT {_RANGE} {_JOINED} WHERE s.sample_key = ? AND p.part_name = ?"
+_PARTS = f"SELECT p.part_name, {_RANGE} {_JOINED} WHERE s.sample_key = ? ORDER BY p.content_byte_offset"
 _NAMES = (
     f"SELECT s.sample_key || '.' || p.part_name {_JOINED}ORDER BY s.tar_file_id, s.sample_index, p.content_byte_offset"
 )
@@ -122,7 +122,8 @@ class KeyIndex:
 
     @classmethod
     def find(cls, root: Location) -> "KeyIndex | None":
-        """That of the folder `root`; None if it has no `index.sqlite`. One in an object store is copied to the disk.
+        """The index of the folder `root`; None if it has no `index.sqlite`. One in an object store is copied to the
+        disk.
 
         Raises:
             ConfigError: if there is no prepared data set. DatasetError: if the index cannot be copied.
@@ -132,7 +133,7 @@ class KeyIndex:
 
     @classmethod
     def open(cls, root: Location) -> "KeyIndex":
-        """That of the folder `root`.
+        """The index of the folder `root`.
 
         Raises:
             ConfigError: if there is no prepared data set, or it has no `index.sqlite`.
@@ -155,13 +156,14 @@ class KeyIndex:
     def part(self, key: str, part: str) -> StoredPart | None:
         """The part `part` of the sample `key`; None if there is none."""
         if self.knows_parts:
-            return next((StoredPart(*row) for row in self.database.rows(_PART, key, part)), None)
+            rows = self.database.rows(_PART, key, part)
+            return StoredPart(key, part, *rows[0]) if rows else None
         return next((found for found in self.parts(key) if found.part == part), None)
 
     def parts(self, key: str) -> list[StoredPart]:
         """The parts of the sample `key`, by offset; none if there is no such sample."""
         if self.knows_parts:
-            return [StoredPart(*row) for row in self.database.rows(_PARTS, key)]
+            return [StoredPart(key, *row) for row in self.database.rows(_PARTS, key)]
         found = []
         for shard, _, offset, num_bytes in self.database.rows(_SAMPLE, key):
             path = str(self.root / self.shard_names[shard])
@@ -229,15 +231,22 @@ class PartReader:
                 return part
         raise SampleError(self._complaint(name))
 
-    def read(self, part: StoredPart, offset: int = 0, num_bytes: int | None = None) -> bytes:
-        """The content of a part, or a range of it, fewer bytes at its end.
+    def read(self, part: StoredPart) -> bytes:
+        """The content of a part.
 
         Raises:
             DatasetError: if it cannot be read, or is not there any more.
         """
-        available = max(0, part.num_bytes - offset)
-        wanted = available if num_bytes is None else min(num_bytes, available)
-        return self._content(part)(part.offset + offset, wanted)
+        return self._content(part)(part.offset, part.num_bytes)
+
+    def read_range(self, part: StoredPart, offset: int, num_bytes: int) -> bytes:
+        """A range of the content of a part, fewer bytes at its end.
+
+        Raises:
+            DatasetError: if it cannot be read, or is not there any more.
+        """
+        wanted = max(0, min(num_bytes, part.num_bytes - offset))
+        return self._content(part)(part.offset + offset, wanted) if wanted else b""
 
     def _complaint(self, name: str) -> str:
         split = split_name(without_shard(name) or name)
@@ -250,7 +259,7 @@ class PartReader:
         return f"{self.root}: there is no part {name!r}: no sample has the key {key!r}. Add it, or correct the name."
 
     def _content(self, part: StoredPart) -> Callable[[int, int], bytes]:
-        """What reads the shard of `part`; the first time, it is checked that the part is still stored there."""
+        """The function that reads the shard of `part`. The first time, check that the part is still stored there."""
         with self._lock:
             content = self._contents.get(part.shard)
             if content is None:
@@ -280,7 +289,7 @@ def _way_out(root: Location) -> str:
 
 
 def _content_of(path: str) -> Callable[[int, int], bytes]:
-    """What reads ranges of the tar at, or in the compressed file at, `path`."""
+    """The function that reads ranges of the tar at `path`, which may be compressed."""
     if not is_gzip(path):
         return functools.partial(storage.read, path)
     tar, lock = GzipTar(path), threading.Lock()

@@ -90,7 +90,7 @@ class MediaIndex:
 
     @classmethod
     def open(cls, root: str | PathLike[str]) -> "MediaIndex":
-        """That of the folder `root`.
+        """The index of the folder `root`.
 
         Raises:
             ConfigError: if `root` has no media metadata.

@@ -34,7 +34,7 @@ BRIDGE_INDEX = "index.bridge"
 JSONL_SUFFIX = ".jsonl"
 
 _HIDDEN_PART = re.compile(r"((?:.*/)?[^./]*/)\.([^/]*)", re.DOTALL)
-"""Of `a/.txt` the key is `a/`."""
+"""The member `a/.txt` has the key `a/`."""
 
 _META_MEMBER = re.compile(r"__[^/]*__(/|$)")
 _SHARD = re.compile(r"(?:[^/]+/)*?[^/]+\.(?:tar|tgz|tar\.gz)/(?=.)", re.DOTALL)

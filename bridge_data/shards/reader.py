@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from bridge_data import storage
 from bridge_data.errors import DatasetError
 from bridge_data.shards.blocks import MAX_BLOCK_BYTES, OpenBlocks
-from bridge_data.shards.records import Place, RawSample
+from bridge_data.shards.records import ByteRange, RawSample
 from bridge_data.shards.shard_table import IndexedShard, ParsedShard, ReadContent, ShardTable, is_intact
 from bridge_data.shards.tar_bytes import FileTar, GzipTar, is_gzip
 
@@ -30,7 +30,7 @@ MAX_KNOWN_COMPRESSED = 64
 
 class ShardReader:
     """Reads the samples of `shards`. It opens files when they are needed, and may be pickled: it reads singly then,
-    until it is told to read in blocks again."""
+    until `read_in_blocks` is called again."""
 
     def __init__(self, shards: "ShardSet") -> None:
         self.shards = shards
@@ -72,7 +72,7 @@ class ShardReader:
             raise DatasetError(f"{error} [sample {index}, number {position} of {shards.names[shard]}]") from error
         return RawSample(key, shards.names[shard], index, content, self._dataset_path)
 
-    def places(self, index: int, parts: Container[str] | None = None) -> list[Place]:
+    def byte_ranges(self, index: int, parts: Container[str] | None = None) -> list[ByteRange]:
         """The byte ranges that `read` will read.
 
         Raises:
@@ -98,7 +98,7 @@ class ShardReader:
         shard, _ = self.shards.locate(index)
         return self._indices(index, shard, self._blocks)
 
-    def block_place(self, block: range) -> Place | None:
+    def block_bytes(self, block: range) -> ByteRange | None:
         """The byte range of a block that is read as a whole; None if its samples are read singly.
 
         Raises:
@@ -188,7 +188,7 @@ class ShardReader:
 def _read_unchanged(url: str, num_bytes_indexed: int, start: int, num_bytes: int) -> bytes:
     """Read bytes of the object at `url`, which must have the size that it had when it was indexed."""
     data = storage.read(url, start, num_bytes)
-    size = storage.size_bytes(url)  # as told by the answer
+    size = storage.size_bytes(url)  # from the answer to the read
     if size != num_bytes_indexed:
         raise DatasetError(
             f"{url}: has {size} bytes, but had {num_bytes_indexed} when it was prepared. It was replaced: restore it, "

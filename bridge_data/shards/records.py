@@ -1,4 +1,4 @@
-"""What a source reads from: numbered samples, and what can be told of them without reading.
+"""Numbered samples of a source: reading them, and what is known of them without reading.
 
 Enters: what a data set's metadata say. Leaves: how many samples there are, grouped by shard, and a reader of sample
 number i. Tars, JSONL files, ranges of either and joins are all `Records`; who reads them need not know which.
@@ -26,22 +26,22 @@ class RawSample:
 
     @property
     def full_key(self) -> str:
-        """What users know it by, unique in the data set: `shard/key`."""
+        """The key that users see, unique in the data set: `shard/key`."""
         return f"{self.shard_name}/{self.key}"
 
     @property
-    def place(self) -> str:
+    def origin(self) -> str:
         """`shard/key`, for messages."""
         return f"{self.shard_name}/{self.key}"
 
     @property
     def __key__(self) -> str:
-        """As a sample, to whom an error handler is given it because it could not be decoded."""
+        """The key that an error handler sees when the sample could not be decoded."""
         return self.full_key
 
     @property
     def __sources__(self) -> tuple[SourceInfo, ...]:
-        """As a sample."""
+        """The origin that an error handler sees."""
         return (self.source_info(),)
 
     def source_info(self) -> SourceInfo:
@@ -54,7 +54,7 @@ class RawSample:
         )
 
 
-Place: TypeAlias = tuple[str, int, int]
+ByteRange: TypeAlias = tuple[str, int, int]
 """Path or URL of a file, offset in it, number of bytes."""
 
 
@@ -69,8 +69,8 @@ class RecordReader(Protocol):
             IndexError: if there is no such sample. DatasetError: if it cannot be read.
         """
 
-    def places(self, index: int, parts: Container[str] | None = None) -> Sequence[Place]:
-        """What `read` will read, as (file, offset, number of bytes), as far as an index tells without reading the data.
+    def byte_ranges(self, index: int, parts: Container[str] | None = None) -> Sequence[ByteRange]:
+        """The byte ranges that `read` will read, as far as an index knows them without reading the data.
 
         Raises:
             IndexError: if there is no such sample. DatasetError: if the index cannot be read.
@@ -87,8 +87,8 @@ class RecordReader(Protocol):
             IndexError: if there is no such sample.
         """
 
-    def block_place(self, block: range) -> Place | None:
-        """What `read` reads when it comes to the first sample of `block`; None if it reads each of them by itself.
+    def block_bytes(self, block: range) -> ByteRange | None:
+        """The byte range that `read` reads for the first sample of `block`; None if it reads the samples singly.
 
         Raises:
             DatasetError: if the index cannot be read.
@@ -121,7 +121,7 @@ class Records(Protocol):
 
     @property
     def sample_bytes(self) -> float | None:
-        """Mean bytes of a stored sample (uncompressed); None if no index tells."""
+        """Mean bytes of a stored sample (uncompressed); None if no index knows."""
 
     def identity(self) -> Mapping[str, Any]:
         """A value for `json.dumps` that differs where the samples or their order do, wherever they are stored.

@@ -41,14 +41,14 @@ class ShardTable(Protocol):
         """The key of the sample at `position`, and its parts, or those of them that are `wanted`."""
 
     def ranges(self, position: int, wanted: Container[str] | None) -> Sequence[tuple[int, int]]:
-        """What `read` reads for that, as far as it is known: (offset, number of bytes)."""
+        """The ranges (offset, number of bytes) that `read` reads, as far as they are known."""
 
     def block_range(self, first: int, last: int, wanted: Container[str] | None) -> tuple[int, int]:
         """(offset, number of bytes) of the samples at positions `first` to `last`; 0 bytes if they are better read
-        singly, as most of it is not wanted."""
+        singly, as most of the range is not wanted."""
 
     def cut_out(self, positions: Sequence[int], wanted: Container[str] | None, start: int, data: bytes) -> Samples:
-        """What `read` gives for some samples in a row, out of `data`, which holds them and begins at byte `start`."""
+        """Consecutive samples, as `read` returns them, cut out of `data`, which begins at byte `start`."""
 
 
 class IndexedShard:

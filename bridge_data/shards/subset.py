@@ -17,7 +17,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from bridge_data.errors import ConfigError
 from bridge_data.shards.blocks import OpenBlocks
-from bridge_data.shards.records import Place, RawSample, RecordReader, Records
+from bridge_data.shards.records import ByteRange, RawSample, RecordReader, Records
 from bridge_data.storage import Location
 
 _EXAMPLES = "expected two bounds such as [10%, 50%], [100, 200] or [100, end]"
@@ -172,12 +172,12 @@ class Subset:
 
     @property
     def root(self) -> Location:
-        """That of `records`."""
+        """The folder, or the file, of `records`."""
         return self.records.root
 
     @property
     def split_part(self) -> str:
-        """That of `records`."""
+        """The split part of `records`."""
         return self.records.split_part
 
     @property
@@ -208,11 +208,11 @@ class Subset:
 
     @property
     def sample_bytes(self) -> float | None:
-        """That of `records`."""
+        """Mean bytes of a sample of `records`."""
         return self.records.sample_bytes
 
     def identity(self) -> dict[str, Any]:
-        """That of `records`, and the range."""
+        """The identity of `records`, and the range."""
         return {"of": self.records.identity(), "range": [self.start, self.end]}
 
     def part_names(self, shard: int) -> Collection[str] | None:
@@ -238,8 +238,8 @@ class _SubsetReader:
     def read(self, index: int, parts: Container[str] | None = None) -> RawSample:
         return self._reader.read(self._number(index), parts)
 
-    def places(self, index: int, parts: Container[str] | None = None) -> Sequence[Place]:
-        return self._reader.places(self._number(index), parts)
+    def byte_ranges(self, index: int, parts: Container[str] | None = None) -> Sequence[ByteRange]:
+        return self._reader.byte_ranges(self._number(index), parts)
 
     def read_in_blocks(self, blocks: OpenBlocks | None) -> None:
         subset = self._subset
@@ -249,9 +249,9 @@ class _SubsetReader:
         whole, start = self._reader.block(self._number(index)), self._subset.start
         return None if whole is None else range(whole.start - start, whole.stop - start)
 
-    def block_place(self, block: range) -> Place | None:
+    def block_bytes(self, block: range) -> ByteRange | None:
         start = self._subset.start
-        return self._reader.block_place(range(block.start + start, block.stop + start))
+        return self._reader.block_bytes(range(block.start + start, block.stop + start))
 
     def _number(self, index: int) -> int:
         subset = self._subset

@@ -19,7 +19,6 @@ from typing import Any
 from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.shards.tar_headers import BLOCK
-from bridge_data.storage.atomic import replacing
 
 SMALL_STEP_BYTES = 1 << 16
 """Headers at most this far apart are read together with the bytes between them."""
@@ -29,7 +28,7 @@ _HEADERS_BYTES = 2048
 GZIP_SUFFIXES = (".tgz", ".tar.gz")
 
 SPACING_BYTES = 1 << 22
-"""About how much is decompressed in vain for a read, at most. A point takes 32 KiB, in `.gzidx` and in memory."""
+"""Maximum bytes, about, that a read decompresses and discards. A point takes 32 KiB, in `.gzidx` and in memory."""
 
 logger = logging.getLogger("bridge_data")
 
@@ -139,10 +138,9 @@ class GzipTar:
         except OSError as error:
             raise self._failure(error) from error
 
-    def write_index(self) -> None:
-        """Write the points beside the shard."""
-        with replacing(seek_index_path(self._path), durable=False) as temporary:
-            self._file.export_index(str(temporary))
+    def export_index(self, path: Path) -> None:
+        """Write the points to the file `path`."""
+        self._file.export_index(str(path))
 
     def warn_if_slow(self) -> None:
         """Warn, once for each folder, that the points are missing."""

@@ -43,7 +43,7 @@ class Member(NamedTuple):
 
 
 Fields: TypeAlias = tuple[str, int, int, int, bool, int]
-"""Those of a `Member`."""
+"""The fields of a `Member`."""
 
 
 class TarBytes(Protocol):
@@ -268,7 +268,7 @@ class _View(io.RawIOBase):
 
 
 def _by_tarfile(tar: TarBytes, offset: int, *, file: str, after: str) -> Member | None:
-    import tarfile  # here: hardly any tar needs it
+    import tarfile  # imported here: few tars need it
 
     view = _View(tar, offset)
     try:

@@ -105,7 +105,7 @@ class MscStore:
 
     def __init__(self, base: str, msc: Any) -> None:
         self._range: Callable[[int, int], Any] = msc.types.Range
-        import concurrent.futures  # here: who uses another store does not wait for it
+        import concurrent.futures  # imported here: slow, and other stores do not need it
 
         self._threads = concurrent.futures.ThreadPoolExecutor(NUM_THREADS, "bridge_data msc")
         try:

@@ -66,7 +66,7 @@ def _is_whole(file: Path, found: ObjectInfo) -> bool:
 
 def _download(url: str, found: ObjectInfo, file: Path) -> None:
     """Fetch the object in pieces, several at a time, and remove its older versions."""
-    import concurrent.futures  # here: who has local data only does not wait for it
+    import concurrent.futures  # imported here: slow, and local data does not need it
     import tempfile
 
     old = [path for path in file.parent.iterdir() if path.name != _LOCK]

@@ -138,7 +138,7 @@ def close_files() -> None:
 
 
 def _read_range(location: str, start: int, num_bytes: int) -> bytes:
-    """As much of the range as there is: a system call reads less than 2 GiB, and may read less than asked for."""
+    """As much of the range as exists: a system call reads less than 2 GiB, and may read less than asked for."""
     file = _table.get(location)
     pieces, have = [], 0
     while have < num_bytes and (piece := os.pread(file.fd, num_bytes - have, start + have)):

@@ -108,7 +108,7 @@ def on_disk(path: Location) -> Path:
 
 
 def location(path: str | os.PathLike[str]) -> Location:
-    """What `path` names.
+    """The location that `path` names.
 
     Raises:
         ConfigError: for a URL of an unknown kind.
@@ -124,7 +124,7 @@ def read(path: str | os.PathLike[str], start: int, num_bytes: int) -> bytes:
         here.
     """
     name = os.fspath(path)
-    return (remote if "://" in name else local).read(name, start, num_bytes)
+    return remote.read(name, start, num_bytes) if "://" in name else local.read(name, start, num_bytes)
 
 
 def read_all(path: str | os.PathLike[str]) -> bytes:
@@ -134,7 +134,7 @@ def read_all(path: str | os.PathLike[str]) -> bytes:
         DatasetError: if it is missing or unreadable. ConfigError: if it is a URL that cannot be read here.
     """
     name = os.fspath(path)
-    return (remote if "://" in name else local).read_all(name)
+    return remote.read_all(name) if "://" in name else local.read_all(name)
 
 
 def read_if_there(path: str | os.PathLike[str]) -> bytes | None:
@@ -156,7 +156,7 @@ def size_bytes(path: str | os.PathLike[str]) -> int:
         DatasetError: if it is missing or unreadable. ConfigError: if it is a URL that cannot be read here.
     """
     name = os.fspath(path)
-    return (remote if "://" in name else local).size_bytes(name)
+    return remote.size_bytes(name) if "://" in name else local.size_bytes(name)
 
 
 def is_file(path: str | os.PathLike[str]) -> bool:

@@ -116,7 +116,7 @@ def persist(action: Callable[[], T], what: str) -> T:
             attempts += 1
             return action()
         except RequestError as fault:
-            import random  # here: it brings hashes, and who has local data only does not wait for it
+            import random  # imported here: slow (hashlib), and only needed after a fault
 
             nap_s = wait_s * random.uniform(0.5, 1.0)
             took_s, allowed_s = time.monotonic() - start, retry_seconds()

@@ -92,7 +92,7 @@ class Prefetcher:
                     if known is None:
                         new.append(one)
                     elif known.content is None and one[1:] not in known.ranges:
-                        known.ranges = [*known.ranges, one[1:]]  # it comes with that request anyway
+                        known.ranges = [*known.ranges, one[1:]]  # it is part of that request anyway
                     else:
                         self._again[one] += 1
             self._enqueue(joined(new))

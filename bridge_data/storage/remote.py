@@ -134,7 +134,7 @@ def prefetch(ranges: Sequence[tuple[str, int, int]]) -> None:
 
 
 def _in_pieces(url: str, start: int, num_bytes: int) -> bytes:
-    import concurrent.futures  # here: who has local data only does not wait for it
+    import concurrent.futures  # imported here: slow, and local data does not need it
 
     end = start + num_bytes
     with concurrent.futures.ThreadPoolExecutor(NUM_THREADS) as threads:

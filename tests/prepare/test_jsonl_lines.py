@@ -6,8 +6,8 @@ import pytest
 
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.prepare import jsonl_lines
-from bridge_data.prepare.jsonl_lines import parse_line_range, prepare_jsonl, split_lines_by_ranges, split_lines_by_ratio
-from bridge_data.prepare.splits import parse_ratio
+from bridge_data.prepare.jsonl_lines import parse_line_range, prepare_jsonl, split_lines_by_ranges
+from bridge_data.prepare.splits import parse_ratio, ratio_bounds
 from bridge_data.shards.jsonl_file import index_path, open_jsonl, split_path
 from bridge_data.shards.subset import SubsetRange
 
@@ -110,7 +110,7 @@ def test_a_file_that_is_still_written_to(tmp_path: Path) -> None:
 def test_splits_are_written_and_kept(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text('{"a": 1}\n' * 10)
-    done = prepare_jsonl(path, partial(split_lines_by_ratio, parse_ratio("8,1,1")))
+    done = prepare_jsonl(path, partial(ratio_bounds, parse_ratio("8,1,1")))
     assert done.parts == {"train": (0, 8), "val": (8, 9), "test": (9, 10)}
     assert [open_jsonl(path, part).num_samples for part in ("train", "val", "test")] == [8, 1, 1]
     assert prepare_jsonl(path).parts == done.parts
@@ -139,5 +139,5 @@ def test_ranges_of_parts() -> None:
 
 @pytest.mark.parametrize("num", [0, 1, 2, 9, 10, 1001])
 def test_shares_cover_everything_once(num: int) -> None:
-    parts = split_lines_by_ratio(parse_ratio("8,1,1"), num)
+    parts = ratio_bounds(parse_ratio("8,1,1"), num)
     assert [index for start, end in parts.values() for index in range(start, end)] == list(range(num))

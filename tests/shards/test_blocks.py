@@ -164,13 +164,13 @@ def test_samples_are_those_that_are_read_singly_and_each_block_is_read_once(
     budget = in_blocks(reader, cut)
     for samples in window(records.counts, cut, 16):
         for index in samples:  # opens every shard
-            alone.read(index), reader.block_place(range(index, index + 1))
+            alone.read(index), reader.block_bytes(range(index, index + 1))
         reads.clear()
         taken = [reader.read(index) for index in samples]
         blocks = {reader.block(index) for index in samples}
         assert len(reads) == len(set(reads)) == len(blocks)
         if any(block is not None and len(block) > 1 for block in blocks):
-            places = {reader.block_place(block) for block in blocks if block is not None and len(block) > 1}
+            places = {reader.block_bytes(block) for block in blocks if block is not None and len(block) > 1}
             assert places <= set(reads)
         assert taken == [alone.read(index) for index in samples]
         assert budget.num_bytes == 0
@@ -284,7 +284,7 @@ def test_parts_that_nobody_wants_are_not_read_if_they_are_large(
     for index in random.Random(1).sample(range(12), 12):
         assert reader.read(index, wanted).parts == {"txt": f"caption {index}".encode()}
     assert len(reads) == num_reads
-    place = reader.block_place(range(6))
+    place = reader.block_bytes(range(6))
     assert place is None if num_reads == 12 else place in reads
 
 

@@ -53,7 +53,7 @@ def test_a_sample_is_known_by_its_number_and_says_its_file(tmp_path: Path) -> No
     path = write_lines(tmp_path / "a.jsonl")
     records = open_jsonl(path, "anything")
     sample = records.reader().read(3)
-    assert (sample.key, sample.full_key, sample.place) == ("3", "3", "a.jsonl/3")
+    assert (sample.key, sample.full_key, sample.origin) == ("3", "3", "a.jsonl/3")
     assert sample.source_info() == SourceInfo(
         dataset_path=str(path), index=3, shard_name="a.jsonl", file_names=("3.json",)
     )

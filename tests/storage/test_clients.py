@@ -94,7 +94,7 @@ def store(bucket: Bucket) -> ObstoreStore:
 
 
 @pytest.mark.parametrize(
-    ("text", "kind", "passing"),
+    ("text", "kind", "is_transient"),
     [
         ("HTTP error: error sending request", RequestError, True),
         (
@@ -110,9 +110,9 @@ def store(bucket: Bucket) -> ObstoreStore:
         (NO_CREDENTIALS, Denied, False),
     ],
 )
-def test_faults_are_told_apart(store: ObstoreStore, text: str, kind: type[RequestError], passing: bool) -> None:
+def test_faults_are_told_apart(store: ObstoreStore, text: str, kind: type[RequestError], is_transient: bool) -> None:
     fault = store._fault(obstore.exceptions.GenericError(text))
-    assert (type(fault), fault.is_transient) == (kind, passing)
+    assert (type(fault), fault.is_transient) == (kind, is_transient)
     assert "<" not in str(fault)
 
 

@@ -110,7 +110,7 @@ def test_a_forked_child_may_close_every_inherited_descriptor(file: Path) -> None
     assert storage.read(file, 0, 16) == content
 
 
-def test_passing_faults_are_tried_again(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_transient_faults_are_tried_again(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "RETRY_WAITS_S", (0.0, 0.0, 0.0))
     pread, faults = os.pread, [errno.EIO, errno.ESTALE, errno.EIO]
 

@@ -21,7 +21,7 @@ def failing(*errors: RequestError):
     return action
 
 
-def test_passing_faults_pass() -> None:
+def test_transient_faults_pass() -> None:
     assert persist(failing(*[RequestError("busy", is_transient=True)] * 5), "it") == "done"
 
 

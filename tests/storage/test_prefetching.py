@@ -37,7 +37,7 @@ def source() -> Iterator[Source]:
     source.gate.set()
 
 
-def places(ranges: Iterable[tuple[int, int]]) -> list[tuple[str, int, int]]:
+def as_ranges(ranges: Iterable[tuple[int, int]]) -> list[tuple[str, int, int]]:
     return [("a", *one) for one in ranges]
 
 
@@ -53,7 +53,7 @@ def spread(count: int, num_bytes: int) -> list[tuple[int, int]]:
 def test_reads_are_served_and_bytes_dropped_once_they_have_been_read(source: Source) -> None:
     ahead = prefetcher(source)
     ranges = [(10, 20), (30, 5), (200_000, 7)]
-    ahead.prefetch(places(ranges))
+    ahead.prefetch(as_ranges(ranges))
     assert ahead.take("a", 12, 3) == CONTENT[12:15]
     assert ahead.take("a", 10, 2) == CONTENT[10:12]
     assert ahead.take("a", 30, 5) == CONTENT[30:35]
@@ -67,7 +67,7 @@ def test_reads_are_served_and_bytes_dropped_once_they_have_been_read(source: Sou
 
 def test_what_was_not_announced_is_left_to_the_read(source: Source) -> None:
     ahead = prefetcher(source)
-    ahead.prefetch(places([(10, 20)]))
+    ahead.prefetch(as_ranges([(10, 20)]))
     assert ahead.take("b", 10, 20) is None
     assert ahead.take("a", 9, 2) is None
     assert ahead.take("a", 29, 2) is None
@@ -77,7 +77,7 @@ def test_what_was_not_announced_is_left_to_the_read(source: Source) -> None:
 def test_a_read_waits_for_what_is_on_its_way(source: Source) -> None:
     ahead = prefetcher(source)
     source.gate.clear()
-    ahead.prefetch(places([(0, 100)]))
+    ahead.prefetch(as_ranges([(0, 100)]))
     threading.Timer(0.05, source.gate.set).start()
     assert ahead.take("a", 0, 100) == CONTENT[:100]
     assert source.requests == [(0, 100)]
@@ -85,8 +85,8 @@ def test_a_read_waits_for_what_is_on_its_way(source: Source) -> None:
 
 def test_what_is_known_is_not_fetched_again(source: Source) -> None:
     ahead = prefetcher(source)
-    ahead.prefetch(places([(0, 100), (100, 50)]))
-    ahead.prefetch(places([(20, 10), (100, 50), (0, 0)]))
+    ahead.prefetch(as_ranges([(0, 100), (100, 50)]))
+    ahead.prefetch(as_ranges([(20, 10), (100, 50), (0, 0)]))
     assert ahead.take("a", 0, 100) == CONTENT[:100]
     assert source.requests == [(0, 150)]
 
@@ -94,7 +94,7 @@ def test_what_is_known_is_not_fetched_again(source: Source) -> None:
 def test_what_is_announced_twice_can_be_read_twice(source: Source) -> None:
     ahead = prefetcher(source)
     for _ in range(2):
-        ahead.prefetch(places([(0, 100), (100, 50)]))
+        ahead.prefetch(as_ranges([(0, 100), (100, 50)]))
     for _ in range(2):
         assert ahead.take("a", 0, 100) == CONTENT[:100]
         assert ahead.take("a", 100, 50) == CONTENT[100:150]
@@ -105,8 +105,8 @@ def test_what_is_announced_twice_can_be_read_twice(source: Source) -> None:
 def test_what_lies_in_the_gap_of_a_request_comes_with_it(source: Source) -> None:
     ahead = prefetcher(source)
     source.gate.clear()
-    ahead.prefetch(places([(0, 100), (200, 100)]))
-    ahead.prefetch(places([(100, 100)]))
+    ahead.prefetch(as_ranges([(0, 100), (200, 100)]))
+    ahead.prefetch(as_ranges([(100, 100)]))
     source.gate.set()
     for start in (200, 100, 0):
         assert ahead.take("a", start, 100) == CONTENT[start : start + 100]
@@ -116,8 +116,8 @@ def test_what_lies_in_the_gap_of_a_request_comes_with_it(source: Source) -> None
 
 def test_a_request_may_reach_over_what_was_known(source: Source) -> None:
     ahead = prefetcher(source)
-    ahead.prefetch(places([(100, 50)]))
-    ahead.prefetch(places([(0, 50), (200, 50)]))
+    ahead.prefetch(as_ranges([(100, 50)]))
+    ahead.prefetch(as_ranges([(0, 50), (200, 50)]))
     for start in (200, 0, 100):
         assert ahead.take("a", start, 50) == CONTENT[start : start + 50]
     assert source.requests == [(100, 50), (0, 250)]
@@ -128,7 +128,7 @@ def test_a_failure_is_left_to_the_read_and_frees_its_room(source: Source) -> Non
     ahead = prefetcher(source, max_bytes=150)
     source.broken = {0}
     first, second = spread(2, 100)
-    ahead.prefetch(places([first, second]))
+    ahead.prefetch(as_ranges([first, second]))
     assert ahead.take("a", *first) is None
     assert ahead.take("a", *second) == CONTENT[second[0] : second[0] + 100]
     assert ahead.num_held_bytes == 0
@@ -146,7 +146,7 @@ def test_a_panic_ends_no_thread_and_leaves_no_reader_waiting(source: Source, mon
 
     ahead = Prefetcher(panic, max_bytes=150, num_threads=1)
     first, second = spread(2, 100)
-    ahead.prefetch(places([first, second]))
+    ahead.prefetch(as_ranges([first, second]))
     assert ahead.take("a", *first) is None
     assert ahead.take("a", *second) == CONTENT[second[0] : second[0] + 100]
 
@@ -174,7 +174,7 @@ def test_what_is_forgotten_while_a_reader_waits_for_its_room_is_left_to_the_read
 def test_no_more_is_held_than_allowed_and_reads_make_room(source: Source) -> None:
     ahead = prefetcher(source, max_bytes=250)
     ranges = spread(6, 100)
-    ahead.prefetch(places(ranges))
+    ahead.prefetch(as_ranges(ranges))
     for start, num_bytes in ranges:
         assert ahead.num_held_bytes <= 250
         assert ahead.take("a", start, num_bytes) == CONTENT[start : start + num_bytes]
@@ -185,7 +185,7 @@ def test_no_more_is_held_than_allowed_and_reads_make_room(source: Source) -> Non
 def test_what_is_never_read_gives_way_to_what_is(source: Source) -> None:
     ahead = prefetcher(source, max_bytes=250)
     ranges = spread(7, 100)
-    ahead.prefetch(places(ranges))
+    ahead.prefetch(as_ranges(ranges))
     for start, num_bytes in ranges[4:]:  # the first four stay unread
         assert ahead.take("a", start, num_bytes) == CONTENT[start : start + num_bytes]
         assert ahead.num_held_bytes <= 250
@@ -193,7 +193,7 @@ def test_what_is_never_read_gives_way_to_what_is(source: Source) -> None:
 
 def test_a_range_that_is_too_large_is_not_fetched_ahead(source: Source) -> None:
     ahead = prefetcher(source, max_bytes=100)
-    ahead.prefetch(places([(0, 101)]))
+    ahead.prefetch(as_ranges([(0, 101)]))
     assert ahead.take("a", 0, 101) is None
 
 
@@ -203,7 +203,7 @@ def test_threads_read_what_others_announce(source: Source) -> None:
 
     def work(first: int) -> None:
         for at in range(first, first + 40_000, 400):
-            ahead.prefetch(places([(at + 400, 300), (at + 150_000, 10)]))
+            ahead.prefetch(as_ranges([(at + 400, 300), (at + 150_000, 10)]))
             content = ahead.take("a", at, 300)
             if content is not None and content != CONTENT[at : at + 300]:
                 wrong.append(at)

@@ -88,7 +88,7 @@ def test_http_must_be_allowed(url: str, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize("faults", [[500, 503, 429], ["cut", 503, "cut"]])
-def test_passing_faults_are_tried_again(url: str, proxy: FaultyProxy, faults: list[int | str]) -> None:
+def test_transient_faults_are_tried_again(url: str, proxy: FaultyProxy, faults: list[int | str]) -> None:
     proxy.faults.extend(faults)
     assert storage.read(url, 1000, 100_000) == CONTENT[1000:101_000]
     assert not proxy.faults

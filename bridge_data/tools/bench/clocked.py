@@ -18,7 +18,7 @@ from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.order import SampleRef
 from bridge_data.order.state import LoaderState
 from bridge_data.samples import CrudeSample, Sample
-from bridge_data.shards import Place, RawSample, RecordReader, Records
+from bridge_data.shards import ByteRange, RawSample, RecordReader, Records
 from bridge_data.shards.blocks import BlockBudget, Cut, OpenBlocks
 from bridge_data.shards.joined_records import JoinedRawSample
 from bridge_data.task import STAGES, Hooks
@@ -128,8 +128,8 @@ class _ClockedReader:
         finally:
             self._clock.leave()
 
-    def places(self, index: int, parts: Container[str] | None = None) -> Sequence[Place]:
-        return self._reader.places(index, parts)
+    def byte_ranges(self, index: int, parts: Container[str] | None = None) -> Sequence[ByteRange]:
+        return self._reader.byte_ranges(index, parts)
 
     def read_in_blocks(self, blocks: OpenBlocks | None) -> None:
         self._reader.read_in_blocks(blocks)
@@ -137,8 +137,8 @@ class _ClockedReader:
     def block(self, index: int) -> range | None:
         return self._reader.block(index)
 
-    def block_place(self, block: range) -> Place | None:
-        return self._reader.block_place(block)
+    def block_bytes(self, block: range) -> ByteRange | None:
+        return self._reader.block_bytes(block)
 
 
 class _ClockedLoader:
@@ -151,7 +151,7 @@ class _ClockedLoader:
     def read(self, index: int) -> RawSample:
         return self._loader.read(index)
 
-    def places(self, index: int) -> Sequence[Place]:
+    def places(self, index: int) -> Sequence[ByteRange]:
         return self._loader.places(index)
 
     def read_in_blocks(self, cut: Cut | None, budget: BlockBudget) -> None:
@@ -160,7 +160,7 @@ class _ClockedLoader:
     def block(self, index: int) -> range | None:
         return self._loader.block(index)
 
-    def block_place(self, block: range) -> Place | None:
+    def block_place(self, block: range) -> ByteRange | None:
         return self._loader.block_place(block)
 
     def build(self, raw: RawSample, index: int) -> Sample | CrudeSample:

@@ -131,7 +131,7 @@ def _preparation(meta: Location) -> str:
 
 
 def _media(path: Location) -> str | None:
-    """How many media metadata are stored; None if there are none."""
+    """The stored media metadata, counted; None if there are none."""
     if isinstance(path, RemotePath) or not path.is_file():  # to look, all of it would have to be copied
         return None
     try:

@@ -87,7 +87,7 @@ class _Options:
 
     @property
     def config(self) -> PrepareConfig:
-        """What the indexing is to know."""
+        """The settings of the indexing."""
         if self.num_workers is None:
             return PrepareConfig(exclude=self.exclude, rescan=self.rescan)
         return PrepareConfig(exclude=self.exclude, rescan=self.rescan, num_workers=self.num_workers)
@@ -189,7 +189,7 @@ def _split(options: _Options) -> tuple[Split, list[str]]:
 
 
 def _dataset_yaml(options: _Options, first: FirstSamples) -> dict[str, Any] | None:
-    """What dataset.yaml shall hold; None if it is not asked for."""
+    """The content of dataset.yaml; None if it is not asked for."""
     if options.sample_type is None and options.non_interactive:
         return None
     sample_type = ask_sample_type() if options.sample_type is None else find_sample_type(options.sample_type)

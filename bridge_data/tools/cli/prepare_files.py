@@ -18,10 +18,9 @@ from bridge_data.prepare.jsonl_lines import (
     parse_line_range,
     prepare_jsonl,
     split_lines_by_ranges,
-    split_lines_by_ratio,
 )
 from bridge_data.prepare.metadataset_joins import prepare_metadataset
-from bridge_data.prepare.splits import parse_ratio
+from bridge_data.prepare.splits import parse_ratio, ratio_bounds
 from bridge_data.prepare.tar_indexes import PrepareConfig
 from bridge_data.shards.join_index import JoinIndex
 from bridge_data.shards.jsonl_file import gaps, split_path
@@ -99,7 +98,7 @@ def _line_split(flags: Mapping[str, Any]) -> LineSplit | None:
     if flags["split_parts"]:
         return partial(split_lines_by_ranges, [parse_line_range(text) for text in flags["split_parts"]])
     if flags["split_ratio"] is not None:
-        return partial(split_lines_by_ratio, parse_ratio(flags["split_ratio"]))
+        return partial(ratio_bounds, parse_ratio(flags["split_ratio"]))
     return None
 
 

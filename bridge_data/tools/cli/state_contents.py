@@ -1,4 +1,4 @@
-"""What a data state says, in numbers for people: its lanes and its sources.
+"""The contents of a data state, in numbers for people: its lanes and its sources; and how two states differ.
 
 Enters: a state. Leaves: plain rows. *Pending* samples are those that a lane has drawn and not yet emitted; the *inbox*
 is what an earlier deal left to it, which it takes before its own.
@@ -33,7 +33,7 @@ class LaneContents:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SourceContents:
-    """How far the lanes have come in one source: its part of the draws, samples that a lane has taken of its share of
+    """The progress of the lanes in one source: its part of the draws, samples that a lane has taken of its share of
     an epoch (fewest and most), and the first and last epoch that a lane is in; None where it does not apply."""
 
     label: str
@@ -64,7 +64,7 @@ def num_in_inbox(lane: LaneState) -> int:
 
 
 def sources_of(state: LoaderState) -> list[SourceContents]:
-    """How far each source has come."""
+    """The progress of each source."""
     weights = _weights_now(state)
     is_shuffled = state.fingerprint["order"] == "shuffled"
     contents = []

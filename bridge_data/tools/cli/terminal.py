@@ -14,7 +14,7 @@ from bridge_data.errors import ConfigError
 from bridge_data.storage import Location, is_remote, location
 
 SHOWN_AFTER_S = 0.5
-"""What is done sooner needs no bar."""
+"""Shorter commands show no bar."""
 
 
 def counted(number: int, noun: str) -> str:
@@ -57,7 +57,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def note(text: str) -> None:
-    """Say something that the user should know, beside the result."""
+    """Write a note for the user to stderr."""
     click.echo(f"{click.style('note:', fg='yellow')} {text}", err=True)
 
 
@@ -69,7 +69,7 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def progress_bar(what: str, unit: str, *, shown: bool) -> Iterator[Callable[[int, int | None], None]]:
-    """A function that shows how much is done, of how much (None: not known); unless `shown`, it shows nothing."""
+    """A function that shows what is done, and the total (None: not known); unless `shown`, it shows nothing."""
     bar: tqdm[Any] | None = None
     started = time.time()
 
@@ -90,7 +90,7 @@ def progress_bar(what: str, unit: str, *, shown: bool) -> Iterator[Callable[[int
 
 
 def _bar(what: str, unit: str, started: float) -> "tqdm[Any]":
-    from tqdm import tqdm  # here: it takes as long to import as all that a short command needs
+    from tqdm import tqdm  # imported here: it takes as long as everything a short command imports
 
     class Bar(tqdm):
         """A bar without the thread that watches over others, so that processes can be forked while it is shown."""

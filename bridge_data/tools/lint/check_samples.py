@@ -30,7 +30,7 @@ _FIRST_ITEMS = 100
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Recipe:
-    """What samples are made of parts: a class, and where its fields come from. `parts` may be read; None: all."""
+    """How samples are made of parts: a class, and where its fields come from. `parts` may be read; None: all."""
 
     sample_class: type[Any]
     field_map: Mapping[str, FieldAccess]
@@ -65,7 +65,7 @@ class SampleCheck:
     def _decoded(self, part: str, content: bytes, key: str) -> Any:
         handler = self._decoder.handler(part)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # it is refused, and so told
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # it is refused, which is a fault
             value = content if handler is None else decode_part(handler, content, key, part)
         if isinstance(value, AVDecoder):
             decode_part(_play, content, key, part)
@@ -112,7 +112,7 @@ def code_of(error: Exception) -> str:
 
 
 def _cause(error: Exception) -> str:
-    """What went wrong, without the sample's name, which the fault has."""
+    """The cause, without the sample's name, which the fault has."""
     return str(error) if error.__cause__ is None else f"{type(error.__cause__).__name__}: {error.__cause__}"
 
 

@@ -111,7 +111,7 @@ class FaultTally:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class LintReport:
-    """What was looked at, and what is wrong: exact `counts` by code, and the first faults of each kind."""
+    """The result of a check: exact `counts` by code, and the first faults of each kind."""
 
     path: str
     num_datasets: int

@@ -1,4 +1,4 @@
-"""Checking everything behind a path, shard by shard, in parallel.
+"""Checking a whole data set or metadataset, shard by shard, in parallel.
 
 Enters: a path and settings. Leaves: a `LintReport`. Guarantee: every fault is counted; memory is bounded by a few
 shards and by the faults that are kept.
@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import itertools
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,7 +21,7 @@ from bridge_data.decode import SampleDecoder, open_loader
 from bridge_data.errors import BridgeDataError, ConfigError, DatasetError, SkipSample
 from bridge_data.plan import Source
 from bridge_data.plan.references import Opening
-from bridge_data.prepare.processes import in_parallel
+from bridge_data.prepare.processes import Progress, in_parallel, no_progress
 from bridge_data.shards.metadata import split_name
 from bridge_data.shards.tar_bytes import open_tar
 from bridge_data.shards.tar_headers import read_member
@@ -36,13 +36,6 @@ SAMPLES_AT_ONCE = 512
 
 MAX_TASKS = 256
 """Samples of a JSONL file or a join that a process checks in one go, more of them if that were too many tasks."""
-
-Progress = Callable[[int, int | None], None]
-"""Called with samples done and samples in all."""
-
-
-def no_progress(done: int, total: int | None) -> None:
-    """Report nothing."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +101,7 @@ def lint(path: Path, config: LintConfig | None = None, *, on_progress: Progress 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ShardTask:
-    """What a process is to know of a shard."""
+    """The checks of one shard."""
 
     folder: int
     root: Path
@@ -134,7 +127,7 @@ class RangeTask:
 
 @dataclasses.dataclass(slots=True)
 class Found:
-    """What a task found: faults, samples looked at, and the keys of a shard."""
+    """The result of a task: faults, number of samples, and the keys of a shard."""
 
     tally: FaultTally
     num_samples: int = 0

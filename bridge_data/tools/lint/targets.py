@@ -1,4 +1,4 @@
-"""What there is to check behind a path: folders of shards, with the ways in which their samples are built, and sources
+"""What to check for a path: folders of shards, with the ways in which their samples are built, and sources
 that are checked by loading them (JSONL files, joins, samples that are made by code).
 
 Enters: a path and split parts. Leaves: `Targets`, and faults for what cannot be opened. No shard is opened.
@@ -37,14 +37,14 @@ class Folder:
 
 @dataclasses.dataclass(slots=True)
 class Targets:
-    """What is to be checked; folders by their absolute path."""
+    """What to check; folders by their absolute path."""
 
     folders: dict[str, Folder] = dataclasses.field(default_factory=dict)
     loaded: list[Source] = dataclasses.field(default_factory=list)
 
 
 def find_targets(path: Path, split_part: str | None, report: Report, opening: Opening) -> Targets:
-    """What there is to check behind `path`: a prepared folder, a JSONL file or a metadataset. With `split_part`, only
+    """What to check for `path`: a prepared folder, a JSONL file or a metadataset. With `split_part`, only
     what that part has. `opening` says what code may be run.
 
     Raises:

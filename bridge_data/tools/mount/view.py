@@ -128,7 +128,7 @@ def _without_repetition(names: Iterator[tuple[str, bool]]) -> Iterator[str]:
 
 
 class Catalog:
-    """The samples of the data set in the folder `root`, whose shards are `shards`. Any thread may ask.
+    """The samples of the data set in the folder `root`, by prefix of their keys. Any thread may ask.
 
     Raises:
         ConfigError: if it is not prepared, or without an index of keys. DatasetError: if that cannot be read.
@@ -139,7 +139,7 @@ class Catalog:
         self._index = self._reader.index
         self.shards = self._index.shard_names
         self.path = self._index.database.file
-        self._index.knows_parts  # noqa: B018 - a damaged index is told here
+        self._index.knows_parts  # noqa: B018 - reports a damaged index at once
         self._lock = threading.Lock()
         self._keys: dict[int, list[str]] = {}
 
@@ -158,7 +158,7 @@ class Catalog:
             for key in self._keys_from(start, prefix, shard):
                 piece, slash, _ = key[len(prefix) :].partition("/")
                 yield piece, not slash
-                if slash:  # what else is below that piece need not be read
+                if slash:  # skip all other keys below that piece
                     start = f"{prefix}{piece}/{_LAST}"
                     break
             else:
@@ -174,7 +174,7 @@ class Catalog:
         Raises:
             DatasetError: if it cannot be read.
         """
-        return self._reader.read(part, offset, num_bytes)
+        return self._reader.read_range(part, offset, num_bytes)
 
     def _keys_from(self, start: str, prefix: str, shard: int | None) -> Iterator[str]:
         """The keys that begin with `prefix`, sorted, from `start` on; of one shard, by a list of all its keys."""
