@@ -44,7 +44,7 @@ def test_the_current_folder_is_looked_in(tmp_path: Path, monkeypatch: pytest.Mon
         (f"{HERE}:work_hard", "got None, which is no TaskEncoder"),
         (f"{HERE}:needs", r"needs\(\) failed: TypeError: .* name a function without any"),
         ("no_such_package.encoders:Hashing", "no module 'no_such_package': it is neither in /"),
-        ("tests.tools.bench.no_such:Hashing", r"no module 'tests\.bench\.no_such'"),
+        ("tests.tools.bench.no_such:Hashing", r"no module 'tests\.tools\.bench\.no_such'"),
     ],
 )
 def test_wrong_names(name: str, message: str) -> None:
