@@ -1,14 +1,14 @@
-"""`dataset.yaml`: what the samples of a prepared data set are.
+"""`dataset.yaml`: how the samples of a prepared data set are built.
 
-Two forms are read. Today's:
+Two forms are read. The current one:
 
     sample_type: {__module__: megatron.energon, __class__: CaptioningSample}
     field_map: {image: jpg, caption: "json[caption]"}
     subflavors: {language: en}
 
-and the older one, with `__module__` and `__class__: CaptioningWebdataset` at the top, which crude data have to this day
-(`__class__: CrudeWebdataset`, with no field map). Instead of a field map there may be functions of a Python file beside
-the dataset.yaml, which is only run if it is trusted:
+and the older one, with `__module__` and `__class__: CaptioningWebdataset` at the top, which crude data still use
+(`__class__: CrudeWebdataset`, without a field map). Instead of a field map there may be functions of a Python file
+beside the dataset.yaml, which is only run if it is trusted:
 
     sample_loader: sample_loader.py:sample_loader
     part_filter: sample_loader.py:part_filter
@@ -38,8 +38,8 @@ _KEYS = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SampleConfig:
-    """How a sample is built: its class, where its fields come from (nothing, if crude), the parts to read (None for
-    all), the sub-flavors of the data set, and what makes samples instead of the field map."""
+    """How a sample is built: its class, the source of its fields (empty, if crude), the parts to read (None for all),
+    the sub-flavors of the data set, and a maker of samples that replaces the field map."""
 
     sample_class: SampleClass
     field_map: Mapping[str, FieldAccess]
@@ -51,7 +51,7 @@ class SampleConfig:
 def read_sample_config(
     root: Node, trusted_modules: Collection[str], *, trust_dataset_code: bool = False
 ) -> SampleConfig:
-    """What a dataset.yaml says.
+    """The settings in a dataset.yaml.
 
     Raises:
         ConfigError: naming file and line.
@@ -103,17 +103,17 @@ def read_sample_config(
 
 
 def check_parts(root: Node, config: SampleConfig, records: Records) -> None:
-    """See that the field map in `root` names parts that the samples have, as far as an index knows them.
+    """Check that the samples have the parts that the field map in `root` names, as far as an index lists them.
 
     Raises:
-        ConfigError: naming the field, file and line, if no stretch has any of its parts.
+        ConfigError: naming the field, file and line, if no shard has any of its parts.
     """
     known: dict[str, None] = {"__key__": None}
-    stretches = iter(range(len(records.names)))
+    shards = iter(range(len(records.names)))
     for field, access in config.field_map.items():
         while not any(part in known for part in access.parts):
-            stretch = next(stretches, None)
-            if stretch is None:
+            shard = next(shards, None)
+            if shard is None:
                 if not records.num_samples:
                     return
                 node = root.mapping("dataset.yaml")["field_map"].mapping("field_map")[field]
@@ -121,7 +121,7 @@ def check_parts(root: Node, config: SampleConfig, records: Records) -> None:
                     f"field_map: {field}: no shard of split part {records.split_part!r} has a part "
                     f"{' or '.join(map(repr, access.parts))}{nearest(access.part, list(known)[1:])}"
                 )
-            names = records.part_names(stretch)
+            names = records.part_names(shard)
             if names is None:
                 return
             known.update(dict.fromkeys(names))
@@ -132,10 +132,10 @@ def _given(entries: Mapping[str, Node], key: str) -> bool:
 
 
 def read_field_map(field_map: Node, sample_class: SampleClass) -> dict[str, FieldAccess]:
-    """What fills each field of `sample_class`.
+    """The access that fills each field of `sample_class`.
 
     Raises:
-        ConfigError: naming the field, if one is missing, unknown, or filled in a way that is not understood.
+        ConfigError: naming the field, if it is missing, unknown, or its access cannot be parsed.
     """
     check_fields(sample_class, field_map)
     accesses = {}
@@ -154,7 +154,7 @@ def needed_parts(field_map: Mapping[str, FieldAccess]) -> frozenset[str]:
 
 
 def _subflavors(entries: Mapping[str, Node]) -> dict[str, Any]:
-    """The sub-flavors; the one that older files have is called `__subflavor__`."""
+    """The sub-flavors; the single one in older files is called `__subflavor__`."""
     own = entries["subflavors"].mapping("subflavors") if _given(entries, "subflavors") else {}
     older = {"__subflavor__": entries["subflavor"].text("subflavor")} if _given(entries, "subflavor") else {}
     return older | {name: node.plain() for name, node in own.items()}

@@ -1,7 +1,7 @@
 """Loading a plan: from a prepared folder, a JSONL file or a metadataset to the tree of its sources.
 
-Enters: a path and the name of a split part. Leaves: a `Plan`. Guarantee: whatever is wrong in any of the YAML files is
-found here, before the first sample is read, and is named with its file and line.
+Enters: a path and the name of a split part. Leaves: a `Plan`. Guarantee: mistakes in any of the YAML files are found
+here, before the first sample is read, and are reported with file and line.
 """
 
 import concurrent.futures
@@ -18,7 +18,7 @@ from bridge_data.plan.weights import changes, weight_at
 from bridge_data.storage import is_remote
 
 MAX_OPENING = 16
-"""Data sets in object stores that are opened at a time."""
+"""Data sets in object stores that are opened at the same time."""
 
 
 def load_plan(
@@ -31,13 +31,13 @@ def load_plan(
 ) -> Plan:
     """The plan for `split_part` of the prepared folder, the JSONL file or the metadataset YAML at `path`.
 
-    With `training`, sources are blended by their weights; otherwise they come one after the other, and those without
-    samples are left out. Classes that YAML files name are taken from `trusted_modules` only, besides our own; Python
-    files beside the data (`sample_loader.py`) are run with `trust_dataset_code` only.
+    With `training`, sources are blended by their weights; otherwise they are read one after the other, and those
+    without samples are left out. YAML files may name classes of this package and of `trusted_modules`. Python files
+    beside the data (`sample_loader.py`) are run only with `trust_dataset_code`.
 
     Raises:
-        EmptySplitError: if the part is declared and has no samples. ConfigError: for whatever is wrong otherwise.
-        DatasetError: if the data are not what their metadata say.
+        EmptySplitError: if the part is declared and has no samples. ConfigError: for other mistakes.
+        DatasetError: if the data differ from their metadata.
     """
     location = absolute(os.fspath(path))
     opening = Opening(training=training, trusted_modules=trusted_modules, trust_dataset_code=trust_dataset_code)
@@ -46,11 +46,11 @@ def load_plan(
 
 
 def open_plan(declared: Declared, opening: Opening, what: str) -> Plan:
-    """The plan of what is declared; `what` says which part of which split it is.
+    """The plan of the declared tree, which messages call `what`.
 
     Raises:
-        EmptySplitError: if it has no samples. ConfigError: for whatever is wrong otherwise.
-        DatasetError: if the data are not what their metadata say.
+        EmptySplitError: if it has no samples. ConfigError: for other mistakes.
+        DatasetError: if the data differ from their metadata.
     """
     return plan_of(_open(declared, opening), training=opening.training, what=what)
 
@@ -69,7 +69,7 @@ def _open_join(declared: DeclaredJoin, opening: Opening) -> Source:
 
 
 def _open_all(declared: Sequence[Declared], opening: Opening) -> list[Tree]:
-    """All of them, in their order; those in object stores at the same time, as each waits for several answers."""
+    """All of them, in their order; in parallel if in object stores, as each needs several requests."""
     if not any(isinstance(child, Reference) and is_remote(child.path) for child in declared):
         return [_open(child, opening) for child in declared]
     with concurrent.futures.ThreadPoolExecutor(MAX_OPENING) as threads:

@@ -1,7 +1,7 @@
 """The classes that YAML files name by `__module__` and `__class__`.
 
-`megatron.energon` and `bridge_data` name our own. Another module is imported only if the caller trusts it, since to
-import a module is to run it.
+`megatron.energon` and `bridge_data` stand for this package. Another module is imported only if the caller trusts it,
+since importing a module runs it.
 """
 
 import dataclasses
@@ -26,13 +26,13 @@ _OLD_SUFFIX = "Webdataset"
 
 
 def is_our_module(name: str) -> bool:
-    """Whether the module `name`, or one that it was part of in some version, names what is ours."""
+    """Whether the module `name` is `megatron.energon`, `bridge_data` or a submodule of one."""
     return any(name == ours or name.startswith(f"{ours}.") for ours in OUR_MODULES)
 
 
 def find_class(module: Node, name: Node, trusted_modules: Collection[str]) -> SampleClass:
-    """The sample class `name` of `module`; `CaptioningWebdataset` and the like, as older files have it, are the classes
-    of their samples.
+    """The sample class `name` of `module`. Names in older files, such as `CaptioningWebdataset`, mean the class of the
+    samples.
 
     Raises:
         ConfigError: for a module that is not trusted, and for an unknown class.
@@ -50,7 +50,7 @@ def find_class(module: Node, name: Node, trusted_modules: Collection[str]) -> Sa
 
 
 def find_object(module: Node, name: Node, trusted_modules: Collection[str]) -> Any:
-    """What `name` is in `module`, which is imported; None if there is nothing of that name.
+    """The object `name` of `module`, which is imported; None if there is no such name.
 
     Raises:
         ConfigError: for a module that is not trusted, or cannot be imported.
@@ -68,7 +68,7 @@ def find_object(module: Node, name: Node, trusted_modules: Collection[str]) -> A
 
 
 def check_fields(sample_class: SampleClass, field_map: Node) -> None:
-    """See that `field_map` gives the fields that the class needs, and no others.
+    """Check that `field_map` has the fields that the class requires, and no unknown ones.
 
     Raises:
         ConfigError: naming the field.

@@ -286,7 +286,7 @@ def test_it_is_not_imported_without_trust(tmp_path: Path) -> None:
     [
         ({**SHOUTED, "marc": "?"}, "ShoutedWebdataset: .*unexpected keyword argument 'marc'"),
         ({"field_map": {"text": "txt"}}, "ShoutedWebdataset: .*'size' is missing"),
-        ({"sample_loader": "a.py:f", "part_filter": ["txt"]}, "sample_loader: a.py:f is code that lies beside"),
+        ({"sample_loader": "a.py:f", "part_filter": ["txt"]}, "sample_loader: a.py:f is code beside"),
     ],
 )
 def test_its_wrong_settings_name_the_file(tmp_path: Path, more: dict[str, Any], says: str) -> None:
