@@ -1,4 +1,4 @@
-"""Bytes to objects: the decoder of parts, and the loader that makes samples of a source with it."""
+"""Bytes to objects: the decoder of parts, and the loader that reads and decodes the samples of a source."""
 
 from typing import TYPE_CHECKING
 
@@ -6,17 +6,15 @@ from bridge_data.later import names_of
 
 if TYPE_CHECKING:
     from bridge_data.decode.image import IMAGE_FORMS
-    from bridge_data.decode.joined_loader import Loader, open_loader
     from bridge_data.decode.sample_decoder import SampleDecoder
-    from bridge_data.decode.sample_loader import SampleLoader
+    from bridge_data.decode.sample_loader import Loader, SampleLoader, open_loader
 
 _PLACES = {
     "bridge_data.decode.image": "IMAGE_FORMS",
-    "bridge_data.decode.joined_loader": "Loader open_loader",
     "bridge_data.decode.sample_decoder": "SampleDecoder",
-    "bridge_data.decode.sample_loader": "SampleLoader",
+    "bridge_data.decode.sample_loader": "Loader SampleLoader open_loader",
 }
-"""The module of each public name: the same as above, for Python, as that is for those who read and check types."""
+"""The module of each public name, for lazy imports; the imports above are the same, for type checkers."""
 
 __all__ = ["IMAGE_FORMS", "Loader", "SampleDecoder", "SampleLoader", "open_loader"]
 

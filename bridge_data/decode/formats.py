@@ -1,7 +1,7 @@
-"""Formats beside images and media: bytes to text, numbers, arrays, tensors and plain data.
+"""Formats: text, numbers, arrays, tensors and plain data; and whether unknown bytes are an image or a medium.
 
-Enters: the bytes of a part. Leaves: an object. Guarantees: no byte is ever run as code, so pickles are refused; what
-unpacks to far more than it is gets refused before it fills the memory.
+Input: the bytes of a part. Output: an object, or the kind of medium. Guarantee: no data is executed as code, so pickles
+are refused; a compressed part that would unpack to more than `MAX_UNPACKED_BYTES` is refused before it fills memory.
 
 Source: the extensions are those of `webdataset.autodecode`, which Energon follows.
 """
@@ -13,7 +13,7 @@ import io
 import json
 import zipfile
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -21,20 +21,16 @@ from bridge_data.errors import ConfigError
 from bridge_data.later import torch
 
 Handler: TypeAlias = Callable[[bytes], Any]
-"""Turns the bytes of a part into an object, or raises."""
+"""Bytes of a part -> object."""
 
 MAX_UNPACKED_BYTES = 4 << 30
-"""What a compressed part may become."""
+"""Maximum size of a part after decompression."""
 
 PICKLES = frozenset({"pickle", "pkl", "pyd"})
 
 
 def unpack_gzip(content: bytes) -> bytes:
-    """The contents of a gzip file.
-
-    Raises:
-        ValueError: if they are more than `MAX_UNPACKED_BYTES`.
-    """
+    """The content of a gzip file; `ValueError` if it exceeds `MAX_UNPACKED_BYTES`."""
     with gzip.GzipFile(fileobj=io.BytesIO(content)) as file:
         unpacked = file.read(MAX_UNPACKED_BYTES + 1)
     if len(unpacked) > MAX_UNPACKED_BYTES:
@@ -43,7 +39,7 @@ def unpack_gzip(content: bytes) -> bytes:
 
 
 def check_format(name: str, part: str) -> None:
-    """See that parts with the extension `name` can be decoded here.
+    """Check that parts with the extension `name` can be decoded.
 
     Raises:
         ConfigError: if they are pickles, or need a package that is not installed.
@@ -111,7 +107,53 @@ FORMATS: dict[str, Handler] = {
     **dict.fromkeys(("mp", "msg", "msgpack"), _msgpack),
     "cbor": _cbor,
 }
-"""Extension to handler."""
+"""Handler by extension."""
 
 PLAIN: tuple[Handler, ...] = (_text, int, json.loads)
-"""Handlers that make text, numbers and what JSON has."""
+"""Handlers whose results are only text, numbers and JSON types."""
+
+_STARTS: dict[bytes, Literal["image", "av"]] = {
+    b"\xff\xd8\xff": "image",  # JPEG
+    b"\x89PNG\r\n\x1a\n": "image",
+    b"GIF87a": "image",
+    b"GIF89a": "image",
+    b"II*\0": "image",  # TIFF
+    b"MM\0*": "image",
+    b"\0\0\0\x0cjP  \r\n\x87\n": "image",  # JPEG 2000
+    b"\xff\x4f\xff\x51": "image",
+    b"qoif": "image",
+    b"\x1a\x45\xdf\xa3": "av",  # Matroska, WebM
+    b"OggS": "av",
+    b"fLaC": "av",
+    b"ID3": "av",  # MP3
+    b"FLV\x01": "av",
+    b"\0\0\x01\xba": "av",  # MPEG program stream
+    b"\0\0\x01\xb3": "av",
+}
+_BMP_HEADER_SIZES = frozenset({12, 40, 52, 56, 64, 108, 124})
+_RIFF_KINDS: dict[bytes, Literal["image", "av"]] = {b"WEBP": "image", b"AVI ": "av", b"WAVE": "av"}
+_STILL_BRANDS = frozenset({b"avif", b"avis", b"heic", b"heix", b"mif1"})
+
+
+def guess_kind(content: bytes) -> Literal["image", "av"] | None:
+    """Whether `content` is an image or a medium (video or audio), by its first bytes; None if neither."""
+    for start, kind in _STARTS.items():
+        if content.startswith(start):
+            return kind
+    if content[:4] == b"RIFF":
+        return _RIFF_KINDS.get(content[8:12])
+    if content[4:8] == b"ftyp":
+        return "image" if content[8:12] in _STILL_BRANDS else "av"
+    if content[:2] == b"BM" and int.from_bytes(content[14:18], "little") in _BMP_HEADER_SIZES:
+        return "image"
+    return "av" if _begins_with_audio_frame(content) else None
+
+
+def _begins_with_audio_frame(content: bytes) -> bool:
+    """Whether it starts with a frame of MPEG audio (MP3) or ADTS (AAC): a sync word, and no reserved field values."""
+    if len(content) < 4 or content[0] != 0xFF or content[1] & 0xE0 != 0xE0:
+        return False
+    version, layer = content[1] >> 3 & 3, content[1] >> 1 & 3
+    if layer == 0:
+        return content[1] & 0xF6 == 0xF0 and content[2] >> 2 & 15 < 13
+    return version != 1 and content[2] >> 4 not in (0, 15) and content[2] >> 2 & 3 != 3

@@ -1,9 +1,8 @@
-"""Images: encoded bytes to the form that a task encoder wants: an array, a tensor or an image of Pillow.
+"""Image forms: encoded bytes to a numpy array, a tensor or a Pillow image, by the name of the form.
 
-Enters: the bytes of an image. Leaves: an image in one of the forms of `IMAGE_FORMS`. Guarantee: a tensor of floats is
-contiguous; one of uint8 in colour is a view of pixels that lie row by row, each pixel's channels side by side, as they
-were decoded. Putting the channels apart would cost a fifth of the decoding of a JPEG, and `torch.stack` does it anyway
-on its way to a batch, which is contiguous.
+Input: the bytes of an image. Output: the image in one of the forms of `IMAGE_FORMS`. Guarantee: float tensors are
+contiguous. A uint8 colour tensor (C, H, W) is a view of channels-last pixels, as decoded: making it contiguous would
+take a fifth of the time of decoding a JPEG, and `torch.stack` does so anyway when it makes the batch.
 
 Source: the names of the forms are those of `webdataset.autodecode.imagespecs`, as in Energon's `SampleDecoder`.
 """
@@ -17,8 +16,15 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
-from bridge_data.decode.pixels import decoded_pixels, image_in_batch, pillow_image
-from bridge_data.decode.resizing import Resizing, check_resizing, resized_image, resized_pixels
+from bridge_data.decode.pixels import (
+    Resizing,
+    check_resizing,
+    decoded_pixels,
+    image_in_batch,
+    pillow_image,
+    resized_image,
+    resized_pixels,
+)
 from bridge_data.errors import ConfigError
 from bridge_data.later import torch
 
@@ -37,12 +43,14 @@ ImageDecoderType: TypeAlias = Literal[
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ImageForm:
-    """What an image is decoded to: a Pillow image, a numpy array (H, W[, C]) or a tensor ([C,] H, W); of Pillow's
-    mode L, RGB or RGBA; arrays as uint8 or, with `scaled`, as float32 in 0..1."""
+    """What an image is decoded to."""
 
     container: Container
+    """A Pillow image, a numpy array (H, W[, C]) or a tensor ([C,] H, W)."""
     mode: Literal["L", "RGB", "RGBA"]
+    """Pillow's mode."""
     scaled: bool
+    """Arrays and tensors: float32 in 0..1; if False, uint8."""
 
 
 IMAGE_FORMS = {
@@ -72,10 +80,10 @@ IMAGE_EXTENSIONS = frozenset(_EXTENSIONS.split())
 
 
 def image_handler(image_decode: str, resizing: Resizing | None = None) -> Callable[[bytes], Any]:
-    """The function that decodes image bytes to the form called `image_decode`, resized if that is asked for.
+    """The function that decodes image bytes to the form named `image_decode`, and resizes them.
 
     Raises:
-        ConfigError: for a name that is not in `IMAGE_FORMS`, or a form that is not resized so.
+        ConfigError: for a name that is not in `IMAGE_FORMS`, or a form that this `resizing` does not support.
     """
     form = IMAGE_FORMS.get(image_decode)
     if form is None:
@@ -102,12 +110,12 @@ def _scaled_pixels(data: bytes, mode: str, resizing: Resizing | None) -> NDArray
 
 
 def _tensor(data: bytes, mode: str, resizing: Resizing | None) -> torch.Tensor:
-    placed = image_in_batch(data, mode) if resizing is None else None
-    return torch.from_numpy(_channels_first(_pixels(data, mode, resizing))) if placed is None else placed
+    image = image_in_batch(data, mode) if resizing is None else None
+    return torch.from_numpy(_channels_first(_pixels(data, mode, resizing))) if image is None else image
 
 
 def _scaled_tensor(data: bytes, mode: str, resizing: Resizing | None) -> torch.Tensor:
-    # The channels are put apart as bytes, by NumPy: as floats, or by torch, it takes longer.
+    # Transposing uint8 with numpy is faster than transposing floats, or with torch.
     pixels = np.ascontiguousarray(_channels_first(_pixels(data, mode, resizing)))
     return torch.from_numpy(pixels).to(torch.float32).div_(255)
 

@@ -1,38 +1,43 @@
-"""Pixels: encoded images to uint8, the same pixels as Pillow, for JPEG at simplejpeg's speed.
+"""Pixels: encoded images to uint8 pixels, in their own size or resized.
 
-Enters: the bytes of an image of any format that Pillow reads without running a program (so no EPS). Leaves: its size,
-its pixels, or an image of Pillow. Guarantees: pixels are those of `Image.open(...).convert(mode)`, and what Pillow
-refuses is refused; an image with more pixels than `PIL.Image.MAX_IMAGE_PIXELS` is refused before its pixels are
-decoded; EXIF orientation is left as it is. Only with `least` pixels are others, and an image is smaller than stored.
+Input: the bytes of an image, in any format that Pillow reads without running a program (so no EPS). Output: its size,
+its pixels, or a Pillow image. Guarantee: the same pixels as `Image.open(...).convert(mode)`, for JPEG at the speed of
+simplejpeg, and the same images are refused; resized, the same as `.resize(size, BICUBIC)` after that. With
+`resize="torch"` pixels are within 2 of these. With `dct_scaling` a large JPEG is decoded at 1/2, 1/4 or 1/8 of its size
+first, and pixels differ by more. An image with more pixels than `PIL.Image.MAX_IMAGE_PIXELS` is refused before it is
+decoded. EXIF orientation is not applied.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import io
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 import numpy as np
 import simplejpeg
 
-from bridge_data.later import Image, nanoarrow
-from bridge_data.samples.collation import room_for
+from bridge_data.errors import ConfigError
+from bridge_data.later import Image, nanoarrow, torch
+from bridge_data.samples.arena import current_arena
 
 if TYPE_CHECKING:
-    import torch
     from numpy.typing import NDArray
     from PIL import ImageFile
 
 Size: TypeAlias = tuple[int, int]
 """(height, width)"""
 
+ResizeType: TypeAlias = Literal["pillow", "torch"]
+
 _RUNS_PROGRAMS = frozenset({"EPS"})
 
 _DCT_DIVISORS = (8, 4, 2)
-"""JPEG can be decoded at n eighths of its size; the others are slower than the whole size, for want of vector code."""
+"""JPEG can be decoded at n/8 of its size. Other n are slower than full size, for lack of SIMD code."""
 
 
 def encoded_size(data: bytes) -> Size:
-    """The size of an encoded image, out of its header."""
+    """(height, width) of an encoded image, from its header."""
     if _is_jpeg(data):
         try:
             height, width, _, _ = simplejpeg.decode_jpeg_header(data)
@@ -46,9 +51,9 @@ def encoded_size(data: bytes) -> Size:
 
 
 def decoded_pixels(data: bytes, mode: str, least: Size | None = None) -> NDArray[np.uint8]:
-    """The image as uint8 (H, W) for mode L, else (H, W, C), in memory of its own.
+    """The image as uint8, (H, W) for mode L, else (H, W, C), in newly allocated memory.
 
-    With `least`, a JPEG is decoded at the half, quarter or eighth of its size that is still at least `least`.
+    With `least`, a JPEG is decoded at the smallest of 1/2, 1/4 or 1/8 of its size that is at least `least`.
     """
     if _is_jpeg(data):
         if mode != "L":
@@ -64,17 +69,20 @@ def decoded_pixels(data: bytes, mode: str, least: Size | None = None) -> NDArray
 
 
 def image_in_batch(data: bytes, mode: str) -> torch.Tensor | None:
-    """A JPEG as uint8 (C, H, W), in memory in which it is stacked without being moved; None if there is no such memory
-    (see `collate.room_for`), or Pillow must be asked."""
-    if mode == "L" or not _is_jpeg(data):
+    """A JPEG as uint8 (C, H, W), decoded directly into its slot of the next batch, so that stacking needs no copy.
+
+    None if there is no such slot (see `Arena.image_buffer`), or simplejpeg cannot decode the image as Pillow does.
+    """
+    arena = current_arena()
+    if arena is None or not arena.num_images or mode == "L" or not _is_jpeg(data):
         return None
     try:
         height, width, colours, _ = simplejpeg.decode_jpeg_header(data)
         _refuse_bomb(width, height)
-        room = room_for((height, width, len(mode))) if colours in ("Gray", "YCbCr") else None
-        if room is None:
+        buffer = arena.image_buffer((height, width, len(mode))) if colours in ("Gray", "YCbCr") else None
+        if buffer is None:
             return None
-        pixels, image = room
+        pixels, image = buffer
         simplejpeg.decode_jpeg(data, mode, buffer=pixels)
     except ValueError:
         return None
@@ -82,7 +90,7 @@ def image_in_batch(data: bytes, mode: str) -> torch.Tensor | None:
 
 
 def pillow_image(data: bytes, mode: str, least: Size | None = None) -> Image.Image:
-    """The image as one of Pillow, with what its header says in `info`; `least` as in `decoded_pixels`."""
+    """The image as a Pillow image, with the header's fields in `info`; `least` as in `decoded_pixels`."""
     with _opened(data) as image:
         made = _jpeg_image(data, mode, least) if _is_jpeg(data) else None
         if made is None:
@@ -97,8 +105,8 @@ def _is_jpeg(data: bytes) -> bool:
 
 
 def _jpeg_image(data: bytes, mode: str, least: Size | None) -> Image.Image | None:
-    """A JPEG as Pillow decodes it, around the memory that it is decoded in; None where Pillow itself must be asked."""
-    # Gray of a colour image is Pillow's mix of red, green and blue, not the luma that is stored.
+    """A JPEG as a Pillow image that shares memory with the decoded pixels; None if only Pillow can decode it."""
+    # For a colour image, mode L is Pillow's mix of red, green and blue, not the stored luma.
     pixels = _jpeg_pixels(data, "GRAY" if mode == "L" else "RGBX", "RGBX", least)
     if pixels is None:
         return None
@@ -106,16 +114,18 @@ def _jpeg_image(data: bytes, mode: str, least: Size | None) -> Image.Image | Non
     if num_channels == 1:
         return Image.fromarray(pixels[:, :, 0])
     values = nanoarrow.c_array_from_buffers(nanoarrow.uint8(False), pixels.size, [None, pixels.reshape(-1)])
-    of_pixels = nanoarrow.fixed_size_list(nanoarrow.uint8(False), num_channels, nullable=False)
+    pixel_type = nanoarrow.fixed_size_list(nanoarrow.uint8(False), num_channels, nullable=False)
     image = Image.fromarrow(
-        nanoarrow.c_array_from_buffers(of_pixels, width * height, [None], children=[values]), "RGB", (width, height)
+        nanoarrow.c_array_from_buffers(pixel_type, width * height, [None], children=[values]), "RGB", (width, height)
     )
     return image if mode == "RGB" else image.convert(mode)
 
 
 def _jpeg_pixels(data: bytes, of_gray: str, of_colour: str, least: Size | None) -> NDArray[np.uint8] | None:
-    """The pixels (H, W, C) of a JPEG as Pillow decodes them, in one order of channels if it is gray, in another if it
-    has colours; None where Pillow itself must be asked."""
+    """The pixels (H, W, C) of a JPEG, with the channels `of_gray` or `of_colour`, depending on the JPEG.
+
+    None if only Pillow can decode it (CMYK, damaged).
+    """
     try:
         height, width, colours, _ = simplejpeg.decode_jpeg_header(data)
         _refuse_bomb(width, height)
@@ -129,7 +139,7 @@ def _jpeg_pixels(data: bytes, of_gray: str, of_colour: str, least: Size | None) 
 
 
 def _dct_size(size: Size, least: Size) -> Size:
-    """The smallest of the sizes at which a JPEG of `size` is decoded well that is at least `least`."""
+    """The smallest fast decoding size of a JPEG of `size` that is at least `least`."""
     for divisor in _DCT_DIVISORS:
         smaller = -(-size[0] // divisor), -(-size[1] // divisor)
         if smaller[0] >= least[0] and smaller[1] >= least[1]:
@@ -155,10 +165,85 @@ _known_formats: list[str] = []
 
 
 def _formats() -> list[str]:
-    """Every format that Pillow reads by itself, the usual ones first."""
+    """The formats that Pillow reads without running a program, frequent ones first."""
     if not _known_formats:
         Image.init()
         usual = ["JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF"]
         names = dict.fromkeys([*usual, *Image.ID])
         _known_formats.extend(name for name in names if name in Image.OPEN and name not in _RUNS_PROGRAMS)
     return _known_formats
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Resizing:
+    """How images are resized, ignoring their aspect ratio. See `SampleDecoder`."""
+
+    size: Size
+    resize: ResizeType = "pillow"
+    dct_scaling: bool = False
+
+    def __post_init__(self) -> None:
+        size = self.size
+        if not isinstance(size, (tuple, list)) or len(size) != 2 or not all(type(n) is int and n > 0 for n in size):
+            raise ConfigError(f"image_size={size!r}: expected (height, width), two integers of at least 1")
+        if self.resize not in get_args(ResizeType):
+            raise ConfigError(f"resize={self.resize!r}: expected one of {', '.join(get_args(ResizeType))}")
+
+    @property
+    def least(self) -> Size | None:
+        """The minimum size at which a JPEG may be decoded; None: its full size."""
+        return self.size if self.dct_scaling else None
+
+
+def check_resizing(resizing: Resizing, image_decode: str, mode: str) -> None:
+    """Check that images of `mode` can be resized this way.
+
+    Raises:
+        ConfigError: for transparent images with `resize="torch"`.
+    """
+    if resizing.resize == "torch" and mode == "RGBA":
+        raise ConfigError(
+            f'resize="torch" mixes in the colours of transparent pixels, so it does not go with '
+            f'image_decode={image_decode!r}; use resize="pillow", or a form without transparency'
+        )
+
+
+def resized_pixels(data: bytes, mode: str, resizing: Resizing) -> NDArray[np.uint8]:
+    """The resized image as uint8, (H, W) for mode L, else (H, W, C), in newly allocated memory."""
+    if resizing.resize == "torch":
+        return _by_torch(decoded_pixels(data, mode, resizing.least), resizing.size)
+    return np.array(_by_pillow(pillow_image(data, mode, resizing.least), resizing.size))
+
+
+def resized_image(data: bytes, mode: str, resizing: Resizing) -> Image.Image:
+    """The resized image as a Pillow image, with the header's fields in `info`."""
+    image = pillow_image(data, mode, resizing.least)
+    if resizing.resize == "pillow":
+        return _by_pillow(image, resizing.size)
+    made = Image.fromarray(_by_torch(np.array(image), resizing.size))
+    made.info = image.info
+    return made
+
+
+def _by_pillow(image: Image.Image, size: Size) -> Image.Image:
+    return image.resize((size[1], size[0]), Image.Resampling.BICUBIC)
+
+
+def _by_torch(pixels: NDArray[np.uint8], size: Size) -> NDArray[np.uint8]:
+    image = torch.from_numpy(pixels)
+    made = (image[None] if image.ndim == 2 else image.permute(2, 0, 1))[None]
+    for step in _steps((pixels.shape[0], pixels.shape[1]), size):
+        made = torch.nn.functional.interpolate(made, size=step, mode="bicubic", antialias=True)
+    resized: NDArray[np.uint8] = (made[0, 0] if image.ndim == 2 else made[0].permute(1, 2, 0).contiguous()).numpy()
+    return resized
+
+
+def _steps(size: Size, wanted: Size) -> list[Size]:
+    """The sizes to interpolate to, one after the other, so that torch rounds as Pillow 13 does.
+
+    Pixels are rounded after each direction. Both start with the width, but Pillow with the height if that shrinks much
+    more; then torch has to resize the height first, too.
+    """
+    less_height, less_width = size[0] - wanted[0], size[1] - wanted[1]
+    height_first = less_height > 0 and less_height > 2 * less_width
+    return [(wanted[0], size[1]), (wanted[0], wanted[1])] if height_first else [(wanted[0], wanted[1])]

@@ -1,7 +1,8 @@
-"""The sample decoder: which part of a sample becomes which kind of object, by the extension of its name.
+"""The sample decoder: chooses the handler of each part of a sample by its extension.
 
-Enters: part names and bytes. Leaves: images, media, text, JSON, integers, arrays, tensors; what has no handler stays
-bytes. Guarantee: nothing that is decoded can execute code or open other files; a pickle is refused.
+Input: part names and bytes. Output: images, video, audio, text, JSON, integers, arrays, tensors; parts without a
+handler stay bytes. Guarantee: decoding never executes code from the data and never opens another file; pickles are
+refused.
 
 Source: the arguments are those of Energon's `SampleDecoder`, the extensions those of `webdataset.autodecode`.
 """
@@ -11,36 +12,37 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 from bridge_data.decode.av import AV_EXTENSIONS, AVDecoderType, AVWebdatasetDecoder
-from bridge_data.decode.content import guess_kind
-from bridge_data.decode.formats import FORMATS, PICKLES, Handler, check_format, unpack_gzip
+from bridge_data.decode.formats import FORMATS, PICKLES, Handler, check_format, guess_kind, unpack_gzip
 from bridge_data.decode.image import IMAGE_EXTENSIONS, ImageDecoderType, image_handler
-from bridge_data.decode.resizing import ResizeType, Resizing
+from bridge_data.decode.pixels import ResizeType, Resizing
 from bridge_data.errors import ConfigError, SampleError
 
 PartHandler: TypeAlias = Callable[[str, bytes], Any]
-"""Turns (name of a part, its bytes) into an object; None means that the part is not its own."""
+"""(name of a part, its bytes) -> object, or None to leave the part to the other handlers."""
 
 
 class SampleDecoder:
-    """Decodes the parts of a sample by their extension; of a `.gz` part the contents, by the extension before.
+    """Decodes the parts of a sample by their extension; `.gz` parts are unpacked and decoded by the extension before.
 
     Args:
         image_decode: one of `IMAGE_FORMS`: `torchrgb` (float32 (3, H, W) in 0..1), `torchrgb8` (uint8), `pilrgb` ...
-        av_decode: what video and audio become: an `AVDecoder` that decodes when it is asked, with `torch` an `AVData`
-            of all of it, with `pyav` a container of PyAV.
-        video_decode_audio: with `torch`, whether a video's audio is decoded too.
-        image_size: (height, width) that every image is resized to, bicubically, whatever its aspect; None: as it is.
-        resize: how: `pillow`, with Pillow's pixels, or `torch`, several times as fast, with pixels within 2 of them.
-        dct_scaling: with `image_size`, decode a large JPEG at a half, a quarter or an eighth of its size. It is faster,
-            but pixels differ by more.
-        guess_content: tell images and media by their first bytes where the extension says nothing, or says that it is
-            an image or a medium.
-        handlers: own handlers, which come first. A mapping: `{"xyz": decode_xyz}` for parts such as `xyz` and `a.xyz`,
-            `{"seg.png": decode_mask}` for that part alone, the longer name first; the function gets the part's bytes.
-            Or one function of (name, bytes), which returns None for parts that it leaves to the others.
+        av_decode: what video and audio become: an `AVDecoder`, which decodes lazily; with `torch` an `AVData` with
+            everything decoded; with `pyav` a PyAV container.
+        video_decode_audio: with `torch`, whether the audio of a video is decoded, too.
+        image_size: (height, width) to which every image is resized, bicubically, ignoring its aspect ratio; None: as
+            stored.
+        resize: `pillow` gives Pillow's exact pixels; `torch` is several times faster, and within 2 of them.
+        dct_scaling: with `image_size`, decode large JPEGs at 1/2, 1/4 or 1/8 of their size: faster, but pixels differ
+            by more.
+        guess_content: detect images and media by their first bytes, if the extension is unknown or that of an image or
+            medium.
+        handlers: your own handlers, tried first. Either a mapping: `{"xyz": decode_xyz}` for parts such as `xyz` and
+            `a.xyz`, `{"seg.png": decode_mask}` for that part alone (longer names win); a handler gets the bytes. Or one
+            function of (name, bytes), which returns None for parts that it does not handle.
 
     Raises:
-        ConfigError: for an unknown `image_decode`, `av_decode` or `resize`, or ways of resizing without `image_size`.
+        ConfigError: for an unknown `image_decode`, `av_decode` or `resize`, or `resize` or `dct_scaling` without
+            `image_size`.
     """
 
     def __init__(
@@ -71,14 +73,14 @@ class SampleDecoder:
 
     @property
     def is_ours_alone(self) -> bool:
-        """Whether no code of a user's decodes anything."""
+        """Whether no user code is involved: neither a subclass nor own handlers."""
         return type(self) is SampleDecoder and not self._own and self._own_function is None
 
     def handler(self, part: str) -> Handler | None:
         """The function that decodes parts with this name; None if they stay bytes.
 
         Raises:
-            ConfigError: if the part's format is a pickle, or needs a package that is not installed.
+            ConfigError: if the format is a pickle, or needs a package that is not installed.
         """
         if self._own_function is not None:
             return functools.partial(_own_first, self._own_function, part, self._built_in)
@@ -97,16 +99,17 @@ class SampleDecoder:
         return functools.partial(_by_content, self._kinds, handler) if self._kinds else handler
 
     def decode(self, fname: str, raw: bytes) -> Any:
-        """The object in `raw`, the content of a file called `fname`.
+        """Decode `raw`, the content of a file called `fname`.
 
         Raises:
-            SampleError: if it cannot be decoded. ConfigError: as `handler`.
+            SampleError: if it cannot be decoded.
+            ConfigError: see `handler`.
         """
         handler = self.handler(fname)
         return raw if handler is None else decode_part(handler, raw, fname, fname)
 
     def __call__(self, sample: dict[str, Any]) -> dict[str, Any]:
-        """A copy of a crude sample with every part that is still bytes decoded."""
+        """A copy of a crude sample with all parts that are still bytes decoded."""
         key = str(sample.get("__key__", "of unknown key"))
         decoded = {}
         for part, content in sample.items():
@@ -116,7 +119,7 @@ class SampleDecoder:
 
 
 def decode_part(handler: Handler, content: bytes, key: str, part: str) -> Any:
-    """`handler(content)`; whatever goes wrong with the content is a `SampleError` that names key and part.
+    """`handler(content)`, with any failure to decode turned into a `SampleError` that names key and part.
 
     Raises:
         SampleError: if the content cannot be decoded.
@@ -143,7 +146,7 @@ def _resizing(image_size: tuple[int, int] | None, resize: ResizeType, dct_scalin
 
 
 def _longest(part: str, names: Mapping[str, Handler]) -> str | None:
-    """The longest of `names` that `part` is, or ends in after a dot."""
+    """The longest of `names` that equals `part`, or its end after a dot."""
     name = part.lower()
     while name not in names:
         _, dot, name = name.partition(".")

@@ -1,13 +1,14 @@
-"""The sample loader: sample number i of a source, read, decoded and put into its class.
+"""Sample loaders: read and decode sample i of a source, or of a join of sources.
 
-Enters: a running index. Leaves: a `Sample` with the fields that the field map gives, or a `CrudeSample` with all parts.
-Guarantees: only the parts that are needed are read and decoded; a sample is a function of the data and the index alone.
-Values are put in as they were decoded: a list of JSON stays a list. The caller, who knows epoch and part, sets
-`__restore_key__`. A source with a maker gets its samples from that.
+Input: the index of a sample. Output: a `Sample` with the fields of the field map; a `CrudeSample` with all parts; what
+the source's own sample loader returns; for a join, what its joiner makes of one sample per member. Guarantee: only
+parts that are needed are read and decoded; a sample depends on the data and the index alone.
+
+Values are stored as decoded: a JSON list stays a list. The caller, who knows epoch and part, sets `__restore_key__`.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from bridge_data.decode.formats import PLAIN, Handler
 from bridge_data.decode.sample_decoder import SampleDecoder, decode_part
@@ -15,16 +16,71 @@ from bridge_data.errors import FatalSampleError, SampleError
 from bridge_data.plan import Source
 from bridge_data.plan.document import is_jsonl
 from bridge_data.samples import CrudeSample, Sample, SourceInfo
+from bridge_data.samples.collation import flat_sources
 from bridge_data.shards import Place, RawSample
 from bridge_data.shards.blocks import BlockBudget, Cut, OpenBlocks
+from bridge_data.shards.joined_records import JoinedRawSample
+
+
+class Loader(Protocol):
+    """Loads the samples of one source."""
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether samples have only text, numbers, JSON and bytes, decoded by our own code."""
+
+    def read(self, index: int) -> RawSample:
+        """The stored parts of sample `index`, not decoded.
+
+        Raises:
+            DatasetError: if it cannot be read.
+        """
+
+    def build(self, raw: RawSample, index: int) -> Sample | CrudeSample:
+        """Decode what `read(index)` returned.
+
+        Raises:
+            SampleError: if it cannot be decoded, or a field is missing.
+            FatalSampleError: if the user's sample loader or joiner returns no sample.
+        """
+
+    def places(self, index: int) -> Sequence[Place]:
+        """The byte ranges that `read(index)` will read.
+
+        Raises:
+            DatasetError: if the index file cannot be read.
+        """
+
+    def read_in_blocks(self, cut: Cut | None, budget: BlockBudget) -> None:
+        """From now on, read whole blocks of neighbouring samples, as `cut` says, within `budget`; None: one by one."""
+
+    def block(self, index: int) -> range | None:
+        """The indices of the block that sample `index` is in; None if samples are read one by one."""
+
+    def block_place(self, block: range) -> Place | None:
+        """The byte range read for the first sample of `block`; None if its samples are read one by one.
+
+        Raises:
+            DatasetError: if the index file cannot be read.
+        """
+
+    def stream(self, indices: Iterable[int]) -> Iterator[Sample | CrudeSample] | None:
+        """Read and build many samples, in order; None if that is not faster than one by one.
+
+        It ends at the first sample that fails, with that sample's exception, and takes no further index.
+        """
+
+
+def open_loader(source: Source, decoder: SampleDecoder | None) -> Loader:
+    """The loader of `source`. Without a decoder parts stay bytes, except JSONL lines, which are always decoded."""
+    return SampleLoader(source, decoder) if source.joined is None else JoinedLoader(source, decoder)
 
 
 class SampleLoader:
-    """Loads the samples of `source`; without a decoder, parts stay bytes, but for lines of JSONL, which are JSON under
-    any decoder. Files are opened when they are needed.
+    """Loads the samples of a source that is no join. Files are opened on first use.
 
     Raises:
-        ConfigError: if a part that the field map needs is of a format whose package is not installed.
+        ConfigError: if a part that the field map needs has a format whose package is not installed.
     """
 
     def __init__(self, source: Source, decoder: SampleDecoder | None) -> None:
@@ -47,57 +103,32 @@ class SampleLoader:
 
     @property
     def is_plain(self) -> bool:
-        """Whether all parts become text, numbers, JSON or bytes."""
         own = self._crude or self._make is not None
         return not own and all(handler is None or handler in PLAIN for handler in self._handlers.values())
 
     def load(self, index: int) -> Sample | CrudeSample:
-        """Sample `index`, 0 <= index < `source.num_samples`.
-
-        Raises:
-            DatasetError: if it cannot be read. SampleError: if it cannot be decoded, or lacks a field.
-        """
         return self.build(self.read(index), index)
 
     def read(self, index: int) -> RawSample:
-        """Sample `index` as it is stored, with the parts that are needed.
-
-        Raises:
-            DatasetError: if it cannot be read.
-        """
         return self._reader.read(index, self._source.parts)
 
     def places(self, index: int) -> Sequence[Place]:
-        """Where the bytes lie that `read` will read.
-
-        Raises:
-            DatasetError: if the index cannot be read.
-        """
         return self._reader.places(index, self._source.parts)
 
     def read_in_blocks(self, cut: Cut | None, budget: BlockBudget) -> None:
-        """Read neighbours together from now on, in the blocks of `cut`, within `budget`; None: singly."""
         self._reader.read_in_blocks(None if cut is None else OpenBlocks(cut, self._source.parts, budget))
 
     def block(self, index: int) -> range | None:
-        """The numbers of the samples of the block that sample `index` is in; None if samples are read singly."""
         return self._reader.block(index)
 
     def block_place(self, block: range) -> Place | None:
-        """What `read` reads when it comes to the first sample of `block`; None if it reads each of them by itself.
-
-        Raises:
-            DatasetError: if the index cannot be read.
-        """
         return self._reader.block_place(block)
 
     def stream(self, indices: Iterable[int]) -> Iterator[Sample | CrudeSample] | None:
-        """Samples, one after the other, as `load` loads each; None where that would cost no less: it does where each
-        field is a part of its own."""
         return self._streamed(indices) if self._whole_parts else None
 
     def _streamed(self, indices: Iterable[int]) -> Iterator[Sample | CrudeSample]:
-        # All in one place, without a call but of the decoders, since calls are what small samples cost.
+        # Inlined `read` and `build`: for small samples, function calls take most of the time.
         read, wanted = self._reader.read, self._source.parts
         whole, make, subflavors = self._whole_parts, self._class, self._subflavors
         num_whole = len(whole)
@@ -115,11 +146,6 @@ class SampleLoader:
             yield make(__key__=f"{shard}/{key}", __subflavors__=subflavors, __sources__=(source,), **fields)
 
     def build(self, raw: RawSample, index: int) -> Sample | CrudeSample:
-        """The sample of what was read of it under number `index`.
-
-        Raises:
-            SampleError: if it cannot be decoded, or lacks a field. FatalSampleError: if the maker makes no sample.
-        """
         if self._make is not None:
             return self._made(self._make, raw)
         key = raw.full_key
@@ -137,11 +163,11 @@ class SampleLoader:
         try:
             fields = {name: get(parts) for name, get in self._fields}
         except SampleError:
-            raise self._complaint(index, parts) from None
+            raise self._missing_field(index, parts) from None
         return self._class(__key__=key, __subflavors__=self._subflavors, __sources__=sources, **fields)
 
     def _made(self, make: Callable[[dict[str, Any]], Any], raw: RawSample) -> Sample | CrudeSample:
-        """The sample that the source's maker makes."""
+        """The sample that the source's own sample loader returns."""
         provenance = {"__key__": raw.full_key, "__shard__": raw.shard_name, "__restore_key__": ()}
         try:
             sample = make({**provenance, "__sources__": (raw.source_info(),), **raw.parts})
@@ -155,28 +181,91 @@ class SampleLoader:
             )
         return sample
 
-    def _complaint(self, index: int, parts: dict[str, Any]) -> SampleError:
-        """What is wrong with sample `index`, of which `parts` were read, in view of all its parts."""
+    def _missing_field(self, index: int, parts: dict[str, Any]) -> SampleError:
+        """The error for a sample that lacks a field; it lists all parts of the sample, not only those read."""
         present = dict.fromkeys(self._reader.read(index).parts) | parts
         for _, get in self._fields:
             try:
                 get(present)
             except SampleError as error:
-                return SampleError(f"{error}. Mend the data, or the field map in {self._source.config_file}.")
+                return SampleError(f"{error}. Fix the data, or the field map in {self._source.config_file}.")
         raise AssertionError("the field map failed without a reason")
 
     def _handler(self, part: str) -> Handler | None:
         return None if self._decoder is None else self._decoder.handler(part)
 
 
+class JoinedLoader:
+    """Loads the samples of a join: one sample of each member, combined by the joiner."""
+
+    def __init__(self, source: Source, decoder: SampleDecoder | None) -> None:
+        assert source.joined is not None
+        self._source, self._join = source, source.joined
+        self._members = [SampleLoader(member, decoder) for member in source.joined.members]
+        self._reader = source.records.reader()
+
+    @property
+    def is_plain(self) -> bool:
+        return False
+
+    def load(self, index: int) -> Sample | CrudeSample:
+        return self.build(self.read(index), index)
+
+    def read(self, index: int) -> RawSample:
+        return self._reader.read(index)
+
+    def places(self, index: int) -> Sequence[Place]:
+        return self._reader.places(index)
+
+    def read_in_blocks(self, cut: Cut | None, budget: BlockBudget) -> None:
+        self._reader.read_in_blocks(None if cut is None else OpenBlocks(cut, None, budget))
+
+    def block(self, index: int) -> range | None:
+        return self._reader.block(index)
+
+    def block_place(self, block: range) -> Place | None:
+        return self._reader.block_place(block)
+
+    def stream(self, indices: Iterable[int]) -> None:
+        """None: it is not faster."""
+
+    def build(self, raw: RawSample, index: int) -> Sample | CrudeSample:
+        assert isinstance(raw, JoinedRawSample)
+        samples = [
+            None if member is None else loader.build(member, member.index)
+            for loader, member in zip(self._members, raw.members, strict=True)
+        ]
+        try:
+            joined = self._joined(samples)
+        except Exception as error:
+            error.add_note(f"in the joiner of {self._source.config_file}, sample {raw.full_key}")
+            raise
+        sources = flat_sources([[member.source_info()] for member in raw.members if member is not None])
+        if isinstance(joined, CrudeSample):
+            joined["__sources__"] = sources
+        elif isinstance(joined, Sample):
+            joined.__sources__ = sources
+        else:
+            raise FatalSampleError(
+                f"the joiner of {self._source.config_file} returned {joined!r} for sample {raw.full_key}: expected a "
+                "Sample; raise SkipSample to leave one out"
+            )
+        return joined
+
+    def _joined(self, samples: list[Sample | CrudeSample | None]) -> object:
+        if self._join.names is None:
+            return self._join.joiner(*samples)
+        return self._join.joiner(**dict(zip(self._join.names, samples, strict=True)))
+
+
 def _whole_parts(source: Source, handlers: Mapping[str, Handler | None]) -> tuple[tuple[str, str, Handler], ...]:
-    """(field, part, its handler) of a source whose fields are each one part, no two the same; none of another."""
+    """(field, part, handler) if every field is one whole part and no part is used twice; else empty."""
     accesses = source.field_map.items()
     pairs = [(field, access.part) for field, access in accesses if not access.path and not access.alternatives]
     if len({part for _, part in pairs}) < len(accesses):
         return ()
-    return tuple((field, part, handlers[part] or _as_it_is) for field, part in pairs)
+    return tuple((field, part, handlers[part] or _unchanged) for field, part in pairs)
 
 
-def _as_it_is(content: bytes) -> bytes:
+def _unchanged(content: bytes) -> bytes:
     return content

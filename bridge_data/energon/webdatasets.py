@@ -33,7 +33,7 @@ from bridge_data.samples import (
     VQASample,
 )
 from bridge_data.shards import Records, open_shards
-from bridge_data.shards.names import META_FOLDER
+from bridge_data.shards.metadata import META_FOLDER
 
 
 class Decoding(enum.Enum):

@@ -1,23 +1,26 @@
-"""The blend: which source each draw of a lane takes, by weights of any size, with no table.
+"""The blend: which source each draw of a lane takes. Weights may be of any size, and may change during the run.
 
-The sources are the leaves of a binary tree, built as Huffman's code is: what is drawn often sits high. Every node
-splits its draws by Bresenham's rule in 64-bit fixed point: of its first n draws, floor((n * share + phase) / 2^64) go
-to the lighter child. So how often a source was drawn before is arithmetic, never a replay. Every block of 64 draws of
-a lane is shuffled by a key, so that no source comes at regular steps.
+Input: weights (or a schedule of them), a seed. Output: the sources of any block of 64 draws of any lane, and how often
+each source was drawn before any draw, both by arithmetic, without a table or a replay. Guarantee: at every multiple of
+64 draws of a lane, each source is within 3.4 draws of its exact share; with scheduled weights, within each phase.
 
-Enters: weights, a seed. Leaves: the sources of any block of any lane. Guarantee: at every multiple of 64 draws of a
-lane, each source is within 3.4 draws of its share. (A node errs by less than 1 draw; by Huffman's rule an inner node
-inherits at most 2/3 of its parent's error and 2/5 of its grandparent's.) The phases of the lanes are spread evenly, at
-every depth by the square root of another prime, so that errors of lanes that run in step cancel: 1,000 lanes together
-are within 30 draws, by trial.
+How: the sources are the leaves of a Huffman tree, so frequent sources are near the root. Every node splits its draws
+by Bresenham's rule in 64-bit fixed point: of its first n draws, floor((n * share + phase) / 2^64) go to the lighter
+child. Each block of 64 draws is then shuffled by a key, so that no source comes at regular intervals.
+
+Why 3.4: a node is off by less than 1 draw, and in a Huffman tree an inner node inherits at most 2/3 of its parent's
+error and 2/5 of its grandparent's. The phases of the lanes are spread evenly, at each depth by the square root of
+another prime, so that the errors of lanes in lockstep cancel: 1,000 lanes together were within 30 draws in all trials.
 
 Source: Bresenham (1965) for the split, Huffman (1952) for the tree, Kronecker sequences for the phases.
 """
 
+import bisect
+import copy
 import heapq
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,32 +29,41 @@ from bridge_data.errors import ConfigError
 from bridge_data.order.random_keys import GOLDEN, MASK, key64, splitmix64
 
 BLOCK = 64
+"""Draws per block."""
+
 _FRACTION_BITS = 64
 _UNKEYED = np.arange(1, BLOCK + 1, dtype=np.uint64) * np.uint64(GOLDEN)
-"""What a key and splitmix64 make random numbers of, one for each draw of a block, to shuffle it."""
+"""Combined with a key and splitmix64: one random number per draw of a block, to shuffle it."""
+
 _PRIMES = (593, 109, 433, 83, 367, 569, 613, 307, 673, 11, 283, 487, 271, 499, 347, 199)
-"""For the phases at depth 1, 2, ..., over and over. Found by a search: no sum of small multiples of neighbouring roots
-is almost whole. Such a sum (sqrt(19) + 2 sqrt(17) - sqrt(13) = 8.9996) makes many lanes err in the same direction."""
+"""For the phases at depths 1, 2, ..., cyclically. Found by search: no sum of small multiples of neighbouring square
+roots is nearly an integer. Such a sum (sqrt(19) + 2 sqrt(17) - sqrt(13) = 8.9996) would give many lanes the same error.
+"""
+
 _BLOCK_STAGE, _NODE_STAGE = 3, 4
 
 
+Phase: TypeAlias = tuple[int, Sequence[float]]
+"""(samples drawn by the whole job before the weights take effect, weight of each source)."""
+
+
 class _Split(NamedTuple):
-    """A split of draws between two children: the number of a node, or ~source for a leaf."""
+    """A node: how it splits its draws between two children. A child is the index of a node, or ~source for a leaf."""
 
     share: int
-    """The lighter child's part of the draws, at least 2^-64, in 64-bit fixed point; as are the next two."""
+    """The lighter child's fraction of the draws, at least 2^-64. This and the next two are 64-bit fixed point."""
     key: int
     step: int
-    """The phase of a lane is key + lane * step, but for the root: its step is 0, its phase (lane + 1/2) / num_lanes."""
+    """A lane's phase is key + lane * step. The root has step 0, and phase (lane + 1/2) / num_lanes."""
     lighter: int
     heavier: int
 
 
 def check_weights(weights: Sequence[float], names: Sequence[str] | None = None) -> None:
-    """See that sources can be drawn by `weights`; messages call the sources by `names`, else by their numbers.
+    """Check that the weights are finite, not negative and not all 0; `names` of the sources are for the message.
 
     Raises:
-        ConfigError: for a weight that is negative or not finite, or if all are 0.
+        ConfigError: naming the source.
     """
     for number, weight in enumerate(weights):
         if not 0 <= weight < math.inf:
@@ -62,7 +74,7 @@ def check_weights(weights: Sequence[float], names: Sequence[str] | None = None) 
 
 
 class Blend:
-    """The blend of sources with `weights` for a run with `seed`; a source with weight 0 is never drawn.
+    """The blend of sources with constant `weights`; a source with weight 0 is never drawn.
 
     Raises:
         ConfigError: see `check_weights`.
@@ -92,7 +104,7 @@ class Blend:
         return counts
 
     def _split(self, lane: int, num_lanes: int, first: int, count: int) -> list[tuple[int, int]]:
-        """(source, how often) for each source that draws `first` to `first + count - 1` of `lane` take, unshuffled."""
+        """(source, number of draws) for the draws `first` to `first + count - 1` of `lane`."""
         if self._root < 0:
             return [(~self._root, count)]
         nodes, root_phase = self._nodes, ((2 * lane + 1) << (_FRACTION_BITS - 1)) // num_lanes
@@ -116,17 +128,67 @@ class Blend:
         return drawn
 
 
+class Schedule:
+    """Blends that replace each other as the run goes on. `phases` are in ascending order and start with sample 0.
+
+    Which phase a draw belongs to is computed from its number; all lanes change together, at the first block of draws
+    at which the job has reached the phase.
+
+    Raises:
+        ConfigError: see `check_weights`.
+    """
+
+    def __init__(self, phases: Sequence[Phase], seed: int) -> None:
+        for _, weights in phases:
+            check_weights(weights)
+        self._starts = [sample for sample, _ in phases]
+        self._phases, self._seed = phases, seed
+        self._blends: dict[int, Blend] = {}
+        self._num_drawn = 0
+
+    def since(self, num_drawn: int) -> Self:
+        """This schedule for lanes whose draw 0 came after `num_drawn` samples of the job (before the last re-deal)."""
+        shifted = copy.copy(self)
+        shifted._num_drawn = num_drawn
+        return shifted
+
+    def block(self, lane: int, num_lanes: int, number: int) -> NDArray[np.int64]:
+        """The sources of draws `64 * number` to `64 * number + 63` of `lane`."""
+        drawn = self._num_drawn + number * BLOCK * num_lanes
+        return self._blend(bisect.bisect_right(self._starts, drawn) - 1).block(lane, num_lanes, number)
+
+    def counts(self, lane: int, num_lanes: int, draws: int) -> NDArray[np.int64]:
+        """How often each source was drawn in the first `draws` draws of `lane`."""
+        counts = np.zeros(len(self._phases[0][1]), dtype=np.int64)
+        begins = [min(draws, self.first_draw(phase, num_lanes)) for phase in range(len(self._starts))]
+        for phase, (begin, end) in enumerate(zip(begins, [*begins[1:], draws], strict=True)):
+            if begin < end:
+                blend = self._blend(phase)
+                counts += blend.counts(lane, num_lanes, end) - blend.counts(lane, num_lanes, begin)
+        return counts
+
+    def first_draw(self, phase: int, num_lanes: int) -> int:
+        """The first draw of a phase, in every lane: the first of a block."""
+        left = self._starts[phase] - self._num_drawn
+        return max(0, -(-left // (num_lanes * BLOCK))) * BLOCK
+
+    def _blend(self, phase: int) -> Blend:
+        if phase not in self._blends:
+            self._blends[phase] = Blend(self._phases[phase][1], self._seed)
+        return self._blends[phase]
+
+
 def _integers(weights: Sequence[float]) -> list[int]:
-    """Integers in exactly the ratios of `weights`."""
+    """Integers in exactly the same ratios as `weights`."""
     ratios = [weight.as_integer_ratio() for weight in weights]
     common = math.lcm(*(denominator for _, denominator in ratios))
     return [numerator * (common // denominator) for numerator, denominator in ratios]
 
 
 def _tree(weights: Sequence[int], seed: int) -> tuple[int, list[_Split]]:
-    """(root, nodes) of the tree over the sources with a weight above 0; a node comes after its children.
+    """(root, nodes) of the Huffman tree over the sources with a weight above 0; children precede their parents.
 
-    Of equal weights, leaves come before nodes, those of the last sources first, and older nodes before newer ones.
+    Ties: leaves before nodes, later sources first, older nodes before newer ones.
     """
     heap = [(weight, ~source) for source, weight in enumerate(weights) if weight]
     heapq.heapify(heap)
@@ -148,5 +210,5 @@ def _tree(weights: Sequence[int], seed: int) -> tuple[int, list[_Split]]:
 
 
 def _step(depth: int) -> int:
-    """By how much the phases of neighbouring lanes differ at a depth: the fraction of a square root."""
+    """How much the phases of neighbouring lanes differ at a depth: the fractional part of a square root."""
     return math.isqrt(_PRIMES[depth % len(_PRIMES) - 1] << (2 * _FRACTION_BITS)) & MASK if depth else 0

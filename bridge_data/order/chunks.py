@@ -1,51 +1,53 @@
-"""Chunks and blocks: runs of neighbouring samples of one shard.
+"""Chunks: how a source is cut, and how evenly the lanes share it.
 
-A chunk is the unit of dealing: one lane takes all of it. It is cut into blocks, the unit of reading: the samples of a
-block come in one window, so that one read can fetch them.
+A chunk is a run of neighbouring samples of one shard, and the unit of sharding: one lane takes the whole chunk. It is
+cut into blocks, the unit of reading: all samples of a block fall into the same shuffle window, so that one read can
+fetch them.
 
-Enters: samples per shard, the settings of the shuffle, the number of lanes. Leaves: chunk number -> (first sample,
-length), and the same of its blocks, by arithmetic over per-shard prefix sums; no table of chunks exists.
+Input: samples per shard, shuffle settings, number of lanes. Output: the geometry; (first sample, length) of any chunk;
+how far the epochs of the lanes overlap. Guarantee: every sample is in exactly one chunk, and no chunk crosses a shard.
+All of it is arithmetic over per-shard prefix sums: there is no table of chunks.
 """
 
 import bisect
 import dataclasses
+import math
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 MIN_CHUNKS_PER_LANE = 16
-"""A lane wants at least so many chunks an epoch; where a source is too small for that, chunks shrink."""
+"""Minimum number of chunks per lane and epoch; for smaller sources, chunks shrink."""
 
 MIN_WINDOW_SIZE = 1024
-"""A window mixes at least so many samples, where the lane has them."""
+"""Minimum number of samples in a shuffle window, if the lane has that many."""
 
 MIN_WINDOW_BLOCKS = 64
-"""And it has at least so many blocks."""
+"""Minimum number of blocks in a shuffle window."""
 
 READ_BYTES = 1 << 18
-"""A block is about what one read of so many bytes holds."""
+"""Approximate size of a block: one efficient read."""
 
 UNKNOWN_BLOCK_SIZE = 8
-"""Samples of a block where no index tells how many bytes they have."""
+"""Samples per block if their size in bytes is unknown."""
 
 MAX_BLOCK_SIZE = 1024
-"""A window of `MIN_WINDOW_BLOCKS` blocks of so many samples can still be permuted by a table."""
+"""Maximum samples per block, so that a window of `MIN_WINDOW_BLOCKS` blocks can still be permuted by a table."""
 
 MAX_OPEN_BYTES = 32 << 20
-"""Blocks are so small that those of a window that are read in part hold at most so many bytes."""
+"""Maximum size of the partly consumed blocks of a window; blocks shrink to stay below it."""
 
 MAX_SHARD_SKEW = 2
-"""A shard that is longer than so many times the mean is cut, where chunks are whole shards."""
+"""Where chunks are whole shards, shards longer than this multiple of the mean are split."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Geometry:
-    """How one source is cut and dealt: fixed for a generation, part of the state.
+    """How one source is cut and shared among lanes. Part of the state; changes only when the run is re-dealt.
 
-    `num_lanes` streams share the source; a chunk has at most `chunk_size` samples, a block at most `block_size`; a
-    window has `window_size` samples, or up to twice as many; 0 is for a chunk by itself, front to back. The row begins
-    with epoch `first_epoch`.
+    `chunk_size` and `block_size` are maximum numbers of samples. A shuffle window has `window_size` to twice
+    `window_size` samples; 0 means no shuffling within a chunk. The row starts with epoch `first_epoch`.
     """
 
     num_lanes: int
@@ -64,11 +66,10 @@ class Geometry:
         shuffle_buffer_size: int | None,
         sample_bytes: float | None = None,
     ) -> "Geometry":
-        """The geometry for shards of `counts` samples of `sample_bytes` bytes on the average (None: not known).
+        """The geometry for shards of `counts` samples, `sample_bytes` bytes each on average (None: unknown).
 
-        Where the source is too small, windows shrink first (a lane with few chunks has one short window), then chunks
-        do, at the last to one sample: any source of at least one sample feeds any number of lanes. With neither
-        setting given, samples of a chunk are not mixed.
+        For a source that is small for its lanes, first windows shrink, then chunks, down to one sample: any source of
+        at least one sample feeds any number of lanes. If both settings are None, samples of a chunk are not shuffled.
         """
         mixes = max_samples_per_sequence is not None or shuffle_buffer_size is not None
         num_samples, longest = sum(counts), max(counts)
@@ -85,7 +86,7 @@ class Geometry:
 
 
 def _block_size(chunk_size: int, least: int, sample_bytes: float | None) -> int:
-    """The samples of a block, where a window has at least `least` samples."""
+    """Samples per block, for windows of at least `least` samples."""
     if sample_bytes is None:
         return min(chunk_size, UNKNOWN_BLOCK_SIZE)
     largest = max(1, min(chunk_size, MAX_BLOCK_SIZE, int(READ_BYTES / max(1.0, sample_bytes))))
@@ -101,16 +102,15 @@ def _window_size(block_size: int, least: int) -> int:
 
 
 def share_open(block_size: int) -> float:
-    """The largest share of a permuted window's samples that lie, not yet taken, in blocks of which one was taken."""
+    """The largest fraction of a shuffled window's samples that wait in partly consumed blocks at any moment."""
     if block_size == 1:
         return 0.0
-    untouched: float = block_size ** (-1 / (block_size - 1))  # of the samples, when the share is largest
+    untouched: float = block_size ** (-1 / (block_size - 1))  # the fraction not yet drawn at that moment
     return untouched * (1 - 1 / block_size)
 
 
 class ChunkTable:
-    """The chunks of one source, numbered in sample order. No chunk crosses a shard; those of a shard differ by at
-    most one sample."""
+    """The chunks of one source, numbered in sample order. Chunks of one shard differ by at most one sample."""
 
     def __init__(self, counts: Sequence[int], chunk_size: int) -> None:
         samples = np.asarray(counts, dtype=np.int64)
@@ -125,11 +125,11 @@ class ChunkTable:
 
     @property
     def equal_length(self) -> int | None:
-        """The length of every chunk, where all are equal; None where they are not."""
+        """The length of all chunks, or None if lengths differ."""
         return self.longest if self.shortest == self.longest else None
 
     def counts_by_length(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The lengths that chunks have, in rising order, and how many have each; without a table of all chunks."""
+        """(distinct chunk lengths in ascending order, number of chunks of each), without a table of all chunks."""
         samples, pieces = np.diff(self._first_sample), np.diff(self._first_chunk)
         samples, pieces = samples[pieces > 0], pieces[pieces > 0]
         length, num_longer = np.divmod(samples, pieces)
@@ -138,7 +138,7 @@ class ChunkTable:
         return found[counts > 0], counts[counts > 0]
 
     def lengths(self) -> NDArray[np.int64]:
-        """The number of samples of every chunk."""
+        """The number of samples of every chunk, as a table."""
         chunks, samples = np.diff(self._first_chunk), np.diff(self._first_sample)
         pieces, of_shard = np.repeat(chunks, chunks), np.repeat(samples, chunks)
         number = np.arange(self.num_chunks) - np.repeat(self._first_chunk[:-1], chunks)
@@ -153,3 +153,70 @@ class ChunkTable:
         samples = self._first_sample[shard + 1] - self._first_sample[shard]
         start, stop = number * samples // pieces, (number + 1) * samples // pieces
         return self._first_sample[shard] + start, stop - start
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Overlap:
+    """How far the first epochs of a source overlap with later ones.
+
+    All lanes draw at the same rate, but their shares of an epoch differ where chunk lengths do, and a lane that has
+    finished its share goes on with the next epoch. So N draws of an epoch of N samples are not exactly that epoch: up
+    to `most_repeats` of them (`mean_repeats` on average over seeds) are from a later epoch, and as many samples are
+    still to come. A lane's share is `fewest` to `most` samples, with a standard deviation of `share_std` over seeds.
+    """
+
+    fewest: int
+    most: int
+    most_repeats: int
+    mean_repeats: float
+    share_std: float
+
+
+def overlap(chunks: ChunkTable, num_lanes: int, num_epochs: int = 1) -> Overlap:
+    """How far the first `num_epochs` epochs overlap with later ones.
+
+    The bounds hold for every seed: a lane has at most as many of the longest (and shortest) chunks as it has chunks.
+    The means approximate sums of chunk lengths by a normal distribution.
+    """
+    lengths, counts = chunks.counts_by_length()
+    num_chunks, num_samples = chunks.num_chunks * num_epochs, chunks.num_samples * num_epochs
+    least, num_longer = divmod(num_chunks, num_lanes)  # chunks per lane; number of lanes with one more
+    ends = np.concatenate(([0], np.cumsum(counts * num_epochs)))
+    sums = np.concatenate(([0], np.cumsum(counts * lengths * num_epochs)))
+
+    def of_shortest(number: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Samples in the `number` shortest chunks."""
+        at = np.minimum(np.searchsorted(ends, number, side="right") - 1, len(lengths) - 1)
+        return np.asarray(sums[at] + (number - ends[at]) * lengths[at])
+
+    lanes = np.arange(1, num_lanes + 1)
+    others = num_chunks - lanes * least - np.minimum(lanes, num_longer)
+    surplus = num_samples - of_shortest(others) - lanes * (num_samples / num_lanes)
+    fewest, rest = of_shortest(np.array([least, num_chunks - least - (num_longer > 0)]))
+
+    mean = chunks.num_samples / chunks.num_chunks
+    variance = float(np.average((lengths - mean) ** 2, weights=counts)) / max(1, chunks.num_chunks - 1)
+
+    def std(number: int) -> float:
+        """Standard deviation of the samples in `number` chunks, drawn without replacement within each epoch."""
+        return math.sqrt(variance * number * max(0.0, chunks.num_chunks - number / num_epochs))
+
+    distances = (
+        group * _mean_distance(number * mean - num_samples / num_lanes, std(number))
+        for group, number in ((num_longer, least + 1), (num_lanes - num_longer, least))
+    )
+    return Overlap(
+        fewest=int(fewest),
+        most=int(num_samples - rest),
+        most_repeats=math.ceil(surplus.max() - 1e-6),
+        mean_repeats=sum(distances) / 2,
+        share_std=std(least),
+    )
+
+
+def _mean_distance(mean: float, std: float) -> float:
+    """The mean absolute value of a normally distributed number."""
+    if not std:
+        return abs(mean)
+    spread = std * math.sqrt(2 / math.pi) * math.exp(-(mean**2) / (2 * std**2))
+    return spread + mean * math.erf(mean / (std * math.sqrt(2)))

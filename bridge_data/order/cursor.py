@@ -1,7 +1,7 @@
-"""Cursors: where a lane stands in its order, and which sample it takes next.
+"""Cursors: the position of a lane in its order, and the samples that it draws next.
 
-Enters: rows or counts, a lane, a saved state. Leaves: `SampleRef`s. Guarantee: the state is plain integers, and a
-cursor set to it goes on exactly as the one it was taken from.
+Input: the rows of the sources, a blend, a lane, a saved state. Output: `SampleRef`s with their draw numbers. Guarantee:
+the state is plain integers, a few per source drawn from; a cursor set to it continues exactly as the one that saved it.
 """
 
 import functools
@@ -12,40 +12,38 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bridge_data.errors import EDITED, StateError
-from bridge_data.order.blend import BLOCK, Blend
-from bridge_data.order.inbox import ALL_PARTS, Inbox
+from bridge_data.order.blend import BLOCK, Blend, Schedule
 from bridge_data.order.ordered import OrderedRow
 from bridge_data.order.row import Row
-from bridge_data.order.schedule import Schedule
-from bridge_data.order.stream import BEGINNING, Stream
+from bridge_data.order.stream import ALL_PARTS, BEGINNING, Inbox, Stream
 
 State = dict[str, Any]
 
 _RUN = 256
-"""References made at a time."""
+"""References computed at a time."""
 
 
 class SampleRef(NamedTuple):
-    """A sample by its source's number in the plan, the epoch, and its index in the source.
+    """A sample: number of its source in the plan, epoch, index in the source.
 
-    `part` names one of the parts that a generator made of it, where only that one is meant.
+    `part` is the number of one output of a generator hook, if only that one is meant.
     """
 
     source: int
     epoch: int
-    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs of a reference
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody calls on a reference
     part: int = ALL_PARTS
 
 
 _as_reference = functools.partial(tuple.__new__, SampleRef)
-"""`SampleRef._make`, at a third of its price."""
+"""`SampleRef._make`, three times as fast."""
 
 
 class Cursor:
-    """A position in one lane's order of training: every source by its inbox, then its row; sources by the blend.
+    """The training order of one lane: the blend chooses the source, the source gives first its inbox, then its row.
 
-    `generations` holds the rows of all sources under each geometry that the run has had, the current one last.
-    A source whose row has come to its end is passed over until all have.
+    `generations` has the rows of all sources under each geometry that inboxes refer to, the current one last. At a
+    finite end, sources whose row has ended are passed over until all have ended.
     """
 
     def __init__(
@@ -56,21 +54,20 @@ class Cursor:
         self._num_lanes = self._rows[0].num_lanes
         self._block: tuple[int, list[int]] = (-1, [])
         self.draws = 0
-        """Samples taken so far (for a blend at a finite end: turns of the blend, some without a sample)."""
+        """Samples drawn so far (in a finite blend: draws of the blend, including those of sources that have ended)."""
         self.seek({"draws": 0, "cursors": {}})
 
     @property
     def num_samples(self) -> Sequence[int]:
-        """Samples of each source."""
+        """The number of samples of each source."""
         return [row.num_samples for row in self._rows]
 
     def next(self) -> SampleRef:
-        """Take the next sample; `StopIteration` at a finite end, `StateError` if the position does not exist."""
+        """Draw the next sample; `StopIteration` at a finite end, `StateError` if the saved position is invalid."""
         return self.take(1)[0][1]
 
     def take(self, count: int) -> list[tuple[int, SampleRef]]:
-        """Take the next samples, `count` of them or at the end fewer, each with the number of its draw;
-        `StopIteration` if there is none."""
+        """(draw number, sample) of the next `count` samples; fewer at a finite end, then `StopIteration`."""
         drawn: list[tuple[int, SampleRef]] = []
         if self._blend is None:
             while len(drawn) < count and (run := self._runs[0] or self._next_run(0)):
@@ -101,26 +98,26 @@ class Cursor:
             if run:
                 drawn.append((draw - 1, run.pop()))
                 changed.add(source)
-                self.draws = draw  # turns that find nothing after the last sample are not part of the state
+                self.draws = draw  # draws of ended sources after the last sample are not part of the state
             else:
                 ended.add(source)
 
     def _next_run(self, source: int) -> list[SampleRef]:
-        """The next few references of a source, the last one first; none at the end of its row."""
+        """The next few references of a source, in reverse order; empty at the end of its row."""
         if source in self._inboxes:
-            run = [SampleRef(source, *place) for place in reversed(self._inboxes[source].take(_RUN))]
+            run = [SampleRef(source, *sample) for sample in reversed(self._inboxes[source].take(_RUN))]
             if run:
                 self._runs[source] = run
                 return run
             del self._inboxes[source]
-        stream = self._streams.get(source) or self._streams.setdefault(source, self._begun(source))
+        stream = self._streams.get(source) or self._streams.setdefault(source, self._opened(source))
         epochs, indices = (reversed(column) for column in stream.take(_RUN))
         columns = zip(itertools.repeat(source), epochs, indices, itertools.repeat(ALL_PARTS))
         run = self._runs[source] = [*map(_as_reference, columns)]
         return run
 
-    def _begun(self, source: int) -> Stream:
-        """The stream of a source's row at the position that the state has of it."""
+    def _opened(self, source: int) -> Stream:
+        """The stream of a source's row at its saved position."""
         position = self._saved.get(str(source), BEGINNING)
         stream = Stream(self._rows[source], self.lane, position)
         if fault := stream.fault(self.draws):
@@ -143,7 +140,7 @@ class Cursor:
         return state
 
     def seek(self, state: State) -> None:
-        """Go to a position that `state()` returned."""
+        """Continue from a position that `state()` returned."""
         self.draws = state["draws"]
         self._saved, self._saved_inboxes = dict(state["cursors"]), dict(state.get("inbox", {}))
         self._streams: dict[int, Stream] = {}
@@ -157,9 +154,9 @@ class Cursor:
 
 
 class OrderedCursor(Cursor):
-    """Validation order: every sample of every source, of `num_samples`, once, in the order of the plan.
+    """The validation order of one lane: every sample of every source once, in the order of the plan.
 
-    It is the order of one source that holds them all; `rows` are those of each deal, the current one last.
+    The sources, of `num_samples` samples each, are treated as one. `rows` are by generation, the current one last.
     """
 
     def __init__(self, num_samples: Sequence[int], rows: Sequence[OrderedRow], lane: int) -> None:

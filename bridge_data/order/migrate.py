@@ -1,8 +1,8 @@
-"""Migration: a state carried over to a plan with other weights, more data sets, or another micro-batch size.
+"""Migration: continue a run with other weights, additional sources, or another micro-batch size.
 
-Enters: a state, and the sources of the new plan. Leaves: a state of the new plan. Guarantee: every source goes on where
-it was, so that nothing of it is repeated or lost; what changes is only which source is drawn when. A schedule of
-weights goes by the samples that the job has drawn, under the old plan too.
+Input: a state, the fingerprint of the new plan. Output: a state of the new plan. Guarantee: every source continues
+where it was, with nothing repeated or lost; only which source is drawn when changes. Schedules of weights count the
+samples that the job has drawn, including those under the old plan.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ from bridge_data.order.pending import Pending
 from bridge_data.order.state import Generation, LaneState, LoaderState
 
 TOLERATED = frozenset({"sources", "weights", "schedule", "batch_size"})
-"""What may differ, by the names of the fingerprint."""
+"""Items of the fingerprint that may differ."""
 
 
 def migrate(
@@ -24,13 +24,13 @@ def migrate(
     make_cursor: Callable[[int], Cursor],
     new_generation: Callable[[int, Sequence[int]], Generation],
 ) -> LoaderState:
-    """Carry a state over to the plan with `fingerprint`.
+    """Convert a state to the plan with `fingerprint`.
 
-    `make_cursor` makes a cursor of a lane under the old plan; `new_generation` the geometry of all sources of the new
-    plan, given the number of lanes and each source's first epoch.
+    `make_cursor` makes a cursor of a lane under the old plan. `new_generation` makes the geometries of the new plan's
+    sources from the number of lanes and each source's first epoch.
 
     Raises:
-        StateError: if more differs than can be carried over, or a source is gone.
+        StateError: if more differs than `TOLERATED`, or a source is missing from the new plan.
     """
     state.check(fingerprint, tolerated=TOLERATED)
     old = [name for name, _ in state.fingerprint["sources"]]
@@ -43,7 +43,7 @@ def migrate(
         )
     if fingerprint["order"] == "ordered" and state.fingerprint != fingerprint:
         raise StateError(
-            "a validation in progress cannot be carried over to other data or another batch size; begin it anew"
+            "a validation in progress cannot go on with other data or another batch size; start it from the beginning"
         )
     slots = [new.index(name) for name in old]
     weights = [[of.get("weights"), of.get("schedule")] for of in (state.fingerprint, fingerprint)]
@@ -56,15 +56,14 @@ def migrate(
             merged[number] = numbers
         generations.append((num_lanes, merged))
     lanes = {
-        lane: _moved(lane_state, make_cursor(lane), slots) if lane_state else {}
+        lane: _renumbered(lane_state, make_cursor(lane), slots) if lane_state else {}
         for lane, lane_state in state.lanes.items()
     }
     return dataclasses.replace(state, fingerprint=fingerprint, generations=generations, lanes=lanes)
 
 
-def _moved(state: LaneState, cursor: Cursor, slots: Sequence[int]) -> LaneState:
-    """A lane's state with its sources under their new numbers, and all that is pending written out: the order that it
-    was drawn in cannot be replayed any more."""
+def _renumbered(state: LaneState, cursor: Cursor, slots: Sequence[int]) -> LaneState:
+    """A lane's state with renumbered sources. Pending items become explicit: their draws can no longer be replayed."""
     pending = Pending.decode(state, cursor).explicit(slots).to_dict()
     cursors = {str(slots[int(source)]): position for source, position in state["cursors"].items()}
     moved: LaneState = {"draws": state["draws"], "cursors": cursors, "micro_batches": state["micro_batches"]}

@@ -1,8 +1,11 @@
-"""Pending: the samples that a lane has drawn and not yet emitted, by where they wait, and how its state keeps them.
+"""Pending samples: what a lane has drawn but not yet emitted, and how the state stores it.
 
-An item is written as its draw number counted from a base cursor (from which the order is replayed to find the
-reference again), `[offset, part]` where a generator made several parts, or, where it is older than the base,
-`[source, epoch, index, part]`.
+Input: the items that wait in a lane's queue, packs and buckets. Output: plain lists and dicts, and from them the same
+items again. Guarantee: chosen packs and groups are restored as they were, and no payload is stored.
+
+An item is stored as the number of its draw, counted from a base cursor; on restore, the order is replayed from there to
+find the sample again. It is `[offset, part]` where a generator hook made several parts of a sample, and
+`[source, epoch, index, part]` where the item is older than the base cursor.
 """
 
 import collections
@@ -15,13 +18,14 @@ from bridge_data.errors import EDITED, StateError
 from bridge_data.order import Cursor, SampleRef
 
 Encoded: TypeAlias = int | list[int]
+"""An item as the state stores it."""
 
 OLD = -1
-"""The draw number of an item that was restored from an explicit reference: it is older than any base."""
+"""The draw number of an item restored from an explicit reference: older than any base cursor."""
 
 
 class Drawn(NamedTuple):
-    """One part of a sample, and the number of the draw that it came with."""
+    """One part of a sample, with the number of its draw."""
 
     draw: int
     ref: SampleRef
@@ -54,28 +58,28 @@ UnitT = TypeVar("UnitT", bound=_Unit)
 
 @dataclasses.dataclass(slots=True)
 class Pending(Generic[T, U]):
-    """Items (parts of samples), and units (packs; without packing, single items) where they wait."""
+    """Items (parts of samples) and units (packs, or single items without packing), by what they wait for."""
 
     queue: collections.deque[T] = dataclasses.field(default_factory=collections.deque)
-    """The rest of what was drawn together."""
+    """Items that were drawn together with others and are processed next."""
     carried: list[T] = dataclasses.field(default_factory=list)
-    """What no pack was made of yet, for the next packing buffer."""
+    """Items left over by the packer, for the next packing buffer."""
     packs: collections.deque[list[T]] = dataclasses.field(default_factory=collections.deque)
-    """Packs that are chosen, and not packed."""
+    """Packs that are selected but not yet packed."""
     buckets: dict[str, list[U]] = dataclasses.field(default_factory=dict)
-    """Members of micro-batches that are not full, by the name of their group."""
+    """Members of incomplete micro-batches, by batch group."""
     open: collections.deque[tuple[list[U], int]] = dataclasses.field(default_factory=collections.deque)
-    """The members of micro-batches of which so many batches are out and others are not."""
+    """(members, number of batches already emitted) of micro-batches that were only partly emitted."""
 
     def __bool__(self) -> bool:
         return bool(self.queue or self.carried or self.packs or self.buckets or self.open)
 
     def without_packs(self) -> "Pending[T, U]":
-        """What else is pending but what the packing buffer was made into."""
+        """Everything but the content of the packing buffer: `carried` and `packs`."""
         return Pending(queue=self.queue, buckets=self.buckets, open=self.open)
 
     def map(self, item: Callable[[T], NewT], unit: Callable[[U], NewU]) -> "Pending[NewT, NewU]":
-        """The same with each item and each unit changed."""
+        """The same structure with `item` and `unit` applied to each."""
         return Pending(
             queue=collections.deque(map(item, self.queue)),
             carried=list(map(item, self.carried)),
@@ -91,14 +95,14 @@ class Pending(Generic[T, U]):
             yield from itertools.chain.from_iterable(units)
 
     def loose(self: "Pending[T, list[T]]") -> Iterator[T]:
-        """All items but those of open batches."""
+        """All items except those of partly emitted batches."""
         units = itertools.chain.from_iterable(self.buckets.values())
         return itertools.chain(self.queue, self.carried, *self.packs, *units)
 
     def explicit(
         self: "Pending[Drawn, list[Drawn]]", numbers: Sequence[int] | None = None
     ) -> "Pending[list[int], list[list[int]]]":
-        """All items as `[source, epoch, index, part]`; sources by their new `numbers`, if there are any."""
+        """All items as `[source, epoch, index, part]`, with sources renumbered by `numbers`, if given."""
 
         def written(item: Drawn) -> list[int]:
             source, epoch, index, _ = item.ref
@@ -107,7 +111,7 @@ class Pending(Generic[T, U]):
         return self.map(written, lambda unit: [written(item) for item in unit])
 
     def encode(self: "Pending[ItemT, UnitT]", first: int) -> dict[str, Any]:
-        """As a lane's state keeps it; `first` is the draw number of the base cursor."""
+        """As plain data for the lane's state; `first` is the draw number of the base cursor."""
 
         def written(item: _Item) -> Encoded:
             if item.draw < first:
@@ -118,10 +122,10 @@ class Pending(Generic[T, U]):
 
     @staticmethod
     def decode(state: Mapping[str, Any], cursor: Cursor) -> "Pending[Drawn, list[Drawn]]":
-        """What is pending in a lane's state; moves `cursor`, of the lane's order, to replay it.
+        """The pending items of a lane's state. Moves `cursor`, a cursor of the lane, to replay their draws.
 
         Raises:
-            StateError: if the order has no such draw, or a source no such sample.
+            StateError: if a draw or a sample does not exist.
         """
         pending, num_samples = state.get("pending", {}), cursor.num_samples
         waiting = Pending.from_dict(pending)
@@ -147,7 +151,7 @@ class Pending(Generic[T, U]):
         return waiting.map(read, lambda unit: [read(item) for item in unit])
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain lists and dicts, without what is empty."""
+        """Plain lists and dicts, empty ones left out."""
         lists = {
             "queue": list(self.queue),
             "carried": self.carried,
@@ -159,7 +163,7 @@ class Pending(Generic[T, U]):
 
     @staticmethod
     def from_dict(written: Mapping[str, Any]) -> "Pending[Any, list[Any]]":
-        """What `to_dict` wrote."""
+        """The inverse of `to_dict`."""
         return Pending(
             queue=collections.deque(written.get("queue", ())),
             carried=list(written.get("carried", ())),
@@ -170,17 +174,17 @@ class Pending(Generic[T, U]):
 
 
 def num_pending(state: Mapping[str, Any]) -> int:
-    """Samples (or parts of samples) that a lane has drawn and not yet emitted, by its state."""
+    """The number of samples (or parts of samples) that a lane has drawn but not yet emitted, from its state."""
     return sum(1 for _ in Pending.from_dict(state.get("pending", {})).items())
 
 
 def _is_explicit(item: Encoded) -> bool:
-    """Whether an item is written as a reference rather than as a draw."""
+    """Whether an item is stored as a reference, not as a draw number."""
     return not isinstance(item, int) and len(item) > 2
 
 
 def _replayed(cursor: Cursor, base: dict[str, Any], count: int) -> dict[int, SampleRef]:
-    """The references of `count` draws from a base on, by draws since."""
+    """The references of `count` draws from the base cursor on, by their offset from it."""
     path = f"lanes.{cursor.lane}.pending"
     cursor.seek(base)
     first = cursor.draws

@@ -1,7 +1,8 @@
-"""The order of a plan: from its sources and the settings of a run to the cursor of any lane.
+"""The order of a plan: one object per run that makes the cursors of all lanes and restores states.
 
-Enters: a plan, a seed, the shuffle settings. Leaves: geometries, rows and cursors, and the restoring of states: as they
-are, under other weights, or dealt anew to another number of lanes. It holds arithmetic and tables, no data.
+Input: a plan, a seed, the shuffle settings. Output: geometries and cursors; the fingerprint of the run; saved states
+converted to other weights or sources (migration) or to another number of lanes (re-deal). Guarantee: pure arithmetic
+and tables; it reads no data.
 """
 
 import collections
@@ -26,27 +27,27 @@ from bridge_data.plan.weights import WITH_REPLACEMENT, EpochsPerShuffle, check_e
 logger = logging.getLogger("bridge_data")
 
 MEANING = {
-    "sources": "added data sets begin with their first epoch now",
-    "weights": "sources go on where they were, and are drawn by the new weights from here on",
+    "sources": "added data sets start with their first epoch now",
+    "weights": "sources continue where they were, and are drawn by the new weights from here on",
     "schedule": "weights follow the new schedule from here on, by the samples that the job has drawn",
-    "batch_size": "micro-batches are of the new size; samples still come exactly once, in other batches than before",
+    "batch_size": "micro-batches have the new size; samples still come exactly once, in other batches than before",
 }
-"""What a difference that is allowed without `strict` means for the run."""
+"""Effect of each difference that `strict=False` allows."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Shuffle:
-    """The settings of a training order.
-
-    `max_samples_per_sequence` bounds a chunk (None: the shard); `shuffle_buffer_size` is how many samples are at least
-    fully mixed; with neither, chunks come front to back. `epochs_per_shuffle` shuffles the chunks of so many epochs
-    together, times what each source says (see `plan.weights`).
-    """
+    """The shuffle settings of a training order."""
 
     shuffle_buffer_size: int | None
+    """Minimum number of samples that are fully shuffled together. If this and the next are None, samples of a chunk
+    are not shuffled."""
     max_samples_per_sequence: int | None
+    """Maximum number of samples in a chunk; None: a chunk is a shard."""
     epochs_per_shuffle: EpochsPerShuffle = 1
+    """Number of epochs whose chunks are shuffled together, multiplied by each source's own (see `plan.weights`)."""
     repeat: bool = True
+    """Whether epochs follow each other without end."""
 
     def __post_init__(self) -> None:
         if self.shuffle_buffer_size is not None and self.shuffle_buffer_size < 0:
@@ -57,9 +58,9 @@ class Shuffle:
 
 
 class PlanOrder:
-    """The training order of a plan by `shuffle`, or its validation order, in blocks of `block_size`, if that is None.
+    """The training order of a plan, or, if `shuffle` is None, its validation order in blocks of `block_size`.
 
-    The lanes of a process share one, with its tables.
+    All lanes of a process share one, and so its tables.
     """
 
     def __init__(self, plan: Plan, seed: int, shuffle: Shuffle | None, block_size: int) -> None:
@@ -73,11 +74,7 @@ class PlanOrder:
         self._rows_made: dict[tuple[int, ...], Row] = {}
 
     def _check_ends(self) -> None:
-        """See that every source comes to an end.
-
-        Raises:
-            ConfigError: naming one that does not.
-        """
+        """Check that every source ends; `ConfigError` names one that does not."""
         for number, source in enumerate(self._plan.sources):
             if self._epochs_per_shuffle(number) == WITH_REPLACEMENT:
                 raise ConfigError(
@@ -86,14 +83,14 @@ class PlanOrder:
                 )
             if not all(weights[number] for _, weights in self._phases):
                 raise ConfigError(
-                    f"repeat=False: every source is to come to its end, but {source.name} has weight 0 (maybe for a "
-                    "while, in a schedule); give it a small weight, or leave it out of the blend"
+                    f"repeat=False: every source must reach its end, but {source.name} has weight 0 (maybe only in one "
+                    "phase of a schedule); give it a small weight, or leave it out of the blend"
                 )
 
     def fingerprint(self) -> dict[str, Any]:
-        """What must be equal for saved cursors to mean the same samples.
+        """Everything that must be equal for saved cursors to mean the same samples, as plain data.
 
-        Weights are the shares of the sources, whose floats JSON keeps to the bit; repetitions are exact fractions.
+        Weights are floats, which JSON keeps exactly; repetitions are exact fractions as strings.
         """
         plan = self._plan
         sources = zip(self.source_names, plan.sources, strict=True)
@@ -111,11 +108,11 @@ class PlanOrder:
         }
 
     def first_generation(self, num_lanes: int) -> Generation:
-        """The geometry with which a run begins."""
+        """The geometries of a new run."""
         return self._generation(num_lanes, [0] * len(self._plan.sources))
 
     def _generation(self, num_lanes: int, first_epochs: Sequence[int]) -> Generation:
-        """The geometry of every source for `num_lanes` lanes, its row beginning with its own first epoch."""
+        """The geometries of all sources for `num_lanes` lanes, their rows starting with `first_epochs`."""
         if self.shuffle is None:
             return num_lanes, [[0]]
         geometry = []
@@ -131,7 +128,7 @@ class PlanOrder:
         return num_lanes, geometry
 
     def cursor(self, lane: int, state: LoaderState) -> Cursor:
-        """A cursor at the beginning of a lane, under the last of the generations of `state`."""
+        """A cursor at the start of a lane, under the current generation of `state`."""
         if self.shuffle is None:
             counts = [source.num_samples for source in self._plan.sources]
             return OrderedCursor(counts, [self._ordered_row(generation) for generation in state.generations], lane)
@@ -150,10 +147,10 @@ class PlanOrder:
         return True
 
     def migrated(self, state: LoaderState, fingerprint: dict[str, Any]) -> LoaderState:
-        """The state carried over to the run with `fingerprint`, whose order this is; what differs is logged.
+        """`state` converted to this order, whose run has `fingerprint`; differences are logged.
 
         Raises:
-            StateError: if that is not possible.
+            StateError: if they are not allowed (see `migrate.TOLERATED`).
         """
         for name, difference in state.differences(fingerprint):
             logger.warning("restoring a state of another run: %s; %s", difference, MEANING.get(name, "not allowed"))
@@ -171,10 +168,10 @@ class PlanOrder:
         return migrate(state, fingerprint, old_cursor, self._generation)
 
     def redealt(self, state: LoaderState, num_lanes: int, lanes: Collection[int]) -> LoaderState:
-        """What `state` has left of its epochs in progress, dealt to `num_lanes` lanes, of which `lanes` are needed.
+        """`state` converted to `num_lanes` lanes, of which only `lanes` are computed.
 
         Raises:
-            StateError: if it lacks a lane.
+            StateError: if a lane of the old state is missing.
         """
         state.check_complete()
 
@@ -188,13 +185,13 @@ class PlanOrder:
         return redeal_shuffled(state, rows, old_cursor, lambda epochs: self._generation(num_lanes, epochs), lanes)
 
     def _ordered_row(self, generation: Generation) -> OrderedRow:
-        """The row of a generation in validation order."""
+        """The validation row of a generation."""
         num_lanes, [[first_block]] = generation
         num_samples = sum(source.num_samples for source in self._plan.sources)
         return OrderedRow(num_samples, num_lanes, self._block_size, first_block)
 
     def _rows(self, generation: Generation, sources: Sequence[int] | None = None) -> list[Row]:
-        """The rows of a generation, of all sources or of those with these numbers."""
+        """The rows of a generation, of all sources or of those numbered `sources`."""
         assert self.shuffle is not None
         num_lanes, geometry = generation
         rows = []
@@ -212,7 +209,7 @@ class PlanOrder:
         return rows
 
     def _num_epochs(self, source: int) -> Fraction | int | None:
-        """Epochs of a source after which its row ends: as many as `blend_epochized` says, else one."""
+        """Epochs after which a source's row ends: its repetitions in `blend_epochized`, or one; None if it repeats."""
         assert self.shuffle is not None
         if self.shuffle.repeat:
             return None
@@ -226,18 +223,18 @@ class PlanOrder:
 
     @property
     def _own_epochs(self) -> dict[str, EpochsPerShuffle]:
-        """How many epochs are shuffled together of the sources that say something of it, by their names."""
+        """The `epochs_per_shuffle` of sources that set their own, by name."""
         sources = zip(self.source_names, self._plan.sources, strict=True)
         return {name: source.epochs_per_shuffle for name, source in sources if source.epochs_per_shuffle != 1}
 
     @functools.cached_property
     def source_keys(self) -> list[int]:
-        """64-bit keys of the sources, from what they are and not from where they stand in the plan."""
+        """64-bit keys of the sources, from their fingerprints, so independent of their position in the plan."""
         return [key64(int(name.partition("#")[0], 16), int(name.partition("#")[2] or 0)) for name in self.source_names]
 
     @property
     def _phases(self) -> list[Phase]:
-        """The weights of the sources from which samples on; none in validation."""
+        """The phases of weights; empty in validation."""
         return [] if self._plan.weights is None else [(0, self._plan.weights), *self._plan.later_weights]
 
     @functools.cached_property
@@ -245,12 +242,12 @@ class PlanOrder:
         return Schedule(self._phases, self._seed)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Tables stay behind; a worker makes its own."""
+        """Without tables: each worker makes its own."""
         return {name: value for name, value in vars(self).items() if name != "_schedule"} | {"_rows_made": {}}
 
 
 def _unique(fingerprints: Sequence[str]) -> list[str]:
-    """Fingerprints, with a number behind those that occur again: one data set may be named twice in a blend."""
+    """Fingerprints with `#1`, `#2` appended to repeated ones: a blend may name one data set twice."""
     seen: collections.Counter[str] = collections.Counter()
     names = []
     for fingerprint in fingerprints:

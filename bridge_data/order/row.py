@@ -1,16 +1,17 @@
-"""The row of one source: its chunks of all epochs, permuted epoch by epoch, dealt to the lanes like cards.
+"""Rows: the training order of one source, as lanes read it, window by window.
 
-Chunk number q of the row goes to lane `q mod num_lanes`; so no lane is without data, and one lane reads a chunk.
+Input: samples per shard, a geometry, a key; a lane and the number of a window. Output: the samples of that window.
+Guarantee: over all lanes, every sample exactly once per epoch, for any number of lanes and any lengths of shards.
 
-What a lane has of an epoch, n chunks, it takes in windows. The blocks of each chunk lie in `num_slots` slots, at equal
-distances; where a chunk has fewer blocks, some slots are empty. The slots are visited with a stride of a golden ratio,
-or one like it, of their number, so that some in a row are well spread over the chunk. Turn i of the lane's chunk j has
-the place j * num_slots + i * n, modulo n * num_slots, in the epoch: the chunks begin evenly staggered, and each goes
-once round. A window is an equal part of the places, and its samples are fully permuted. So a block, the unit of
-reading, lies in one window; a window has blocks of as many chunks as there are, and evenly of all parts of a chunk.
+A row is the sequence of the source's chunks in all epochs, permuted per epoch. Chunk q of the row goes to lane
+`q mod num_lanes`: every lane has data, and a chunk is read by one lane only.
 
-Enters: lane, number of the window. Leaves: its samples. Guarantee: over all lanes, every sample exactly once an epoch,
-for any number of lanes.
+A lane takes its n chunks of an epoch in windows. The blocks of a chunk are spread over `num_slots` slots (a chunk with
+fewer blocks leaves some slots empty). The slots of a chunk are visited with a stride near the golden ratio times
+`num_slots`, so that consecutive visits are spread over the chunk. Visit i of the lane's chunk j happens at time
+(j * num_slots + i * n) mod (n * num_slots): the chunks start evenly staggered, and each is visited once around. A
+window is an equal interval of these times, and its samples are fully permuted. So a block, the unit of reading, is
+within one window; and a window has blocks of as many chunks as possible, from all parts of each chunk.
 """
 
 import dataclasses
@@ -24,29 +25,28 @@ from numpy.typing import NDArray
 
 from bridge_data.order.chunks import ChunkTable, Geometry
 from bridge_data.order.ordered import too_few_draws
-from bridge_data.order.permutation import Permutation
-from bridge_data.order.random_keys import key64
+from bridge_data.order.random_keys import Permutation, key64
 
 _CHUNK_STAGE, _SAMPLE_STAGE, _STRIDE_STAGE = 1, 2, 3
 
 _RATIOS = (0.6180339887, 0.4142135624, 0.3027756377, 0.7912878475)
-"""Of a stride to the number of slots: the fractional parts of (1 + sqrt 5)/2, 1 + sqrt 2, (1 + sqrt 13)/2 and
-(1 + sqrt 21)/2, which are so far from simple fractions that their multiples spread evenly."""
+"""Strides as fractions of the number of slots: the fractional parts of (1 + sqrt 5)/2, 1 + sqrt 2, (1 + sqrt 13)/2 and
+(1 + sqrt 21)/2. They are far from simple fractions, so their multiples spread evenly."""
 
-_PLACES = 1 << 16
-"""Places of a window that are worked on together; within a window, blocks lie part by part."""
+_PART = 1 << 16
+"""Visits of a window computed at a time. It fixes the order of blocks within a window, so it is part of the format."""
 
 _BULK = 1 << 17
-"""Chunks or blocks worked on at a time, where there are many."""
+"""Chunks or blocks computed at a time, to bound memory."""
 
 _MAX_TABLE = 1 << 22
-"""Chunks whose lengths may lie in a table, for a while."""
+"""Maximum number of chunks for which a temporary table of lengths is made."""
 
 Ints = NDArray[np.int64]
 
 
 class Window:
-    """The samples of a window, in the order in which a lane takes them."""
+    """The samples of a window, in the order in which the lane takes them."""
 
     __slots__ = ("_ends", "_epoch", "_num_samples", "_order", "_shifts")
 
@@ -60,17 +60,17 @@ class Window:
 
     def take(self, start: int, stop: int) -> tuple[Ints, Ints]:
         """(epochs, indices) of samples number `start` to `stop` - 1 of the window."""
-        places = np.arange(start, min(stop, len(self)), dtype=np.int64)
+        numbers = np.arange(start, min(stop, len(self)), dtype=np.int64)
         if self._order is not None:
-            places = self._order(places)
-        indices = places + self._shifts[np.searchsorted(self._ends, places, side="right")]
-        epochs, indices = np.divmod(indices, self._num_samples)  # of several epochs that are shuffled together
+            numbers = self._order(numbers)
+        indices = numbers + self._shifts[np.searchsorted(self._ends, numbers, side="right")]
+        epochs, indices = np.divmod(indices, self._num_samples)  # several epochs may be shuffled together
         return epochs + self._epoch, indices
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Share:
-    """What a lane has of a shuffle: its chunks number `first` to `last` - 1, in so many windows."""
+    """A lane's share of a shuffle: the lane's chunks number `first` to `last` - 1, in `num_windows` windows."""
 
     first: int
     last: int
@@ -82,14 +82,14 @@ class _Share:
 
 
 class Row:
-    """The endless row of one source under one geometry.
+    """The row of one source under one geometry; `key` is made from the seed and the source.
 
-    `key` stands for seed and source. With `epochs_per_shuffle` m > 1, the chunks of m epochs are shuffled together:
-    a sample may then come twice before another comes once, but still m times in m epochs. With None nothing is
-    shuffled: the lanes take the chunks in their order, and each sample in its place. `num_epochs` is where the row
-    ends, None for never. That is counted from epoch 0 in exact arithmetic, whatever epoch the row begins with:
-    `num_epochs` times the samples of an epoch, rounded to the nearest sample, half a sample up. Of a last fraction of
-    an epoch the row has whole chunks, and the beginning of one more.
+    A shuffle is `epochs_per_shuffle` = m epochs whose chunks are permuted together: with m > 1 a sample may come twice
+    before another comes once, but still m times in m epochs. None: nothing is shuffled.
+
+    The row ends after `num_epochs` epochs, counted from epoch 0 even if the row starts later; None: never. A fraction
+    is exact: `num_epochs` times the samples of an epoch, rounded to the nearest sample, half a sample up. A last
+    fraction of an epoch has whole chunks, and the start of one more.
     """
 
     def __init__(
@@ -117,23 +117,22 @@ class Row:
 
     @property
     def num_lanes(self) -> int:
-        """The lanes that share the row."""
+        """The number of lanes that share the row."""
         return self.geometry.num_lanes
 
     @property
     def num_samples(self) -> int:
-        """Samples in one epoch."""
+        """The number of samples in one epoch."""
         return self._chunks.num_samples
 
     def window(self, lane: int, shuffle: int, number: int) -> Window | None:
-        """Window `number` of what `lane` has of a shuffle; None where it has no such window, or an empty one."""
+        """Window `number` of the lane's share of a shuffle; None if it does not exist or is empty."""
         share = self._share(lane, shuffle)
         if number >= share.num_windows:
             return None
-        begin, end = (self._first_place(share, window) for window in (number, number + 1))
+        begin, end = (self._start_time(share, window) for window in (number, number + 1))
         parts = [
-            self._blocks(lane, shuffle, share, place, min(place + _PLACES, end))[:2]
-            for place in range(begin, end, _PLACES)
+            self._blocks(lane, shuffle, share, time, min(time + _PART, end))[:2] for time in range(begin, end, _PART)
         ]
         if not any(len(lengths) for _, lengths in parts):
             return None
@@ -145,7 +144,7 @@ class Row:
         return Window(starts, lengths, order, self.first_epoch_of(shuffle), self.num_samples)
 
     def after(self, lane: int, shuffle: int, number: int) -> tuple[int, int] | None:
-        """(shuffle, number) of the lane's window after that one, which may be an empty one; None at the row's end."""
+        """(shuffle, number) of the lane's next window, which may be empty; None at the end of the row."""
         share = self._share(lane, shuffle)
         if number + 1 < share.num_windows:
             return shuffle, number + 1
@@ -154,12 +153,14 @@ class Row:
         return None if chunk >= self._stop(following) else (following, 0)
 
     def starts_at(self, shuffle: int) -> tuple[int, int]:
-        """The least (epoch, index) that a shuffle has."""
+        """The smallest (epoch, index) of a shuffle."""
         return self.first_epoch_of(shuffle), 0
 
     def fault(self, lane: int, position: Sequence[int], draws: int | None) -> str | None:
-        """What is wrong with a saved position of a lane after so many draws (None: not known), as far as that can be
-        told without a look into windows; None if nothing is."""
+        """Why a saved position of a lane after `draws` draws (None: unknown) is invalid; None if no fault is found.
+
+        Windows are not computed: whether the offset is within its window is for the caller to check.
+        """
         shuffle, number, offset, taken = position
         share, least, most = self._share(lane, shuffle), self._chunks.shortest, self._chunks.longest
         if number >= share.num_windows and any(position):
@@ -169,19 +170,18 @@ class Row:
         return None if draws is None else too_few_draws(share.first * least + taken, draws)
 
     def seek(self, lane: int, shuffle: int, number: int, count: int, end: tuple[int, int]) -> tuple[int, int, int]:
-        """(shuffle, window, offset in it) of the sample that comes `count` samples after the beginning of a window.
+        """(shuffle, window, offset) of the lane's sample `count` samples after the start of window `number`.
 
-        Raises:
-            ValueError: if the lane has no such sample before the shuffle that starts at `end`.
+        `ValueError` if the lane has no such sample before the shuffle that starts at `end`.
         """
         while True:
             share = self._share(lane, shuffle)
             step = max(1, _BULK * share.num_windows // max(1, share.num_chunks * self._num_slots))
             for first in range(number, share.num_windows, step):
                 stop = min(first + step, share.num_windows)
-                bounds = (self._first_place(share, window) for window in (first, stop))
-                _, lengths, places = self._blocks(lane, shuffle, share, *bounds)
-                windows = places * share.num_windows // (share.num_chunks * self._num_slots)
+                bounds = (self._start_time(share, window) for window in (first, stop))
+                _, lengths, times = self._blocks(lane, shuffle, share, *bounds)
+                windows = times * share.num_windows // (share.num_chunks * self._num_slots)
                 ends = np.cumsum(np.bincount(windows - first, lengths, minlength=stop - first)).astype(np.int64)
                 if count < ends[-1]:
                     passed = int(np.searchsorted(ends, count, side="right"))
@@ -193,12 +193,12 @@ class Row:
                 raise ValueError(f"the lane ends {count} samples before it")
 
     def last_before(self, lane: int, shuffle: int) -> int:
-        """The last shuffle before `shuffle` of which a lane has something, or -1."""
+        """The last shuffle before `shuffle` in which the lane has a chunk, or -1."""
         first = self._share(lane, shuffle).first
         return (lane + (first - 1) * self.geometry.num_lanes) // self._per_shuffle if first else -1
 
     def num_samples_to(self, end: int, shuffles: Sequence[int] | Ints) -> Ints:
-        """Samples of each lane from the beginning of shuffle `shuffles[lane]` to that of shuffle `end`."""
+        """Samples of each lane from the start of shuffle `shuffles[lane]` to the start of shuffle `end`."""
         num_lanes, equal_length = self.geometry.num_lanes, self._chunks.equal_length
         lanes = np.arange(num_lanes)
         begins = np.asarray(shuffles, dtype=np.int64) * self._per_shuffle
@@ -223,7 +223,7 @@ class Row:
         return self._chunks.num_chunks * self._epochs_per_shuffle
 
     def first_epoch_of(self, shuffle: int) -> int:
-        """The first epoch that a shuffle of this row deals."""
+        """The first epoch of a shuffle."""
         return self.geometry.first_epoch + shuffle * self._epochs_per_shuffle
 
     def _share(self, lane: int, shuffle: int) -> _Share:
@@ -237,17 +237,14 @@ class Row:
         return _Share(first, first + num_chunks, num_windows)
 
     def _stop(self, shuffle: int) -> int:
-        """The number in the row of the first chunk after those of a shuffle, or after the row's end in or before it."""
+        """The number of the first chunk after a shuffle, or after the end of the row if that comes first."""
         if self._num_whole is None or shuffle < self._num_whole:
             return (shuffle + 1) * self._per_shuffle
         return self._end[0]
 
     @functools.cached_property
     def _end(self) -> tuple[int, int | None]:
-        """(chunks in the row, samples in the last of them where it is cut) of a row that ends.
-
-        Chunks of unequal lengths are counted, once, when a lane comes to the fraction.
-        """
+        """(number of chunks in a finite row, samples in the last chunk if that is truncated)."""
         assert self._num_whole is not None
         begin, rest = self._num_whole * self._per_shuffle, self._rest
         if not rest:
@@ -265,45 +262,48 @@ class Row:
             rest -= int(ends[-1])
         raise AssertionError("a fraction is less than the whole")
 
-    def _first_place(self, share: _Share, window: int) -> int:
+    def _start_time(self, share: _Share, window: int) -> int:
+        """The time of the first visit of a window."""
         return -(-window * share.num_chunks * self._num_slots // share.num_windows)
 
     def _blocks(self, lane: int, shuffle: int, share: _Share, begin: int, end: int) -> tuple[Ints, Ints, Ints]:
-        """(first sample, number of samples, place) of the blocks in places `begin` to `end` - 1; samples of later laps
-        are numbered on."""
+        """(first sample, number of samples, time) of the blocks visited at times `begin` to `end` - 1.
+
+        Samples of the shuffle's later epochs are numbered consecutively after those of its first epoch.
+        """
         num_slots = self._num_slots
-        chunks, turns, places = _staggered(share.num_chunks, num_slots, begin, end)
+        chunks, visits, times = _staggered(share.num_chunks, num_slots, begin, end)
         positions = lane + (share.first + chunks) * self.geometry.num_lanes - shuffle * self._per_shuffle
-        laps, starts, lengths = self._spans(shuffle, positions)
-        starts = starts + laps * self.num_samples
+        epochs, starts, lengths = self._spans(shuffle, positions)
+        starts = starts + epochs * self.num_samples
         if num_slots == 1:
-            return starts, lengths, places
-        slots = turns * self._stride(shuffle) % num_slots
+            return starts, lengths, times
+        slots = visits * self._stride(shuffle) % num_slots
         numbers = -(-lengths // self.geometry.block_size)
         blocks, before = np.divmod(slots * numbers, num_slots)
         filled = before < numbers
         if not filled.all():
-            starts, lengths, places = starts[filled], lengths[filled], places[filled]
+            starts, lengths, times = starts[filled], lengths[filled], times[filled]
             blocks, numbers = blocks[filled], numbers[filled]
         offsets = blocks * lengths // numbers
-        return starts + offsets, (blocks + 1) * lengths // numbers - offsets, places
+        return starts + offsets, (blocks + 1) * lengths // numbers - offsets, times
 
     def _stride(self, shuffle: int) -> int:
-        """How many slots are between two turns of a chunk, coprime to their number."""
+        """The distance in slots between consecutive visits of a chunk, coprime to `num_slots`."""
         ratio = _RATIOS[key64(self._key, _STRIDE_STAGE, self.first_epoch_of(shuffle)) % len(_RATIOS)]
         wanted = round(ratio * self._num_slots)
         near = (wanted + sign * distance for distance in range(self._num_slots) for sign in (1, -1))
         return next(stride for stride in near if math.gcd(stride, self._num_slots) == 1)
 
     def _spans(self, shuffle: int, positions: Ints) -> tuple[Ints, Ints, Ints]:
-        """(lap, first sample, number of samples) of the chunks at `positions` of a shuffle."""
-        laps, chunks = np.divmod(self._permuted(shuffle)(positions), self._chunks.num_chunks)
+        """(epoch within the shuffle, first sample, number of samples) of the chunks at `positions` of a shuffle."""
+        epochs, chunks = np.divmod(self._permuted(shuffle)(positions), self._chunks.num_chunks)
         starts, lengths = self._chunks.spans(chunks)
         self._cut_last(shuffle, positions, lengths)
-        return laps, starts, lengths
+        return epochs, starts, lengths
 
     def _lengths(self, shuffle: int, positions: Ints, table: Ints | None) -> Ints:
-        """The number of samples alone, which a table of all chunks tells sooner."""
+        """Lengths of the chunks at `positions` of a shuffle; faster with a `table` of all lengths."""
         if table is None:
             return self._spans(shuffle, positions)[2]
         lengths = table[self._permuted(shuffle)(positions) % self._chunks.num_chunks]
@@ -316,7 +316,7 @@ class Row:
 
     def _permuted(self, shuffle: int) -> Callable[[Ints], Ints]:
         if not self._is_shuffled:
-            return _unchanged
+            return lambda positions: positions
         if self._permutation is None or self._permutation[0] != shuffle:
             key = key64(self._key, _CHUNK_STAGE, self.first_epoch_of(shuffle))
             self._permutation = shuffle, Permutation(self._per_shuffle, key)
@@ -324,12 +324,10 @@ class Row:
 
 
 def _staggered(num_chunks: int, num_slots: int, begin: int, end: int) -> tuple[Ints, Ints, Ints]:
-    """(chunk, turn, place) of those whose place is from `begin` to `end` - 1, of 0..num_chunks * num_slots - 1.
+    """(chunk, visit, time) of the visits at times `begin` to `end` - 1, out of 0..num_chunks * num_slots - 1.
 
-    Turn i of chunk j has place (j * num_slots + i * num_chunks) mod (num_chunks * num_slots); those that would share
-    one, as the numbers have a common divisor g, stand side by side: there are g of them, and the g - 1 places after are
-    free. Found for each number of the shorter side at once, so that it takes as long as there are results, and as that
-    side is long.
+    See the module docstring. With g = gcd(num_chunks, num_slots), g visits would share each g-th time and leave the
+    others free; they are spread over these. Linear in the smaller number and in the number of results.
     """
     short, long = min(num_chunks, num_slots), max(num_chunks, num_slots)
     divisor = math.gcd(short, long)
@@ -339,17 +337,13 @@ def _staggered(num_chunks: int, num_slots: int, begin: int, end: int) -> tuple[I
     shorter = np.repeat(np.arange(short, dtype=np.int64), counts)
     laps = np.arange(len(shorter), dtype=np.int64) + np.repeat(least - (np.cumsum(counts) - counts), counts)
     longer = (laps - shift[shorter]) % long
-    chunks, turns = (shorter, longer) if num_chunks <= num_slots else (longer, shorter)
-    places = rest[shorter] + short * laps + chunks // (num_chunks // divisor)
-    inside = (begin <= places) & (places < end)
-    return chunks[inside], turns[inside], places[inside]
-
-
-def _unchanged(positions: Ints) -> Ints:
-    return positions
+    chunks, visits = (shorter, longer) if num_chunks <= num_slots else (longer, shorter)
+    times = rest[shorter] + short * laps + chunks // (num_chunks // divisor)
+    inside = (begin <= times) & (times < end)
+    return chunks[inside], visits[inside], times[inside]
 
 
 def _parts(begin: int, stop: int) -> Iterator[Ints]:
-    """The numbers begin..stop-1, some at a time: bounded memory for any number of chunks."""
+    """The numbers begin..stop-1, `_BULK` at a time."""
     for first in range(begin, stop, _BULK):
         yield np.arange(first, min(first + _BULK, stop), dtype=np.int64)

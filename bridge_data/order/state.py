@@ -1,7 +1,8 @@
-"""The state of a loader: how far each lane has come, and which run the numbers belong to.
+"""The state of a loader: the position of each lane, and a fingerprint of the run that the positions belong to.
 
-Enters: lane states and the fingerprint of the run. Leaves: one plain dict of int, str, list and dict, for
-`json.dumps` or `torch.load(weights_only=True)`. Guarantee: a state is restored only where it means the same samples.
+Input: lane states, the fingerprint. Output: one plain dict of int, float, str, list and dict, for `json.dumps` or
+`torch.load(weights_only=True)`. Guarantee: a state is restored only in a run where it means the same samples; anything
+else is a `StateError` that names the differences.
 """
 
 import dataclasses
@@ -14,57 +15,60 @@ from bridge_data.topology import WorkerConfig
 
 FORMAT = "bridge_data.loader"
 VERSION = 2
-"""The version of the order and of this format; a change of either makes a new one."""
+"""The version of the state format and of the order; it changes with either."""
 
 EXTRAS: Mapping[str, int] = {}
-"""The extras that this release knows, each with the newest version of it.
+"""Names of the extras that this release can read, with their newest version.
 
-An extra is `{name: {"version": int, "data": ...}}` under `extras`, of the whole state or of a lane, beyond what every
-state holds. A release that does not know the name refuses the state, rather than losing what it says.
+An extra is an optional part of the state, or of a lane's state: `{name: {"version": int, "data": ...}}` under `extras`.
+A release that does not know the name refuses the state instead of losing the data.
 """
 
 
 LaneState: TypeAlias = dict[str, Any]
+"""The state of one lane: `draws`, `cursors`, `micro_batches`, and maybe `inbox`, `pending` and `extras`; `{}` if the
+lane has not started."""
+
 Generation: TypeAlias = tuple[int, list[list[int]]]
+"""(num_lanes, [chunk_size, block_size, window_size, first_epoch] of each source); in validation (num_lanes, [[first
+block]]). Every re-deal starts a new generation."""
 
 
 @dataclasses.dataclass(slots=True)
 class LoaderState:
-    """Where some lanes of a run stand.
-
-    `generations` holds a `[num_lanes, [[chunk_size, block_size, window_size, first_epoch] of each source]]` for every
-    re-deal that some lane's inbox still refers to, the current one last (in validation `[num_lanes, [[first block]]]`);
-    `next_slot` is the first slot of the job that has not been served by every rank; `lanes` has the state of each lane,
-    `{}` where it has not begun. `drawn_before` is how many samples the job had drawn when it was last re-dealt, since
-    which lanes count their draws: schedules go by it. `epoch_batches` counts the batches of each rank in the virtual
-    epoch in progress; `ended` says that the pass over finite data is over, so that what is restored is the beginning of
-    the next one. `extras` is what `EXTRAS` says; a lane's state may hold extras of its own.
-    """
+    """The state of some or all lanes of a run."""
 
     fingerprint: dict[str, Any]
+    """Data, weights and settings that determine which samples the positions mean."""
     generations: list[Generation]
+    """Those that some lane's inbox refers to, then the current one."""
     next_slot: int
+    """The first micro-batch of the job that not every rank has emitted yet."""
     lanes: dict[int, LaneState]
     drawn_before: int = 0
+    """Samples drawn by the job before the last re-deal, where lanes start to count draws from 0; for schedules."""
     epoch_batches: int = 0
+    """Batches per rank in the current virtual epoch."""
     ended: bool = False
+    """Whether the pass over finite data is complete; a restore then starts the next pass."""
     extras: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """See `EXTRAS`."""
 
     @property
     def num_lanes(self) -> int:
-        """The lanes of the whole job."""
+        """The number of lanes of the whole job."""
         return self.generations[-1][0]
 
     @property
     def is_whole(self) -> bool:
-        """Whether every lane of the job is here."""
+        """Whether it has every lane of the job."""
         return len(self.lanes) == self.num_lanes
 
     @property
     def is_finite(self) -> bool:
-        """Whether the run that it belongs to comes to an end of its data."""
-        of = self.fingerprint
-        return of.get("order") == "ordered" or of.get("repeat") is False or of.get("max_micro_batches") is not None
+        """Whether the data of the run comes to an end."""
+        run = self.fingerprint
+        return run.get("order") == "ordered" or run.get("repeat") is False or run.get("max_micro_batches") is not None
 
     def to_dict(self) -> dict[str, Any]:
         """The state as plain data."""
@@ -83,24 +87,23 @@ class LoaderState:
 
     @classmethod
     def from_dict(cls, data: Any) -> Self:
-        """The state that `to_dict` wrote.
+        """The inverse of `to_dict`, with a full check of the structure.
 
         Raises:
-            StateError: if `data` is not a state of this format and version, naming the field where it is damaged, or
-                holds extras of an unknown name.
+            StateError: for another format or version, an unknown extra, or a damaged field, which is named.
         """
         if not isinstance(data, dict) or data.get("format") != FORMAT:
             found = f"a dict with {sorted(map(str, data))[:6]}" if isinstance(data, dict) else type(data).__name__
             raise StateError(
-                f"not a loader state of bridge_data, of format {FORMAT!r}: got {found}. States of other loaders "
-                "(Energon among them) mean something else and cannot be restored; start the data from the beginning, "
-                "or resume with that loader."
+                f"not a loader state of bridge_data, of format {FORMAT!r}: got {found}. Checkpoints of other loaders "
+                "(such as Energon) cannot be restored; start the data from the beginning, ideally at an epoch "
+                "boundary, or resume with that loader."
             )
         if data.get("version") != VERSION:
             raise StateError(
                 f"the loader state is of format {data.get('version')} of the order, this release reads format "
-                f"{VERSION}: the same cursors mean other samples. Begin the data anew (restore the model without the "
-                "state of its data), or resume with the release that wrote it."
+                f"{VERSION}: the same cursors mean other samples. Start the data from the beginning (restore the model "
+                "without the state of its data), or resume with the release that wrote it."
             )
         check_structure(data)
         lanes = {int(lane): state for lane, state in data["lanes"].items()}
@@ -109,11 +112,19 @@ class LoaderState:
         for lane, state in lanes.items():
             _check_extras(state.get("extras", {}), f"the state of lane {lane}")
         generations = [(num_lanes, geometry) for num_lanes, geometry in data["generations"]]
-        since = data["drawn_before"], data.get("epoch_batches", 0), data.get("ended", False)
-        return cls(data["fingerprint"], generations, data["next_slot"], lanes, *since, extras)
+        return cls(
+            fingerprint=data["fingerprint"],
+            generations=generations,
+            next_slot=data["next_slot"],
+            lanes=lanes,
+            drawn_before=data["drawn_before"],
+            epoch_batches=data.get("epoch_batches", 0),
+            ended=data.get("ended", False),
+            extras=extras,
+        )
 
     def check(self, fingerprint: dict[str, Any], tolerated: Collection[str] = ()) -> None:
-        """See that the state belongs to a run with `fingerprint`, but for the items named in `tolerated`.
+        """Check that the state belongs to a run with `fingerprint`; items in `tolerated` may differ.
 
         Raises:
             StateError: naming every difference.
@@ -126,14 +137,14 @@ class LoaderState:
             )
 
     def differences(self, fingerprint: dict[str, Any]) -> list[tuple[str, str]]:
-        """(item, what the state has and what `fingerprint` has) for each item that differs in meaning."""
+        """(item, description) of each difference from `fingerprint`."""
         return list(_differences(self.fingerprint, fingerprint))
 
     def check_complete(self) -> None:
-        """See that every lane of the job is here.
+        """Check that no lane of the job is missing.
 
         Raises:
-            StateError: naming the lanes that are not.
+            StateError: naming the missing lanes.
         """
         missing = [lane for lane in range(self.num_lanes) if lane not in self.lanes]
         if missing:
@@ -143,10 +154,10 @@ class LoaderState:
             )
 
     def of_rank(self, config: WorkerConfig) -> Self:
-        """The lanes that a rank of `config` serves.
+        """The state with only the lanes of the rank of `config`.
 
         Raises:
-            StateError: if they are not all here.
+            StateError: if a lane is missing.
         """
         mine = range(config.rank, self.num_lanes, config.world_size)
         missing = [lane for lane in mine if lane not in self.lanes]
@@ -173,7 +184,7 @@ def _differences(saved: dict[str, Any], current: dict[str, Any]) -> Iterable[tup
     common = dict(saved.get("sources") or []).keys() & dict(current.get("sources") or []).keys()
     for name in [*saved, *(name for name in current if name not in saved)]:
         was, now = saved.get(name), current.get(name)
-        if name == "epochs_of_sources":  # that of a source which only one of them has is no difference of its own
+        if name == "epochs_of_sources":  # an added or missing source is already reported under "sources"
             was, now = ({key: epochs for key, epochs in (of or {}).items() if key in common} for of in (was, now))
         if name != "sources":
             if was != now:
@@ -185,23 +196,23 @@ def _differences(saved: dict[str, Any], current: dict[str, Any]) -> Iterable[tup
         if gone or new:
             yield name, f"sources: gone or changed: {', '.join(gone) or 'none'}; new: {', '.join(new) or 'none'}"
         elif list(was_keys) != list(now_keys):
-            yield name, "sources: the same, in another sequence"
+            yield name, "sources: the same, in another order"
 
 
 def merge_states(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """One state with the lanes of all `states`, which the ranks of a job saved at the same step; in any order.
+    """Merge the states that the ranks of a job saved at the same step, in any order.
 
-    Ranks that share a data-parallel rank hold equal copies of the same lanes.
+    Ranks of one data-parallel rank (TP, CP, PP) hold equal copies of the same lanes; one of them is enough.
 
     Raises:
-        StateError: if they are of different runs or steps, contradict each other, or lack a lane.
+        StateError: if the states are of different runs or steps, or a lane is missing.
     """
     if not states:
         raise StateError("merge_states: got no state; expected one of every data-parallel rank")
     parts = [LoaderState.from_dict(state) for state in states]
     merged = dataclasses.replace(parts[0], lanes={}, ended=all(part.ended for part in parts))
     same = ["generations", "drawn_before", "extras", "next_slot", "epoch_batches"]
-    if merged.is_finite:  # near its end, ranks pass over lanes that have ended
+    if merged.is_finite:  # near the end, ranks skip lanes that have ended
         same = ["generations", "drawn_before", "extras"]
         slots = [part.next_slot for part in parts if not part.ended]
         merged.next_slot = min(slots) if slots else max(part.next_slot for part in parts)

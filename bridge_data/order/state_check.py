@@ -1,8 +1,8 @@
-"""The structure of a state, field by field, so that damage is named before anything is made of it.
+"""The structure check of a saved state.
 
-Enters: a state as plain data, of this format. Leaves: nothing, or a `StateError` with the path of a field that is
-wrong, as `lanes.3.cursors.0`. Guarantee: what passes has every key, type and range that the code behind counts on;
-whether the data has such a position is judged where the position is used.
+Input: a state as plain data. Output: nothing, or a `StateError` with the path of the wrong field, such as
+`lanes.3.cursors.0`. Guarantee: a state that passes has every key, type and range that later code relies on. Whether a
+position exists in the data is checked later, when the position is used.
 """
 
 import math
@@ -13,12 +13,12 @@ from typing import Any
 from bridge_data.errors import EDITED, StateError
 
 STOP = 1 << 48
-"""Numbers are below it, so that arithmetic over them stays within 64 bits."""
+"""Upper bound of all integers, so that arithmetic with them stays within 64 bits."""
 
 MAX_LANES = 1 << 24
 
-_POSITION = "4 integers from 0 on (shuffle, window, offset in it, samples taken)"
-_SLICE = "7 integers from 0 on (generation, lane, shuffle, window, offset, skip, count), the last one from 1 on"
+_POSITION = "4 integers >= 0 (shuffle, window, offset, samples taken)"
+_SLICE = "7 integers >= 0 (generation, lane, shuffle, window, offset, skip, count), the last one >= 1"
 _GEOMETRY = "4 integers (chunk_size >= block_size >= 1, window_size >= 0, first_epoch >= 0)"
 _ITEM = "an offset, [offset, part] or [source, epoch, index, part]"
 
@@ -30,10 +30,10 @@ _Check = Callable[[str, Any], None]
 
 
 def check_structure(data: dict[str, Any]) -> None:
-    """See that a state holds what a state holds.
+    """Check every field of a state.
 
     Raises:
-        StateError: naming the path of a field that does not, with what is there and what was expected.
+        StateError: naming the path of a wrong field, its value and what was expected.
     """
     _check_keys("", data, _STATE_KEYS, ("epoch_batches", "ended", "extras"))
     fingerprint = data["fingerprint"]
@@ -64,7 +64,7 @@ def _check_fingerprint(fingerprint: Any) -> None:
         if not isinstance(source, list) or len(source) != 2 or {*map(type, source)} != {str}:
             raise _wrong(f"fingerprint.sources.{number}", source, "[name, label], two strings")
     if len(dict(sources)) < len(sources):
-        raise _wrong("fingerprint.sources", sources, "a name of its own for each source")
+        raise _wrong("fingerprint.sources", sources, "unique names of sources")
     if fingerprint["weights"] is not None or (fingerprint["order"] == "shuffled" and len(sources) > 1):
         _check_weights("fingerprint.weights", fingerprint["weights"], len(sources))
     schedule = fingerprint.get("schedule", [])
@@ -90,7 +90,7 @@ def _check_weights(path: str, weights: Any, num_sources: int) -> None:
         raise _wrong(path, weights, f"{num_sources} weights, as many as sources")
     for number, weight in enumerate(weights):
         if type(weight) not in (int, float) or not 0 <= weight < math.inf:
-            raise _wrong(f"{path}.{number}", weight, "a finite number of 0 or more")
+            raise _wrong(f"{path}.{number}", weight, "a finite number >= 0")
     if not any(weights):
         raise _wrong(path, weights, "a weight above 0")
 
@@ -116,13 +116,13 @@ def _check_generations(generations: Any, fingerprint: dict[str, Any]) -> None:
             if not right or (is_shuffled and not geometry[0] >= geometry[1] >= 1):
                 raise _wrong(f"{path}.1.{source}", geometry, _GEOMETRY if is_shuffled else "[first block]")
             if begins and geometry[-1] < begins[source]:
-                what = f"at last {begins[source]} or more, where the generation before begins"
+                what = f"a last number of at least {begins[source]}, where the previous generation starts"
                 raise _wrong(f"{path}.1.{source}", geometry, what)
         begins = [geometry[-1] for geometry in geometries]
 
 
 class _LaneCheck:
-    """Checks lanes of a state with these generations and this fingerprint."""
+    """Checks lanes of a state with the given generations and fingerprint."""
 
     def __init__(self, generations: list[Any], fingerprint: dict[str, Any]) -> None:
         self._lanes_of_earlier = [num_lanes for num_lanes, _ in generations[:-1]]
@@ -132,7 +132,7 @@ class _LaneCheck:
         self._sources = {str(number) for number in range(self._num_rows)}
 
     def lane(self, path: str, lane: int, state: Any) -> None:
-        """The state of one lane, `{}` if it has not begun."""
+        """The state of one lane, `{}` if it has not started."""
         if state == {}:
             return
         _check_keys(path, state, (*_CURSOR_KEYS, "micro_batches"), ("inbox", "pending", "extras"))
@@ -143,7 +143,7 @@ class _LaneCheck:
             self._check_pending(f"{path}.pending", state["pending"], state["draws"])
 
     def numbered(self, path: str, values: Any, stop: int) -> Iterable[tuple[str, int, Any]]:
-        """(path, number, value) of a dict with numbers below `stop` for names."""
+        """(path, number, value) of a dict whose keys are numbers below `stop`, as strings."""
         if not isinstance(values, dict):
             raise _wrong(path, values, "a dict")
         for name, value in values.items():
@@ -168,7 +168,7 @@ class _LaneCheck:
                     raise _wrong(f"{inbox}.{number}", entry, fault)
 
     def _fault_of_entry(self, entry: Any) -> str | None:
-        """What was expected in the place of an entry of an inbox; None if it is right."""
+        """What was expected instead of an inbox entry; None if the entry is valid."""
         if isinstance(entry, list) and entry and isinstance(entry[0], list):
             return None if all(_are_numbers(part, 3) for part in entry) else "lists of [epoch, index, part]"
         if not _are_numbers(entry, 7) or entry[-1] < 1:
@@ -190,43 +190,56 @@ class _LaneCheck:
             num_replayed = draws - base["draws"]
             if num_replayed < 0:
                 raise _wrong(f"{path}.base.draws", base["draws"], f"at most the {draws} draws of the lane")
-
-        def item(path: str, value: Any) -> None:
-            offset = value
-            if isinstance(value, list):
-                if _are_numbers(value, 4) and value[0] < self._num_sources:
-                    return
-                offset = value[0] if _are_numbers(value, 2) else None
-            if type(offset) is not int or not 0 <= offset < num_replayed:
-                known = f"offsets below {num_replayed}, the draws since the base; sources below {self._num_sources}"
-                raise _wrong(path, value, f"{_ITEM} ({known})")
-
-        def pack(path: str, value: Any) -> None:
-            each(item)(path, value)
-            if not value or (len(value) > 1 and not self._packs):
-                raise _wrong(path, value, "the items of a pack" if self._packs else "one item, as there are no packs")
-
-        def batch(path: str, value: Any) -> None:
-            if not isinstance(value, list) or len(value) != 2:
-                raise _wrong(path, value, "[members, batches that are out]")
-            each(pack)(f"{path}.0", value[0])
-            _check_number(f"{path}.1", value[1])
-
-        def each(check: _Check) -> _Check:
-            def check_all(path: str, values: Any) -> None:
-                _check_list(path, values)
-                for number, value in enumerate(values):
-                    check(f"{path}.{number}", value)
-
-            return check_all
-
-        for name, check in (("queue", item), ("carried", item), ("packs", pack), ("open", batch)):
-            each(check)(f"{path}.{name}", pending.get(name, []))
+        check = _PendingCheck(self._packs, self._num_sources, num_replayed)
+        for name, check_value in (
+            ("queue", check.item),
+            ("carried", check.item),
+            ("packs", check.pack),
+            ("open", check.batch),
+        ):
+            check.each(check_value, f"{path}.{name}", pending.get(name, []))
         buckets = pending.get("buckets", {})
         if not isinstance(buckets, dict) or not all(isinstance(name, str) for name in buckets):
             raise _wrong(f"{path}.buckets", buckets, "a dict of members by group")
         for name, bucket in buckets.items():
-            each(pack)(f"{path}.buckets.{name}", bucket)
+            check.each(check.pack, f"{path}.buckets.{name}", bucket)
+
+
+class _PendingCheck:
+    """Checks the pending items of a lane, of which `num_replayed` draws can be replayed from the base cursor."""
+
+    def __init__(self, packs: bool, num_sources: int, num_replayed: int) -> None:
+        self._packs, self._num_sources, self._num_replayed = packs, num_sources, num_replayed
+
+    def each(self, check: _Check, path: str, values: Any) -> None:
+        """Check a list of values."""
+        _check_list(path, values)
+        for number, value in enumerate(values):
+            check(f"{path}.{number}", value)
+
+    def item(self, path: str, value: Any) -> None:
+        """A sample, or a part of one."""
+        offset = value
+        if isinstance(value, list):
+            if _are_numbers(value, 4) and value[0] < self._num_sources:
+                return
+            offset = value[0] if _are_numbers(value, 2) else None
+        if type(offset) is not int or not 0 <= offset < self._num_replayed:
+            known = f"offsets below {self._num_replayed}, the draws since the base; sources below {self._num_sources}"
+            raise _wrong(path, value, f"{_ITEM} ({known})")
+
+    def pack(self, path: str, value: Any) -> None:
+        """The items of a pack; a single item if the run has no packing."""
+        self.each(self.item, path, value)
+        if not value or (len(value) > 1 and not self._packs):
+            raise _wrong(path, value, "the items of a pack" if self._packs else "one item, as there are no packs")
+
+    def batch(self, path: str, value: Any) -> None:
+        """A partly emitted micro-batch."""
+        if not isinstance(value, list) or len(value) != 2:
+            raise _wrong(path, value, "[members, number of batches already emitted]")
+        self.each(self.pack, f"{path}.0", value[0])
+        _check_number(f"{path}.1", value[1])
 
 
 def _check_keys(path: str, value: Any, needed: Iterable[str], optional: Iterable[str]) -> None:
@@ -260,7 +273,7 @@ def _check_number(path: str, value: Any, *, least: int = 0, stop: int = STOP) ->
 
 
 def _are_numbers(values: Any, count: int) -> bool:
-    """Whether it is a list of so many integers from 0 on, below `STOP`."""
+    """Whether `values` is a list of `count` integers from 0 to `STOP` - 1."""
     return (
         isinstance(values, list)
         and len(values) == count

@@ -1,20 +1,35 @@
-"""A lane's stream of one row: its samples from a position on.
+"""Streams: what a lane reads of one source, first the leftovers of earlier rows (its inbox), then its share of a row.
 
-Enters: a row, shuffled or ordered, a lane, a position. Leaves: samples, some at a time, and positions. Guarantee: the
-position is four integers, and a stream that begins there goes on exactly as the one it was taken from.
+Input: a row (shuffled or ordered), a lane, a saved position. Output: (epoch, index) of the next samples, in bulk, and
+the position after them. Guarantee: a position is four integers, an inbox plain lists, and a stream that starts from
+them continues exactly as the one that saved them.
+
+A re-deal fills inboxes. An entry is a slice `[generation, lane, shuffle, window, offset, skip, count]`: from that
+position of an old lane's stream, skip `skip` samples and take the next `count`. Or it is a list of
+`[epoch, index, part]`: single samples, or parts of samples, that were drawn but not yet emitted.
 """
 
-from collections.abc import Sequence
+import collections
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import Any
 
+from bridge_data.errors import EDITED, StateError
 from bridge_data.order.ordered import OrderedRow, OrderedWindow
 from bridge_data.order.row import Row, Window
 
 BEGINNING = (0, 0, 0, 0)
 """The position before the first sample."""
 
+ALL_PARTS = -1
+"""The part number that means the whole sample."""
+
+Entry = list[Any]
+"""An entry of an inbox."""
+
 
 class Stream:
-    """The samples of `lane` in `row`, from `position` on.
+    """The samples of `lane` in `row`, starting at `position`.
 
     A position is (shuffle, window in the lane's share of it, offset in the window, samples taken of that share).
     """
@@ -27,8 +42,7 @@ class Stream:
         self._window: Window | OrderedWindow | None = None
 
     def fault(self, draws: int | None = None) -> str | None:
-        """What is wrong with the position, where it comes from a state: of a lane after so many draws, None for a slice
-        of an inbox. None if nothing is."""
+        """Why the position, from a saved state, is invalid, or None. `draws` of the lane; None for an inbox slice."""
         position = self._shuffle, self._number, self._offset, self._taken
         if found := self._row.fault(self._lane, position, draws):
             return found
@@ -41,7 +55,7 @@ class Stream:
         return None
 
     def take(self, count: int) -> tuple[list[int], list[int]]:
-        """(epochs, indices) of the next samples: `count`, or those left in the window; none at the row's end."""
+        """(epochs, indices) of the next samples: `count`, or the rest of the window; empty at the end of the row."""
         self._leave()
         while self._window is None:
             self._window = self._row.window(self._lane, self._shuffle, self._number)
@@ -53,17 +67,18 @@ class Stream:
         return epochs.tolist(), indices.tolist()
 
     def position(self, unread: int = 0) -> list[int]:
-        """Where the stream stands, `unread` samples before the end of what was taken last."""
+        """The current position, or the one `unread` samples earlier, within what was taken last."""
         if not unread:
             self._leave()
         return [self._shuffle, self._number, self._offset - unread, self._taken - unread]
 
     def _leave(self) -> None:
+        """Go to the next window if this one is finished."""
         if self._window is not None and self._offset == len(self._window):
             self._advance()
 
     def _advance(self) -> bool:
-        """Go to the beginning of the next window; False if there is none."""
+        """Go to the start of the next window; False if there is none."""
         after = self._row.after(self._lane, self._shuffle, self._number)
         if after is None:
             return False
@@ -71,3 +86,117 @@ class Stream:
         self._shuffle, self._number = after
         self._offset, self._window = 0, None
         return True
+
+
+class Inbox:
+    """What a re-deal left to one lane of one source, read before the lane's own row.
+
+    `rows` are the source's rows by generation. A slice never reaches into the epochs of the next generation. `path` is
+    the location of the entries in the state, for errors.
+    """
+
+    def __init__(self, entries: Iterable[Entry], rows: Sequence[Row | OrderedRow], path: str) -> None:
+        self._entries = collections.deque(entries)
+        self._rows, self._path = rows, path
+        self._stream: Stream | None = None
+        """The stream of the first entry, if that is a slice from which samples were taken."""
+        self._num_taken = 0
+        """Samples taken by the last `take`, all of the first entry."""
+
+    def take(self, count: int) -> list[tuple[int, int, int]]:
+        """(epoch, index, part) of the next `count` samples or fewer; empty at the end. `ALL_PARTS`: a whole sample.
+
+        Raises:
+            StateError: if an entry names samples that do not exist.
+        """
+        self._leave()
+        if not self._entries:
+            return []
+        head = self._entries[0]
+        if not is_slice(head):
+            parts = [(epoch, index, part) for epoch, index, part in head[:count]]
+            num_samples = self._rows[-1].num_samples
+            for number, (_, index, _) in enumerate(parts):
+                if index >= num_samples:
+                    raise self._error(head[number], f"there is no sample {index}, the data has {num_samples}")
+            self._num_taken = len(parts)
+            return parts
+        end = self._rows[head[0] + 1].starts_at(0)
+        if self._stream is None:
+            self._stream = self._opened(head, end)
+        epochs, indices = self._stream.take(min(count, head[-1]))
+        if not indices or (epochs[-1], indices[-1]) >= end:
+            raise self._error(self._entries[0], "the lane had fewer samples left than the count says")
+        self._num_taken = len(indices)
+        return list(zip(epochs, indices, itertools.repeat(ALL_PARTS)))
+
+    def entries(self, unread: int = 0) -> list[Entry]:
+        """The remaining entries, for the state, including the last `unread` samples of the last `take`."""
+        if not unread:
+            self._leave()
+        if not self._num_taken:
+            return list(self._entries)
+        head, *rest = self._entries
+        return [self._rest(head, unread), *rest]
+
+    def _opened(self, head: Entry, end: tuple[int, int]) -> Stream:
+        """The stream of a slice, at its first sample; its `skip` is applied and removed from the entry."""
+        generation, lane, shuffle, window, offset, skip, count = head
+        row = self._rows[generation]
+        if row.starts_at(shuffle) >= end:
+            raise self._error(head, f"shuffle {shuffle} is one of the next generation's")
+        stream = Stream(row, lane, (shuffle, window, offset, offset))
+        if fault := stream.fault():
+            raise self._error(head, fault)
+        if not skip:
+            return stream
+        try:
+            position = row.seek(lane, shuffle, window, offset + skip, end)
+        except ValueError as error:
+            raise self._error(head, f"the skip is too long: {error}") from None
+        self._entries[0] = [generation, lane, *position, 0, count]
+        return Stream(row, lane, (*position, 0))
+
+    def _error(self, entry: Entry, fault: str) -> StateError:
+        return StateError(f"{self._path}: {entry}: {fault}; {EDITED}")
+
+    def _leave(self) -> None:
+        """Remove the samples of the last `take` from the first entry."""
+        if not self._num_taken:
+            return
+        rest = self._rest(self._entries.popleft(), 0)
+        self._num_taken = 0
+        if entry_size(rest):
+            self._entries.appendleft(rest)
+        else:
+            self._stream = None
+
+    def _rest(self, head: Entry, unread: int) -> Entry:
+        """The first entry after the last `take`, of which the last `unread` samples were not used."""
+        used = self._num_taken - unread
+        if not is_slice(head):
+            return head[used:]
+        assert self._stream is not None
+        generation, lane, *_, count = head
+        shuffle, window, offset, _ = self._stream.position(unread)
+        return [generation, lane, shuffle, window, offset, 0, count - used]
+
+
+def is_slice(entry: Entry) -> bool:
+    """Whether an entry is a slice; if not, it is a list of single parts."""
+    return not isinstance(entry[0], list)
+
+
+def entry_size(entry: Entry) -> int:
+    """The number of samples (or parts of samples) in an entry."""
+    if not entry:
+        return 0
+    return entry[-1] if is_slice(entry) else len(entry)
+
+
+def cut_entry(entry: Entry, size: int) -> tuple[Entry, Entry]:
+    """Split an entry into its first `size` samples and the rest."""
+    if not is_slice(entry):
+        return entry[:size], entry[size:]
+    *stream, skip, count = entry
+    return [*stream, skip, size], [*stream, skip + size, count - size]

@@ -19,9 +19,9 @@ from typing import Any
 import yaml
 
 from bridge_data.errors import ConfigError
-from bridge_data.shards.names import JSONL_SUFFIX
+from bridge_data.shards.metadata import JSONL_SUFFIX
 from bridge_data.storage import RemotePath, is_remote
-from bridge_data.storage.urls import split_url
+from bridge_data.storage.object_stores import split_url
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _PLAIN_TAGS = frozenset(

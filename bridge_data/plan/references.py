@@ -21,7 +21,7 @@ from bridge_data.plan.source import Source
 from bridge_data.samples import CrudeSample
 from bridge_data.shards import PreparedDataset, Subset
 from bridge_data.shards.jsonl_file import open_jsonl, read_ranges
-from bridge_data.shards.names import DATASET_YAML, META_FOLDER
+from bridge_data.shards.metadata import DATASET_YAML, META_FOLDER
 from bridge_data.storage import Location, location
 
 WHOLE = "train"

@@ -25,7 +25,7 @@ from bridge_data.encoders import (
     MultiModalSampleConfig,
     MultiModalTaskEncoder,
 )
-from bridge_data.encoders.policies import SamplePolicies
+from bridge_data.encoders.encoder_config import SamplePolicies
 from bridge_data.errors import log_exception
 from tests.datamodule.lightning_parts import VAL, Recorder
 from tests.datamodule.parts import draw, make_module, write_numbers

@@ -6,7 +6,7 @@ import torch
 from PIL import Image
 
 from bridge_data.decode.image import IMAGE_FORMS, image_handler
-from bridge_data.decode.resizing import Resizing
+from bridge_data.decode.pixels import Resizing
 from bridge_data.errors import ConfigError
 from bridge_data.samples.collation import batch_pad_stack
 from tests.decode.pictures import encoded, picture

@@ -1,8 +1,15 @@
+import itertools
+from pathlib import Path
+
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge_data.order.chunks import MIN_CHUNKS_PER_LANE, ChunkTable, Geometry, share_open
+from benchmarks.numbers_data import write_shards
+from bridge_data import WorkerConfig, get_loader, get_train_dataset
+from bridge_data.order import Row
+from bridge_data.order.chunks import MIN_CHUNKS_PER_LANE, ChunkTable, Geometry, overlap, share_open
 
 COUNTS = st.lists(st.integers(0, 300), min_size=1, max_size=12).filter(sum)
 
@@ -89,3 +96,80 @@ def test_a_few_long_shards_do_not_make_long_chunks() -> None:
     geometry = Geometry.choose(counts, num_lanes=8, max_samples_per_sequence=None, shuffle_buffer_size=1)
     table = ChunkTable(counts, geometry.chunk_size)
     assert table.longest <= 3 * table.num_samples / table.num_chunks
+
+
+UNEQUAL = tuple(20 + 960 * number // 19 for number in range(20))
+
+
+def geometry_of(counts: tuple[int, ...], num_lanes: int, chunk: int | None) -> Geometry:
+    return Geometry.choose(counts, num_lanes=num_lanes, max_samples_per_sequence=chunk, shuffle_buffer_size=100)
+
+
+def shares(counts: tuple[int, ...], geometry: Geometry, seed: int, num_epochs: int) -> np.ndarray:
+    """What each lane has of the first epochs."""
+    return Row(counts, geometry, seed).num_samples_to(num_epochs, [0] * geometry.num_lanes)
+
+
+def repeats(shares: np.ndarray) -> float:
+    """What lanes lack that have less than an equal share: they draw it of the next epoch."""
+    return float(np.maximum(0, shares.mean() - shares).sum())
+
+
+@given(
+    counts=st.lists(st.integers(0, 300), min_size=1, max_size=12).filter(sum).map(tuple),
+    num_lanes=st.integers(1, 20),
+    chunk=st.none() | st.integers(1, 200),
+    num_epochs=st.integers(1, 4),
+)
+def test_the_bounds_hold(counts: tuple[int, ...], num_lanes: int, chunk: int | None, num_epochs: int) -> None:
+    geometry = geometry_of(counts, num_lanes, chunk)
+    found = overlap(ChunkTable(counts, geometry.chunk_size), num_lanes, num_epochs)
+    for seed in range(3):
+        of_lanes = shares(counts, geometry, seed, num_epochs)
+        assert found.fewest <= of_lanes.min() <= of_lanes.max() <= found.most
+        assert repeats(of_lanes) <= found.most_repeats + 1e-6
+
+
+def test_the_bounds_are_reached_by_the_unluckiest_deal() -> None:
+    chunks = ChunkTable([100, 100, 10, 10], 100)
+    assert overlap(chunks, 2).most_repeats == 200 - 110
+    assert (overlap(chunks, 2).fewest, overlap(chunks, 2).most) == (20, 200)
+    one_more = overlap(ChunkTable([10] * 5, 10), 2)
+    assert (one_more.fewest, one_more.most, one_more.most_repeats, one_more.mean_repeats) == (20, 30, 5, 5)
+
+
+def test_equal_shares_do_not_overlap() -> None:
+    found = overlap(ChunkTable([1_000] * 20, 100), 8, 5)
+    assert (found.fewest, found.most, found.most_repeats, found.mean_repeats) == (12_500, 12_500, 0, 0)
+    assert overlap(ChunkTable(UNEQUAL, 100), 1).mean_repeats == 0
+
+
+@pytest.mark.parametrize("num_epochs", [1, 9])
+@pytest.mark.parametrize(("chunk", "num_lanes"), [(100, 8), (None, 8), (30, 3), (20, 64)])
+def test_typical_figures_are_those_of_many_seeds(chunk: int | None, num_lanes: int, num_epochs: int) -> None:
+    geometry = geometry_of(UNEQUAL, num_lanes, chunk)
+    found = overlap(ChunkTable(UNEQUAL, geometry.chunk_size), num_lanes, num_epochs)
+    of_seeds = np.array([shares(UNEQUAL, geometry, seed, num_epochs) for seed in range(200)])
+    assert np.mean([*map(repeats, of_seeds)]) == pytest.approx(found.mean_repeats, rel=0.1)
+    assert of_seeds.std(axis=0).mean() == pytest.approx(found.share_std, rel=0.1)
+
+
+def test_a_job_draws_so_many_samples_again_before_others_come(tmp_path: Path) -> None:
+    """Through the public API: of the draws of one epoch, by 8 lanes of batches of 1."""
+    counts, num_lanes = tuple(10 + 480 * number // 19 for number in range(20)), 8
+    write_shards(tmp_path, counts)
+    found = overlap(ChunkTable(counts, geometry_of(counts, num_lanes, 100).chunk_size), num_lanes)
+    num_repeats = []
+    for seed in range(4):
+        dataset = get_train_dataset(
+            tmp_path,
+            worker_config=WorkerConfig(rank=0, world_size=1, num_workers=0, num_lanes=num_lanes, seed_offset=seed),
+            batch_size=1,
+            shuffle_buffer_size=100,
+            max_samples_per_sequence=100,
+        )
+        drawn = [batch.text[0] for batch in itertools.islice(get_loader(dataset), sum(counts))]
+        num_repeats.append(len(drawn) - len(set(drawn)))
+    assert min(num_repeats) > 0
+    assert max(num_repeats) <= found.most_repeats + num_lanes  # lanes are at most one draw apart
+    assert np.mean(num_repeats) == pytest.approx(found.mean_repeats, rel=0.25)

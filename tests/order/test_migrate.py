@@ -161,7 +161,7 @@ def test_differences_are_logged_with_what_they_mean(folder: Path, caplog: pytest
     with caplog.at_level(logging.WARNING, logger="bridge_data"):
         dataset(folder, {"a": 1, "b": 1, "c": 1}, batch_size=8).check_state(saved, strict=False)
     text = caplog.text
-    for part in ("c/train", "begin with their first epoch", "by the new weights", "batch_size: the state has 3"):
+    for part in ("c/train", "start with their first epoch", "by the new weights", "batch_size: the state has 3"):
         assert part in text
 
 
@@ -175,5 +175,5 @@ def test_what_cannot_be_carried_over_is_still_refused(folder: Path) -> None:
         get_val_dataset(folder / "a", split_part="train", worker_config=WorkerConfig(0, 1, 0), batch_size=size)
         for size in (3, 4)
     ]
-    with pytest.raises(StateError, match="begin it anew"):
+    with pytest.raises(StateError, match="start it from the beginning"):
         validation[1].check_state(validation[0].new_state().to_dict(), strict=False)

@@ -39,7 +39,7 @@ def test_a_state_of_another_version_is_refused_with_the_way_out() -> None:
     for version in (1, 99):
         with pytest.raises(StateError, match=rf"is of format {version} of the order, this release reads format 2") as e:
             LoaderState.from_dict(state(0).to_dict() | {"version": version})
-        assert "Begin the data anew" in str(e.value)
+        assert "Start the data from the beginning" in str(e.value)
         assert "resume with the release that wrote it" in str(e.value)
 
 
@@ -81,7 +81,7 @@ def test_every_difference_is_named() -> None:
 
 
 def test_reordered_sources_differ_and_renamed_ones_do_not() -> None:
-    with pytest.raises(StateError, match="another sequence"):
+    with pytest.raises(StateError, match="another order"):
         state(0).check(FINGERPRINT | {"sources": [["bb", "pages"], ["aa", "photos"]]})
     state(0).check(FINGERPRINT | {"sources": [["aa", "moved/photos"], ["bb", "pages"]]})
 

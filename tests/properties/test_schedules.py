@@ -180,7 +180,7 @@ def test_the_schedule_is_part_of_the_fingerprint_and_of_the_printed_plan(folder:
 
 
 def test_finite_data_leaves_no_source_out(folder: Path) -> None:
-    with pytest.raises(ConfigError, match="repeat=False: every source is to come to its end"):
+    with pytest.raises(ConfigError, match="repeat=False: every source must reach its end"):
         ranks(folder, 1, 1, repeat=False)
     finite = BLEND.replace("weight: 0}", "weight: 1}") % 1
     (folder / "finite.yaml").write_text(finite)

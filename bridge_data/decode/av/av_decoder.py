@@ -1,8 +1,8 @@
-"""The audio-video decoder: a lazy handle on a medium, from which clips are taken.
+"""The audio-video decoder: a lazy handle on a medium, from which clips are decoded on request.
 
-Enters: bytes, or a binary file. Leaves: clips as tensors. Guarantees: nothing is read before it is asked for, and only
-what is asked for is decoded; what is open is released by `close`, at the end of a `with` block, or with the decoder; a
-decoder travels to other processes closed, with its bytes.
+Input: bytes, or a seekable binary file. Output: clips as tensors, metadata. Guarantee: nothing is read before it is
+needed, and only what is requested is decoded; resources are freed by `close`, at the end of a `with` block, or with the
+decoder; a pickled decoder has its bytes but no open container.
 
 Source: the names and signatures are those of Energon's `AVDecoder`.
 """
@@ -16,11 +16,9 @@ from collections.abc import Sequence
 from typing import Any, BinaryIO, Literal, Self, overload
 
 from bridge_data.decode.av.audio import Audio
+from bridge_data.decode.av.clips import AVData, Clip, frame_ranges, sample_ranges, uniform_clips
 from bridge_data.decode.av.container import Medium
-from bridge_data.decode.av.data import AVData
-from bridge_data.decode.av.frames import read_clips
-from bridge_data.decode.av.ranges import Clip, frame_ranges, sample_ranges, uniform_clips
-from bridge_data.decode.av.video import Video
+from bridge_data.decode.av.video import Video, read_clips
 from bridge_data.errors import ConfigError, SampleError
 from bridge_data.later import torch
 from bridge_data.shards.media_metadata import AVMetadata
@@ -29,14 +27,14 @@ _WHOLE: list[Clip] = [(0, math.inf)]
 
 
 class AVDecoder:
-    """Takes clips of video and audio out of `stream`: the bytes of a medium, or a binary file that can be sought.
+    """Decodes clips of video and audio from `stream`: the bytes of a medium, or a seekable binary file.
 
-    Times count from the start of the medium. `suppress_warnings` leaves out the warning about videos without usable
-    timestamps. A decoder that was closed opens again when it is used. Every method may raise:
+    Times are relative to the start of the medium. `suppress_warnings` silences the warning about videos without usable
+    timestamps. A closed decoder reopens when it is used. Every method may raise:
 
     Raises:
         ConfigError: if PyAV is not installed.
-        SampleError: if the medium is damaged, or not of a kind that FFmpeg knows.
+        SampleError: if the medium is damaged, or FFmpeg does not know its format.
     """
 
     def __init__(self, stream: BinaryIO | bytes, suppress_warnings: bool = False) -> None:
@@ -48,10 +46,10 @@ class AVDecoder:
         self._video: Video | None = None
         self._audio: Audio | None = None
 
-    # What it holds
+    # Metadata
 
     def has_video_stream(self) -> bool:
-        """Whether there is video; the cover of music is none."""
+        """Whether there is video; a cover picture does not count."""
         return "video" in self._open().tracks
 
     def has_audio_stream(self) -> bool:
@@ -68,33 +66,36 @@ class AVDecoder:
         get_audio_duration: bool = True,
         get_audio_num_samples: bool = False,
     ) -> AVMetadata:
-        """A description of the medium. What its header tells costs nothing; the duration where it does not, and the
-        count of frames, take a pass over the packets, and `get_audio_num_samples` decodes the last of them as well."""
+        """Metadata of the medium.
+
+        The header is enough for most fields. The frame count, and durations that the header lacks, need a pass over all
+        packets; `get_audio_num_samples` also decodes the last packets.
+        """
         medium, metadata = self._open(), AVMetadata()
         if get_video and "video" in medium.tracks:
-            facts = medium.tracks["video"].facts
-            metadata.video_fps = float(facts.rate) if facts.rate else None
-            metadata.video_duration = facts.duration_s
+            header = medium.tracks["video"].header
+            metadata.video_fps = float(header.rate) if header.rate else None
+            metadata.video_duration = header.duration_s
             if metadata.video_duration is None and get_video_duration:
                 video = self._open_video()
                 metadata.video_duration = video.duration_s - video.span_s(range(1))[0]
             if get_video_frame_count:
                 metadata.video_num_frames = len(self._open_video())
             if get_video_frame_size:
-                metadata.video_width, metadata.video_height = facts.size
+                metadata.video_width, metadata.video_height = header.size
         if get_audio and "audio" in medium.tracks:
-            facts = medium.tracks["audio"].facts
-            metadata.audio_sample_rate, metadata.audio_channels = facts.sample_rate, facts.channels
+            header = medium.tracks["audio"].header
+            metadata.audio_sample_rate, metadata.audio_channels = header.sample_rate, header.channels
             if get_audio_num_samples:
                 metadata.audio_num_samples = self._open_audio().num_samples
-            metadata.audio_duration = facts.duration_s
+            metadata.audio_duration = header.duration_s
             if metadata.audio_duration is None and get_audio_duration:
                 audio = self._open_audio()
                 metadata.audio_duration = audio.num_samples / audio.rate
         return metadata
 
     def get_video_fps(self) -> float:
-        """Frames a second, on average."""
+        """Average frames per second."""
         fps = self.get_metadata(
             get_video_duration=False, get_video_frame_count=False, get_video_frame_size=False, get_audio=False
         ).video_fps
@@ -103,7 +104,7 @@ class AVDecoder:
         return fps
 
     def get_audio_samples_per_second(self) -> int:
-        """Samples a second of each channel."""
+        """The sample rate."""
         rate = self.get_metadata(get_video=False, get_audio_duration=False).audio_sample_rate
         if not rate:
             raise SampleError("the medium has no audio, or its audio no sample rate")
@@ -114,15 +115,15 @@ class AVDecoder:
     @overload
     def get_video_duration(self, get_frame_count: bool = False) -> tuple[float | None, int | None]: ...
     def get_video_duration(self, get_frame_count: bool = False) -> tuple[float | None, int | None]:
-        """(seconds of video, number of frames if `get_frame_count`)."""
+        """(duration of the video in seconds, number of frames if `get_frame_count`)."""
         metadata = self.get_metadata(get_video_frame_count=get_frame_count, get_video_frame_size=False, get_audio=False)
         return metadata.video_duration, metadata.video_num_frames
 
     def get_audio_duration(self) -> float | None:
-        """Seconds of audio; None if there is none."""
+        """Duration of the audio in seconds; None if there is no audio."""
         return self.get_metadata(get_video=False).audio_duration
 
-    # What is taken out of it
+    # Clips
 
     def get_clips(
         self,
@@ -133,7 +134,7 @@ class AVDecoder:
         video_out_frame_size: tuple[int, int] | None = None,
         video_stride: int = 1,
     ) -> AVData:
-        """Clips of both kinds, at the ranges given; see `get_video_clips` and `get_audio_clips`."""
+        """Clips of video and audio; see `get_video_clips` and `get_audio_clips`."""
         data = AVData(video_clips=[], video_timestamps=[], audio_clips=[], audio_timestamps=[])
         if video_clip_ranges is not None:
             data.video_clips, data.video_timestamps = self.get_video_clips(
@@ -150,17 +151,16 @@ class AVDecoder:
         video_out_frame_size: tuple[int, int] | None = None,
         video_stride: int = 1,
     ) -> tuple[list[torch.Tensor], list[tuple[float, float]]]:
-        """Clips of video, uint8 (frames, 3, height, width), and the seconds at which each begins and ends.
+        """(clips, times): clips of video, uint8 (frames, 3, height, width), and the (start, end) of each in seconds.
 
         Args:
-            video_clip_ranges: (start, end), both included; an end beyond the video, or `inf`, is the end of the video.
-            video_unit: frame numbers in the order of display, or seconds: the frames on screen at some time from start
-                to end.
+            video_clip_ranges: (start, end), both inclusive; an end beyond the video, or `inf`, means its end.
+            video_unit: frame numbers in display order; or seconds: the frames on screen at any time of the range.
             video_out_frame_size: (width, height) to scale to, bilinearly.
-            video_stride: take every so many frames, from the first one on.
+            video_stride: take every `video_stride`-th frame of a clip.
 
         Raises:
-            SampleError: if there is no video, a range is empty, begins before 0 or after the video, or does not decode.
+            SampleError: if there is no video, a range is empty or starts before 0 or after the end, or decoding fails.
         """
         size = video_out_frame_size
         if size is not None and (len(size) != 2 or any(int(side) != side or side < 1 for side in size)):
@@ -172,33 +172,33 @@ class AVDecoder:
     def get_audio_clips(
         self, audio_clip_ranges: Sequence[Clip], audio_unit: Literal["samples", "seconds"] = "seconds"
     ) -> tuple[list[torch.Tensor], list[tuple[float, float]]]:
-        """Clips of audio, (channels, samples) of the codec's own type, and the seconds at which each begins and ends.
+        """(clips, times): clips of audio, (channels, samples) of the codec's dtype, and the (start, end) of each in s.
 
         Args:
-            audio_clip_ranges: (start, end), the end excluded; one beyond the audio, or `inf`, is the end of the audio.
+            audio_clip_ranges: (start, end), end exclusive; an end beyond the audio, or `inf`, means its end.
             audio_unit: sample numbers, or seconds.
 
         Raises:
-            SampleError: if there is no audio, a range is empty, begins before 0 or after the audio, or does not decode.
+            SampleError: if there is no audio, a range is empty or starts before 0 or after the end, or decoding fails.
         """
         audio = self._open_audio()
         samples = sample_ranges(audio, audio_clip_ranges, audio_unit)
         return [torch.from_numpy(audio.read(clip)) for clip in samples], [audio.span_s(clip) for clip in samples]
 
     def get_video(self) -> AVData:
-        """All of the video, as one clip."""
+        """The whole video as one clip."""
         return self.get_clips(video_clip_ranges=_WHOLE)
 
     def get_audio(self) -> AVData:
-        """All of the audio, as one clip."""
+        """The whole audio as one clip."""
         return self.get_clips(audio_clip_ranges=_WHOLE)
 
     def get_video_with_audio(self) -> AVData:
-        """All of both, as one clip each."""
+        """The whole video and the whole audio, as one clip each."""
         return self.get_clips(video_clip_ranges=_WHOLE, audio_clip_ranges=_WHOLE)
 
     def get_frames(self, video_decode_audio: bool = False) -> AVData:
-        """Everything: of a video its frames, with `video_decode_audio` its audio too if it has any; else the audio."""
+        """The whole medium: the video, with `video_decode_audio` also its audio; without video, the audio."""
         if not self.has_video_stream():
             return self.get_audio()
         return self.get_video_with_audio() if video_decode_audio and self.has_audio_stream() else self.get_video()
@@ -226,8 +226,10 @@ class AVDecoder:
         video_out_frame_size: tuple[int, int] | None = None,
         return_timestamps: bool = False,
     ) -> torch.Tensor | tuple[torch.Tensor, list[float]]:
-        """Frames at equal distances, from the first to the last, uint8 (num_frames, 3, height, width); with
-        `return_timestamps` also the second at which each begins."""
+        """Evenly spaced frames from the first to the last, uint8 (num_frames, 3, height, width).
+
+        With `return_timestamps`, also the start of each frame in seconds.
+        """
         video = self._open_video()
         clips = uniform_clips(num_frames, 0, *_middles(video))
         frames = frame_ranges(video, clips, "seconds", 1)
@@ -242,13 +244,14 @@ class AVDecoder:
         request_audio: bool = False,
         video_out_frame_size: tuple[int, int] | None = None,
     ) -> AVData:
-        """`num_clips` clips of one duration at equal distances: the first begins with the medium, the last ends with it
-        (with the shorter one of video and audio, if both are asked for).
+        """`num_clips` evenly spaced clips of equal duration; the first starts with the medium, the last ends with it.
 
-        `request_video` None means: if there is video. A duration of 0 gives single frames.
+        If both video and audio are requested, the end is that of the shorter one. `request_video=None`: if there is
+        video. A duration of 0 gives single frames.
 
         Raises:
-            ConfigError: if neither is asked for. SampleError: if the medium is shorter than one clip.
+            ConfigError: if neither video nor audio is requested.
+            SampleError: if the medium is shorter than one clip.
         """
         with_video = self.has_video_stream() or not request_audio if request_video is None else request_video
         if not (with_video or request_audio):
@@ -265,10 +268,10 @@ class AVDecoder:
             video_out_frame_size=video_out_frame_size,
         )
 
-    # What it keeps open
+    # Resources
 
     def close(self) -> None:
-        """Release the container, its decoders and the index; not a file that was given. Using it opens it again."""
+        """Free the container, its decoders and the index; a file passed in stays open. Any use reopens the decoder."""
         if self._medium is not None:
             self._medium.close()
         self._medium = self._video = self._audio = None
@@ -322,7 +325,7 @@ class AVDecoder:
 
 
 def _middles(video: Video) -> tuple[float, float]:
-    """The times in the middle of the first frame and of the last."""
+    """The times in the middle of the first and of the last frame."""
     first, last = (sum(video.span_s(range(number, number + 1))) / 2 for number in (0, len(video) - 1))
     return first, last
 

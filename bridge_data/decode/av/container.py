@@ -1,7 +1,7 @@
-"""An open medium: its streams, where the packets of each one are, and reading from any of them on.
+"""Media containers: the video and audio tracks of a file, the index of their packets, and reading from any packet on.
 
-Enters: a binary file. Leaves: packets in decoding order. Guarantees: nothing but that file is ever opened, whatever
-playlist it may hold; no thread is started; what FFmpeg cannot read is a `SampleError`.
+Input: a binary file. Output: packets in decoding order. Guarantee: no other file is opened, even if a playlist names
+one; no thread is started; a file that FFmpeg cannot read is a `SampleError`.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from av.container import InputContainer
 
 UNKNOWN = np.iinfo(np.int64).min
-"""A time that the container does not tell."""
+"""A time that the container does not state."""
 
-_NOTHING_ELSE = {"protocol_whitelist": "none"}
+_OPEN_NO_FILES = {"protocol_whitelist": "none"}
 
 
 def import_av() -> Any:
@@ -43,7 +43,7 @@ def import_av() -> Any:
 
 @contextlib.contextmanager
 def reading(what: str) -> Iterator[None]:
-    """Failures of FFmpeg are a `SampleError` that says what was being read."""
+    """Convert errors of FFmpeg to a `SampleError` that says what was being read."""
     try:
         yield
     except import_av().error.FFmpegError as error:
@@ -65,15 +65,15 @@ class Packets:
 
 
 def open_container(file: BinaryIO) -> InputContainer:
-    """A container over `file`, from its beginning, whose decoders start no threads.
+    """Open `file` from its start, with single-threaded decoders.
 
     Raises:
-        SampleError: if it is no medium that FFmpeg knows.
+        SampleError: if FFmpeg does not know its format.
     """
     av = import_av()
     file.seek(0)
     with reading("the medium"):
-        container: InputContainer = av.open(file, "r", options=_NOTHING_ELSE)
+        container: InputContainer = av.open(file, "r", options=_OPEN_NO_FILES)
     if not container.streams:
         container.close()
         raise SampleError("the medium cannot be read: it has no stream. The medium is damaged, or cut off")
@@ -84,34 +84,34 @@ def open_container(file: BinaryIO) -> InputContainer:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Facts:
-    """What the header tells of a stream: times in ticks of `time_base` seconds, None for what it does not tell."""
+class TrackHeader:
+    """What the container's header says about a stream; times in ticks of `time_base` seconds, None if not stated."""
 
     kind: str
     time_base: Fraction
     start: int | None
     duration: int | None
     rate: Fraction | None
-    """Frames a second, of video."""
+    """Video frames per second."""
     size: tuple[int, int]
-    """(width, height), of video."""
+    """Video (width, height)."""
     sample_rate: int
     channels: int
     keeps_times: bool
-    """Whether packets have the same times after seeking. FFmpeg times those of Vorbis in Ogg from the page on that it
-    begins at, and not always alike."""
+    """Whether packets have the same timestamps after seeking. For Vorbis in Ogg, FFmpeg computes them from the page at
+    which it starts, not always consistently."""
 
     @property
     def duration_s(self) -> float | None:
-        """Seconds."""
+        """Duration in seconds."""
         return None if self.duration is None else float(self.duration * self.time_base)
 
 
-def _facts(stream: Any) -> Facts:
+def _header(stream: Any) -> TrackHeader:
     if stream.codec_context is None or stream.time_base is None:
         raise SampleError(f"the medium has a stream of {stream.type} of a codec that FFmpeg cannot decode")
     is_video = stream.type == "video"
-    return Facts(
+    return TrackHeader(
         kind=stream.type,
         time_base=stream.time_base,
         start=stream.start_time,
@@ -125,11 +125,12 @@ def _facts(stream: Any) -> Facts:
 
 
 class Medium:
-    """An open container over `file`, which is read and sought but not closed; `tracks` has its first video, unless that
-    is the cover of music, and its first audio.
+    """An open container; `tracks` has its first video stream (cover pictures of music do not count) and first audio.
+
+    `file` must be seekable, and is not closed.
 
     Raises:
-        SampleError: if it is no medium that FFmpeg knows.
+        SampleError: if FFmpeg does not know its format.
     """
 
     def __init__(self, file: BinaryIO) -> None:
@@ -141,50 +142,52 @@ class Medium:
             streams = (stream for stream in self._container.streams if stream.type == kind and not _is_cover(stream))
             first = next(streams, None)
             if first is not None:
-                self.tracks[kind] = Track(self, first.index, _facts(first))
+                self.tracks[kind] = Track(self, first.index, _header(first))
 
     @functools.cached_property
     def start(self) -> Fraction:
-        """Where its clock begins, in seconds: the start of the earliest of its streams."""
-        facts = [track.facts for track in self.tracks.values()]
-        return min((fact.start * fact.time_base for fact in facts if fact.start is not None), default=Fraction(0))
+        """The start of the earliest track, in seconds of the container's clock."""
+        headers = [track.header for track in self.tracks.values()]
+        return min(
+            (header.start * header.time_base for header in headers if header.start is not None), default=Fraction(0)
+        )
 
     @property
     def container(self) -> InputContainer:
-        """The container, which is used up from where it stands."""
+        """The container, for reading or seeking."""
         self._is_at_start = False
         return self._container
 
     def stream(self, index: int) -> Any:
-        """A stream of the container that is open now; it must not be used after `rewind`, which frees it."""
+        """A stream of the currently open container; `rewind` frees it."""
         return self._container.streams[index]
 
     def rewind(self) -> None:
-        """Go back to the beginning, by opening anew, as some containers cannot be sought."""
+        """Go back to the start by reopening, as some containers cannot seek."""
         if not self._is_at_start:
             self.close()
             self._container = open_container(self._file)
             self._is_at_start = True
 
     def close(self) -> None:
-        """Release what FFmpeg holds."""
+        """Free FFmpeg's memory."""
         self._container.close()
 
 
 def _is_cover(stream: Any) -> bool:
-    """Whether a video stream is a still picture that goes with music."""
+    """Whether a video stream is the cover picture of music."""
     return "attached_pic" in stream.disposition.name if stream.disposition else False
 
 
 class Track:
     """One stream of a medium."""
 
-    def __init__(self, medium: Medium, index: int, facts: Facts) -> None:
-        self._medium, self._index, self.facts = medium, index, facts
+    def __init__(self, medium: Medium, index: int, header: TrackHeader) -> None:
+        self._medium, self._index, self.header = medium, index, header
 
     @functools.cached_property
     def packets(self) -> Packets:
-        """All packets of the stream, found by reading it once without decoding."""
+        """The index of all packets, read once, without decoding."""
         rows = [
             (
                 UNKNOWN if packet.pts is None else packet.pts,
@@ -202,15 +205,14 @@ class Track:
 
     @functools.cached_property
     def number_of(self) -> dict[int, int]:
-        """Which packet has which presentation time."""
+        """Packet number by presentation time."""
         return {pts: number for number, pts in enumerate(self.packets.pts.tolist())}
 
     def read_from(self, number: int) -> tuple[int, Iterator[Any]]:
-        """(number of the first packet read, packets): from packet `number` or one before it on, as near as the
-        container can seek; at the end an empty packet that flushes the decoder.
+        """(number of the first packet read, packets) from packet `number`, or an earlier one that can be sought.
 
-        Audio may be cut into other packets after seeking; the first one then begins at or before packet `number`, and
-        the number given is that of the last whole packet before.
+        The last packet is empty, and flushes the decoder. After seeking, audio may be cut into different packets; the
+        first one then starts at or before packet `number`, and its number is that of the last whole packet before it.
         """
         pts, dts = int(self.packets.pts[number]), int(self.packets.dts[number])
         container, stream = self._medium.container, self._medium.stream(self._index)
@@ -228,22 +230,22 @@ class Track:
         return 0, self.read_all()
 
     def read_all(self) -> Iterator[Any]:
-        """All packets from the beginning, then an empty one that flushes the decoder."""
+        """All packets from the start, then an empty one that flushes the decoder."""
         self._medium.rewind()
         return self._packets(self._medium.container.demux(self._medium.stream(self._index)))
 
     def _landed(self, packet: Packet, target: int) -> int | None:
-        """The number of a packet that was sought; None if that is not known, or beyond the target."""
+        """The number of the packet at which a seek landed; None if it cannot be determined."""
         if packet.pts is None or not packet.size:
             return None
         number = self.number_of.get(packet.pts)
-        if number is None and self.facts.kind == "audio" and packet.pts <= target:
+        if number is None and self.header.kind == "audio" and packet.pts <= target:
             number = max(0, int(np.searchsorted(self.packets.pts, packet.pts)) - 1)
         return number
 
     def _packets(self, packets: Any, first: Any = None) -> Iterator[Any]:
-        """`first`, then the rest. What PyAV's generator holds is only freed if it is closed, not if it is dropped."""
-        with reading(f"the {self.facts.kind}"), contextlib.closing(packets):
+        """`first`, then the rest. PyAV's generator must be closed: dropping it leaks memory."""
+        with reading(f"the {self.header.kind}"), contextlib.closing(packets):
             if first is not None:
                 yield first
             yield from packets

@@ -1,12 +1,14 @@
-"""Video: frames by their number in the order of display, decoded from the nearest key frame before them.
+"""Video: frames by their number in display order, decoded from the nearest key frame, and clips of them as tensors.
 
-Enters: a track and numbers of frames. Leaves: these frames, the same as decoding everything would give. Guarantees: the
-numbers are right whatever order the packets are in and however long each frame is shown; what precedes a wanted frame
-is decoded only as far as that frame depends on it.
+Input: a track, ranges of frame numbers, maybe a size. Output: one tensor (frames, 3, height, width) per clip, in memory
+order (frames, height, width, 3). Guarantee: the same frames as decoding everything from the start would give, for any
+packet order and variable frame rates; earlier frames are decoded only if a wanted frame depends on them; every frame is
+decoded and converted once, even if several clips contain it; clips that would exceed `MAX_CLIPS_BYTES` are refused
+before memory is allocated. The container's rotation is not applied, as with images.
 
-The index is read from the packets once. A frame is decoded from the last key frame that is shown no later than it: so
-pictures that follow a key frame in the file, but are shown before it, come from the group before. If a frame does not
-come out that way (a stream may flag key frames that are none), everything is decoded from the beginning.
+The packets are read once, to build an index. A frame is decoded from the last key frame that is displayed no later than
+it. So frames that follow a key frame in the file but are displayed before it are decoded from the previous key frame.
+If a frame does not come out that way (some streams flag false key frames), everything is decoded from the start.
 """
 
 from __future__ import annotations
@@ -15,39 +17,44 @@ import collections
 import contextlib
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bridge_data.decode.av.container import UNKNOWN, Medium, Track, import_av
 from bridge_data.errors import SampleError
+from bridge_data.later import torch
 
 if TYPE_CHECKING:
     from av import VideoFrame
 
 _MAX_DROPPED_PACKETS = 64
-"""Packets ahead of a key frame up to which they are dropped one by one, which is cheaper than seeking."""
+"""Maximum number of packets to skip one by one on the way to a key frame; above, seeking is faster."""
 
 _TOLERANCE_S = 0.0005
-"""How much too early a time may be for a frame: Matroska rounds to milliseconds, and 1/24 s shall find that at 42."""
+"""A time up to this much before a frame finds the frame. Matroska rounds to milliseconds: 1/24 s must find 42 ms."""
+
+
+MAX_CLIPS_BYTES = 16 << 30
+"""Maximum memory for the clips of one call."""
 
 
 class Video:
-    """The frames of a medium's video, in the order of display.
+    """The frames of a video track, in display order.
 
-    `times` are when each frame is first shown and `end` when the last one ends, in ticks of `time_base` seconds from
-    the start of the medium. Where the container tells no usable times, `is_timed` is False: the frame rate gives them,
-    and every reading begins at the beginning.
+    `times` are the display times of the frames and `end` is the end of the last one, in ticks of `time_base` seconds
+    from the start of the medium. `is_timed` is False if the container has no usable timestamps: times are then computed
+    from the frame rate, and every read decodes from the start.
 
     Raises:
-        SampleError: if it has no frame, or cannot be read.
+        SampleError: if there are no frames, or the track cannot be read.
     """
 
     def __init__(self, medium: Medium, track: Track) -> None:
         self._track = track
-        facts, packets = track.facts, track.packets
-        rate = facts.rate
+        header, packets = track.header, track.packets
+        rate = header.rate
         first_key = int(np.argmax(packets.is_key)) if packets.is_key.any() else 0
         shown = np.flatnonzero(~packets.is_discarded)
         shown = shown[shown >= first_key]
@@ -57,7 +64,7 @@ class Video:
             shown = shown[~np.isin(pts, self._undecodable(pts, int(packets.pts[first_key])))]
             shown = shown[np.argsort(packets.pts[shown])]
             pts = packets.pts[shown]
-            self.time_base = facts.time_base
+            self.time_base = header.time_base
             self.times = pts - round(medium.start / self.time_base)
             last = int(packets.duration[shown[-1]]) or (round(1 / (rate * self.time_base)) if rate else 1)
             self._key_of = _last_key(pts, packets.pts, np.flatnonzero(packets.is_key))
@@ -75,19 +82,19 @@ class Video:
 
     @property
     def duration_s(self) -> float:
-        """When its last frame ends, in seconds from the start of the medium."""
+        """The end of the last frame, in seconds from the start of the medium."""
         return float(self.end * self.time_base)
 
     def span_s(self, frames: range) -> tuple[float, float]:
-        """When the first of `frames` begins and the last one ends, in seconds from the start of the medium."""
+        """(start of the first frame, end of the last frame), in seconds from the start of the medium."""
         end = int(self.times[frames[-1] + 1]) if frames[-1] + 1 < len(self) else self.end
         return float(int(self.times[frames[0]]) * self.time_base), float(end * self.time_base)
 
     def frames_shown(self, start_s: float, end_s: float) -> range:
-        """The frames on screen at some time from `start_s` to `end_s`, both included.
+        """The frames on screen at any time from `start_s` to `end_s`, inclusive; empty if `start_s` is past the end.
 
-        The first frame counts as shown before it too, so there always is one; but none if `start_s` is at the end. A
-        time up to half a tick, and half a millisecond, before a frame finds that frame.
+        Times before the first frame find the first frame. A time up to half a tick, at most half a millisecond, before
+        a frame finds that frame.
         """
         start = self._tick(start_s)
         if start >= self.end:
@@ -102,7 +109,7 @@ class Video:
         return math.floor(ticks + min(0.5, _TOLERANCE_S / self.time_base))
 
     def read(self, numbers: Sequence[int]) -> Iterator[tuple[int, VideoFrame]]:
-        """(number, decoded frame) of the frames with these numbers, which ascend.
+        """(number, decoded frame) for each of `numbers`, which must be ascending.
 
         Raises:
             SampleError: if one of them cannot be decoded.
@@ -120,7 +127,7 @@ class Video:
             raise SampleError(f"frame {waiting[0]} of the {len(self)} of the video cannot be decoded: it is damaged")
 
     def _read_near(self, waiting: collections.deque[int]) -> Iterator[tuple[int, VideoFrame]]:
-        """Take frames off `waiting`, each from its key frame on; ends early at one that does not come out so."""
+        """Decode the `waiting` frames from their key frames, removing each; stops early if one does not come out."""
         wanted = set(waiting)
         error = import_av().error.FFmpegError
         at, packets = self._track.read_from(self._key_of[waiting[0]])
@@ -157,10 +164,9 @@ class Video:
                         return
 
     def _decode_all(self, waiting: Sequence[int] = (0,)) -> Iterator[tuple[int, VideoFrame]]:
-        """(number, frame) of all that comes out of decoding from the beginning; -1 for frames that do not count.
+        """(number, frame) of everything decoded from the start; the number is -1 for frames that are not displayed.
 
-        Raises:
-            SampleError: if decoding fails after the key frame of the first of `waiting`.
+        `SampleError` if decoding fails after the key frame of the first of `waiting`.
         """
         count = 0
         for at, packet in enumerate(self._track.read_all()):
@@ -176,8 +182,10 @@ class Video:
                 count += 1
 
     def _undecodable(self, pts: NDArray[np.int64], key_pts: int) -> list[int]:
-        """Times of frames shown before the first key frame that do not come out of the decoder, as what they depend on
-        was cut off; where a video is cut out of a longer one, that is so."""
+        """Times of frames displayed before the first key frame that cannot be decoded.
+
+        In a video cut out of a longer one, the frames that they depend on are missing.
+        """
         missing = set(pts[pts < key_pts].tolist())
         if missing:
             for packet in self._track.read_all():
@@ -190,9 +198,53 @@ class Video:
 
 
 def _last_key(times: NDArray[np.int64], pts: NDArray[np.int64], keys: NDArray[np.int64]) -> list[int]:
-    """For each of `times` the packet, of those with numbers `keys`, that is the last one shown no later; else 0."""
+    """For each of `times`, the last key frame displayed no later, as its packet number in `keys`; 0 if none."""
     if not len(keys):
         return [0] * len(times)
     keys = keys[np.argsort(pts[keys])]
-    place = np.searchsorted(pts[keys], times, "right") - 1
-    return np.where(place < 0, 0, keys[place]).tolist()
+    last = np.searchsorted(pts[keys], times, "right") - 1
+    return np.where(last < 0, 0, keys[last]).tolist()
+
+
+def read_clips(video: Video, clips: Sequence[range], size: tuple[int, int] | None) -> list[torch.Tensor]:
+    """Decode clips, each a range of frame numbers, scaled to `size` (width, height) if given.
+
+    Raises:
+        SampleError: if a frame cannot be decoded, if frames differ in size and `size` is None, or if the clips would
+            take more than `MAX_CLIPS_BYTES`.
+    """
+    rows: dict[int, list[tuple[int, int]]] = {}
+    for clip, frames in enumerate(clips):
+        for row, number in enumerate(frames):
+            rows.setdefault(number, []).append((clip, row))
+    arrays: list[NDArray[np.uint8]] = []
+    reformatter = import_av().video.reformatter.VideoReformatter()
+    for number, frame in video.read(sorted(rows)):
+        pixels = _rgb(reformatter, frame, size)
+        if not arrays:
+            arrays = _allocate([len(frames) for frames in clips], pixels.shape)
+        if pixels.shape != arrays[0].shape[1:]:
+            was, now = ("{1} x {0}".format(*shape) for shape in (arrays[0].shape[1:], pixels.shape))
+            raise SampleError(f"frame {number} is {now} pixels and those before it {was}; give video_out_frame_size")
+        for clip, row in rows[number]:
+            arrays[clip][row] = pixels
+    return [torch.from_numpy(array).permute(0, 3, 1, 2) for array in arrays]
+
+
+def _rgb(reformatter: Any, frame: VideoFrame, size: tuple[int, int] | None) -> NDArray[np.uint8]:
+    """The frame as (height, width, 3), a view of the converted frame's memory."""
+    width, height = size or (frame.width, frame.height)
+    rgb = reformatter.reformat(frame, width=width, height=height, format="rgb24", interpolation="BILINEAR", threads=1)
+    plane = rgb.planes[0]
+    lines = np.frombuffer(plane, np.uint8, count=plane.line_size * height).reshape(height, plane.line_size)
+    return lines[:, : 3 * width].reshape(height, width, 3)
+
+
+def _allocate(lengths: Sequence[int], shape: tuple[int, ...]) -> list[NDArray[np.uint8]]:
+    needed = sum(lengths) * math.prod(shape)
+    if needed > MAX_CLIPS_BYTES:
+        raise SampleError(
+            f"{sum(lengths)} frames of {shape[1]} x {shape[0]} pixels take {needed / 2**30:.0f} GiB, more than the "
+            f"{MAX_CLIPS_BYTES >> 30} GiB allowed; ask for fewer (video_stride) or smaller ones (video_out_frame_size)"
+        )
+    return [np.empty((length, *shape), np.uint8) for length in lengths]

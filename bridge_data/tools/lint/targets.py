@@ -162,7 +162,7 @@ def _split_entry(entry: str, shards: dict[str, int]) -> tuple[str, str]:
 
 
 def _shards_of(records: Records) -> ShardSet | None:
-    """The shards that records lie in, if they do."""
+    """The shards that records are read from; None if they are not tars."""
     while isinstance(records, Subset):
         records = records.records
     return records if isinstance(records, ShardSet) else None

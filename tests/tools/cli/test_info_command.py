@@ -1,0 +1,141 @@
+from pathlib import Path
+
+from benchmarks.numbers_data import write_shards
+from bridge_data.order.chunks import ChunkTable, overlap
+from tests.prepared import CRUDE, write_blend, write_dataset, write_texts
+from tests.tools.cli.conftest import Run
+from tests.tools.cli.test_prepare_command import FIELDS, QUIET
+
+
+def test_shows_what_there_is(run: Run, tars: Path) -> None:
+    flags = ("--split-ratio", "4,1,1", "--sample-type", "CaptioningSample", "--field-map", FIELDS)
+    run("prepare", tars, *QUIET, *flags)
+    result = run("info", tars)
+    assert result.exit_code == 0
+    lines = [line.split() for line in result.output.splitlines()]
+    assert ["holds", "12", "samples", "in", "6", "shards,"] in [line[:6] for line in lines]
+    assert ["parts", "json,", "png,", "txt"] in lines
+    assert ["train", "4", "8"] in [line[:3] for line in lines]
+    assert "CaptioningSample(image ← png, caption ← txt)" in result.output
+    assert "data-000000.tar … data-000005.tar" in result.output
+    assert "index.bridge" in result.output
+
+
+def test_energons_files_are_enough(run: Run, tars: Path) -> None:
+    run("prepare", tars, *QUIET, "--split-ratio", "1,0,0")
+    (tars / ".nv-meta/index.bridge").unlink()
+    result = run("info", tars)
+    assert result.exit_code == 0
+    assert ".tar.idx only" in result.output
+    assert "not known, there is no dataset.yaml" in result.output
+    for text, shown in (("- 1", "holds no mapping"), ("a: [", "not readable as YAML")):
+        (tars / ".nv-meta/dataset.yaml").write_text(text)
+        assert shown in run("info", tars).output
+    (tars / ".nv-meta/dataset.yaml").write_text("__module__: megatron.energon\n__class__: CrudeWebdataset\n")
+    assert "sample type  CrudeWebdataset\n" in run("info", tars).output
+
+
+def test_more_of_what_is_declared(run: Run, tars: Path) -> None:
+    run("prepare", tars, *QUIET, "--split-ratio", "1,0,0", "--media-metadata-by-extension")
+    (tars / ".nv-meta/dataset.yaml").write_text(
+        "__module__: megatron.energon\n__class__: CrudeWebdataset\npart_filter: [png]\nsubflavors: {origin: here}\n"
+    )
+    result = run("info", tars)
+    assert 'sample type  CrudeWebdataset, parts ["png"], subflavors {"origin": "here"}\n' in result.output
+    assert "media        metadata of 12 images\n" in result.output
+    assert "prepared by  Energon 7.4.1, or in its format\n" in result.output
+
+
+def test_a_metadataset_is_shown_as_a_tree(run: Run, tmp_path: Path) -> None:
+    for name in "ab":
+        write_texts(tmp_path / name, 10, ratio="0,1,0" if name == "b" else "1,0,0")
+    file = tmp_path / "meta.yaml"
+    file.write_text(
+        "__module__: megatron.energon\n__class__: MetadatasetV2\nsplits:\n"
+        "  train: {path: a}\n  val: {path: b}\n  test: {path: a}\n  odd: {path: c}\n"
+    )
+    result = run("info", file)
+    assert result.exit_code == 0, result.stderr
+    assert f"train\n  {tmp_path}/a [train]: 100.00% of draws, TextSample, 10 samples" in result.output
+    assert f"val\n  {tmp_path}/b [val]" in result.output
+    assert "test\n  no samples\n" in result.output
+    assert f"odd\n  error: {file}:7: " in result.output
+
+
+def test_auxiliary_data_are_named(run: Run, tmp_path: Path) -> None:
+    write_dataset(tmp_path / "a", [{"__key__": "k", "txt": "x"}], definition=CRUDE)
+    (tmp_path / "files").mkdir()
+    (tmp_path / "meta.yaml").write_text(
+        "__module__: megatron.energon\n__class__: MetadatasetV2\nsplits:\n"
+        "  train: {path: a, aux: {pictures: 'filesystem://files'}}\n"
+    )
+    assert f"aux pictures of a/train: {tmp_path}/files\n" in run("info", tmp_path / "meta.yaml").output
+
+
+def test_a_jsonl_file_has_its_split(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "lines.jsonl"
+    path.write_text("".join(f'{{"n": {number}}}\n' for number in range(20)))
+    run("prepare", path, "--split-ratio", "8,1,1", "--no-progress")
+    result = run("info", path)
+    assert result.exit_code == 0, result.stderr
+    assert [line.split() for line in result.output.splitlines()[-3:]] == [["train", "16"], ["val", "2"], ["test", "2"]]
+
+
+def test_what_is_in_no_part_of_the_split_is_told(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "lines.jsonl"
+    path.write_text("".join(f'{{"n": {number}}}\n' for number in range(20)))
+    result = run("prepare", path, "--split-parts", "train:0..10", "--split-parts", "val:9..18", "--no-progress")
+    assert "2 samples in no part of the split" in result.stderr
+    assert "1 sample in several parts of the split" in result.stderr
+    assert run("info", path).output.splitlines()[-1].split() == ["(in", "no", "part)", "2"]
+
+
+def test_another_file_is_refused(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("")
+    result = run("info", tmp_path / "a.txt")
+    assert (result.exit_code, "expected a prepared folder" in result.stderr) == (1, True)
+
+
+def test_shows_how_an_epoch_is_dealt_to_lanes(run: Run, tmp_path: Path) -> None:
+    counts = (300, 40, 160, 500)
+    write_shards(tmp_path, counts)
+    result = run("info", tmp_path, "--num-lanes", 4, "--max-samples-per-sequence", 100, "--shuffle-buffer-size", 100)
+    assert result.exit_code == 0, result.stderr
+    table = ChunkTable(counts, 15)
+    found = overlap(table, 4)
+    assert result.output.splitlines()[-7:-1] == [
+        "",
+        f"samples      1,000 of {tmp_path.name}/train, for 4 lanes",
+        "chunks       68 of 13 to 15 samples, in blocks of at most 15",
+        "windows      of at least 1,024 samples, or a lane's share",
+        f"a lane has   {found.fewest} to {found.most} samples of an epoch: 250 on the average, "
+        f"with a standard deviation of {found.share_std:.1f}",
+        f"repeats      of 1,000 draws about {found.mean_repeats:.0f} ({found.mean_repeats / 10:.1f}%) come twice "
+        f"before others come once, at most {found.most_repeats} ({found.most_repeats / 10:.1f}%)",
+    ]
+    assert found.fewest < found.most
+    alone = run("info", tmp_path, "--num-lanes", 1).output
+    assert "chunks       4 of 40 to 500 samples, in blocks of at most 500\n" in alone
+    assert "windows      none, each chunk is read front to back\n" in alone
+    assert "a lane has   1,000 samples of an epoch" in alone
+    assert "about 0 (0.0%) come twice before others come once, at most 0 (0.0%)" in alone
+
+
+def test_shows_how_every_source_of_a_blend_is_dealt(run: Run, tmp_path: Path) -> None:
+    for name, size in (("a", 100), ("b", 60)):
+        write_texts(tmp_path / name, size)
+    file = write_blend(tmp_path / "meta.yaml", {"a": 1, "b": 2})
+    file.write_text(file.read_text().replace("path: b\n", "path: b\n        shuffle_over_epochs_multiplier: 4\n"))
+    result = run("info", file, "--num-lanes", 2)
+    assert result.exit_code == 0, result.stderr
+    assert "samples      100 of a/train, for 2 lanes" in result.output
+    assert "samples      60 of b/train, for 2 lanes" in result.output
+    assert "repeats      not known for one epoch, because of shuffle_over_epochs_multiplier 4" in result.output
+
+
+def test_settings_of_the_order_need_lanes_and_are_checked(run: Run, tars: Path) -> None:
+    run("prepare", tars, *QUIET, "--split-ratio", "1,0,0")
+    alone = run("info", tars, "--max-samples-per-sequence", 100)
+    assert (alone.exit_code, "without --num-lanes" in alone.stderr) == (1, True)
+    wrong = run("info", tars, "--num-lanes", 2, "--max-samples-per-sequence", 0)
+    assert (wrong.exit_code, "max_samples_per_sequence=0: expected at least 1" in wrong.stderr) == (1, True)
