@@ -26,8 +26,7 @@ from bridge_data.plan.declared import (
 )
 from bridge_data.plan.document import Node, absolute, as_node, parse_yaml
 from bridge_data.plan.factories import BaseCoreDatasetFactory
-from bridge_data.plan.metadataset import open_plan
-from bridge_data.plan.references import Opening
+from bridge_data.plan.opening import Opening, open_plan
 from bridge_data.plan.weights import EpochsPerShuffle, check_epochs, multiplied
 from bridge_data.prepare.metadataset_joins import prepare_metadataset
 from bridge_data.shards import SubsetRange

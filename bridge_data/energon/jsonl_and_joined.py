@@ -94,7 +94,7 @@ class JoinedWebdatasetFactory(BaseCoreDatasetFactory[T_sample]):
         joiner: the class of the joined samples, whose `from_joined` joins them, or a function that does.
         shuffle_over_epochs: how many epochs are shuffled together (see `bridge_data.plan.weights`).
         subset: a range of the joined samples.
-        worker_config, parallel_shard_iters, max_samples_per_sequence: no effect (see `bridge_data.ignored`).
+        worker_config, parallel_shard_iters, max_samples_per_sequence: no effect (see `bridge_data.options`).
 
     Raises:
         ConfigError: for wrong settings.

@@ -15,8 +15,8 @@ from typing import Any
 
 from bridge_data import storage
 from bridge_data.errors import ConfigError, FatalSampleError
+from bridge_data.plan.dataset_yaml import SampleClass
 from bridge_data.plan.document import Node, nearest
-from bridge_data.plan.sample_class import SampleClass
 from bridge_data.plan.source import Parts
 
 

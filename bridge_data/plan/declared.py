@@ -16,9 +16,9 @@ from typing import Any, TypeAlias, TypeVar
 from bridge_data import storage
 from bridge_data.errors import ConfigError
 from bridge_data.plan.auxiliary import AuxReference, read_aux
+from bridge_data.plan.dataset_yaml import OUR_MODULES, is_our_module
 from bridge_data.plan.document import Node, located, nearest, parse_yaml
 from bridge_data.plan.join import JOIN_KEYS, JoinNode, read_join
-from bridge_data.plan.sample_class import OUR_MODULES, is_our_module
 from bridge_data.plan.weights import EpochsPerShuffle, Weight, check_epochs, multiplied, read_weight
 from bridge_data.shards import SubsetRange
 

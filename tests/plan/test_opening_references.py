@@ -23,7 +23,7 @@ from bridge_data.decode import SampleDecoder
 from bridge_data.decode.sample_loader import SampleLoader
 from bridge_data.plan import load_plan
 from bridge_data.plan.document import is_jsonl
-from bridge_data.plan.references import split_parts
+from bridge_data.plan.opening import split_parts
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
 from bridge_data.samples import CrudeSample
 from bridge_data.shards.jsonl_file import split_path
