@@ -1,7 +1,7 @@
-"""What is being worked on in this thread, for hooks that want to know its number.
+"""The number of the sample or micro-batch that a hook works on in this thread.
 
-Both numbers are arithmetic: they depend on the sample or on the place in the job, not on the rank or worker that asks,
-and are the same again after a resume.
+Both numbers are arithmetic: they depend on the sample or on the position in the job, not on the rank or worker, and are
+the same after a resume.
 """
 
 from collections.abc import Sequence
@@ -12,15 +12,15 @@ from bridge_data.errors import ConfigError
 
 
 class HookContext(Protocol):
-    """A hook at work."""
+    """A running hook."""
 
     @property
     def sample_index(self) -> int:
-        """The number of the (first) sample that it works on."""
+        """The number of its (first) sample."""
 
     @property
     def batch_index(self) -> int | None:
-        """The number of the micro-batch that it works on; None where that is not known yet."""
+        """The number of its micro-batch; None if not known yet."""
 
     @property
     def cache(self) -> Any:
@@ -28,15 +28,15 @@ class HookContext(Protocol):
 
     @property
     def worker_config(self) -> Any:
-        """The place of this process in the job."""
+        """The `WorkerConfig` of this process."""
 
 
 active: ContextVar[HookContext | None] = ContextVar("bridge_data_active", default=None)
-"""The hook at work in this thread, if one is."""
+"""The hook that runs in this thread, if any."""
 
 
 class Numbering:
-    """One number for each sample of each epoch of some sources: no two of a run have the same.
+    """A unique number for each sample of each epoch of some sources.
 
     Sample `index` in `epoch` of a source has number `epoch * (samples of all sources) + (samples of the sources before
     it) + index`.
@@ -55,7 +55,7 @@ class Numbering:
 
 
 def current_sample_index() -> int:
-    """The number of the sample that a hook is working on; of packs and batches, of their first one.
+    """The number of the sample that a hook works on; for packs and batches, of their first sample.
 
     Raises:
         ConfigError: outside hooks.
@@ -64,10 +64,10 @@ def current_sample_index() -> int:
 
 
 def current_batch_index() -> int:
-    """The number of the micro-batch that is being made, in the whole job.
+    """The number of the current micro-batch in the whole job.
 
     Raises:
-        ConfigError: outside `batch` and `encode_batch`: which batch a sample will be in is not known before.
+        ConfigError: outside `batch` and `encode_batch`, as the batch of a sample is not known before.
     """
     number = _at_work("current_batch_index").batch_index
     if number is None:

@@ -1,4 +1,4 @@
-"""Who reads what: the data-parallel rank of this process and the lanes and workers that serve it."""
+"""Who reads what: the data-parallel rank of this process, its lanes and workers."""
 
 import dataclasses
 import functools
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger("bridge_data")
 
 MAX_OPEN_BYTES = 256 << 20
-"""For what a process has read together with a sample, and will want later."""
+"""Memory for samples that a process has read together with others, before they are needed."""
 
 LANES_PER_RANK = 8
-"""Lanes of a rank if none are asked for: the same for 0 to 8 workers, so that they give the same sequence."""
+"""The default number of lanes per rank: the same for 0 to 8 workers, so that the sequence is the same."""
 
 
 class _Active:
-    """The configuration for which a hook is at work in this thread; None outside hooks."""
+    """The configuration of the loader whose hook runs in this thread; None outside hooks."""
 
     def __get__(self, config: "WorkerConfig | None", owner: type) -> "WorkerConfig | None":
         work = current.active.get()
@@ -29,7 +29,7 @@ class _Active:
 
 
 class _LeftOut:
-    """What Energon has, and nothing here may depend on."""
+    """An attribute of Energon's class that nothing here may depend on."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
@@ -44,16 +44,16 @@ class _LeftOut:
 
 @dataclasses.dataclass(slots=True, eq=False)
 class WorkerConfig:
-    """The place of this process among the data-parallel ranks, and how many workers it runs.
+    """The data-parallel rank of this process, and its workers and lanes.
 
     `rank` is the *data-parallel* rank: tensor, context and pipeline ranks of one replica share it, and so read the
     same data. `num_workers` 0 works in the training process. `num_lanes` is the number of independent streams of the
     whole job, a multiple of `world_size`; it is fixed when a run starts and decides how far the run can be scaled
-    later. By default a rank has 8 of them, so that 0 to 8 workers give the same sequence; with more workers, their
-    number rounded up to a multiple of 8, which is logged. A process (a worker, or this one if there
-    are none) holds at most `max_open_bytes` of neighbours that it read together and has not yet come to; sources for
-    which that is not enough are read sample by sample. `seed_offset` is the seed of order and augmentation. With a
-    `worker_log_level` of 1 the keys of each batch are logged to `worker_debug_path` (see `loader.batch_log`).
+    later. By default a rank has 8 lanes, so that 0 to 8 workers give the same sequence; with more workers, their
+    number rounded up to a multiple of 8, which is logged. Samples stored next to each other are read together; a
+    process (a worker, or this one without workers) keeps at most `max_open_bytes` of them until they are needed.
+    Sources for which that is not enough are read sample by sample. `seed_offset` is the seed of order and augmentation.
+    With a `worker_log_level` of 1 the keys of each batch are logged to `worker_debug_path` (see `loader.batch_log`).
 
     Raises:
         ConfigError: if a number is out of range.
@@ -71,7 +71,7 @@ class WorkerConfig:
     num_lanes: int = dataclasses.field(default=0, kw_only=True)
     max_open_bytes: int = dataclasses.field(default=MAX_OPEN_BYTES, kw_only=True)
     num_lanes_given: bool = dataclasses.field(init=False, repr=False)
-    """Whether `num_lanes` was asked for, rather than left to the default."""
+    """Whether `num_lanes` was given."""
 
     active_worker_config = _Active()
     rank_worker_id = _LeftOut()
@@ -120,8 +120,8 @@ class WorkerConfig:
         return range(self.rank, self.num_lanes, self.world_size)
 
     def num_lanes_after(self, num_saved: int) -> int:
-        """The lanes of a run restored from a state of `num_saved` lanes: as many, unless the ranks cannot share them
-        equally or `num_lanes` asks for another number. Where it is another number, a restore takes all lanes."""
+        """The lanes of a run restored from a state of `num_saved` lanes: the same number, unless the ranks cannot share
+        them equally or `num_lanes` was given. If the number changes, a restore needs the state of all lanes."""
         return self.num_lanes if self.num_lanes_given or num_saved % self.world_size else num_saved
 
     @property

@@ -1,6 +1,7 @@
 import dataclasses
 import inspect
 import re
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypedDict, Unpack, get_type_hints
@@ -8,10 +9,19 @@ from typing import Any, TypedDict, Unpack, get_type_hints
 import pytest
 
 import bridge_data
-from bridge_data import get_loader, get_savable_loader, get_train_dataset, get_val_dataset, get_val_datasets
+from bridge_data import (
+    WorkerConfig,
+    get_loader,
+    get_savable_loader,
+    get_train_dataset,
+    get_val_dataset,
+    get_val_datasets,
+    options,
+)
 from bridge_data.lanes.datasets import DATASET_DEFAULTS, DatasetOptions
 from bridge_data.loader.loader_config import LOADER_DEFAULTS, LoaderConfig, LoaderOptions
 from bridge_data.options import takes_options
+from tests.prepared import write_texts
 
 TAKEN = [
     (get_train_dataset, DatasetOptions, DATASET_DEFAULTS),
@@ -70,8 +80,51 @@ def test_loader_options_are_fields_of_the_loader_config() -> None:
 @pytest.mark.parametrize("module", ["lanes/datasets.py", "loader/loader_config.py", "datamodule/settings.py"])
 def test_each_option_says_what_it_means(module: str) -> None:
     text = (Path(bridge_data.__file__).parent / module).read_text()
-    for options in re.findall(
+    for written in re.findall(
         r"^class (?:Dataset|Loader|Own)Options\(TypedDict.*?(?=^\S)", text, re.MULTILINE | re.DOTALL
     ):
-        keys = re.findall(r'^    \w+: [^\n]+\n(    """)?', options, re.MULTILINE)
+        keys = re.findall(r'^    \w+: [^\n]+\n(    """)?', written, re.MULTILINE)
         assert keys and all(keys)
+
+
+def test_every_ignored_argument_is_taken_by_something_public_and_is_none_unless_given() -> None:
+    public = [getattr(bridge_data, name) for name in bridge_data.__all__]
+    taken = [parameters(value) for value in public if callable(value)]
+    for name in options.IGNORED:
+        assert any(name in arguments and arguments[name].default is None for arguments in taken), name
+
+
+def parameters(value: Any) -> Any:
+    try:
+        return inspect.signature(value).parameters
+    except ValueError:  # an exception class
+        return {}
+
+
+def test_ignored_arguments_are_warned_of_once_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(options, "_warned", set())
+    write_texts(tmp_path / "data", 4)
+    config = WorkerConfig(rank=0, world_size=1, num_workers=0)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            for make in (get_val_dataset, get_val_datasets):
+                make(
+                    tmp_path / "data",
+                    split_part="train",
+                    worker_config=config,
+                    batch_size=2,
+                    parallel_shard_iters=16,
+                    handler=print,
+                    ignore_decoder_errors=False,
+                )
+    told = [str(warning.message) for warning in caught]
+    assert sorted(text.split()[0] for text in told) == ["handler", "ignore_decoder_errors", "parallel_shard_iters"]
+    assert all(options.IGNORED[text.split()[0]] in text for text in told)
+    assert {warning.filename for warning in caught} == {__file__}, "the warning shows the caller's line"
+
+
+def test_nothing_is_warned_of_that_was_not_given() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        options.warn_ignored(**dict.fromkeys(options.IGNORED))

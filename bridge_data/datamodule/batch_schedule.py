@@ -1,8 +1,8 @@
-"""How many samples a step takes: always as many, or more and more of them at the beginning.
+"""The global batch size of each step: constant, or with a ramp at the beginning.
 
-Enters: the global batch size, and the ramp towards it. Leaves: the global batch size after so many samples, and the
-step that is. Guarantee: the sizes are those of Megatron's `num_microbatches_calculator`; they depend on nothing but
-the samples consumed, so a run can go on from any step on any number of ranks.
+Enters: the global batch size, and the ramp to it. Leaves: the global batch size and the step after a number of consumed
+samples. Guarantee: the sizes are those of Megatron's `num_microbatches_calculator`. They depend only on the samples
+consumed, so a run can resume at any step on any number of ranks.
 """
 
 import dataclasses
@@ -18,8 +18,8 @@ class BatchSchedule:
     With packing, samples are packs, here as in Megatron.
 
     Raises:
-        ConfigError: if the ramp does not lead from its first size to `global_batch_size` in whole increments, or a size
-            is no multiple of `micro_batch_size`.
+        ConfigError: if the ramp does not go from its first size to `global_batch_size` in whole increments, or a size
+            is not a multiple of `micro_batch_size`.
     """
 
     global_batch_size: int
@@ -58,7 +58,7 @@ class BatchSchedule:
                 )
 
     def size_after(self, consumed_samples: int) -> int:
-        """The global batch size of the step that begins after so many samples.
+        """The global batch size of the step that begins after `consumed_samples`.
 
         Source: `RampupBatchsizeNumMicroBatchesCalculator.update` of megatron-core.
         """
@@ -69,7 +69,7 @@ class BatchSchedule:
         return start + int(consumed_samples / (num_samples / num_increments)) * increment
 
     def step_after(self, consumed_samples: int) -> int:
-        """How many whole steps so many samples make."""
+        """The number of whole steps that take `consumed_samples`."""
         step = consumed = 0
         while consumed < consumed_samples:
             size = self.size_after(consumed)
@@ -80,7 +80,7 @@ class BatchSchedule:
         return step
 
     def num_micro_batches(self, consumed_samples: int, world_size: int) -> int:
-        """Micro-batches that each of `world_size` data-parallel ranks takes for the step after so many samples.
+        """Micro-batches of each of `world_size` data-parallel ranks in the step after `consumed_samples`.
 
         Raises:
             ConfigError: if the ranks cannot share them equally.
@@ -95,7 +95,7 @@ class BatchSchedule:
         return size // per_round
 
     def check(self, consumed_samples: int, world_size: int) -> None:
-        """See that so many ranks can share every step after so many samples.
+        """Check that `world_size` ranks can share every step after `consumed_samples` equally.
 
         Raises:
             ConfigError: naming the first that they cannot.

@@ -1,8 +1,7 @@
 """The loaders of a Megatron-Bridge run, from its data settings.
 
-Enters: an `EnergonDatasetConfig`, and what Bridge knows when it builds data sets. Leaves: the loaders for training and
-validation, which Bridge wraps into its `RerunDataIterator`. Guarantee: they save and restore as Bridge's checkpoints
-ask them to.
+Enters: an `EnergonDatasetConfig`, and Bridge's context for building data sets. Leaves: the loaders for training and
+validation, which Bridge wraps into its `RerunDataIterator`. Guarantee: they save and restore with Bridge's checkpoints.
 """
 
 import dataclasses
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class BuildContext(Protocol):
-    """What the builder reads of Bridge's `DatasetBuildContext`; `pg_collection` too, which Bridge has from 0.6 on."""
+    """The fields of Bridge's `DatasetBuildContext` that the builder reads, and from 0.6 on `pg_collection`."""
 
     @property
     def train_samples(self) -> int: ...
@@ -31,7 +30,7 @@ class BuildContext(Protocol):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class DatasetBuildContext:
-    """A `BuildContext` where Bridge is not installed. Of the numbers of samples only counts whether they are 0."""
+    """A `BuildContext` without Bridge. Of the numbers of samples, only whether they are 0 matters."""
 
     train_samples: int
     valid_samples: int
@@ -52,10 +51,10 @@ class EnergonDatasetBuilder:
         self.config = config
 
     def build(self, context: BuildContext) -> tuple[Any, Any, None]:
-        """The loaders for training and validation, None for those that are not wanted; there is no test loader.
+        """The loaders for training, validation and test; None if not wanted. There is never one for test.
 
         Raises:
-            ConfigError: if the data or the tokenizer are not what the settings say.
+            ConfigError: if data or tokenizer do not fit the settings.
         """
         module = self.datamodule(context)
         train = module.train_dataloader() if context.train_samples > 0 else None
@@ -63,7 +62,7 @@ class EnergonDatasetBuilder:
         return train, module.val_dataloader() if wants_validation else None, None
 
     def datamodule(self, context: BuildContext) -> EnergonMultiModalDataModule:
-        """The DataModule that makes them."""
+        """The DataModule that makes the loaders."""
         config, groups = self.config, getattr(context, "pg_collection", None)
         assert config.path is not None  # validated
         tokenizer = transformers_tokenizer(context.tokenizer)
@@ -95,7 +94,7 @@ class EnergonDatasetBuilder:
         return encoder.build(self.config, tokenizer)
 
     def _sample_config(self) -> MultiModalSampleConfig | None:
-        """That of the default encoder."""
+        """The sample config of the default encoder."""
         given = self.config.multimodal_sample_config
         asked: dict[str, Any] = {}
         if self.config.pad_to_max_length:
@@ -108,7 +107,7 @@ class EnergonDatasetBuilder:
 
 
 def transformers_tokenizer(tokenizer: Any) -> Any:
-    """The tokenizer of transformers inside those of megatron-core and of Bridge; any other comes back as it is."""
+    """The transformers tokenizer inside a tokenizer of megatron-core or Bridge; any other is returned unchanged."""
     from transformers import PreTrainedTokenizerBase
 
     inner = tokenizer

@@ -1,6 +1,6 @@
 """The data settings of a Megatron-Bridge run: what its `ConfigContainer` holds as `dataset`.
 
-Enters: plain settings, from a recipe, a YAML file or the command line. Leaves: them, checked. Guarantee: every one has
+Enters: plain settings, from a recipe, a YAML file or the command line. Leaves: the same, checked. Guarantee: each has
 an effect, or is refused with the reason.
 
 Source: the names and defaults are those of Megatron-Bridge: `EnergonProvider` (0.3), `EnergonDatasetConfig` and
@@ -26,29 +26,29 @@ _PROVIDERS = ("megatron.bridge.data.base", "megatron.bridge.training.config")
 
 @runtime_checkable
 class TaskEncoderConfig(Protocol):
-    """Settings that a task encoder is made from once there is a tokenizer: a dataclass, so that YAML can hold it."""
+    """Settings from which a task encoder is made once there is a tokenizer: a dataclass, so that YAML can hold it."""
 
     def build(self, dataset: "EnergonDatasetConfig", tokenizer: Any) -> TaskEncoder[Any, Any, Any, Any]:
-        """The task encoder. It goes by the settings of `dataset`: `seq_length`, padding, in-batch packing."""
+        """The task encoder. It follows the settings of `dataset`: `seq_length`, padding, in-batch packing."""
 
 
 @dataclasses.dataclass(kw_only=True)
 class EnergonDatasetConfig:
-    """Training and validation data at `path`. Bridge sets fields while it puts a run together, so they can be set.
+    """Training and validation data at `path`. The fields are mutable, as Bridge sets some while it prepares a run.
 
     Args:
         task_encoder: the encoder, or a `TaskEncoderConfig`; None for the `MultiModalTaskEncoder` of the run's
             tokenizer, `image_processor` and `multimodal_sample_config`.
         global_batch_size: samples of a step, over all ranks; None for a micro-batch of each. (Bridge has its own.)
-        drop_last: leave out the micro-batch at the end of validation that is not full. (Training has no end.)
-        dataloader_save, dataloader_load: where Bridge puts and looks for the position of the data; it reads these
-            itself, and takes a folder beside its checkpoints where they are None. "" saves and loads none.
+        drop_last: drop the last micro-batch of validation if it is not full. (Training has no end.)
+        dataloader_save, dataloader_load: where Bridge saves and loads the position of the data; None for a folder
+            beside its checkpoints, "" to save and load none.
         do_validation: whether there is validation.
         enable_in_batch_packing, defer_in_batch_packing_to_step: one sequence of all samples of a micro-batch, made by
             the `TaskEncoderConfig`, or deferred to Bridge's forward step.
         pad_to_max_length, pad_to_multiple_of, in_batch_packing_pad_to_multiple_of: lengths of the sequences.
         trust_remote_code: for the `TaskEncoderConfig`.
-        dataset_kwargs: further settings of `EnergonMultiModalDataModule`, such as `seed`, `num_lanes`, `share`.
+        dataset_kwargs: `DataModuleOptions`, such as `seed`, `num_lanes`, `share`.
         The others are those of `EnergonMultiModalDataModule`.
     """
 
@@ -85,7 +85,7 @@ class EnergonDatasetConfig:
         _register_with_bridge()
 
     def finalize(self) -> None:
-        """Check the settings, once all of them are set; Bridge calls it.
+        """Check the settings, once all are set; Bridge calls it.
 
         Raises:
             ConfigError: naming the first that is wrong.
@@ -96,7 +96,7 @@ class EnergonDatasetConfig:
         self.validate()
 
     def validate(self) -> None:
-        """See that every setting is in range and has an effect.
+        """Check that every setting is in range and has an effect.
 
         Raises:
             ConfigError: naming the first that is not.
@@ -150,7 +150,7 @@ class EnergonDatasetConfig:
             )
 
     def _check_encoder(self) -> None:
-        """See that whoever makes the encoder can do what the settings ask for."""
+        """Check that the encoder can do what the settings ask for."""
         for name in ("image_processor", "multimodal_sample_config"):
             if self.task_encoder is not None and getattr(self, name) is not None:
                 raise self._error(name, "no effect beside a task_encoder: give it to that")
@@ -204,11 +204,11 @@ _REFUSED = {
     "data_sharding": (True, "data-parallel ranks always read different samples"),
     "do_test": (False, "there is no loader for a test split; name it as the val split of a metadataset"),
 }
-"""Settings of which one value alone has a meaning here, and why."""
+"""Settings that have only one valid value here, and why."""
 
 
 def _register_with_bridge() -> None:
-    """Be a `DatasetProvider`, if Bridge is in use: that is what it dispatches on."""
+    """Register as a `DatasetProvider`, if Bridge is in use: it dispatches on that class."""
     for name in _PROVIDERS:
         provider = getattr(sys.modules.get(name), "DatasetProvider", None)
         if provider is not None:

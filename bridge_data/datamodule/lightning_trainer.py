@@ -1,7 +1,7 @@
-"""What a Lightning `Trainer` is set to, as far as the data go by it.
+"""The settings of a Lightning `Trainer` that matter for the data.
 
-Enters: the trainer and the batch sizes of the DataModule. Leaves: how many batches it has trained on, how many it asks
-for again and again. Guarantee: a trainer whose steps are not those of the DataModule is refused.
+Enters: the trainer and the batch sizes of the DataModule. Leaves: the number of batches it has trained on, and of
+batches it overfits. Guarantee: a trainer whose steps are not those of the DataModule is refused.
 """
 
 import math
@@ -13,7 +13,7 @@ from bridge_data.errors import ConfigError, StateError
 
 
 def check_steps(trainer: Any, schedule: BatchSchedule, num_micro_batches: int, virtual_epoch_length: int) -> None:
-    """See that the trainer takes `num_micro_batches` of a rank for a step.
+    """Check that the trainer takes `num_micro_batches` of a rank per step.
 
     Raises:
         ConfigError: if it takes another number.
@@ -40,10 +40,10 @@ def check_steps(trainer: Any, schedule: BatchSchedule, num_micro_batches: int, v
 
 
 def check_whole_steps(trainer: Any, num_micro_batches: int, virtual_epoch_length: int) -> None:
-    """See that the trainer never goes on from within a step, where balanced ranks have no position.
+    """Check that no epoch of the trainer ends within a step, where balanced ranks have no position.
 
     Raises:
-        ConfigError: if its epochs end there, and not because the loader's do.
+        ConfigError: if one does, and not because the loader's epoch ends.
     """
     length = _limited(trainer.limit_train_batches, virtual_epoch_length)
     if length not in (None, virtual_epoch_length) and length % num_micro_batches:
@@ -55,38 +55,38 @@ def check_whole_steps(trainer: Any, num_micro_batches: int, virtual_epoch_length
 
 
 def check_new(trainer: Any, data_module: str) -> None:
-    """See that data without a loaded position belong to a run without a loaded model; `data_module` names the class.
+    """Check that a run without a loaded position of the data has no loaded model; `data_module` names the class.
 
     Raises:
         StateError: if the trainer has resumed from a checkpoint.
     """
     if trainer.ckpt_path is not None and trainer.global_step:
         raise StateError(
-            f"{trainer.ckpt_path} has no state of the data under {data_module!r}, so the data would start anew at step "
+            f"{trainer.ckpt_path} has no state of the data under {data_module!r}, so the data would start over at step "
             f"{trainer.global_step}. It was saved without this DataModule; to train on from its weights, load them "
             "into the model and fit without ckpt_path"
         )
 
 
 def num_overfitted(trainer: Any, virtual_epoch_length: int) -> int | None:
-    """The batches of a rank that the trainer wants in every epoch (`overfit_batches`); None if it wants new ones."""
+    """The batches of a rank that the trainer repeats in every epoch (`overfit_batches`); None if it repeats none."""
     if not trainer.overfit_batches:
         return None
     return _limited(trainer.overfit_batches, virtual_epoch_length)
 
 
 def num_trained(trainer: Any) -> int:
-    """The batches that the trainer has trained on. One that it is at when training fails is not among them."""
+    """The batches that the trainer has trained on, without one on which training failed."""
     return int(trainer.fit_loop.epoch_loop.batch_progress.total.processed)
 
 
 def is_fitting(trainer: Any) -> bool:
-    """Whether the trainer trains: a checkpoint is then also loaded for the position in the data."""
+    """Whether the trainer trains, so that a checkpoint is also loaded for the position of the data."""
     return bool(trainer.state.fn == "fit")
 
 
 def _limited(limit: int | float, virtual_epoch_length: int) -> int | None:
-    """The batches of an epoch under Lightning's `limit`, a number or a fraction; None for endless ones."""
+    """The batches of an epoch under Lightning's `limit`, a number or a fraction; None if endless."""
     length = virtual_epoch_length or math.inf
     batches = min(limit, length) if isinstance(limit, int) else limit * length
     return None if batches == math.inf else int(batches)

@@ -48,9 +48,9 @@ class EnergonMultiModalDataModule(LightningDataModule):
     Args:
         tokenizer, image_processor, seq_length, multimodal_sample_config, decoder_seq_length: for the
             `MultiModalTaskEncoder` that is made where `task_encoder` is None. Tokenizer and image processor may be
-            given by the folder (or hub id) that they were saved to. (Megatron's schedules also ask for `seq_length`.)
-        micro_batch_size: samples (with packing: packs) of a batch.
-        global_batch_size: samples of a step, over all ranks: a multiple of `micro_batch_size` times their number.
+            given by the folder (or hub id) that they were saved to. (Megatron's schedules also read `seq_length`.)
+        micro_batch_size: samples (with packing: packs) per batch.
+        global_batch_size: samples per step of all ranks: a multiple of `micro_batch_size` times the number of ranks.
         num_val_workers: workers for validation; as many as `num_workers` if None.
         pin_memory: put batches into page-locked memory, where there is a GPU.
         shuffle_buffer_size, max_samples_per_sequence, packing_buffer_size: as in `get_train_dataset`.
@@ -117,7 +117,7 @@ class EnergonMultiModalDataModule(LightningDataModule):
 
     @property
     def init_global_step(self) -> int:
-        """The step at which this run began: 0, or the steps done when its state was saved."""
+        """The step at which this run began: 0, or the number of steps done when its state was saved."""
         return self.batch_schedule.step_after(self.init_consumed_samples)
 
     @property
@@ -130,7 +130,7 @@ class EnergonMultiModalDataModule(LightningDataModule):
         return first * self.micro_batch_size
 
     def num_micro_batches(self, worker_config: WorkerConfig) -> int:
-        """Micro-batches that a rank of `worker_config` takes for one step; with `rampup_batch_size`, for one after it.
+        """Micro-batches of a rank of `worker_config` per step; with `rampup_batch_size`, after the ramp.
 
         Raises:
             ConfigError: if the ranks cannot share the global batch equally.
@@ -144,7 +144,7 @@ class EnergonMultiModalDataModule(LightningDataModule):
         """The data of one split: endless and shuffled for training, in order and once for validation and test.
 
         Raises:
-            ConfigError: for another split, or if the data is not what the settings say.
+            ConfigError: for another split, or if the data do not fit the settings.
         """
         if split == "train":
             return get_train_dataset(
@@ -170,7 +170,7 @@ class EnergonMultiModalDataModule(LightningDataModule):
         raise ConfigError(f"datasets_provider(split={split!r}): expected 'train', 'val' or 'test'")
 
     def validation_datasets(self, worker_config: WorkerConfig) -> list[tuple[LaneDataset, Source]]:
-        """The data of the validation split, each source by itself, with the source."""
+        """The data of the validation split, one data set per source, with the source."""
         return get_val_datasets(
             self.path,
             worker_config=worker_config,
@@ -188,7 +188,7 @@ class EnergonMultiModalDataModule(LightningDataModule):
         """The training loader; the same object on every call.
 
         Raises:
-            ConfigError: if ranks or trainer do not go with the batch sizes.
+            ConfigError: if ranks or trainer do not fit the batch sizes.
             StateError: if the trainer resumes from a checkpoint without a state of the data.
         """
         config = self._worker_config(self.num_workers)
@@ -224,7 +224,7 @@ class EnergonMultiModalDataModule(LightningDataModule):
 
     def val_dataloader(self) -> ValLoader | list[Any] | None:
         """The validation loader; with `multiple_validation_sets`, those of the sources, in the order of
-        `validation_datasets`. If the split is declared and empty: None, for Lightning (which takes no None) `[]`."""
+        `validation_datasets`. For a split without samples: None, or `[]` for Lightning, which does not accept None."""
         cyclic = self.trainer is None
         if self.val_dataloader_object is None:
             config = self._worker_config(self.num_val_workers)
@@ -247,8 +247,8 @@ class EnergonMultiModalDataModule(LightningDataModule):
 
     @property
     def val_names(self) -> list[str]:
-        """What the validation sets are called, in the order of `val_dataloader`: by their sources
-        (`photos/val`), see `names_of`; or "validation", where there is one for all."""
+        """The names of the validation sets, in the order of `val_dataloader`: those of their sources (`photos/val`),
+        see `names_of`; or "validation" for a single set."""
         self.val_dataloader()
         return list(self._val_names)
 
@@ -269,7 +269,7 @@ class EnergonMultiModalDataModule(LightningDataModule):
         return loader.num_draws if isinstance(loader, EnergonDataloader) else 0
 
     def test_dataloader(self) -> ValLoader | None:
-        """For `Trainer.test`, the part `test` of the split, in order and once; None without a trainer, as elsewhere.
+        """The loader for `Trainer.test`: the split part `test`, in order and once; None without a trainer.
 
         Raises:
             EmptySplitError: if that part is empty.
@@ -282,7 +282,7 @@ class EnergonMultiModalDataModule(LightningDataModule):
         return self._test_dataloader
 
     def predict_dataloader(self) -> Never:
-        """An error: which data to predict on is not known."""
+        """An error: the data to predict on are not known."""
         raise ConfigError(
             "EnergonMultiModalDataModule has no data for Trainer.predict: give it a loader of the data that you mean, "
             "as in trainer.predict(model, dataloaders=get_loader(get_val_dataset(path, split_part=...)))"
@@ -296,11 +296,11 @@ class EnergonMultiModalDataModule(LightningDataModule):
         return {} if self._loaded_state is None else {_STATE: self._loaded_state}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go to the position in `state_dict`: that of rank 0, or on each rank what it saved. Where Lightning loads a
-        checkpoint to validate or test, its position is left alone.
+        """Go to the position in `state_dict`: that of rank 0, or on each rank its own. A checkpoint that Lightning
+        loads to validate or test does not change the position.
 
         Raises:
-            StateError: if it is none of ours, or of other data or settings.
+            StateError: if it is not a state of this class, or of other data or settings.
         """
         if not state_dict or (self.trainer is not None and not lightning_trainer.is_fitting(self.trainer)):
             return

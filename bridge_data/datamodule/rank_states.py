@@ -1,9 +1,9 @@
-"""The states of the data-parallel ranks: gathered to rank 0 when they are saved, handed on by it when restored.
+"""The states of the data-parallel ranks: gathered on rank 0 when saved, distributed by it when restored.
 
-Enters: the state of each rank. Leaves, saving: the whole state on rank 0, its own lanes on every other, so that what
-all ranks write together grows with the job, and not with its square. Leaves, restoring: on each rank a state that it
-can be restored from. Guarantee: the ranks agree on what they exchange, so an error on one of them is an error on all,
-and none waits for another. Where each rank has what it needs, only a few numbers are exchanged.
+Enters: the state of each rank. Leaves, when saving: the whole state on rank 0, and on every other rank its own lanes,
+so the total size of what all ranks write is linear in the job. Leaves, when restoring: on each rank a state that it can
+be restored from. Guarantee: an error on one rank is an error on all, so no rank waits for another. If each rank has
+what it needs, only a few numbers are exchanged.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from bridge_data.topology import WorkerConfig
 
 @contextlib.contextmanager
 def _no_garbage_collection() -> Iterator[None]:
-    """Look for no garbage meanwhile: among the millions of lists of a large state it would take most of the time."""
+    """Switch the garbage collector off: with millions of lists in a large state it would take most of the time."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -34,11 +34,11 @@ def _no_garbage_collection() -> Iterator[None]:
 
 @_no_garbage_collection()
 def gather_state(state: dict[str, Any], config: WorkerConfig) -> dict[str, Any]:
-    """The state of the whole job on data-parallel rank 0, on the others their own lanes at the same position; all of
-    them must call it.
+    """The state of the whole job on data-parallel rank 0, on the others their own lanes at the same position. All ranks
+    must call it.
 
     Raises:
-        StateError: on every rank, if they are not at the same step; outside a distributed run of so many ranks.
+        StateError: on every rank, if they are not at the same step; or if torch.distributed is not initialised.
     """
     if config.world_size == 1:
         return state
@@ -52,28 +52,28 @@ def gather_state(state: dict[str, Any], config: WorkerConfig) -> dict[str, Any]:
     states: list[Any] | None = [None] * config.world_size if is_first else None
     dist.gather_object(state, states, dst=first, group=group)
     own = LoaderState.from_dict(state)
-    told: list[Any] = [None]
+    shared: list[Any] = [None]
     if states is not None:
         try:
             own = LoaderState.from_dict(merge_states(states))
             # Near the end of finite data the ranks are at different positions, and the job at the lowest.
-            told = [{"next_slot": own.next_slot, "epoch_batches": own.epoch_batches, "ended": own.ended}]
+            shared = [{"next_slot": own.next_slot, "epoch_batches": own.epoch_batches, "ended": own.ended}]
         except StateError as error:
-            told = [str(error)]
-    dist.broadcast_object_list(told, src=first, group=group)
-    if isinstance(told[0], str):
-        raise StateError(told[0])
-    return dataclasses.replace(own, **told[0]).to_dict()
+            shared = [str(error)]
+    dist.broadcast_object_list(shared, src=first, group=group)
+    if isinstance(shared[0], str):
+        raise StateError(shared[0])
+    return dataclasses.replace(own, **shared[0]).to_dict()
 
 
 def hand_on_state(state: dict[str, Any] | None, config: WorkerConfig) -> dict[str, Any]:
-    """A state that this rank can be restored from: `state`, if every rank was given the lanes that it needs, else what
-    it needs of the whole state that one of them was given. All data-parallel ranks must call it; None: there is no
-    state for this rank, as when it had not been there when the others saved.
+    """A state that this rank can be restored from: `state`, if every rank was given the lanes that it needs, else its
+    part of the whole state that one of them was given. All data-parallel ranks must call it, with None if a rank has no
+    state, such as a new rank.
 
     Raises:
-        StateError: on every rank, if one of them has no state of ours, if they are of different steps, or if lanes are
-            needed and no rank has all.
+        StateError: on every rank, if a state is not a loader state, if states are of different steps, or if lanes are
+            missing and no rank has all.
     """
     if config.world_size == 1 or not _is_joined():
         if state is None:
@@ -102,7 +102,7 @@ def hand_on_state(state: dict[str, Any] | None, config: WorkerConfig) -> dict[st
 
 
 class _Given(NamedTuple):
-    """What a rank tells of the state that it was given: 0 lanes where there is none, `problem` where it is bad."""
+    """A summary of the state that a rank was given: 0 lanes if none, `problem` if it is not valid."""
 
     problem: str = ""
     num_lanes: int = 0
@@ -131,7 +131,7 @@ def _look_at(state: dict[str, Any] | None, config: WorkerConfig) -> tuple[_Given
 
 
 def _check(rows: list[_Given]) -> None:
-    """See that there are states, that all can be read, and that they are of one step."""
+    """Check that there are states, that all are valid, and that they are of one step."""
     for rank, row in enumerate(rows):
         if row.problem:
             raise StateError(f"the state that data-parallel rank {rank} was given: {row.problem}")
@@ -150,7 +150,7 @@ def _check(rows: list[_Given]) -> None:
 
 @_no_garbage_collection()
 def _handed_on(whole: LoaderState | None, source: int, takes_all: bool, config: WorkerConfig) -> dict[str, Any]:
-    """What this rank needs of the whole state of rank `source`, which alone has to give it."""
+    """The part that this rank needs of the whole state of rank `source`; only that rank has to give it."""
     group, size = config.data_parallel_group, config.world_size
     is_source, process = dist.get_rank(group) == source, process_of(source, group)
     if takes_all:

@@ -29,8 +29,8 @@ RankLoader: TypeAlias = SavableDataLoader | BalancedLoader | ReplicaLoader
 
 
 class IdleDataloader(Iterator[Any]):
-    """What a rank of a pipeline stage between the first and the last has in place of a loader: nothing is read or sent
-    to it. It stands wherever the loaders of the other ranks do; it cannot be drawn from."""
+    """Replaces the loader on ranks of pipeline stages between the first and the last, which get no data. It has the
+    methods of a loader, but no batches."""
 
     def __init__(self, worker_config: WorkerConfig) -> None:
         self._worker_config = worker_config
@@ -44,23 +44,22 @@ class IdleDataloader(Iterator[Any]):
         )
 
     def wait_for_workers(self, timeout_s: float = 300) -> bool:
-        """True: there are none to wait for."""
+        """Returns True at once: there are no workers."""
         return True
 
     def restart(self) -> None:
-        """A new evaluation begins, of which this rank sees nothing."""
+        """Does nothing: this rank takes no part in an evaluation."""
 
     def save_state(self) -> dict[str, Any]:
-        """Nothing: the ranks of the first stage save the position."""
+        """Empty: the ranks of the first stage save the position."""
         return {}
 
     def restore_state(self, state: dict[str, Any] | None) -> None:
-        """Note the number of the first micro-batch, for reports. The data-parallel ranks of this stage call it as those
-        with a loader do."""
+        """Set the number of the first micro-batch. All data-parallel ranks of this stage must call it."""
         self.first_micro_batch = hand_on_state(state, self._worker_config)["next_slot"]
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Does nothing."""
 
 
 def rank_loader(
@@ -72,8 +71,8 @@ def rank_loader(
     balancing: Balancing | None = None,
     **settings: Any,
 ) -> RankLoader | None:
-    """The loader of this rank; None if it needs no data. With "broadcast" or `balancing`, all ranks of the job call it
-    alike.
+    """The loader of this rank; None if it needs no data. With "broadcast" or `balancing`, all ranks of the job must
+    call it, in the same order.
 
     Raises:
         ConfigError: if the ranks of the replica are not known.
@@ -103,10 +102,10 @@ def rank_loader(
 
 
 def check_share(share: str) -> None:
-    """See that `share` is one of the ways.
+    """Check the option `share`.
 
     Raises:
-        ConfigError: if it is not.
+        ConfigError: if it is unknown.
     """
     if share not in get_args(Share):
         expected = " or ".join(map(repr, get_args(Share)))
@@ -116,7 +115,8 @@ def check_share(share: str) -> None:
 def balancing_of(
     cost: Callable[[Any], float] | None, schedule: BatchSchedule, num_micro_batches: int, config: WorkerConfig
 ) -> Balancing | None:
-    """How the ranks of `config` share the micro-batches of a step by `cost`, `num_micro_batches` of a rank at most."""
+    """How the ranks of `config` share the micro-batches of a step by `cost`, at most `num_micro_batches` per rank; None
+    if there is nothing to balance."""
     if cost is None or config.world_size == 1:
         return None
     if num_micro_batches == 1:
@@ -134,8 +134,8 @@ def balancing_of(
 
 
 def build_worker_config(pg_collection: Any, num_workers: int, **settings: Any) -> WorkerConfig:
-    """The worker config of this rank, from the `dp` group of the collection, or from Megatron's parallel state where
-    that is initialised, or else from all processes of the job; `settings` are further fields of it."""
+    """The `WorkerConfig` of this rank: from the `dp` group of the collection, else from Megatron's parallel state if
+    initialised, else from all processes of the job. `settings` are its other fields."""
     group = _data_parallel_group(pg_collection)
     if group is None:
         default = WorkerConfig.default_worker_config(num_workers)

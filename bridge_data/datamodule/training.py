@@ -106,11 +106,11 @@ class EnergonDataloader(Iterator[Any]):
         self.first_micro_batch = state["next_slot"]
 
     def wait_for_workers(self, timeout_s: float = 300) -> bool:
-        """Wait until the next batch comes from a worker (until then they come from this process); True if it will."""
+        """Wait until the next batch comes from a worker (before, they come from this process); True if it does."""
         return self.dataloader.wait_for_workers(timeout_s)
 
     def close(self) -> None:
-        """End the worker processes; batches handed out stay valid."""
+        """End the worker processes; delivered batches stay valid."""
         self.dataloader.close()
 
     def _restore(self, state: dict[str, Any]) -> None:

@@ -1,7 +1,7 @@
 """The validation loader as trainers use it: every evaluation begins at the first sample.
 
-Enters: a loader over ordered data. Leaves: its batches; once a pass for Lightning, round and round for Megatron, which
-only ever calls `next`.
+Enters: a loader over ordered data. Leaves: its batches; one pass at a time for Lightning, endlessly for Megatron, which
+only calls `next`.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -15,8 +15,8 @@ from bridge_data.plan import Source
 class ValidationDataloader(Iterator[Any]):
     """The batches of a finite loader; `iter` and `restart` go to the first one.
 
-    With `cyclic`, the first one also comes after the last one, after `eval_batches` draws (None: no such limit), and
-    once there was training in between: when `num_trained` gives another number than at the last draw.
+    With `cyclic`, it also starts over after the last batch, after `eval_batches` draws (None: no limit), and when there
+    was training in between: when `num_trained` has changed since the last draw.
 
     Raises:
         DatasetError: from `next`, if `cyclic` and there is no batch for this rank.
@@ -63,7 +63,7 @@ class ValidationDataloader(Iterator[Any]):
         self._begin_pass()
 
     def close(self) -> None:
-        """End the worker processes; batches handed out stay valid."""
+        """End the worker processes; delivered batches stay valid."""
         self.dataloader.close()
 
     def _begin_pass(self) -> None:
@@ -84,16 +84,16 @@ class ValidationDataloader(Iterator[Any]):
 
 
 def names_of(sources: Sequence[Source]) -> list[str]:
-    """A name for each source, all different: its own (`photos/val`); where several have the same, with as many folders
-    before it as tell them apart, or, if they are the same data, a number behind it."""
+    """A unique name for each source: its own (`photos/val`). If several have the same name, it is preceded by enough
+    folders to distinguish them, or, for the same data, followed by a number."""
     names = [source.name for source in sources]
     for name in {name for name in names if names.count(name) > 1}:
-        alike = [number for number, other in enumerate(names) if other == name]
-        paths = [(*sources[number].path.rstrip("/").split("/"), sources[number].split_part) for number in alike]
+        same = [number for number, other in enumerate(names) if other == name]
+        paths = [(*sources[number].path.rstrip("/").split("/"), sources[number].split_part) for number in same]
         depth = 2
         while len({path[-depth:] for path in paths}) < len({*paths}):
             depth += 1
-        for number, path in zip(alike, paths, strict=True):
+        for number, path in zip(same, paths, strict=True):
             names[number] = "/".join(path[-depth:])
     return [
         f"{name} ({before + 1})" if (before := names[:number].count(name)) else name

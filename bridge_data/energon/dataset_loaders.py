@@ -1,8 +1,8 @@
-"""Data sets at hand in Python before they are trained on: what lies at a path, or is declared in a dict.
+"""Data sets as Python objects: from a path, or declared in a dict.
 
-Enters: a path, or what a metadataset's YAML would say. Leaves: a `DatasetLoaderInterface`, of which any split part can
-be planned (`get_datasets`), listed without opening anything (`traverse`) or prepared (`prepare`). `get_train_dataset`
-and `get_val_dataset` take it in place of a path. The names are Energon's.
+Enters: a path, or the content of a metadataset's YAML. Leaves: a `DatasetLoaderInterface`, whose split parts can be
+planned (`get_datasets`), listed without opening anything (`traverse`) or prepared (`prepare`). `get_train_dataset` and
+`get_val_dataset` take it instead of a path. The names are Energon's.
 """
 
 import abc
@@ -26,8 +26,7 @@ from bridge_data.plan.declared import (
 )
 from bridge_data.plan.document import Node, absolute, as_node, parse_yaml
 from bridge_data.plan.factories import BaseCoreDatasetFactory
-from bridge_data.plan.metadataset import open_plan
-from bridge_data.plan.references import Opening
+from bridge_data.plan.opening import Opening, open_plan
 from bridge_data.plan.weights import EpochsPerShuffle, check_epochs, multiplied
 from bridge_data.prepare.metadataset_joins import prepare_metadataset
 from bridge_data.shards import SubsetRange
@@ -38,8 +37,8 @@ Location: TypeAlias = str | os.PathLike[str]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TraversedDatasetReference:
-    """A data set that a metadataset comes to: where it is, which part of its split is meant, where its auxiliary data
-    are, and the sub-flavors that the metadatasets give it."""
+    """A data set in a metadataset: its path, the part of its split, the paths of its auxiliary data, and its
+    sub-flavors from the metadatasets."""
 
     path: str
     split_part: str
@@ -48,7 +47,7 @@ class TraversedDatasetReference:
 
 
 class DatasetLoaderInterface(abc.ABC):
-    """A data set of which plans can be made; derive from it to make them in a way of your own."""
+    """A data set that makes plans; derive from it to make your own."""
 
     @abc.abstractmethod
     def get_datasets(
@@ -68,19 +67,19 @@ class DatasetLoaderInterface(abc.ABC):
             subset: a range of each data set.
 
         Raises:
-            ConfigError: for whatever is wrong. DatasetError: if the data are not what their metadata say.
+            ConfigError: for mistakes in YAML files or settings. DatasetError: if the data differ from their metadata.
         """
 
     def traverse(self, *, split_part: str) -> list[TraversedDatasetReference]:
         """The data sets of a split part, in their order; of a join, its members. None of them is opened.
 
         Raises:
-            ConfigError: for whatever is wrong in the YAML files.
+            ConfigError: for mistakes in the YAML files.
         """
         raise NotImplementedError(f"{type(self).__name__} does not override traverse")
 
     def prepare(self) -> list[JoinIndex]:
-        """Make the indexes of the joins in it, and give them back.
+        """Make and return the indexes of the joins in it.
 
         Raises:
             ConfigError, DatasetError: see `prepare_metadataset`.
@@ -89,7 +88,7 @@ class DatasetLoaderInterface(abc.ABC):
 
 
 class _Declaring(DatasetLoaderInterface):
-    """What is declared by YAML or by a reference."""
+    """A loader that declares a tree, as YAML or as a reference."""
 
     trusted_modules: Collection[str]
     trust_dataset_code: bool
@@ -124,13 +123,14 @@ class _Declaring(DatasetLoaderInterface):
 
 
 class DatasetLoader(_Declaring):
-    """The prepared folder or JSONL file at `path`; what is given here holds before what is given to its methods.
+    """The prepared folder or JSONL file at `path`.
 
     Args:
-        split_part: the part of its split.
-        shuffle_over_epochs_multiplier: how many epochs are shuffled together.
+        split_part: the part of its split, instead of the one that its methods are asked for.
+        subflavors: for all samples; those given to `get_datasets` override them.
+        shuffle_over_epochs_multiplier: how many epochs are shuffled together, times what `get_datasets` is given.
         dataset_config, split_config: other files than `dataset.yaml` and `split.yaml`.
-        trusted_modules, trust_dataset_code: see `get_train_dataset`.
+        trusted_modules, trust_dataset_code: see `DatasetOptions`.
 
     Raises:
         ConfigError: for wrong settings.
@@ -171,11 +171,11 @@ class DatasetLoader(_Declaring):
 
 
 class MetadatasetV2(_Declaring):
-    """The metadataset at `path`, of the second format, or of the `splits` given here, as its YAML would say them:
+    """The metadataset at `path`, of the second format; or with the `splits` given here, in the form of its YAML:
     `{"train": {"blend": [{"path": ..., "weight": 2}, ...]}}`. Paths are relative to the folder of `path`.
 
     Args:
-        trusted_modules, trust_dataset_code: see `get_train_dataset`.
+        trusted_modules, trust_dataset_code: see `DatasetOptions`.
 
     Raises:
         ConfigError: if it is no metadataset of this format.
@@ -253,16 +253,16 @@ def load_dataset(
     trusted_modules: Collection[str] = (),
     trust_dataset_code: bool = False,
 ) -> DatasetLoaderInterface:
-    """What lies at `path`: a prepared folder, a JSONL file or a metadataset; or the metadataset that a dict declares as
-    its YAML would, with paths relative to the working directory.
+    """The prepared folder, JSONL file or metadataset at `path`; or the metadataset in a dict with the content of its
+    YAML, with paths relative to the working directory.
 
     Args:
         split_part, subflavors, shuffle_over_epochs_multiplier, dataset_config, split_config: see `DatasetLoader`; not
-            for metadatasets, which say so themselves.
-        trusted_modules, trust_dataset_code: see `get_train_dataset`.
+            for metadatasets, which have these settings themselves.
+        trusted_modules, trust_dataset_code: see `DatasetOptions`.
 
     Raises:
-        ConfigError: if there is none of these.
+        ConfigError: if there is none.
     """
     given: dict[str, Any] = {
         "split_part": split_part,
@@ -294,10 +294,10 @@ def load_dataset(
 
 
 def traverse_metadataset(path: Location, *, split_part: str) -> list[TraversedDatasetReference]:
-    """The data sets that the metadataset at `path` comes to in a split part; none of them is opened.
+    """The data sets of a split part of the metadataset at `path`; none of them is opened.
 
     Raises:
-        ConfigError: if it is no metadataset, or for whatever is wrong in it.
+        ConfigError: if it is not a metadataset, or has mistakes.
     """
     loader = load_dataset(path)
     if not isinstance(loader, MetadatasetV2):

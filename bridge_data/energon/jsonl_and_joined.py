@@ -46,7 +46,7 @@ class CrudeJsonlDatasetFactory(PathDatasetFactory[CrudeSample]):
 
 
 class DefaultCrudeJsonlDatasetFactory(CrudeJsonlDatasetFactory):
-    """A JSONL file whose lines are decoded, with `subflavors`; this is what the path of such a file stands for.
+    """A JSONL file whose lines are decoded, with `subflavors`; the same as the path of the file.
 
     Args:
         settings: those of `CrudeJsonlDatasetFactory`.
@@ -86,7 +86,7 @@ class DefaultCrudeJsonlDatasetFactory(CrudeJsonlDatasetFactory):
 
 
 class JoinedWebdatasetFactory(BaseCoreDatasetFactory[T_sample]):
-    """Samples of several prepared folders that have the same key, joined; the first says which there are.
+    """Samples of several prepared folders, joined by key; the first folder defines the samples and their order.
 
     Args:
         inner_datasets: the members; the joiner gets their samples by position, or by the names of a mapping.
@@ -94,7 +94,7 @@ class JoinedWebdatasetFactory(BaseCoreDatasetFactory[T_sample]):
         joiner: the class of the joined samples, whose `from_joined` joins them, or a function that does.
         shuffle_over_epochs: how many epochs are shuffled together (see `bridge_data.plan.weights`).
         subset: a range of the joined samples.
-        worker_config, parallel_shard_iters, max_samples_per_sequence: taken without effect (see `bridge_data.ignored`).
+        worker_config, parallel_shard_iters, max_samples_per_sequence: no effect (see `bridge_data.options`).
 
     Raises:
         ConfigError: for wrong settings.
@@ -149,7 +149,7 @@ class JoinedWebdatasetFactory(BaseCoreDatasetFactory[T_sample]):
         """The join, opened.
 
         Raises:
-            ConfigError: if the members cannot be joined. DatasetError: if the index is missing, or not of these data.
+            ConfigError: if the members cannot be joined. DatasetError: if the index is missing, or of other data.
         """
         sources = tuple(member.source() for member in self.inner_datasets)
         shard_sets = []

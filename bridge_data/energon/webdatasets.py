@@ -12,11 +12,10 @@ from typing import Any, Unpack
 
 from bridge_data.errors import ConfigError
 from bridge_data.plan.dataset_code import ChosenParts, load_function, made
-from bridge_data.plan.dataset_yaml import needed_parts, read_field_map
+from bridge_data.plan.dataset_yaml import SampleClass, needed_parts, read_field_map
 from bridge_data.plan.document import as_node
 from bridge_data.plan.factories import Decode, FactorySettings, PathDatasetFactory, T_sample
 from bridge_data.plan.field_map import FieldAccess
-from bridge_data.plan.sample_class import SampleClass
 from bridge_data.plan.source import Parts, Source
 from bridge_data.samples import (
     CaptioningSample,
@@ -72,7 +71,7 @@ class DefaultGenericWebdatasetFactory(BaseWebdatasetFactory[T_sample]):
 
     Args:
         field_map: which part gives each field, such as `{"image": "jpg", "caption": "json[caption]"}`.
-        sample_loader: a function of the parts that returns the fields, in place of the field map; as text,
+        sample_loader: a function of the parts that returns the fields, instead of the field map; as text,
             `file.py:function` in the folder's `.nv-meta`, which is run.
         part_filter: for a sample_loader, and for crude samples: the parts to read, by name or by a function.
         settings: those of `PathDatasetFactory`.
@@ -112,7 +111,7 @@ class DefaultGenericWebdatasetFactory(BaseWebdatasetFactory[T_sample]):
             self._parts = ChosenParts(chosen) if callable(chosen) else frozenset(chosen)
 
     def load_sample(self, sample: Parts) -> T_sample:
-        """The sample whose fields the field map or the sample_loader gives of the parts, which stay as they are."""
+        """The sample with the fields that the field map or the sample_loader takes from the undecoded parts."""
         fields: Any = sample
         if self._sample_loader is not None:
             fields = self._sample_loader(sample)
@@ -132,7 +131,7 @@ class DefaultDecoderWebdatasetFactory(DefaultGenericWebdatasetFactory[T_sample])
     """A prepared folder whose samples are decoded first.
 
     Args:
-        decoder: what decodes them: the task encoder's by default; None for nothing.
+        decoder: decodes the parts: the task encoder's by default; None for no decoding.
         settings: those of `DefaultGenericWebdatasetFactory`.
 
     Raises:
@@ -150,12 +149,12 @@ class DefaultDecoderWebdatasetFactory(DefaultGenericWebdatasetFactory[T_sample])
         self._decoder = decoder
 
     def load_sample(self, sample: Parts) -> T_sample:
-        """The sample whose fields the field map or the sample_loader gives of the decoded parts."""
+        """The sample with the fields that the field map or the sample_loader takes from the decoded parts."""
         decoder = self._decoder
         return super().load_sample(sample if decoder is None or isinstance(decoder, Decoding) else decoder(sample))
 
     def maker(self, decode: Decode | None, subflavors: dict[str, Any]) -> Callable[[Parts], T_sample]:
-        """`load_sample` with these sub-flavors, and this decoder, if there is no other."""
+        """`load_sample` with these sub-flavors, and with `decode` unless the factory was given a decoder."""
         bound = copy.copy(self)
         bound.subflavors = subflavors
         bound._decoder = decode if isinstance(self._decoder, Decoding) else self._decoder

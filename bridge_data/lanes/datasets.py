@@ -9,10 +9,9 @@ from typing import Any, TypedDict, Unpack
 
 from bridge_data.energon.dataset_loaders import Data, DatasetLoaderInterface, load_dataset
 from bridge_data.errors import ConfigError, ErrorHandler
-from bridge_data.ignored import warn_ignored
 from bridge_data.lanes.lane import Batching
 from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.options import takes_options
+from bridge_data.options import takes_options, warn_ignored
 from bridge_data.order.plan_order import Shuffle
 from bridge_data.plan import Plan, Source
 from bridge_data.plan.factories import BaseCoreDatasetFactory
@@ -41,11 +40,11 @@ class DatasetOptions(TypedDict, total=False):
     video_decode_audio: bool | None
     """`SampleDecoder(video_decode_audio=...)`; better set in the encoder's `decoder`."""
     ignore_decoder_errors: bool | None
-    """No effect: see `bridge_data.ignored`."""
+    """No effect: see `bridge_data.options`."""
     handler: ErrorHandler | None
-    """No effect: see `bridge_data.ignored`."""
+    """No effect: see `bridge_data.options`."""
     parallel_shard_iters: int | None
-    """No effect: see `bridge_data.ignored`."""
+    """No effect: see `bridge_data.options`."""
 
 
 DATASET_DEFAULTS = DatasetOptions(trusted_modules=(), trust_dataset_code=False)

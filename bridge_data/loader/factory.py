@@ -3,11 +3,10 @@
 from typing import Unpack
 
 from bridge_data.errors import ConfigError
-from bridge_data.ignored import warn_ignored
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.loader.loader import SavableDataLoader
 from bridge_data.loader.loader_config import LOADER_DEFAULTS, LoaderConfig, LoaderOptions
-from bridge_data.options import takes_options
+from bridge_data.options import takes_options, warn_ignored
 from bridge_data.task.stores import CachePool
 from bridge_data.topology import WorkerConfig
 

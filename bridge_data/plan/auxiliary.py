@@ -1,11 +1,11 @@
-"""Auxiliary data: what the cookers of crude samples may read besides the sample, as `aux` of a metadataset names it.
+"""Auxiliary data: what cookers may read besides the sample, as `aux` of a metadataset names it.
 
     aux:
       images: ../images                  # a prepared data set, whose parts are read by `key.part`
       pages: filesystem://../scans       # a folder, whose files are read by their paths in it
       remote: filesystem+msc://profile/scans
 
-Enters: the node. Leaves: an `AuxReference` for each name. Guarantee, once checked: they are there.
+Enters: the node. Leaves: an `AuxReference` for each name. Guarantee: once checked, the data exist.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ _FOLDER = "filesystem"
 @dataclasses.dataclass(frozen=True, slots=True)
 class AuxReference:
     """Auxiliary data called `name` at `path`, absolute or a URL: a prepared data set, or a folder of files. `given` is
-    what the YAML says."""
+    the text in the YAML."""
 
     name: str
     path: str
@@ -33,7 +33,7 @@ class AuxReference:
 
 
 def read_aux(node: Node, file: str) -> dict[str, AuxReference]:
-    """The auxiliary data that `node`, the value of `aux` in the metadataset `file`, names.
+    """The auxiliary data in `node`, the value of `aux` in the metadataset `file`.
 
     Raises:
         ConfigError: naming file and line, if it is not of the form above.
@@ -69,10 +69,10 @@ def _reference(name: str, node: Node, file: str) -> AuxReference:
 
 
 def check_aux(references: Mapping[str, AuxReference], node: Node) -> None:
-    """See that the auxiliary data that `node` names are there.
+    """Check that the auxiliary data that `node` names exist.
 
     Raises:
-        ConfigError: naming file and line, if they are not.
+        ConfigError: naming file and line, if they do not.
     """
     for reference in references.values():
         fail = node.mapping("aux")[reference.name].error

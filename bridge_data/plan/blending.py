@@ -1,9 +1,9 @@
 """The plan: which sources there are and how they are blended, as a tree and as a flat list.
 
-Enters: a tree of blends with weights. Leaves: the sources in the order of the tree, each with its share, the product of
-the normalised weights on the way to it, and again for every sample from which weights change. Guarantee: shares are
-computed exactly, from the weights as they are written, and rounded once; so 0.3 beside 0.1 is the same blend as 3
-beside 1. They sum to 1, and are 0 only where a weight is.
+Enters: a tree of blends with weights. Leaves: the sources in the order of the tree, each with its share: the product of
+the normalised weights on the path to it. With weight schedules, there is a list of shares for each sample at which a
+weight changes. Guarantee: shares are computed exactly from the weights as written, and rounded once, so weights 0.3 and
+0.1 are the same blend as 3 and 1. Shares sum to 1, and are 0 only where a weight is.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ class EmptySplitError(ConfigError):
 class Branch:
     """Several sources or branches, with their weights relative to each other; `label` says what this is.
 
-    If `epochized`, the number with each child is how often an epoch has it, and its weight that times its size.
+    If `epochized`, the number with each child is how often an epoch repeats it; its weight is that times its size.
     """
 
     label: str
@@ -40,7 +40,7 @@ class Branch:
                     raise ConfigError(f"{self.label}: the weight of {name} is {number:g}, expected 0 or more, finite")
 
     def weights(self, sample: int = 0) -> list[Fraction]:
-        """How the children are drawn relative to each other when the job has drawn `sample` samples."""
+        """The weights of the children, relative to each other, after the job has drawn `sample` samples."""
         weights = [as_written(weight_at(weight, sample)) for weight, _ in self.children]
         if not self.epochized:
             return weights
@@ -52,9 +52,9 @@ Tree: TypeAlias = Source | Branch
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Plan:
-    """What `load_plan` found: the tree, its sources that hold samples, and their shares; None for validation, where
-    the sources come one after the other. `repetitions` is how often one epoch of an epochized blend has each source;
-    None for other plans. `later_weights` are the shares from later samples of the job on, where weights are scheduled.
+    """The tree, its sources that have samples, and their shares (`weights`); None for validation, where sources are
+    read one after the other. `repetitions` is how often one epoch of an epochized blend repeats each source; None for
+    other plans. `later_weights` are the shares from later samples of the job on, if weights are scheduled.
     """
 
     tree: Tree
@@ -97,7 +97,7 @@ def plan_of(tree: Tree, *, training: bool, what: str) -> Plan:
 
 
 def leaves(tree: Tree, share: Fraction = Fraction(1), sample: int = 0) -> Iterator[tuple[Source, Fraction]]:
-    """Each source with its share when the job has drawn `sample` samples, in the order of the tree."""
+    """Each source with its share after the job has drawn `sample` samples, in the order of the tree."""
     if isinstance(tree, Source):
         yield tree, share
         return
@@ -108,7 +108,7 @@ def leaves(tree: Tree, share: Fraction = Fraction(1), sample: int = 0) -> Iterat
 
 
 def changing_samples(tree: Tree) -> set[int]:
-    """The samples of the job above 0 from which some weight in the tree is another."""
+    """The samples of the job, above 0, at which a weight in the tree changes."""
     if isinstance(tree, Source):
         return set()
     below = (changing_samples(child) for _, child in tree.children)
@@ -116,7 +116,7 @@ def changing_samples(tree: Tree) -> set[int]:
 
 
 def later_weights(tree: Tree) -> tuple[tuple[int, tuple[float, ...]], ...]:
-    """The normalised shares of the sources that hold samples from each sample on from which some are others."""
+    """`(sample, normalised shares of the sources that have samples)` for each sample at which shares change."""
     return tuple(
         (sample, normalised([share for source, share in leaves(tree, sample=sample) if source.num_samples]))
         for sample in sorted(changing_samples(tree))
@@ -124,13 +124,13 @@ def later_weights(tree: Tree) -> tuple[tuple[int, tuple[float, ...]], ...]:
 
 
 def leaf_sizes(tree: Tree) -> Iterator[Fraction]:
-    """The samples that each source under an epochized tree has in an epoch of it."""
+    """The samples of each source in one epoch of an epochized tree."""
     for source, times in repetitions(tree):
         yield times * source.num_samples
 
 
 def repetitions(tree: Tree, times: Fraction = Fraction(1)) -> Iterator[tuple[Source, Fraction]]:
-    """Each source with how often an epoch of an epochized tree has it."""
+    """Each source with its repetitions in one epoch of an epochized tree."""
     if isinstance(tree, Source):
         yield tree, times
         return
@@ -147,7 +147,7 @@ def normalised(shares: Sequence[Fraction]) -> tuple[float, ...]:
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class _Shares:
-    """What is printed of weights and shares: one number each for every one of `samples`."""
+    """The printed weights and shares: one number for each of `samples`."""
 
     samples: Sequence[int]
     of_leaves: Iterator[tuple[float, ...]]

@@ -15,8 +15,8 @@ from typing import Any
 
 from bridge_data import storage
 from bridge_data.errors import ConfigError, FatalSampleError
+from bridge_data.plan.dataset_yaml import SampleClass
 from bridge_data.plan.document import Node, nearest
-from bridge_data.plan.sample_class import SampleClass
 from bridge_data.plan.source import Parts
 
 
@@ -41,7 +41,7 @@ class DatasetFunction:
 
 @dataclasses.dataclass(frozen=True)
 class ChosenParts:
-    """The names of parts for which `part_filter` says yes."""
+    """The names of parts for which `part_filter` returns true."""
 
     part_filter: Any
 
@@ -53,12 +53,12 @@ def read_function(node: Node, what: str, trust_dataset_code: bool) -> DatasetFun
     """The function that `node`, the value of `what` in a dataset.yaml, names.
 
     Raises:
-        ConfigError: naming file and line, if it is not trusted, cannot be run, or is not there.
+        ConfigError: naming file and line, if it is not trusted, cannot be run, or does not exist.
     """
     text = node.text(what)
     if not trust_dataset_code:
         raise node.error(
-            f"{what}: {text} is code that lies beside the data and would be run; pass trust_dataset_code=True if you "
+            f"{what}: {text} is code beside the data that would be run; pass trust_dataset_code=True if you "
             "trust it, or describe the samples by a field_map, or make them crude (__class__: CrudeWebdataset) and "
             "cook them in the task encoder"
         )
@@ -69,7 +69,7 @@ def read_function(node: Node, what: str, trust_dataset_code: bool) -> DatasetFun
 
 
 def load_function(text: str, what: str, folder: str) -> DatasetFunction:
-    """The function `text`, `file.py:function`, of a file in `folder`; without a name it is called as `what` is.
+    """The function `text`, `file.py:function`, of a file in `folder`. The default function name is `what`.
 
     Raises:
         ConfigError: if the file cannot be run, or has no such function.
@@ -92,7 +92,7 @@ def load_function(text: str, what: str, folder: str) -> DatasetFunction:
 
 @functools.cache
 def _run(file: str, code: str) -> dict[str, Any]:
-    """The names of the module that `code` makes, which is run once in a process."""
+    """The global names of the module `code`, which is run once per process."""
     names: dict[str, Any] = {"__name__": os.path.basename(file).removesuffix(".py"), "__file__": file}
     exec(compile(code, file, "exec"), names)
     return names
@@ -122,7 +122,7 @@ def made(sample_class: SampleClass, fields: Any, sample: Parts, subflavors: dict
 
 @dataclasses.dataclass(frozen=True)
 class LoadedBy:
-    """Makes samples of `sample_class` with the fields that `sample_loader` gives of the decoded parts."""
+    """Makes samples of `sample_class` with the fields that `sample_loader` returns for the decoded parts."""
 
     sample_class: SampleClass
     sample_loader: Callable[[Parts], Any]

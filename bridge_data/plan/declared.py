@@ -1,9 +1,8 @@
-"""What a metadataset declares: data sets, blends and joins, and what is said of each on the way down to it.
+"""What a metadataset declares: data sets, blends and joins, each with the settings of the levels above it.
 
 Enters: the path of a metadataset, of the first format (`Metadataset`, with `datasets:`) or the second (`MetadatasetV2`,
-with `blend:`, `join:` and so on). Leaves: a tree of `Reference`, `DeclaredBlend` and `DeclaredJoin`, in which what
-other metadatasets declare stands in place of the references to them. Guarantee: only YAML files are read, no data set
-is opened.
+with `blend:`, `join:` and so on). Leaves: a tree of `Reference`, `DeclaredBlend` and `DeclaredJoin`. References to
+other metadatasets are replaced by what these declare. Guarantee: only YAML files are read, no data set is opened.
 
 Source: the formats of Megatron-Energon, https://nvidia.github.io/Megatron-Energon/basic/metadataset.html
 """
@@ -17,9 +16,9 @@ from typing import Any, TypeAlias, TypeVar
 from bridge_data import storage
 from bridge_data.errors import ConfigError
 from bridge_data.plan.auxiliary import AuxReference, read_aux
+from bridge_data.plan.dataset_yaml import OUR_MODULES, is_our_module
 from bridge_data.plan.document import Node, located, nearest, parse_yaml
 from bridge_data.plan.join import JOIN_KEYS, JoinNode, read_join
-from bridge_data.plan.sample_class import OUR_MODULES, is_our_module
 from bridge_data.plan.weights import EpochsPerShuffle, Weight, check_epochs, multiplied, read_weight
 from bridge_data.shards import SubsetRange
 
@@ -70,9 +69,9 @@ class LoadCache:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """What the levels above say of a data set: the part of its split, its sub-flavors, the range to which it is cut,
-    how many epochs are shuffled together, and the metadatasets that are being read, outermost first. `cache` is that of
-    the load."""
+    """The settings of a data set from the levels above: the part of its split, its sub-flavors, the range to which it
+    is cut, how many epochs are shuffled together, and the metadatasets being read, outermost first. `cache` is shared
+    by all levels of a load."""
 
     split_part: str
     subflavors: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -84,7 +83,7 @@ class Scope:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Reference:
-    """A data set at `path`. `entries` are what a metadataset says here; empty if the path is the caller's own."""
+    """A data set at `path`. `entries` are its keys in a metadataset; empty if the path comes from the caller."""
 
     path: str
     scope: Scope
@@ -92,18 +91,18 @@ class Reference:
     aux: Mapping[str, AuxReference] = dataclasses.field(default_factory=dict)
 
     def error(self, message: str, key: str = "path") -> ConfigError:
-        """The error that says `message` of what `key` says here, or else of the path."""
+        """An error at the line of `key`, or else of the path."""
         entry = self.entries.get(key) or self.entries.get("path")
         return ConfigError(message) if entry is None else entry.error(message)
 
     def text(self, key: str) -> str | None:
-        """What `key` says, if it is there."""
+        """The text of `key`; None if there is no such key."""
         return self.entries[key].text(key) if key in self.entries else None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DeclaredJoin:
-    """A join in the metadataset `file`; what `scope` says of range and epochs is for the joined samples."""
+    """A join in the metadataset `file`; range and epochs in `scope` are those of the joined samples."""
 
     join: JoinNode
     members: tuple[Reference, ...]
@@ -111,14 +110,14 @@ class DeclaredJoin:
     scope: Scope
 
     def error(self, message: str, key: str = "join") -> ConfigError:
-        """The error that says `message` of what `key` says here, or else of the join."""
+        """An error at the line of `key`, or else of the join."""
         entries = self.join.node.mapping("join")
         return entries.get(key, entries["join"]).error(message)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DeclaredBlend:
-    """A blend by weights, or `epochized`, by repetitions; `node` holds the list, of which `nodes` are the items."""
+    """A blend by weights, or `epochized`, by repetitions; `node` is the list, `nodes` are its items."""
 
     label: str
     node: Node
@@ -133,10 +132,10 @@ Declared: TypeAlias = Reference | DeclaredJoin | DeclaredBlend
 
 
 def declare(reference: Reference) -> Declared:
-    """What `reference` stands for: itself, or what the metadataset at its path declares.
+    """The reference itself, or the tree that the metadataset at its path declares.
 
     Raises:
-        ConfigError: naming file and line of whatever is wrong.
+        ConfigError: naming file and line of the mistake.
     """
     path, scope = reference.path, reference.scope
     if not path.endswith((".yaml", ".yml")) or os.path.isdir(path):
@@ -156,10 +155,10 @@ def declare(reference: Reference) -> Declared:
 
 
 def declare_split(root: Node, file: str, scope: Scope) -> Declared:
-    """What the metadataset `root`, which is or stands for the YAML file `file`, declares for the split part of `scope`.
+    """What the metadataset `root`, from the YAML file `file`, declares for the split part of `scope`.
 
     Raises:
-        ConfigError: naming file and line of whatever is wrong.
+        ConfigError: naming file and line of the mistake.
     """
     first, splits = read_splits(root)
     part = scope.split_part
@@ -173,10 +172,10 @@ def declare_split(root: Node, file: str, scope: Scope) -> Declared:
 
 
 def read_splits(root: Node) -> tuple[bool, Mapping[str, Node]]:
-    """(whether it is of the first format, its splits) of a metadataset.
+    """(whether it has the first format, its splits) of a metadataset.
 
     Raises:
-        ConfigError: naming file and line, if it is none.
+        ConfigError: naming file and line, if it is not a metadataset.
     """
     entries = root.mapping("metadataset", ("__module__", "__class__", "splits"))
     headless = "__class__" not in entries and "__module__" not in entries
@@ -220,7 +219,7 @@ def _first_format(split: Node, what: str, file: str, scope: Scope) -> DeclaredBl
 
 
 def _declared(node: Node, what: str, file: str, scope: Scope, extra_keys: tuple[str, ...] = ()) -> Declared:
-    """What a node of the second format declares; keys without a value do not count."""
+    """What a node of the second format declares; keys without a value are ignored."""
     entries = node.mapping(what)
     for kind, key in _KEY_OF_KIND.items():
         if kind in entries:
@@ -272,7 +271,7 @@ def _reference(node: Node, file: str, scope: Scope) -> Reference:
 
 
 def _within(entries: Mapping[str, Node], scope: Scope) -> Scope:
-    """What holds below a node with these entries."""
+    """The scope below a node with these entries."""
     own = entries["subflavors"].mapping("subflavors") if _given(entries, "subflavors") else {}
     subflavors = {key: value.plain() for key, value in own.items()}
     if _given(entries, "subflavor"):
@@ -296,7 +295,7 @@ def _within(entries: Mapping[str, Node], scope: Scope) -> Scope:
 
 
 def _check_share(subset: Node, scope: Scope) -> None:
-    """See that the range that `subset` gave `scope`, which is not for a single data set, counts in percentages.
+    """Check that the range `subset`, which is for several data sets, is in percentages.
 
     Raises:
         ConfigError: naming file and line, if it does not.

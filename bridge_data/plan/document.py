@@ -35,20 +35,19 @@ _CONSTANTS = {"null": None, "~": None, "": None, "true": True, "yes": True, "fal
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Node:
-    """A value of a YAML file: a scalar, a list of nodes or a mapping of strings to nodes, and the line it begins on (0,
-    if it comes from no file: see `as_node`).
-    A value in a mapping counts as standing where its key stands, one named by an alias where its anchor stands."""
+    """A value of a YAML file: a scalar, a list of nodes or a mapping of strings to nodes; and its line, 0 if it is not
+    from a file (see `as_node`). The line of a value in a mapping is that of its key, of an alias that of its anchor."""
 
     value: Any
     file: str
     line: int
 
     def error(self, message: str) -> ConfigError:
-        """The error that says `message` of this place."""
+        """An error at this file and line."""
         return ConfigError(f"{self.file}:{self.line}: {message}" if self.line else f"{self.file}: {message}")
 
     def mapping(self, what: str, allowed: Collection[str] | None = None) -> dict[str, "Node"]:
-        """The entries of this mapping; `what` says what it is; a key outside `allowed` is an error."""
+        """The entries of this mapping, which messages call `what`; a key that is not in `allowed` is an error."""
         if not isinstance(self.value, dict):
             raise self.error(f"{what}: expected a mapping, got {self.shown()}")
         for key, entry in self.value.items():
@@ -75,7 +74,7 @@ class Node:
         return self.value
 
     def plain(self) -> Any:
-        """This value without its places: scalars, lists and dicts."""
+        """This value without line numbers: scalars, lists and dicts."""
         if isinstance(self.value, dict):
             return {key: node.plain() for key, node in self.value.items()}
         if isinstance(self.value, list):
@@ -83,7 +82,7 @@ class Node:
         return self.value
 
     def shown(self) -> str:
-        """A few words on what stands here, for messages."""
+        """A short description of this value, for messages."""
         if isinstance(self.value, dict):
             return f"a mapping with {', '.join(self.value) or 'no keys'}"
         if isinstance(self.value, list):
@@ -92,7 +91,7 @@ class Node:
 
 
 def as_node(value: Any, what: str) -> Node:
-    """The node for a value that is given in Python instead of YAML; messages say `what` it is."""
+    """The node of a value given in Python instead of YAML; messages call it `what`."""
     if isinstance(value, Mapping):
         return Node({str(key): as_node(item, what) for key, item in value.items()}, what, 0)
     if isinstance(value, (list, tuple)):
@@ -108,10 +107,10 @@ def nearest(wanted: str, known: Collection[str]) -> str:
 
 
 def parse_yaml(text: str | bytes, file: str) -> Node:
-    """The document in `text`, which came from `file`.
+    """The document `text` of `file`.
 
     Raises:
-        ConfigError: naming file and line, if it is not YAML, or YAML of another kind than plain data.
+        ConfigError: naming file and line, if it is not YAML, or has more than plain data.
     """
     try:
         loader = _Loader(text)
@@ -132,7 +131,7 @@ def parse_yaml(text: str | bytes, file: str) -> Node:
 
 
 class _Reader:
-    """Turns the nodes of PyYAML into ours, an aliased one once; an anchor that contains itself is an error."""
+    """Converts the nodes of PyYAML, aliased ones once; an anchor that contains itself is an error."""
 
     def __init__(self, file: str, loader: Any) -> None:
         self._file = file
@@ -183,7 +182,7 @@ def _scalar(node: yaml.ScalarNode) -> Any:
 
 
 def absolute(path: str) -> str:
-    """`path` where the caller of a function meant it, as a worker may be started elsewhere; a URL as it is.
+    """`path` as an absolute path, as workers may start in another folder; a URL unchanged.
 
     Raises:
         ConfigError: for a URL of an unknown kind.
@@ -193,16 +192,16 @@ def absolute(path: str) -> str:
 
 
 def located(node: Node, what: str, file: str) -> str:
-    """The location that the text at `node`, in the YAML file `file`, names.
+    """The location that the text at `node` in the YAML file `file` names.
 
     Raises:
-        ConfigError: naming file and line, if it is no text, or names an environment variable that is not set.
+        ConfigError: naming file and line, if it is not text, or names an environment variable that is not set.
     """
     return located_text(node.text(what), node, file)
 
 
 def located_text(text: str, node: Node, file: str) -> str:
-    """The location that `text` names, which was found at `node` in the YAML file `file`.
+    """The location that `text`, from `node` in the YAML file `file`, names.
 
     Raises:
         ConfigError: naming file and line, for an environment variable that is not set.

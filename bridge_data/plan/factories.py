@@ -13,11 +13,11 @@ from collections.abc import Callable, Container, Mapping
 from typing import Any, ClassVar, Generic, TypedDict, TypeVar
 
 from bridge_data.errors import ConfigError
-from bridge_data.ignored import warn_ignored
+from bridge_data.options import warn_ignored
 from bridge_data.plan.blending import Plan, plan_of
 from bridge_data.plan.dataset_code import ChosenParts
+from bridge_data.plan.dataset_yaml import SampleClass
 from bridge_data.plan.field_map import FieldAccess
-from bridge_data.plan.sample_class import SampleClass
 from bridge_data.plan.source import Parts, Source
 from bridge_data.plan.weights import EpochsPerShuffle, check_epochs
 from bridge_data.samples import CrudeSample, Sample
@@ -94,7 +94,7 @@ class PathDatasetFactory(BaseCoreDatasetFactory[T_sample]):
         subset: a range of the samples.
         split_config: the file that defines the split parts, instead of the usual one.
         part_filter: whether to read a part, by its name; all are read if None.
-        worker_config, parallel_shard_iters, max_samples_per_sequence: no effect (see `bridge_data.ignored`).
+        worker_config, parallel_shard_iters, max_samples_per_sequence: no effect (see `bridge_data.options`).
 
     Raises:
         ConfigError: for wrong settings.

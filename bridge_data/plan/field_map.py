@@ -1,7 +1,7 @@
 """Field maps: which part of a sample, and what inside it, fills a field.
 
 Enters: `"jpg"`, `"json[caption]"`, `"json[turns][0][text]"`, or alternatives separated by commas, of which the first
-that is there counts. Leaves: a `FieldAccess` that takes the value out of the decoded parts.
+that exists is used. Leaves: a `FieldAccess` that takes the value out of the decoded parts.
 
 Source: the field access of the Energon format, https://nvidia.github.io/Megatron-Energon/
 """

@@ -1,8 +1,8 @@
 """Joins in a metadataset: samples of several prepared data sets that have the same key become one.
 
 Enters: a node with `join:`, a list or a mapping of references, and `joiner:`. Leaves: a joined `Source`, whose records
-come from the index that `prepare` made. It is a left join: the first member says which samples there are and in which
-order; `nonmatch` says of each other member what becomes of those that it has none for.
+come from the index that `prepare` made. It is a left join: the first member defines the samples and their order;
+`nonmatch` of each other member says what happens to samples that it does not have.
 
 Source: the `join` of `MetadatasetV2`, https://nvidia.github.io/Megatron-Energon/
 """
@@ -13,8 +13,8 @@ from typing import Any, cast
 
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.plan.blending import Tree
+from bridge_data.plan.dataset_yaml import SampleClass, find_class, find_object, is_our_module
 from bridge_data.plan.document import Node, nearest
-from bridge_data.plan.sample_class import SampleClass, find_class, find_object, is_our_module
 from bridge_data.plan.source import Join, Source
 from bridge_data.samples import CrudeSample, Sample
 from bridge_data.shards import ShardSet
@@ -32,8 +32,8 @@ _EXAMPLE = "`joiner: {__module__: my_package.samples, __class__: MySample}`"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class JoinNode:
-    """A join as it is written: the members, the first of which is the left side, and by which name the joiner gets
-    each (None: by position)."""
+    """A join as written: the members, the first of which is the left side, and the names under which the joiner gets
+    them (None: by position)."""
 
     node: Node
     members: tuple[Node, ...]
@@ -41,12 +41,12 @@ class JoinNode:
     nonmatches: tuple[Nonmatch, ...]
 
     def with_shards(self, shard_sets: Sequence[ShardSet]) -> list[JoinMember]:
-        """The members as their index is made of them."""
+        """The members, as the index of the join needs them."""
         return list(map(JoinMember, shard_sets, self.nonmatches))
 
 
 def read_join(node: Node) -> JoinNode:
-    """The join at `node`, whose members are not looked at yet.
+    """The join at `node`; its members are not opened yet.
 
     Raises:
         ConfigError: naming file and line.
@@ -97,7 +97,7 @@ def _nonmatch(member: Node) -> Nonmatch:
 
 
 def join_source(join: JoinNode, members: Sequence[Tree], file: str, trusted_modules: Collection[str]) -> Source:
-    """The source that the join of `members` is, in the metadataset `file`.
+    """The source of the join of `members` in the metadataset `file`.
 
     Raises:
         ConfigError: naming file and line, if the members cannot be joined, or the join has not been prepared.
@@ -127,7 +127,7 @@ def assemble(
     """The source of the joined samples, with the name and the sub-flavors of the first member.
 
     Raises:
-        ConfigError: if the members have not the fields of `sample_class`, where the joiner is that of all samples.
+        ConfigError: if the members do not have the fields of `sample_class`, and the joiner is `Sample.from_joined`.
     """
     _check_fields(joined, index, sample_class)
     return dataclasses.replace(
@@ -145,7 +145,7 @@ def assemble(
 
 
 def find_joiner(node: Node, trusted_modules: Collection[str]) -> tuple[SampleClass, Callable[..., Any]]:
-    """The class of the joined samples (of a function it is not known: `Sample`), and what joins them.
+    """The class of the joined samples (`Sample` if the joiner is a function), and the joiner.
 
     Raises:
         ConfigError: naming file and line.
@@ -172,7 +172,7 @@ def find_joiner(node: Node, trusted_modules: Collection[str]) -> tuple[SampleCla
 
 
 def _check_fields(join: Join, index: JoinIndex, sample_class: SampleClass) -> None:
-    """See that the members have the fields of `sample_class`, if the joiner is the one that all samples have."""
+    """Check that the members have the fields of `sample_class`, if the joiner is `Sample.from_joined`."""
     if getattr(join.joiner, "__func__", None) is not Sample.from_joined.__func__:  # type: ignore[attr-defined]
         return
     own = f"{sample_class.__name__} has the from_joined that all samples have, which"

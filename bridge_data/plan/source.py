@@ -1,4 +1,4 @@
-"""A source: one part of the split of one prepared data set, and how its samples are to be built."""
+"""A source: one split part of one prepared data set, and how its samples are built."""
 
 import dataclasses
 import functools
@@ -7,8 +7,8 @@ from collections.abc import Callable, Container, Mapping
 from typing import Any, Protocol, TypeAlias
 
 from bridge_data.plan.auxiliary import AuxReference
+from bridge_data.plan.dataset_yaml import SampleClass
 from bridge_data.plan.field_map import FieldAccess
-from bridge_data.plan.sample_class import SampleClass
 from bridge_data.plan.weights import EpochsPerShuffle
 from bridge_data.shards import Records
 
@@ -17,16 +17,16 @@ Parts: TypeAlias = dict[str, Any]
 
 
 class SampleMaker(Protocol):
-    """Makes samples in a way of its own: by a function beside the data, or as a class of the user."""
+    """Makes samples without a field map: by a function beside the data, or in a class of the user."""
 
     def maker(self, decode: Callable[[Parts], Parts] | None, subflavors: dict[str, Any]) -> Callable[[Parts], Any]:
-        """What makes a sample of its undecoded parts; `decode` is what the task encoder decodes with (None: nothing),
-        `subflavors` are those of the source."""
+        """A function that makes a sample of its undecoded parts. `decode` is the decoder of the task encoder (None:
+        nothing is decoded), `subflavors` are those of the source."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Join:
-    """How samples of several sources become one: `joiner` is called with a sample of each of `members`, or None, in
+    """How samples of several sources are joined: `joiner` is called with a sample (or None) of each of `members`, in
     their order, or by their `names`."""
 
     members: tuple["Source", ...]
@@ -39,9 +39,9 @@ class Source:
     """Samples 0..num_samples-1 of one split part of the data set at `path`, which `records` reads.
 
     `field_map` gives the fields of `sample_class`; a crude class has none. `parts` are the parts to read, None for all.
-    `config_file` is the dataset.yaml that said so. If `joined`, a record holds a sample of each member, and these say
-    how they are built. If there is a `maker`, it makes the samples, instead of the field map. `aux` is what cookers may
-    read besides, `epochs_per_shuffle` is how many epochs are shuffled together.
+    `config_file` is the dataset.yaml. If `joined`, a record has a sample of each member, which are built as the members
+    say. A `maker` makes the samples instead of the field map. `aux` is what cookers may read besides;
+    `epochs_per_shuffle` is how many epochs are shuffled together.
     """
 
     path: str
@@ -59,7 +59,7 @@ class Source:
 
     @property
     def name(self) -> str:
-        """What to call it in messages: the folder's own name and the split part."""
+        """Its name in messages: the folder name and the split part."""
         return f"{self.path.rstrip('/').rpartition('/')[2]}/{self.split_part}"
 
     @property
@@ -69,8 +69,8 @@ class Source:
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """16 hex digits that stand for which samples these are, in which order; wherever they lie, whoever prepared
-        them, whatever is made of them. Names, sizes and sample counts of the shards decide it.
+        """16 hex digits that identify the samples and their order: a hash of the names, sizes and sample counts of the
+        shards. It does not depend on the folder, on how they were prepared, or on the sample class.
 
         Raises:
             DatasetError: if a shard is missing.

@@ -8,10 +8,18 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from bridge_data import storage
 from bridge_data.errors import ConfigError
-from bridge_data.plan.declared import Declared, DeclaredBlend, DeclaredJoin, Reference, Scope, declare, read_splits
-from bridge_data.plan.document import absolute, parse_yaml
+from bridge_data.plan.declared import (
+    Declared,
+    DeclaredBlend,
+    DeclaredJoin,
+    LoadCache,
+    Reference,
+    Scope,
+    declare,
+    read_splits,
+)
+from bridge_data.plan.document import absolute
 from bridge_data.prepare.join_keys import make_join
 from bridge_data.prepare.processes import Progress, no_progress
 from bridge_data.prepare.tar_indexes import PrepareConfig
@@ -38,8 +46,11 @@ def prepare_metadataset(
         )
     num_workers = PrepareConfig().num_workers if num_workers is None else num_workers
     made: dict[Path, JoinIndex] = {}
-    for part in read_splits(parse_yaml(storage.read_all(file), file))[1]:
-        for join in _joins(declare(Reference(path=file, scope=Scope(split_part=part)))):
+    cache = LoadCache()
+    document = cache.document(file)
+    assert document is not None, f"{file} was there a moment ago"
+    for part in read_splits(document)[1]:
+        for join in _joins(declare(Reference(path=file, scope=Scope(split_part=part, cache=cache)))):
             members = join.join.with_shards([_shards(member) for member in join.members])
             index = make_join(_folder(join.file), members, num_workers=num_workers, on_progress=on_progress)
             made[index.path] = index

@@ -9,7 +9,7 @@ from bridge_data import (
     DatasetError,
     DefaultCrudeJsonlDatasetFactory,
     JoinedWebdatasetFactory,
-    ignored,
+    options,
     prepare_metadataset,
 )
 from bridge_data.decode import SampleDecoder, open_loader
@@ -22,7 +22,7 @@ from bridge_data.shards import SubsetRange
 from bridge_data.shards.jsonl_file import split_path
 from tests.plan.joins import BY_FIELDS, joined, texts
 from tests.plan.own_joins import Both, Noted, Told, swap
-from tests.plan.test_references import write_lines
+from tests.plan.test_opening_references import write_lines
 
 
 class Notes(DefaultDecoderWebdatasetFactory[Noted]):
@@ -187,7 +187,7 @@ def test_ranges_and_parts(tmp_path: Path) -> None:
 
 
 def test_settings_without_effect_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ignored, "_warned", set())
+    monkeypatch.setattr(options, "_warned", set())
     with pytest.warns(UserWarning, match="parallel_shard_iters has no effect"):
         CrudeJsonlDatasetFactory(tmp_path / "a.jsonl", parallel_shard_iters=4)
     with pytest.raises(TypeError, match="unexpected keyword argument 'shufle'"):

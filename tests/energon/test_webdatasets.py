@@ -21,7 +21,7 @@ from bridge_data import (
     get_loader,
     get_train_dataset,
     get_val_dataset,
-    ignored,
+    options,
 )
 from bridge_data.decode import SampleDecoder
 from bridge_data.decode.sample_loader import SampleLoader
@@ -153,7 +153,7 @@ def test_unknown_settings_are_no_settings(folder: Path) -> None:
 
 
 def test_settings_without_meaning_are_warned_of(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ignored, "_warned", set())
+    monkeypatch.setattr(options, "_warned", set())
     with pytest.warns(UserWarning, match="worker_config has no effect"):
         TextWebdataset(folder, field_map={"text": "txt"}, worker_config=ALONE)
 

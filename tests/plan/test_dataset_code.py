@@ -85,7 +85,7 @@ def test_functions_travel_without_their_file(tmp_path: Path) -> None:
 def test_it_is_not_run_without_trust(tmp_path: Path, definition: dict[str, object]) -> None:
     folder = prepared(tmp_path / "d", **definition)
     (folder / ".nv-meta" / "sample_loader.py").write_text("raise SystemExit('it was run')")
-    with pytest.raises(ConfigError, match=r"dataset\.yaml:\d+: .* is code that lies beside .* trust_dataset_code=True"):
+    with pytest.raises(ConfigError, match=r"dataset\.yaml:\d+: .* is code beside .* trust_dataset_code=True"):
         load_plan(folder)
 
 

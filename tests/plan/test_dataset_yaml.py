@@ -81,7 +81,7 @@ def test_a_module_that_is_trusted_is_imported():
         ),
         (
             CLASS + "sample_loader: sample_loader.py:sample_loader\n",
-            "dataset.yaml:2: sample_loader: sample_loader.py:sample_loader is code that lies beside the data",
+            "dataset.yaml:2: sample_loader: sample_loader.py:sample_loader is code beside the data",
         ),
         (
             "sample_type: {__module__: megatron.energon, __class__: CaptionSample}\n",
@@ -95,7 +95,7 @@ def test_a_module_that_is_trusted_is_imported():
         ),
         (
             "__module__: megatron.energon\n__class__: CrudeWebdataset\npart_filter: f.py:g\n",
-            "dataset.yaml:3: part_filter: f.py:g is code that lies beside the data",
+            "dataset.yaml:3: part_filter: f.py:g is code beside the data",
         ),
         (
             "sample_type: {__module__: trusted.nowhere, __class__: X}\n",

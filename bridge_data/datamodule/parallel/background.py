@@ -1,7 +1,7 @@
 """A loader whose batches a background thread brings, from other ranks or for them.
 
 Enters: batches, ends of passes and errors from the thread, each with the state after it. Leaves: batches in their
-order, and the state after the last one handed out. Guarantees: it is used like the loader it replaces; after a restore,
+order, and the state after the last one delivered. Guarantees: it is used like the loader it replaces; after a restore,
 nothing comes that was read before it.
 """
 
@@ -23,7 +23,7 @@ BATCH, END, ERROR, CLOSED = range(4)
 
 
 class Arrival(NamedTuple):
-    """A batch, the end of a pass, an error or the end of all; and the state after it (of an error: None)."""
+    """A batch, the end of a pass, an error or the end of the loader; and the state after it (None for an error)."""
 
     kind: int
     content: Any
@@ -31,8 +31,8 @@ class Arrival(NamedTuple):
 
 
 class Arrivals:
-    """What has come and is not handed out yet. A restore begins a new generation; what is of an older one is dropped,
-    also what comes later.
+    """The items that have arrived and are not delivered yet. A restore begins a new generation; items of an older one
+    are dropped, even if they arrive later.
 
     `size` bounds how far the thread reads ahead; None for a thread that must never wait for its consumer.
     """
@@ -47,7 +47,7 @@ class Arrivals:
         self.closed = False
 
     def begin(self, start: dict[str, Any]) -> None:
-        """From now on only what was read from `start` on counts."""
+        """Begin a new generation: drop everything that was not read from `start` on."""
         with self._changed:
             self.generation += 1
             self.start = start
@@ -56,19 +56,19 @@ class Arrivals:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Nothing is wanted any more."""
+        """No more items are wanted."""
         with self._changed:
             self.closed = True
             self._changed.notify_all()
 
     def fail(self, error: Exception) -> None:
-        """Nothing will come any more."""
+        """No more items will come; `get` raises `error`."""
         with self._changed:
             self._failure = error
             self._changed.notify_all()
 
     def put(self, generation: int, item: Arrival) -> None:
-        """Add an item, once there is room for it; or not at all, if nobody wants it any more."""
+        """Add an item, once there is a free slot; drop it if it is of an older generation, or if this is closed."""
         with self._changed:
             self._changed.wait_for(
                 lambda: (
@@ -80,10 +80,10 @@ class Arrivals:
                 self._changed.notify_all()
 
     def get(self) -> Arrival:
-        """The next item of this generation; an error again and again."""
+        """The next item of this generation; an error is returned by every call."""
         with self._changed:
-            self._changed.wait_for(lambda: self._next_is_of_now() or self._failure is not None)
-            if not self._next_is_of_now():
+            self._changed.wait_for(lambda: self._next_is_current() or self._failure is not None)
+            if not self._next_is_current():
                 assert self._failure is not None
                 raise self._failure
             item = self._ready[0][1]
@@ -93,11 +93,11 @@ class Arrivals:
             return item
 
     def wait_for_restore(self, generation: int) -> None:
-        """Until there is a newer generation, or no need of one."""
+        """Wait until there is a newer generation, or this is closed."""
         with self._changed:
             self._changed.wait_for(lambda: self.closed or self.generation > generation)
 
-    def _next_is_of_now(self) -> bool:
+    def _next_is_current(self) -> bool:
         return bool(self._ready) and self._ready[0][0] == self.generation
 
 
@@ -105,7 +105,7 @@ _CLOSE_WAIT_S = 10.0
 
 
 class Reading(Protocol):
-    """What a thread reads: a `SavableDataLoader`, or a loader of this module around one."""
+    """The loader that a thread reads: a `SavableDataLoader`, or a `BackgroundLoader` around one."""
 
     @property
     def skipped(self) -> dict[str, int]: ...
@@ -119,10 +119,10 @@ class Reading(Protocol):
 class BackgroundLoader:
     """The batches that the thread `run` puts into `inbox`.
 
-    `loader` is what the thread reads, and closes at its end; None if it only receives. Such a thread starts at once,
-    others with the first draw. `pin` says that batches come unpinned and are to be pinned. With `ends` "even" the ranks
-    agree, in the groups of `dataset` and in the thread that draws, on how many batches a pass has. `run` must not refer
-    to this object. Use it from one thread at a time.
+    The thread reads `loader` and closes it at its end; None if it only receives. Such a thread starts at once, others
+    with the first draw. With `pin`, batches are pinned here. With `ends` "even", the ranks agree on the number of
+    batches of a pass, in the groups of `dataset` and in the thread that draws. `run` must not refer to this object. Use
+    it from one thread at a time.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class BackgroundLoader:
         self._state = dataset.new_state().to_dict()
         self._fetched: Arrival | None = None
         self.is_within_step = False
-        """Whether the last batch came with the state before it: the rest of a step that was drawn at once will come."""
+        """Whether the last batch came with the state before it, because the rest of its step is still to come."""
         self._thread = threading.Thread(target=run, name=f"bridge_data {type(self).__name__}", daemon=True)
         self._close = weakref.finalize(self, _close, inbox, self._thread, loader)
         if loader is None:
@@ -154,17 +154,17 @@ class BackgroundLoader:
 
     def __len__(self) -> int:
         if not self.dataset.virtual_epoch_length:
-            raise TypeError("this loader has no length; virtual_epoch_length ends iterations after so many batches")
+            raise TypeError("this loader has no length; virtual_epoch_length ends iterations after that many batches")
         return self.dataset.virtual_epoch_length
 
     @property
     def skipped(self) -> dict[str, int]:
-        """Samples that this rank, as a reader, has left out, by stage; it is ahead by the batches that lie ready. Empty
-        on a rank that does not read."""
+        """Samples that this rank has skipped as a reader, by stage, including those of prefetched batches. Empty on a
+        rank that does not read."""
         return {} if self._loader is None else dict(self._loader.skipped)
 
     def save_state_rank(self) -> dict[str, Any]:
-        """The position after the last batch handed out on this rank."""
+        """The position after the last batch delivered on this rank."""
         return self._state
 
     def restore_state_rank(self, state: dict[str, Any], *, strict: bool = True) -> None:
@@ -184,7 +184,7 @@ class BackgroundLoader:
         return self._loader.wait_for_workers(timeout_s)
 
     def close(self) -> None:
-        """End the thread, and the reader's workers. Batches handed out stay valid, the state can be saved."""
+        """End the thread and the reader's workers. Delivered batches stay valid, and the state can be saved."""
         self._close()
 
     def __enter__(self) -> Self:
@@ -194,7 +194,7 @@ class BackgroundLoader:
         self.close()
 
     def _fetch(self) -> Arrival:
-        """The next item, which stays the next one until `_hand_out`."""
+        """The next item. It stays the next one until `_deliver`."""
         if self._fetched is not None:
             return self._fetched
         if not self._close.alive:
@@ -207,8 +207,8 @@ class BackgroundLoader:
         self._fetched = item
         return item
 
-    def _hand_out(self, item: Arrival) -> Any:
-        """The content of an item, noted as handed out; `StopIteration` if it is the end of a pass."""
+    def _deliver(self, item: Arrival) -> Any:
+        """The content of an item, which counts as delivered; `StopIteration` if it is the end of a pass."""
         assert item.state is not None
         self._fetched = None
         self.is_within_step = item.kind != END and item.state["next_slot"] == self._state["next_slot"]
@@ -219,7 +219,7 @@ class BackgroundLoader:
 
 
 class _Pass(Iterator[Any]):
-    """One pass, to the end of the thread's; with even ends, to that of the longest."""
+    """One pass, to the end of the thread's pass; with even ends, to that of the longest on any rank."""
 
     def __init__(self, loader: BackgroundLoader) -> None:
         self._loader, self._over = loader, False
@@ -236,11 +236,11 @@ class _Pass(Iterator[Any]):
                 loader._state = {**loader._state, "next_slot": agreed}
                 return ends.empty_batch()
         self._over = item.kind == END
-        return loader._hand_out(item)
+        return loader._deliver(item)
 
 
 def _close(inbox: Arrivals, thread: threading.Thread, loader: Reading | None) -> None:
-    """End the thread; if other ranks do not end theirs, the wait for them is cut short."""
+    """End the thread; do not wait long for other ranks to end theirs."""
     inbox.close()
     if thread.ident is None and loader is not None:
         loader.close()

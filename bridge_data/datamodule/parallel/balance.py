@@ -1,15 +1,15 @@
-"""Micro-batches of a step on the ranks that have room for them.
+"""Balanced steps: data-parallel ranks exchange micro-batches, so that all finish a step at about the same time.
 
     lanes ─▶ loader ─▶ thread: cost of n micro-batches ─▶ all_gather ─▶ assign ─▶ point to point ─▶ queue ─▶ next()
 
-Enters: this data-parallel rank's loader; the cost of a micro-batch; how many of them each rank takes for a step.
-Leaves: as many micro-batches a step, not all of them its own. Guarantees: the step as a whole has the micro-batches
-that it would have had, each once; order and state are those of the lanes, whatever was exchanged, so a run goes on with
-the same global batches on other ranks, balanced or not.
+Enters: this data-parallel rank's loader; the cost of a micro-batch; the number of micro-batches per rank and step.
+Leaves: the same number of micro-batches per step, some of them from other ranks. Guarantees: all ranks compute the same
+assignment from the same costs; the step as a whole has the same micro-batches as without balancing, each once; order
+and state are those of the lanes, so a run resumes with the same global batches on other ranks, balanced or not.
 
-A step is read, weighed and exchanged while the trainer works on the one before. Its micro-batches are drawn together,
-so a state that is saved within a step is that at its beginning: restored, the step comes as a whole, and nothing is
-lost. Where finite data ends, ranks may have unequal numbers of micro-batches left: then each takes its own.
+A step is read and exchanged while the trainer works on the step before. Its micro-batches are drawn together, so a
+state saved within a step is the state at its beginning: after a restore the whole step comes again, and nothing is
+lost. At the end of finite data, ranks may have different numbers of micro-batches left: then each takes its own.
 """
 
 import contextlib
@@ -35,8 +35,8 @@ _NONE_LEFT = object()
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Balancing:
-    """How to balance: `cost` of a micro-batch; `step_size`, the micro-batches that each rank takes for the step that
-    begins with that micro-batch of the job; at most `max_step_size`."""
+    """How to balance: `cost` of a micro-batch; `step_size`, the micro-batches per rank of the step that begins with a
+    given micro-batch of the job; at most `max_step_size`."""
 
     cost: Cost
     step_size: Callable[[int], int]
@@ -45,8 +45,8 @@ class Balancing:
 
 @dataclasses.dataclass(slots=True)
 class BalanceReport:
-    """Over the `num_steps` that were balanced: the sums of greatest load over mean load, as read and as exchanged; the
-    bytes that this rank has sent."""
+    """Sums over `num_steps` balanced steps of the greatest load divided by the mean load, as read and as exchanged; and
+    the bytes that this rank has sent."""
 
     num_steps: int = 0
     sum_unbalanced: float = 0.0
@@ -66,9 +66,9 @@ class BalanceReport:
 
 @dataclasses.dataclass(slots=True)
 class Step:
-    """The micro-batches of one rank for a step, whose first one in the whole job is `first`, with the state after each;
-    `kind` is `BATCH`, or what came instead of the rest of them: `END`, or `ERROR` with the `error`. `start` is the
-    state before it, `after_end` that after the end of a pass."""
+    """The micro-batches of one rank in a step, with the state after each; `first` is the first one of the step in the
+    whole job. `kind` is `BATCH`, or what came instead of the rest: `END`, or `ERROR` with the `error`. `start` is the
+    state before the step, `after_end` the state after the end of a pass."""
 
     start: dict[str, Any]
     first: int = 0
@@ -90,7 +90,7 @@ class Step:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StepReport:
-    """What a rank tells the others of its step."""
+    """What a rank sends to the others about its step."""
 
     generation: int
     kind: int
@@ -100,7 +100,7 @@ class StepReport:
 
 
 class Exchange:
-    """The dealings of this rank, `rank` of `peers`, with the others."""
+    """The communication of this rank, `rank` of `peers`, with the others."""
 
     def __init__(self, peers: Peers, rank: int, balancing: Balancing, report: BalanceReport, pin: bool) -> None:
         self._peers, self.rank, self._balancing, self._report, self._pin = peers, rank, balancing, report, pin
@@ -126,7 +126,7 @@ class Exchange:
         return step
 
     def gather(self, generation: int, step: Step | None) -> list[StepReport]:
-        """What all ranks tell of their steps (None: that this rank is closed), in the order of the ranks."""
+        """The reports of all ranks on their steps, in the order of the ranks; None: this rank is closed."""
         width = self._balancing.max_step_size
         own = torch.zeros(3 + 2 * width, dtype=torch.float64)  # whole numbers are exact up to 2**53
         own[0], own[1] = generation, CLOSED if step is None else step.kind
@@ -146,7 +146,7 @@ class Exchange:
         ]
 
     def exchange(self, step: Step, rows: list[StepReport]) -> None:
-        """Send and receive, so that `step` has the micro-batches that this rank shall work on."""
+        """Send and receive micro-batches, so that `step` has those assigned to this rank."""
         num_ranks = len(rows)
         first_rank = step.first % num_ranks  # of the first micro-batch of the step
         turns = [rows[(first_rank + turn) % num_ranks] for turn in range(num_ranks)]
@@ -156,9 +156,9 @@ class Exchange:
         coming: dict[int, torch.Tensor] = {}
         transfers: list[Any] = []
         for number in assignment[own_turn]:
-            place, turn = divmod(number, num_ranks)
+            index, turn = divmod(number, num_ranks)
             if turn != own_turn:
-                coming[number] = torch.empty(turns[turn].sizes[place], dtype=torch.uint8)
+                coming[number] = torch.empty(turns[turn].sizes[index], dtype=torch.uint8)
                 transfers.append(self._receive(coming[number], turn + first_rank, number))
         for turn, numbers in enumerate(assignment):
             if turn != own_turn:
@@ -170,7 +170,7 @@ class Exchange:
             self._opened(coming[number]) if number in coming else step.items[number // num_ranks].content
             for number in assignment[own_turn]
         ]
-        # Within a step there is no position but its beginning: who has which batch is no order of lanes.
+        # The only position within a step is its beginning, as batches are no longer in the order of lanes.
         states = [step.start] * (step.size - 1) + [step.end]
         step.items = [Arrival(BATCH, content, state) for content, state in zip(contents, states, strict=True)]
         step.parts = []
@@ -179,7 +179,7 @@ class Exchange:
         self._report.sum_balanced += imbalance(assignment, costs)
 
     def _send(self, parts: list[memoryview], rank: int, number: int) -> tuple[Any, torch.Tensor]:
-        """The transfer, and the memory that it needs until its end."""
+        """The transfer, and the memory to keep until its end."""
         content = torch.empty(wire.num_bytes(parts), dtype=torch.uint8)
         wire.fill(content, parts)
         self._report.num_bytes_sent += content.numel()
@@ -203,14 +203,14 @@ def _encoded(batch: Any) -> list[memoryview]:
 
 
 class BalancedLoader(BackgroundLoader):
-    """The share of this rank in each step, of what its own `loader` of `dataset` reads and what the other ranks read.
-    `loader` belongs to this object from now on.
+    """The micro-batches assigned to this rank in each step, read by its own `loader` of `dataset` or by other ranks.
+    This object owns `loader`.
 
-    All data-parallel ranks make one, with the same settings, call `restore_state_rank` and `close` alike, and draw
-    equally many batches.
+    All data-parallel ranks must make one, with the same settings, call `restore_state_rank` and `close` in the same
+    order, and draw the same number of batches.
 
     Raises:
-        ConfigError: if the ranks of `loader` are made to end alike (`ends="even"`), which is for validation.
+        ConfigError: if `loader` has `ends="even"`, which is for validation.
     """
 
     def __init__(
@@ -242,11 +242,11 @@ def _run(exchange: Exchange, inbox: Arrivals, loader: SavableDataLoader) -> None
 
 
 def _balance(exchange: Exchange, inbox: Arrivals, loader: SavableDataLoader) -> None:
-    """The thread: step by step, in one gathering each, which also tells who has been restored, has failed or is closed.
+    """The thread: one all_gather per step, which also reports ranks that were restored, have failed or are closed.
 
-    The ranks restore at different moments. A step for which not all of them had been restored equally often counts for
-    nothing; who lags behind waits for its restore. From a step on that a rank cannot fill, for its data has ended, each
-    goes on alone to its own end, and they meet again for the first step of the next pass.
+    The ranks restore at different moments. A step is dropped unless all ranks are of the same generation; a rank of an
+    older one waits for its restore. From the first step that a rank cannot fill because its data has ended, each rank
+    continues alone to its own end. They exchange again from the first step of the next pass.
     """
     generation, reading, is_alone = 0, iter(loader), False
     step: Step | None = None
@@ -271,8 +271,8 @@ def _balance(exchange: Exchange, inbox: Arrivals, loader: SavableDataLoader) -> 
                 continue
             failed = [rank for rank, row in enumerate(rows) if row.kind == ERROR]
             if failed:
-                told = WorkerError(f"data-parallel rank {failed[0]} failed to read its part of a step; see its error")
-                _stop(inbox, generation, step.error or told)
+                other = WorkerError(f"data-parallel rank {failed[0]} failed to read its part of a step; see its error")
+                _stop(inbox, generation, step.error or other)
                 step = None
                 continue
             is_alone = any(row.count < step.size for row in rows)
@@ -290,6 +290,6 @@ def _balance(exchange: Exchange, inbox: Arrivals, loader: SavableDataLoader) -> 
 
 
 def _stop(inbox: Arrivals, generation: int, error: Exception) -> None:
-    """Hand on an error; there is nothing to do until the next restore."""
+    """Deliver an error, and wait for the next restore."""
     inbox.put(generation, Arrival(ERROR, error, None))
     inbox.wait_for_restore(generation)

@@ -1,11 +1,11 @@
 """Which ranks of a data-parallel replica need its batches, and which of them reads.
 
-Enters: the tensor, context, pipeline and data-parallel groups of this rank. Leaves: a process group of the replica's
-first and last pipeline stages over all tensor- and context-parallel ranks, and one of those that read. Ranks of the
-stages between have no use for data. Guarantee: all ranks of the job create the same groups in the same order.
+Enters: the tensor, context, pipeline and data-parallel groups of this rank. Leaves: a process group of all tensor- and
+context-parallel ranks in the replica's first and last pipeline stage, and one of the ranks that read. Ranks of the
+stages between need no data. Guarantee: all ranks of the job create the same groups in the same order.
 
-The groups are gloo's, and are used by one loader alone: its transfers, which go on behind the training step, never
-meet the step's own collectives.
+The groups use gloo and belong to one loader, so its transfers, which run during the training step, never interfere with
+the collectives of the step.
 """
 
 import dataclasses
@@ -21,10 +21,10 @@ _AXES = ("dp", "pp", "cp", "tp")
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Replica:
-    """This rank's place in its replica.
+    """The role of this rank in its replica.
 
-    `reader` is the global rank that reads. `members` are the ranks that get its batches, None on a rank that needs
-    none. `readers` are those of all replicas, None on a rank that does not read.
+    `reader` is the global rank that reads. `members` is the group of ranks that get its batches, None on a rank that
+    needs none. `readers` are the reading ranks of all replicas, None on a rank that does not read.
     """
 
     reader: int
@@ -44,15 +44,15 @@ class Replica:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Peers:
-    """One rank of each replica: a gloo group, and their global ranks in the order of their data-parallel ranks."""
+    """One rank of each replica: a gloo group, and the global ranks in the order of data-parallel ranks."""
 
     group: Any
     ranks: tuple[int, ...]
 
 
 def join_peers(data_parallel_group: Any = None) -> Peers:
-    """The ranks of a data-parallel group (None: all of the job) in a group of their own. All ranks of the job must call
-    it, as often as one another.
+    """A new group of the ranks of a data-parallel group (None: all of the job). All ranks of the job must call it, the
+    same number of times.
 
     Raises:
         ConfigError: outside a distributed run.
@@ -66,8 +66,8 @@ def join_peers(data_parallel_group: Any = None) -> Peers:
 
 
 def join_replica(pg_collection: Any = None) -> Replica:
-    """The place of this rank, by the groups of `pg_collection` or else of Megatron's parallel state. All ranks of the
-    job must call it, as often as one another.
+    """The role of this rank, from the groups of `pg_collection` or else of Megatron's parallel state. All ranks of the
+    job must call it, the same number of times.
 
     Raises:
         ConfigError: outside a distributed run, or without model-parallel groups.
@@ -75,10 +75,10 @@ def join_replica(pg_collection: Any = None) -> Replica:
     _check_distributed('share="broadcast" sends batches between ranks', 'take share="replicate"')
     groups = pg_collection if pg_collection is not None else _megatron_groups()
     own = tuple(_coordinate(getattr(groups, axis, None)) for axis in _AXES)
-    places: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(places, own)
+    coordinates: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(coordinates, own)
     replicas: dict[int, dict[tuple[int, ...], int]] = {}
-    for rank, ((dp, _), (pp, num_stages), (cp, _), (tp, _)) in enumerate(places):
+    for rank, ((dp, _), (pp, num_stages), (cp, _), (tp, _)) in enumerate(coordinates):
         if pp in (0, num_stages - 1):
             members = replicas.setdefault(dp, {})
             if (pp, cp, tp) in members:
@@ -109,7 +109,7 @@ def _check_distributed(why: str, way_out: str) -> None:
 
 
 def _coordinate(group: Any) -> tuple[int, int]:
-    """(rank, size) in a group; that of a single rank if there is none."""
+    """(rank, size) in a group; (0, 1) if there is none."""
     return (0, 1) if group is None else (group.rank(), group.size())
 
 

@@ -1,14 +1,14 @@
-"""A loader of which one rank of a replica reads, and all have the batches.
+"""A loader that one rank of a replica reads, and that has the same batches on all of them.
 
     reader:  lanes ─▶ loader ─▶ thread ─▶ gloo ─▶ own queue
     others:                     thread ◀─ gloo ─▶ queue ─▶ next()
 
-Enters: a data set and this rank's place in its replica. Leaves: on each rank the same batches, each with the state
-after it. Guarantees: the stream and the states are those that each rank would have had by reading itself; a rank that
-draws ahead of another by up to `prefetch_factor` batches waits for nobody, so no schedule of pipeline stages can
-deadlock; tensors of any dtype and shape, empty ones too, come through bit by bit.
+Enters: a data set and the role of this rank in its replica. Leaves: on each rank the same batches, each with the state
+after it. Guarantees: batches and states are the same as if each rank read them itself; a rank may be up to
+`prefetch_factor` batches ahead of another without waiting, so no schedule of pipeline stages can deadlock; tensors of
+any dtype and shape, empty ones too, arrive unchanged.
 
-Every batch travels as bytes: its pickle and the memory of its tensors, in one broadcast after one of their sizes.
+Every batch is sent as bytes: its pickle and the memory of its tensors, in one broadcast after one of their sizes.
 """
 
 import functools
@@ -36,15 +36,15 @@ from bridge_data.loader.loader_config import Ends
 class ReplicaLoader(BackgroundLoader):
     """The batches of a replica, on each of its ranks that needs them.
 
-    `dataset` is made on each of these ranks (that opens no shard); `loader` reads it, on the reader alone, and belongs
-    to this object from then on. All ranks of the replica call `restore_state_rank` and `close` alike. An iteration ends
-    where the reader's does.
+    `dataset` is made on each of these ranks (which opens no shard); `loader` reads it on the reader only, and belongs
+    to this object. All ranks of the replica must call `restore_state_rank` and `close` in the same order. An iteration
+    ends where the reader's does.
 
-    `ends` is how finite data ends, as in `LoaderConfig`; `loader` itself must end unevenly: what its thread has read
-    ahead differs between replicas, so there the ranks could not agree.
+    `ends` is that of `LoaderOptions`. `loader` itself must have "uneven" ends: how far its thread has read ahead
+    differs between replicas, so the ranks could not agree there.
 
-    The reader reads `prefetch_factor` batches ahead. The others take whatever it sends, so that it never waits for
-    them: they hold as many more as they are behind it, a few micro-batches in a pipeline.
+    The reader reads `prefetch_factor` batches ahead. The others accept everything that it sends, so that it never waits
+    for them: a rank that is behind keeps more batches, a few micro-batches in a pipeline.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class ReplicaLoader(BackgroundLoader):
 
 
 def _send(replica: Replica, inbox: Arrivals, loader: Reading) -> None:
-    """The reader's thread: read, hand round, keep; from the new start after a restore."""
+    """The reader's thread: read, broadcast, keep; after a restore, from the new start."""
     generation, reading = 0, iter(loader)
     while not inbox.closed:
         if inbox.generation != generation:
@@ -86,7 +86,7 @@ def _send(replica: Replica, inbox: Arrivals, loader: Reading) -> None:
 
 
 def _receive(replica: Replica, inbox: Arrivals) -> None:
-    """The thread of another rank: keep what the reader hands round, to its end."""
+    """The thread of another rank: keep what the reader broadcasts, to its end."""
     while True:
         generation, item = _broadcast(replica)
         if item.kind == CLOSED:
@@ -101,13 +101,13 @@ def _run(replica: Replica, inbox: Arrivals, loader: Reading | None) -> None:
         else:
             _send(replica, inbox, loader)
     except Exception as error:
-        failure = WorkerError(f"batches of rank {replica.reader} can no longer be handed round its replica: {error}")
+        failure = WorkerError(f"batches of rank {replica.reader} can no longer be broadcast in its replica: {error}")
         failure.__cause__ = error
         inbox.fail(failure)
 
 
 def _broadcast(replica: Replica, generation: int = 0, item: Arrival | None = None) -> tuple[int, Arrival]:
-    """Hand `item` round; the others give none, and get it."""
+    """Broadcast `item`; the other ranks give none, and get it."""
     if replica.members.size() == 1:
         assert item is not None
         return generation, item
@@ -125,7 +125,7 @@ def _broadcast(replica: Replica, generation: int = 0, item: Arrival | None = Non
 
 
 def _encoded(item: Arrival) -> list[memoryview]:
-    """The item; where its content cannot travel, the error that says so."""
+    """The item; if its content cannot be sent, an error."""
     try:
         return wire.encoded(item)
     except Exception as error:

@@ -1,8 +1,8 @@
-"""Anything that a batch may be, as one tensor of bytes for a process group, and back.
+"""Any batch as one tensor of bytes for a process group, and back.
 
 Enters: a value. Leaves: its parts (a table of contents, its pickle, the memory of each tensor), to be copied into one
-uint8 tensor; from such a tensor, the value. Guarantee: tensors of any dtype and shape, empty ones too, come through bit
-by bit, and lie aligned in the memory that came.
+uint8 tensor; from such a tensor, the value. Guarantee: tensors of any dtype and shape, empty ones too, arrive
+unchanged, and are aligned in the received memory.
 """
 
 import pickle
@@ -16,7 +16,7 @@ _ALIGNMENT = 64
 
 
 def encoded(value: Any) -> list[memoryview]:
-    """The parts of `value`, none of them copied; each is padded so that the next one lies aligned."""
+    """The parts of `value`, none of them copied; each is padded so that the next one is aligned."""
     parts = [part.raw() for part in encode_by_reference(value)]
     table = pickle.dumps([part.nbytes for part in parts])
     head = len(table).to_bytes(8, "little") + table
@@ -27,28 +27,28 @@ def encoded(value: Any) -> list[memoryview]:
 
 
 def num_bytes(parts: list[memoryview]) -> int:
-    """The length of the tensor that these parts make."""
+    """The length of the tensor for these parts."""
     return sum(part.nbytes for part in parts)
 
 
 def fill(content: torch.Tensor, parts: list[memoryview]) -> None:
     """Copy the parts into a uint8 tensor of their length."""
-    target, place = content.numpy().data, 0
+    target, offset = content.numpy().data, 0
     for part in parts:
-        target[place : place + part.nbytes] = part
-        place += part.nbytes
+        target[offset : offset + part.nbytes] = part
+        offset += part.nbytes
 
 
 def decoded(content: torch.Tensor) -> Any:
-    """The value in a filled tensor, whose memory it keeps."""
+    """The value in a filled tensor, which shares its memory."""
     memory = content.numpy().data
-    place = 8 + int.from_bytes(memory[:8], "little")
-    sizes = pickle.loads(memory[8:place])
+    offset = 8 + int.from_bytes(memory[:8], "little")
+    sizes = pickle.loads(memory[8:offset])
     parts = []
     for size in sizes:
-        place += -place % _ALIGNMENT
-        parts.append(memory[place : place + size])
-        place += size
+        offset += -offset % _ALIGNMENT
+        parts.append(memory[offset : offset + size])
+        offset += size
     return decode(parts)
 
 

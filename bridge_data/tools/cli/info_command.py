@@ -11,7 +11,7 @@ from bridge_data import storage
 from bridge_data.errors import BridgeDataError, ConfigError, DatasetError
 from bridge_data.plan import EmptySplitError, load_plan
 from bridge_data.plan.document import is_jsonl
-from bridge_data.plan.references import split_parts
+from bridge_data.plan.opening import split_parts
 from bridge_data.shards.jsonl_file import index_path, open_jsonl, split_gaps
 from bridge_data.shards.key_index import ReadOnlyDatabase
 from bridge_data.shards.media_metadata import MEDIA_TABLE

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from bridge_data.errors import ConfigError
-from bridge_data.plan.references import Opening
+from bridge_data.plan.opening import Opening
 from bridge_data.tools.cli.terminal import ON_DISK, counted, progress_bar
 from bridge_data.tools.lint import KINDS, Fault, LintConfig, LintReport
 from bridge_data.tools.lint import lint as check

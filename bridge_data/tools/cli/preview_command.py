@@ -19,7 +19,7 @@ from bridge_data.decode import Loader, SampleDecoder, open_loader
 from bridge_data.decode.av import AV_EXTENSIONS, AVDecoder
 from bridge_data.errors import BridgeDataError, ConfigError, SampleError
 from bridge_data.plan import EmptySplitError, Source, load_plan
-from bridge_data.plan.references import split_parts
+from bridge_data.plan.opening import split_parts
 from bridge_data.samples import CrudeSample
 from bridge_data.shards import RawSample, RecordReader, Records
 from bridge_data.shards.joined_records import JoinedRawSample

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from bridge_data.decode import SampleDecoder, open_loader
 from bridge_data.errors import BridgeDataError, ConfigError, DatasetError, SkipSample
 from bridge_data.plan import Source
-from bridge_data.plan.references import Opening
+from bridge_data.plan.opening import Opening
 from bridge_data.prepare.processes import Progress, in_parallel, no_progress
 from bridge_data.shards.metadata import split_name
 from bridge_data.shards.tar_bytes import open_tar

@@ -13,8 +13,7 @@ from bridge_data.plan import EmptySplitError, Source
 from bridge_data.plan.declared import Declared, DeclaredBlend, Reference, Scope, declare
 from bridge_data.plan.document import absolute, is_jsonl
 from bridge_data.plan.join import join_source
-from bridge_data.plan.metadataset import open_plan
-from bridge_data.plan.references import Opening, cut, open_reference, split_parts
+from bridge_data.plan.opening import Opening, cut, open_plan, open_reference, split_parts
 from bridge_data.shards import Records, ShardSet
 from bridge_data.shards.jsonl_file import split_gaps
 from bridge_data.shards.prepared import PreparedDataset

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from bridge_data.errors import ConfigError
-from bridge_data.plan.references import Opening
+from bridge_data.plan.opening import Opening
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
 from bridge_data.prepare.metadataset_joins import prepare_metadataset
 from bridge_data.tools.lint import KINDS, LintConfig, lint

@@ -23,7 +23,7 @@ from bridge_data.decode import SampleDecoder
 from bridge_data.decode.sample_loader import SampleLoader
 from bridge_data.plan import load_plan
 from bridge_data.plan.document import is_jsonl
-from bridge_data.plan.references import split_parts
+from bridge_data.plan.opening import split_parts
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
 from bridge_data.samples import CrudeSample
 from bridge_data.shards.jsonl_file import split_path
@@ -286,7 +286,7 @@ def test_it_is_not_imported_without_trust(tmp_path: Path) -> None:
     [
         ({**SHOUTED, "marc": "?"}, "ShoutedWebdataset: .*unexpected keyword argument 'marc'"),
         ({"field_map": {"text": "txt"}}, "ShoutedWebdataset: .*'size' is missing"),
-        ({"sample_loader": "a.py:f", "part_filter": ["txt"]}, "sample_loader: a.py:f is code that lies beside"),
+        ({"sample_loader": "a.py:f", "part_filter": ["txt"]}, "sample_loader: a.py:f is code beside"),
     ],
 )
 def test_its_wrong_settings_name_the_file(tmp_path: Path, more: dict[str, Any], says: str) -> None:
