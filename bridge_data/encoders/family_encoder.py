@@ -275,7 +275,7 @@ class FamilyTaskEncoder(ConversationTaskEncoder):
 
 
 def text_encoder(tokenizer: Any, config: FamilyConfig | None = None, *, seq_length: int = 2048) -> FamilyTaskEncoder:
-    """The encoder of text SFT: conversations without images, learnt where they answer."""
+    """The encoder of text SFT: conversations without images, with labels on the answers."""
     return FamilyTaskEncoder(tokenizer, None, config, seq_length=seq_length)
 
 
