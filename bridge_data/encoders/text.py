@@ -19,7 +19,7 @@ from bridge_data.encoders.pretrained import open_tokenizer
 from bridge_data.encoders.sequences import FamilyBatch, FamilySample, batch_family, pack_family, sequence_fields
 from bridge_data.errors import ConfigError, SkipSample
 from bridge_data.samples import Sample, TextSample
-from bridge_data.task import DefaultTaskEncoder, Packing, stateless
+from bridge_data.task import DefaultTaskEncoder, Packing, TaskEncoder, stateless
 from bridge_data.task.packers import Packer
 
 
@@ -45,9 +45,10 @@ class PretrainingTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
             raise ConfigError(f"PretrainingTaskEncoder(seq_length={seq_length}): expected at least 2")
         self.tokenizer, self.seq_length = open_tokenizer(tokenizer), seq_length
         self._ignored = ignore_place_holder
-        self.select_samples_to_pack = Packing(  # type: ignore[method-assign]
-            length=_length, capacity=seq_length, overlong="drop", packer=packer, carry_over=carry_over
-        )
+        if type(self).select_samples_to_pack is TaskEncoder.select_samples_to_pack:  # else a subclass has its own
+            self.select_samples_to_pack = Packing(  # type: ignore[method-assign]
+                length=_length, capacity=seq_length, overlong="drop", packer=packer, carry_over=carry_over
+            )
 
     def text(self, sample: Any) -> str:
         """The document; override it for your own sample classes.
