@@ -1,5 +1,9 @@
 """Task encoders for conversations, captions, speech and text: the default one for images and text, and those of model
-families, whose batches equal those of transformers' processors."""
+families, whose batches equal those of transformers' processors.
+
+    conversation ─ chat (template, tokens) ─ images (limits, decoding) ─ sequences (labels, packs, batches)
+    family_encoder calls them in order; multimodal_encoder, qwen_encoder and hf build on it
+"""
 
 from typing import TYPE_CHECKING
 

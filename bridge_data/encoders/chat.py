@@ -178,8 +178,8 @@ def tokenize_spans(
         return MarkedTokens(ids, marks)
     whole = list(tokenizer.build_inputs_with_special_tokens(ids))
     front = next((n for n in range(len(whole)) if whole[n : n + len(ids)] == ids), 0)
-    behind = len(whole) - front - len(ids)
-    return MarkedTokens(whole, [False] * front + marks + [False] * behind)
+    after = len(whole) - front - len(ids)
+    return MarkedTokens(whole, [False] * front + marks + [False] * after)
 
 
 def touching(offsets: Sequence[Span], spans: Sequence[Span]) -> list[bool]:

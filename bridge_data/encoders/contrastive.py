@@ -1,7 +1,7 @@
-"""CLIP and SigLIP: images beside their texts, to be told apart from those of others.
+"""CLIP and SigLIP: pairs of an image and its text, for contrastive training.
 
 Enters: captioning samples. Leaves: `ContrastiveBatch`. Guarantee: token ids, attention mask and pixel values are those
-that the family's processor makes with `padding="max_length", truncation=True`; a text that is cut keeps its end token.
+of the family's processor with `padding="max_length", truncation=True`; a truncated text keeps its end token.
 """
 
 import dataclasses
@@ -20,13 +20,13 @@ from bridge_data.samples import Batch, CaptioningSample, Sample, edataclass
 from bridge_data.task import DefaultTaskEncoder, stateless
 
 _LONGEST = 4096
-"""What a tokenizer without a limit says is more than this."""
+"""A tokenizer without a limit reports more than this."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class ContrastiveConfig:
-    """`max_length` is the tokens of every text (None: the tokenizer's `model_max_length`, 77 for CLIP, 64 for SigLIP).
-    `overlong` says what happens to longer ones ("truncate": they are cut), `empty_text` to samples without words.
+    """`max_length` is the number of tokens of every text (None: the tokenizer's `model_max_length`, 77 for CLIP, 64 for
+    SigLIP). `overlong` says what happens to longer texts, `empty_text` to samples without words.
 
     Raises:
         ConfigError: for a setting that is unknown or out of range.
@@ -63,8 +63,8 @@ class ContrastiveBatch(Batch):
     has_mask: bool
 
     def model_inputs(self) -> dict[str, Tensor | bool]:
-        """Keyword arguments of the `forward` of a model of transformers, which gives the contrastive loss of the batch.
-        Without `has_mask` (SigLIP) there is none: padding is read as text."""
+        """Keyword arguments of the `forward` of a model of transformers, which returns the contrastive loss. Without
+        `has_mask` (SigLIP) there is no attention mask: padding is read as text."""
         inputs: dict[str, Tensor | bool] = {"input_ids": self.input_ids, "pixel_values": self.pixel_values}
         if self.has_mask:
             inputs["attention_mask"] = self.attention_mask
@@ -72,11 +72,11 @@ class ContrastiveBatch(Batch):
 
 
 class ContrastiveTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
-    """Captions to the batches of CLIP or SigLIP. The mask is given to the model if the tokenizer names it among its
+    """Captions to the batches of CLIP or SigLIP. The model gets an attention mask if the tokenizer has one in its
     `model_input_names`.
 
     Raises:
-        ConfigError: if the image processor makes images of several sizes, or it is not known how long texts are.
+        ConfigError: if the image processor makes images of several sizes, or the length of texts is unknown.
     """
 
     decoder = SampleDecoder(handlers=dict.fromkeys(IMAGE_EXTENSIONS, bytes))
@@ -95,7 +95,7 @@ class ContrastiveTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
         self._has_mask = "attention_mask" in tokenizer.model_input_names
 
     def text(self, sample: Any) -> tuple[str, Any]:
-        """The text of a sample and its image; override it for classes of your own.
+        """The text of a sample and its image; override it for your own sample classes.
 
         Raises:
             ConfigError: for another class than `CaptioningSample`.
@@ -109,7 +109,7 @@ class ContrastiveTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
 
     @stateless
     def encode_sample(self, sample: Sample) -> ContrastiveSample:
-        """The text padded to its length, and the image as the model takes it."""
+        """The padded text, and the image as the model takes it."""
         text, image = self.text(sample)
         key, config = sample.__key__, self.config
         if not text:

@@ -72,6 +72,7 @@ class ConversationTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
         config = config or FamilyConfig()
         check_multiple(seq_length, config.pad_to_multiple_of, "seq_length")
         self.tokenizer, self.seq_length, self.config = tokenizer, seq_length, config
+        self._pad_id = padding_token_of(tokenizer)
         self._limits, self._pack_in_batch = config.images, config.pack_in_batch
         if type(self).select_samples_to_pack is TaskEncoder.select_samples_to_pack:  # else a subclass has its own
             self.select_samples_to_pack = Packing(  # type: ignore[method-assign]
@@ -111,7 +112,7 @@ class ConversationTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
         return batch_family(
             rows,
             self.batch_media([row.media for row in rows]),
-            pad=padding_token_of(self.tokenizer),
+            pad=self._pad_id,
             ignored=self.config.ignore_place_holder,
             length=self.seq_length if self.config.pad_to_max_length else 0,
         )
@@ -126,7 +127,7 @@ class ConversationTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
             raise SkipSample(f"no label is left within seq_length={self.seq_length}")
         multiple = self.config.pad_to_multiple_of
         return {
-            "tokens": filled_up(torch.tensor(ids), multiple, padding_token_of(self.tokenizer)),
+            "tokens": filled_up(torch.tensor(ids), multiple, self._pad_id),
             "labels": filled_up(labels, multiple, self.config.ignore_place_holder),
             "loss_mask": filled_up(loss_mask, multiple, 0),
         }
@@ -275,7 +276,7 @@ class FamilyTaskEncoder(ConversationTaskEncoder):
 
 
 def text_encoder(tokenizer: Any, config: FamilyConfig | None = None, *, seq_length: int = 2048) -> FamilyTaskEncoder:
-    """The encoder of text SFT: conversations without images, learnt where they answer."""
+    """The encoder of text SFT: conversations without images, with labels on the answers."""
     return FamilyTaskEncoder(tokenizer, None, config, seq_length=seq_length)
 
 

@@ -1,9 +1,9 @@
 """`HFTaskEncoder`: any processor of transformers as a task encoder.
 
-Enters: conversations about images. Leaves: `FamilyBatch`, with whatever the processor makes of them, and labels for the
-answers. It needs no knowledge of the family; in return the number of tokens of a sample is known only once its images
-are processed, so that pixel values, not files, wait in a packing buffer. For families that `bridge_data.encoders`
-knows, `FamilyTaskEncoder` gives the same batches with less memory, and less work for samples that are left out.
+Enters: conversations about images. Leaves: `FamilyBatch`, with all outputs of the processor, and labels for the
+answers. It needs no knowledge of the family. In return, the number of tokens of a sample is known only once its images
+are processed, so a packing buffer holds pixel values, not files. For families that `bridge_data.encoders` knows,
+`FamilyTaskEncoder` gives the same batches with less memory, and less work for samples that are skipped.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,13 +39,13 @@ _NOT_FOR_MODELS = ("offset_mapping", "text_replacement_offsets", "attention_mask
 class HFTaskEncoder(ConversationTaskEncoder):
     """Conversations to the batches of `processor`, which gets `processor_options` with each call.
 
-    What the processor makes for each token (such as `mm_token_type_ids`) is cut and padded with the tokens; all else is
-    media. A sequence that is longer than `seq_length` is cut as `FamilyTaskEncoder` cuts it. `max_image_tokens` leaves
-    out samples that take more.
+    Outputs with one number for each token (such as `mm_token_type_ids`) are cut and padded with the tokens; all others
+    are media. A sequence longer than `seq_length` is cut as in `FamilyTaskEncoder`. Samples that take more than
+    `max_image_tokens` are skipped.
 
     Raises:
-        ConfigError: if the processor has no tokenizer, a slow one, no chat template, or cannot be told to say what it
-            makes of an image.
+        ConfigError: if the processor has no fast tokenizer, no chat template, or does not say which tokens an image
+            becomes.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class HFTaskEncoder(ConversationTaskEncoder):
 
     @stateless
     def encode_sample(self, sample: Sample) -> FamilySample:
-        """The sequence, with what the processor made of its images."""
+        """The sequence and its processed images."""
         said, key = self.conversation(sample), sample.__key__
         marked, media, aligned = self._process(said, key)
         aligned = {name: filled_up(tensor, self.config.pad_to_multiple_of, 0) for name, tensor in aligned.items()}
@@ -83,12 +83,11 @@ class HFTaskEncoder(ConversationTaskEncoder):
         )
 
     def join_media(self, rows: list[Media]) -> Media:
-        """The media of several samples, one behind the other, with zeros where those of another one are larger."""
+        """Concatenate the media of several samples, padded with zeros to one shape."""
         return joined(_evened(rows))
 
     def batch_media(self, rows: list[Media]) -> Media:
-        """What is made for each image one behind the other, or, where the processor makes it for each conversation,
-        padded and stacked."""
+        """Concatenate media with one entry for each image; pad and stack those with one for each conversation."""
         media = joined([{n: v for n, v in row.items() if n not in self._by_rows} for row in _evened(rows)])
         some = next((row for row in rows if row), {})
         for name in self._by_rows & some.keys():
@@ -114,16 +113,16 @@ class HFTaskEncoder(ConversationTaskEncoder):
             what = f"the chat template made {found} image placeholders of {len(images)}"
             refuse(self.config.policies.image_mismatch, key, what)
         made = self._call(text, images, special)
-        marked, places = _marked(made, spans)
-        if limits.max_image_tokens is not None and sum(end - start for start, end in places) > limits.max_image_tokens:
+        marked, images_at = _marked(made, spans)
+        if limits.max_image_tokens is not None and _total(images_at) > limits.max_image_tokens:
             raise SkipSample
         length, limit = len(marked.ids), self.seq_length
         if length > limit:
             if self.config.policies.overlong != "truncate":
                 refuse(self.config.policies.overlong, key, f"it has {length} tokens, a sequence holds {limit}")
-            cut = next((number for number, (_, end) in enumerate(places) if end > limit), None)
+            cut = next((number for number, (_, end) in enumerate(images_at) if end > limit), None)
             if cut is not None:
-                # Without the images that are cut off, their pixel values are not made either.
+                # Process the text again without the images that are cut off, so that they have no pixel values.
                 text = text[: made["text_replacement_offsets"][0][cut]["span"][0]]
                 made = self._call(text, images[:cut], special)
                 marked, _ = _marked(made, spans)
@@ -144,7 +143,7 @@ class HFTaskEncoder(ConversationTaskEncoder):
         return made
 
     def _sorted(self, made: Mapping[str, Any], length: int) -> tuple[Media, dict[str, Tensor]]:
-        """What the processor made, but for the tokens: media, and what there is for each token."""
+        """The outputs of the processor without the tokens: media, and tensors with one number for each token."""
         media, aligned = {}, {}
         for name, value in made.items():
             if name == "input_ids" or name in _NOT_FOR_MODELS:
@@ -157,18 +156,14 @@ class HFTaskEncoder(ConversationTaskEncoder):
         return media, aligned
 
     def _probe(self) -> frozenset[str]:
-        """The names of what the processor makes for each conversation, rather than for each image: of two images, one
-        thing.
-
-        Raises:
-            ConfigError: if the processor does not take what it is asked.
-        """
+        """The names of outputs with one entry for each conversation, rather than for each image: of two images, they
+        have one. A ConfigError if the processor does not take the options that are needed."""
         if self.image_token is None or getattr(self.processor, "image_processor", None) is None:
             return frozenset()
         images = [Image.new("RGB", (48, 32)), Image.new("RGB", (32, 64))]
         try:
             made = self._call(f"{self.image_token} {self.image_token}", images, True)
-            places = made["text_replacement_offsets"][0]
+            replaced = made["text_replacement_offsets"][0]
         except (KeyError, TypeError) as error:
             raise ConfigError(
                 f"HFTaskEncoder(processor={type(self.processor).__name__}): it does not say what it makes of an image "
@@ -176,11 +171,11 @@ class HFTaskEncoder(ConversationTaskEncoder):
                 "return_offsets_mapping and return_text_replacement_offsets"
             ) from error
         media, _ = self._sorted(made, len(made["input_ids"][0]))
-        return frozenset(name for name, value in media.items() if len(value) == 1 < len(places) and value.ndim > 2)
+        return frozenset(name for name, value in media.items() if len(value) == 1 < len(replaced) and value.ndim > 2)
 
 
 def _evened(rows: Sequence[Media]) -> list[Media]:
-    """The rows with tensors of one shape but for dimension 0, filled up with zeros."""
+    """The rows with tensors of the same shape except for dimension 0, padded with zeros."""
     shapes: dict[str, list[int]] = {}
     for row in rows:
         for name, value in row.items():
@@ -197,14 +192,14 @@ def _evened(rows: Sequence[Media]) -> list[Media]:
 
 
 def _marked(made: Mapping[str, Any], spans: Sequence[Span]) -> tuple[MarkedTokens, list[Span]]:
-    """The tokens, with marks on those of answers (`spans` of the text before images were written into it) but not on
-    those of images; and where the tokens of each image are."""
+    """The tokens, with marks on those of answers but not of images; and the range of tokens of each image. `spans` are
+    those of the text before its image tokens were replaced."""
     ids, offsets = list(made["input_ids"][0]), made["offset_mapping"][0]
     replaced = (made.get("text_replacement_offsets") or [[]])[0]
     moved = [(_moved(start, replaced), _moved(end, replaced)) for start, end in spans]
     in_answers = touching(offsets, moved)
     in_images = touching(offsets, [one["new_span"] for one in replaced])
-    places = []
+    images_at = []
     number = 0
     for one in replaced:
         start, end = one["new_span"]
@@ -213,12 +208,16 @@ def _marked(made: Mapping[str, Any], spans: Sequence[Span]) -> tuple[MarkedToken
         first = number
         while number < len(ids) and offsets[number][0] < end and offsets[number][1] > start:
             number += 1
-        places.append((first, number))
+        images_at.append((first, number))
     marks = [answer and not image for answer, image in zip(in_answers, in_images, strict=True)]
-    return MarkedTokens(ids, marks), places
+    return MarkedTokens(ids, marks), images_at
 
 
-def _moved(place: int, replaced: Sequence[Mapping[str, Any]]) -> int:
-    """Where a character of the text is, once images are written into it."""
-    grown = sum(len(one["replacement"]) - len(one["text"]) for one in replaced if one["span"][1] <= place)
-    return place + grown
+def _moved(offset: int, replaced: Sequence[Mapping[str, Any]]) -> int:
+    """The offset of a character of the text after its image tokens were replaced."""
+    grown = sum(len(one["replacement"]) - len(one["text"]) for one in replaced if one["span"][1] <= offset)
+    return offset + grown
+
+
+def _total(ranges: Sequence[Span]) -> int:
+    return sum(end - start for start, end in ranges)

@@ -1,7 +1,7 @@
 """Idefics3 and SmolVLM: an image is enlarged to a whole number of tiles, split, and seen whole beside.
 
-Enters: images of any size. Leaves: tiles, row by row, the whole image last; each with its place written before its
-tokens. A small image (or any, without splitting) is one tile.
+Enters: images of any size. Leaves: tiles, row by row, the whole image last; the row and column of each tile are written
+before its tokens. A small image (or any, without splitting) is one tile.
 
 Source: H. Laurençon et al., Building and better understanding vision-language models (2024); A. Marafioti et al.,
 SmolVLM (2025); the rounding is that of transformers.
@@ -38,7 +38,7 @@ IDEFICS3_TEMPLATE = """\
 {%- endfor -%}
 {%- if add_generation_prompt -%}{{- 'Assistant:' -}}{%- endif -%}
 """
-"""As the checkpoints of both write conversations, with marks on the answers."""
+"""The format of both checkpoints, with marks on the answers."""
 
 _LARGEST = 4096
 """The longest side to which images are ever resized."""
@@ -49,7 +49,7 @@ class Idefics3:
     """`image_processor` is that of Idefics3 or SmolVLM; a tile takes `image_seq_len` tokens, which is (tile size /
     patch size / scale factor)².
 
-    With less detail, the longest side has one tile fewer; at the last there is one tile.
+    Each level of detail takes one tile off the longest side, down to one tile.
 
     Raises:
         ConfigError: if the processor does not say the size of a tile and of an image.
@@ -78,11 +78,11 @@ class Idefics3:
 
     @property
     def num_details(self) -> int:
-        """The most tiles on the longest side."""
+        """The largest number of tiles on the longest side."""
         return len(self.__dict__["_edges"])
 
     def image_text(self, size: Size, detail: int) -> Pieces:
-        """Each tile's place and tokens, row by row, then those of the whole image."""
+        """Row, column and tokens of each tile, row by row, then the whole image."""
         rows, columns = self._grid(size, detail)
         text: Pieces = []
         line_break = ""
@@ -96,7 +96,7 @@ class Idefics3:
         return [*text, (whole, 1), (self.image_token, self.image_seq_len), (self.fake_image_token, 1)]
 
     def num_tiles(self, size: Size, detail: int) -> int:
-        """The tiles of the grid, and the whole image."""
+        """The tiles of the grid, plus the whole image."""
         rows, columns = self._grid(size, detail)
         return rows * columns + 1
 
@@ -120,11 +120,11 @@ class Idefics3:
         return {name: stack_padded([row[name] for row in filled], num_tiles) for name in some}
 
     def _grid(self, size: Size, detail: int) -> tuple[int, int]:
-        """Rows and columns of tiles; (0, 0) if it is not split."""
+        """Rows and columns of tiles; (0, 0) if the image is not split."""
         if not self.image_processor.do_image_splitting:
             return 0, 0
         tile: int = self.__dict__["_tile"]
-        height, width = _within(_stretched(size, self.__dict__["_edges"][detail]))
+        height, width = _within(_scaled(size, self.__dict__["_edges"][detail]))
         aspect = width / height
         if width >= height:
             columns = math.ceil(width / tile)
@@ -135,8 +135,8 @@ class Idefics3:
         return (rows, columns) if rows > 1 or columns > 1 else (0, 0)
 
 
-def _stretched(size: Size, edge: int) -> Size:
-    """The size with its longest side made `edge`, the other one even."""
+def _scaled(size: Size, edge: int) -> Size:
+    """The size scaled so that its longest side is `edge`; the other is made even."""
     height, width = size
     aspect = width / height
     if width >= height:
@@ -147,7 +147,7 @@ def _stretched(size: Size, edge: int) -> Size:
 
 
 def _within(size: Size) -> Size:
-    """The size with its longest side `_LARGEST` at most."""
+    """The size shrunk so that its longest side is at most `_LARGEST`."""
     height, width = size
     aspect = width / height
     if width >= height and width > _LARGEST:

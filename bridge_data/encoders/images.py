@@ -23,11 +23,11 @@ from bridge_data.errors import ConfigError
 _decode = functools.partial(pillow_image, mode="RGB")
 
 _PROBES = ((48, 64), (96, 32))
-"""Sizes of the two blank images that show what a processor makes of different ones."""
+"""Sizes of two blank images: a processor must resize both to one size."""
 
 
 class Images:
-    """An image processor, and what it is known to make of any image: `shape` (channels, height, width)."""
+    """An image processor that resizes every image to one `shape` (channels, height, width)."""
 
     def __init__(self, processor: Any) -> None:
         self._processor = processor
@@ -44,11 +44,7 @@ class Images:
         self.shape: tuple[int, int, int] = shapes[0][1:]
 
     def num_tokens(self, config: MultiModalSampleConfig) -> int:
-        """Tokens that every image takes.
-
-        Raises:
-            ConfigError: if neither the settings nor the processor say it.
-        """
+        """The number of tokens of an image. A ConfigError if neither settings nor processor say it."""
         if config.tokens_per_image is not None:
             return config.tokens_per_image
         patch_size = config.patch_size or getattr(self._processor, "patch_size", None)
@@ -61,11 +57,7 @@ class Images:
         return (height // patch_size) * (width // patch_size)
 
     def pixels(self, images: Sequence[Any], key: str) -> torch.Tensor:
-        """Pixel values of the images of sample `key`, float32 (images, channels, height, width).
-
-        Raises:
-            SampleError: if one cannot be decoded.
-        """
+        """Pixel values of the images of sample `key`, float32 (images, channels, height, width)."""
         if not images:
             return torch.zeros(0, *self.shape)
         made = self._processor(images=[as_rgb(image, key) for image in images], return_tensors="pt")["pixel_values"]
@@ -73,11 +65,8 @@ class Images:
 
 
 def image_size(image: Any, key: str) -> tuple[int, int]:
-    """(height, width) of an image in any of the forms that `as_rgb` takes; of encoded bytes only the header is read.
-
-    Raises:
-        SampleError: if the header cannot be read.
-    """
+    """(height, width) of an image in any form that `as_rgb` takes; of encoded bytes only the header is read. A
+    SampleError if it cannot be read."""
     if isinstance(image, bytes):
         image = decode_part(encoded_size, image, key, "image")
         return int(image[0]), int(image[1])
@@ -88,7 +77,8 @@ def image_size(image: Any, key: str) -> tuple[int, int]:
 
 
 def as_rgb(image: Any, key: str) -> Image.Image:
-    """The image as Pillow's RGB, from encoded bytes, pixels of uint8, or pixels of float in 0..1."""
+    """The image as Pillow's RGB, from encoded bytes, or pixels as uint8 or as float in 0..1. A SampleError if it cannot
+    be decoded."""
     if isinstance(image, Image.Image):
         return image if type(image) is Image.Image and image.mode == "RGB" else image.convert("RGB")
     if isinstance(image, bytes):
@@ -102,12 +92,8 @@ def as_rgb(image: Any, key: str) -> Image.Image:
 
 
 def picture_sizes(images: Sequence[Any], limits: ImageLimits, key: str) -> list[Size]:
-    """The sizes of the images of sample `key` as `pictures` makes them; only headers are read.
-
-    Raises:
-        SkipSample, SampleError: if one is extreme, as `limits` says.
-        SampleError: if a header cannot be read.
-    """
+    """The sizes of the images of sample `key` as `pictures` makes them; only headers are read. An extreme image leaves
+    the sample out, as `limits` says."""
     sizes = []
     for number, image in enumerate(images):
         height, width = image_size(image, key)
@@ -123,7 +109,7 @@ def picture_sizes(images: Sequence[Any], limits: ImageLimits, key: str) -> list[
 
 
 def limited_size(size: Size, limits: ImageLimits) -> Size:
-    """A size of at least `min_pixels` and, before all, at most `max_pixels`, its aspect kept but for rounding."""
+    """A size of at least `min_pixels` and at most `max_pixels` (which has priority), its aspect nearly kept."""
     height, width = size
     if limits.min_pixels is not None and height * width < limits.min_pixels:
         scale = math.sqrt(limits.min_pixels / (height * width))
@@ -137,11 +123,7 @@ def limited_size(size: Size, limits: ImageLimits) -> Size:
 
 
 def pictures(images: Sequence[Any], limits: ImageLimits, key: str) -> list[Image.Image]:
-    """The images of sample `key`, decoded, within the limits on pixels.
-
-    Raises:
-        SampleError: if one cannot be decoded.
-    """
+    """The images of sample `key`, decoded, and resized to the limits on pixels."""
     made = []
     for image in images:
         picture = as_rgb(image, key)

@@ -2,8 +2,8 @@
 
 Enters: images of any size. Leaves: tiles, row by row, the thumbnail last; an image of one tile has no thumbnail.
 
-Source: Z. Chen et al., How far are we to GPT-4V? (2024): dynamic resolution; the choice of the grid is that of
-transformers' image processor for it.
+Source: Z. Chen et al., How far are we to GPT-4V? (2024): dynamic resolution; the grid is chosen as in
+transformers' image processor.
 """
 
 import dataclasses
@@ -34,7 +34,7 @@ INTERNVL_TEMPLATE = """\
 {%- endfor -%}
 {%- if add_generation_prompt -%}{{- '<|im_start|>assistant\\n' -}}{%- endif -%}
 """
-"""ChatML, with a line break behind each image, as the checkpoints of InternVL have it."""
+"""ChatML, with a line break after each image, as in the checkpoints of InternVL."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,10 +42,10 @@ class InternVL:
     """`image_processor` is `GotOcr2ImageProcessor`, with its `min_patches` and `max_patches` (tiles of an image); a
     tile takes `image_seq_length` tokens, which is (tile size / patch size)² · scale factor².
 
-    With less detail, an image has half as many tiles at most; at the last there is one.
+    Each level of detail halves the largest number of tiles, down to one.
 
     Raises:
-        ConfigError: if the processor does not tile so.
+        ConfigError: if the processor does not tile like that.
     """
 
     image_processor: Any
@@ -66,16 +66,16 @@ class InternVL:
 
     @property
     def num_details(self) -> int:
-        """How often the most tiles can be halved, and one."""
+        """How often the largest number of tiles can be halved, plus one."""
         return int(self.image_processor.max_patches).bit_length()
 
     def image_text(self, size: Size, detail: int) -> Pieces:
-        """The image token for each tile, so many times, between those that begin and end an image."""
+        """The image token, `image_seq_length` times for each tile, between the start and end tokens of an image."""
         num_tokens = self.image_seq_length * self.num_tiles(size, detail)
         return [(self.start_image_token, 1), (self.image_token, num_tokens), (self.end_image_token, 1)]
 
     def num_tiles(self, size: Size, detail: int) -> int:
-        """The tiles of the grid, and, of more than one, the thumbnail."""
+        """The tiles of the grid, plus the thumbnail if there are several."""
         return int(self.image_processor.get_number_of_image_patches(*size, self._options(detail)))
 
     def pixels(self, images: Sequence[Image.Image], detail: int) -> Media:

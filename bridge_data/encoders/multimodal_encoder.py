@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bridge_data.encoders.chat import MarkedTokens, padding_token_of
+from bridge_data.encoders.chat import MarkedTokens
 from bridge_data.encoders.encoder_config import ConversationConfig, FamilyConfig, MultiModalSampleConfig
 from bridge_data.encoders.family import FixedSizeFamily
 from bridge_data.encoders.family_encoder import FamilyTaskEncoder
@@ -128,7 +128,7 @@ class MultiModalTaskEncoder(FamilyTaskEncoder):
         fixed = self.config.pad_to_max_length
         rows = batched(
             samples,
-            pad=padding_token_of(self.tokenizer),
+            pad=self._pad_id,
             ignored=self.config.ignore_place_holder,
             length=self.seq_length if fixed else 0,
             label_length=(self.decoder_seq_length or self.seq_length) if fixed else 0,

@@ -1,6 +1,6 @@
-"""Tokenizers and image processors by name, as configuration files give them.
+"""Tokenizers and image processors by name, for configuration files.
 
-Enters: one of transformers, or the folder (or hub id) that it was saved to. Leaves: it, opened.
+Enters: an object of transformers, or the folder (or hub id) that it was saved to. Leaves: the object.
 """
 
 from pathlib import Path
@@ -10,7 +10,7 @@ from bridge_data.errors import ConfigError
 
 
 def open_tokenizer(given: Any) -> Any:
-    """The tokenizer in the folder or with the hub id `given`; whatever is no name as it is.
+    """The tokenizer in the folder or with the hub id `given`; an object is returned unchanged.
 
     Raises:
         ConfigError: if there is none.
@@ -19,7 +19,7 @@ def open_tokenizer(given: Any) -> Any:
 
 
 def open_image_processor(given: Any) -> Any:
-    """The image processor in the folder or with the hub id `given`; whatever is no name as it is.
+    """The image processor in the folder or with the hub id `given`; an object is returned unchanged.
 
     Raises:
         ConfigError: if there is none.

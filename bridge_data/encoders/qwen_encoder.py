@@ -119,7 +119,7 @@ class QwenVLTaskEncoder(FamilyTaskEncoder):
 
     @stateless
     def postencode_sample(self, sample: Any) -> FamilySample:
-        """The sequence with its images and videos as the model takes them, and with its positions."""
+        """The sequence with its images and videos as the model takes them, and its M-RoPE positions."""
         made: FamilySample = super().postencode_sample(sample)
         types = (made.tokens == self._image_id) * IMAGE + (made.tokens == self._video_id) * VIDEO
         merge = int(self.family.image_processor.merge_size)

@@ -26,7 +26,7 @@ Grid = tuple[int, int, int]
 """Time steps, rows and columns of an image, or of a part of a video, in tokens."""
 
 MAX_ASPECT = 200
-"""How many times as long as wide an image may be, and the reverse."""
+"""The largest ratio of the sides of an image."""
 
 _TURNS = """\
 {{- '<|im_start|>' + message['role'] + '\\n' -}}
@@ -49,7 +49,7 @@ _TURNS = """\
 """
 
 QWEN3_VL_TEMPLATE = "{%- for message in messages -%}\n" + _TURNS
-"""ChatML, with images and videos where they stand in a turn, and marks on the answers."""
+"""ChatML, with images and videos at their positions in a turn, and marks on the answers."""
 
 QWEN2_VL_TEMPLATE = (
     "{%- for message in messages -%}\n"
@@ -57,15 +57,15 @@ QWEN2_VL_TEMPLATE = (
     "{{- '<|im_start|>system\\nYou are a helpful assistant.<|im_end|>\\n' -}}\n"
     "{%- endif -%}\n"
 ) + _TURNS
-"""The same, with a system message where there is none, as the checkpoints of Qwen2-VL and Qwen2.5-VL have it."""
+"""The same, with a default system message, as in the checkpoints of Qwen2-VL and Qwen2.5-VL."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Qwen2VL:
-    """`image_processor` is `Qwen2VLImageProcessor`. An image has `min_pixels` to `max_pixels`, a frame of a video
-    `min_frame_pixels` to `max_frame_pixels` (None: of images what the processor has, of frames 128 and 768 tokens).
+    """`image_processor` is `Qwen2VLImageProcessor`. An image has `min_pixels` to `max_pixels` (None: the limits of the
+    processor), a frame of a video `min_frame_pixels` to `max_frame_pixels` (None: 128 to 768 tokens).
 
-    With less detail, there are half as many pixels at most; at the last as few as there may be.
+    Each level of detail halves the largest number of pixels, down to the smallest.
 
     Raises:
         ConfigError: if the processor makes no patches, or the limits contradict each other.
@@ -104,24 +104,24 @@ class Qwen2VL:
 
     @property
     def factor(self) -> int:
-        """Pixels of a side of a token."""
+        """Pixels along one side of a token."""
         return int(self.image_processor.patch_size * self.image_processor.merge_size)
 
     @property
     def frames_a_step(self) -> int:
-        """Frames that make one step of time."""
+        """Frames in one time step."""
         return int(self.image_processor.temporal_patch_size)
 
     @property
     def num_details(self) -> int:
-        """How often the most pixels of an image or a frame can be halved."""
+        """How often the largest number of pixels of an image or a frame can be halved."""
         limits = (self.__dict__["_limits"], self.__dict__["_frame_limits"])
         return max((most // max(least, self.factor**2)).bit_length() for least, most in limits)
 
     # Images
 
     def image_text(self, size: Size, detail: int) -> Pieces:
-        """The image token, once for each token of the grid; the template writes what is around it."""
+        """The image token, once for each token of the grid; the template writes the tokens around it."""
         _, rows, columns = self.grid(size, detail)
         return [(self.image_token, rows * columns)]
 
@@ -151,7 +151,7 @@ class Qwen2VL:
     # Videos
 
     def choose_frames(self, num_frames: int, fps: float, sampling: VideoSampling) -> Sequence[int]:
-        """Evenly spread from the first frame on, a whole number of steps of time."""
+        """Evenly spaced from the first frame on, in whole time steps."""
         step = self.frames_a_step
         wanted = num_frames / fps * (sampling.fps or fps)
         most = min(sampling.max_frames, num_frames) // step * step
@@ -171,7 +171,7 @@ class Qwen2VL:
         return -(-len(video.frames) // self.frames_a_step), height // self.factor, width // self.factor
 
     def frame_size(self, video: VideoFrames, detail: int) -> Size:
-        """What the frames are resized to."""
+        """The size that frames are resized to."""
         return fitted(video.size, self.factor, *self._limits_at("_frame_limits", detail))
 
     def video_pixels(self, videos: Sequence[VideoFrames], detail: int) -> Media:
@@ -182,11 +182,11 @@ class Qwen2VL:
         return {"pixel_values_videos": torch.cat(patches), "video_grid_thw": torch.tensor(grids)}
 
     def stretches(self, grid: Grid) -> list[Grid]:
-        """The grids of the runs of tokens that a video of `grid` becomes: one."""
+        """The grids of the runs of consecutive tokens of a video with `grid`: one run."""
         return [grid]
 
     def intervals(self, media: Media) -> list[Tensor | float] | None:
-        """How far apart the steps of time of each stretch of video are; None: one apart."""
+        """The distance between the time steps of each run of video tokens; None: 1."""
         return None
 
     def patch_grid(self, grid: Grid) -> Grid:
@@ -199,7 +199,7 @@ class Qwen2VL:
         return least, max(least, self.factor**2, most >> detail)
 
     def _video_patches(self, video: VideoFrames, detail: int) -> Tensor:
-        """The image processor repeats an image to fill a step of time: of each frame, one copy is taken."""
+        """The image processor repeats each image to fill a time step; keep one copy of each frame."""
         height, width = self.frame_size(video, detail)
         resample = Image.Resampling(int(self.image_processor.resample))
         frames = [picture.resize((width, height), resample) for picture in video.pictures()]
@@ -216,51 +216,51 @@ class Qwen2VL:
 
 @dataclasses.dataclass(frozen=True)
 class Qwen2_5VL(Qwen2VL):
-    """As `Qwen2VL`; the positions of a video's frames are by their time, of which a second has `tokens_per_second`
+    """As `Qwen2VL`; the positions of a video's frames follow their time, with `tokens_per_second`
     (`vision_config.tokens_per_second` of the model)."""
 
     tokens_per_second: int = 2
 
     def video_pixels(self, videos: Sequence[VideoFrames], detail: int) -> Media:
-        """With `second_per_grid_ts` float32 (videos,): seconds of a step of time."""
+        """With `second_per_grid_ts` float32 (videos,): the seconds of a time step."""
         seconds = torch.tensor([self.frames_a_step / video.sampled_fps for video in videos])
         return super().video_pixels(videos, detail) | {"second_per_grid_ts": seconds}
 
     def intervals(self, media: Media) -> list[Tensor | float] | None:
-        """By the seconds of a step of time."""
+        """From the seconds of a time step."""
         return [self.tokens_per_second * seconds for seconds in media.get("second_per_grid_ts", ())]
 
 
 @dataclasses.dataclass(frozen=True)
 class Qwen3VL(Qwen2VL):
-    """As `Qwen2VL`, with patches of 16 pixels; each step of a video has its time written before it, and the limits on
-    `frame_pixels` are on those of all frames of a video together."""
+    """As `Qwen2VL`, with patches of 16 pixels. Each time step of a video has its time written before it; the limits on
+    `frame_pixels` hold for all frames of a video together."""
 
     chat_template: str | None = QWEN3_VL_TEMPLATE
     vision_start_token: str = "<|vision_start|>"
     vision_end_token: str = "<|vision_end|>"
 
     def choose_frames(self, num_frames: int, fps: float, sampling: VideoSampling) -> Sequence[int]:
-        """Evenly spread, the first and the last among them."""
+        """Evenly spaced, from the first frame to the last."""
         wanted = int(num_frames / fps * (sampling.fps or fps))
         taken = min(max(wanted, sampling.min_frames), sampling.max_frames, num_frames)
         numbers: list[int] = np.linspace(0, num_frames - 1, taken).round().astype(int).tolist()
         return numbers
 
     def video_text(self, video: VideoFrames, detail: int) -> Pieces:
-        """For each step its time and its tokens."""
+        """The time and the tokens of each time step."""
         num_steps, rows, columns = self.video_grid(video, detail)
         step, last = self.frames_a_step, len(video.frames) - 1
         text: Pieces = []
         for number in range(num_steps):
-            first, final = (video.frames[min(place, last)] for place in (number * step, number * step + step - 1))
+            first, final = (video.frames[min(index, last)] for index in (number * step, number * step + step - 1))
             time_s = (first / video.fps + final / video.fps) / 2
             text.append((f"<{time_s:.1f} seconds>{self.vision_start_token}", 1))
             text += [(self.video_token, rows * columns), (self.vision_end_token, 1)]
         return text
 
     def frame_size(self, video: VideoFrames, detail: int) -> Size:
-        """What the frames are resized to."""
+        """The size that frames are resized to."""
         (height, width), factor, num_frames = video.size, self.factor, max(len(video.frames), self.frames_a_step)
         if min(height, width) < factor:
             scale = max(factor / height, factor / width)
@@ -275,17 +275,19 @@ class Qwen3VL(Qwen2VL):
 
 
 def fitted(size: Size, factor: int, least: int, most: int, *, num_frames: tuple[int, int] = (1, 1)) -> Size:
-    """The size with sides that are multiples of `factor`, and `least` to `most` pixels (over all frames: those there
-    are, and those that count), its aspect kept as well as can be."""
-    there, counted = num_frames
+    """The size with sides that are multiples of `factor` and with `least` to `most` pixels, its aspect nearly kept.
+
+    Limits hold for all frames together: `num_frames` is the real number and the one that is counted.
+    """
+    real, counted = num_frames
     height, width = size
     rounded = round(height / factor) * factor, round(width / factor) * factor
     pixels = counted * rounded[0] * rounded[1]
     if pixels > most:
-        shrink = math.sqrt((there * height * width) / most)
+        shrink = math.sqrt((real * height * width) / most)
         high, wide = (max(factor, math.floor(side / shrink / factor) * factor) for side in size)
         return high, wide
     if pixels < least:
-        grow = math.sqrt(least / (there * height * width))
+        grow = math.sqrt(least / (real * height * width))
         return math.ceil(height * grow / factor) * factor, math.ceil(width * grow / factor) * factor
     return rounded

@@ -33,8 +33,8 @@ _ZEROS, _ROLLOFF = 6, 0.99
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class LogMel:
-    """`num_mels` bands of a spectrum of `n_fft` samples, one every `hop_length`, of `num_samples` samples: a shorter
-    waveform is filled up with silence, a longer one cut.
+    """Settings of a spectrogram: `num_mels` bands, a window of `n_fft` samples every `hop_length` samples, over
+    `num_samples` samples; a shorter waveform is padded with silence, a longer one cut.
 
     Raises:
         ConfigError: if a number is out of range.
@@ -56,7 +56,7 @@ class LogMel:
         """The settings of a `WhisperFeatureExtractor`.
 
         Raises:
-            ConfigError: if it is another one, or adds noise.
+            ConfigError: if it is of another class, or adds noise.
         """
         names = ("feature_size", "sampling_rate", "hop_length", "n_fft", "n_samples", "dither")
         missing = [name for name in names if not hasattr(feature_extractor, name)]
@@ -86,14 +86,14 @@ class LogMel:
         return (torch.maximum(logs, logs.max() - 8) + 4) / 4
 
     def mask(self, num_samples: int) -> Tensor:
-        """Which frames have sound of a waveform of `num_samples`, int32 (frames,)."""
-        places = torch.arange(self.num_frames) * self.hop_length
-        return (places < num_samples).to(torch.int32)
+        """Which frames hold samples of a waveform of `num_samples`, int32 (frames,)."""
+        starts = torch.arange(self.num_frames) * self.hop_length
+        return (starts < num_samples).to(torch.int32)
 
 
 @functools.cache
 def mel_filters(num_mels: int, num_bins: int, sampling_rate: int) -> Tensor:
-    """Triangles over the bins of a spectrum, evenly spread over the mels to 8 kHz, each of area 1: float32 (mels,
+    """Triangular filters over the bins of a spectrum, evenly spaced in mels up to 8 kHz, each of area 1: float32 (mels,
     bins)."""
     bins = torch.linspace(0, sampling_rate // 2, num_bins, dtype=torch.float64)
     mels = torch.linspace(0, _to_mel(_HIGHEST_HZ), num_mels + 2, dtype=torch.float64)
@@ -110,7 +110,7 @@ def _to_mel(hertz: float) -> float:
 
 
 def resampled(waveform: Tensor, rate: int, to: int) -> Tensor:
-    """A waveform (samples,) at another rate, by a windowed sinc: frequencies that the new rate cannot hold are gone."""
+    """Resample a waveform (samples,) by a windowed sinc, which removes frequencies above the new Nyquist frequency."""
     if rate == to or not len(waveform):
         return waveform
     common = math.gcd(rate, to)
@@ -123,12 +123,12 @@ def resampled(waveform: Tensor, rate: int, to: int) -> Tensor:
 
 @functools.lru_cache(maxsize=16)
 def _sinc_kernels(old: int, new: int) -> tuple[Tensor, int]:
-    """One kernel for each of the `new` samples that `old` ones become, and how far they reach to both sides."""
+    """One kernel for each of the `new` samples that replace `old` samples, and its half width in samples."""
     cutoff = min(old, new) * _ROLLOFF
     width = math.ceil(_ZEROS * old / cutoff)
-    places = torch.arange(-width, width + old, dtype=torch.float64) / old
+    offsets = torch.arange(-width, width + old, dtype=torch.float64) / old
     shifts = torch.arange(new, dtype=torch.float64)[:, None] / new
-    times = ((places - shifts) * cutoff).clamp(-_ZEROS, _ZEROS)
+    times = ((offsets - shifts) * cutoff).clamp(-_ZEROS, _ZEROS)
     window = torch.cos(times * math.pi / _ZEROS / 2) ** 2
     return (torch.sinc(times) * window * cutoff / old).float(), width
 
@@ -145,7 +145,7 @@ class TranscriptionSample(Sample):
 
 @stateless
 def cook_transcription(sample: CrudeSample) -> TranscriptionSample:
-    """A recording of crude data, in the one part that is a medium, and its words, in `txt`.
+    """A recording of crude data: its only audio or video part, and its words in `txt`.
 
     Raises:
         SampleError: if there is no such part, or several.
@@ -159,9 +159,9 @@ def cook_transcription(sample: CrudeSample) -> TranscriptionSample:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class SpeechConfig:
-    """`max_target_length` is the most tokens of a transcript (448 for Whisper). `overlong` says what happens to longer
-    ones, and to recordings longer than the model hears: left out by default, since words and sounds no longer fit when
-    cut. `empty_text` is for transcripts without words.
+    """`max_target_length` limits the tokens of a transcript (448 for Whisper). `overlong` says what happens to longer
+    ones, and to recordings longer than the model's input: skipped by default, since truncated words and sound would not
+    match. `empty_text` is for transcripts without words.
 
     Raises:
         ConfigError: for a setting that is unknown or out of range.
@@ -203,10 +203,10 @@ class SpeechBatch(Batch):
 
 
 class SpeechTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
-    """Recordings to the batches of Whisper. `feature_extractor` is Whisper's (it is read, not called), or a `LogMel`.
+    """Recordings to the batches of Whisper. `feature_extractor` is Whisper's (for its settings), or a `LogMel`.
 
-    The tokenizer says which tokens stand before the words (`set_prefix_tokens`). The token that a decoder starts with,
-    which models put before the labels themselves, is left out where `start_token_id` says it.
+    The tokenizer adds the tokens before the words (`set_prefix_tokens`). Models put the decoder's start token before
+    the labels themselves: give it as `start_token_id`, and it is left out of the labels.
     """
 
     cookers = (Cooker(cook_transcription),)
@@ -276,7 +276,7 @@ class SpeechTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
 
 
 def mono(clip: Tensor) -> Tensor:
-    """Audio (channels, samples) of any type of sample as the mean of its channels, float32 (samples,) in -1..1."""
+    """The mean of the channels of audio (channels, samples) of any dtype, float32 (samples,) in -1..1."""
     if clip.is_floating_point():
         return clip.float().mean(0)
     if clip.dtype == torch.uint8:

@@ -1,10 +1,10 @@
-"""Plain text: pretraining on documents, as rows of fixed length. (For SFT on text see `text_encoder`.)
+"""Plain text: pretraining on documents, in rows of fixed length. (For SFT on text see `text_encoder`.)
 
     document ─ preencode: pieces of seq_length tokens and a rest ─ (packing: rests together) ─ rows of seq_length tokens
 
 Enters: text samples. Leaves: `FamilyBatch` without media, all rows `seq_length` long. Guarantee: every token of a
-document but its first is learnt once; a document is never cut but where it fills a row; what is left of documents is
-packed, and what does not fill a row is carried over to the next buffer.
+document except the first is a label once; a document is cut only where it fills a row; the rests of documents are
+packed, and the emptiest pack is carried over to the next buffer.
 
 Source: H. Ding et al., Fewer truncations improve language modeling (2024), for the packing of the rests.
 """
@@ -19,16 +19,16 @@ from bridge_data.encoders.pretrained import open_tokenizer
 from bridge_data.encoders.sequences import FamilyBatch, FamilySample, batch_family, pack_family, sequence_fields
 from bridge_data.errors import ConfigError, SkipSample
 from bridge_data.samples import Sample, TextSample
-from bridge_data.task import DefaultTaskEncoder, Packing, stateless
+from bridge_data.task import DefaultTaskEncoder, Packing, TaskEncoder, stateless
 from bridge_data.task.packers import Packer
 
 
 class PretrainingTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
     """Documents to rows of `seq_length` tokens, told apart by `cu_seqlens` and `position_ids`.
 
-    A document begins with the tokenizer's beginning-of-sequence token, where it has one, and ends with its
-    end-of-sequence token. A piece that goes on in another row has the first token of that row as its last label. Use it
-    with a `packing_buffer_size`; without one, each piece is a row of its own, padded.
+    A document starts with the tokenizer's beginning-of-sequence token, if it has one, and ends with its end-of-sequence
+    token. The last label of a piece is the first token of the next piece. Use it with a `packing_buffer_size`; without
+    one, each piece is a padded row.
     """
 
     def __init__(
@@ -45,12 +45,13 @@ class PretrainingTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
             raise ConfigError(f"PretrainingTaskEncoder(seq_length={seq_length}): expected at least 2")
         self.tokenizer, self.seq_length = open_tokenizer(tokenizer), seq_length
         self._ignored = ignore_place_holder
-        self.select_samples_to_pack = Packing(  # type: ignore[method-assign]
-            length=_length, capacity=seq_length, overlong="drop", packer=packer, carry_over=carry_over
-        )
+        if type(self).select_samples_to_pack is TaskEncoder.select_samples_to_pack:  # else a subclass has its own
+            self.select_samples_to_pack = Packing(  # type: ignore[method-assign]
+                length=_length, capacity=seq_length, overlong="drop", packer=packer, carry_over=carry_over
+            )
 
     def text(self, sample: Any) -> str:
-        """The document; override it for classes of your own.
+        """The document; override it for your own sample classes.
 
         Raises:
             ConfigError: for another class than `TextSample`.
@@ -72,7 +73,7 @@ class PretrainingTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
         following = torch.cat([ids[1:], torch.tensor([self._ignored])])
         for start in range(0, len(ids), self.seq_length):
             tokens, labels = ids[start : start + self.seq_length], following[start : start + self.seq_length]
-            if (labels == self._ignored).all():  # the end of the document, which the piece before has as its label
+            if (labels == self._ignored).all():  # its only token is a label of the piece before
                 if start:
                     return
                 raise SkipSample

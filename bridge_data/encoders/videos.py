@@ -1,7 +1,7 @@
-"""Videos on their way to a model: which of their frames are taken, known before any is decoded.
+"""Videos: which frames are sampled, decided before any is decoded.
 
-Enters: videos as `AVDecoder`, encoded bytes, or frames. Leaves: `VideoFrames`, which say how many frames there are of
-which size, and give them. Guarantee: a video gives the frames that it said.
+Enters: videos as `AVDecoder`, encoded bytes, or frames. Leaves: `VideoFrames`, which know the number and the size of
+the sampled frames, and decode them. Guarantee: the decoded frames are those that were announced.
 """
 
 import dataclasses
@@ -18,8 +18,8 @@ from bridge_data.errors import ConfigError, SampleError
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class VideoSampling:
-    """Which frames are taken: `fps` a second, but `min_frames` (where there are so many) and at most `max_frames`; with
-    `fps=None`, all. Frames that come without a rate are `default_fps` a second.
+    """Which frames are sampled: `fps` a second, but at least `min_frames` (if the video has them) and at most
+    `max_frames`; with `fps=None`, all. Frames without a rate count as `default_fps` a second.
 
     Raises:
         ConfigError: if a number is out of range.
@@ -40,15 +40,15 @@ class VideoSampling:
 
 
 class FrameChoice(Protocol):
-    """How a family chooses frames."""
+    """How a family samples frames."""
 
     def __call__(self, num_frames: int, fps: float, sampling: VideoSampling) -> Sequence[int]:
-        """The numbers of the frames that are taken, of so many at this rate."""
+        """The indexes of the sampled frames, of `num_frames` at `fps`."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class VideoFrames:
-    """`frames` are those taken, of `num_frames` frames of this `size`, at `fps`."""
+    """A video of `num_frames` frames of `size` at `fps`; `frames` are the indexes of the sampled ones."""
 
     source: Any
     num_frames: int
@@ -58,11 +58,11 @@ class VideoFrames:
 
     @property
     def sampled_fps(self) -> float:
-        """Frames taken a second."""
+        """Sampled frames a second."""
         return len(self.frames) / self.num_frames * self.fps
 
     def pictures(self) -> list[Image.Image]:
-        """The frames that are taken, decoded.
+        """The sampled frames, decoded.
 
         Raises:
             SampleError: if one cannot be decoded.
@@ -77,11 +77,10 @@ class VideoFrames:
 
 
 def open_video(source: Any, key: str, sampling: VideoSampling, choose: FrameChoice) -> VideoFrames:
-    """A video of sample `key`; of an encoded one the header is read, and its packets are counted.
+    """Open a video of sample `key`; of an encoded one, only the header is read and packets are counted.
 
     Raises:
-        SampleError: if it cannot be read, has no frame, or is not of one of the forms that `VideoConversationSample`
-            takes.
+        SampleError: if it cannot be read, has no frame, or has a form that `VideoConversationSample` does not take.
     """
     if isinstance(source, bytes):
         source = AVDecoder(source)

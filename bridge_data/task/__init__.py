@@ -1,4 +1,4 @@
-"""The user's part of the pipeline: task encoders, their hooks, and how these are called."""
+"""Task encoders: the user's part of the pipeline. Their hooks, and how these are called."""
 
 from bridge_data.task.augment import AugmentTaskEncoder, with_decoding
 from bridge_data.task.cooking import Cooker, basic_sample_keys, cooker

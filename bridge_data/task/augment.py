@@ -1,4 +1,4 @@
-"""A task encoder around another one."""
+"""Task encoders derived from another one: around it, or with other decoding."""
 
 import copy
 from collections.abc import Generator, Hashable, Mapping
@@ -15,10 +15,10 @@ _ATTRIBUTES = ("decoder", "cookers", "__default_failure_tolerance__")
 
 
 class AugmentTaskEncoder(TaskEncoder[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
-    """Another task encoder with something added: what a subclass does not override is left to `task_encoder`.
+    """A task encoder around another one: hooks that a subclass does not override are those of `task_encoder`.
 
-    In a hook that it overrides, `super()` calls that of the other encoder. Decoder, cookers and failure tolerance are
-    the other's too, unless the subclass has its own.
+    In an overridden hook, `super()` calls that of the inner encoder. Decoder, cookers and failure tolerance are those
+    of the inner encoder, unless the subclass has its own.
     """
 
     def __init__(self, task_encoder: TaskEncoder[T_sample, T_encoded_sample, T_raw_batch, T_batch]) -> None:
@@ -30,7 +30,7 @@ class AugmentTaskEncoder(TaskEncoder[T_sample, T_encoded_sample, T_raw_batch, T_
 
     @property
     def task_encoder(self) -> TaskEncoder[T_sample, T_encoded_sample, T_raw_batch, T_batch]:
-        """The encoder that this one is around."""
+        """The inner encoder."""
         return self._task_encoder
 
     @stateless
@@ -40,7 +40,7 @@ class AugmentTaskEncoder(TaskEncoder[T_sample, T_encoded_sample, T_raw_batch, T_
         cooker: Cooker[T_sample] | None = None,
         aux: Mapping[str, FileStore[Any]] | None = None,
     ) -> T_sample:
-        given = (cooker, aux) if cooker is not None else ()  # the other's hook may take the sample alone
+        given = (cooker, aux) if cooker is not None else ()  # the inner hook may take only the sample
         return self._task_encoder.cook_crude_sample(sample, *given)
 
     @stateless
@@ -85,13 +85,8 @@ class AugmentTaskEncoder(TaskEncoder[T_sample, T_encoded_sample, T_raw_batch, T_
 def with_decoding(
     encoder: TaskEncoder[Any, Any, Any, Any], auto_decode: bool | None, **settings: Any
 ) -> TaskEncoder[Any, Any, Any, Any]:
-    """The encoder itself, or a copy that decodes with `settings` of `SampleDecoder`, or not at all.
-
-    Settings that are None are not asked for.
-
-    Raises:
-        ConfigError: if the encoder has a decoder of its own.
-    """
+    """The encoder with the decoding options of `get_train_dataset`: itself, or a copy that decodes with `settings` of
+    `SampleDecoder` (None: not set), or not at all. A ConfigError if the encoder has its own decoder."""
     asked = {name: value for name, value in settings.items() if value is not None}
     if auto_decode is not False and not asked:
         return encoder

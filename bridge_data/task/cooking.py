@@ -1,7 +1,7 @@
 """Cookers: functions that turn crude samples into typed ones, chosen by the sub-flavors of the data set.
 
-A cooker is called with the crude sample, and by keyword with the file stores of the auxiliary data that the metadataset
-names; and, where `@cooker` asks for them, with `primary`, the data set itself, and `cache`, the loader's cache pool.
+A cooker gets the crude sample and, by keyword, the file stores of the auxiliary data that the metadataset names; if
+`@cooker` asks for them, also `primary`, its own data set, and `cache`, the loader's cache pool.
 """
 
 import dataclasses
@@ -29,10 +29,10 @@ def cooker(fn: None = None, *, need_cache: bool = False, need_primary: bool = Fa
 def cooker(
     fn: Callable[..., Any] | None = None, *, need_cache: bool = False, need_primary: bool = False
 ) -> Callable[..., Any]:
-    """Declare what a cooker is given besides the sample and its auxiliary data.
+    """Declare what a cooker gets besides the sample and its auxiliary data.
 
     With `need_primary`, `primary` is a `PrimaryFileStore` of the sample's own data set; with `need_cache`, `cache` is
-    the `CachePool` that the loader was made with.
+    the loader's `CachePool`.
     """
     needs = tuple(name for name, needed in ((PRIMARY, need_primary), (CACHE, need_cache)) if needed)
 
@@ -52,17 +52,17 @@ class Cooker(Generic[T_sample]):
 
     @property
     def need_primary(self) -> bool:
-        """Whether the function is given the data set that the sample is of."""
+        """Whether the function gets the sample's own data set."""
         return PRIMARY in getattr(self.cook, _NEEDS, ())
 
     @property
     def need_cache(self) -> bool:
-        """Whether the function is given the cache pool."""
+        """Whether the function gets the cache pool."""
         return CACHE in getattr(self.cook, _NEEDS, ())
 
     @property
     def name(self) -> str:
-        """What messages call the function."""
+        """The name of the function in messages."""
         return str(getattr(self.cook, "__qualname__", self.cook)).rpartition("<locals>.")[2]
 
     def is_match(self, subflavors: Mapping[str, Any]) -> bool:
@@ -90,11 +90,9 @@ _ABSENT = object()
 
 
 def choose_cooker(cookers: Sequence[Cooker[Any]], subflavors: Mapping[str, Any], what: str) -> Cooker[Any]:
-    """The first cooker that takes samples with these sub-flavors; others that do must be less strict than it.
+    """The first cooker that takes samples with these sub-flavors; all others that do must be less strict.
 
-    Raises:
-        ConfigError: if none does, with why each does not; if two do, and it is not clear which one is meant. `what`
-        says what is to be cooked.
+    A ConfigError if none does, or if two do and neither is stricter. `what` names the samples in messages.
     """
     matching = [cooker for cooker in cookers if cooker.is_match(subflavors)]
     if not matching:
@@ -109,7 +107,7 @@ def choose_cooker(cookers: Sequence[Cooker[Any]], subflavors: Mapping[str, Any],
             raise ConfigError(
                 f"two cookers take {what} with subflavors {dict(subflavors)}: {first.name} (has_subflavors="
                 f"{first.has_subflavors}) and {other.name} (has_subflavors={other.has_subflavors}). Only one that asks "
-                "for all that the other asks for, and more, may stand before it; put the stricter one first, or let "
+                "for all that the other asks for, and more, may come before it; put the stricter one first, or let "
                 "them ask for different subflavors."
             )
     return first
@@ -125,11 +123,7 @@ def cook(
     sample: CrudeSample,
     stores: Mapping[str, FileStore[Any]] | None,
 ) -> Any:
-    """What `cooker`, or else the one of `cookers` that takes it, makes of a sample with `stores` (None: those at hand).
-
-    Raises:
-        ConfigError: if no cooker takes it, or two do.
-    """
+    """Cook a sample by `cooker` (None: the one of `cookers` that takes it) with `stores` (None: `stores_at_hand`)."""
     if cooker is None:
         what = f"crude sample {sample.get('__key__')}"
         cooker = choose_cooker(cookers, sample.get("__subflavors__") or {}, what)
@@ -143,8 +137,8 @@ def cook(
 
 
 def basic_sample_keys(crude_sample: CrudeSample, additional_source_info: tuple[SourceInfo, ...] = ()) -> dict[str, Any]:
-    """The provenance of a crude sample, to be passed on as keyword arguments of the cooked one; with other sources
-    added to it that the cooked one is made of."""
+    """The provenance of a crude sample, as keyword arguments of the cooked sample; with additional sources that the
+    cooked sample uses."""
     keys = {name: crude_sample[name] for name in PROVENANCE if name in crude_sample}
     if additional_source_info:
         keys["__sources__"] = (*(crude_sample.get("__sources__") or ()), *additional_source_info)

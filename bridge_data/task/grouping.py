@@ -1,4 +1,4 @@
-"""`batch_group_criterion` out of what samples have in common: batches of one kind.
+"""`batch_group_criterion` from what samples have in common: batches of one kind.
 
     class Homogeneous(DefaultTaskEncoder):
         batch_group_criterion = group_by(source_of)                          # each batch from one data set
@@ -6,7 +6,7 @@
     class ByTask(DefaultTaskEncoder):
         batch_group_criterion = group_by(subflavor("task"), batch_sizes={"caption": 8, "vqa": 4})
 
-Without a criterion, batches mix what comes.
+Without a criterion, batches mix all samples.
 """
 
 from collections.abc import Callable, Hashable, Mapping
@@ -20,10 +20,10 @@ Key = Callable[[Any], Hashable]
 
 
 class group_by:
-    """A criterion by what `keys` say of a sample, to be a task encoder's `batch_group_criterion`.
+    """A `batch_group_criterion` by `keys`, functions of a sample.
 
-    `batch_sizes` gives the batch size of a group by its key (with several keys, their tuple); groups that are not in it
-    have the default one.
+    `batch_sizes` maps the key of a group (with several keys, their tuple) to its batch size; other groups have the
+    default one.
     """
 
     def __init__(self, *keys: Key, batch_sizes: Mapping[Any, int] | None = None) -> None:
@@ -47,7 +47,7 @@ stateless(group_by)
 
 
 def source_of(sample: Any) -> Hashable:
-    """The data set that a sample, or the first one of a pack, is from."""
+    """The data set of a sample, or of the first sample of a pack."""
     key = _provenance(sample, "__restore_key__")
     if key and isinstance(key[1], tuple):  # of a pack: ("pack", key of a member, ...)
         key = key[1]
@@ -60,7 +60,7 @@ def source_of(sample: Any) -> Hashable:
 
 
 def subflavor(name: str) -> Key:
-    """The value of a sub-flavor, None where a data set has not got it."""
+    """The value of a sub-flavor, None if a data set does not have it."""
 
     def subflavor_of(sample: Any) -> Hashable:
         return (_provenance(sample, "__subflavors__") or {}).get(name)
@@ -84,7 +84,7 @@ def shape_of(field: str) -> Key:
 
 
 def homogeneous_concat_mix(samples: list[Any]) -> Any:
-    """One batch out of several batches of one type, by `generic_concat`.
+    """Concatenate several batches of one type, by `generic_concat`.
 
     Raises:
         ConfigError: if they are of several types.

@@ -1,8 +1,11 @@
 """Calling a task encoder's hooks: seeded generators, counted skips, a bounded number of failures.
 
-Enters: a hook, its argument, the sample it works on. Leaves: the results, or none if the sample was left out.
-Guarantees: random numbers depend on (seed, hook, source, epoch, index, part) and nothing else; nothing is left out
-uncounted; errors that no other sample would survive stop the run at once.
+Enters: a hook, its argument, the sample it works on. Leaves: the results, or none if the sample was skipped.
+Guarantees: random numbers depend on (seed, hook, source, epoch, index, part) only; every skip is counted; errors that
+would hit any other sample too stop the run at once.
+
+A hook may have several versions, which call each other by `super()`: those of its class and its bases, and for an
+`AugmentTaskEncoder` those of the inner encoder.
 """
 
 import collections
@@ -37,7 +40,7 @@ STAGES = (
 )
 
 TRUNCATED = "truncated"
-"""Under this name samples are counted that were cut short, and not left out."""
+"""The name under which truncated samples are counted; they are not skipped."""
 
 _FATAL = (
     ConfigError,
@@ -51,17 +54,17 @@ _FATAL = (
     RecursionError,
     NotImplementedError,
 )
-"""Failures that say nothing about the sample: a fault in the code, the machine or the storage. Leaving samples out for
-them would hide it, and would make replicas differ."""
+"""Failures that do not come from the sample, but from the code, the machine or the storage. Skipping samples would
+hide them, and would make replicas differ."""
 
 
 def is_overridden(encoder: TaskEncoder[Any, Any, Any, Any], hook: str) -> bool:
-    """Whether the user's encoder does something of its own in `hook`."""
+    """Whether the user's encoder overrides `hook`."""
     return next(_versions(encoder, hook), None) is not None
 
 
 def does_something(encoder: TaskEncoder[Any, Any, Any, Any], hook: str) -> bool:
-    """Whether calling `hook` may make a difference: not if it is left alone, or told to map to no type."""
+    """Whether `hook` needs to be called: it is overridden, or maps its argument to a type."""
     while isinstance(encoder, AugmentTaskEncoder) and hook not in vars(encoder):
         if getattr(type(encoder), hook) is not getattr(AugmentTaskEncoder, hook):
             return True
@@ -70,7 +73,7 @@ def does_something(encoder: TaskEncoder[Any, Any, Any, Any], hook: str) -> bool:
 
 
 def hook_of(encoder: TaskEncoder[Any, Any, Any, Any], hook: str) -> Any:
-    """The callable to call for `hook`: of the encoder, or of the one inside that it leaves the hook to."""
+    """The function to call for `hook`: of the encoder, or of the inner one if it does not override it."""
     while isinstance(encoder, AugmentTaskEncoder):
         if hook in vars(encoder) or getattr(type(encoder), hook) is not getattr(AugmentTaskEncoder, hook):
             break
@@ -79,8 +82,8 @@ def hook_of(encoder: TaskEncoder[Any, Any, Any, Any], hook: str) -> Any:
 
 
 def declaration(encoder: TaskEncoder[Any, Any, Any, Any], hook: str) -> Declared:
-    """What `hook` declares: seeded if any of its versions is, for it may call the others; and the failure tolerance of
-    the outermost version that has one."""
+    """What `hook` declares: seeded if any of its versions is, since it may call the others; and the failure tolerance
+    of the outermost version that has one."""
     versions = [declared(version) for version in _versions(encoder, hook)]
     if hook == "cook_crude_sample":
         versions += [declared(cooker.cook) for cooker in encoder.cookers]
@@ -91,7 +94,7 @@ def declaration(encoder: TaskEncoder[Any, Any, Any, Any], hook: str) -> Declared
 
 
 def _versions(encoder: TaskEncoder[Any, Any, Any, Any], hook: str) -> Iterator[Any]:
-    """The user's versions of a hook, from the one that is called to the one that `super()` comes to last."""
+    """The user's versions of a hook, in the order in which `super()` calls them."""
     if hook in vars(encoder):
         yield vars(encoder)[hook]
     for cls in type(encoder).__mro__:
@@ -106,7 +109,7 @@ def _versions(encoder: TaskEncoder[Any, Any, Any, Any], hook: str) -> Iterator[A
 
 
 def rng_key(seed: int, stage: str, *sample: int) -> int:
-    """The 64-bit seed of everything that `stage` draws for a sample (source key, epoch, index, part)."""
+    """The 64-bit seed of the random numbers that `stage` draws for a sample (source key, epoch, index, part)."""
     return key64(seed, STAGES.index(stage), *sample)
 
 
@@ -118,7 +121,7 @@ def seed_generators(key: int) -> None:
 
 
 class _Generators:
-    """The states of Python's, numpy's and torch's CPU generators when this is made."""
+    """A snapshot of the states of Python's, numpy's and torch's CPU generators."""
 
     def __init__(self) -> None:
         self._python, self._numpy, self._torch = random.getstate(), np.random.get_state(), torch.get_rng_state()
@@ -130,12 +133,11 @@ class _Generators:
 
 
 class Hooks:
-    """The hooks of one encoder as one lane calls them.
+    """The hooks of one encoder as one lane calls them, inside `with hooks:`.
 
-    `skipped` counts left-out samples by hook, and samples cut short as `TRUNCATED`; `batch_index` is the number of the
-    micro-batch that is being made, None where it is not known; `sample` is (source key, epoch, index, part) of the
-    (first) sample that is being worked on; `cache` is what cookers get as the cache pool. Hooks are
-    run inside `with` it.
+    `skipped` counts skipped samples by hook, and truncated samples as `TRUNCATED`; `batch_index` is the number of the
+    current micro-batch, None if unknown; `sample` is (source key, epoch, index, part) of the current (first) sample;
+    `cache` is the cache pool for cookers.
 
     Raises:
         ConfigError: if the encoder's failure tolerance is no number.
@@ -159,9 +161,9 @@ class Hooks:
         self._callers: _Generators | None = None
         self._handler = handler or worker_config.global_error_handler
         self.failures: collections.Counter[str] = collections.Counter()
-        """By hook, how often it has failed in a row."""
+        """Consecutive failures of each hook."""
         self.last_skip = "", ""
-        """The hook that was the last to leave something out, and why."""
+        """The hook of the last skip, and the reason."""
         self._declared = {name: declaration(encoder, name) for name in STAGES if name != "decode"}
         self._seeded = frozenset(name for name, hook in self._declared.items() if hook.seeded)
         self._tolerance = encoder.__default_failure_tolerance__
@@ -169,18 +171,18 @@ class Hooks:
 
     @property
     def sample_index(self) -> int:
-        """The number of the (first) sample that is being worked on."""
+        """The number of the current (first) sample."""
         source_key, epoch, index = self.sample[:3]
         return self._numbering.number_of(source_key, epoch, index)
 
     def run(
         self, stage: str, fn: Callable[[Any], Any], argument: Any, sample: tuple[int, ...], count: int = 1
     ) -> list[Any]:
-        """`fn(argument)` as a list of results: none if left out, several from a generator.
+        """`fn(argument)` as a list of results: none if skipped, several from a generator.
 
-        `sample` is (source key, epoch, index, part) of the (first) sample, and maybe which of several results of the
-        hook before it is; `count` is how many samples are lost if the call leaves its argument out. What a generator
-        yields before `SkipSample` is kept; what it yields before it fails is not.
+        `sample` is (source key, epoch, index, part) of the (first) sample, and the number of the result if the hook
+        before gave several; `count` is the number of samples that a skip loses. What a generator yields before
+        `SkipSample` is kept; what it yields before a failure is not.
         """
         if stage in self._seeded:
             self._seed(stage, sample)
@@ -206,7 +208,7 @@ class Hooks:
         return results
 
     def succeed(self, stage: str) -> None:
-        """Note that `stage` has not failed, on the sample that is being worked on."""
+        """Note that `stage` has not failed on the current sample."""
         self.failures.pop(stage, None)
 
     def _leave_out(self, stage: str, count: int, reason: str) -> None:
@@ -214,8 +216,8 @@ class Hooks:
         self.last_skip = stage, reason
 
     def __enter__(self) -> Self:
-        """Be at work in this thread: hooks that ask for the number of their sample, or for the cache, ask this one. At
-        the end the caller's random generators are as they were: a lane may run inside the training process."""
+        """Activate these hooks for the current thread: `current_sample_index` and `cache` are theirs. At the end the
+        caller's random generators are restored, since a lane may run inside the training process."""
         self._token = active.set(self)
         return self
 
@@ -233,12 +235,12 @@ class Hooks:
         seed_generators(rng_key(self.worker_config.seed_offset, stage, *sample))
 
     def _fail(self, stage: str, argument: Any, error: Exception, count: int) -> None:
-        """Report a failure that loses `count` samples, and stop the run if there were too many in a row, or it is one
-        that other samples would not survive either."""
+        """Report a failure that loses `count` samples. Stop the run if it would hit other samples too, or if too many
+        occurred in a row."""
         if isinstance(error, _FATAL):
             raise error
         if isinstance(error, OSError) and error.errno is not None:
-            raise error  # from the system; Pillow raises it too, without a number, for images that it cannot read
+            raise error  # from the system; Pillow raises OSError without a number for broken images
         self._leave_out(stage, count, f"{type(error).__name__}: {error}"[:200])
         declared_tolerance = self._declared[stage].failure_tolerance if stage in self._declared else None
         tolerance = self._tolerance if declared_tolerance is None else declared_tolerance
@@ -272,7 +274,7 @@ def keys_of(argument: Any) -> str:
 
 
 def sources_of(argument: Any) -> list[SourceInfo] | None:
-    """Where a sample, the samples of a list or a batch were read."""
+    """The sources of a sample, of the samples of a list, or of a batch."""
     if isinstance(argument, Sequence) and not isinstance(argument, str):
         return [source for item in argument for source in sources_of(item) or ()] or None
     sources = argument.get("__sources__") if isinstance(argument, dict) else getattr(argument, "__sources__", None)

@@ -1,4 +1,4 @@
-"""Mapping samples and batches to types of the user, by the names of their fields."""
+"""Mapping samples and batches to the user's own types, by field name."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -9,10 +9,9 @@ from bridge_data.samples.collation import collected, columns_of, generic_batch
 
 
 def as_type(value: Any, target: type | None) -> Any:
-    """`value` with its fields as an object of `target`; itself if it already is one, or `target` is None.
+    """`value` as an object of `target`, field by field; unchanged if it is one, or `target` is None.
 
-    Raises:
-        ConfigError: if it has no named fields, or others than `target`.
+    A ConfigError if it has no named fields, or not those of `target`.
     """
     if target is None or isinstance(value, target):
         return value
@@ -28,12 +27,10 @@ def batch_as(
     actions: Mapping[str, Callable[[list[Any]], Any]],
     default_action: Callable[[list[Any]], Any] = generic_batch,
 ) -> Any:
-    """The samples as one object of `target`, field by field: by the field's action, or else by the default one.
+    """Collate the samples to one object of `target`, field by field: by the field's action, or the default one.
 
-    A dataclass with `from_samples` (as a `Batch` has) makes its batch itself.
-
-    Raises:
-        ConfigError: if the samples have no named fields, or others than `target`.
+    A dataclass with `from_samples` (such as a `Batch`) makes its batch itself. A ConfigError if the samples have no
+    named fields, or not those of `target`.
     """
     if dataclasses.is_dataclass(target) and hasattr(target, "from_samples"):
         return target.from_samples(samples)
@@ -66,7 +63,7 @@ def _made(target: type, fields: dict[str, Any], origin: type) -> Any:
 
 
 def _fields_of(target: type) -> tuple[Sequence[str], list[str]]:
-    """The names of a type's fields, and of those that must be given."""
+    """The names of a type's fields, and of the required ones."""
     if dataclasses.is_dataclass(target):
         fields = [field for field in dataclasses.fields(target) if field.init]
         missing = dataclasses.MISSING

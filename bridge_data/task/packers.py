@@ -1,8 +1,8 @@
-"""Packers: which of many sequences share a pack.
+"""Packers: which sequences share a pack; and `Packing`, a `select_samples_to_pack` by one of them.
 
-Enters: lengths, and what a pack holds. Leaves: groups of positions. Guarantees: every position is in one group; no
-group is longer than the capacity; equal lengths give equal groups. All of them take O(n log n) steps, `lpt_balanced`
-log n times as many.
+Enters: lengths, and the capacity of a pack. Leaves: groups of positions in the list of lengths. Guarantees: every
+position is in one group; no group is longer than the capacity; equal lengths give equal groups. All take O(n log n)
+steps, `lpt_balanced` log n times as many.
 """
 
 import dataclasses
@@ -19,42 +19,42 @@ Packer: TypeAlias = Callable[[Sequence[int], int], list[list[int]]]
 
 
 def greedy(lengths: Sequence[int], capacity: int) -> list[list[int]]:
-    """The sequences as they come: a pack is closed when the next one does not fit (next fit).
+    """Next fit: a pack is closed when the next sequence does not fit.
 
-    It keeps their order, in one pass; at most twice the fewest packs.
+    One pass, which keeps the order; at most twice the minimum number of packs.
     """
     _check(lengths, capacity)
     groups: list[list[int]] = []
-    room = -1
+    free = -1
     for position, length in enumerate(lengths):
-        if length > room:
+        if length > free:
             groups.append([])
-            room = capacity
+            free = capacity
         groups[-1].append(position)
-        room -= length
+        free -= length
     return groups
 
 
 def first_fit_decreasing(lengths: Sequence[int], capacity: int) -> list[list[int]]:
-    """The longest first, each into the first pack that has room for it; at most 11/9 of the fewest packs, plus one.
+    """The longest first, each into the first pack where it fits; at most 11/9 of the minimum of packs, plus one.
 
     Source: D. S. Johnson, Near-optimal bin packing algorithms (1973).
     """
-    return _fit_decreasing(lengths, capacity, lambda room, pack: (pack, pack))
+    return _fit_decreasing(lengths, capacity, lambda free, pack: (pack, pack))
 
 
 def best_fit(lengths: Sequence[int], capacity: int) -> list[list[int]]:
-    """The longest first, each into the fullest pack that has room for it; at most 11/9 of the fewest packs, plus one.
+    """The longest first, each into the fullest pack where it fits; at most 11/9 of the minimum of packs, plus one.
 
     Source: D. S. Johnson et al., Worst-case performance bounds for simple one-dimensional packing algorithms (1974).
     """
-    return _fit_decreasing(lengths, capacity, lambda room, pack: (room, pack))
+    return _fit_decreasing(lengths, capacity, lambda free, pack: (free, pack))
 
 
 def lpt(lengths: Sequence[int], num_groups: int) -> list[list[int]]:
-    """`num_groups` groups of nearly equal sums: the longest first, each into the group with the least so far.
+    """`num_groups` groups of nearly equal sums: the longest first, each into the group with the smallest sum so far.
 
-    The greatest sum is at most 4/3 of the least possible. With fewer sequences than groups, some are empty.
+    The largest sum is at most 4/3 of the optimum. With fewer sequences than groups, some are empty.
 
     Source: R. L. Graham, Bounds on multiprocessing timing anomalies (1969).
     """
@@ -70,9 +70,9 @@ def lpt(lengths: Sequence[int], num_groups: int) -> list[list[int]]:
 
 
 def lpt_balanced(lengths: Sequence[int], capacity: int) -> list[list[int]]:
-    """Few packs of nearly equal sums: `lpt` over as many groups as it needs for none to be longer than `capacity`.
+    """Few packs of nearly equal sums: `lpt` with the smallest number of groups that keeps all within `capacity`.
 
-    For packs whose cost should be alike, rather than as full as can be.
+    For packs of equal cost, rather than full ones.
     """
     _check(lengths, capacity)
     if not lengths:
@@ -103,9 +103,9 @@ PACKERS: dict[str, Packer] = {
 
 
 def packing_efficiency(lengths: Sequence[int], groups: Sequence[Sequence[int]], capacity: int) -> float:
-    """The share of the packs' capacity that is filled, in 0..1; 1 without packs.
+    """The filled share of the packs' capacity, in 0..1; 1 without packs.
 
-    A pack longer than `capacity`, of one sequence that fits nowhere, counts as full.
+    A pack longer than `capacity`, of one sequence that is too long, counts as full.
     """
     sums = [sum(lengths[position] for position in group) for group in groups]
     held = sum(max(total, capacity) for total in sums)
@@ -115,30 +115,30 @@ def packing_efficiency(lengths: Sequence[int], groups: Sequence[Sequence[int]], 
 def _fit_decreasing(
     lengths: Sequence[int], capacity: int, rank: Callable[[int, int], tuple[int, int]]
 ) -> list[list[int]]:
-    """The longest first, each into the pack of the least `rank(room, pack)` of those that have room for it.
+    """The longest first, each into the pack with the smallest `rank(free, pack)` of those where it fits.
 
-    Lengths only fall, so a pack with room for one has room for all after it, until it takes one itself: those packs are
-    in one heap, by rank; the others wait in a second one, by their room, until a sequence is short enough.
+    Lengths only fall, so a pack that fits one sequence fits all later ones, until it takes one itself: such packs are
+    in one heap, by rank; the others wait in a second heap, by free length, until a sequence is short enough.
     """
     _check(lengths, capacity)
     groups: list[list[int]] = []
-    rooms: list[int] = []
+    free: list[int] = []
     open_packs: list[tuple[int, int]] = []
     waiting: list[tuple[int, int]] = []
     for position in _longest_first(lengths):
         length = lengths[position]
         while waiting and -waiting[0][0] >= length:
             pack = heapq.heappop(waiting)[1]
-            heapq.heappush(open_packs, rank(rooms[pack], pack))
+            heapq.heappush(open_packs, rank(free[pack], pack))
         if open_packs:
             pack = heapq.heappop(open_packs)[1]
         else:
             pack = len(groups)
             groups.append([])
-            rooms.append(capacity)
+            free.append(capacity)
         groups[pack].append(position)
-        rooms[pack] -= length
-        heapq.heappush(waiting, (-rooms[pack], pack))
+        free[pack] -= length
+        heapq.heappush(waiting, (-free[pack], pack))
     return groups
 
 
@@ -162,14 +162,15 @@ Overlong: TypeAlias = Literal["drop", "truncate", "alone"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Packing:
-    """Put it into a task encoder as `select_samples_to_pack`, in the class or, as `self.select_samples_to_pack`, in
+    """A `select_samples_to_pack` for a task encoder; set it in the class or, as `self.select_samples_to_pack`, in
     `__init__`.
 
-    `length` is that of a sample as `preencode_sample` (or `encode_sample`) makes it; the lengths of a pack's samples
-    sum up to `capacity` at most. A longer sample is, by `overlong`, dropped ("drop"; counted as skipped by
-    `select_samples_to_pack`), cut by `truncate(sample, capacity)` ("truncate"; counted in `loader.truncated`), or made
-    a pack of its own ("alone"). `packer` is one of `bridge_data.task.packers`, by name, or a function of yours of the
-    same form. With `carry_over`, the emptiest pack of a buffer is left for the next one, where it may be filled.
+    `length` is a function of a sample from `preencode_sample` (or `encode_sample`); the lengths of a pack's samples sum
+    to at most `capacity`. By `overlong`, a longer sample is dropped ("drop"; counted as skipped by
+    `select_samples_to_pack`), cut by `truncate(sample, capacity)` ("truncate"; counted in `loader.truncated`), or
+    becomes its own pack ("alone"). `packer` is the name of one of `bridge_data.task.packers`, or a function of the same
+    form. With `carry_over`, the emptiest pack of a buffer goes on to the next buffer, where it may be filled: no sample
+    waits forever.
 
     Raises:
         ConfigError: if a setting is wrong.
@@ -196,12 +197,7 @@ class Packing:
             )
 
     def admitted(self, sample: Any) -> tuple[Any, bool]:
-        """A sample as it goes into the buffer, and whether it was cut.
-
-        Raises:
-            SkipSample: if it is too long, and to be dropped.
-            ConfigError: if `truncate` did not make it short enough.
-        """
+        """The sample for the buffer, and whether it was truncated. A SkipSample if it is too long and dropped."""
         length = self.length(sample)
         if length <= self.capacity or self.overlong == "alone":
             return sample, False
@@ -216,13 +212,13 @@ class Packing:
         return cut, True
 
     def __call__(self, samples: list[Any]) -> list[list[Any]]:
-        """Packs of some of `samples`."""
+        """The packs of `samples`; with `carry_over`, all but one."""
         lengths = [self.length(sample) for sample in samples]
         alone = [number for number, length in enumerate(lengths) if length > self.capacity]
         fitting = [number for number, length in enumerate(lengths) if length <= self.capacity]
         packer = self.packer if callable(self.packer) else PACKERS[self.packer]
         groups = [
-            [fitting[place] for place in group]
+            [fitting[position] for position in group]
             for group in packer([lengths[number] for number in fitting], self.capacity)
         ]
         if self.carry_over and len(groups) > 1:
@@ -230,8 +226,8 @@ class Packing:
         return [[samples[number] for number in group] for group in [[number] for number in alone] + groups]
 
     def _emptiest(self, groups: list[list[int]], lengths: list[int]) -> list[int]:
-        """The pack to be left for the next buffer. Never that of the first sample: the first ones were left before, and
-        so move up from buffer to buffer."""
+        """The pack for the next buffer. Never that of the first sample: the first samples were carried over before, and
+        would wait forever."""
         first = min(min(group) for group in groups)
         return min((group for group in groups if first not in group), key=lambda group: sum(lengths[n] for n in group))
 

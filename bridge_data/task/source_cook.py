@@ -1,7 +1,7 @@
 """How the crude samples of one source are cooked: by which cooker, with which file stores.
 
-Enters: a source and a task encoder. Leaves: cooked samples. Guarantee: what is wrong with cookers or auxiliary data, of
-a source that is known to be crude, is found when this is made, before the first sample is read.
+Enters: a source and a task encoder. Leaves: cooked samples. Guarantee: errors in cookers or auxiliary data of a source
+that is known to be crude are found in the constructor, before the first sample is read.
 """
 
 import functools
@@ -19,11 +19,11 @@ from bridge_data.task.task_encoder import TaskEncoder
 
 
 class SourceCook:
-    """Cooks the crude samples of `source` by the hook `cook_crude_sample` of `encoder`: called with the sample, and, if
-    it takes them, with the cooker and its file stores.
+    """Cooks the crude samples of `source` by the hook `cook_crude_sample` of `encoder`, which gets the sample and, if
+    it takes them, the cooker and its file stores.
 
     Raises:
-        ConfigError: if no cooker takes them, or two do, or the one that does cannot be called with what there is.
+        ConfigError: if no cooker takes the samples, or two do, or the cooker does not take its file stores.
     """
 
     def __init__(self, source: Source, encoder: TaskEncoder[Any, Any, Any, Any]) -> None:
@@ -44,11 +44,11 @@ class SourceCook:
 
     @functools.cached_property
     def _prepared(self) -> tuple[Cooker[Any] | None, Mapping[str, FileStore[Any]]]:
-        """The cooker, None if the hook cooks by itself, and the stores that it may read."""
+        """The cooker (None: the hook cooks by itself), and the file stores."""
         source, encoder = self._source, self._encoder
         stores = open_aux(source, encoder.decoder)
         if is_overridden(encoder, "cook_crude_sample") and not self._takes_cooker:
-            if any(cooker.need_primary for cooker in encoder.cookers):  # it may go on to any of them
+            if any(cooker.need_primary for cooker in encoder.cookers):  # the hook may call any of them
                 stores |= self._primary(stores)
             return None, stores
         cooker = choose_cooker(encoder.cookers, source.subflavors, f"samples of {source.path} [{source.split_part}]")
@@ -80,7 +80,7 @@ class SourceCook:
 
 
 def _obstacle(function: Callable[..., Any], *arguments: Any, **keywords: Any) -> str | None:
-    """Why a function cannot be called with so many arguments and these keywords; None if it can, or will not say."""
+    """Why a function cannot be called with these arguments; None if it can, or has no signature."""
     try:
         inspect.signature(function).bind(*arguments, **keywords)
     except TypeError as error:

@@ -1,12 +1,12 @@
-"""Task encoders: the user's part of the pipeline, as hooks that are called in a fixed order.
+"""Task encoders: the user's part of the pipeline, as hooks that are called in a fixed order; and `@stateless`.
 
     crude sample ─ cook_crude_sample ─▶ sample ─ encode_sample ───────────────────────────────▶ encoded sample
                                                └ preencode_sample ─ (packing) ─ postencode_sample ┘
     encoded samples ─ select_samples_to_pack ─ pack_selected_samples ─▶ encoded sample
     encoded samples ─ batch_group_criterion ─ batch ─ encode_batch ─▶ batch
 
-Any hook may raise `SkipSample`. Those that make samples or batches may be generators, which make several or none: but
-`pack_selected_samples` makes one sample of a pack.
+Any hook may raise `SkipSample`. A hook that returns a sample or batch may be a generator, which yields several or none;
+only `pack_selected_samples` must return one sample.
 """
 
 import dataclasses
@@ -31,8 +31,8 @@ _ATTRIBUTE = "__bridge_data_declared__"
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Declared:
-    """What a hook says of itself: whether the random generators must be seeded around it, and how many failures in a
-    row are left out (None: as many as the encoder says)."""
+    """What a hook declares: whether the random generators are seeded before it, and how many failures in a row are
+    tolerated (None: as many as the encoder says)."""
 
     seeded: bool = True
     failure_tolerance: float | None = None
@@ -47,14 +47,14 @@ def stateless(
 def stateless(
     fn: Callable[..., Any] | None = None, *, restore_seeds: bool = False, failure_tolerance: float | None = None
 ) -> Callable[..., Any]:
-    """Declare that a hook's result depends on its arguments alone.
+    """Declare that a hook's result depends on its arguments only.
 
-    Plain `@stateless` says that the hook draws no random numbers, and spares the seeding of Python's, numpy's and
-    torch's generators around it. With `restore_seeds=True`, as without the decorator, the generators are seeded from
-    the sample, so that the same sample is augmented alike on any rank, worker or resume.
+    Plain `@stateless` says that the hook draws no random numbers: Python's, numpy's and torch's generators are not
+    seeded before it, which saves time. With `restore_seeds=True`, as without the decorator, they are seeded from the
+    sample, so that it is augmented alike on any rank, worker or resume.
 
-    `failure_tolerance` is how many failures of this hook in a row are left out; one more stops the run. So with 0 the
-    first one does, and `math.inf` is no limit. None: the encoder's `__default_failure_tolerance__`.
+    `failure_tolerance` is how many failures of this hook in a row are tolerated; one more stops the run (0: the first
+    one does; `math.inf`: no limit; None: the encoder's `__default_failure_tolerance__`).
 
     Raises:
         ConfigError: for a negative tolerance.
@@ -70,11 +70,7 @@ def stateless(
 
 
 def check_tolerance(name: str, tolerance: Any) -> None:
-    """See that a tolerance is a number of failures.
-
-    Raises:
-        ConfigError: naming the setting, if it is not.
-    """
+    """Raise a ConfigError that names the setting, unless a tolerance is a number of failures."""
     if not isinstance(tolerance, (int, float)) or not tolerance >= 0:
         raise ConfigError(
             f"{name}={tolerance!r}): expected a number of failures in a row that are left out: 0 or more (0: the first "
@@ -83,7 +79,7 @@ def check_tolerance(name: str, tolerance: Any) -> None:
 
 
 def declared(hook: Callable[..., Any]) -> Declared:
-    """What `hook` declared; without `@stateless`, that it may draw random numbers."""
+    """What `hook` declared; a hook without `@stateless` may draw random numbers."""
     return getattr(hook, _ATTRIBUTE, None) or Declared()
 
 
@@ -128,14 +124,13 @@ T_batch = TypeVar("T_batch")
 
 
 class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
-    """The hooks, each doing nothing. Override what your task needs; a hook left alone costs nothing.
+    """The hooks; by default each does nothing. Override those that your task needs; the others cost nothing.
 
-    `decoder` turns the bytes of a sample's parts into objects (None: they stay bytes); `cookers` serve crude data;
-    `__default_failure_tolerance__` is how many samples in a row each hook may fail on, before the run stops (see
-    `stateless`).
+    `decoder` decodes the parts of samples (None: they stay bytes); `cookers` turn crude data into samples;
+    `__default_failure_tolerance__` is how many failures in a row of each hook are tolerated (see `stateless`).
 
     Raises:
-        ConfigError: when a class is defined that overrides what Energon calls and this package does not.
+        ConfigError: when a class is defined that overrides a method that only Energon calls.
     """
 
     __default_failure_tolerance__: float = 100
@@ -149,10 +144,10 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
 
     @property
     def current_sample_index(self) -> int:
-        """The number of the sample that a hook is working on; of a pack or batch, of its first one.
+        """The number of the sample that the current hook works on; of a pack or batch, of its first sample.
 
-        No two samples have the same, nor a sample in two epochs; the parts that a generator makes of one share it. It
-        is the same on any rank, in any worker and after any resume (see `current.Numbering`).
+        It is unique for each sample and epoch; parts that a generator yields share it. It is the same on any rank, in
+        any worker and after any resume (see `current.Numbering`).
 
         Raises:
             ConfigError: outside hooks.
@@ -161,11 +156,11 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
 
     @property
     def current_batch_index(self) -> int:
-        """The number of the micro-batch that is being made, among those of all ranks; for `batch` and `encode_batch`.
-        The parts that a generator makes of one have the number of the first.
+        """The number of the current micro-batch among those of all ranks; for `batch` and `encode_batch`. Parts that a
+        generator yields have the number of the first.
 
-        With n micro-batches a step, of all ranks together, `current_batch_index // n` is the number of the step: the
-        same on all ranks.
+        With n micro-batches a step, of all ranks together, `current_batch_index // n` is the number of the step on all
+        ranks.
 
         Raises:
             ConfigError: outside those two hooks.
@@ -174,7 +169,7 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
 
     @property
     def cache(self) -> CachePool:
-        """The cache pool that the loader was made with; a `NoCachePool` if it was made without.
+        """The cache pool of the loader; a `NoCachePool` if it has none.
 
         Raises:
             ConfigError: outside hooks.
@@ -189,9 +184,9 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
         cooker: Cooker[T_sample] | None = None,
         aux: Mapping[str, FileStore[Any]] | None = None,
     ) -> T_sample:
-        """Turn a crude sample into a typed one; by default by `cooker`, which is the first of `cookers` that takes it.
+        """Turn a crude sample into a typed one; by default with `cooker`, the first of `cookers` that takes it.
 
-        `aux` are the file stores of its auxiliary data. An override may take the sample alone.
+        `aux` are the file stores of its auxiliary data. An override may take only the sample.
         """
         return cook(cooker, self.cookers, sample, aux) if isinstance(sample, CrudeSample) else sample
 
@@ -202,30 +197,30 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
 
     @stateless
     def preencode_sample(self, sample: T_sample) -> T_sample | Generator[T_sample, None, None]:
-        """The part of the encoding that packing needs to choose: lengths, tokens."""
+        """The part of the encoding that packing needs: lengths, tokens."""
         return sample
 
     @stateless
     def postencode_sample(self, sample: T_sample) -> T_encoded_sample:
-        """The rest of the encoding, once the sample has a place in a pack: images, augmentation."""
+        """The rest of the encoding, once the pack of the sample is chosen: images, augmentation."""
         return sample  # type: ignore[return-value]
 
     def select_samples_to_pack(self, samples: list[T_sample]) -> list[list[T_sample]]:
-        """Choose which of the buffered samples form packs. Samples in no pack come again in the next buffer."""
+        """Choose the samples of each pack from the packing buffer. Samples in no pack stay in the buffer."""
         raise NotImplementedError
 
     def pack_selected_samples(self, samples: list[T_encoded_sample]) -> T_encoded_sample:
-        """Make one packed sample of the samples of a pack."""
+        """Turn the samples of a pack into one sample."""
         raise NotImplementedError
 
     @stateless
     def batch_group_criterion(self, sample: T_encoded_sample) -> tuple[Hashable, int | None]:
-        """(key of the bucket that the sample is batched in, batch size of that bucket or None for the default)."""
+        """(key of the sample's bucket, batch size of that bucket or None for the default)."""
         return None, None
 
     @stateless
     def batch(self, samples: list[T_encoded_sample]) -> T_raw_batch:
-        """Collate a micro-batch: tensors zero-padded and stacked, everything else in lists."""
+        """Collate a micro-batch: zero-pad and stack tensors, put everything else into lists."""
         return generic_batch(samples)
 
     @stateless
@@ -240,27 +235,27 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
         actions: Mapping[str, Callable[[list[Any]], Any]] | None = None,
         default_action: Callable[[list[Any]], Any] = generic_batch,
     ) -> Any:
-        """For a `batch` of yours: the samples as `result_type`, by field, each by its own action or the default one.
+        """For your own `batch`: collate the samples as `result_type`, each field by its action or the default one.
 
         Raises:
-            ConfigError: if the samples have no named fields, or others than `result_type`.
+            ConfigError: if the samples have no named fields, or not those of `result_type`.
         """
         return batch_as(samples, result_type, actions or {}, default_action)
 
     def batch_cost(self, batch: T_batch) -> float:
-        """How much work a batch is, 0 or more, in a unit of your choice; for the DataModule's `balance=True`.
+        """The cost of a batch, 0 or more, in any unit; for the DataModule's `balance=True`.
 
-        It is asked once a batch on the rank that reads it, not in a worker.
+        It is called once for each batch, on the rank that reads it, not in a worker.
         """
         raise NotImplementedError
 
     def empty_batch(self, batch: T_batch) -> T_batch:
-        """A batch of the form of `batch` that counts for nothing, for a rank whose finite data ended before others'.
+        """A batch like `batch` without loss, for a rank whose finite data ended before that of others.
 
-        By default a copy without keys whose `loss_mask` is zero, of a dataclass or dict that has one.
+        By default a copy of a dataclass or dict with its `loss_mask` zeroed, and without keys.
 
         Raises:
-            ConfigError: if it has none.
+            ConfigError: if there is no `loss_mask`.
         """
         fields = batch if isinstance(batch, dict) else getattr(batch, "__dataclass_fields__", {})
         if "loss_mask" not in fields:
@@ -278,9 +273,9 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
 
 
 class DefaultTaskEncoder(TaskEncoder[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
-    """A task encoder that can map samples and batches by field name to types of yours.
+    """A task encoder that can map samples and batches by field name to your own types.
 
-    A type may be a dataclass, a named tuple or `dict`; its fields must be among those of what comes in.
+    A type may be a dataclass, a named tuple or `dict`, with the fields of the sample or batch.
     """
 
     _encoded_sample_type: type | None = None
@@ -299,7 +294,7 @@ class DefaultTaskEncoder(TaskEncoder[T_sample, T_encoded_sample, T_raw_batch, T_
         self._batch_type = batch_type
 
     def maps(self, hook: str) -> bool:
-        """Whether a hook of this class maps what it gets to a type."""
+        """Whether a hook of this class maps its argument to a type."""
         target = {"encode_sample": "_encoded_sample_type", "encode_batch": "_batch_type"}.get(hook)
         return target is not None and getattr(self, target) is not None
 

@@ -1,4 +1,5 @@
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -63,3 +64,12 @@ def test_what_has_no_words_and_what_is_no_text() -> None:
         list(encoder.preencode_sample(TextSample(__key__="k", text=" \n")))
     with pytest.raises(ConfigError, match="takes TextSample, got CaptioningSample"):
         list(encoder.preencode_sample(CaptioningSample(__key__="k", image=b"", caption="a")))
+
+
+class OnePackAPiece(PretrainingTaskEncoder):
+    def select_samples_to_pack(self, samples: list[Any]) -> list[list[Any]]:
+        return [[sample] for sample in samples]
+
+
+def test_a_subclass_may_choose_packs_itself() -> None:
+    assert OnePackAPiece(make_tokenizer()).select_samples_to_pack([1, 2]) == [[1], [2]]

@@ -147,7 +147,7 @@ def test_a_missing_file_loses_its_sample_and_is_counted(tmp_path: Path) -> None:
     assert len(list(loader)) == SAMPLES - 1
     assert loader.skipped == {"cook_crude_sample": 1}
     assert told == [
-        f"auxiliary data 'files' ({tmp_path / 'files'}): there is no file 'sub/3.txt'. Add it, or mend the name. It "
+        f"auxiliary data 'files' ({tmp_path / 'files'}): there is no file 'sub/3.txt'. Add it, or fix the name. It "
         "was asked for by sample data-0000.tar/000003."
     ]
 

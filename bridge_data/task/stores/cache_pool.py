@@ -1,9 +1,9 @@
-"""Cache pools and lazies: content that is asked for early and needed late.
+"""Cache pools and lazies: content that is requested early and used late.
 
-Enters: a file store and a key, or an object. Leaves: a `Lazy`, whose `get` gives the content when it is needed.
-Guarantee: what `get` gives, or raises, is the same with any pool, whatever was fetched before or thrown away; so
-batches do not depend on it. A lazy holds no content before `get`. Samples in packing buffers may hold lazies: states
-hold none, and a sample that is pending in a restored state is cooked again, which makes its lazies anew.
+Enters: a file store and a key, or an object. Leaves: a `Lazy`, whose `get` returns the content when it is needed.
+Guarantee: `get` returns or raises the same with any pool, cached or not, so batches do not depend on the pool. A lazy
+holds no content before `get`. Samples in packing buffers may hold lazies; states hold none: pending samples of a
+restored state are cooked again, which creates their lazies again.
 """
 
 import abc
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 @dataclasses.dataclass(kw_only=True, eq=False)
 class Lazy(abc.ABC, Generic[T]):
-    """The file `fname` of the store `ds`, to be had later by way of `pool`. Lazies of the same file are equal."""
+    """The file `fname` of the store `ds`, to be read later by way of `pool`. Lazies of the same file are equal."""
 
     ds: FileStore[T] | None
     fname: str
@@ -31,7 +31,7 @@ class Lazy(abc.ABC, Generic[T]):
 
     @abc.abstractmethod
     def get(self, sample: Any = None) -> T:
-        """The content. Where it was read is added to the sources of `sample`.
+        """The content. Its source is added to those of `sample`.
 
         Raises:
             SampleError: if there is no such file. DatasetError: if it cannot be read.
@@ -45,11 +45,11 @@ class Lazy(abc.ABC, Generic[T]):
 
 
 class CachePool(abc.ABC):
-    """Where cookers leave what they want fetched in the background, or put away for a while."""
+    """Fetches files for cookers in the background, and stores their objects for a while."""
 
     @abc.abstractmethod
     def get(self, ds: FileStore[T], fname: str, sample: Any = None) -> T:
-        """The content of the file `fname` of `ds`, now. Where it was read is added to the sources of `sample`."""
+        """The content of the file `fname` of `ds`, now. Its source is added to those of `sample`."""
 
     @abc.abstractmethod
     def get_lazy(self, ds: FileStore[T], fname: str) -> Lazy[T]:
@@ -61,7 +61,7 @@ class CachePool(abc.ABC):
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Give up what the pool holds. The lazies of files that it has made can still be resolved."""
+        """Release the pool's content. Its lazies of files can still be resolved."""
 
 
 @dataclasses.dataclass(kw_only=True, eq=False)
@@ -71,7 +71,7 @@ class DirectLazy(Lazy[T]):
     _content: tuple[T, SourceInfo] | None = dataclasses.field(default=None, init=False, repr=False)
 
     def get(self, sample: Any = None) -> T:
-        """The content, read now if it was not before."""
+        """The content, read now unless it was before."""
         return asked_for(self._read, sample)
 
     def _read(self) -> tuple[T, SourceInfo]:
@@ -82,7 +82,7 @@ class DirectLazy(Lazy[T]):
 
 
 class MockLazy(Lazy[T]):
-    """What `get_fn(fname)` gives, whenever it is asked for."""
+    """The result of `get_fn(fname)` at each `get`."""
 
     def __init__(self, fname: str, get_fn: Callable[[str], T]) -> None:
         super().__init__(ds=None, fname=fname, pool=None)
@@ -100,7 +100,7 @@ class MockLazy(Lazy[T]):
 
 
 class NoCachePool(CachePool):
-    """A pool that fetches nothing before it is needed, and keeps objects in memory."""
+    """A pool that fetches nothing in advance, and keeps objects in memory."""
 
     def get(self, ds: FileStore[T], fname: str, sample: Any = None) -> T:
         """The content of the file, read now."""
@@ -123,7 +123,7 @@ _Task = tuple["Future[Any]", Callable[[], Any]]
 
 
 class BackgroundThreads:
-    """Up to `num_threads` threads, started when there is work. Work that is still queued can be cancelled."""
+    """Up to `num_threads` daemon threads, started when there is work. Queued work can be cancelled."""
 
     def __init__(self, num_threads: int) -> None:
         self._num_threads = num_threads
@@ -131,7 +131,7 @@ class BackgroundThreads:
         self._threads: list[threading.Thread] = []
 
     def submit(self, work: Callable[[], T]) -> "Future[T]":
-        """Have `work` done; its result, to come."""
+        """Queue `work`; returns the future of its result."""
         future: Future[T] = Future()
         self._tasks.put((future, work))
         if len(self._threads) < self._num_threads:
@@ -141,7 +141,7 @@ class BackgroundThreads:
         return future
 
     def close(self) -> None:
-        """Cancel what is queued, and wait for the end of what has begun."""
+        """Cancel queued work, and wait for running work."""
         with contextlib.suppress(queue.Empty):
             while True:
                 task = self._tasks.get_nowait()
@@ -162,4 +162,4 @@ def _work(tasks: "queue.SimpleQueue[_Task | None]") -> None:
                 future.set_result(work())
             except BaseException as error:
                 future.set_exception(error)
-        del task, future, work  # and with them what they hold, while this thread waits
+        del task, future, work  # free what they hold while this thread waits

@@ -27,11 +27,11 @@ from bridge_data.task.stores.file_store import DecodeFileStore, FileStore
 
 
 class SystemFileStore(FileStore[bytes]):
-    """The files in the folder `base_dir`; `name` is what messages call it.
+    """The files in the folder `base_dir`, on a disk or in an object store; `name` is its name in messages.
 
-    A key is a path relative to it. One that leads out of it, by `..` or from the root, is refused; links in the folder
-    are followed. A key that begins with a shard's name, as a sample's `__key__` does, is also found without that. With
-    `base_dir` None, keys are absolute paths, and any file can be read.
+    A key is a relative path. One that leads out of the folder, by `..` or an absolute path, is refused; links in the
+    folder are followed. If a key starts with a shard's name, as a sample's `__key__` does, the file is also looked for
+    without it. With `base_dir` None, keys are absolute paths, and any file can be read.
 
     Raises:
         ConfigError: if there is no such folder.
@@ -52,21 +52,21 @@ class SystemFileStore(FileStore[bytes]):
                 base = self.get_path()
                 source = SourceInfo(dataset_path=base, index=relative, shard_name=base, file_names=(relative,))
                 return content, source
-        raise SampleError(f"{self}: there is no file {key!r}. Add it, or mend the name.")
+        raise SampleError(f"{self}: there is no file {key!r}. Add it, or fix the name.")
 
     def get_path(self) -> str:
-        """The folder; the root, if there is none."""
+        """The folder; the root if `base_dir` is None."""
         return self._base or "/"
 
     def get_media_metadata(self, key: str) -> MediaMetadata:
-        """Those that `bridge-data prepare-media` has found in the file `key`."""
+        """Those that `bridge-data prepare-media` found in the file `key`."""
         media, relative = self._media, key
-        if not self._is_file(self._place(key)):
+        if not self._is_file(self._path(key)):
             relative = without_shard(key) or key
         return media.get(posixpath.normpath(relative))
 
     def list_files(self) -> Iterator[str]:
-        """The relative paths of all files but the metadata, sorted within each folder."""
+        """The relative paths of all files except the metadata, sorted within each folder."""
         if self._base is None:
             raise ConfigError(f"{self}: has no folder whose files could be listed")
         if storage.is_remote(self._base):
@@ -78,8 +78,8 @@ class SystemFileStore(FileStore[bytes]):
                 yield os.path.relpath(os.path.join(folder, file), self._base)
 
     def __str__(self) -> str:
-        place = self._base or "the file system"
-        return place if self._name is None else f"auxiliary data {self._name!r} ({place})"
+        path = self._base or "the file system"
+        return path if self._name is None else f"auxiliary data {self._name!r} ({path})"
 
     @functools.cached_property
     def _media(self) -> MediaIndex:
@@ -88,21 +88,17 @@ class SystemFileStore(FileStore[bytes]):
         return MediaIndex(self._base)
 
     def _content(self, key: str) -> bytes | None:
-        """What the file `key` holds, None if there is none; of an object store this is one request."""
-        path = self._place(key)
+        """The content of the file `key`, None if there is none; one request to an object store."""
+        path = self._path(key)
         if storage.is_remote(path):
             return storage.read_if_there(path)
         return storage.read_all(path) if self._is_file(path) else None
 
-    def _place(self, key: str) -> str:
-        """The path of the file `key`, be it there or not.
-
-        Raises:
-            SampleError: if it would lie outside of the folder.
-        """
+    def _path(self, key: str) -> str:
+        """The path of the file `key`, which need not exist. A SampleError if it is outside of the folder."""
         if self._base is None:
             if not os.path.isabs(key):
-                raise SampleError(f"{self}: {key!r} is no absolute path, and the store has no folder to begin at")
+                raise SampleError(f"{self}: {key!r} is no absolute path, and the store has no folder for relative ones")
             return key
         relative = posixpath.normpath(key)
         if os.path.isabs(key) or relative.split("/", 1)[0] == ".." or relative == ".":
@@ -110,11 +106,7 @@ class SystemFileStore(FileStore[bytes]):
         return f"{self._base.rstrip('/')}/{relative}"
 
     def _is_file(self, path: str) -> bool:
-        """Whether there is a file at `path`.
-
-        Raises:
-            DatasetError: if the folder is gone.
-        """
+        """Whether there is a file at `path`. A DatasetError if the folder is gone."""
         if storage.is_remote(path):
             return storage.is_file(path)
         try:
@@ -124,7 +116,7 @@ class SystemFileStore(FileStore[bytes]):
                 raise DatasetError(f"{self}: the folder is gone; is its disk still mounted?") from None
             return False
         except OSError as error:
-            return error.errno != errno.ENAMETOOLONG  # reading it tries again, and says what is wrong
+            return error.errno != errno.ENAMETOOLONG  # reading it tries again, and reports the error
         return not os.path.isdir(path)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -132,10 +124,11 @@ class SystemFileStore(FileStore[bytes]):
 
 
 class WebdatasetFileStore(FileStore[bytes]):
-    """The parts of all samples of the prepared data set in the folder `path`; `name` is what messages call it.
+    """The parts of all samples of the prepared data set in the folder `path`, in any split; `name` is its name in
+    messages.
 
-    A key is the name of a part as the shard has it. One that begins with a shard's name, as a sample's `__key__` does,
-    is also found without that. Splits do not matter here.
+    A key is the name of a part in its shard. If it starts with a shard's name, as a sample's `__key__` does, the part
+    is also looked for without it.
 
     Raises:
         ConfigError: if there is no prepared data set, or it has no index of its keys.
@@ -160,7 +153,7 @@ class WebdatasetFileStore(FileStore[bytes]):
         return str(self._parts.root)
 
     def get_media_metadata(self, key: str) -> MediaMetadata:
-        """Those that `bridge-data prepare-media` has found in the part `key`."""
+        """Those that `bridge-data prepare-media` found in the part `key`."""
         try:
             return self._media.get(self._parts.find(key).name)
         except SampleError as error:
@@ -178,7 +171,7 @@ class WebdatasetFileStore(FileStore[bytes]):
 
 
 class JsonlFileStore(FileStore[bytes]):
-    """The lines of the prepared JSONL file `path`, by their numbers: `17.json`; `name` is what messages call it.
+    """The lines of the prepared JSONL file `path`, by line number: `17.json`; `name` is its name in messages.
 
     Raises:
         ConfigError: if it is not prepared. DatasetError: if it was changed since.
@@ -214,10 +207,10 @@ class JsonlFileStore(FileStore[bytes]):
 
 
 def open_aux(source: Source, decoder: SampleDecoder | None) -> dict[str, FileStore[Any]]:
-    """The stores of the auxiliary data of `source`; without a decoder, they give bytes.
+    """The stores of the auxiliary data of `source`, by name; without a decoder, they return bytes.
 
     Raises:
-        ConfigError: if one is not there. DatasetError: if it cannot be read.
+        ConfigError: if one does not exist. DatasetError: if it cannot be read.
     """
     stores: dict[str, FileStore[Any]] = {}
     for name, reference in source.aux.items():
@@ -227,15 +220,15 @@ def open_aux(source: Source, decoder: SampleDecoder | None) -> dict[str, FileSto
 
 
 def open_primary(source: Source, decoder: SampleDecoder | None) -> FileStore[Any]:
-    """The store of the data set that `source` is a part of; without a decoder, it gives bytes.
+    """The store of the data set of `source`; without a decoder, it returns bytes.
 
     Raises:
-        ConfigError: if its parts cannot be found by their names: it is joined, or has no index of its keys.
+        ConfigError: if its parts cannot be found by name: it is joined, or has no index of its keys.
     """
     if source.joined is not None:
         raise ConfigError(
-            f"{source.path}: its samples are joined of several data sets, so there is no primary one; name those to be "
-            "read in `aux`"
+            f"{source.path}: its samples are joined from several data sets, so there is no primary one; name the ones "
+            "to be read in `aux`"
         )
     kind = JsonlFileStore if is_jsonl(source.path) else WebdatasetFileStore
     return _decoded(kind(source.path), decoder)

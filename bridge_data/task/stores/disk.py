@@ -1,15 +1,15 @@
 """The folder on a local disk that all caches of a user on a machine share.
 
-Enters: names and contents. Leaves: contents, or None for what is not there (any more). Guarantees: an entry is whole or
-not there; of several processes that want one, one fetches it while the others wait; all entries together take no more
-than `max_bytes`; nothing that a killed process leaves is taken for content or takes room for ever. Whoever comes into
-a folder that nobody uses begins with an empty one, and the last one to go removes it.
+Enters: names and contents. Leaves: contents, or None for a missing (or removed) entry. Guarantees: an entry is complete
+or absent; if several processes want an entry, one fetches it while the others wait; all entries together take at most
+`max_bytes`; files of a killed process are never read as content, and are removed. The first process in an unused folder
+empties it; the last one to leave removes it.
 
-    users           everybody holds a shared lock on it: whoever gets the exclusive one is alone
-    usage           bytes and number of entries, not less than there are; its lock is needed to add or remove some
+    users           each process holds a shared lock on it; a process with the exclusive lock is alone
+    usage           bytes and number of entries (or more); locked to add or remove entries
     owner-*         locked by a process that keeps private entries
     entries/*       an entry
-    entries/*.part  one that is being fetched, locked by who does it
+    entries/*.part  an entry that is being fetched, locked by the process that fetches it
     entries/own-*   a private entry
 """
 
@@ -30,10 +30,10 @@ from bridge_data.errors import ConfigError
 from bridge_data.storage.locks import EXCLUSIVE, SHARED, lock, locked
 
 KEEP_FREE_BYTES = 1 << 30
-"""The cache leaves so much of its disk free."""
+"""The cache leaves this much of its disk free."""
 
 PROTECTED_S = 600.0
-"""An entry that was fetched and not yet used is not removed for so long: room that runs out is no use to anybody."""
+"""Grace period: an entry that was fetched but not yet used is not removed before it."""
 
 _LEFT_AFTER_CLEANING = 0.9
 _USED_SHIFT_S = 10 * 365 * 86_400
@@ -45,7 +45,7 @@ _PART, _OWN = ".part", "own-"
 _DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 Content = tuple[bytes, bytes]
-"""What an entry holds: a short head and a body."""
+"""The content of an entry: a short head and a body."""
 
 logger = logging.getLogger("bridge_data")
 
@@ -59,7 +59,7 @@ class _Usage:
 class CacheFolder:
     """The folder `path`, as this process uses it: enter it first.
 
-    `max_bytes` and `max_count` bound what it holds, whoever put it there.
+    `max_bytes` and `max_count` limit the entries of all processes together.
     """
 
     def __init__(self, path: str, *, max_bytes: int, max_count: int) -> None:
@@ -72,10 +72,10 @@ class CacheFolder:
         self._warned = False
 
     def enter(self) -> None:
-        """Begin to use the folder, after emptying it if nobody else does.
+        """Start using the folder, after emptying it if no other process uses it.
 
         Raises:
-            ConfigError: if it cannot be made or written, or belongs to somebody else.
+            ConfigError: if it cannot be created or written, or belongs to another user.
         """
         for attempt in itertools.count(1):
             try:
@@ -125,7 +125,7 @@ class CacheFolder:
                     os.unlink(os.path.join(self.path, name))
 
     def leave(self) -> None:
-        """Stop using the folder. Remove it if nobody else uses it; to see that again, leave it once more."""
+        """Stop using the folder, and remove it if no other process uses it. Call it again to retry the removal."""
         if self._users >= 0:
             with contextlib.suppress(OSError):
                 os.unlink(os.path.join(self.path, f"owner-{self._token}"))
@@ -142,7 +142,7 @@ class CacheFolder:
                 os.rmdir(self.path)
 
     def read(self, name: str) -> Content | None:
-        """The content of the entry `name`, which may be removed from now on; None if it is not there."""
+        """The content of the entry `name`, or None; the entry may be removed from now on."""
         path = self._path(name)
         try:
             with open(path, "rb") as file:
@@ -155,19 +155,19 @@ class CacheFolder:
         return content
 
     def fill(self, name: str, fetch: Callable[[], Content]) -> Content | None:
-        """Have the entry `name`, by `fetch` unless it is there; what was fetched, if there is no room for it."""
+        """Fetch the entry `name` unless it exists. Returns the content if it does not fit into the folder."""
         if self._renew(name):
             return None
         part = self._path(name) + _PART
         with locked(part) as descriptor:
             is_part = True
             try:
-                if self._renew(name):  # whoever had the lock before has brought it
+                if self._renew(name):  # the process that held the lock before has fetched it
                     return None
                 content = fetch()
                 if not self._store(descriptor, content):
                     return content
-                with self._usage():  # who counts the files sees it once
+                with self._usage():  # so that a process that counts the files sees it once
                     os.rename(part, self._path(name))
                 is_part = False
                 return None
@@ -176,7 +176,7 @@ class CacheFolder:
                     os.unlink(part)
 
     def put(self, content: Content) -> str | None:
-        """The name of a private entry with this content; None if there is no room for it."""
+        """Write a private entry. Returns its name, or None if it does not fit."""
         name = f"{_OWN}{self._token}-{next(self._numbers)}"
         path = self._path(name)
         is_stored = False
@@ -189,7 +189,7 @@ class CacheFolder:
         return name if is_stored else None
 
     def discard(self, name: str) -> None:
-        """Remove a private entry, if it is still there."""
+        """Remove a private entry, if it still exists."""
         path = self._path(name)
         with contextlib.suppress(OSError), self._usage() as usage:
             num_bytes = os.stat(path).st_size
@@ -201,7 +201,7 @@ class CacheFolder:
         return os.path.join(self._entries, name)
 
     def _renew(self, name: str) -> bool:
-        """Whether the entry is there; if so, it counts as just fetched."""
+        """Whether the entry exists; if so, it counts as just fetched."""
         try:
             os.utime(self._path(name))
         except FileNotFoundError:
@@ -209,7 +209,7 @@ class CacheFolder:
         return True
 
     def _store(self, descriptor: int, content: Content) -> bool:
-        """Write `content` to an open new file, if there is room for it."""
+        """Write `content` to an open new file, if it fits."""
         head, body = content
         num_bytes = _HEAD.size + len(head) + len(body)
         if not self._reserve(descriptor, num_bytes):
@@ -230,21 +230,21 @@ class CacheFolder:
         return True
 
     def _reserve(self, descriptor: int, num_bytes: int) -> bool:
-        """Whether there is room for a file of this size, which is taken."""
+        """Reserve space for a file of this size; False if there is none."""
         if num_bytes > self._max_bytes or time.monotonic() < self._full_until:
             return False
         with self._usage() as usage:
-            if not self._has_room(usage, num_bytes):
+            if not self._fits(usage, num_bytes):
                 self._clean(usage, num_bytes)
-                if not self._has_room(usage, num_bytes):
-                    self._is_full("all that it holds is still needed, or its disk is nearly full")
+                if not self._fits(usage, num_bytes):
+                    self._is_full("all of its entries are still needed, or its disk is nearly full")
                     return False
-            os.ftruncate(descriptor, num_bytes)  # so that who counts the files counts it
+            os.ftruncate(descriptor, num_bytes)  # so that a process that counts the files counts it
             usage.num_bytes += num_bytes
             usage.count += 1
         return True
 
-    def _has_room(self, usage: _Usage, num_bytes: int) -> bool:
+    def _fits(self, usage: _Usage, num_bytes: int) -> bool:
         disk = os.statvfs(self.path)
         return (
             usage.num_bytes + num_bytes <= self._max_bytes
@@ -253,20 +253,20 @@ class CacheFolder:
         )
 
     def _is_full(self, why: str) -> None:
-        """Spare the search for room for a moment."""
+        """Do not look for free space again for a moment."""
         self._full_until = time.monotonic() + _RETRY_S
         if not self._warned:
             self._warned = True
             logger.warning(
-                "cache folder %s: there is no room (%s), so files are read when they are needed; a larger "
+                "cache folder %s: it is full (%s), so files are read when they are needed; a larger "
                 "max_cache_size_gbytes or a smaller buffer would help",
                 self.path,
                 why,
             )
 
     def _clean(self, usage: _Usage, num_bytes: int) -> None:
-        """Remove what dead processes left, then entries, the one used longest ago first, those not yet used last, until
-        there is room to spare; and count what is left."""
+        """Remove files of dead processes, then entries, least recently used first and unused ones last, until there is
+        enough free space; count the remaining entries."""
         usage.num_bytes = usage.count = 0
         files = []
         for entry in os.scandir(self._entries):
@@ -282,8 +282,8 @@ class CacheFolder:
         wanted_count = min(self._max_count * _LEFT_AFTER_CLEANING, self._max_count - 1)
         now = time.time()
         for used_at, size, path in sorted(files):
-            has_room = usage.num_bytes <= wanted_bytes and usage.count <= wanted_count
-            if used_at > now - PROTECTED_S or (has_room and self._has_room(usage, num_bytes)):
+            fits = usage.num_bytes <= wanted_bytes and usage.count <= wanted_count
+            if used_at > now - PROTECTED_S or (fits and self._fits(usage, num_bytes)):
                 break
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
@@ -291,7 +291,7 @@ class CacheFolder:
             usage.count -= 1
 
     def _remove_if_left_behind(self, name: str) -> bool:
-        """Remove a file that is no entry for all, if the process that made it is no more; whether that was so."""
+        """Remove a partial or private file if its process is dead; returns whether it was removed."""
         path = self._path(name)
         if name.endswith(_PART):
             owner = path

@@ -1,8 +1,8 @@
-"""The cache pool on a local disk: files are fetched there in the background, and read from there when they are needed.
+"""The cache pool on a local disk: files are fetched into it in the background, and read from it when they are needed.
 
-Enters: files of file stores. Leaves: their content. Guarantee: a cache that is full, slow, emptied or broken costs time
-and nothing else: what it does not have is read from its store. All processes of a user on a machine that name the same
-folder share it, ranks and workers alike, and its bounds (see `disk`). The files of stores must not change meanwhile.
+Enters: files of file stores. Leaves: their content. Guarantee: a cache that is full, slow, emptied or broken costs only
+time: missing files are read from their store. All processes of a user on a machine that name the same folder share it
+and its limits (see `disk`), ranks and workers alike. The files of stores must not change meanwhile.
 """
 
 import functools
@@ -37,15 +37,15 @@ logger = logging.getLogger("bridge_data")
 
 
 class FileStoreCachePool(CachePool):
-    """A pool with a folder below `parent_cache_dir` (None: that of temporary files), which should be on a local disk.
+    """A pool with a folder below `parent_cache_dir` (None: the temporary folder), which should be on a local disk.
 
-    `num_workers` threads in each process fetch what lazies will need. The folder holds at most `max_cache_size_gbytes`
-    (GiB) and `max_cache_count` files, those of all processes that share it together; where these differ, each sees to
-    its own bounds. `method` "raw" keeps files as they are, and decodes them at `get`; "pickle" decodes them in the
-    background, with decoders that must draw no random numbers, and keeps the objects.
+    `num_workers` threads in each process fetch the files of lazies. The folder holds at most `max_cache_size_gbytes`
+    (GiB) and `max_cache_count` files of all processes together; each process applies its own limits. `method` "raw"
+    stores the bytes of files, and decodes them at `get`; "pickle" decodes them in the background, with decoders that
+    must draw no random numbers, and stores the objects.
 
-    It travels to worker processes as its settings. When the last process that uses the folder ends, the folder is
-    removed; after a kill, by the next pool with this folder.
+    Worker processes get the pool's settings. The last process that uses the folder removes it; after a kill, the next
+    pool with this folder does.
 
     Raises:
         ConfigError: if a setting is out of range, or the folder cannot be used.
@@ -81,12 +81,12 @@ class FileStoreCachePool(CachePool):
         self._use = self._begin()
 
     def get(self, ds: FileStore[T], fname: str, sample: Any = None) -> T:
-        """The content of the file, from the folder if it is there, but not put there."""
+        """The content of the file, from the folder if it is there; it is not added to the folder."""
         store, key = ds.resolve(fname)
         return asked_for(lambda: self._cached(store, key) or store[key], sample)
 
     def get_lazy(self, ds: FileStore[T], fname: str) -> "FileCacheLazy[T]":
-        """The content of the file, which is fetched in the background from now on.
+        """The content of the file, which is now fetched in the background.
 
         Raises:
             ConfigError: if the pool is closed.
@@ -95,7 +95,7 @@ class FileStoreCachePool(CachePool):
         return FileCacheLazy(ds=store, fname=key, pool=self)
 
     def to_cache(self, data: T, name: str) -> Lazy[T]:
-        """The object, put into the folder until it is got for the first time; kept in memory if there is no room.
+        """The object, stored in the folder until its first `get`; in memory if the folder is full.
 
         Raises:
             ConfigError: if the pool is closed.
@@ -109,20 +109,20 @@ class FileStoreCachePool(CachePool):
         return MockLazy(name, lambda _: data) if entry is None else CacheFileLazy(name, self, use.folder, entry)
 
     def close(self) -> None:
-        """Stop fetching, and let go of the folder; it is removed when the last one does."""
+        """Stop fetching, and leave the folder; the last pool to leave removes it."""
         self._closed = True
         self._use.end()
 
     def prefetch(self, ds: FileStore[T], fname: str, wanted: threading.Event) -> "Future[Content | None]":
-        """Have the file fetched into the folder. The result is what was fetched, if there was no room for it, and
-        somebody waits for it by then, which `wanted` says."""
+        """Fetch the file into the folder, in the background. The result is the content if the folder is full and
+        `wanted` is set, else None."""
         use, name = self._opened(), self._name(ds, fname)
         return use.prefetcher.submit(functools.partial(_fetch, use, name, self.method, ds, fname, wanted))
 
     def fetched(
         self, ds: FileStore[T], fname: str, future: "Future[Content | None]", wanted: threading.Event
     ) -> tuple[T, SourceInfo]:
-        """What came of `prefetch`, which is waited for if it has begun; read now if nothing did."""
+        """The file of a `prefetch`: waits if that is running; reads the file now if it was not fetched."""
         wanted.set()
         content = None if future.cancel() or future.cancelled() else future.result()
         if content is not None:
@@ -130,7 +130,7 @@ class FileStoreCachePool(CachePool):
         return self._cached(ds, fname) or ds[fname]
 
     def _cached(self, ds: FileStore[T], fname: str) -> tuple[T, SourceInfo] | None:
-        """What the folder has of a file."""
+        """A file from the folder, None if it is not there."""
         if self._closed:
             return None
         use = self._opened()
@@ -149,7 +149,7 @@ class FileStoreCachePool(CachePool):
         return value, source
 
     def _name(self, ds: FileStore[Any], fname: str) -> str:
-        """The name in the folder: another one where the content is, or may be."""
+        """The name of the entry; files with different content have different names."""
         text = f"{_FORMAT}\0{self._identity(ds)}\0{fname}"
         return hashlib.blake2b(text.encode(errors="surrogateescape"), digest_size=16).hexdigest()
 
@@ -158,7 +158,7 @@ class FileStoreCachePool(CachePool):
             while isinstance(ds, DecodeFileStore):
                 ds = ds.inner
             return f"{type(ds).__module__}.{type(ds).__qualname__}\0{ds.get_path()}"
-        if ds not in self._identities:  # objects depend on the decoder too, and on the code that this job runs
+        if ds not in self._identities:  # objects depend on the decoder too, and on this job's code
             digest = hashlib.blake2b(cloudpickle.dumps(ds), digest_size=16).hexdigest()
             self._identities[ds] = f"{self._token}\0{digest}"
         return self._identities[ds]
@@ -178,7 +178,7 @@ class FileStoreCachePool(CachePool):
         """The folder as this process uses it."""
         if self._closed:
             raise ConfigError("the cache pool is closed; make another one")
-        if self._use.process != os.getpid():  # in a process that was forked from the one that made it
+        if self._use.process != os.getpid():  # this process was forked from the one that made the pool
             self._use = self._begin()
         return self._use
 
@@ -198,7 +198,7 @@ def _same_pool(token: str, settings: dict[str, Any]) -> FileStoreCachePool:
 
 
 class FileCacheLazy(DirectLazy[T]):
-    """A file that is fetched in the background. In another process it is one that is read at the first `get`."""
+    """A file that is fetched in the background. Pickled to another process, it is read at the first `get`."""
 
     def __init__(self, *, ds: FileStore[T], fname: str, pool: FileStoreCachePool) -> None:
         super().__init__(ds=ds, fname=fname, pool=pool)
@@ -221,7 +221,7 @@ class FileCacheLazy(DirectLazy[T]):
 
 
 class CacheFileLazy(Lazy[T]):
-    """An object in the folder of a pool. It cannot leave its process."""
+    """An object in the folder of a pool. It cannot be pickled."""
 
     def __init__(self, name: str, pool: FileStoreCachePool, folder: CacheFolder, entry: str) -> None:
         super().__init__(ds=None, fname=name, pool=pool)
@@ -234,7 +234,7 @@ class CacheFileLazy(Lazy[T]):
         """The object; nothing is added to the sources of `sample`.
 
         Raises:
-            DatasetError: if somebody has emptied the folder.
+            DatasetError: if the folder was emptied.
         """
         if not self._held:
             assert isinstance(self.pool, FileStoreCachePool)
@@ -262,7 +262,7 @@ class CacheFileLazy(Lazy[T]):
 
 
 def _discard(process: int, folder: CacheFolder, entry: str) -> None:
-    if os.getpid() == process:  # not in one that was forked from it
+    if os.getpid() == process:  # not in a forked process
         folder.discard(entry)
 
 
@@ -274,13 +274,13 @@ class _Use:
         self._warned = False
 
     def warn(self, error: Exception) -> None:
-        """Say, once, that the cache does not work."""
+        """Log, once, that the cache does not work."""
         if not self._warned:
             self._warned = True
             logger.warning("cache folder %s: %s: %s; going on without", self.folder.path, type(error).__name__, error)
 
     def end(self) -> None:
-        """Stop using it; once more, see whether the folder is to be removed now."""
+        """Stop using it. Call it again to retry the removal of the folder."""
         if os.getpid() == self.process:
             self.prefetcher.close()
             self.folder.leave()
@@ -290,13 +290,13 @@ def _fetch(
     use: _Use, name: str, method: Method, ds: FileStore[Any], fname: str, wanted: threading.Event
 ) -> Content | None:
     try:
-        unplaced = use.folder.fill(name, lambda: _content(method, ds, fname))
-    except BridgeDataError:  # of the store: whoever needs the file will read it, and meet it
+        unstored = use.folder.fill(name, lambda: _content(method, ds, fname))
+    except BridgeDataError:  # of the store: a `get` reads the file again, and raises it
         return None
     except Exception as error:
         use.warn(error)
         return None
-    return unplaced if wanted.is_set() else None
+    return unstored if wanted.is_set() else None
 
 
 def _content(method: Method, ds: FileStore[Any], fname: str) -> Content:

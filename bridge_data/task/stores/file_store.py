@@ -1,9 +1,9 @@
-"""File stores: files by name, wherever they lie.
+"""File stores: files by name, in any kind of storage.
 
-Enters: a key, such as `images/0001.jpg`. Leaves: the file's content, decoded if the store does, and where it was read.
+Enters: a key, such as `images/0001.jpg`. Leaves: the file's content, decoded if the store decodes, and its source.
 Guarantees: a key leads to one file, found without listing the others; the same key gives the same content on any rank
-or worker. A file that is not there is the fault of the sample that asks for it (`SampleError`), storage that cannot be
-read stops the run (`DatasetError`). A store may be pickled, and used by several threads.
+or worker. A missing file is a failure of the sample that asks for it (`SampleError`); storage that cannot be read stops
+the run (`DatasetError`). A store can be pickled, and used by several threads.
 """
 
 import abc
@@ -18,11 +18,11 @@ T = TypeVar("T")
 
 
 class FileStore(abc.ABC, Generic[T]):
-    """Files by key. A store of your own needs `__getitem__` and `get_path`."""
+    """Files by key. Your own store needs `__getitem__` and `get_path`."""
 
     @abc.abstractmethod
     def __getitem__(self, key: str) -> tuple[T, SourceInfo]:
-        """The content of the file `key`, and where it was read.
+        """The content of the file `key`, and its source.
 
         Raises:
             SampleError: if there is no such file. DatasetError: if it cannot be read.
@@ -30,10 +30,10 @@ class FileStore(abc.ABC, Generic[T]):
 
     @abc.abstractmethod
     def get_path(self) -> str:
-        """Where the files lie; no two stores with different files have the same."""
+        """The location of the files; stores with different files have different ones."""
 
     def get(self, key: str, sample: Any = None) -> T:
-        """The content of the file `key`. Where it was read is added to the sources of `sample`.
+        """The content of the file `key`. Its source is added to those of `sample`.
 
         Raises:
             SampleError: if there is no such file. DatasetError: if it cannot be read.
@@ -41,23 +41,23 @@ class FileStore(abc.ABC, Generic[T]):
         return asked_for(lambda: self[key], sample)
 
     def get_raw(self, key: str) -> tuple[Any, SourceInfo]:
-        """As `[]`, but not decoded."""
+        """As `[]`, without decoding."""
         return self[key]
 
     def decode_raw(self, key: str, raw: Any) -> T:
-        """What `[]` makes of the content `raw` of the file `key`."""
+        """Decode the content `raw` of the file `key`, as `[]` does."""
         content: T = raw
         return content
 
     def resolve(self, key: str) -> "tuple[FileStore[T], str]":
-        """The store and the key that `key` stands for, where it depends on the current sample."""
+        """The store and the key that `key` refers to, if that depends on the current sample."""
         return self, key
 
     def get_media_metadata(self, key: str) -> MediaMetadata:
-        """Sizes, durations and the like of the file `key`, as `bridge-data prepare-media` has found them.
+        """The size, duration and the like of the file `key`, from `bridge-data prepare-media`.
 
         Raises:
-            SampleError: if there are none of this file. ConfigError: if the store has none at all.
+            SampleError: if this file has none. ConfigError: if the store has none at all.
         """
         raise ConfigError(f"{self}: a {type(self).__name__} has no media metadata")
 
@@ -65,7 +65,7 @@ class FileStore(abc.ABC, Generic[T]):
         """The keys of all files.
 
         Raises:
-            ConfigError: if the store cannot tell them.
+            ConfigError: if the store cannot list them.
         """
         raise ConfigError(f"{self}: a {type(self).__name__} does not know all of its files")
 
@@ -78,7 +78,7 @@ class FileStoreDecoder(Protocol):
 
     @abc.abstractmethod
     def decode(self, fname: str, raw: bytes) -> Any:
-        """The object in `raw`, the content of the file `fname`, whose extension says what it is."""
+        """The object in `raw`, the content of the file `fname`, by its extension."""
 
 
 class DecodeFileStore(FileStore[Any]):
@@ -116,7 +116,7 @@ class DecodeFileStore(FileStore[Any]):
 
 
 class PrimaryFileStore(FileStore[T]):
-    """The data set that a sample is of. A key that begins with a dot is of the sample itself: `.jpg` is its part `jpg`.
+    """A sample's own data set. A key that starts with a dot is a part of the sample itself: `.jpg` is its part `jpg`.
 
     `current_key` is the sample's key.
     """
@@ -160,11 +160,7 @@ class PrimaryFileStore(FileStore[T]):
 
 
 def asked_for(read: Callable[[], tuple[T, SourceInfo]], sample: Any) -> T:
-    """The content that `read` gives, for `sample`, which keeps where it was read.
-
-    Raises:
-        SampleError: naming the sample too, if there is no such file.
-    """
+    """The content that `read` returns; its source is added to those of `sample`. A SampleError names the sample."""
     try:
         content, source = read()
     except SampleError as error:
@@ -177,7 +173,7 @@ def asked_for(read: Callable[[], tuple[T, SourceInfo]], sample: Any) -> T:
 
 
 def add_source(sample: Any, source: SourceInfo) -> None:
-    """Add where a part of it was read to a sample, or to a dict that is one; None and other things keep none."""
+    """Add the source of a part to a sample (or a crude one, a dict); other objects are ignored."""
     if isinstance(sample, dict):
         sample["__sources__"] = (*(sample.get("__sources__") or ()), source)
     elif hasattr(sample, "__sources__"):

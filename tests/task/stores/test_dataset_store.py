@@ -208,7 +208,7 @@ def test_the_primary_of_lines_gives_them_decoded_or_as_they_are(tmp_path: Path) 
 
 def test_what_is_joined_has_no_primary(source: Source) -> None:
     joined = dataclasses.replace(source, joined=Join(members=(source, source), names=None, joiner=print))
-    with pytest.raises(ConfigError, match="no primary one; name those to be read in `aux`"):
+    with pytest.raises(ConfigError, match="no primary one; name the ones to be read in `aux`"):
         open_primary(joined, None)
 
 

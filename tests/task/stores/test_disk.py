@@ -67,7 +67,7 @@ def test_a_failed_fetch_leaves_nothing(folder: CacheFolder) -> None:
     assert fill(folder, "a")
 
 
-def test_what_is_too_large_or_finds_no_room_is_handed_back(
+def test_what_is_too_large_or_does_not_fit_is_handed_back(
     folder: CacheFolder, caplog: pytest.LogCaptureFixture
 ) -> None:
     large = (b"", bytes(10_001))
@@ -76,7 +76,7 @@ def test_what_is_too_large_or_finds_no_room_is_handed_back(
     caplog.clear()
     assert not fill(folder, "one more")
     assert not fill(folder, "one more")
-    assert [record.message.split(":")[1][:17] for record in caplog.records] == [" there is no room"]
+    assert [record.message.split(":")[1][:11] for record in caplog.records] == [" it is full"]
     assert all(folder.read(str(number)) for number in range(10)), "what is still needed was removed"
 
 
@@ -113,7 +113,7 @@ def test_a_disk_that_is_nearly_full_is_left_alone(
 ) -> None:
     monkeypatch.setattr(disk, "KEEP_FREE_BYTES", 1 << 60)
     assert not fill(folder, "a")
-    assert "there is no room" in caplog.text
+    assert "it is full" in caplog.text
     assert bytes_on_disk(folder) == 0
 
 
