@@ -1,4 +1,4 @@
-"""Settings of the Megatron training loop."""
+"""Settings of the Megatron training loop, checked when they are made."""
 
 from dataclasses import dataclass
 
@@ -10,9 +10,9 @@ from recipes.trainer.exit_signal import signal_number
 class MegatronTrainerConfig:
     """Length, parallel sizes, optimizer and checkpoints of a run.
 
-    Intervals are in steps, None means never; what has an interval also happens after the last step. An evaluation takes
-    `eval_iters` global batches of each validation set. When any rank gets `exit_signal` ("SIGTERM"), all save after
-    the step, and end; None leaves signals alone.
+    Intervals are in steps; None means never. Saving and evaluation also happen after the last step. An evaluation runs
+    `eval_iters` global batches of each validation set. When any rank receives `exit_signal` (such as "SIGTERM"), all
+    ranks save after the current step and exit; None leaves signals alone.
 
     Raises:
         ConfigError: if a number is out of range.
