@@ -51,8 +51,8 @@ class MegatronTrainerConfig:
             signal_number(self.exit_signal)
         if self.exit_signal is not None and self.checkpoint_dir is None:
             raise ConfigError(
-                f"MegatronTrainerConfig(exit_signal={self.exit_signal!r}, checkpoint_dir=None): what is saved "
-                "then needs a folder; set checkpoint_dir"
+                f"MegatronTrainerConfig(exit_signal={self.exit_signal!r}, checkpoint_dir=None): saving on a "
+                "signal needs a folder; set checkpoint_dir"
             )
         if not 0 <= self.warmup_steps < self.train_steps:
             raise ConfigError(
