@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 from bridge_data.later import names_of
 
+__version__ = "0.1.0"
+
 if TYPE_CHECKING:
     from bridge_data.datamodule import (
         DatasetBuildContext,
@@ -116,7 +118,6 @@ if TYPE_CHECKING:
         type_of,
     )
     from bridge_data.task.packers import packing_efficiency
-    from bridge_data.task.stateless import stateless
     from bridge_data.task.stores import (
         CachePool,
         DecodeFileStore,
@@ -133,6 +134,7 @@ if TYPE_CHECKING:
         SystemFileStore,
         WebdatasetFileStore,
     )
+    from bridge_data.task.task_encoder import stateless
     from bridge_data.topology import WorkerConfig
 
 _PLACES = {
@@ -172,7 +174,7 @@ _PLACES = {
         "homogeneous_concat_mix shape_of source_of subflavor type_of"
     ),
     "bridge_data.task.packers": "packing_efficiency",
-    "bridge_data.task.stateless": "stateless",
+    "bridge_data.task.task_encoder": "stateless",
     "bridge_data.task.stores": (
         "CachePool DecodeFileStore DirectLazy FileCacheLazy FileStore FileStoreCachePool FileStoreDecoder "
         "JsonlFileStore Lazy MockLazy NoCachePool PrimaryFileStore SystemFileStore WebdatasetFileStore"

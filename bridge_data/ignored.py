@@ -1,8 +1,9 @@
-"""Arguments of Energon's functions that mean nothing here: accepted, and warned of once.
+"""Arguments of Energon's functions that have no effect here: accepted, with one warning each.
 
-So a call that is moved over goes on working; `IGNORED` lists all of them, with what is in their place.
+So calls written for Energon keep working. `IGNORED` lists the arguments, and what replaces each of them.
 """
 
+import sys
 import warnings
 from typing import Any
 
@@ -23,9 +24,18 @@ _warned: set[str] = set()
 
 
 def warn_ignored(**given: Any) -> None:
-    """Warn of arguments that were given (are not None), each once in a process; `given` are names of `IGNORED`."""
+    """Warn of arguments that are not None, each once in a process; `given` are names of `IGNORED`."""
     for name, value in given.items():
         reason = IGNORED[name]
         if value is not None and name not in _warned:
             _warned.add(name)
-            warnings.warn(f"{name} has no effect in bridge_data and may be left out: {reason}", stacklevel=3)
+            message = f"{name} has no effect in bridge_data and may be left out: {reason}"
+            warnings.warn(message, stacklevel=_levels_to_caller())
+
+
+def _levels_to_caller() -> int:
+    """The `stacklevel` at which `warn_ignored` shows the first line outside this package."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("bridge_data."):
+        level, frame = level + 1, frame.f_back
+    return level

@@ -20,8 +20,8 @@ STAGES = ("storage", "shards", "plan", "order", "decode", "task", "lanes", "load
 """From bytes to the trainer."""
 
 LAYERS = (
-    *("later", "samples", "errors", "current", "topology", "ignored"),
-    *("storage", "shards", "plan", "order", "decode", "prepare", "energon", "task", "lanes", "loader"),
+    *("later", "samples", "errors", "current", "topology", "ignored", "options"),
+    *("storage", "shards", "plan", "order", "decode", "av", "prepare", "energon", "task", "lanes", "loader"),
     *("encoders", "datamodule", "tools"),
 )
 """From the first to the last: what all stages use, then the stages and what stands beside them."""

@@ -1,11 +1,10 @@
 """The DataModule: training and validation loaders of one rank, for Megatron and for Lightning."""
 
 from bridge_data.datamodule.batch_schedule import BatchSchedule
-from bridge_data.datamodule.cycle import cyclic_iter
 from bridge_data.datamodule.dataset_builder import DatasetBuildContext, EnergonDatasetBuilder
 from bridge_data.datamodule.dataset_config import EnergonDatasetConfig, TaskEncoderConfig
 from bridge_data.datamodule.module import EnergonMultiModalDataModule
-from bridge_data.datamodule.training import EnergonDataloader
+from bridge_data.datamodule.training import EnergonDataloader, cyclic_iter
 from bridge_data.datamodule.validation import ValidationDataloader
 
 __all__ = [

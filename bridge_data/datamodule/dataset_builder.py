@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from bridge_data.datamodule.dataset_config import EnergonDatasetConfig
 from bridge_data.datamodule.module import EnergonMultiModalDataModule
-from bridge_data.datamodule.ranks import build_worker_config
+from bridge_data.datamodule.sharing import build_worker_config
 from bridge_data.encoders import MultiModalSampleConfig
 from bridge_data.task import TaskEncoder
 

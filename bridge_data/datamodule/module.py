@@ -13,13 +13,10 @@ import torch.distributed as dist
 from lightning.pytorch import LightningDataModule
 
 from bridge_data.datamodule import lightning_trainer
-from bridge_data.datamodule.arguments import FurtherArguments
-from bridge_data.datamodule.balancing import balancing_of
 from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.datamodule.parallel import find_cost
-from bridge_data.datamodule.ranks import build_worker_config
-from bridge_data.datamodule.settings import sort_settings
-from bridge_data.datamodule.sharing import IdleDataloader, RankLoader, rank_loader
+from bridge_data.datamodule.settings import DataModuleOptions, sort_settings
+from bridge_data.datamodule.sharing import IdleDataloader, RankLoader, balancing_of, build_worker_config, rank_loader
 from bridge_data.datamodule.training import EnergonDataloader
 from bridge_data.datamodule.validation import ValidationDataloader, names_of
 from bridge_data.encoders import MultiModalSampleConfig, MultiModalTaskEncoder
@@ -58,18 +55,7 @@ class EnergonMultiModalDataModule(LightningDataModule):
         pin_memory: put batches into page-locked memory, where there is a GPU.
         shuffle_buffer_size, max_samples_per_sequence, packing_buffer_size: as in `get_train_dataset`.
         validation_task_encoder: for validation; the one of training if None.
-        **kwargs: `seed`, `num_lanes` and `global_error_handler` of `WorkerConfig`; `eval_batches`, the draws after
-            which Megatron's validation begins anew by itself (it also does when there was training in between);
-            `rampup_batch_size`, Megatron's [first global batch size, increment, samples] of a ramp to
-            `global_batch_size`; `multiple_validation_sets`, to validate on each source by itself: `val_dataloader` and
-            `build` then give a list of loaders, one for each, whose names are `val_names`; `val_batch_drop_last`, to
-            leave out the last micro-batch of validation if it is not full; `balance`, by what the micro-batches of a
-            training step are shared among data-parallel ranks: "tokens", "pixels", "frames", a function of the batch,
-            or True, which is the encoder's `batch_cost` (all ranks ask for their loaders alike); `ends`, for validation
-            "even" among several ranks if not given; `share`, "replicate" (every rank of a replica reads) or "broadcast"
-            (one reads for those of the first and last pipeline stage; all ranks ask for their loaders alike, and close
-            them before the process groups are destroyed); and whatever else `get_train_dataset` (for training alone)
-            and `get_savable_loader` take.
+        **kwargs: `DataModuleOptions`.
 
     Raises:
         ConfigError: for a setting that is unknown, out of range, or contradicts another.
@@ -94,7 +80,7 @@ class EnergonMultiModalDataModule(LightningDataModule):
         packing_buffer_size: int | None = None,
         validation_task_encoder: TaskEncoder | None = None,
         pg_collection: "ProcessGroupCollection | None" = None,
-        **kwargs: Unpack[FurtherArguments],
+        **kwargs: Unpack[DataModuleOptions],
     ) -> None:
         super().__init__()
         self.path = path

@@ -1,60 +1,108 @@
-"""The further settings of the DataModule, by where they go: the training data set, its workers, its loader.
+"""The options of the DataModule besides its parameters: for editors, type checkers and `LightningCLI`.
 
-Enters: keyword arguments. Leaves: them, sorted. Guarantee: every name has an effect, or is refused.
+Enters: keyword arguments. Leaves: a `DataModuleSettings`, which has them grouped by their use: the training data set,
+the workers, the loader, the DataModule itself. Guarantee: an unknown name is refused.
 """
 
 import dataclasses
-import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypedDict
 
 from bridge_data.datamodule.sharing import Share, check_share
-from bridge_data.errors import ConfigError
-from bridge_data.lanes.datasets import get_train_dataset
-from bridge_data.loader import get_savable_loader
+from bridge_data.errors import ConfigError, ErrorHandler
+from bridge_data.lanes.datasets import DatasetOptions
+from bridge_data.loader.loader_config import LoaderOptions
 from bridge_data.plan.document import nearest
-
-_OWN = {"dataset", "worker_config", "batch_size", "packing_buffer_size", "shuffle_buffer_size", "task_encoder"}
-_OWN |= {"max_samples_per_sequence", "pin_memory"}
-
-
-def _further(function: Callable[..., Any]) -> frozenset[str]:
-    """The keyword arguments of a function that the DataModule has no parameter for."""
-    parameters = inspect.signature(function).parameters.values()
-    return frozenset(p.name for p in parameters if p.kind is p.KEYWORD_ONLY) - _OWN
+from bridge_data.plan.weights import EpochsPerShuffle
+from bridge_data.task.stores import CachePool
 
 
-_DATASET = _further(get_train_dataset)
-_ALSO_FOR_VALIDATION = {"dataset_config", "split_config", "trusted_modules", "trust_dataset_code"}
-_ALSO_FOR_VALIDATION |= {"auto_decode", "image_decode", "av_decode", "video_decode_audio"}
-_LOADER = _further(get_savable_loader)
-_MODULE = {"balance", "eval_batches", "multiple_validation_sets", "rampup_batch_size", "share", "val_batch_drop_last"}
-_WORKERS = {"seed": "seed_offset", "num_lanes": "num_lanes", "global_error_handler": "global_error_handler"}
+class TrainingOptions(TypedDict, total=False):
+    """Parameters of `get_train_dataset`, which explains them."""
+
+    split_part: str
+    batch_drop_last: bool
+    virtual_epoch_length: int
+    shuffle_over_epochs_multiplier: EpochsPerShuffle
+    repeat: bool
+
+
+class EnergonLoaderOptions(TypedDict, total=False):
+    """Parameters of `get_savable_loader`, which explains them."""
+
+    prefetch_factor: int
+    cache_pool: CachePool | None
+    watchdog_timeout_seconds: float | None
+    watchdog_initial_timeout_seconds: float | None
+    fail_on_timeout: bool
+    checkpoint_every_sec: float | None
+    checkpoint_every_min_n_samples: int | None
+    n_checkpoints: int | None
+    gc_collect_every_n_steps: int | None
+
+
+class WorkerOptions(TypedDict, total=False):
+    """Fields of `WorkerConfig`, which explains them; `seed` is its `seed_offset`."""
+
+    seed: int
+    num_lanes: int
+    global_error_handler: ErrorHandler
+
+
+class OwnOptions(TypedDict, total=False):
+    """Options that only the DataModule has."""
+
+    eval_batches: int | None
+    """Under Megatron, draws after which validation starts over; None: after the last batch. (It also starts over when
+    there was training in between.)"""
+    multiple_validation_sets: bool
+    """Validate on each source separately: `val_dataloader` and `build` return a list of loaders, one per source, which
+    `val_names` names."""
+    val_batch_drop_last: bool
+    """Drop the last micro-batch of validation if it is not full."""
+    rampup_batch_size: Sequence[int] | None
+    """Megatron's [first global batch size, increment, samples] of a ramp to `global_batch_size`."""
+    balance: bool | str | Callable[[Any], float]
+    """The cost by which the micro-batches of a training step are distributed over the data-parallel ranks: "tokens",
+    "pixels", "frames", a function of the batch, or True for the encoder's `batch_cost`. All ranks must ask for their
+    loaders in the same order."""
+    share: Share
+    """Which ranks of a replica read. "replicate": every rank. "broadcast": one, for the ranks of the first and the last
+    pipeline stage; all ranks must ask for their loaders in the same order, and close them before the process groups are
+    destroyed."""
+
+
+class DataModuleOptions(
+    OwnOptions, WorkerOptions, TrainingOptions, DatasetOptions, EnergonLoaderOptions, LoaderOptions, total=False
+):
+    """All of them. (`ends` of `LoaderOptions` defaults to "even" for validation in a distributed run.)"""
+
+
+_DATASET = {*TrainingOptions.__annotations__, *DatasetOptions.__annotations__}
+_LOADER = {*EnergonLoaderOptions.__annotations__, *LoaderOptions.__annotations__}
+_WORKER_FIELDS = {name: name for name in WorkerOptions.__annotations__} | {"seed": "seed_offset"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class FurtherSettings:
-    """Arguments of `get_train_dataset`, of `WorkerConfig` and of `get_savable_loader`; after `eval_batches` draws
-    Megatron's validation begins anew (None: after the last batch); `multiple_validation_sets` makes a validation loader
-    of each source; `balance` is what `find_cost` takes, or False; `rampup_batch_size` is that of `BatchSchedule`;
-    `share` says who of a replica reads; `val_batch_drop_last` leaves out the last micro-batch of validation if it is
-    not full."""
+class DataModuleSettings:
+    """Arguments of `get_train_dataset`, `WorkerConfig` and `get_savable_loader`, and the `OwnOptions` with their
+    defaults."""
 
     dataset: dict[str, Any]
     workers: dict[str, Any]
     loader: dict[str, Any]
-    balance: bool | str | Callable[[Any], float] = False
     eval_batches: int | None = None
     multiple_validation_sets: bool = False
-    rampup_batch_size: Sequence[int] | None = None
-    share: Share = "replicate"
     val_batch_drop_last: bool = False
+    rampup_batch_size: Sequence[int] | None = None
+    balance: bool | str | Callable[[Any], float] = False
+    share: Share = "replicate"
 
     @property
     def validation(self) -> dict[str, Any]:
-        """For validation: those of `dataset` that say what the data are and how they are decoded, and its own."""
-        also = {name: value for name, value in self.dataset.items() if name in _ALSO_FOR_VALIDATION}
-        return also | {"batch_drop_last": self.val_batch_drop_last}
+        """Arguments of `get_val_dataset`."""
+        given = {name: value for name, value in self.dataset.items() if name in DatasetOptions.__annotations__}
+        return given | {"batch_drop_last": self.val_batch_drop_last}
 
     def __post_init__(self) -> None:
         check_share(self.share)
@@ -62,19 +110,19 @@ class FurtherSettings:
             raise ConfigError(f"EnergonMultiModalDataModule(eval_batches={self.eval_batches}): expected at least 1")
 
 
-def sort_settings(given: Mapping[str, Any]) -> FurtherSettings:
-    """The settings by where they go.
+def sort_settings(given: Mapping[str, Any]) -> DataModuleSettings:
+    """Group the options of a DataModule by their use.
 
     Raises:
-        ConfigError: for a name that is none, with the nearest one that is.
+        ConfigError: for an unknown name, with the nearest known one.
     """
-    known = {*_MODULE, *_DATASET, *_WORKERS, *_LOADER}
+    known = DataModuleOptions.__annotations__.keys()
     for name in given:
         if name not in known:
             raise ConfigError(f"EnergonMultiModalDataModule has no setting {name!r}{nearest(name, known)}")
-    return FurtherSettings(
+    return DataModuleSettings(
         dataset={name: value for name, value in given.items() if name in _DATASET},
-        workers={_WORKERS[name]: value for name, value in given.items() if name in _WORKERS},
+        workers={_WORKER_FIELDS[name]: value for name, value in given.items() if name in _WORKER_FIELDS},
         loader={name: value for name, value in given.items() if name in _LOADER},
-        **{name: value for name, value in given.items() if name in _MODULE},
+        **{name: value for name, value in given.items() if name in OwnOptions.__annotations__},
     )

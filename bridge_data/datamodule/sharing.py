@@ -1,13 +1,21 @@
-"""Who of a replica reads: every rank for itself, or one for all; and whether replicas balance what they have read.
+"""The data-parallel rank of this process, and its loader: who reads for a replica, and whether ranks balance.
 
-Enters: a data set of this data-parallel rank. Leaves: what yields batches on this rank. Guarantee: batches and states
-are the same whoever reads; balanced, the same for each step of all replicas together.
+Enters: process groups; a data set of this data-parallel rank. Leaves: a `WorkerConfig`; a loader of batches for this
+rank. Guarantee: batches and states are the same, whichever rank reads; if balanced, the same per step of all replicas
+together.
+
+The rank is the pure data-parallel rank. The context-parallel ranks of a replica work on parts of the same sequences, so
+they read the same data, as tensor- and pipeline-parallel ranks do. The group of data and context parallelism together
+(`dp_cp`) would give each of them different data.
 """
 
 import copy
-from collections.abc import Iterator
+import sys
+import warnings
+from collections.abc import Callable, Iterator
 from typing import Any, Literal, TypeAlias, get_args
 
+from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.datamodule.parallel import BalancedLoader, Balancing, ReplicaLoader, join_peers, join_replica
 from bridge_data.datamodule.rank_states import hand_on_state
 from bridge_data.errors import ConfigError
@@ -103,3 +111,45 @@ def check_share(share: str) -> None:
     if share not in get_args(Share):
         expected = " or ".join(map(repr, get_args(Share)))
         raise ConfigError(f"EnergonMultiModalDataModule(share={share!r}): expected {expected}")
+
+
+def balancing_of(
+    cost: Callable[[Any], float] | None, schedule: BatchSchedule, num_micro_batches: int, config: WorkerConfig
+) -> Balancing | None:
+    """How the ranks of `config` share the micro-batches of a step by `cost`, `num_micro_batches` of a rank at most."""
+    if cost is None or config.world_size == 1:
+        return None
+    if num_micro_batches == 1:
+        warnings.warn(
+            "balance has no effect: a rank takes one micro-batch for a step, so there is nothing to exchange. With "
+            "a smaller micro_batch_size there is, or with lpt_balanced packs",
+            stacklevel=4,
+        )
+        return None
+
+    def step_size(first_micro_batch: int) -> int:
+        return schedule.num_micro_batches(first_micro_batch * schedule.micro_batch_size, config.world_size)
+
+    return Balancing(cost=cost, step_size=step_size, max_step_size=num_micro_batches)
+
+
+def build_worker_config(pg_collection: Any, num_workers: int, **settings: Any) -> WorkerConfig:
+    """The worker config of this rank, from the `dp` group of the collection, or from Megatron's parallel state where
+    that is initialised, or else from all processes of the job; `settings` are further fields of it."""
+    group = _data_parallel_group(pg_collection)
+    if group is None:
+        default = WorkerConfig.default_worker_config(num_workers)
+        rank, world_size = default.rank, default.world_size
+    else:
+        rank, world_size = group.rank(), group.size()
+    return WorkerConfig(
+        rank=rank, world_size=world_size, num_workers=num_workers, data_parallel_group=group, **settings
+    )
+
+
+def _data_parallel_group(pg_collection: Any) -> Any:
+    group = getattr(pg_collection, "dp", None)
+    parallel_state = sys.modules.get("megatron.core.parallel_state")  # not imported: not initialised either
+    if group is None and parallel_state is not None and parallel_state.model_parallel_is_initialized():
+        return parallel_state.get_data_parallel_group()
+    return group

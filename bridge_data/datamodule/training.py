@@ -1,19 +1,21 @@
-"""The training loader as trainers use it: it never ends, and is saved and restored for all ranks at once.
+"""The training loader as trainers use it: endless, and saved and restored for all ranks at once.
 
-Enters: a loader. Leaves: its batches, round and round. Guarantees: what rank 0 saves has all lanes of the job, so any
-number of ranks can be restored from it; it is the position after the last batch that was delivered, also to a consumer
-that draws batches before it needs them; and what such a consumer drew in vain comes again.
+Enters: a loader. Leaves: its batches, endlessly. Guarantees: the state of rank 0 has all lanes of the job, so any
+number of ranks can be restored from it. It is the position after the last batch that was delivered, also if the
+consumer prefetches. Batches that were prefetched and never delivered come again.
 """
 
 import collections
 import warnings
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
 
-from bridge_data.datamodule.cycle import cyclic_iter
 from bridge_data.datamodule.parallel import BackgroundLoader
 from bridge_data.datamodule.rank_states import gather_state, hand_on_state
 from bridge_data.datamodule.sharing import RankLoader
+from bridge_data.errors import DatasetError
+
+T = TypeVar("T")
 
 
 class EnergonDataloader(Iterator[Any]):
@@ -32,7 +34,7 @@ class EnergonDataloader(Iterator[Any]):
         self.first_micro_batch = 0
         """The number, in the whole job, of the first micro-batch after the last restore."""
         self.num_draws = 0
-        """How often a batch was drawn from this object."""
+        """Batches drawn from this object."""
 
     def __iter__(self) -> "EnergonDataloader":
         self._take_back()
@@ -58,9 +60,9 @@ class EnergonDataloader(Iterator[Any]):
         return dict(self.dataloader.skipped)
 
     def follow(self, num_delivered: Callable[[], int]) -> None:
-        """From now on count as delivered what `num_delivered` says, not what was drawn: the consumer prefetches.
+        """From now on, `num_delivered` counts the delivered batches, because the consumer prefetches.
 
-        Whatever the consumer before drew in vain is drawn again.
+        Batches that an earlier consumer drew without delivering them are drawn again.
         """
         self._take_back()
         self._num_delivered = num_delivered
@@ -68,10 +70,10 @@ class EnergonDataloader(Iterator[Any]):
 
     def save_state(self) -> dict[str, Any]:
         """The position after the last batch delivered, as plain data: on data-parallel rank 0 that of the whole job, on
-        the others that of their own lanes. All of them must call it, each as many batches on as another.
+        the others that of their own lanes. All ranks must call it, after the same number of batches.
 
         Raises:
-            StateError: on all of them, if they do not all stand at the same batch.
+            StateError: on all ranks, if they are not at the same batch.
         """
         self._forget_delivered()
         own = self._undelivered[0] if self._undelivered else self.dataloader.save_state_rank()
@@ -85,16 +87,15 @@ class EnergonDataloader(Iterator[Any]):
         return gather_state(own, self.dataloader.dataset.worker_config)
 
     def state_dict(self) -> dict[str, Any]:
-        """Nothing: the position is in the state of the DataModule. Lightning warns of loaders without this method that
-        they could not be resumed."""
+        """Empty: the position is in the state of the DataModule. Lightning warns of loaders without this method."""
         return {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Nothing to go to, as `state_dict` holds nothing."""
+        """Does nothing, as `state_dict` is empty."""
 
     def restore_state(self, state: dict[str, Any] | None) -> None:
         """Go to a saved position. All data-parallel ranks must call it, each with what it saved, or with the state of
-        the whole job, or with None where it has no state; what a rank lacks, one with the whole state hands on.
+        the whole job, or with None if it has no state. A rank with the whole state sends the others what they lack.
 
         Raises:
             StateError: if the state is of other data or settings; on all ranks, if their states are of different steps,
@@ -132,3 +133,40 @@ class EnergonDataloader(Iterator[Any]):
             num_undelivered = self._num_drawn - (self._num_delivered() - self._num_before)
             while len(self._undelivered) > max(num_undelivered, 0):
                 self._undelivered.popleft()
+
+
+def cyclic_iter(iter: Iterable[T]) -> Iterator[T]:
+    """The items of `iter`, endlessly: after the last, the first again.
+
+    An exception does not end it: the next call continues, if `iter` itself can.
+
+    Raises:
+        DatasetError: if two passes in a row have no item, as when `iter` can be iterated only once.
+    """
+    return _Cycle(iter)
+
+
+class _Cycle(Iterator[T]):
+    def __init__(self, iterable: Iterable[T]) -> None:
+        self._iterable = iterable
+        self._pass: Iterator[T] | None = None
+        self._num_passes = 0
+
+    def __next__(self) -> T:
+        if self._pass is not None:
+            try:
+                return next(self._pass)
+            except StopIteration:
+                pass
+        for _ in range(2):  # the first pass after a restore may begin at its end
+            self._pass = iter(self._iterable)
+            self._num_passes += 1
+            try:
+                return next(self._pass)
+            except StopIteration:
+                pass
+        raise DatasetError(
+            f"passes {self._num_passes - 1} and {self._num_passes} through the {type(self._iterable).__name__} yielded "
+            "nothing, so going on would never end. Check that this rank has data, and that it can be iterated more "
+            "than once"
+        )

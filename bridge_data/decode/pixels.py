@@ -19,7 +19,7 @@ import simplejpeg
 
 from bridge_data.errors import ConfigError
 from bridge_data.later import Image, nanoarrow, torch
-from bridge_data.samples.collation import room_for
+from bridge_data.samples.arena import current_arena
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -71,17 +71,18 @@ def decoded_pixels(data: bytes, mode: str, least: Size | None = None) -> NDArray
 def image_in_batch(data: bytes, mode: str) -> torch.Tensor | None:
     """A JPEG as uint8 (C, H, W), decoded directly into its slot of the next batch, so that stacking needs no copy.
 
-    None if there is no such slot (see `collation.room_for`), or simplejpeg cannot decode the image as Pillow does.
+    None if there is no such slot (see `Arena.image_buffer`), or simplejpeg cannot decode the image as Pillow does.
     """
-    if mode == "L" or not _is_jpeg(data):
+    arena = current_arena()
+    if arena is None or not arena.num_images or mode == "L" or not _is_jpeg(data):
         return None
     try:
         height, width, colours, _ = simplejpeg.decode_jpeg_header(data)
         _refuse_bomb(width, height)
-        slot = room_for((height, width, len(mode))) if colours in ("Gray", "YCbCr") else None
-        if slot is None:
+        buffer = arena.image_buffer((height, width, len(mode))) if colours in ("Gray", "YCbCr") else None
+        if buffer is None:
             return None
-        pixels, image = slot
+        pixels, image = buffer
         simplejpeg.decode_jpeg(data, mode, buffer=pixels)
     except ValueError:
         return None

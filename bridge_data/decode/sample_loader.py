@@ -14,7 +14,7 @@ from bridge_data.decode.formats import PLAIN, Handler
 from bridge_data.decode.sample_decoder import SampleDecoder, decode_part
 from bridge_data.errors import FatalSampleError, SampleError
 from bridge_data.plan import Source
-from bridge_data.plan.jsonl_source import is_jsonl
+from bridge_data.plan.document import is_jsonl
 from bridge_data.samples import CrudeSample, Sample, SourceInfo
 from bridge_data.samples.collation import flat_sources
 from bridge_data.shards import Place, RawSample

@@ -7,30 +7,39 @@ from bridge_data.later import names_of
 
 if TYPE_CHECKING:
     from bridge_data.encoders.contrastive import ContrastiveBatch, ContrastiveConfig, ContrastiveTaskEncoder
-    from bridge_data.encoders.conversation import Conversation, ConversationSample
-    from bridge_data.encoders.conversation_cookers import cook_conversation
+    from bridge_data.encoders.conversation import (
+        Conversation,
+        ConversationSample,
+        VideoConversationSample,
+        cook_conversation,
+    )
+    from bridge_data.encoders.encoder_config import (
+        PLAIN_CHAT_TEMPLATE,
+        ConversationTemplateConfig,
+        FamilyConfig,
+        ImageLimits,
+        ImageToken,
+        MultiModalSampleConfig,
+        SamplePolicies,
+    )
     from bridge_data.encoders.family import VisionFamily
-    from bridge_data.encoders.family_config import FamilyConfig, ImageLimits
     from bridge_data.encoders.family_encoder import ConversationTaskEncoder, FamilyTaskEncoder, text_encoder
-    from bridge_data.encoders.family_samples import FamilyBatch, FamilySample
     from bridge_data.encoders.hf import HFTaskEncoder
     from bridge_data.encoders.idefics3 import IDEFICS3_TEMPLATE, Idefics3
     from bridge_data.encoders.internvl import INTERNVL_TEMPLATE, InternVL
-    from bridge_data.encoders.llava import LLAVA_TEMPLATE, Llava
-    from bridge_data.encoders.llava_next import LlavaNext
-    from bridge_data.encoders.log_mel import LogMel
-    from bridge_data.encoders.multimodal_config import (
-        PLAIN_CHAT_TEMPLATE,
-        ConversationTemplateConfig,
-        ImageToken,
-        MultiModalSampleConfig,
-    )
+    from bridge_data.encoders.llava import LLAVA_TEMPLATE, Llava, LlavaNext
     from bridge_data.encoders.multimodal_encoder import MultiModalTaskEncoder
-    from bridge_data.encoders.policies import SamplePolicies
     from bridge_data.encoders.qwen_encoder import QwenVLBatch, QwenVLTaskEncoder
     from bridge_data.encoders.qwen_vl import QWEN2_VL_TEMPLATE, QWEN3_VL_TEMPLATE, Qwen2_5VL, Qwen2VL, Qwen3VL
-    from bridge_data.encoders.sequences import ImageTextBatch, ImageTextSample, TokenizedSample
+    from bridge_data.encoders.sequences import (
+        FamilyBatch,
+        FamilySample,
+        ImageTextBatch,
+        ImageTextSample,
+        TokenizedSample,
+    )
     from bridge_data.encoders.speech import (
+        LogMel,
         SpeechBatch,
         SpeechConfig,
         SpeechTaskEncoder,
@@ -38,33 +47,30 @@ if TYPE_CHECKING:
         cook_transcription,
     )
     from bridge_data.encoders.text import PretrainingTaskEncoder
-    from bridge_data.encoders.videos import VideoConversationSample, VideoSampling
+    from bridge_data.encoders.videos import VideoSampling
 
 _PLACES = {
     "bridge_data.encoders.contrastive": "ContrastiveBatch ContrastiveConfig ContrastiveTaskEncoder",
-    "bridge_data.encoders.conversation": "Conversation ConversationSample",
-    "bridge_data.encoders.conversation_cookers": "cook_conversation",
+    "bridge_data.encoders.conversation": "Conversation ConversationSample VideoConversationSample cook_conversation",
+    "bridge_data.encoders.encoder_config": (
+        "ConversationTemplateConfig FamilyConfig ImageLimits ImageToken "
+        "MultiModalSampleConfig PLAIN_CHAT_TEMPLATE SamplePolicies"
+    ),
     "bridge_data.encoders.family": "VisionFamily",
-    "bridge_data.encoders.family_config": "FamilyConfig ImageLimits",
     "bridge_data.encoders.family_encoder": "ConversationTaskEncoder FamilyTaskEncoder text_encoder",
-    "bridge_data.encoders.family_samples": "FamilyBatch FamilySample",
     "bridge_data.encoders.hf": "HFTaskEncoder",
     "bridge_data.encoders.idefics3": "IDEFICS3_TEMPLATE Idefics3",
     "bridge_data.encoders.internvl": "INTERNVL_TEMPLATE InternVL",
-    "bridge_data.encoders.llava": "LLAVA_TEMPLATE Llava",
-    "bridge_data.encoders.llava_next": "LlavaNext",
-    "bridge_data.encoders.log_mel": "LogMel",
-    "bridge_data.encoders.multimodal_config": (
-        "PLAIN_CHAT_TEMPLATE ConversationTemplateConfig ImageToken MultiModalSampleConfig"
-    ),
+    "bridge_data.encoders.llava": "LLAVA_TEMPLATE Llava LlavaNext",
     "bridge_data.encoders.multimodal_encoder": "MultiModalTaskEncoder",
-    "bridge_data.encoders.policies": "SamplePolicies",
     "bridge_data.encoders.qwen_encoder": "QwenVLBatch QwenVLTaskEncoder",
-    "bridge_data.encoders.qwen_vl": "QWEN2_VL_TEMPLATE QWEN3_VL_TEMPLATE Qwen2_5VL Qwen2VL Qwen3VL",
-    "bridge_data.encoders.sequences": "ImageTextBatch ImageTextSample TokenizedSample",
-    "bridge_data.encoders.speech": "SpeechBatch SpeechConfig SpeechTaskEncoder TranscriptionSample cook_transcription",
+    "bridge_data.encoders.qwen_vl": "QWEN2_VL_TEMPLATE QWEN3_VL_TEMPLATE Qwen2VL Qwen2_5VL Qwen3VL",
+    "bridge_data.encoders.sequences": "FamilyBatch FamilySample ImageTextBatch ImageTextSample TokenizedSample",
+    "bridge_data.encoders.speech": (
+        "LogMel SpeechBatch SpeechConfig SpeechTaskEncoder TranscriptionSample cook_transcription"
+    ),
     "bridge_data.encoders.text": "PretrainingTaskEncoder",
-    "bridge_data.encoders.videos": "VideoConversationSample VideoSampling",
+    "bridge_data.encoders.videos": "VideoSampling",
 }
 """The module of each public name: the same as above, for Python, as that is for those who read and check types."""
 

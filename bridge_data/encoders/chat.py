@@ -1,37 +1,39 @@
-"""Chat templates: a conversation to token ids, with a mark on those that an answer consists of.
+"""Chat templates: a conversation to token ids, with a mark on the tokens of its answers.
 
-Enters: messages or text, and a tokenizer of transformers. Leaves: ids and marks. Two ways to the marks: a template that
-puts `{% generation %}` around answers says it itself; for others, the text up to an answer (with the prompt to answer)
-and up to its end are rendered, and the difference is the answer. So a template that knows no such prompt marks the name
-of the role with the answer.
+Enters: messages or text, and a tokenizer (or processor) of transformers. Leaves: ids and marks; each image is one token
+still. Guarantee: with `add_special_tokens`, ids and marks are those of transformers' `apply_chat_template`.
+
+Answers are found in two ways. A template that puts `{% generation %}` around answers marks them itself. For any other,
+the text up to an answer (with the generation prompt) and up to its end are rendered, and the difference is the answer;
+if the template has no generation prompt, the name of the role is marked with the answer.
 """
 
 import dataclasses
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bridge_data.encoders.multimodal_config import ConversationTemplateConfig
+from bridge_data.encoders.encoder_config import ConversationTemplateConfig
 from bridge_data.errors import ConfigError
 
 _GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
 _PARTS = re.compile(r"""\[\s*['"]type['"]\s*\]|\.type\b|['"]type['"]""")
 
 Span = tuple[int, int]
-"""Characters of a text: the first, and the one behind the last."""
+"""A range of characters or tokens: the first, and the one after the last."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MarkedTokens:
-    """Token ids; `is_answer` marks those that are to be learnt."""
+    """Token ids; `is_answer` marks those that have loss."""
 
     ids: list[int]
     is_answer: list[bool]
 
 
 def tokenize_text(tokenizer: Any, text: str) -> MarkedTokens:
-    """Plain text, all of it to be learnt, with an end-of-sequence token (where the tokenizer has one)."""
+    """Plain text, all of it marked, with an end-of-sequence token (if the tokenizer has one)."""
     ids = list(tokenizer(text).input_ids)
     if tokenizer.eos_token_id is not None and ids[-1:] != [tokenizer.eos_token_id]:
         ids.append(tokenizer.eos_token_id)
@@ -39,25 +41,20 @@ def tokenize_text(tokenizer: Any, text: str) -> MarkedTokens:
 
 
 def tokenize_conversation(
-    tokenizer: Any, messages: list[dict[str, Any]], config: ConversationTemplateConfig
+    tokenizer: Any, messages: list[dict[str, Any]], template: str, answers: str, *, add_special_tokens: bool = False
 ) -> MarkedTokens:
-    """The conversation as the chat template writes it, with marks on the turns of `config.roles[1]`.
+    """The conversation as `template` writes it, with marks on the turns of the role `answers`.
 
-    Raises:
-        ConfigError: if there is no chat template, or one that writes a turn differently once others follow it.
+    With `add_special_tokens`, the tokenizer adds its own where the template wrote no beginning-of-sequence token.
     """
-    template = chat_template_of(tokenizer, config)
-    text, spans = render_conversation(tokenizer, messages, template, config.roles[1])
-    return tokenize_spans(tokenizer, text, spans)
+    text, spans = render_conversation(tokenizer, messages, template, answers)
+    added = add_special_tokens and lacks_beginning(tokenizer, text)
+    return tokenize_spans(tokenizer, text, spans, add_special_tokens=added)
 
 
 def chat_template_of(tokenizer: Any, config: ConversationTemplateConfig, fallback: str | None = None) -> str:
-    """The template that conversations are written with: that of the settings, or the tokenizer's (or processor's) own,
-    or `fallback`. The settings may also name one of several templates of a tokenizer.
-
-    Raises:
-        ConfigError: if there is none, or not the one that is named.
-    """
+    """The chat template: that of the settings, else the tokenizer's (or processor's) own, else `fallback`. The settings
+    may also name one of several templates of the tokenizer. A ConfigError if there is none."""
     own = getattr(tokenizer, "chat_template", None)
     named: dict[str, str] = own if isinstance(own, dict) else {}
     wanted: str | None = config.chat_template or (named.get("default") if named else own) or fallback
@@ -78,18 +75,45 @@ def chat_template_of(tokenizer: Any, config: ConversationTemplateConfig, fallbac
 
 
 def takes_parts(template: str) -> bool:
-    """Whether a template wants the content of a message as parts (`{"type": "image"}`, `{"type": "text", ...}`), as
-    those of processors do, rather than as a text."""
+    """Whether a template reads the content of a message as parts (`{"type": "image"}`, `{"type": "text", ...}`), as
+    those of processors do, rather than as text."""
     return _PARTS.search(template) is not None
+
+
+def messages_for(
+    template: str, messages: list[dict[str, str]], media: Mapping[str, tuple[str, str]]
+) -> list[dict[str, Any]]:
+    """The messages in the form that `template` reads: parts, or text with the token of each image in it.
+
+    `media` maps a placeholder to the type of its part and to its token: {"<image>": ("image", "<|image_pad|>")}.
+    """
+    if takes_parts(template):
+        return [{**turn, "content": _parts(turn["content"], media)} for turn in messages]
+    turns: list[dict[str, Any]] = [dict(turn) for turn in messages]
+    for turn in turns:
+        for placeholder, (_, token) in media.items():
+            turn["content"] = turn["content"].replace(placeholder, token)
+    return turns
+
+
+def _parts(content: str, media: Mapping[str, tuple[str, str]]) -> list[dict[str, str]]:
+    """The content as texts and images, without the line breaks between them: templates write their own."""
+    placeholders = "|".join(map(re.escape, media))
+    parts: list[dict[str, str]] = []
+    for piece in re.split(rf"\n?({placeholders})\n?", content):
+        if piece in media:
+            parts.append({"type": media[piece][0]})
+        elif piece:
+            parts.append({"type": "text", "text": piece})
+    return parts or [{"type": "text", "text": ""}]
 
 
 def render_conversation(
     tokenizer: Any, messages: list[dict[str, Any]], template: str, answers: str
 ) -> tuple[str, list[Span]]:
-    """The conversation as text, and where in it the turns of the role `answers` are.
+    """The conversation as text, and the spans of the turns of the role `answers`. `tokenizer` may be a processor.
 
-    Raises:
-        ConfigError: if the template writes a turn differently once others follow it, and does not mark answers.
+    A ConfigError if the template marks no answers and writes a turn differently once others follow it.
     """
     if not _GENERATION.search(template):
         return _answers_by_prefixes(tokenizer, messages, template, answers)
@@ -100,6 +124,13 @@ def render_conversation(
         conversations=[messages], chat_template=template, return_assistant_tokens_mask=True, **named_tokens
     )
     return texts[0], [(start, end) for start, end in spans[0]]
+
+
+def lacks_beginning(tokenizer: Any, text: str) -> bool:
+    """Whether the template wrote no beginning-of-sequence token, so that the tokenizer should add its special tokens.
+    `tokenizer` may be a processor."""
+    begin = getattr(tokenizer, "tokenizer", tokenizer).bos_token
+    return begin is None or not text.startswith(begin)
 
 
 def _answers_by_prefixes(
@@ -131,7 +162,7 @@ def tokenize_spans(
 ) -> MarkedTokens:
     """The tokens of `text`, with marks on those that touch one of `spans`, which are in order.
 
-    A tokenizer that knows no offsets gets the text cut at the spans, piece by piece.
+    For a tokenizer that gives no offsets, the text is cut at the spans and tokenized piece by piece.
     """
     if getattr(tokenizer, "is_fast", False):
         encoded = tokenizer(text, add_special_tokens=add_special_tokens, return_offsets_mapping=True)
@@ -154,27 +185,23 @@ def tokenize_spans(
 def touching(offsets: Sequence[Span], spans: Sequence[Span]) -> list[bool]:
     """Which tokens, by their characters, touch one of `spans`; both in order."""
     marks = []
-    place = 0
+    number = 0
     for start, end in offsets:
-        while place < len(spans) and spans[place][1] <= start:
-            place += 1
-        marks.append(place < len(spans) and start < end and end > spans[place][0])
+        while number < len(spans) and spans[number][1] <= start:
+            number += 1
+        marks.append(number < len(spans) and start < end and end > spans[number][0])
     return marks
 
 
 def padding_token_of(tokenizer: Any) -> int:
-    """The token that fills rows up: the padding token, else the end-of-sequence token, else 0. It is never learnt, and
-    lengths are in the batch, so that any will do."""
+    """The id that pads rows: of the padding token, else of the end-of-sequence token, else 0. Any will do: padding has
+    no loss, and lengths are in the batch."""
     ids = (tokenizer.pad_token_id, tokenizer.eos_token_id, 0)
     return int(next(number for number in ids if number is not None))
 
 
 def only_token(tokenizer: Any, text: str) -> int:
-    """The id of the one token that the placeholder `text` is.
-
-    Raises:
-        ConfigError: if it is several, or unknown.
-    """
+    """The id of the placeholder `text`. A ConfigError if it is unknown, or several tokens."""
     ids = tokenizer(text, add_special_tokens=False).input_ids
     if len(ids) != 1 or ids[0] == tokenizer.unk_token_id:
         raise ConfigError(

@@ -13,10 +13,8 @@ from torch import Tensor
 from bridge_data.decode import SampleDecoder
 from bridge_data.decode.image import IMAGE_EXTENSIONS
 from bridge_data.encoders.chat import padding_token_of
-from bridge_data.encoders.family_config import ImageLimits
-from bridge_data.encoders.images import Images
-from bridge_data.encoders.pictures import picture_sizes, pictures
-from bridge_data.encoders.policies import OverlongPolicy, Policy, check_policy, refuse
+from bridge_data.encoders.encoder_config import ImageLimits, OverlongPolicy, Policy, check_policy, refuse
+from bridge_data.encoders.images import Images, picture_sizes, pictures
 from bridge_data.errors import ConfigError
 from bridge_data.samples import Batch, CaptioningSample, Sample, edataclass
 from bridge_data.task import DefaultTaskEncoder, stateless

@@ -1,22 +1,25 @@
-"""Conversations: what a sample says, turn by turn, with a placeholder in the text for every image.
+"""Conversations: the turns of a sample, with one placeholder in the text for each image.
 
-Enters: a captioning, VQA, text or conversation sample. Leaves: its turns and images. Guarantee: the text holds as many
-placeholders as there are images, in their order; a sample without anything to learn is left out, and counted; others
-that are not in order are dealt with as `SamplePolicies` says.
+Enters: a captioning, VQA, text or conversation sample, or crude data with turns (`cook_conversation`). Leaves: turns
+and images. Guarantee: the text holds as many placeholders as there are images, in their order; a sample without
+anything to learn is skipped; other bad samples are handled as `SamplePolicies` says.
 """
 
 import dataclasses
+import re
 from typing import Any
 
-from bridge_data.encoders.multimodal_config import MultiModalSampleConfig
-from bridge_data.encoders.policies import refuse
+from bridge_data.decode.av import AV_EXTENSIONS
+from bridge_data.decode.image import IMAGE_EXTENSIONS
+from bridge_data.encoders.encoder_config import ConversationConfig, refuse
 from bridge_data.errors import ConfigError, SampleError, SkipSample
-from bridge_data.samples import CaptioningSample, Sample, TextSample, VQASample, edataclass
+from bridge_data.samples import CaptioningSample, CrudeSample, Sample, TextSample, VQASample, edataclass
+from bridge_data.task import basic_sample_keys, stateless
 
 
 @edataclass
 class ConversationSample(Sample):
-    """Turns about any number of images, as a cooker may make them of crude data.
+    """Turns about any number of images, such as a cooker makes from crude data.
 
     `messages` are `{"role": ..., "content": ...}` in order; `images` are encoded bytes, Pillow images, or pixels as
     uint8 (H, W, 3) arrays or (3, H, W) tensors, uint8 or float32 in 0..1.
@@ -26,24 +29,35 @@ class ConversationSample(Sample):
     images: list[Any] = dataclasses.field(default_factory=list)
 
 
+@edataclass
+class VideoConversationSample(Sample):
+    """Turns about images and videos: `messages` and `images` as of `ConversationSample`; `videos` are `AVDecoder`s,
+    encoded bytes, or frames as uint8 tensors (frames, 3, height, width). Each has a placeholder in the text; without
+    any, they come before the first turn."""
+
+    messages: list[dict[str, str]]
+    images: list[Any] = dataclasses.field(default_factory=list)
+    videos: list[Any] = dataclasses.field(default_factory=list)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Conversation:
-    """`messages` for a chat template, or, where there are none, `text` to be learnt whole; and the images in both."""
+    """`messages` for a chat template, or `text` to be learnt whole; and the images in them."""
 
     messages: list[dict[str, str]] = dataclasses.field(default_factory=list)
     text: str = ""
     images: list[Any] = dataclasses.field(default_factory=list)
 
 
-def conversation_of(sample: Any, config: MultiModalSampleConfig) -> Conversation:
-    """What `sample` says.
+def conversation_of(sample: Any, config: ConversationConfig) -> Conversation:
+    """The conversation of `sample`.
 
-    A caption answers `config.caption_prompt`. Of the answers to a question, the one with the largest weight (the first
-    of equals) is taken. A text is learnt whole. Images without a placeholder in the text come before the first turn.
+    A caption answers `config.caption_prompt`. Of several answers, the one with the largest weight is taken (the first
+    of equals). A text is learnt whole. Without any placeholder in the text, images come before the first turn.
 
     Raises:
-        SkipSample: if there is no answer, caption or text to learn, and where `config.policies` says so.
-        SampleError: if the turns are not as `config.policies` demands.
+        SkipSample: if there is no answer, caption or text to learn, or as `config.policies` says.
+        SampleError: if the turns are wrong, as `config.policies` says.
         ConfigError: for any other class of sample.
     """
     match sample:
@@ -54,7 +68,7 @@ def conversation_of(sample: Any, config: MultiModalSampleConfig) -> Conversation
         case TextSample():
             if not sample.text.strip():
                 raise SkipSample
-            _check_placeholders(sample, sample.text.count(config.image_token.token_str), 0, config)
+            _check_placeholders(sample, sample.text.count(config.placeholder), 0, config)
             return Conversation(text=sample.text)
         case ConversationSample():
             return _with_placeholders(sample, sample.messages, sample.images, config)
@@ -67,7 +81,7 @@ def conversation_of(sample: Any, config: MultiModalSampleConfig) -> Conversation
 def _best_answer(sample: VQASample) -> str:
     answers: Any = sample.answers
     weights = sample.answer_weights
-    if isinstance(answers, str):  # a field map may name a part that is a text
+    if isinstance(answers, str):  # a field map may name a text part
         return answers
     if not answers:
         raise SkipSample
@@ -75,19 +89,19 @@ def _best_answer(sample: VQASample) -> str:
 
 
 def _dialog(
-    sample: CaptioningSample | VQASample, config: MultiModalSampleConfig, question: str, answer: str
+    sample: CaptioningSample | VQASample, config: ConversationConfig, question: str, answer: str
 ) -> Conversation:
     asks, answers = config.conversation_template_config.roles
-    if config.image_token.token_str in answer:
+    if config.placeholder in answer:
         raise SampleError(f"sample {sample.__key__!r}: the answer {answer[:80]!r} holds the placeholder of an image")
     messages = [{"role": asks, "content": question}, {"role": answers, "content": answer.strip()}]
     return _with_placeholders(sample, messages, [] if sample.image is None else [sample.image], config)
 
 
 def _with_placeholders(
-    sample: Sample, messages: list[dict[str, str]], images: list[Any], config: MultiModalSampleConfig
+    sample: Sample, messages: list[dict[str, str]], images: list[Any], config: ConversationConfig
 ) -> Conversation:
-    template, placeholder = config.conversation_template_config, config.image_token.token_str
+    template, placeholder = config.conversation_template_config, config.placeholder
     _check_answers(sample, messages, config)
     num_placeholders = sum(turn["content"].count(placeholder) for turn in messages)
     turns = [dict(turn) for turn in messages]
@@ -105,7 +119,7 @@ def _with_placeholders(
     return Conversation(messages=turns, images=images)
 
 
-def _check_answers(sample: Sample, messages: list[dict[str, str]], config: MultiModalSampleConfig) -> None:
+def _check_answers(sample: Sample, messages: list[dict[str, str]], config: ConversationConfig) -> None:
     answers = config.conversation_template_config.roles[1]
     said = [bool(turn["content"].strip()) for turn in messages if turn["role"] == answers]
     policy = config.policies.empty_answer
@@ -116,7 +130,7 @@ def _check_answers(sample: Sample, messages: list[dict[str, str]], config: Multi
         raise SkipSample
 
 
-def _check_roles(sample: Sample, messages: list[dict[str, str]], config: MultiModalSampleConfig) -> None:
+def _check_roles(sample: Sample, messages: list[dict[str, str]], config: ConversationConfig) -> None:
     policy, roles = config.policies.roles_out_of_order, config.conversation_template_config.roles
     if policy == "keep":
         return
@@ -127,11 +141,55 @@ def _check_roles(sample: Sample, messages: list[dict[str, str]], config: MultiMo
         refuse(policy, sample.__key__, f"its roles are {', '.join(map(repr, got))}; expected {expected}")
 
 
-def _check_placeholders(sample: Sample, found: int, num_images: int, config: MultiModalSampleConfig) -> None:
+def _check_placeholders(sample: Sample, found: int, num_images: int, config: ConversationConfig) -> None:
     if found != num_images:
         refuse(
             config.policies.image_mismatch,
             sample.__key__,
-            f"the text has {found} placeholders {config.image_token.token_str!r} for {num_images} images; there must "
+            f"the text has {found} placeholders {config.placeholder!r} for {num_images} images; there must "
             "be one for each, or none at all",
         )
+
+
+_ROLES = {"human": "user", "gpt": "assistant"}
+
+
+@stateless
+def cook_conversation(sample: CrudeSample) -> ConversationSample | VideoConversationSample:
+    """A conversation of crude data: turns in the part `json`, and the images and videos beside it.
+
+    The turns are a list, or the list at `messages` or `conversations`; each has `role` and `content`, as in
+    transformers, or `from` and `value`, as in LLaVA. Images and videos are in the order of their parts' names, with
+    numbers compared as numbers (2.jpg before 10.jpg).
+
+    Raises:
+        SampleError: if there is no `json`, or it holds no turns.
+    """
+    content = sample.get("json")
+    turns = content.get("messages", content.get("conversations")) if isinstance(content, dict) else content
+    if not isinstance(turns, list) or not turns:
+        raise SampleError(
+            f"sample {sample['__key__']!r}: expected a part json with a list of turns, or with one at 'messages' or "
+            f"'conversations', got {'no such part' if content is None else repr(content)[:80]}"
+        )
+    names = sorted((name for name in sample if not name.startswith("__")), key=_by_number)
+    fields = {
+        **basic_sample_keys(sample),
+        "messages": [_turn(turn, sample["__key__"]) for turn in turns],
+        "images": [sample[name] for name in names if name.rpartition(".")[2] in IMAGE_EXTENSIONS],
+    }
+    videos = [sample[name] for name in names if name.rpartition(".")[2] in AV_EXTENSIONS]
+    return VideoConversationSample(**fields, videos=videos) if videos else ConversationSample(**fields)
+
+
+def _turn(turn: Any, key: str) -> dict[str, str]:
+    for role, content in (("role", "content"), ("from", "value")):
+        if isinstance(turn, dict) and isinstance(turn.get(role), str) and isinstance(turn.get(content), str):
+            return {"role": _ROLES.get(turn[role], turn[role]), "content": turn[content]}
+    raise SampleError(
+        f"sample {key!r}: a turn is {repr(turn)[:80]}; expected texts at 'role' and 'content', or at 'from' and 'value'"
+    )
+
+
+def _by_number(name: str) -> list[tuple[int, str]]:
+    return [(int(piece or 0), text) for text, piece in re.findall(r"(\D*)(\d*)", name)]

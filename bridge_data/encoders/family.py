@@ -1,25 +1,29 @@
-"""What a model family makes of images: the one extension point of `FamilyTaskEncoder`."""
+"""Model families: what they make of images (`VisionFamily`), and what families of tiled images share."""
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import torch
 from PIL import Image
 from torch import Tensor
 
+from bridge_data.errors import ConfigError, FatalSampleError
+
 Media: TypeAlias = dict[str, Tensor]
-"""What a model gets beside tokens, by the names of its `forward`; in samples with the items along dimension 0."""
+"""What a model takes beside tokens, by the parameter names of its `forward`; in samples, items are along dimension
+0."""
 
 Size: TypeAlias = tuple[int, int]
 """(height, width) in pixels."""
 
 Pieces: TypeAlias = list[tuple[str, int]]
-"""A text as pieces, each so many times: [("<image>", 576)]. Pieces meet at special tokens, so that the tokens of the
-whole are those of its pieces."""
+"""A text as pieces, each with the number of its repetitions: [("<image>", 576)]. Pieces meet at special tokens, so that
+they can be tokenized one by one."""
 
 
 class VisionFamily(Protocol):
-    """A family of models that see images. Families are frozen, and pickled to workers."""
+    """How a family of models takes images: the extension point of `FamilyTaskEncoder`. Families are frozen, and pickled
+    to workers."""
 
     @property
     def image_token(self) -> str:
@@ -31,21 +35,94 @@ class VisionFamily(Protocol):
 
     @property
     def num_details(self) -> int:
-        """How many levels of detail there are: 0 is what the image processor does by itself, each after it makes fewer
-        tokens of an image, or as many."""
+        """The number of levels of detail. Level 0 is what the image processor does by itself; no level makes more
+        tokens of an image than the one before."""
 
     def image_text(self, size: Size, detail: int) -> Pieces:
-        """What an image of that size becomes in the text."""
+        """The text of an image of that size."""
 
     def pixels(self, images: Sequence[Image.Image], detail: int) -> Media:
-        """The images of a sample (at least one) for the model."""
+        """The images of a sample (at least one), as the model takes them."""
 
     def batch(self, rows: Sequence[Media]) -> Media:
-        """The media of a batch out of those of its rows, some of which are empty: as the processor of transformers
-        lays them out."""
+        """The media of a batch from those of its rows, some of which may be empty: in the layout of the processor of
+        transformers."""
+
+
+class FixedSizeFamily:
+    """The part of a `VisionFamily` that all share whose images have one size, and so one number of tokens."""
+
+    image_processor: Any
+    image_token: str
+    num_tokens: int
+
+    @property
+    def num_details(self) -> int:
+        """One: there is no choice."""
+        return 1
+
+    def image_text(self, size: Size, detail: int) -> Pieces:
+        """The image token, `num_tokens` times."""
+        return [(self.image_token, self.num_tokens)]
+
+    def pixels(self, images: Sequence[Image.Image], detail: int) -> Media:
+        """`pixel_values` float32 (images, channels, height, width)."""
+        made = self.image_processor(images=list(images), return_tensors="pt")
+        return {"pixel_values": torch.as_tensor(made["pixel_values"])}
+
+    def batch(self, rows: Sequence[Media]) -> Media:
+        """The images of all rows."""
+        return joined(rows)
 
 
 def joined(rows: Sequence[Mapping[str, Tensor]]) -> Media:
-    """The media of several samples one behind the other; those without any count for nothing."""
+    """Concatenate the media of several samples along dimension 0; skip samples without any."""
     names = dict.fromkeys(name for row in rows for name in row)
     return {name: torch.cat([row[name] for row in rows if name in row]) for name in names}
+
+
+STRATEGIES = ("default", "full")
+
+
+def check_tower(family: str, patch_size: int, strategy: str) -> None:
+    """Raise a ConfigError that names the setting, if one of the vision tower is wrong."""
+    if patch_size < 1:
+        raise ConfigError(f"{family}(patch_size={patch_size}): expected at least 1")
+    if strategy not in STRATEGIES:
+        raise ConfigError(
+            f"{family}(vision_feature_select_strategy={strategy!r}): expected one of {', '.join(map(repr, STRATEGIES))}"
+        )
+
+
+def edge_of(size: Any, *names: str) -> int | None:
+    """The first of `names` that a size of an image processor (a dict, or its `SizeDict`) has, such as
+    "shortest_edge"."""
+    for name in names:
+        value = size.get(name) if isinstance(size, Mapping) else getattr(size, name, None)
+        if value:
+            return int(value)
+    return None
+
+
+def check_tiles(family: str, got: int | Sequence[Any], expected: int | Sequence[Any]) -> None:
+    """Raise a FatalSampleError unless the image processor made the tiles (their number, or rows and columns) that the
+    tokens were written for: other samples would fail too."""
+    if got != expected:
+        raise FatalSampleError(
+            f"{family}: the image processor made {got} tiles (or rows and columns of them), but tokens were "
+            f"written for {expected}. Its settings were changed since the family was made, or this version of "
+            "transformers tiles another way than bridge_data.encoders knows: compare with HFTaskEncoder"
+        )
+
+
+def stack_padded(groups: Sequence[Tensor], num_tiles: int) -> Tensor:
+    """Stack groups of tiles (tiles, ...) to (groups, num_tiles, ...), padded with zeros."""
+    made = groups[0].new_zeros(len(groups), num_tiles, *groups[0].shape[1:])
+    for row, group in zip(made, groups, strict=True):
+        row[: len(group)] = group
+    return made
+
+
+def split(tiles: Tensor, counts: Tensor) -> list[Tensor]:
+    """Concatenated tiles as groups of `counts` tiles."""
+    return list(torch.split(tiles, counts.tolist()))

@@ -1,42 +1,63 @@
-"""The task encoder of model families: conversations about any number of images, as the family's models take them.
+"""Task encoders of model families: conversations about any number of images, as the family's models take them.
 
     sample ─ preencode: conversation, sizes, tokens ─ (packing) ─ postencode: images ─ batch: rows, media
 
-Enters: captioning, VQA, text and conversation samples. Leaves: `FamilyBatch`. How many tokens an image takes is known
-from its size, so images wait in the packing buffer as the bytes that were read. The processor of transformers is never
-called, only its parts, the tokenizer and the image processor.
+Enters: captioning, VQA, text and conversation samples. Leaves: `FamilyBatch`. The number of tokens of an image is known
+from its size, so images stay encoded bytes in the packing buffer, and are decoded once their pack is chosen. The
+processor of transformers is never called, only its parts: the tokenizer and the image processor.
 """
 
+import functools
+from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from bridge_data.decode import SampleDecoder
 from bridge_data.decode.image import IMAGE_EXTENSIONS
-from bridge_data.encoders import rendering
-from bridge_data.encoders.chat import MarkedTokens, chat_template_of, only_token, padding_token_of
+from bridge_data.encoders.chat import (
+    MarkedTokens,
+    chat_template_of,
+    messages_for,
+    only_token,
+    padding_token_of,
+    tokenize_conversation,
+    tokenize_text,
+)
 from bridge_data.encoders.conversation import Conversation, conversation_of
+from bridge_data.encoders.encoder_config import ConversationConfig, FamilyConfig, refuse
 from bridge_data.encoders.family import Media, Pieces, VisionFamily, joined
-from bridge_data.encoders.family_config import FamilyConfig
-from bridge_data.encoders.family_samples import FamilyBatch, FamilySample, WaitingSample, batch_family, pack_family
-from bridge_data.encoders.pictures import picture_sizes, pictures
-from bridge_data.encoders.policies import refuse
+from bridge_data.encoders.images import picture_sizes, pictures
 from bridge_data.encoders.pretrained import open_tokenizer
-from bridge_data.encoders.sequences import check_length, check_multiple, filled_up, next_token_labels, with_image_tokens
+from bridge_data.encoders.sequences import (
+    FamilySample,
+    TokenizedSample,
+    WaitingSample,
+    batch_family,
+    check_length,
+    check_multiple,
+    filled_up,
+    next_token_labels,
+    pack_family,
+    sequence_fields,
+    with_image_tokens,
+)
 from bridge_data.errors import ConfigError, SkipSample
-from bridge_data.samples import Sample
-from bridge_data.task import DefaultTaskEncoder, Packing, stateless
+from bridge_data.samples import Batch, Sample
+from bridge_data.task import DefaultTaskEncoder, Packing, TaskEncoder, stateless
 
 
 class ConversationTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
-    """What all encoders of conversations share: their settings, packing, and rows of tokens. The tokenizer may be given
-    by the folder (or hub id) that it was saved to.
+    """What all encoders of conversations share: settings, labels, packing, batches. The tokenizer may be given by the
+    folder (or hub id) that it was saved to.
 
     Raises:
-        ConfigError: if there is no chat template, or the one that the settings name is unknown.
+        ConfigError: if a setting is wrong, or `tokenizer` is none of transformers.
     """
 
     decoder = SampleDecoder(handlers=dict.fromkeys(IMAGE_EXTENSIONS, bytes))
+    config: ConversationConfig
 
     def __init__(self, tokenizer: Any, config: FamilyConfig | None, seq_length: int) -> None:
         super().__init__()
@@ -48,17 +69,18 @@ class ConversationTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
                 f"{type(self).__name__}(tokenizer={type(tokenizer).__name__}): expected a tokenizer of transformers, "
                 "such as AutoTokenizer.from_pretrained(...)"
             )
-        self.tokenizer, self.seq_length = tokenizer, seq_length
-        self.config = config or FamilyConfig()
-        check_multiple(seq_length, self.config.pad_to_multiple_of, "seq_length")
-        self._samples = self.config.of_samples()
-        self.select_samples_to_pack = Packing(  # type: ignore[method-assign]
-            length=_length,
-            capacity=seq_length,
-            overlong="drop",  # none is: sequences are cut before
-            packer=self.config.packer,
-            carry_over=self.config.carry_over,
-        )
+        config = config or FamilyConfig()
+        check_multiple(seq_length, config.pad_to_multiple_of, "seq_length")
+        self.tokenizer, self.seq_length, self.config = tokenizer, seq_length, config
+        self._limits, self._pack_in_batch = config.images, config.pack_in_batch
+        if type(self).select_samples_to_pack is TaskEncoder.select_samples_to_pack:  # else a subclass has its own
+            self.select_samples_to_pack = Packing(  # type: ignore[method-assign]
+                length=_length,
+                capacity=seq_length,
+                overlong="drop",  # nothing is: sequences were truncated before
+                packer=config.packer,
+                carry_over=config.carry_over,
+            )
 
     @property
     def answers(self) -> str:
@@ -66,26 +88,26 @@ class ConversationTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
         return self.config.conversation_template_config.roles[1]
 
     def conversation(self, sample: Any) -> Conversation:
-        """What the sample says; override it for classes of your own. Raises as `conversation_of` does."""
-        return conversation_of(sample, self._samples)
+        """The conversation of a sample; override it for your own sample classes. Raises as `conversation_of` does."""
+        return conversation_of(sample, self.config)
 
     def batch_media(self, rows: list[Media]) -> Media:
-        """The media of a batch out of those of its rows."""
+        """The media of a batch from those of its rows."""
         raise NotImplementedError
 
     def join_media(self, rows: list[Media]) -> Media:
-        """The media of several samples, one behind the other."""
+        """Concatenate the media of several samples."""
         return joined(rows)
 
     @stateless
-    def pack_selected_samples(self, samples: list[FamilySample]) -> FamilySample:
-        """One sequence of several, told apart by `cu_seqlens` and by `position_ids`."""
+    def pack_selected_samples(self, samples: list[Any]) -> Any:
+        """One sequence of several, told apart by `cu_seqlens` and `position_ids`."""
         return pack_family(samples, self.join_media([sample.media for sample in samples]))
 
     @stateless
-    def batch(self, samples: list[FamilySample]) -> FamilyBatch:
+    def batch(self, samples: list[Any]) -> Batch:
         """The sequences as rows of one batch; with `pack_in_batch`, as one row."""
-        rows = [self.pack_selected_samples(samples)] if self.config.pack_in_batch else samples
+        rows: list[FamilySample] = [self.pack_selected_samples(samples)] if self._pack_in_batch else samples
         return batch_family(
             rows,
             self.batch_media([row.media for row in rows]),
@@ -94,13 +116,17 @@ class ConversationTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
             length=self.seq_length if self.config.pad_to_max_length else 0,
         )
 
-    def _labelled(self, marked: MarkedTokens) -> dict[str, torch.Tensor]:
-        labels, loss_mask = next_token_labels(marked, self.config.ignore_place_holder)
+    def _labelled(self, marked: MarkedTokens) -> dict[str, Tensor]:
+        """Tokens, labels and loss mask of a decoder, padded to the multiple."""
+        return self._filled(marked.ids, *next_token_labels(marked, self.config.ignore_place_holder))
+
+    def _filled(self, ids: Sequence[int], labels: Tensor, loss_mask: Tensor) -> dict[str, Tensor]:
+        """The sequence padded to the multiple. A SkipSample if it has no label."""
         if not loss_mask.any():
-            raise SkipSample
+            raise SkipSample(f"no label is left within seq_length={self.seq_length}")
         multiple = self.config.pad_to_multiple_of
         return {
-            "tokens": filled_up(torch.tensor(marked.ids), multiple, padding_token_of(self.tokenizer)),
+            "tokens": filled_up(torch.tensor(ids), multiple, padding_token_of(self.tokenizer)),
             "labels": filled_up(labels, multiple, self.config.ignore_place_holder),
             "loss_mask": filled_up(loss_mask, multiple, 0),
         }
@@ -109,14 +135,18 @@ class ConversationTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
 class FamilyTaskEncoder(ConversationTaskEncoder):
     """Conversations to the batches of a family of models, equal to those of its processor of transformers.
 
-    `family` says what becomes of images; without one, samples with images are refused: text SFT. A sequence holds
-    `seq_length` tokens at most: it is cut at its end, but never within the text of an image (which goes with all that
-    follows), and is left out if no answer remains (see `SamplePolicies` for other ways). The chat template is that of
-    the settings, else the tokenizer's own, else the family's.
+    `family` says what images become; without one, samples with images are refused: text SFT. A sequence holds at most
+    `seq_length` tokens: it is cut at its end, but never within the text of an image (the image and all after it are
+    dropped), and the sample is skipped if no answer remains (see `SamplePolicies` for other ways). The chat template is
+    that of the settings, else the tokenizer's own, else the family's.
 
     Raises:
         ConfigError: if there is no chat template, or the tokenizer does not know the family's image token.
     """
+
+    _images_need = "family, which would say what to do with them; give it one, such as Llava(...)"
+    _adds_special_tokens = True
+    """Whether the tokenizer adds its special tokens, where the template writes no beginning-of-sequence token."""
 
     def __init__(
         self,
@@ -128,90 +158,117 @@ class FamilyTaskEncoder(ConversationTaskEncoder):
     ) -> None:
         super().__init__(tokenizer, config, seq_length)
         self.family = family
-        fallback = family.chat_template if family is not None else None
-        self.chat_template = chat_template_of(self.tokenizer, self.config.conversation_template_config, fallback)
         self._image_id = -1 if family is None else only_token(self.tokenizer, family.image_token)
         self._piece_ids: dict[str, list[int]] = {}
+        self._check_template()
+
+    @functools.cached_property
+    def chat_template(self) -> str:
+        """The template that conversations are written with."""
+        fallback = self.family.chat_template if self.family is not None else None
+        return chat_template_of(self.tokenizer, self.config.conversation_template_config, fallback)
 
     @stateless
-    def preencode_sample(self, sample: Sample) -> WaitingSample:
-        """Tokens, labels and loss mask; the images that have a place in them wait as they are."""
-        said, key = self.conversation(sample), sample.__key__
+    def preencode_sample(self, sample: Sample) -> TokenizedSample:
+        """Tokens, labels and loss mask; the images that fit stay as they are until `postencode_sample`."""
+        key = sample.__key__
+        marked, visuals = self._marked(sample)
+        detail, texts = self._visual_tokens(visuals, key)
+        fields, num_visuals = self._sequence(marked, texts, sample)
+        return WaitingSample.derive_from(sample, **fields, images=visuals[:num_visuals], detail=detail)
+
+    @stateless
+    def postencode_sample(self, sample: Any) -> Any:
+        """The sequence with its images as the model takes them."""
+        fields = sequence_fields(sample.tokens, sample.labels, sample.loss_mask)
+        return FamilySample.derive_from(sample, **fields, media=self._media(sample), aligned={})
+
+    def batch_media(self, rows: list[Media]) -> Media:
+        """The media of a batch, in the family's layout."""
+        return {} if self.family is None else self.family.batch(rows)
+
+    def _check_template(self) -> None:
+        """Find a missing chat template now, rather than in a worker."""
+        _ = self.chat_template
+
+    def _marked(self, sample: Sample) -> tuple[MarkedTokens, list[Any]]:
+        """The tokens of a sample, with one image token for each of its images; and the images."""
+        said = self.conversation(sample)
+        if said.images and self.family is None:
+            raise ConfigError(
+                f"sample {sample.__key__!r} has images, but {type(self).__name__} has no {self._images_need}"
+            )
         marked = self._tokenize(said)
         found = marked.ids.count(self._image_id) if self.family is not None else len(said.images)
         if found != len(said.images):
             what = f"the chat template made {found} image placeholders of {len(said.images)}"
-            refuse(self.config.policies.image_mismatch, key, what)
-        detail, images = self._image_tokens(said, key)
-        check_length(marked, images, self.seq_length, self.config.policies.overlong, key)
-        sequence, num_images = with_image_tokens(marked, self._image_id, images, self.seq_length)
-        kept = said.images[:num_images]
-        return WaitingSample.derive_from(sample, **self._labelled(sequence), images=kept, detail=detail)
-
-    @stateless
-    def postencode_sample(self, sample: WaitingSample) -> FamilySample:
-        """The sequence with its images as the model takes them."""
-        length = len(sample.tokens)
-        return FamilySample.derive_from(
-            sample,
-            tokens=sample.tokens,
-            labels=sample.labels,
-            loss_mask=sample.loss_mask,
-            position_ids=torch.arange(length),
-            cu_seqlens=torch.tensor([0, length], dtype=torch.int32),
-            max_seqlen=torch.tensor(length, dtype=torch.int32),
-            media=self._media(sample),
-            aligned={},
-        )
-
-    def batch_media(self, rows: list[Media]) -> Media:
-        """The media of a batch, as the family has them."""
-        return {} if self.family is None else self.family.batch(rows)
+            refuse(self.config.policies.image_mismatch, sample.__key__, what)
+        return marked, said.images
 
     def _tokenize(self, said: Conversation) -> MarkedTokens:
-        token = self.config.image_placeholder if self.family is None else self.family.image_token
-        return rendering.tokenize(
-            self.tokenizer,
-            said,
-            self.chat_template,
-            answers=self.answers,
-            placeholder=self.config.image_placeholder,
-            token=token,
-        )
+        if not said.messages:
+            return tokenize_text(self.tokenizer, said.text)
+        template = self.chat_template
+        messages = self._messages(said.messages, template)
+        added = self._adds_special_tokens
+        return tokenize_conversation(self.tokenizer, messages, template, self.answers, add_special_tokens=added)
 
-    def _image_tokens(self, said: Conversation, key: str) -> tuple[int, list[list[int]]]:
-        """The level of detail at which the images keep to the budget, and the tokens of each."""
-        if not said.images:
+    def _messages(self, messages: list[dict[str, str]], template: str) -> list[dict[str, Any]]:
+        """The messages in the form that the template reads."""
+        placeholder = self.config.placeholder
+        token = placeholder if self.family is None else self.family.image_token
+        return messages_for(template, messages, {placeholder: ("image", token)})
+
+    def _visual_tokens(self, visuals: list[Any], key: str) -> tuple[int, list[list[int]]]:
+        """The first level of detail within the budget of tokens, and the tokens of each image."""
+        if not visuals:
             return 0, []
-        if self.family is None:
-            raise ConfigError(
-                f"sample {key!r} has images, but {type(self).__name__} has no family, which would say what to do with "
-                "them; give it one, such as Llava(...)"
-            )
-        sizes = picture_sizes(said.images, self.config.images, key)
-        budget = self.config.images.max_image_tokens
+        assert self.family is not None
+        sized = self._sized(visuals, key)
+        budget = self._limits.max_image_tokens
         for detail in range(self.family.num_details):
-            images = [self._ids_of(self.family.image_text(size, detail)) for size in sizes]
-            if budget is None or sum(map(len, images)) <= budget:
-                return detail, images
+            texts = [self._ids_of(self._text_of(visual, detail)) for visual in sized]
+            if budget is None or self._cost(texts) <= budget:
+                return detail, texts
         raise SkipSample
+
+    def _sized(self, visuals: list[Any], key: str) -> list[Any]:
+        """The sizes of the images, or what else `_text_of` goes by."""
+        return picture_sizes(visuals, self._limits, key)
+
+    def _text_of(self, visual: Any, detail: int) -> Pieces:
+        assert self.family is not None
+        return self.family.image_text(visual, detail)
+
+    def _cost(self, texts: list[list[int]]) -> int:
+        """Tokens that count for the budget."""
+        return sum(map(len, texts))
 
     def _ids_of(self, text: Pieces) -> list[int]:
         ids: list[int] = []
         for piece, times in text:
             if piece not in self._piece_ids:
-                # Between special tokens, as it stands in the text: some tokenizers treat its beginning another way.
+                # Between special tokens, as in the text: some tokenizers change the beginning of a text.
                 around = self.family.image_token if self.family is not None else ""
                 encoded = self.tokenizer(around + piece + around, add_special_tokens=False).input_ids
                 self._piece_ids[piece] = list(encoded)[1:-1]
             ids += self._piece_ids[piece] * times
         return ids
 
-    def _media(self, sample: WaitingSample) -> Media:
+    def _sequence(self, marked: MarkedTokens, texts: list[list[int]], sample: Sample) -> tuple[dict[str, Tensor], int]:
+        """Tokens, labels and loss mask, at most `seq_length` of them; and the number of images that fit."""
+        fitting, num_images = self._fitted(marked, texts, sample.__key__)
+        return self._labelled(fitting), num_images
+
+    def _fitted(self, marked: MarkedTokens, texts: list[list[int]], key: str) -> tuple[MarkedTokens, int]:
+        check_length(marked, texts, self.seq_length, self.config.policies.overlong, key)
+        return with_image_tokens(marked, self._image_id, texts, self.seq_length)
+
+    def _media(self, sample: Any) -> Media:
         if not sample.images or self.family is None:
             return {}
-        made = pictures(sample.images, self.config.images, sample.__key__)
-        return self.family.pixels(made, sample.detail)
+        made = pictures(sample.images, self._limits, sample.__key__)
+        return self.family.pixels(made, sample.detail if isinstance(sample, WaitingSample) else 0)
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_piece_ids": {}}

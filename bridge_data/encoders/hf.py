@@ -13,17 +13,22 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from bridge_data.encoders import rendering
-from bridge_data.encoders.chat import MarkedTokens, Span, chat_template_of, tokenize_text, touching
+from bridge_data.encoders.chat import (
+    MarkedTokens,
+    Span,
+    chat_template_of,
+    lacks_beginning,
+    messages_for,
+    render_conversation,
+    tokenize_text,
+    touching,
+)
 from bridge_data.encoders.conversation import Conversation
-from bridge_data.encoders.family import Media, joined
-from bridge_data.encoders.family_config import FamilyConfig
+from bridge_data.encoders.encoder_config import FamilyConfig, refuse
+from bridge_data.encoders.family import Media, joined, stack_padded
 from bridge_data.encoders.family_encoder import ConversationTaskEncoder
-from bridge_data.encoders.family_samples import FamilySample
-from bridge_data.encoders.pictures import picture_sizes, pictures
-from bridge_data.encoders.policies import refuse
-from bridge_data.encoders.sequences import check_length, filled_up
-from bridge_data.encoders.tiling import stack_padded
+from bridge_data.encoders.images import picture_sizes, pictures
+from bridge_data.encoders.sequences import FamilySample, check_length, filled_up, sequence_fields
 from bridge_data.errors import ConfigError, SkipSample
 from bridge_data.samples import Sample
 from bridge_data.task import stateless
@@ -72,16 +77,9 @@ class HFTaskEncoder(ConversationTaskEncoder):
         """The sequence, with what the processor made of its images."""
         said, key = self.conversation(sample), sample.__key__
         marked, media, aligned = self._process(said, key)
-        labelled = self._labelled(marked)
-        length = len(labelled["tokens"])
+        aligned = {name: filled_up(tensor, self.config.pad_to_multiple_of, 0) for name, tensor in aligned.items()}
         return FamilySample.derive_from(
-            sample,
-            **labelled,
-            position_ids=torch.arange(length),
-            cu_seqlens=torch.tensor([0, length], dtype=torch.int32),
-            max_seqlen=torch.tensor(length, dtype=torch.int32),
-            media=media,
-            aligned={name: filled_up(tensor, self.config.pad_to_multiple_of, 0) for name, tensor in aligned.items()},
+            sample, **sequence_fields(**self._labelled(marked)), media=media, aligned=aligned
         )
 
     def join_media(self, rows: list[Media]) -> Media:
@@ -103,17 +101,15 @@ class HFTaskEncoder(ConversationTaskEncoder):
             marked = tokenize_text(self.tokenizer, said.text)
             check_length(marked, [], self.seq_length, self.config.policies.overlong, key)
             return MarkedTokens(marked.ids[: self.seq_length], marked.is_answer[: self.seq_length]), {}, {}
-        limits = self.config.images
+        limits = self._limits
         picture_sizes(said.images, limits, key)
         images = pictures(said.images, limits, key)
-        text, spans, special = rendering.render(
-            self.processor if getattr(self.processor, "chat_template", None) else self.tokenizer,
-            said,
-            self.chat_template,
-            answers=self.answers,
-            placeholder=self.config.image_placeholder,
-            token=self.image_token or self.config.image_placeholder,
-        )
+        placeholder = self.config.placeholder
+        media_tokens = {placeholder: ("image", self.image_token or placeholder)}
+        messages = messages_for(self.chat_template, said.messages, media_tokens)
+        renderer = self.processor if getattr(self.processor, "chat_template", None) else self.tokenizer
+        text, spans = render_conversation(renderer, messages, self.chat_template, self.answers)
+        special = lacks_beginning(renderer, text)
         if self.image_token is not None and (found := text.count(self.image_token)) != len(images):
             what = f"the chat template made {found} image placeholders of {len(images)}"
             refuse(self.config.policies.image_mismatch, key, what)

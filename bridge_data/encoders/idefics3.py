@@ -15,8 +15,7 @@ from typing import Any
 import torch
 from PIL import Image
 
-from bridge_data.encoders.family import Media, Pieces, Size
-from bridge_data.encoders.tiling import check_tiles, edge_of, stack_padded
+from bridge_data.encoders.family import Media, Pieces, Size, check_tiles, edge_of, stack_padded
 from bridge_data.errors import ConfigError
 
 IDEFICS3_TEMPLATE = """\

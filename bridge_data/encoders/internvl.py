@@ -13,8 +13,7 @@ from typing import Any
 import torch
 from PIL import Image
 
-from bridge_data.encoders.family import Media, Pieces, Size, joined
-from bridge_data.encoders.tiling import check_tiles
+from bridge_data.encoders.family import Media, Pieces, Size, check_tiles, joined
 from bridge_data.errors import ConfigError
 
 INTERNVL_TEMPLATE = """\

@@ -1,4 +1,13 @@
-"""LLaVA: every image the same size, and so many tokens as a vision tower makes patches of it."""
+"""LLaVA and LLaVA-NeXT.
+
+LLaVA resizes every image to one size: each takes as many tokens as the vision tower makes patches of it.
+
+LLaVA-NeXT ("anyres") fits an image into the best of several grids of tiles, and adds the whole image as one more tile.
+The whole image is the first tile. The model cuts off the padding that fills the grid, so the
+number of tokens depends on the aspect of the image; a newline token ends each row of patches.
+
+Source: H. Liu et al., LLaVA-NeXT (2024); the rounding is that of transformers.
+"""
 
 import dataclasses
 from collections.abc import Sequence
@@ -7,9 +16,20 @@ from typing import Any, Literal
 import torch
 from PIL import Image
 
-from bridge_data.encoders.family import Media, Pieces, Size, joined
+from bridge_data.encoders.family import (
+    FixedSizeFamily,
+    Media,
+    Pieces,
+    Size,
+    check_tiles,
+    check_tower,
+    edge_of,
+    joined,
+    split,
+    stack_padded,
+)
 from bridge_data.encoders.images import Images
-from bridge_data.encoders.tiling import check_tower
+from bridge_data.errors import ConfigError
 
 LLAVA_TEMPLATE = """\
 {%- for message in messages -%}
@@ -29,17 +49,16 @@ LLAVA_TEMPLATE = """\
 {%- endfor -%}
 {%- if add_generation_prompt -%}{{- 'ASSISTANT:' -}}{%- endif -%}
 """
-"""Vicuna's way of writing, with the images of a turn before its text, as the checkpoints of LLaVA 1.5 and NeXT have
-it."""
+"""Vicuna's format, with the images of a turn before its text, as in the checkpoints of LLaVA 1.5 and NeXT."""
 
 SelectStrategy = Literal["default", "full"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Llava:
+class Llava(FixedSizeFamily):
     """`image_processor` makes images of one size, such as CLIP's. The vision tower cuts them into patches of
-    `patch_size`, and has `num_additional_image_tokens` more (1: CLIP's class token), of which
-    `vision_feature_select_strategy` "default" drops one again: the three as in the model's processor.
+    `patch_size` and adds `num_additional_image_tokens` (1: CLIP's class token); `vision_feature_select_strategy`
+    "default" drops one token. All three are as in the model's processor.
 
     Raises:
         ConfigError: if the processor makes images of several sizes.
@@ -56,23 +75,103 @@ class Llava:
         check_tower("Llava", self.patch_size, self.vision_feature_select_strategy)
         _, height, width = Images(self.image_processor).shape
         num_tokens = (height // self.patch_size) * (width // self.patch_size) + self.num_additional_image_tokens
-        object.__setattr__(self, "_num_tokens", num_tokens - (self.vision_feature_select_strategy == "default"))
+        object.__setattr__(self, "num_tokens", num_tokens - (self.vision_feature_select_strategy == "default"))
+
+
+@dataclasses.dataclass(frozen=True)
+class LlavaNext:
+    """`image_processor` is LLaVA-NeXT's, with its `image_grid_pinpoints`; the rest as of `Llava`.
+
+    Each level of detail leaves out the grids of the largest area left.
+
+    Raises:
+        ConfigError: if the processor has no grids, or does not say the size of a tile.
+    """
+
+    image_processor: Any
+    patch_size: int
+    vision_feature_select_strategy: SelectStrategy = "default"
+    num_additional_image_tokens: int = 1
+    image_token: str = "<image>"
+    chat_template: str | None = LLAVA_TEMPLATE
+
+    def __post_init__(self) -> None:
+        check_tower("LlavaNext", self.patch_size, self.vision_feature_select_strategy)
+        grids = getattr(self.image_processor, "image_grid_pinpoints", None)
+        if not grids:
+            raise ConfigError(
+                f"LlavaNext(image_processor={type(self.image_processor).__name__}): it has no image_grid_pinpoints; "
+                "expected a LlavaNextImageProcessor"
+            )
+        tile = edge_of(self.image_processor.crop_size, "height") or edge_of(self.image_processor.size, "shortest_edge")
+        if tile is None or any(side % tile for grid in grids for side in grid):
+            raise ConfigError(
+                f"LlavaNext(image_processor=...): its grids {grids} are not made of tiles of crop_size={tile} pixels"
+            )
+        areas = sorted({height * width for height, width in grids}, reverse=True)
+        levels = [[list(grid) for grid in grids if grid[0] * grid[1] <= area] for area in areas]
+        object.__setattr__(self, "_levels", levels)
+        object.__setattr__(self, "_tile", tile)
 
     @property
     def num_details(self) -> int:
-        """One: there is no choice."""
-        return 1
+        """The number of different areas of grids."""
+        return len(self._grids())
 
     def image_text(self, size: Size, detail: int) -> Pieces:
-        """The image token, so many times."""
-        num_tokens: int = self.__dict__["_num_tokens"]
-        return [(self.image_token, num_tokens)]
+        """The image token, once for each feature of the model: of the whole image, and of the grid without its
+        padding."""
+        height, width = size
+        rows, columns = self._best(size, detail)
+        patches = self._tile_size() // self.patch_size
+        high, wide = patches * rows, patches * columns
+        if width / height > wide / high:
+            high -= (high - int(round(height * (wide / width), 7))) // 2 * 2
+        else:
+            wide -= (wide - int(round(width * (high / height), 7))) // 2 * 2
+        whole = patches * patches + self.num_additional_image_tokens
+        dropped = self.vision_feature_select_strategy == "default"
+        return [(self.image_token, high * wide + high + whole - dropped)]
+
+    def num_tiles(self, size: Size, detail: int) -> int:
+        """The whole image, and the tiles of its grid."""
+        rows, columns = self._best(size, detail)
+        return 1 + rows * columns
 
     def pixels(self, images: Sequence[Image.Image], detail: int) -> Media:
-        """`pixel_values` float32 (images, channels, height, width)."""
-        made = self.image_processor(images=list(images), return_tensors="pt")
-        return {"pixel_values": torch.as_tensor(made["pixel_values"])}
+        """`pixel_values` float32 (tiles, channels, height, width) of all images, `num_tiles` and `image_sizes` int64
+        (images,) and (images, 2)."""
+        options = {"image_grid_pinpoints": self._grids()[detail], "do_pad": False}
+        made = [self.image_processor(images=[image], return_tensors="pt", **options) for image in images]
+        tiles = [torch.as_tensor(one["pixel_values"])[0] for one in made]
+        for image, its_tiles in zip(images, tiles, strict=True):
+            check_tiles("LlavaNext", len(its_tiles), self.num_tiles((image.height, image.width), detail))
+        return {
+            "pixel_values": torch.cat(tiles),
+            "num_tiles": torch.tensor([len(its_tiles) for its_tiles in tiles]),
+            "image_sizes": torch.cat([torch.as_tensor(one["image_sizes"]) for one in made]),
+        }
 
     def batch(self, rows: Sequence[Media]) -> Media:
-        """The images of all rows."""
-        return joined(rows)
+        """`pixel_values` (images, most tiles, channels, height, width), with zeros for missing tiles; `image_sizes`."""
+        media = joined(rows)
+        if not media:
+            return {}
+        counts = media["num_tiles"]
+        pixels = stack_padded(split(media["pixel_values"], counts), int(counts.max()))
+        return {"pixel_values": pixels, "image_sizes": media["image_sizes"]}
+
+    def _best(self, size: Size, detail: int) -> tuple[int, int]:
+        """Rows and columns of the grid for an image."""
+        from transformers.image_processing_utils import select_best_resolution
+
+        height, width = select_best_resolution(size, self._grids()[detail])
+        return height // self._tile_size(), width // self._tile_size()
+
+    def _grids(self) -> list[list[list[int]]]:
+        grids: list[list[list[int]]] = self.__dict__["_levels"]
+        return grids
+
+    def _tile_size(self) -> int:
+        size: int = self.__dict__["_tile"]
+        return size

@@ -1,60 +1,70 @@
-"""The default task encoder of the DataModule, for images and text.
+"""The default task encoder of the DataModule: the model family whose images take a fixed number of tokens.
 
     sample ─ preencode: conversation, tokens, labels ─ (packing) ─ postencode: images ─ batch: padding
 
-Enters: captioning, VQA, text and conversation samples. Leaves: `ImageTextBatch`. Only lengths are needed to choose
-packs, so images wait in the packing buffer as the bytes that were read, and are decoded when their pack is made.
+Enters: captioning, VQA, text and conversation samples. Leaves: `ImageTextBatch`.
 """
 
+import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from bridge_data.decode import SampleDecoder
-from bridge_data.decode.image import IMAGE_EXTENSIONS
-from bridge_data.encoders.chat import MarkedTokens, only_token, padding_token_of, tokenize_conversation, tokenize_text
-from bridge_data.encoders.conversation import Conversation, conversation_of
+from bridge_data.encoders.chat import MarkedTokens, padding_token_of
+from bridge_data.encoders.encoder_config import ConversationConfig, FamilyConfig, MultiModalSampleConfig
+from bridge_data.encoders.family import FixedSizeFamily
+from bridge_data.encoders.family_encoder import FamilyTaskEncoder
 from bridge_data.encoders.images import Images
-from bridge_data.encoders.multimodal_config import MultiModalSampleConfig
-from bridge_data.encoders.policies import refuse
-from bridge_data.encoders.pretrained import open_image_processor, open_tokenizer
+from bridge_data.encoders.pretrained import open_image_processor
 from bridge_data.encoders.sequences import (
     ImageTextBatch,
     ImageTextSample,
     TokenizedSample,
     batched,
-    check_length,
     check_multiple,
-    filled_up,
     last_answer,
-    next_token_labels,
     packed,
-    with_image_tokens,
+    sequence_fields,
 )
-from bridge_data.errors import ConfigError, SkipSample
+from bridge_data.errors import ConfigError
 from bridge_data.samples import Sample
-from bridge_data.task import DefaultTaskEncoder, stateless
+from bridge_data.task import stateless
 from bridge_data.task.packers import first_fit_decreasing
 
 
-class MultiModalTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
+@dataclasses.dataclass(frozen=True)
+class FixedTokens(FixedSizeFamily):
+    """Images of one size, each of which takes `num_tokens` tokens."""
+
+    image_processor: Any
+    image_token: str
+    num_tokens: int
+    chat_template: str | None = None
+
+
+class MultiModalTaskEncoder(FamilyTaskEncoder):
     """Conversations about images to batches for a decoder, or with `decoder_seq_length` for an encoder and a decoder.
 
-    `tokenizer` and `image_processor` are those of transformers, or the folders (or hub ids) that such were saved to;
-    without an image processor only samples without images are taken. A sequence holds `seq_length` tokens at most: it
-    is cut at its end, but never within the tokens of an image (the image goes with what follows it), and is left out if
-    no answer remains. With a `decoder_seq_length` the sequence is the prompt, and the last answer, of so many tokens at
-    most, is the label. A tokenizer without a padding token pads with its end-of-sequence token, or with 0: neither is
-    learnt, and lengths are in the batch.
+    `tokenizer` and `image_processor` are those of transformers, or the folders (or hub ids) that they were saved to;
+    without an image processor, only samples without images are accepted. A sequence holds at most `seq_length` tokens:
+    it is cut at its end, but never within the tokens of an image (the image and all after it are dropped), and the
+    sample is skipped if no answer remains. With a `decoder_seq_length`, the sequence is the prompt, and the last
+    answer, cut to that many tokens, is the label. A tokenizer without a padding token pads with its end-of-sequence
+    token, or with 0: padding has no loss, and lengths are in the batch.
 
-    Cookers and `conversation` get images as encoded bytes (see `decoder`); they may pass them on as they are.
+    Cookers and `conversation` get images as encoded bytes (see `decoder`), and may pass them on unchanged.
 
     Raises:
         ConfigError: if the tokenizer does not know the image placeholder, if it is not known how many tokens an image
             takes, or if an image does not fit into a sequence.
     """
 
-    decoder = SampleDecoder(handlers=dict.fromkeys(IMAGE_EXTENSIONS, bytes))
+    config: MultiModalSampleConfig
+    family: FixedTokens | None
+    _images_need = "image_processor; give it one"
+    _adds_special_tokens = False
 
     def __init__(
         self,
@@ -65,130 +75,96 @@ class MultiModalTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
         seq_length: int = 2048,
         decoder_seq_length: int | None = None,
     ) -> None:
-        super().__init__()
-        for name, value in (("seq_length", seq_length), ("decoder_seq_length", decoder_seq_length)):
-            if value is not None and value < 1:
-                raise ConfigError(f"MultiModalTaskEncoder({name}={value}): expected at least 1")
-        tokenizer, image_processor = open_tokenizer(tokenizer), open_image_processor(image_processor)
-        if not hasattr(tokenizer, "apply_chat_template"):
-            raise ConfigError(
-                f"MultiModalTaskEncoder(tokenizer={type(tokenizer).__name__}): expected a tokenizer of transformers, "
-                "such as AutoTokenizer.from_pretrained(...)"
-            )
-        self.tokenizer = tokenizer
-        self.image_processor = image_processor
-        self.config = config = multimodal_sample_config or MultiModalSampleConfig()
-        self.seq_length, self.decoder_seq_length = seq_length, decoder_seq_length
-        self._pad_id = padding_token_of(tokenizer)
-        check_multiple(seq_length, config.pad_to_multiple_of, "seq_length")
-        check_multiple(decoder_seq_length, config.pad_to_multiple_of, "decoder_seq_length")
-        self._images: Images | None = None
-        self._placeholder_id = -1
-        self._tokens_per_image = 0
-        if image_processor is not None:
-            self._placeholder_id = only_token(tokenizer, config.image_token.token_str)
-            self._images = Images(image_processor)
-            self._tokens_per_image = self._images.num_tokens(config)
-            if self._tokens_per_image > seq_length:
-                raise ConfigError(
-                    f"an image takes {self._tokens_per_image} tokens, so none fits into seq_length={seq_length}; "
-                    "raise seq_length, or give an image processor that makes smaller images"
-                )
-
-    def conversation(self, sample: Any) -> Conversation:
-        """What the sample says; override it for classes of your own. Raises as `conversation_of` does."""
-        return conversation_of(sample, self.config)
-
-    @stateless
-    def preencode_sample(self, sample: Sample) -> TokenizedSample:
-        """Tokens, labels and loss mask; the images that have a place in them wait as they are."""
-        said = self.conversation(sample)
-        marked = self._tokenize(sample, said)
-        if self.decoder_seq_length is None:
-            sequence, num_images = self._fit(marked, said, sample)
-            labels, loss_mask = next_token_labels(sequence, self.config.ignore_place_holder)
-        else:
-            prompt, answer = last_answer(marked)
-            if not prompt.ids:
-                raise ConfigError(
-                    f"sample {sample.__key__!r} has no prompt, which an encoder needs: with decoder_seq_length set, "
-                    f"{type(sample).__name__} cannot be used"
-                )
-            sequence, num_images = self._fit(prompt, said, sample)
-            labels = torch.tensor(answer.ids[: self.decoder_seq_length], dtype=torch.int64)
-            loss_mask = torch.ones(len(labels))
-        if not loss_mask.any():
-            raise SkipSample(f"nothing that is to be learned lies within seq_length={self.seq_length}")
-        multiple = self.config.pad_to_multiple_of
-        return TokenizedSample.derive_from(
-            sample,
-            tokens=filled_up(torch.tensor(sequence.ids), multiple, self._pad_id),
-            labels=filled_up(labels, multiple, self.config.ignore_place_holder),
-            loss_mask=filled_up(loss_mask, multiple, 0),
-            images=said.images[:num_images],
+        if decoder_seq_length is not None and decoder_seq_length < 1:
+            raise ConfigError(f"MultiModalTaskEncoder(decoder_seq_length={decoder_seq_length}): expected at least 1")
+        config = multimodal_sample_config or MultiModalSampleConfig()
+        self.image_processor = open_image_processor(image_processor)
+        self.decoder_seq_length = decoder_seq_length
+        family = None
+        self._image_shape = (3, 0, 0)
+        if self.image_processor is not None:
+            images = Images(self.image_processor)
+            self._image_shape = images.shape
+            family = FixedTokens(self.image_processor, config.placeholder, images.num_tokens(config))
+        shared = {field.name: getattr(config, field.name) for field in dataclasses.fields(ConversationConfig)}
+        super().__init__(
+            tokenizer, family, FamilyConfig(**shared, image_placeholder=config.placeholder), seq_length=seq_length
         )
+        self.config = config
+        check_multiple(decoder_seq_length, config.pad_to_multiple_of, "decoder_seq_length")
+        if family is not None and family.num_tokens > seq_length:
+            raise ConfigError(
+                f"an image takes {family.num_tokens} tokens, so none fits into seq_length={seq_length}; "
+                "raise seq_length, or give an image processor that makes smaller images"
+            )
 
     @stateless
     def postencode_sample(self, sample: TokenizedSample) -> ImageTextSample:
         """The sequence with its images as pixel values."""
-        length = len(sample.tokens)
-        pixels = torch.zeros(0, 3, 0, 0)
-        if self._images is not None:
-            pixels = self._images.pixels(sample.images, sample.__key__)
+        pixels = self._media(sample).get("pixel_values", torch.zeros(0, *self._image_shape))
         return ImageTextSample.derive_from(
             sample,
-            tokens=sample.tokens,
-            labels=sample.labels,
-            loss_mask=sample.loss_mask,
-            position_ids=torch.arange(length),
-            cu_seqlens=torch.tensor([0, length], dtype=torch.int32),
-            max_seqlen=torch.tensor(length, dtype=torch.int32),
-            images=pixels,
+            **sequence_fields(sample.tokens, sample.labels, sample.loss_mask),
+            images=pixels.to(torch.float32),
             num_image_tiles=torch.ones(len(pixels), dtype=torch.int64),
         )
 
     @stateless
     def select_samples_to_pack(self, samples: list[TokenizedSample]) -> list[list[TokenizedSample]]:
-        """First-fit decreasing into `seq_length`; every sample has a place."""
+        """First-fit decreasing into `seq_length`; every sample gets into a pack."""
         if self.decoder_seq_length is not None:
             raise ConfigError("packing (packing_buffer_size) is for decoders alone; leave out decoder_seq_length")
         packs = first_fit_decreasing([len(sample.tokens) for sample in samples], self.seq_length)
-        return [[samples[position] for position in pack] for pack in packs]
+        return [[samples[number] for number in pack] for pack in packs]
 
     @stateless
     def pack_selected_samples(self, samples: list[ImageTextSample]) -> ImageTextSample:
-        """One sequence of several, told apart by `cu_seqlens`."""
-        return packed(samples)
+        """One sequence of several, told apart by `cu_seqlens` and `position_ids`."""
+        return ImageTextSample(**packed(samples), **_images_of(samples))
 
     @stateless
     def batch(self, samples: list[ImageTextSample]) -> ImageTextBatch:
         """The sequences as rows of one batch."""
         fixed = self.config.pad_to_max_length
-        return batched(
+        rows = batched(
             samples,
-            pad=self._pad_id,
+            pad=padding_token_of(self.tokenizer),
             ignored=self.config.ignore_place_holder,
             length=self.seq_length if fixed else 0,
             label_length=(self.decoder_seq_length or self.seq_length) if fixed else 0,
         )
+        return ImageTextBatch.from_samples(samples, **rows, **_images_of(samples))
 
-    def _tokenize(self, sample: Sample, said: Conversation) -> MarkedTokens:
-        template = self.config.conversation_template_config
-        if said.images and self._images is None:
+    def _check_template(self) -> None:
+        """None is needed for plain text: a missing one is found with the first conversation."""
+
+    def _messages(self, messages: list[dict[str, str]], template: str) -> list[dict[str, Any]]:
+        """The messages as they are: the placeholder is the image token, and contents are text for any template."""
+        return messages
+
+    def _visual_tokens(self, visuals: list[Any], key: str) -> tuple[int, list[list[int]]]:
+        """The same tokens for each image: sizes do not matter, so headers are not read."""
+        if not visuals:
+            return 0, []
+        assert self.family is not None
+        token = self.config.image_token.token_id
+        return 0, [[self._image_id if token is None else token] * self.family.num_tokens] * len(visuals)
+
+    def _sequence(self, marked: MarkedTokens, texts: list[list[int]], sample: Sample) -> tuple[dict[str, Tensor], int]:
+        """As of a family; with a `decoder_seq_length`, the prompt, and the last answer as its labels."""
+        if self.decoder_seq_length is None:
+            return super()._sequence(marked, texts, sample)
+        prompt, answer = last_answer(marked)
+        if not prompt.ids:
             raise ConfigError(
-                f"sample {sample.__key__!r} has images, but MultiModalTaskEncoder has no image_processor; give it one"
+                f"sample {sample.__key__!r} has no prompt, which an encoder needs: with decoder_seq_length set, "
+                f"{type(sample).__name__} cannot be used"
             )
-        if not said.messages:
-            return tokenize_text(self.tokenizer, said.text)
-        marked = tokenize_conversation(self.tokenizer, said.messages, template)
-        if (found := marked.ids.count(self._placeholder_id)) != len(said.images):
-            what = f"the chat template made {found} image placeholders of {len(said.images)}"
-            refuse(self.config.policies.image_mismatch, sample.__key__, what)
-        return marked
+        fitting, num_images = self._fitted(prompt, texts[: prompt.ids.count(self._image_id)], sample.__key__)
+        labels = torch.tensor(answer.ids[: self.decoder_seq_length], dtype=torch.int64)
+        return self._filled(fitting.ids, labels, torch.ones(len(labels))), num_images
 
-    def _fit(self, marked: MarkedTokens, said: Conversation, sample: Sample) -> tuple[MarkedTokens, int]:
-        image_id = self.config.image_token.token_id
-        image = [self._placeholder_id if image_id is None else image_id] * self._tokens_per_image
-        images = [image] * marked.ids.count(self._placeholder_id) if said.images else []
-        check_length(marked, images, self.seq_length, self.config.policies.overlong, sample.__key__)
-        return with_image_tokens(marked, self._placeholder_id, images, self.seq_length)
+
+def _images_of(samples: Sequence[ImageTextSample]) -> dict[str, Any]:
+    """The images of several samples, concatenated."""
+    return {name: torch.cat([getattr(sample, name) for sample in samples]) for name in ("images", "num_image_tiles")}

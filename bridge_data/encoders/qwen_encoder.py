@@ -2,37 +2,62 @@
 
 Enters: what `FamilyTaskEncoder` takes, questions about videos, and `VideoConversationSample`. Leaves: `QwenVLBatch`.
 Guarantee: tokens, types of tokens, grids and pixel values are those of the family's processor, positions those of the
-family's model. A video waits in the packing buffer as the bytes of its file.
+family's model. In the packing buffer a video stays the bytes of its file.
+
+M-RoPE (multimodal rotary positions) gives each token three numbers: time, row and column within an image or video.
+
+Source: P. Wang et al., Qwen2-VL (2024); S. Bai et al., Qwen2.5-VL (2025) for time in seconds. The rounding, and that
+the time of a video does not shift the text after it, are as in transformers 5.
 """
 
-import re
+import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from bridge_data.encoders.chat import (
-    MarkedTokens,
-    only_token,
-    render_conversation,
-    takes_parts,
-    tokenize_spans,
-    tokenize_text,
-)
-from bridge_data.encoders.conversation import Conversation, ConversationSample
-from bridge_data.encoders.family import Media
-from bridge_data.encoders.family_config import FamilyConfig
+from bridge_data.encoders.chat import MarkedTokens, messages_for, only_token
+from bridge_data.encoders.conversation import Conversation, ConversationSample, VideoConversationSample
+from bridge_data.encoders.encoder_config import FamilyConfig, refuse
+from bridge_data.encoders.family import Media, Pieces
 from bridge_data.encoders.family_encoder import FamilyTaskEncoder
-from bridge_data.encoders.family_samples import FamilyBatch, FamilySample, WaitingSample
-from bridge_data.encoders.mrope import IMAGE, VIDEO, mrope_positions
-from bridge_data.encoders.pictures import picture_sizes, pictures
-from bridge_data.encoders.policies import refuse
-from bridge_data.encoders.qwen_vl import MAX_ASPECT, Qwen2VL
-from bridge_data.encoders.sequences import check_length, with_image_tokens
-from bridge_data.encoders.videos import VideoConversationSample, VideoFrames, VideoSampling, open_video
-from bridge_data.errors import SkipSample
+from bridge_data.encoders.images import pictures
+from bridge_data.encoders.qwen_vl import MAX_ASPECT, Grid, Qwen2VL
+from bridge_data.encoders.sequences import FamilyBatch, FamilySample, WaitingSample
+from bridge_data.encoders.videos import VideoFrames, VideoSampling, open_video
 from bridge_data.samples import Sample, VidQASample, VQASample, edataclass
 from bridge_data.task import stateless
+
+TEXT, IMAGE, VIDEO = 0, 1, 2
+"""Types of tokens, as in `mm_token_type_ids` of transformers."""
+
+
+def mrope_positions(
+    types: Tensor, images: Sequence[Grid], videos: Sequence[Grid], intervals: Sequence[Tensor | float] | None = None
+) -> Tensor:
+    """The positions, int64 (3, S), of a sequence with tokens of `types`, int64 (S,).
+
+    `images` and `videos` are their grids; `intervals` are the distances between the time steps of each video (None: 1).
+    Text counts all three numbers on together; after an image or video, they go on from its longer side.
+    """
+    grids = {IMAGE: iter(images), VIDEO: iter(videos)}
+    steps = iter(intervals if intervals is not None else itertools.repeat(1))
+    pieces = []
+    start = 0
+    for kind, run in itertools.groupby(types.tolist()):
+        length = len(list(run))
+        if kind == TEXT:
+            pieces.append(torch.arange(start, start + length).expand(3, -1))
+            start += length
+            continue
+        num_times, rows, columns = next(grids[kind])
+        interval = next(steps) if kind == VIDEO else 1
+        times = (torch.arange(num_times) * interval).long()
+        cells = torch.meshgrid(times, torch.arange(rows), torch.arange(columns), indexing="ij")
+        pieces.append(torch.stack(cells).reshape(3, -1) + start)
+        start += max(rows, columns)
+    return torch.cat(pieces, dim=1)
 
 
 @edataclass
@@ -40,25 +65,27 @@ class QwenVLBatch(FamilyBatch):
     """As `FamilyBatch`; `position_ids` are int64 (B, 3, S), and `aligned` holds `mm_token_type_ids`."""
 
     def model_inputs(self, ignored: int = -100) -> dict[str, Tensor]:
-        """As `FamilyBatch.model_inputs`. The positions of a packed batch are (4, B, S), as transformers has them: those
-        of the text, which begin anew with each sample, before the three others."""
+        """As `FamilyBatch.model_inputs`. The positions of a packed batch are (4, B, S), as in transformers: first those
+        of the text, which restart with each sample, then the other three."""
         inputs = FamilyBatch.model_inputs(self, ignored)
         if self.is_packed:
-            places = torch.arange(self.tokens.shape[1], device=self.tokens.device)
-            begins = [row[torch.searchsorted(row[1:], places, right=True)] for row in self.cu_seqlens]
-            text = torch.where(places < self.lengths[:, None], places - torch.stack(begins), 0)
+            positions = torch.arange(self.tokens.shape[1], device=self.tokens.device)
+            starts = [row[torch.searchsorted(row[1:], positions, right=True)] for row in self.cu_seqlens]
+            text = torch.where(positions < self.lengths[:, None], positions - torch.stack(starts), 0)
             inputs["position_ids"] = torch.cat([text[None], self.position_ids.transpose(0, 1)])
         return inputs
 
 
 class QwenVLTaskEncoder(FamilyTaskEncoder):
-    """Conversations to the batches of Qwen-VL; `sampling` says which frames of videos are taken.
+    """Conversations to the batches of Qwen-VL; `sampling` chooses the frames of videos.
 
     `max_image_tokens` of the settings is a budget for images and videos together.
 
     Raises:
         ConfigError: as `FamilyTaskEncoder`.
     """
+
+    family: Qwen2VL
 
     def __init__(
         self,
@@ -70,15 +97,14 @@ class QwenVLTaskEncoder(FamilyTaskEncoder):
         sampling: VideoSampling | None = None,
     ) -> None:
         super().__init__(tokenizer, family, config, seq_length=seq_length)
-        self.family: Qwen2VL = family
         self.sampling = sampling or VideoSampling()
         self._video_id = only_token(self.tokenizer, family.video_token)
 
     def conversation(self, sample: Any) -> Conversation:
-        """What the sample says, without its videos."""
+        """The conversation of a sample, without its videos."""
         if isinstance(sample, VideoConversationSample):
-            told = {"messages": sample.messages, "images": sample.images}
-            return super().conversation(ConversationSample.derive_from(sample, **told))
+            fields = {"messages": sample.messages, "images": sample.images}
+            return super().conversation(ConversationSample.derive_from(sample, **fields))
         if isinstance(sample, VidQASample):
             asked: dict[str, Any] = {"image": None, "context": sample.context, "answers": sample.answers}
             asked["answer_weights"] = sample.answer_weights
@@ -86,57 +112,50 @@ class QwenVLTaskEncoder(FamilyTaskEncoder):
         return super().conversation(sample)
 
     def videos(self, sample: Any) -> list[Any]:
-        """The videos of a sample; override it with `conversation` for classes of your own."""
+        """The videos of a sample; override it with `conversation` for your own sample classes."""
         if isinstance(sample, VidQASample):
             return [sample.video]
         return sample.videos if isinstance(sample, VideoConversationSample) else []
 
     @stateless
-    def preencode_sample(self, sample: Sample) -> WaitingSample:
-        """Tokens, labels and loss mask; images and videos that have a place in them wait as they are."""
-        said, key, policies = self.conversation(sample), sample.__key__, self.config.policies
-        videos = self.videos(sample)
-        marked = self._tokenize(self._with_videos(said, len(videos), key))
-        kinds = [number for number in marked.ids if number in (self._image_id, self._video_id)]
-        for number, visuals, kind in ((self._image_id, said.images, "image"), (self._video_id, videos, "video")):
-            if kinds.count(number) != len(visuals):
-                what = f"the chat template made {kinds.count(number)} {kind} placeholders of {len(visuals)}"
-                refuse(policies.image_mismatch, key, what)
-        opened = iter([open_video(video, key, self.sampling, self.family.choose_frames) for video in videos])
-        images = iter(said.images)
-        visuals = [next(images if kind == self._image_id else opened) for kind in kinds]
-        detail, texts = self._visual_tokens(visuals, key)
-        check_length(marked, texts, self.seq_length, policies.overlong, key)
-        places = [self._image_id if number == self._video_id else number for number in marked.ids]
-        sequence, num_kept = with_image_tokens(
-            MarkedTokens(places, marked.is_answer), self._image_id, texts, self.seq_length
-        )
-        kept = visuals[:num_kept]
-        return WaitingSample.derive_from(sample, **self._labelled(sequence), images=kept, detail=detail)
-
-    @stateless
-    def postencode_sample(self, sample: WaitingSample) -> FamilySample:
+    def postencode_sample(self, sample: Any) -> FamilySample:
         """The sequence with its images and videos as the model takes them, and with its positions."""
-        made = super().postencode_sample(sample)
+        made: FamilySample = super().postencode_sample(sample)
         types = (made.tokens == self._image_id) * IMAGE + (made.tokens == self._video_id) * VIDEO
         merge = int(self.family.image_processor.merge_size)
         grids = {}
         for name in ("image_grid_thw", "video_grid_thw"):
             rows = made.media[name].tolist() if name in made.media else []
             grids[name] = [(times, high // merge, wide // merge) for times, high, wide in rows]
-        stretches = [part for grid in grids["video_grid_thw"] for part in self.family.stretches(grid)]
+        videos = [part for grid in grids["video_grid_thw"] for part in self.family.stretches(grid)]
         intervals = self.family.intervals(made.media)
-        made.position_ids = mrope_positions(types, grids["image_grid_thw"], stretches, intervals)
+        made.position_ids = mrope_positions(types, grids["image_grid_thw"], videos, intervals)
         made.aligned = {"mm_token_type_ids": types}
         return made
 
     @stateless
-    def batch(self, samples: list[FamilySample]) -> QwenVLBatch:
+    def batch(self, samples: list[Any]) -> QwenVLBatch:
         """The sequences as rows of one batch; with `pack_in_batch`, as one row."""
         return QwenVLBatch.extend(super().batch(samples))
 
+    def _marked(self, sample: Sample) -> tuple[MarkedTokens, list[Any]]:
+        """The tokens of a sample, with one image token for each image and video; and these, in their order."""
+        videos, key = self.videos(sample), sample.__key__
+        said = self._with_videos(self.conversation(sample), len(videos), key)
+        marked = self._tokenize(said)
+        kinds = [number for number in marked.ids if number in (self._image_id, self._video_id)]
+        for number, visuals, kind in ((self._image_id, said.images, "image"), (self._video_id, videos, "video")):
+            if kinds.count(number) != len(visuals):
+                what = f"the chat template made {kinds.count(number)} {kind} placeholders of {len(visuals)}"
+                refuse(self.config.policies.image_mismatch, key, what)
+        opened = iter([open_video(video, key, self.sampling, self.family.choose_frames) for video in videos])
+        images = iter(said.images)
+        ids = [self._image_id if number == self._video_id else number for number in marked.ids]
+        visuals = [next(images if kind == self._image_id else opened) for kind in kinds]
+        return MarkedTokens(ids, marked.is_answer), visuals
+
     def _with_videos(self, said: Conversation, num_videos: int, key: str) -> Conversation:
-        """The conversation with placeholders for its videos, which come first where it has none."""
+        """The conversation with placeholders for its videos; without any, they come first."""
         placeholder = self.family.video_placeholder
         found = said.text.count(placeholder) + sum(turn["content"].count(placeholder) for turn in said.messages)
         if found and found != num_videos:
@@ -153,62 +172,41 @@ class QwenVLTaskEncoder(FamilyTaskEncoder):
         first["content"] = f"{placeholder}\n" * num_videos + first["content"]
         return Conversation(messages=turns, images=said.images)
 
-    def _tokenize(self, said: Conversation) -> MarkedTokens:
-        if not said.messages:
-            return tokenize_text(self.tokenizer, said.text)
-        messages = [{**turn, "content": self._content(turn["content"])} for turn in said.messages]
-        text, spans = render_conversation(self.tokenizer, messages, self.chat_template, self.answers)
-        begin = self.tokenizer.bos_token
-        return tokenize_spans(
-            self.tokenizer, text, spans, add_special_tokens=begin is None or not text.startswith(begin)
-        )
+    def _messages(self, messages: list[dict[str, str]], template: str) -> list[dict[str, Any]]:
+        """The messages in the form that the template reads, with images and videos."""
+        family = self.family
+        media = {
+            self.config.placeholder: ("image", family.image_token),
+            family.video_placeholder: ("video", family.video_token),
+        }
+        return messages_for(template, messages, media)
 
-    def _content(self, content: str) -> Any:
-        """The content as texts, images and videos, without the line breaks between them; as a text, where the template
-        takes one."""
-        image, video = self.config.image_placeholder, self.family.video_placeholder
-        if not takes_parts(self.chat_template):
-            return content.replace(image, self.family.image_token).replace(video, self.family.video_token)
-        parts = []
-        for piece in re.split(rf"\n?({re.escape(image)}|{re.escape(video)})\n?", content):
-            if piece in (image, video):
-                parts.append({"type": "image" if piece == image else "video"})
-            elif piece:
-                parts.append({"type": "text", "text": piece})
-        return parts or [{"type": "text", "text": ""}]
-
-    def _visual_tokens(self, visuals: list[Any], key: str) -> tuple[int, list[list[int]]]:
-        """The level of detail at which images and videos keep to the budget, and the tokens of each."""
-        if not visuals:
-            return 0, []
-        limits = self.config.images
-        sizes = iter(picture_sizes([v for v in visuals if not isinstance(v, VideoFrames)], limits, key))
-        told = [visual if isinstance(visual, VideoFrames) else next(sizes) for visual in visuals]
-        for one in told:
-            height, width = one.size if isinstance(one, VideoFrames) else one
+    def _sized(self, visuals: list[Any], key: str) -> list[Any]:
+        """The sizes of images, and the videos."""
+        sizes = iter(super()._sized([visual for visual in visuals if not isinstance(visual, VideoFrames)], key))
+        sized = [visual if isinstance(visual, VideoFrames) else next(sizes) for visual in visuals]
+        for visual in sized:
+            height, width = visual.size if isinstance(visual, VideoFrames) else visual
             if max(height, width) > MAX_ASPECT * min(height, width):
                 what = f"an image or video is {width} x {height} pixels; Qwen-VL takes aspects of {MAX_ASPECT} at most"
-                refuse(limits.extreme_image, key, what)
-        for detail in range(self.family.num_details):
-            texts = [
-                self._ids_of(
-                    self.family.video_text(one, detail)
-                    if isinstance(one, VideoFrames)
-                    else self.family.image_text(one, detail)
-                )
-                for one in told
-            ]
-            num_tokens = sum(ids.count(self._image_id) + ids.count(self._video_id) for ids in texts)
-            if limits.max_image_tokens is None or num_tokens <= limits.max_image_tokens:
-                return detail, texts
-        raise SkipSample
+                refuse(self._limits.extreme_image, key, what)
+        return sized
+
+    def _text_of(self, visual: Any, detail: int) -> Pieces:
+        if isinstance(visual, VideoFrames):
+            return self.family.video_text(visual, detail)
+        return super()._text_of(visual, detail)
+
+    def _cost(self, texts: list[list[int]]) -> int:
+        """Tokens of images and videos, without the times between them."""
+        return sum(ids.count(self._image_id) + ids.count(self._video_id) for ids in texts)
 
     def _media(self, sample: WaitingSample) -> Media:
         images = [visual for visual in sample.images if not isinstance(visual, VideoFrames)]
         videos = [visual for visual in sample.images if isinstance(visual, VideoFrames)]
         media: Media = {}
         if images:
-            media |= self.family.pixels(pictures(images, self.config.images, sample.__key__), sample.detail)
+            media |= self.family.pixels(pictures(images, self._limits, sample.__key__), sample.detail)
         if videos:
             media |= self.family.video_pixels(videos, sample.detail)
         return media

@@ -1,8 +1,8 @@
 """Qwen2-VL, Qwen2.5-VL and Qwen3-VL: images and videos at their own resolution, cut into patches.
 
-Enters: images and frames of any size. Leaves: patches, one behind the other, and for each image or video its grid:
-steps of time, rows, columns. A side becomes a multiple of (patch size · merge size), within the limits on pixels; a
-token is made of merge size² patches, and of `temporal_patch_size` frames.
+Enters: images and frames of any size. Leaves: concatenated patches, and for each image or video its grid: time steps,
+rows, columns. A side becomes a multiple of (patch size · merge size), within the limits on pixels; a token covers merge
+size² patches of `temporal_patch_size` frames.
 
 Source: P. Wang et al., Qwen2-VL (2024); S. Bai et al., Qwen2.5-VL (2025); Qwen3-VL (2025) for the times written before
 frames. The rounding is that of transformers.
@@ -18,11 +18,12 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from bridge_data.encoders.family import Media, Pieces, Size, joined
-from bridge_data.encoders.mrope import Grid
-from bridge_data.encoders.tiling import check_tiles, edge_of
+from bridge_data.encoders.family import Media, Pieces, Size, check_tiles, edge_of, joined
 from bridge_data.encoders.videos import VideoFrames, VideoSampling
 from bridge_data.errors import ConfigError
+
+Grid = tuple[int, int, int]
+"""Time steps, rows and columns of an image, or of a part of a video, in tokens."""
 
 MAX_ASPECT = 200
 """How many times as long as wide an image may be, and the reverse."""
@@ -181,7 +182,7 @@ class Qwen2VL:
         return {"pixel_values_videos": torch.cat(patches), "video_grid_thw": torch.tensor(grids)}
 
     def stretches(self, grid: Grid) -> list[Grid]:
-        """The grids of the runs of tokens that a video of `grid` is written as: of itself."""
+        """The grids of the runs of tokens that a video of `grid` becomes: one."""
         return [grid]
 
     def intervals(self, media: Media) -> list[Tensor | float] | None:
@@ -269,7 +270,7 @@ class Qwen3VL(Qwen2VL):
         return fitted((height, width), factor, *limits, num_frames=(num_frames, num_even))
 
     def stretches(self, grid: Grid) -> list[Grid]:
-        """One for each step of time, since there is text between."""
+        """One for each time step, since there is text between them."""
         return [(1, *grid[1:])] * grid[0]
 
 

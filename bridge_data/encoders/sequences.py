@@ -1,7 +1,11 @@
-"""Sequences for the model: image tokens, truncation, labels, padding; as samples and as batches.
+"""Sequences for the model, as samples and as batches: image tokens, truncation, labels, packs, padding.
 
-Enters: marked tokens, images. Leaves: tensors. Guarantees: the tokens of an image are all there, or the image is not
-either; what a position learns is at that position (see `ImageTextSample.labels`).
+Enters: marked tokens and images. Leaves: tensors. Guarantees: an image is there with all its tokens, or not at all;
+`FamilyBatch.model_inputs()` has the names, shapes and values of the family's processor of transformers for the same
+conversations, padded on the right, with labels.
+
+    SequenceSample ─ ImageTextSample (default encoder), FamilySample (model families)
+    SequenceBatch ─ ImageTextBatch, FamilyBatch
 """
 
 from collections.abc import Sequence
@@ -11,14 +15,17 @@ import torch
 from torch import Tensor
 
 from bridge_data.encoders.chat import MarkedTokens
-from bridge_data.encoders.policies import refuse
+from bridge_data.encoders.encoder_config import refuse
+from bridge_data.encoders.family import Media, joined
 from bridge_data.errors import ConfigError
 from bridge_data.samples import Batch, Sample, SourceInfo, edataclass
+
+# Samples and batches
 
 
 @edataclass
 class TokenizedSample(Sample):
-    """A sample as the packing buffer holds it: its sequence as in `ImageTextSample`, its images not yet decoded."""
+    """A sample in the packing buffer: its tokens as in `SequenceSample`, its images not yet decoded."""
 
     tokens: Tensor
     labels: Tensor
@@ -27,18 +34,23 @@ class TokenizedSample(Sample):
 
 
 @edataclass
-class ImageTextSample(Sample):
-    """A sequence of S tokens, or several of them packed one behind the other.
+class WaitingSample(TokenizedSample):
+    """A sample of a model family in the packing buffer, with the level of detail of its images."""
 
-    `tokens` int64 (S,). `labels` int64 (S,), shifted as Megatron wants them: `labels[i]` is the token at i + 1, or the
-    ignored value where that is no part of an answer. (Models of transformers shift by themselves: give them the tokens,
-    with the ignored value for those that are no answer.) With a `decoder_seq_length`, `tokens` are the prompt alone,
-    and `labels` (L,) the answer, not shifted. `loss_mask` float32 is 1 where there is a label.
+    detail: int = 0
 
-    `position_ids` int64 (S,) begin anew with each packed sample. `cu_seqlens` int32 (samples + 1,) are where samples
-    begin, and where the last one ends; `max_seqlen` int32 () is the length of the longest. `images` float32 (images,
-    channels, height, width) are in the order of their tokens; `num_image_tiles` int64 (images,) says how many of them
-    make one picture: 1.
+
+@edataclass
+class SequenceSample(Sample):
+    """A sequence of S tokens: one sample, or several samples packed.
+
+    `tokens` int64 (S,). `labels` int64 (S,), shifted as in Megatron: `labels[i]` is the token at i + 1, or the ignored
+    value if that is no part of an answer. (Models of transformers shift by themselves: give them the tokens, with the
+    ignored value for those that are no answer.) `loss_mask` float32 is 1 where there is a label.
+
+    `position_ids` int64 (S,) restart at 0 with each packed sample (they may have leading dimensions). `cu_seqlens`
+    int32 (samples + 1,) are the start offsets of the samples, and the end of the last one; `max_seqlen` int32 () is the
+    length of the longest.
     """
 
     tokens: Tensor
@@ -47,17 +59,44 @@ class ImageTextSample(Sample):
     position_ids: Tensor
     cu_seqlens: Tensor
     max_seqlen: Tensor
+
+    @property
+    def length(self) -> int:
+        """Tokens of the sequence."""
+        return int(self.tokens.shape[-1])
+
+
+@edataclass
+class ImageTextSample(SequenceSample):
+    """A sequence and its images, as the default encoder makes it.
+
+    `images` float32 (images, channels, height, width) are in the order of their tokens; `num_image_tiles` int64
+    (images,) is the number of tiles of each image: 1. With a `decoder_seq_length`, `tokens` are the prompt alone, and
+    `labels` (L,) the answer, not shifted.
+    """
+
     images: Tensor
     num_image_tiles: Tensor
 
 
 @edataclass
-class ImageTextBatch(Batch):
-    """B sequences, padded at their ends: the fields of `ImageTextSample` with B in front.
+class FamilySample(SequenceSample):
+    """A sequence and its images, as a model family takes them.
 
-    Padding has token `pad`, the ignored label, loss mask and position 0. Row i holds `cu_seqlens[i, -1]` tokens; rows
-    of `cu_seqlens` with fewer samples repeat that number. `images` and `num_image_tiles` of all rows are one behind the
-    other, without a B.
+    `media` are tensors with the items of all images along dimension 0; without images there are none. `aligned` are
+    int64 (S,), one number for each token, for models that take more than tokens.
+    """
+
+    media: Media
+    aligned: dict[str, Tensor]
+
+
+@edataclass
+class SequenceBatch(Batch):
+    """B sequences, padded at their ends: the fields of `SequenceSample` with B in front.
+
+    Padding has the padding token, the ignored label, loss mask 0 and position 0. Row i holds `cu_seqlens[i, -1]`
+    tokens; rows of `cu_seqlens` with fewer samples repeat that number.
     """
 
     tokens: Tensor
@@ -66,22 +105,60 @@ class ImageTextBatch(Batch):
     position_ids: Tensor
     cu_seqlens: Tensor
     max_seqlen: Tensor
-    images: Tensor
-    num_image_tiles: Tensor
 
     @property
     def lengths(self) -> Tensor:
-        """Tokens of each row that are no padding, int32 (B,). What fills a sample up to a multiple is its own."""
+        """Tokens of each row without its padding, int32 (B,). Padding to a multiple is part of a sample."""
         return self.cu_seqlens[:, -1]
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether a row holds several samples."""
+        return bool((self.cu_seqlens[:, 1] < self.lengths).any())
+
+
+@edataclass
+class ImageTextBatch(SequenceBatch):
+    """A batch of `ImageTextSample`. `images` and `num_image_tiles` of all rows are concatenated, without a B."""
+
+    images: Tensor
+    num_image_tiles: Tensor
+
+
+@edataclass
+class FamilyBatch(SequenceBatch):
+    """A batch of `FamilySample`, with `media` as the model takes them."""
+
+    media: Media
+    aligned: dict[str, Tensor]
+
+    def model_inputs(self, ignored: int = -100) -> dict[str, Any]:
+        """Keyword arguments of the `forward` of a model of transformers: `input_ids`, `labels` (not shifted: the model
+        does that), `media`, and `attention_mask`.
+
+        A packed batch has `position_ids` instead of the mask, which restart with each sample: by them transformers
+        tells the samples of a row apart. It has `use_cache=False` too: with a cache, transformers does not.
+        """
+        labels = torch.full_like(self.tokens, ignored)
+        learnt = torch.where(self.loss_mask > 0, self.labels, ignored)
+        labels[:, 1:] = learnt[:, :-1]
+        inputs: dict[str, Any] = {"input_ids": self.tokens, "labels": labels, **self.media, **self.aligned}
+        if self.is_packed:
+            return inputs | {"position_ids": self.position_ids, "use_cache": False}
+        positions = torch.arange(self.tokens.shape[1], device=self.tokens.device)
+        return inputs | {"attention_mask": (positions < self.lengths[:, None]).to(torch.int64)}
+
+
+# Tokens to tensors
 
 
 def with_image_tokens(
     marked: MarkedTokens, placeholder: int, images: Sequence[Sequence[int]], limit: int
 ) -> tuple[MarkedTokens, int]:
-    """At most `limit` tokens, with the tokens of each of `images` for its `placeholder`; and the number of images in
-    them.
+    """At most `limit` tokens, with the tokens of each of `images` in place of its `placeholder`; and the number of
+    images that fit.
 
-    An image that would be cut ends the sequence before its first token. Image tokens are never to be learnt.
+    An image that would be cut ends the sequence before its first token. Image tokens are never marked.
     """
     ids: list[int] = []
     is_answer: list[bool] = []
@@ -108,22 +185,18 @@ def check_length(marked: MarkedTokens, images: Sequence[Sequence[int]], limit: i
 
 
 def filled_up(tensor: Tensor, multiple: int, value: float) -> Tensor:
-    """The tensor (..., S), with `value` behind it up to the next S that is a multiple of `multiple`."""
+    """The tensor (..., S), padded with `value` to a multiple of `multiple`."""
     return torch.nn.functional.pad(tensor, (0, -tensor.shape[-1] % multiple), value=value)
 
 
 def check_multiple(length: int | None, multiple: int, what: str) -> None:
-    """See that sequences of at most `length` tokens can be filled up to a multiple.
-
-    Raises:
-        ConfigError: if the longest ones would become longer.
-    """
+    """Raise a ConfigError if sequences of `length` tokens would become longer when padded to a multiple."""
     if length is not None and length % multiple:
         raise ConfigError(f"{what}={length} is no multiple of pad_to_multiple_of={multiple}; make it one")
 
 
 def next_token_labels(marked: MarkedTokens, ignored: int) -> tuple[Tensor, Tensor]:
-    """Labels and loss mask of a decoder that sees its own tokens: each position learns the token after it."""
+    """Labels and loss mask of a decoder: each position learns the token after it."""
     following = zip(marked.ids[1:], marked.is_answer[1:], strict=True)
     labels = torch.tensor([token if is_answer else ignored for token, is_answer in following] + [ignored])
     return labels, (labels != ignored).to(torch.float32)
@@ -141,19 +214,26 @@ def last_answer(marked: MarkedTokens) -> tuple[MarkedTokens, MarkedTokens]:
     return before, MarkedTokens(marked.ids[start:end], marked.is_answer[start:end])
 
 
+def sequence_fields(tokens: Tensor, labels: Tensor, loss_mask: Tensor) -> dict[str, Tensor]:
+    """The fields of a `SequenceSample` of one sample."""
+    length = len(tokens)
+    return {
+        "tokens": tokens,
+        "labels": labels,
+        "loss_mask": loss_mask,
+        "position_ids": torch.arange(length),
+        "cu_seqlens": torch.tensor([0, length], dtype=torch.int32),
+        "max_seqlen": torch.tensor(length, dtype=torch.int32),
+    }
+
+
+# Packs and batches
+
 _TOKEN_FIELDS = ("tokens", "labels", "loss_mask", "position_ids")
 
 
-def packed(samples: Sequence[ImageTextSample]) -> ImageTextSample:
-    """One sequence of several; its key names them all, in order."""
-    media: dict[str, Any] = {
-        name: torch.cat([getattr(sample, name) for sample in samples]) for name in ("images", "num_image_tiles")
-    }
-    return ImageTextSample(**packed_text(samples), **media)
-
-
-def packed_text(samples: Sequence[Any]) -> dict[str, Any]:
-    """All fields of one sequence of several but those of images: provenance, tokens, and where each begins."""
+def packed(samples: Sequence[SequenceSample]) -> dict[str, Any]:
+    """The fields of a `SequenceSample` and the provenance of a pack; its key names all samples, in order."""
     sources: tuple[SourceInfo, ...] = tuple(s for sample in samples for s in sample.__sources__ or ())
     lengths = torch.cat([sample.cu_seqlens.diff() for sample in samples])
     first = samples[0]
@@ -171,19 +251,9 @@ def packed_text(samples: Sequence[Any]) -> dict[str, Any]:
 
 
 def batched(
-    samples: Sequence[ImageTextSample], pad: int, ignored: int, length: int, label_length: int
-) -> ImageTextBatch:
-    """The samples as the rows of a batch, padded to `length` tokens and `label_length` labels at least."""
-    return ImageTextBatch.from_samples(
-        samples,
-        **batched_text(samples, pad, ignored, length, label_length),
-        images=torch.cat([sample.images for sample in samples]),
-        num_image_tiles=torch.cat([sample.num_image_tiles for sample in samples]),
-    )
-
-
-def batched_text(samples: Sequence[Any], pad: int, ignored: int, length: int, label_length: int) -> dict[str, Tensor]:
-    """The fields of a batch but those of images and of provenance."""
+    samples: Sequence[SequenceSample], *, pad: int, ignored: int, length: int, label_length: int
+) -> dict[str, Tensor]:
+    """The fields of a `SequenceBatch`, padded to at least `length` tokens and `label_length` labels."""
     bounds = [sample.cu_seqlens for sample in samples]
     num_bounds = max(len(bound) for bound in bounds)
     return {
@@ -197,9 +267,28 @@ def batched_text(samples: Sequence[Any], pad: int, ignored: int, length: int, la
 
 
 def padded(tensors: Sequence[Tensor], value: float, least: int = 0) -> Tensor:
-    """Tensors (..., S) with S of their own as one (B, ..., S), with `value` behind each; S is at least `least`."""
+    """Tensors (..., S) of various S as one (B, ..., S), each padded with `value`; S is at least `least`."""
     length = max(least, *(tensor.shape[-1] for tensor in tensors))
     stacked = tensors[0].new_full((len(tensors), *tensors[0].shape[:-1], length), value)
     for row, tensor in zip(stacked, tensors, strict=True):
         row[..., : tensor.shape[-1]] = tensor
     return stacked
+
+
+def pack_family(samples: Sequence[FamilySample], media: Media | None = None) -> FamilySample:
+    """One sequence of several, with `media` (None: their media concatenated)."""
+    return FamilySample(
+        **packed(samples),
+        media=joined([sample.media for sample in samples]) if media is None else media,
+        aligned={name: torch.cat([sample.aligned[name] for sample in samples]) for name in samples[0].aligned},
+    )
+
+
+def batch_family(samples: Sequence[FamilySample], media: Media, *, pad: int, ignored: int, length: int) -> FamilyBatch:
+    """The samples as the rows of a batch, padded to at least `length` tokens, with `media`."""
+    return FamilyBatch.from_samples(
+        samples,
+        **batched(samples, pad=pad, ignored=ignored, length=length, label_length=length),
+        media=media,
+        aligned={name: padded([s.aligned[name] for s in samples], 0, length) for name in samples[0].aligned},
+    )

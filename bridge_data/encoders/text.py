@@ -15,8 +15,8 @@ from typing import Any
 import torch
 
 from bridge_data.encoders.chat import padding_token_of, tokenize_text
-from bridge_data.encoders.family_samples import FamilyBatch, FamilySample, batch_family, pack_family
 from bridge_data.encoders.pretrained import open_tokenizer
+from bridge_data.encoders.sequences import FamilyBatch, FamilySample, batch_family, pack_family, sequence_fields
 from bridge_data.errors import ConfigError, SkipSample
 from bridge_data.samples import Sample, TextSample
 from bridge_data.task import DefaultTaskEncoder, Packing, stateless
@@ -76,18 +76,8 @@ class PretrainingTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
                 if start:
                     return
                 raise SkipSample
-            length = len(tokens)
-            yield FamilySample.derive_from(
-                sample,
-                tokens=tokens,
-                labels=labels,
-                loss_mask=(labels != self._ignored).to(torch.float32),
-                position_ids=torch.arange(length),
-                cu_seqlens=torch.tensor([0, length], dtype=torch.int32),
-                max_seqlen=torch.tensor(length, dtype=torch.int32),
-                media={},
-                aligned={},
-            )
+            fields = sequence_fields(tokens, labels, (labels != self._ignored).to(torch.float32))
+            yield FamilySample.derive_from(sample, **fields, media={}, aligned={})
 
     @stateless
     def pack_selected_samples(self, samples: list[FamilySample]) -> FamilySample:

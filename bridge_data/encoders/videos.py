@@ -14,18 +14,6 @@ from PIL import Image
 from bridge_data.decode.av import AVDecoder
 from bridge_data.encoders.family import Size
 from bridge_data.errors import ConfigError, SampleError
-from bridge_data.samples import Sample, edataclass
-
-
-@edataclass
-class VideoConversationSample(Sample):
-    """Turns about images and videos: `messages` and `images` as of `ConversationSample`; `videos` are `AVDecoder`s,
-    encoded bytes, or frames as uint8 tensors (frames, 3, height, width). A placeholder marks where each is, or they
-    come before the first turn."""
-
-    messages: list[dict[str, str]]
-    images: list[Any] = dataclasses.field(default_factory=list)
-    videos: list[Any] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

@@ -14,29 +14,30 @@ if TYPE_CHECKING:
         load_dataset,
         traverse_metadataset,
     )
-    from bridge_data.energon.flavors import (
+    from bridge_data.energon.jsonl_and_joined import (
+        CrudeJsonlDatasetFactory,
+        DefaultCrudeJsonlDatasetFactory,
+        JoinedWebdatasetFactory,
+    )
+    from bridge_data.energon.webdatasets import (
+        BaseWebdatasetFactory,
         CaptioningWebdataset,
         CrudeWebdataset,
+        DefaultDecoderWebdatasetFactory,
+        DefaultGenericWebdatasetFactory,
         ImageClassificationWebdataset,
         ImageWebdataset,
         InterleavedWebdataset,
         MultiChoiceVQAWebdataset,
         OCRWebdataset,
         SimilarityInterleavedWebdataset,
+        StandardWebdatasetFactory,
         TextWebdataset,
         VidQAWebdataset,
         VQAOCRWebdataset,
         VQAWebdataset,
     )
-    from bridge_data.energon.joined_factory import JoinedWebdatasetFactory
-    from bridge_data.energon.jsonl_factories import CrudeJsonlDatasetFactory, DefaultCrudeJsonlDatasetFactory
-    from bridge_data.plan.factories import (
-        BaseCoreDatasetFactory,
-        BaseWebdatasetFactory,
-        DefaultDecoderWebdatasetFactory,
-        DefaultGenericWebdatasetFactory,
-        StandardWebdatasetFactory,
-    )
+    from bridge_data.plan.factories import BaseCoreDatasetFactory
     from bridge_data.prepare.metadataset_joins import prepare_metadataset
 
 _PLACES = {
@@ -44,17 +45,16 @@ _PLACES = {
         "DatasetLoader DatasetLoaderInterface Metadataset MetadatasetV2 TraversedDatasetReference "
         "load_dataset traverse_metadataset"
     ),
-    "bridge_data.energon.flavors": (
-        "CaptioningWebdataset CrudeWebdataset ImageClassificationWebdataset ImageWebdataset "
-        "InterleavedWebdataset MultiChoiceVQAWebdataset OCRWebdataset SimilarityInterleavedWebdataset "
+    "bridge_data.energon.jsonl_and_joined": (
+        "CrudeJsonlDatasetFactory DefaultCrudeJsonlDatasetFactory JoinedWebdatasetFactory"
+    ),
+    "bridge_data.energon.webdatasets": (
+        "BaseWebdatasetFactory CaptioningWebdataset CrudeWebdataset DefaultDecoderWebdatasetFactory "
+        "DefaultGenericWebdatasetFactory ImageClassificationWebdataset ImageWebdataset InterleavedWebdataset "
+        "MultiChoiceVQAWebdataset OCRWebdataset SimilarityInterleavedWebdataset StandardWebdatasetFactory "
         "TextWebdataset VidQAWebdataset VQAOCRWebdataset VQAWebdataset"
     ),
-    "bridge_data.energon.joined_factory": "JoinedWebdatasetFactory",
-    "bridge_data.energon.jsonl_factories": "CrudeJsonlDatasetFactory DefaultCrudeJsonlDatasetFactory",
-    "bridge_data.plan.factories": (
-        "BaseCoreDatasetFactory BaseWebdatasetFactory DefaultDecoderWebdatasetFactory "
-        "DefaultGenericWebdatasetFactory StandardWebdatasetFactory"
-    ),
+    "bridge_data.plan.factories": "BaseCoreDatasetFactory",
     "bridge_data.prepare.metadataset_joins": "prepare_metadataset",
 }
 """The module of each public name: the same as above, for Python, as that is for those who read and check types."""

@@ -9,7 +9,7 @@ import abc
 import dataclasses
 import os
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 from bridge_data import storage
 from bridge_data.errors import ConfigError
@@ -17,18 +17,18 @@ from bridge_data.plan.blending import Plan
 from bridge_data.plan.declared import (
     Declared,
     DeclaredJoin,
+    LoadCache,
     Reference,
     Scope,
     declare,
     declare_split,
     read_splits,
 )
-from bridge_data.plan.document import Node, as_node, parse_yaml
-from bridge_data.plan.epochs import EpochsPerShuffle, check_epochs, multiplied
+from bridge_data.plan.document import Node, absolute, as_node, parse_yaml
 from bridge_data.plan.factories import BaseCoreDatasetFactory
 from bridge_data.plan.metadataset import open_plan
-from bridge_data.plan.paths import absolute
 from bridge_data.plan.references import Opening
+from bridge_data.plan.weights import EpochsPerShuffle, check_epochs, multiplied
 from bridge_data.prepare.metadataset_joins import prepare_metadataset
 from bridge_data.shards import SubsetRange
 from bridge_data.shards.join_index import JoinIndex
@@ -64,7 +64,7 @@ class DatasetLoaderInterface(abc.ABC):
 
         Args:
             subflavors: for all samples, before those of the data sets.
-            shuffle_over_epochs_multiplier: times what the data sets say (see `bridge_data.plan.epochs`).
+            shuffle_over_epochs_multiplier: times what the data sets say (see `bridge_data.plan.weights`).
             subset: a range of each data set.
 
         Raises:
@@ -191,33 +191,46 @@ class MetadatasetV2(_Declaring):
         trusted_modules: Collection[str] = (),
         trust_dataset_code: bool = False,
     ) -> None:
-        self.path = absolute(os.fspath(path))
-        self.trusted_modules, self.trust_dataset_code = tuple(trusted_modules), trust_dataset_code
-        head = {"__module__": "megatron.energon", "__class__": self._format}
-        self._given = None if splits is None else as_node({**head, "splits": splits}, str(self))
-        is_first, _ = read_splits(self._document())
+        self._begin(absolute(os.fspath(path)), trusted_modules, trust_dataset_code)
+        if splits is None:
+            self._document = parse_yaml(storage.read_all(self.path), self.path)
+        else:
+            head = {"__module__": "megatron.energon", "__class__": self._format}
+            self._document, self._is_file = as_node({**head, "splits": splits}, str(self)), False
+        is_first, _ = read_splits(self._document)
         if is_first != (self._format == "Metadataset"):
             other = "Metadataset" if is_first else "MetadatasetV2"
             raise ConfigError(f"{self.path} is a {other}; open it with load_dataset, which finds out")
 
+    @classmethod
+    def _of_document(cls, document: Node, trusted_modules: Collection[str], trust_dataset_code: bool) -> Self:
+        """The metadataset that the YAML file of `document`, which is of this format, declares."""
+        made = cls.__new__(cls)
+        made._begin(document.file, trusted_modules, trust_dataset_code)
+        made._document = document
+        return made
+
+    def _begin(self, path: str, trusted_modules: Collection[str], trust_dataset_code: bool) -> None:
+        self.path = path
+        self.trusted_modules, self.trust_dataset_code = tuple(trusted_modules), trust_dataset_code
+        self._is_file = True
+
     @property
     def splits(self) -> list[str]:
         """The names of its splits."""
-        return list(read_splits(self._document())[1])
+        return list(read_splits(self._document)[1])
 
     def prepare(self) -> list[JoinIndex]:
         """See `DatasetLoaderInterface.prepare`."""
-        if self._given is not None:
+        if not self._is_file:
             raise ConfigError(f"{self}: joins are prepared beside a YAML file; write the splits to one")
         return prepare_metadataset(self.path)
 
     def _declare(self, scope: Scope) -> Declared:
-        if self._given is None:
-            return declare(Reference(path=self.path, scope=scope))
-        return declare_split(self._given, self.path, scope)
-
-    def _document(self) -> Node:
-        return parse_yaml(storage.read_all(self.path), self.path) if self._given is None else self._given
+        if not self._is_file:
+            return declare_split(self._document, self.path, scope)
+        scope.cache.get(("yaml", self.path), lambda: self._document)
+        return declare(Reference(path=self.path, scope=scope))
 
     def __str__(self) -> str:
         return f"{self._format}({self.path})"
@@ -251,7 +264,6 @@ def load_dataset(
     Raises:
         ConfigError: if there is none of these.
     """
-    trust: dict[str, Any] = {"trusted_modules": trusted_modules, "trust_dataset_code": trust_dataset_code}
     given: dict[str, Any] = {
         "split_part": split_part,
         "subflavors": subflavors,
@@ -259,15 +271,14 @@ def load_dataset(
         "dataset_config": dataset_config,
         "split_config": split_config,
     }
-    document: Node | None = None
+    document: Node | None
     if isinstance(path, Mapping):
         location = os.path.join(os.getcwd(), "(dict)")
         document = as_node(path, "metadataset given as a dict")
     else:
         location = absolute(os.fspath(path))
-        text = storage.read_if_there(location) if location.endswith((".yaml", ".yml")) else None
-        if text is not None:
-            document = parse_yaml(text, location)
+        document = LoadCache().document(location) if location.endswith((".yaml", ".yml")) else None
+    trust: dict[str, Any] = {"trusted_modules": trusted_modules, "trust_dataset_code": trust_dataset_code}
     if document is None:
         if not (storage.is_folder(location) or storage.is_file(location)):
             raise ConfigError(f"{location}: no such folder or file")
@@ -276,8 +287,10 @@ def load_dataset(
         if value is not None and not (name == "shuffle_over_epochs_multiplier" and value == 1):
             raise ConfigError(f"{name}={value!r} is for a single data set, but {location} is a metadataset")
     is_first, _ = read_splits(document)
-    splits = document.mapping("metadataset")["splits"].plain() if isinstance(path, Mapping) else None
-    return (Metadataset if is_first else MetadatasetV2)(location, splits, **trust)
+    kind = Metadataset if is_first else MetadatasetV2
+    if isinstance(path, Mapping):
+        return kind(location, document.mapping("metadataset")["splits"].plain(), **trust)
+    return kind._of_document(document, **trust)
 
 
 def traverse_metadataset(path: Location, *, split_part: str) -> list[TraversedDatasetReference]:
@@ -293,41 +306,7 @@ def traverse_metadataset(path: Location, *, split_part: str) -> list[TraversedDa
 
 
 Data: TypeAlias = Location | Mapping[str, Any] | Plan | BaseCoreDatasetFactory[Any] | DatasetLoaderInterface
-"""Where a path to data is asked for, what may be given instead."""
-
-
-def plan_for(
-    data: Data,
-    *,
-    split_part: str,
-    opening: Opening,
-    dataset_config: str | None = None,
-    split_config: str | None = None,
-) -> Plan:
-    """The plan of `data`, for training or validation; see `load_plan`. A plan and a factory know their own split part.
-
-    Raises:
-        ConfigError: for whatever is wrong. DatasetError: if the data are not what their metadata say.
-    """
-    if isinstance(data, (BaseCoreDatasetFactory, DatasetLoaderInterface, Plan)):
-        for name, value in (("dataset_config", dataset_config), ("split_config", split_config)):
-            if value is not None:
-                raise ConfigError(f"{name}={value!r}: is for a path, but got a {type(data).__name__}: give it to that")
-    if isinstance(data, BaseCoreDatasetFactory):
-        data = data.build()
-    if isinstance(data, Plan):
-        if opening.training and data.weights is None:
-            raise ConfigError(f"this plan is for validation, and has no weights; make one with training=True:\n{data}")
-        return data if opening.training else Plan(data.tree, data.sources, None)
-    if not isinstance(data, DatasetLoaderInterface):
-        data = load_dataset(
-            data,
-            dataset_config=dataset_config,
-            split_config=split_config,
-            trusted_modules=opening.trusted_modules,
-            trust_dataset_code=opening.trust_dataset_code,
-        )
-    return data.get_datasets(training=opening.training, split_part=split_part)
+"""A path to data, or one of the objects that may be given instead."""
 
 
 def _references(declared: Declared) -> Iterator[TraversedDatasetReference]:

@@ -14,7 +14,7 @@ from bridge_data.order.chunks import READ_BYTES, UNKNOWN_BLOCK_SIZE, Geometry, s
 from bridge_data.plan import Plan
 from bridge_data.shards import Records
 from bridge_data.shards.blocks import OVERHEAD_BYTES, ChunkCut, Cut, RunCut
-from bridge_data.shards.gzip_tar import is_gzip
+from bridge_data.shards.tar_bytes import is_gzip
 
 MAX_LOCAL_SAMPLE_BYTES = 1 << 14
 """Larger samples of files on a disk are read singly: what is in the page cache is copied once instead of twice, and

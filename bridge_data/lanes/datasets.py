@@ -1,53 +1,58 @@
-"""Data sets: what lies at a path, made ready for training or validation.
+"""Data sets: a path and the settings of a run become a `LaneDataset` for training or validation.
 
-Enters: a path and the settings of a run. Leaves: a `LaneDataset`, or one for each source. Guarantee: what is wrong with
-settings or metadata is said now, before the first sample is read.
+Enters: a path and the settings of a run. Leaves: one `LaneDataset`, or one for each source. Guarantee: errors in the
+settings or the metadata are raised here, before the first sample is read.
 """
 
 from collections.abc import Collection
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
-from bridge_data.energon.dataset_loaders import Data, plan_for
+from bridge_data.energon.dataset_loaders import Data, DatasetLoaderInterface, load_dataset
 from bridge_data.errors import ConfigError, ErrorHandler
 from bridge_data.ignored import warn_ignored
 from bridge_data.lanes.lane import Batching
 from bridge_data.lanes.lane_dataset import LaneDataset
+from bridge_data.options import takes_options
 from bridge_data.order.plan_order import Shuffle
 from bridge_data.plan import Plan, Source
-from bridge_data.plan.epochs import EpochsPerShuffle
-from bridge_data.plan.references import Opening
+from bridge_data.plan.factories import BaseCoreDatasetFactory
+from bridge_data.plan.weights import EpochsPerShuffle
 from bridge_data.task import DefaultTaskEncoder, TaskEncoder, with_decoding
 from bridge_data.topology import WorkerConfig
 
 
-def _batching(batch_size: int | None, drop_last: bool, packing_buffer_size: int | None, limit: int | None) -> Batching:
-    for name, value in (("batch_size", batch_size), ("packing_buffer_size", packing_buffer_size), ("limit", limit)):
-        if value is not None and (type(value) is not int or value < 1):
-            raise ConfigError(f"{name}={value!r}: expected an integer of at least 1, or None")
-    return Batching(
-        batch_size=batch_size, drop_last=drop_last, packing_buffer_size=packing_buffer_size, max_micro_batches=limit
-    )
+class DatasetOptions(TypedDict, total=False):
+    """Options of `get_train_dataset`, `get_val_dataset` and `get_val_datasets`, besides the parameters of Energon."""
+
+    dataset_config: str | None
+    """The file in the `.nv-meta` of `path` to read instead of `dataset.yaml`."""
+    split_config: str | None
+    """The file in the `.nv-meta` of `path` to read instead of `split.yaml`."""
+    trusted_modules: Collection[str]
+    """Your modules (and their submodules) from which YAML files may name classes and functions. None by default."""
+    trust_dataset_code: bool
+    """Whether to run Python files beside the data (`sample_loader.py`) that a dataset.yaml names. False by default."""
+    auto_decode: bool | None
+    """False: the parts of a sample stay bytes. This and the next three are for encoders without their own `decoder`."""
+    image_decode: str | None
+    """`SampleDecoder(image_decode=...)`; better set in the encoder's `decoder`."""
+    av_decode: str | None
+    """`SampleDecoder(av_decode=...)`; better set in the encoder's `decoder`."""
+    video_decode_audio: bool | None
+    """`SampleDecoder(video_decode_audio=...)`; better set in the encoder's `decoder`."""
+    ignore_decoder_errors: bool | None
+    """No effect: see `bridge_data.ignored`."""
+    handler: ErrorHandler | None
+    """No effect: see `bridge_data.ignored`."""
+    parallel_shard_iters: int | None
+    """No effect: see `bridge_data.ignored`."""
 
 
-def _encoder(
-    given: Any,
-    auto_decode: bool | None,
-    image_decode: str | None,
-    av_decode: str | None,
-    video_decode_audio: bool | None,
-) -> TaskEncoder[Any, Any, Any, Any]:
-    if given is not None and not isinstance(given, TaskEncoder):
-        hint = "; make one of the class, with ()" if isinstance(given, type) else ""
-        raise ConfigError(f"task_encoder={given!r}: expected a TaskEncoder{hint}")
-    return with_decoding(
-        DefaultTaskEncoder() if given is None else given,
-        auto_decode,
-        image_decode=image_decode,
-        av_decode=av_decode,
-        video_decode_audio=video_decode_audio,
-    )
+DATASET_DEFAULTS = DatasetOptions(trusted_modules=(), trust_dataset_code=False)
+"""The defaults; those of the other options are None."""
 
 
+@takes_options(DatasetOptions, DATASET_DEFAULTS)
 def get_train_dataset(
     path: Data,
     *,
@@ -62,70 +67,48 @@ def get_train_dataset(
     shuffle_over_epochs_multiplier: EpochsPerShuffle = 1,
     task_encoder: TaskEncoder[Any, Any, Any, Any] | None = None,
     repeat: bool = True,
-    dataset_config: str | None = None,
-    split_config: str | None = None,
-    trusted_modules: Collection[str] = (),
-    trust_dataset_code: bool = False,
-    auto_decode: bool | None = None,
-    image_decode: str | None = None,
-    av_decode: str | None = None,
-    video_decode_audio: bool | None = None,
-    ignore_decoder_errors: bool | None = None,
-    handler: ErrorHandler | None = None,
-    parallel_shard_iters: int | None = None,
+    **options: Unpack[DatasetOptions],
 ) -> LaneDataset:
-    """The training data at `path`: a prepared folder, a JSONL file or a metadataset YAML; or a plan, a factory or what
-    `load_dataset` returned.
+    """The training data at `path`: a prepared folder, a JSONL file or a metadataset YAML; or a plan, a factory or a
+    loader from `load_dataset`.
 
     Args:
         split_part: the part of the split, `train` by default.
-        batch_size: samples (with packing: packs) of a micro-batch; None for single samples.
-        batch_drop_last: leave out a last batch that is not full, where the data ends at all.
+        batch_size: samples (with packing: packs) per micro-batch; None for single samples.
+        batch_drop_last: drop a last batch that is not full, if the data ends.
         packing_buffer_size: samples among which `select_samples_to_pack` chooses; None for no packing.
-        shuffle_buffer_size: how many samples are at least fully mixed, 1,024 or more (fewer only where a lane has fewer
-            in an epoch); no buffer exists, the order itself is mixed.
-        max_samples_per_sequence: samples of a chunk, neighbours in a shard that go to one lane; None for whole shards.
-            If `shuffle_buffer_size` is None, too, nothing is mixed within a shard: chunks come front to back.
+        shuffle_buffer_size: the minimum number of samples that are fully mixed, 1,024 or more (fewer only if a lane has
+            fewer per epoch). There is no buffer: the order itself is shuffled.
+        max_samples_per_sequence: samples per chunk. A chunk is consecutive samples of a shard, read by one lane; None
+            for whole shards. If `shuffle_buffer_size` is None, too, samples within a chunk stay in order.
         virtual_epoch_length: batches of this rank after which one iteration ends, 0 for never.
-        shuffle_over_epochs_multiplier: shuffle so many epochs together, times what metadatasets say of each data set;
-            -1 to draw with replacement, None for the order of the data.
+        shuffle_over_epochs_multiplier: the number of epochs that are shuffled together, times what metadatasets say of
+            each data set; -1 to draw with replacement, None for the order of the data.
         task_encoder: the user's hooks; a `DefaultTaskEncoder` if None.
-        repeat: go on for ever; else one epoch.
-        dataset_config, split_config: other files than `dataset.yaml` and `split.yaml` in the `.nv-meta` of `path`.
-        trusted_modules: modules of yours, from which YAML files may name classes and functions; with those in them.
-        trust_dataset_code: run Python files that lie beside the data (`sample_loader.py`), if dataset.yaml names one.
-        auto_decode: False for parts as bytes; for encoders without a `decoder` of their own, as the following three.
-        image_decode, av_decode, video_decode_audio: settings of `SampleDecoder`; better set in the encoder's `decoder`.
-        ignore_decoder_errors, handler, parallel_shard_iters: taken without effect (see `bridge_data.ignored`).
+        repeat: repeat forever; else one epoch.
+        **options: `DatasetOptions`.
 
     Raises:
         ConfigError: for wrong settings. DatasetError: if the data cannot be opened.
     """
-    encoder = _encoder(task_encoder, auto_decode, image_decode, av_decode, video_decode_audio)
-    warn_ignored(
-        ignore_decoder_errors=ignore_decoder_errors, handler=handler, parallel_shard_iters=parallel_shard_iters
-    )
+    batching = _batching(batch_size, batch_drop_last, packing_buffer_size)
+    encoder = _encoder(task_encoder, options)
     return LaneDataset(
-        plan_for(
-            path,
-            split_part=split_part,
-            dataset_config=dataset_config,
-            split_config=split_config,
-            opening=Opening(training=True, trusted_modules=trusted_modules, trust_dataset_code=trust_dataset_code),
-        ),
+        _plan(path, split_part, options, training=True),
         shuffle=Shuffle(
             shuffle_buffer_size=shuffle_buffer_size,
             max_samples_per_sequence=max_samples_per_sequence,
             epochs_per_shuffle=shuffle_over_epochs_multiplier,
             repeat=repeat,
         ),
-        batching=_batching(batch_size, batch_drop_last, packing_buffer_size, None),
+        batching=batching,
         task_encoder=encoder,
         worker_config=worker_config,
         virtual_epoch_length=virtual_epoch_length,
     )
 
 
+@takes_options(DatasetOptions, DATASET_DEFAULTS)
 def get_val_dataset(
     path: Data,
     *,
@@ -136,44 +119,22 @@ def get_val_dataset(
     packing_buffer_size: int | None = None,
     limit: int | None = None,
     task_encoder: TaskEncoder[Any, Any, Any, Any] | None = None,
-    dataset_config: str | None = None,
-    split_config: str | None = None,
-    trusted_modules: Collection[str] = (),
-    trust_dataset_code: bool = False,
-    auto_decode: bool | None = None,
-    image_decode: str | None = None,
-    av_decode: str | None = None,
-    video_decode_audio: bool | None = None,
-    ignore_decoder_errors: bool | None = None,
-    handler: ErrorHandler | None = None,
-    parallel_shard_iters: int | None = None,
+    **options: Unpack[DatasetOptions],
 ) -> LaneDataset:
-    """The validation data at `path`: every sample once, in the order of the data, then the end.
+    """The validation data at `path`: every sample once, in the order of the data.
 
     Args:
         limit: micro-batches of the whole job after which it ends; None for all.
 
     The other arguments and the errors are those of `get_train_dataset`.
     """
-    encoder = _encoder(task_encoder, auto_decode, image_decode, av_decode, video_decode_audio)
-    warn_ignored(
-        ignore_decoder_errors=ignore_decoder_errors, handler=handler, parallel_shard_iters=parallel_shard_iters
-    )
-    return LaneDataset(
-        plan_for(
-            path,
-            split_part=split_part,
-            dataset_config=dataset_config,
-            split_config=split_config,
-            opening=Opening(training=False, trusted_modules=trusted_modules, trust_dataset_code=trust_dataset_code),
-        ),
-        shuffle=None,
-        batching=_batching(batch_size, batch_drop_last, packing_buffer_size, limit),
-        task_encoder=encoder,
-        worker_config=worker_config,
-    )
+    batching = _batching(batch_size, batch_drop_last, packing_buffer_size, limit)
+    encoder = _encoder(task_encoder, options)
+    plan = _plan(path, split_part, options, training=False)
+    return LaneDataset(plan, shuffle=None, batching=batching, task_encoder=encoder, worker_config=worker_config)
 
 
+@takes_options(DatasetOptions, DATASET_DEFAULTS)
 def get_val_datasets(
     path: Data,
     *,
@@ -184,48 +145,73 @@ def get_val_datasets(
     packing_buffer_size: int | None = None,
     limit: int | None = None,
     task_encoder: TaskEncoder[Any, Any, Any, Any] | None = None,
-    dataset_config: str | None = None,
-    split_config: str | None = None,
-    trusted_modules: Collection[str] = (),
-    trust_dataset_code: bool = False,
-    auto_decode: bool | None = None,
-    image_decode: str | None = None,
-    av_decode: str | None = None,
-    video_decode_audio: bool | None = None,
-    ignore_decoder_errors: bool | None = None,
-    handler: ErrorHandler | None = None,
-    parallel_shard_iters: int | None = None,
+    **options: Unpack[DatasetOptions],
 ) -> list[tuple[LaneDataset, Source]]:
-    """The validation data at `path`, each source by itself: `(data set, source)` for all that hold samples, in the
-    order of the plan. `source.name`, `source.path` and `source.subflavors` tell them apart.
+    """The validation data at `path`, one data set per source: `(data set, source)` for all that have samples, in the
+    order of the plan. `source.name`, `source.path` and `source.subflavors` identify them.
 
     Args:
         limit: micro-batches of the whole job after which each of them ends; None for all.
 
     The other arguments and the errors are those of `get_train_dataset`.
     """
-    plan = plan_for(
-        path,
-        split_part=split_part,
-        dataset_config=dataset_config,
-        split_config=split_config,
-        opening=Opening(training=False, trusted_modules=trusted_modules, trust_dataset_code=trust_dataset_code),
-    )
     batching = _batching(batch_size, batch_drop_last, packing_buffer_size, limit)
-    encoder = _encoder(task_encoder, auto_decode, image_decode, av_decode, video_decode_audio)
-    warn_ignored(
-        ignore_decoder_errors=ignore_decoder_errors, handler=handler, parallel_shard_iters=parallel_shard_iters
-    )
-    return [
-        (
-            LaneDataset(
-                Plan(source, (source,), None),
-                shuffle=None,
-                batching=batching,
-                task_encoder=encoder,
-                worker_config=worker_config,
-            ),
-            source,
+    encoder = _encoder(task_encoder, options)
+
+    def of_source(source: Source) -> LaneDataset:
+        plan = Plan(source, (source,), None)
+        return LaneDataset(plan, shuffle=None, batching=batching, task_encoder=encoder, worker_config=worker_config)
+
+    return [(of_source(source), source) for source in _plan(path, split_part, options, training=False).sources]
+
+
+def _plan(data: Data, split_part: str, options: DatasetOptions, *, training: bool) -> Plan:
+    """The plan of `data`. A plan and a factory have their own split part."""
+    if isinstance(data, (BaseCoreDatasetFactory, DatasetLoaderInterface, Plan)):
+        for name, value in (("dataset_config", options["dataset_config"]), ("split_config", options["split_config"])):
+            if value is not None:
+                raise ConfigError(f"{name}={value!r}: is for a path, but got a {type(data).__name__}: give it to that")
+    if isinstance(data, BaseCoreDatasetFactory):
+        data = data.build()
+    if isinstance(data, Plan):
+        if training and data.weights is None:
+            raise ConfigError(f"this plan is for validation, and has no weights; make one with training=True:\n{data}")
+        return data if training else Plan(data.tree, data.sources, None)
+    if not isinstance(data, DatasetLoaderInterface):
+        data = load_dataset(
+            data,
+            dataset_config=options["dataset_config"],
+            split_config=options["split_config"],
+            trusted_modules=options["trusted_modules"],
+            trust_dataset_code=options["trust_dataset_code"],
         )
-        for source in plan.sources
-    ]
+    return data.get_datasets(training=training, split_part=split_part)
+
+
+def _encoder(given: Any, options: DatasetOptions) -> TaskEncoder[Any, Any, Any, Any]:
+    if given is not None and not isinstance(given, TaskEncoder):
+        hint = "; make one of the class, with ()" if isinstance(given, type) else ""
+        raise ConfigError(f"task_encoder={given!r}: expected a TaskEncoder{hint}")
+    warn_ignored(
+        ignore_decoder_errors=options["ignore_decoder_errors"],
+        handler=options["handler"],
+        parallel_shard_iters=options["parallel_shard_iters"],
+    )
+    return with_decoding(
+        DefaultTaskEncoder() if given is None else given,
+        options["auto_decode"],
+        image_decode=options["image_decode"],
+        av_decode=options["av_decode"],
+        video_decode_audio=options["video_decode_audio"],
+    )
+
+
+def _batching(
+    batch_size: int | None, drop_last: bool, packing_buffer_size: int | None, limit: int | None = None
+) -> Batching:
+    for name, value in (("batch_size", batch_size), ("packing_buffer_size", packing_buffer_size), ("limit", limit)):
+        if value is not None and (type(value) is not int or value < 1):
+            raise ConfigError(f"{name}={value!r}: expected an integer of at least 1, or None")
+    return Batching(
+        batch_size=batch_size, drop_last=drop_last, packing_buffer_size=packing_buffer_size, max_micro_batches=limit
+    )

@@ -21,7 +21,7 @@ from bridge_data.lanes.survival import Survival, skips_of_empty
 from bridge_data.lanes.work import UNREAD, Item, Pack, Unit, Watch, Work
 from bridge_data.order import Cursor
 from bridge_data.order.pending import Drawn, Pending
-from bridge_data.samples.collation import in_one_place
+from bridge_data.samples.arena import current_arena
 from bridge_data.task import TRUNCATED
 
 logger = logging.getLogger("bridge_data")
@@ -280,7 +280,8 @@ class Lane:
         drawn = self._cursor.take(count)
         samples, sources = self._work.all_samples([ref for _, ref in drawn], self._watch), self._sources
         queue = self._pending.queue
-        with in_one_place(len(drawn)) if self._stacks else contextlib.nullcontext():
+        arena = current_arena() if self._stacks else None
+        with contextlib.nullcontext() if arena is None else arena.images(len(drawn)):
             for (draw, ref), parts in zip(drawn, samples, strict=True):
                 for part, sample in parts:
                     queue.append(Item(draw, ref, part, sample))

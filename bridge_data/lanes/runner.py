@@ -7,18 +7,16 @@ Guarantee: a lane opened from the state that came with a batch goes on with the 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from bridge_data.lanes.lane import Lane
 from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.samples.collation import build_in
 
 if TYPE_CHECKING:
-    import torch
-
     from bridge_data.order import SampleRef
     from bridge_data.order.state import LaneState, LoaderState
+    from bridge_data.samples.arena import Arena
 
 T = TypeVar("T")
 
@@ -43,23 +41,14 @@ class Ended:
     skipped: dict[str, int]
 
 
-class BatchMemory(Protocol):
-    """Where batches are built; see `collate.build_in`."""
-
-    def allocate(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor | None:
-        """A tensor with any contents; None if it had better be elsewhere."""
-
-
 class LaneRunner:
     """Runs lanes of one dataset in this process, each opened where `state` has it when it is first wanted.
 
-    Tensors are collated in `memory`.
+    Batches are built in `arena`.
     """
 
-    def __init__(
-        self, dataset: LaneDataset, state: LoaderState, memory: BatchMemory, watch: Watch | None = None
-    ) -> None:
-        self._dataset, self._state, self._watch, self._memory = dataset, state, watch, memory
+    def __init__(self, dataset: LaneDataset, state: LoaderState, arena: Arena, watch: Watch | None = None) -> None:
+        self._dataset, self._state, self._watch, self._arena = dataset, state, watch, arena
         self._lanes: dict[int, Lane] = {}
 
     def take(self, lane: int) -> Produced[Any] | Ended:
@@ -67,11 +56,9 @@ class LaneRunner:
         if lane not in self._lanes:
             self._lanes[lane] = self._dataset.lane(lane, self._state, self._watch)
         run = self._lanes[lane]
-        build_in(self._memory.allocate)
         try:
-            item = run.next()
+            with self._arena.active():
+                item = run.next()
         except StopIteration:
             return Ended(lane, run.take_skipped())
-        finally:
-            build_in(None)
         return Produced(lane, item.batch, item.state, item.skipped)

@@ -1,16 +1,18 @@
-"""`get_loader` and `get_savable_loader`: a dataset's loader, with the arguments that users of Energon know."""
+"""`get_loader` and `get_savable_loader`: the loader of a dataset, with the parameters of Energon's functions."""
 
-from __future__ import annotations
+from typing import Unpack
 
 from bridge_data.errors import ConfigError
 from bridge_data.ignored import warn_ignored
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.loader.loader import SavableDataLoader
-from bridge_data.loader.loader_config import Ends, LoaderConfig, StartMethod
+from bridge_data.loader.loader_config import LOADER_DEFAULTS, LoaderConfig, LoaderOptions
+from bridge_data.options import takes_options
 from bridge_data.task.stores import CachePool
 from bridge_data.topology import WorkerConfig
 
 
+@takes_options(LoaderOptions, LOADER_DEFAULTS)
 def get_loader(
     dataset: LaneDataset,
     *,
@@ -20,17 +22,13 @@ def get_loader(
     watchdog_timeout_seconds: float | None = 60,
     watchdog_initial_timeout_seconds: float | None = None,
     fail_on_timeout: bool = False,
-    start_method: StartMethod = "server",
     pin_memory: bool = False,
-    sample_timeout_s: float | None = None,
-    max_worker_restarts: int = 3,
-    max_shared_bytes: int = 1 << 30,
-    ends: Ends = "uneven",
+    **options: Unpack[LoaderOptions],
 ) -> SavableDataLoader:
-    """A loader for `dataset`; `LoaderConfig` explains the settings.
+    """A loader for `dataset`; `LoaderConfig` and `LoaderOptions` explain the settings.
 
-    `worker_config` is that of the dataset and may be left out. `cache_pool` is what cookers get as their cache; without
-    one nothing is fetched before it is needed.
+    `worker_config` is that of the dataset and may be left out. `cache_pool` is the cache of the cookers; without one
+    nothing is prefetched for them.
 
     Raises:
         ConfigError: if a setting is out of range, or `worker_config` is not the dataset's.
@@ -43,19 +41,16 @@ def get_loader(
         dataset = dataset.with_cache_pool(cache_pool)
     config = LoaderConfig(
         prefetch_factor=prefetch_factor,
-        start_method=start_method,
-        pin_memory=pin_memory,
         watchdog_timeout_seconds=watchdog_timeout_seconds,
         watchdog_initial_timeout_seconds=watchdog_initial_timeout_seconds,
-        sample_timeout_s=sample_timeout_s,
         fail_on_timeout=fail_on_timeout,
-        max_worker_restarts=max_worker_restarts,
-        max_shared_bytes=max_shared_bytes,
-        ends=ends,
+        pin_memory=pin_memory,
+        **options,
     )
     return SavableDataLoader(dataset, config)
 
 
+@takes_options(LoaderOptions, LOADER_DEFAULTS)
 def get_savable_loader(
     dataset: LaneDataset,
     *,
@@ -69,16 +64,12 @@ def get_savable_loader(
     watchdog_timeout_seconds: float | None = 60,
     watchdog_initial_timeout_seconds: float | None = None,
     fail_on_timeout: bool = False,
-    start_method: StartMethod = "server",
     pin_memory: bool = False,
-    sample_timeout_s: float | None = None,
-    max_worker_restarts: int = 3,
-    max_shared_bytes: int = 1 << 30,
-    ends: Ends = "uneven",
+    **options: Unpack[LoaderOptions],
 ) -> SavableDataLoader:
-    """The same loader as `get_loader`'s: every loader can be saved.
+    """The same as `get_loader`: every loader can be saved.
 
-    Energon's settings of internal checkpoints are accepted without effect: there are none, a state costs microseconds.
+    Energon's settings of internal checkpoints have no effect: there are none, as a state costs microseconds.
 
     Raises:
         ConfigError: if a setting is out of range, or `worker_config` is not the dataset's.
@@ -98,12 +89,8 @@ def get_savable_loader(
         watchdog_timeout_seconds=watchdog_timeout_seconds,
         watchdog_initial_timeout_seconds=watchdog_initial_timeout_seconds,
         fail_on_timeout=fail_on_timeout,
-        start_method=start_method,
         pin_memory=pin_memory,
-        sample_timeout_s=sample_timeout_s,
-        max_worker_restarts=max_worker_restarts,
-        max_shared_bytes=max_shared_bytes,
-        ends=ends,
+        **options,
     )
 
 

@@ -24,7 +24,7 @@ from bridge_data.later import torch
 from bridge_data.loader.batch_log import BatchLog
 from bridge_data.loader.ends import EvenEnds
 from bridge_data.loader.loader_config import LoaderConfig
-from bridge_data.loader.memory.recycling import Recycler
+from bridge_data.loader.memory.arenas import PrivateArena
 from bridge_data.loader.memory.slots import Kept
 from bridge_data.loader.position import Position
 from bridge_data.loader.workers import process
@@ -271,7 +271,7 @@ class _Workers:
         ranks = dataset.worker_config
         self._num_workers = 0 if config.start_method == "inprocess" else min(ranks.num_workers, len(ranks.lanes))
         self.pool: WorkerPool | None = None
-        self._memory = Recycler()
+        self._arena = PrivateArena()
         self._start()
 
     def _start(self) -> None:
@@ -292,7 +292,7 @@ class _Workers:
             return current or self._run_here(position)
         if self.pool.ready():
             self.pool.begin(position.lanes(), position.state)
-            self._memory = Recycler()  # nothing is made here any more
+            self._arena = PrivateArena()  # nothing is made here any more
             process.give_back_freed_memory()
             return self.pool
         if time.monotonic() > self._slow_at:
@@ -301,7 +301,7 @@ class _Workers:
         return current or self._run_here(position)
 
     def _run_here(self, position: Position) -> LaneRunner:
-        return LaneRunner(self._dataset, position.state, self._memory)
+        return LaneRunner(self._dataset, position.state, self._arena)
 
     def wait_ready(self, timeout_s: float) -> bool:
         """Wait for the pool; whether it can take over now."""

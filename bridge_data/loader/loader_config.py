@@ -1,7 +1,7 @@
 """Settings of a loader."""
 
 import dataclasses
-from typing import Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, TypedDict, get_args
 
 from bridge_data.errors import ConfigError
 
@@ -9,20 +9,34 @@ StartMethod: TypeAlias = Literal["server", "spawn", "fork", "inprocess"]
 Ends: TypeAlias = Literal["uneven", "even"]
 
 
+class LoaderOptions(TypedDict, total=False):
+    """Options of `get_loader` and `get_savable_loader`, besides the parameters of Energon and `pin_memory`."""
+
+    start_method: StartMethod
+    """How workers start. "server": forked from a clean process of their own. "spawn": each a new Python process.
+    "fork": forked from this process (refused with threads, CUDA or process groups). "inprocess": no workers, the lanes
+    run here."""
+    sample_timeout_s: float | None
+    """Seconds that the trainer waits for a worker that is busy with one sample before the worker is replaced; None for
+    no limit besides `watchdog_timeout_seconds`."""
+    max_worker_restarts: int
+    """How often a worker may be replaced over the life of the loader, all workers together."""
+    max_shared_bytes: int
+    """Shared memory that batches kept by the trainer may occupy. Beyond it they are private copies."""
+    ends: Ends
+    """How finite data ends. "uneven": each rank after its own batches. "even": all ranks after the same number, in the
+    job's order; a rank whose lane has ended gets empty batches (`TaskEncoder.empty_batch`). The ranks agree on the end
+    by one small all-reduce per step."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class LoaderConfig:
     """How batches are produced; nothing here changes which batches come, or their order.
 
-    `prefetch_factor` batches at most lie ready per worker. `start_method`: "server" forks workers from a clean process
-    of their own, "spawn" executes each anew, "fork" forks from this process (refused with threads, CUDA or process
-    groups), "inprocess" runs the lanes here. A worker that begins no new sample and finishes no batch while the trainer
-    waits `watchdog_timeout_seconds` for it is replaced (`watchdog_initial_timeout_seconds`: before its first batch;
-    `sample_timeout_s`: while it is on a sample; None: no limit of its own); with `fail_on_timeout` the run stops
-    instead. `max_worker_restarts` counts over the life of the loader. Batches that the trainer keeps may occupy
-    `max_shared_bytes` of shared memory; beyond it they are private copies. `ends` is how finite data ends: "uneven",
-    each rank after its own batches; "even", all after equally many, in the job's order, with empty ones
-    (`TaskEncoder.empty_batch`) where the lane of a rank has ended, for which the ranks agree in one small all-reduce a
-    step.
+    `prefetch_factor` is the number of batches that a worker prepares ahead. A worker that begins no new sample and
+    finishes no batch while the trainer waits `watchdog_timeout_seconds` for it is replaced; before its first batch
+    `watchdog_initial_timeout_seconds` count, if given. None: no limit. With `fail_on_timeout` the run stops instead.
+    `LoaderOptions` explains the others.
 
     Raises:
         ConfigError: if a number is out of range or a name unknown.
@@ -53,8 +67,12 @@ class LoaderConfig:
                 raise ConfigError(f"loader: {name}={value}: expected a positive number of seconds, or None")
 
     def patience_s(self, *, first_batch: bool, on_sample: bool) -> float | None:
-        """Seconds that the trainer waits for a worker that makes no progress; None: for ever."""
+        """Seconds that the trainer waits for a worker that makes no progress; None: forever."""
         limits = [self.watchdog_timeout_seconds, self.sample_timeout_s if on_sample else None]
         if first_batch and self.watchdog_initial_timeout_seconds is not None:
             limits[0] = self.watchdog_initial_timeout_seconds
         return min((limit for limit in limits if limit is not None), default=None)
+
+
+LOADER_DEFAULTS: dict[str, Any] = {field.name: field.default for field in dataclasses.fields(LoaderConfig)}
+"""The default of each setting."""

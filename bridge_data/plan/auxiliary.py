@@ -14,9 +14,8 @@ from collections.abc import Mapping
 from typing import Literal
 
 from bridge_data import storage
-from bridge_data.plan.document import Node
-from bridge_data.plan.paths import located_text
-from bridge_data.shards.names import INFO_JSON, INFO_YAML, META_FOLDER
+from bridge_data.plan.document import Node, located_text
+from bridge_data.shards.metadata import INFO_JSON, INFO_YAML, META_FOLDER
 
 _URL = re.compile(r"(?P<protocol>[A-Za-z][\w.+-]*)://(?P<path>.*)", re.DOTALL)
 _FOLDER = "filesystem"

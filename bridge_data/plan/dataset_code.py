@@ -1,18 +1,23 @@
-"""Code beside the data: functions of Python files in `.nv-meta`.
+"""Samples made by functions: of Python files beside the data, or given in Python.
 
-Enters: `file.py:function`, such as `sample_loader.py:part_filter`. Leaves: the function. To look at
-it is to run the file, so this happens only where the caller said `trust_dataset_code=True`, or named the function
-himself. Functions travel to workers as the text of their file, and are made again there.
+Enters: `file.py:function` in `.nv-meta`, such as `sample_loader.py:part_filter`. Leaves: the function. Finding it runs
+the file, so this needs `trust_dataset_code=True`, or a caller who names the function. Workers get functions as the
+text of their file, which is run again there.
+
+What a function returns for the decoded parts of a sample are the fields of its class (`made`).
 """
 
 import dataclasses
 import functools
 import os
+from collections.abc import Callable
 from typing import Any
 
 from bridge_data import storage
-from bridge_data.errors import ConfigError
+from bridge_data.errors import ConfigError, FatalSampleError
 from bridge_data.plan.document import Node, nearest
+from bridge_data.plan.sample_class import SampleClass
+from bridge_data.plan.source import Parts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,3 +96,42 @@ def _run(file: str, code: str) -> dict[str, Any]:
     names: dict[str, Any] = {"__name__": os.path.basename(file).removesuffix(".py"), "__file__": file}
     exec(compile(code, file, "exec"), names)
     return names
+
+
+def made(sample_class: SampleClass, fields: Any, sample: Parts, subflavors: dict[str, Any], maker: str) -> Any:
+    """A sample of `sample_class` with the `fields` that `maker` returned for `sample`, and with its provenance.
+
+    Raises:
+        FatalSampleError: if these are not the fields of the class; so every other sample would fail, too.
+    """
+    if not isinstance(fields, dict):
+        raise FatalSampleError(
+            f"{maker} returned {fields!r} for sample {sample['__key__']}: expected a dict of the fields of "
+            f"{sample_class.__name__}"
+        )
+    provenance = {name: sample[name] for name in ("__restore_key__", "__sources__")}
+    values = {"__key__": sample["__key__"], **fields, **provenance, "__subflavors__": subflavors}
+    try:
+        return sample_class(**values)
+    except TypeError as error:
+        raise FatalSampleError(
+            f"{maker}: the fields {', '.join(fields) or '(none)'} do not make a {sample_class.__name__}: {error} "
+            f"(sample {sample['__key__']})"
+        ) from error
+
+
+@dataclasses.dataclass(frozen=True)
+class LoadedBy:
+    """Makes samples of `sample_class` with the fields that `sample_loader` gives of the decoded parts."""
+
+    sample_class: SampleClass
+    sample_loader: Callable[[Parts], Any]
+
+    def maker(self, decode: Callable[[Parts], Parts] | None, subflavors: dict[str, Any]) -> Callable[[Parts], Any]:
+        """See `SampleMaker`."""
+
+        def make(sample: Parts) -> Any:
+            decoded = sample if decode is None else decode(sample)
+            return made(self.sample_class, self.sample_loader(decoded), sample, subflavors, "sample_loader")
+
+        return make

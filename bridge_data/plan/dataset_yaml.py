@@ -80,8 +80,7 @@ def read_sample_config(
     elif _given(entries, "sample_loader"):
         if _given(entries, "field_map"):
             raise entries["field_map"].error("field_map: there is a sample_loader too; remove one of them")
-        from bridge_data.plan.dataset_code import read_function  # here: a field map needs no code
-        from bridge_data.plan.making import LoadedBy
+        from bridge_data.plan.dataset_code import LoadedBy, read_function  # here: a field map needs no code
 
         maker = LoadedBy(sample_class, read_function(entries["sample_loader"], "sample_loader", trust_dataset_code))
         parts = _part_filter(entries, trust_dataset_code)

@@ -10,18 +10,17 @@ Source: the formats of Megatron-Energon, https://nvidia.github.io/Megatron-Energ
 
 import dataclasses
 import os
-from collections.abc import Mapping
-from typing import Any, TypeAlias
+import threading
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any, TypeAlias, TypeVar
 
 from bridge_data import storage
 from bridge_data.errors import ConfigError
 from bridge_data.plan.auxiliary import AuxReference, read_aux
-from bridge_data.plan.document import Node, nearest, parse_yaml
-from bridge_data.plan.epochs import EpochsPerShuffle, check_epochs, multiplied
+from bridge_data.plan.document import Node, located, nearest, parse_yaml
 from bridge_data.plan.join import JOIN_KEYS, JoinNode, read_join
-from bridge_data.plan.paths import located
 from bridge_data.plan.sample_class import OUR_MODULES, is_our_module
-from bridge_data.plan.weights import Weight, read_weight
+from bridge_data.plan.weights import EpochsPerShuffle, Weight, check_epochs, multiplied, read_weight
 from bridge_data.shards import SubsetRange
 
 _MULTIPLIER = "shuffle_over_epochs_multiplier"
@@ -34,17 +33,53 @@ _FIRST_FORMAT_KEYS = (
 _KEY_OF_KIND = {"blend": "weight", "blend_epochized": "repetitions"}
 _FORMATS = ("Metadataset", "MetadatasetV2")
 
+T = TypeVar("T")
+
+
+class LoadCache:
+    """What one load has parsed and opened so far, by key, for all threads of it: each file and data set once."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._locks: dict[Hashable, threading.Lock] = {}
+        self._made: dict[Hashable, Any] = {}
+
+    def get(self, key: Hashable, make: Callable[[], T]) -> T:
+        """The value of `key`, which `make` makes on the first call. An error is not kept."""
+        with self._lock:
+            lock = self._locks.setdefault(key, threading.Lock())
+        with lock:
+            if key not in self._made:
+                self._made[key] = make()
+            made: T = self._made[key]
+            return made
+
+    def document(self, path: str) -> Node | None:
+        """The YAML file at `path`, parsed; None if there is no such file.
+
+        Raises:
+            ConfigError: naming file and line, if it is not readable as YAML.
+        """
+
+        def parse() -> Node | None:
+            text = storage.read_if_there(path)
+            return None if text is None else parse_yaml(text, path)
+
+        return self.get(("yaml", path), parse)
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
     """What the levels above say of a data set: the part of its split, its sub-flavors, the range to which it is cut,
-    how many epochs are shuffled together, and the metadatasets that are being read, outermost first."""
+    how many epochs are shuffled together, and the metadatasets that are being read, outermost first. `cache` is that of
+    the load."""
 
     split_part: str
     subflavors: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     subset: SubsetRange | None = None
     epochs_per_shuffle: EpochsPerShuffle = 1
     above: tuple[str, ...] = ()
+    cache: LoadCache = dataclasses.field(default_factory=LoadCache, repr=False, compare=False)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -106,8 +141,8 @@ def declare(reference: Reference) -> Declared:
     path, scope = reference.path, reference.scope
     if not path.endswith((".yaml", ".yml")) or os.path.isdir(path):
         return reference
-    text = storage.read_if_there(path)
-    if text is None:
+    document = scope.cache.document(path)
+    if document is None:
         raise reference.error(f"{path}: no such folder or file")
     for key in ("dataset_config", "split_config", "aux"):
         if key in reference.entries:
@@ -117,7 +152,6 @@ def declare(reference: Reference) -> Declared:
         raise reference.error(f"{path} refers to itself: {' -> '.join((*scope.above, own))}")
     if "subset" in reference.entries:
         _check_share(reference.entries["subset"], scope)
-    document = parse_yaml(text, path)
     return declare_split(document, path, dataclasses.replace(scope, above=(*scope.above, own)))
 
 

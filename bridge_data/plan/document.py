@@ -1,25 +1,35 @@
-"""YAML that remembers where it stands: every value knows its file and line, so that every complaint can name them.
+"""YAML files: values that know their file and line, so that every error can name them; and the paths in them.
 
-Enters: the text of a YAML file. Leaves: a tree of `Node`. Nothing but plain scalars, lists and mappings with string
-keys is accepted; no tag can construct an object. Scalars are read as Energon reads them: unquoted `true`, `yes`,
-`false`, `no`, `null`, `~`, integers and floats (`1e-3` too) are values, everything else is a string, dates as well.
+Enters: the text of a YAML file. Leaves: a tree of `Node`. Only plain scalars, lists and mappings with string keys are
+accepted; no tag can construct an object. Scalars are read as Energon reads them: unquoted `true`, `yes`, `false`, `no`,
+`null`, `~`, integers and floats (`1e-3` too) are values, everything else is a string, dates too.
+
+Paths are relative to the file, with `~` and environment variables. A relative path in a file at a URL is in the same
+store.
 """
 
 import dataclasses
 import difflib
 import os
+import posixpath
+import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
 import yaml
 
 from bridge_data.errors import ConfigError
+from bridge_data.shards.metadata import JSONL_SUFFIX
+from bridge_data.storage import RemotePath, is_remote
+from bridge_data.storage.object_stores import split_url
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _PLAIN_TAGS = frozenset(
     f"tag:yaml.org,2002:{name}"
     for name in ("str", "int", "float", "bool", "null", "map", "seq", "timestamp", "merge", "value")
 )
+_VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
+_LOCAL = "file://"
 _CONSTANTS = {"null": None, "~": None, "": None, "true": True, "yes": True, "false": False, "no": False}
 
 
@@ -170,3 +180,52 @@ def _scalar(node: yaml.ScalarNode) -> Any:
         return float(text) if "." in text or "e" in lower else int(text)
     except ValueError:
         return text
+
+
+def absolute(path: str) -> str:
+    """`path` where the caller of a function meant it, as a worker may be started elsewhere; a URL as it is.
+
+    Raises:
+        ConfigError: for a URL of an unknown kind.
+    """
+    path = path.removeprefix(_LOCAL)
+    return str(RemotePath(path)) if is_remote(path) else os.path.abspath(os.path.expanduser(path))
+
+
+def located(node: Node, what: str, file: str) -> str:
+    """The location that the text at `node`, in the YAML file `file`, names.
+
+    Raises:
+        ConfigError: naming file and line, if it is no text, or names an environment variable that is not set.
+    """
+    return located_text(node.text(what), node, file)
+
+
+def located_text(text: str, node: Node, file: str) -> str:
+    """The location that `text` names, which was found at `node` in the YAML file `file`.
+
+    Raises:
+        ConfigError: naming file and line, for an environment variable that is not set.
+    """
+
+    def value(match: re.Match[str]) -> str:
+        name = match[1] or match[2]
+        if name not in os.environ:
+            raise node.error(f"{text}: the environment variable {name} is not set; set it, or write the path itself")
+        return os.environ[name]
+
+    path = os.path.expanduser(_VARIABLE.sub(value, text).removeprefix(_LOCAL))
+    try:
+        if is_remote(path):
+            return str(RemotePath(path))
+        if is_remote(file) and not os.path.isabs(path):
+            base, key = split_url(file)
+            return f"{base}{posixpath.normpath(posixpath.join('/', posixpath.dirname(key), path))}"
+    except ConfigError as error:
+        raise node.error(str(error)) from None
+    return os.path.normpath(os.path.join(os.path.dirname(file), path))
+
+
+def is_jsonl(path: str) -> bool:
+    """Whether `path` is that of a JSONL file."""
+    return path.endswith(JSONL_SUFFIX)

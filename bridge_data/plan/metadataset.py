@@ -10,8 +10,8 @@ from collections.abc import Collection, Sequence
 
 from bridge_data.plan.blending import Branch, Plan, Tree, leaves, plan_of
 from bridge_data.plan.declared import Declared, DeclaredBlend, DeclaredJoin, Reference, Scope, declare
+from bridge_data.plan.document import absolute
 from bridge_data.plan.join import join_source
-from bridge_data.plan.paths import absolute
 from bridge_data.plan.references import Opening, cut, open_reference
 from bridge_data.plan.source import Source
 from bridge_data.plan.weights import changes, weight_at

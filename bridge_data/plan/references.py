@@ -1,31 +1,40 @@
-"""Opening a data set that is referred to: a prepared folder or a JSONL file.
+"""Opening the data sets that a plan refers to: prepared folders and JSONL files.
 
-Enters: a `Reference`. Leaves: its `Source`, cut to its range. Only metadata are read. Guarantee: what is wrong in
-dataset.yaml, or between it, the index and the reference, is named with file and line.
+Enters: a `Reference`. Leaves: its `Source`, cut to its range. Only metadata are read, once per load for each data set.
+Guarantee: errors in dataset.yaml, or between it, the index and the reference, name the file and line.
 """
 
 import dataclasses
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from typing import Any
 
 from bridge_data import storage
 from bridge_data.errors import ConfigError
 from bridge_data.plan.auxiliary import check_aux
+from bridge_data.plan.dataset_code import read_function
 from bridge_data.plan.dataset_yaml import check_parts, read_sample_config
-from bridge_data.plan.declared import DeclaredJoin, Reference
-from bridge_data.plan.document import parse_yaml
-from bridge_data.plan.jsonl_source import is_jsonl, jsonl_source
-from bridge_data.plan.own_factory import factory_source, find_factory
+from bridge_data.plan.declared import DeclaredJoin, Reference, read_splits
+from bridge_data.plan.document import Node, is_jsonl, parse_yaml
+from bridge_data.plan.factories import BaseCoreDatasetFactory
+from bridge_data.plan.sample_class import find_object, is_our_module
 from bridge_data.plan.source import Source
 from bridge_data.samples import CrudeSample
-from bridge_data.shards import Subset, open_shards
-from bridge_data.shards.names import DATASET_YAML, META_FOLDER
-from bridge_data.storage import location
+from bridge_data.shards import PreparedDataset, Subset
+from bridge_data.shards.jsonl_file import open_jsonl, read_ranges
+from bridge_data.shards.metadata import DATASET_YAML, META_FOLDER
+from bridge_data.storage import Location, location
+
+WHOLE = "train"
+"""The only split part of a JSONL file without a split. Such a file has the same samples in every part."""
+
+_FACTORY_KEYS = ("__module__", "__class__")
+_FUNCTIONS = ("sample_loader", "part_filter")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Opening:
-    """What the caller says of all data sets: whether it is for training, and what code may be run for them: modules
-    that YAML files name, and the Python files beside the data."""
+    """Settings for all data sets of a plan: whether it is for training, and which code may run for them: modules that
+    YAML files name, and the Python files beside the data."""
 
     training: bool = True
     trusted_modules: Collection[str] = ()
@@ -36,16 +45,15 @@ def open_reference(reference: Reference, opening: Opening) -> Source:
     """The source that `reference` names.
 
     Raises:
-        ConfigError: naming file and line of whatever is wrong. DatasetError: if the data are not what their metadata
-        say.
+        ConfigError: naming file and line of the mistake. DatasetError: if the data differ from their metadata.
     """
-    path, scope = reference.path, reference.scope
+    path = reference.path
     if storage.is_folder(path):
         source = _open_folder(reference, opening)
     elif not storage.is_file(path):
         raise reference.error(f"{path}: no such folder or file")
     elif is_jsonl(path):
-        source = jsonl_source(path, scope.split_part, reference=reference.entries, subflavors=scope.subflavors)
+        source = _open_jsonl(reference)
     else:
         raise reference.error(
             f"{path}: expected a prepared folder, a metadataset .yaml or a .jsonl file, got another file"
@@ -63,10 +71,10 @@ def open_reference(reference: Reference, opening: Opening) -> Source:
 
 
 def cut(source: Source, declared: Reference | DeclaredJoin) -> Source:
-    """`source` with the range and the epochs that its scope says.
+    """`source` with the range and the epochs of its scope.
 
     Raises:
-        ConfigError: naming file and line, if the range reaches beyond the data, or leaves nothing of them.
+        ConfigError: naming file and line, if the range exceeds the data or is empty.
     """
     scope, records = declared.scope, source.records
     source = dataclasses.replace(source, epochs_per_shuffle=scope.epochs_per_shuffle)
@@ -83,38 +91,54 @@ def cut(source: Source, declared: Reference | DeclaredJoin) -> Source:
     return dataclasses.replace(source, records=Subset(records, start, end))
 
 
+def split_parts(path: Location) -> list[str]:
+    """The split parts of the prepared folder, JSONL file or metadataset at `path`, in its order.
+
+    Raises:
+        ConfigError: if there is none of these. DatasetError: if its metadata are damaged.
+    """
+    if storage.is_folder(path):
+        return PreparedDataset.open(path).split_parts()
+    if not storage.is_file(path):
+        raise ConfigError(f"{path}: no such folder or file")
+    if is_jsonl(str(path)):
+        return list(read_ranges(path) or [WHOLE])
+    if path.suffix not in (".yaml", ".yml"):
+        raise ConfigError(f"{path}: expected a prepared folder, a metadataset .yaml or a .jsonl file")
+    return list(read_splits(parse_yaml(storage.read_all(path), str(path)))[1])
+
+
 def _open_folder(reference: Reference, opening: Opening) -> Source:
-    path, scope = reference.path, reference.scope
+    path, scope, cache = reference.path, reference.scope, reference.scope.cache
     meta = location(path) / META_FOLDER
     config_file = str(meta / (reference.text("dataset_config") or DATASET_YAML))
-    text = storage.read_if_there(config_file)
-    if text is None and not storage.is_folder(meta):
+    document = cache.document(config_file)
+    if document is None and not storage.is_folder(meta):
         raise reference.error(
             f"{path}: not a prepared data set, it has no {META_FOLDER} folder; run `bridge-data prepare {path}`, "
             "or give the path of a metadataset .yaml"
         )
-    if text is None:
+    if document is None:
         raise reference.error(
             f"{config_file}: no such file, so it is not known what the samples are; run `bridge-data prepare {path}` "
             "without --skip-dataset-yaml, or write the file",
             "dataset_config",
         )
-    document = parse_yaml(text, config_file)
-    split_config = reference.text("split_config")
     factory = find_factory(document, opening.trusted_modules)
     if factory is not None:
-        given = {"split_part": scope.split_part, "training": opening.training, "split_config": split_config}
-        trust = opening.trust_dataset_code
-        return factory_source(factory, document, path, given, scope.subflavors, trust_dataset_code=trust)
+        return _factory_source(factory, document, reference, opening)
     config = read_sample_config(document, opening.trusted_modules, trust_dataset_code=opening.trust_dataset_code)
+    part, split_config = scope.split_part, reference.text("split_config")
     try:
-        shards = open_shards(path, scope.split_part, split_config=split_config)
+        dataset = cache.get(("folder", path), lambda: PreparedDataset.open(path))
+        key = ("shards", path, part, split_config)
+        shards = cache.get(key, lambda: dataset.split(part, split_config=split_config))
     except ConfigError as error:
         raise reference.error(str(error), "split_config") from None
     check_parts(document, config, shards)
     return Source(
         path=path,
-        split_part=scope.split_part,
+        split_part=part,
         records=shards,
         sample_class=config.sample_class,
         field_map=config.field_map,
@@ -123,3 +147,71 @@ def _open_folder(reference: Reference, opening: Opening) -> Source:
         config_file=config_file,
         maker=config.maker,
     )
+
+
+def _open_jsonl(reference: Reference) -> Source:
+    """The source of a JSONL file: crude samples, each with the part `json`. There is no dataset.yaml."""
+    path, scope = reference.path, reference.scope
+    if "dataset_config" in reference.entries:
+        raise reference.error(
+            f"dataset_config is for prepared folders, but {path} is a JSONL file, whose samples are crude",
+            "dataset_config",
+        )
+    part, split_config = scope.split_part, reference.text("split_config")
+    key = ("jsonl", path, part, split_config)
+    try:
+        records = scope.cache.get(key, lambda: open_jsonl(path, part, split_config=split_config))
+    except ConfigError as error:
+        raise reference.error(str(error)) from None
+    return Source(
+        path=path,
+        split_part=part,
+        records=records,
+        sample_class=CrudeSample,
+        field_map={},
+        parts=None,
+        subflavors=scope.subflavors,
+        config_file=path,
+    )
+
+
+def find_factory(root: Node, trusted_modules: Collection[str]) -> type[BaseCoreDatasetFactory[Any]] | None:
+    """The user's factory that the dataset.yaml `root` names by `__module__` and `__class__`; None if these name a
+    sample class, or a class of this package.
+
+    Raises:
+        ConfigError: naming file and line, if its module is not trusted, or cannot be imported.
+    """
+    entries = root.mapping("dataset.yaml")
+    if not all(key in entries for key in _FACTORY_KEYS) or is_our_module(entries["__module__"].text("__module__")):
+        return None
+    found = find_object(entries["__module__"], entries["__class__"], trusted_modules)
+    return found if isinstance(found, type) and issubclass(found, BaseCoreDatasetFactory) else None
+
+
+def _factory_source(
+    factory: type[BaseCoreDatasetFactory[Any]], root: Node, reference: Reference, opening: Opening
+) -> Source:
+    """The source that `factory` makes with the settings in the dataset.yaml `root` and those of the reference."""
+    scope, settings = reference.scope, _settings(root, trust_dataset_code=opening.trust_dataset_code)
+    given = {
+        "split_part": scope.split_part,
+        "training": opening.training,
+        "split_config": reference.text("split_config"),
+    }
+    try:
+        made: Any = factory
+        source: Source = made(location(reference.path), **given, **settings).source()
+    except (ConfigError, TypeError) as error:
+        raise root.error(f"{factory.__name__}: {error}") from error
+    return dataclasses.replace(source, subflavors={**source.subflavors, **scope.subflavors}, config_file=root.file)
+
+
+def _settings(root: Node, *, trust_dataset_code: bool) -> Mapping[str, Any]:
+    settings: dict[str, Any] = {}
+    for key, node in root.mapping("dataset.yaml").items():
+        if key in _FUNCTIONS and isinstance(node.value, str):
+            settings[key] = read_function(node, key, trust_dataset_code)
+        elif key not in _FACTORY_KEYS and node.value is not None:
+            settings[key] = node.plain()
+    return settings

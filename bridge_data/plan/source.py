@@ -7,9 +7,9 @@ from collections.abc import Callable, Container, Mapping
 from typing import Any, Protocol, TypeAlias
 
 from bridge_data.plan.auxiliary import AuxReference
-from bridge_data.plan.epochs import EpochsPerShuffle
 from bridge_data.plan.field_map import FieldAccess
 from bridge_data.plan.sample_class import SampleClass
+from bridge_data.plan.weights import EpochsPerShuffle
 from bridge_data.shards import Records
 
 Parts: TypeAlias = dict[str, Any]

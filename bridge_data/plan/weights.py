@@ -1,9 +1,15 @@
-"""The weight of an item of a blend: one number, or a schedule of them that follows the samples seen.
+"""How often an item of a blend is drawn: its weight, and how many epochs of a source are shuffled together.
+
+A weight is one number, or a schedule that follows the samples drawn so far:
 
     weight: [{from_sample: 0, weight: 5}, {from_sample: 1_000_000, weight: 1}]
 
 Enters: the YAML of a weight. Leaves: a finite number of 0 or more, or a `WeightSchedule` of them; 0 leaves the item
-out, for as long as it holds. Guarantee: what is wrong is named with its file and line.
+out, for as long as it holds. Guarantee: errors name the file and line.
+
+`shuffle_over_epochs_multiplier` is an `EpochsPerShuffle`. With 1, each epoch is shuffled alone. With n, a sample comes
+n times in n epochs, maybe twice before another comes once. -1 draws chunks as if with replacement, each equally often
+in the long run. None does not shuffle: every lane reads its chunks in the order of the data.
 """
 
 import dataclasses
@@ -12,7 +18,16 @@ from collections.abc import Iterable
 from fractions import Fraction
 from typing import TypeAlias
 
+from bridge_data.errors import ConfigError
 from bridge_data.plan.document import Node
+
+EpochsPerShuffle: TypeAlias = int | None
+
+WITH_REPLACEMENT = -1
+
+MANY_EPOCHS = 256
+"""Epochs that are shuffled together for -1. The number of draws of a chunk then varies 99.6% as much as it would with
+replacement."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -41,7 +56,7 @@ def as_written(number: float) -> Fraction:
 
 
 def changes(weights: Iterable[Weight]) -> set[int]:
-    """The samples above 0 from which one of the weights is another."""
+    """The samples above 0 at which one of the weights changes."""
     schedules = (weight for weight in weights if isinstance(weight, WeightSchedule))
     return {start for schedule in schedules for start, _ in schedule.steps[1:]}
 
@@ -94,3 +109,31 @@ def _schedule(node: Node) -> WeightSchedule:
     if not steps:
         raise node.error("weight: the schedule is empty, expected steps {from_sample: N, weight: W}")
     return WeightSchedule(tuple(steps))
+
+
+def check_epochs(epochs: object) -> EpochsPerShuffle:
+    """`epochs`, if it is valid.
+
+    Raises:
+        ConfigError: if it is not.
+    """
+    if epochs is None or (isinstance(epochs, int) and not isinstance(epochs, bool) and (epochs >= 1 or epochs == -1)):
+        return epochs
+    raise ConfigError(
+        f"shuffle_over_epochs_multiplier: got {epochs!r}, expected a number of epochs from 1 on, -1 for drawing with "
+        "replacement, or null for no shuffling"
+    )
+
+
+def multiplied(outer: EpochsPerShuffle, inner: EpochsPerShuffle) -> EpochsPerShuffle:
+    """The value for a source below two levels that give one: None wins over -1, which wins over the product."""
+    if outer is None or inner is None:
+        return None
+    if WITH_REPLACEMENT in (outer, inner):
+        return WITH_REPLACEMENT
+    return outer * inner
+
+
+def together(epochs: EpochsPerShuffle) -> int | None:
+    """The number of epochs that a `Row` shuffles together."""
+    return MANY_EPOCHS if epochs == WITH_REPLACEMENT else epochs

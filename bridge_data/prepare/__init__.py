@@ -6,11 +6,11 @@ from bridge_data.later import names_of
 
 if TYPE_CHECKING:
     from bridge_data.prepare.media import MediaPreparation, prepare_media
-    from bridge_data.prepare.media_rules import MediaRule
+    from bridge_data.prepare.media_files import MediaRule
 
 _PLACES = {
     "bridge_data.prepare.media": "MediaPreparation prepare_media",
-    "bridge_data.prepare.media_rules": "MediaRule",
+    "bridge_data.prepare.media_files": "MediaRule",
 }
 """The module of each public name: the same as above, for Python, as that is for those who read and check types."""
 

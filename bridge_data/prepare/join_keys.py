@@ -2,7 +2,7 @@
 
 Enters: the members, of which the first says what samples there are. Leaves: a `JoinIndex` on disk, whole or not at all.
 Samples are matched by 128-bit hashes of their keys, which are sorted into partitions on disk first: memory is bounded
-by a few partitions, whatever the number of samples, and partitions are matched in parallel.
+by a few partitions, for any number of samples, and partitions are matched in parallel.
 """
 
 from __future__ import annotations
@@ -15,14 +15,16 @@ import math
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from bridge_data.errors import DatasetError
 from bridge_data.later import numpy as np
 from bridge_data.prepare.processes import in_parallel
 from bridge_data.prepare.tar_indexes import Progress, no_progress
-from bridge_data.shards.join_index import JoinIndex, JoinIndexWriter, JoinMember, entry_of, join_path
-from bridge_data.shards.key_table import ShardKeys
+from bridge_data.shards import ShardSet, index_file
+from bridge_data.shards.join_index import MAGIC, JoinIndex, JoinMember, MemberEntry, entry_of, join_path
+from bridge_data.shards.key_index import KeyIndex
+from bridge_data.storage import on_disk
 from bridge_data.storage.atomic import replacing, writing
 
 if TYPE_CHECKING:
@@ -64,6 +66,61 @@ def make_join(
     index = JoinIndex.open(path)
     assert index is not None
     return index
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ShardKeys:
+    """The keys of the samples of `shards`, without excluded ones: by our index, or by Energon's `index`, in which the
+    shards have these `numbers`. No shard is read."""
+
+    shards: ShardSet
+    index: KeyIndex | None
+    numbers: tuple[int, ...]
+
+    @classmethod
+    def of(cls, shards: ShardSet) -> ShardKeys:
+        """Those of `shards`.
+
+        Raises:
+            DatasetError: if the data set has no index of keys. ConfigError: if it is in an object store, without ours.
+        """
+        if shards.index is not None:
+            return cls(shards, None, ())
+        index = KeyIndex.find(on_disk(shards.root))  # in a store, keys are looked up by our index only
+        if index is None:
+            raise DatasetError(
+                f"{shards.root}: has no index of its keys; run `bridge-data prepare {shards.root} --tar-index-only`"
+            )
+        numbers = {name: number for number, name in enumerate(index.shard_names)}
+        return cls(shards, index, tuple(numbers[name] for name in shards.names))
+
+    def of_shard(self, shard: int) -> list[str]:
+        """The keys of the samples of shard number `shard`.
+
+        Raises:
+            DatasetError: if the index cannot be read, or is not of this data.
+        """
+        shards = self.shards
+        if self.index is not None:
+            keys = self.index.keys(self.numbers[shard])
+        else:
+            assert shards.index is not None
+            keys = shards.index.segment(shards.names[shard]).keys()
+        if len(keys) != shards.stored_counts[shard]:
+            raise DatasetError(
+                f"{shards.root}: the index knows {len(keys)} samples in {shards.names[shard]}, but the metadata "
+                f"{shards.stored_counts[shard]}; run `bridge-data prepare {shards.root} --tar-index-only`"
+            )
+        excluded = shards.excluded_positions.get(shard, ())
+        if excluded:
+            left_out = set(excluded)
+            keys = [key for position, key in enumerate(keys) if position not in left_out]
+        return keys
+
+    def key(self, index: int) -> str:
+        """The key of sample `index`, with its shard: for messages."""
+        shard, _ = self.shards.locate(index)
+        return f"{self.shards.names[shard]}/{self.of_shard(shard)[index - self.shards.starts[shard]]}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -181,8 +238,8 @@ def _match_partition(job: _Job, slices: Sequence[tuple[_Task, int, int]]) -> lis
     matches = job.matches("r+")
     matches[number[first[joined]], member[joined] - 1] = number[joined] + 1
     twice = np.flatnonzero(same & (member[1:] == member[:-1]))
-    members, places, counts = np.unique(member[twice], return_index=True, return_counts=True)
-    first_of = twice[places]
+    members, firsts, counts = np.unique(member[twice], return_index=True, return_counts=True)
+    first_of = twice[firsts]
     columns = members, number[first_of], number[first_of + 1], counts
     return list(map(_Twice, *(column.tolist() for column in columns)))
 
@@ -199,6 +256,23 @@ def _check_unique(members: Sequence[ShardKeys], twice: Sequence[_Twice]) -> None
         + ": a join needs keys that are unique in each of its data sets. See that split.yaml names no shard twice, or "
         "write the shards again with other keys."
     )
+
+
+class JoinIndexWriter:
+    """Writes an index to an open file, rows after rows; nothing of it is valid before `finish`."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        index_file.begin(file)
+
+    def add(self, rows: NDArray[np.int64]) -> None:
+        """Append rows."""
+        self._file.write(np.ascontiguousarray(rows, np.int64).data)
+
+    def finish(self, members: Sequence[MemberEntry], counts: Sequence[int]) -> None:
+        """Write the table and then the header, which makes the file valid."""
+        rows = [list(dataclasses.astuple(member)) for member in members]
+        index_file.finish(self._file, MAGIC, {"members": rows, "counts": list(counts)})
 
 
 def _write(path: Path, members: Sequence[JoinMember], keys: Sequence[ShardKeys], matches: NDArray[np.int64]) -> None:
@@ -233,6 +307,6 @@ def _nonmatch(primary: ShardKeys, member: JoinMember, absent: Sequence[int], cou
     shown = ", ".join(primary.key(number) for number in absent) + (", ..." if count > len(absent) else "")
     return (
         f"{own}: has no sample for {count:,} of the {primary.shards.num_samples:,} samples of {first}: {shown}; say "
-        "`nonmatch: skip` in this member of the join to leave such samples out, or `nonmatch: none` to have None in "
-        "its place"
+        "`nonmatch: skip` in this member of the join to leave such samples out, or `nonmatch: none` to have None "
+        "instead"
     )

@@ -1,6 +1,6 @@
 """Preparing a JSONL file: every line is checked, and the offsets of the samples are written beside it.
 
-Enters: `data.jsonl`, and a rule for the split, if one is wanted. Leaves: `data.jsonl.idx`, byte for byte as Energon
+Enters: `data.jsonl`, and a rule for the split, or none. Leaves: `data.jsonl.idx`, byte for byte as Energon
 writes it, and `data.jsonl.split.yaml`. Blocks of the file are read in parallel; memory is bounded by a few of them.
 Guarantee: nothing is written unless each line is a JSON object in UTF-8 or blank; else the error names all such lines.
 """
@@ -19,16 +19,16 @@ import yaml
 
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.prepare.processes import in_parallel
+from bridge_data.prepare.splits import RATIO_PARTS
 from bridge_data.prepare.tar_indexes import Progress, no_progress
 from bridge_data.shards.jsonl_file import index_path, read_ranges, split_path
-from bridge_data.shards.names import JSONL_SUFFIX
-from bridge_data.shards.splits import RATIO_PARTS
+from bridge_data.shards.metadata import JSONL_SUFFIX
 from bridge_data.shards.subset import SubsetRange
-from bridge_data.shards.tar_index import encode_offsets
+from bridge_data.shards.tar_samples import encode_offsets
 from bridge_data.storage.atomic import replacing, write_file, writing
 
 BLOCK_BYTES = 1 << 25
-"""Lines that begin within so many bytes are one task."""
+"""Bytes of the file that are one task: the lines that begin there."""
 
 _SHOWN = 10
 
@@ -48,7 +48,7 @@ class JsonlPreparation:
 
 @dataclasses.dataclass(slots=True)
 class _LineBlock:
-    """What was found in a block: where its samples begin, and what is wrong, by line, counted within the block."""
+    """What was found in a block: the offsets of its samples, and its faults by line, counted within the block."""
 
     offsets: "array.array[int]" = dataclasses.field(default_factory=lambda: array.array("Q"))
     num_lines: int = 0
@@ -153,8 +153,7 @@ def _parts(path: Path, split: LineSplit | None, num_samples: int) -> dict[str, t
         return split_lines_by_ranges(list(ranges.items()), num_samples)
     except ConfigError as error:
         raise ConfigError(
-            f"{split_path(path)}: {error}; mend it, remove it, or have it written anew by --split-ratio "
-            "or --split-parts"
+            f"{split_path(path)}: {error}; fix it, remove it, or write it again with --split-ratio or --split-parts"
         ) from None
 
 
@@ -180,7 +179,7 @@ def _write_offsets(
     if num_faults:
         more = f"\n  and {num_faults - len(shown):,} more" if num_faults > len(shown) else ""
         raise DatasetError(
-            f"{path}: {num_faults:,} of {num_lines:,} lines {'is' if num_faults == 1 else 'are'} no JSON object; mend "
+            f"{path}: {num_faults:,} of {num_lines:,} lines {'is' if num_faults == 1 else 'are'} no JSON object; fix "
             "or remove them, then prepare again:\n  " + "\n  ".join(shown) + more
         )
     return num_samples, num_lines

@@ -1,8 +1,8 @@
 """Preparing media: the metadata of all images and clips of a data set, or of a plain folder of files.
 
 Enters: a folder and a rule that says which files are media. Leaves: the metadata in `.nv-meta/index.sqlite`, where
-`MediaIndex` finds them by key. Shards and files that were looked at by the same rule, and have not changed since, are
-not opened again. Guarantee: memory is bounded by a few shards; what cannot be read is counted and named.
+`MediaIndex` finds them by key. Shards and files that were read by the same rule, and have not changed since, are not
+opened again. Guarantee: memory is bounded by a few shards; files that cannot be read are counted and named.
 """
 
 import contextlib
@@ -16,24 +16,21 @@ from pathlib import Path
 
 from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError, SampleError
-from bridge_data.prepare.media_header import extract
-from bridge_data.prepare.media_rules import HEAD_BYTES, MediaRule
-from bridge_data.prepare.media_table import MediaTable, SeenFile, writing_media
-from bridge_data.prepare.part_file import open_range
+from bridge_data.prepare.media_files import HEAD_BYTES, MediaRule, extract, open_range
 from bridge_data.prepare.processes import in_parallel
+from bridge_data.prepare.sqlite_index import MediaTable, SeenFile, writing_media
 from bridge_data.shards.bridge_index import BridgeIndex
-from bridge_data.shards.gzip_tar import GzipTar
 from bridge_data.shards.media_metadata import MediaMetadata
-from bridge_data.shards.names import BRIDGE_INDEX, INDEX_SQLITE, INFO_JSON, INFO_YAML, META_FOLDER, split_name
+from bridge_data.shards.metadata import BRIDGE_INDEX, INDEX_SQLITE, INFO_JSON, INFO_YAML, META_FOLDER, split_name
 from bridge_data.shards.prepared import PreparedDataset
-from bridge_data.shards.tar_bytes import FileTar, open_tar
+from bridge_data.shards.tar_bytes import FileTar, GzipTar, open_tar
 from bridge_data.shards.tar_headers import walk
 
 FILES_AT_ONCE = 256
-"""Files of a plain folder that a process looks at in one go."""
+"""Files of a plain folder that are one task."""
 
 MAX_EXAMPLES = 10
-"""Messages that are kept of files that cannot be read."""
+"""Messages kept of files that cannot be read."""
 
 Progress = Callable[[int, int | None], None]
 """Called with the shards (or files) that are done, and their number, where it is known."""
@@ -45,8 +42,8 @@ def no_progress(done: int, total: int | None) -> None:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class MediaPreparation:
-    """What was done: files whose metadata are stored now, shards or files that were looked at and that had not
-    changed, media that could not be read, and what was wrong with the first of these."""
+    """What was done: files whose metadata are stored now, shards or files that were read and that had not changed,
+    media that could not be read, and the messages of the first of these."""
 
     num_stored: int
     num_seen: int
@@ -138,14 +135,14 @@ def _look_at_shard(root: Path, rule: MediaRule, index_mtime_ns: int, shard: Seen
 
 @functools.lru_cache(maxsize=2)
 def _index(root: Path, mtime_ns: int) -> BridgeIndex | None:
-    """Our index as it was then, opened once for all shards."""
+    """Our index at that time, opened once for all shards."""
     return PreparedDataset.open(root).index
 
 
 def _members(
     index: BridgeIndex | None, tar: FileTar | GzipTar, path: str, shard: SeenFile
 ) -> Iterator[tuple[str, int, int]]:
-    """(name, offset, size) of the parts of the samples in a shard: by our index, if it is of this very shard."""
+    """(name, offset, size) of the parts of the samples in a shard: by our index, if the shard has not changed."""
     entry = None if index is None else index.entries[shard.name]
     if index is not None and entry is not None and (entry.num_bytes, entry.mtime_ns) == shard[1:]:
         segment = index.segment(shard.name)
@@ -223,7 +220,7 @@ def _check_found(root: Path, rule: MediaRule, done: MediaPreparation) -> None:
 
 
 class _Tally:
-    """Adds up what was found, and writes it."""
+    """Counts what was found, and writes it."""
 
     def __init__(self, num_unchanged: int) -> None:
         self.num_unchanged, self.num_seen, self._num_unreadable = num_unchanged, 0, 0

@@ -11,8 +11,7 @@ from pathlib import Path
 from bridge_data import storage
 from bridge_data.errors import ConfigError
 from bridge_data.plan.declared import Declared, DeclaredBlend, DeclaredJoin, Reference, Scope, declare, read_splits
-from bridge_data.plan.document import parse_yaml
-from bridge_data.plan.paths import absolute
+from bridge_data.plan.document import absolute, parse_yaml
 from bridge_data.prepare.join_keys import make_join
 from bridge_data.prepare.tar_indexes import PrepareConfig, Progress, no_progress
 from bridge_data.shards import ShardSet, open_shards

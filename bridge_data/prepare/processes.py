@@ -1,7 +1,7 @@
-"""Processes for preparing: a function of each of many arguments, in parallel, the results in order.
+"""Parallel processes for preparing: a function of many arguments, with the results in order.
 
-Enters: a function, arguments, a number of processes. Leaves: the results, of which only a few wait at a time. In a
-process that runs threads, which cannot safely fork, threads do the work.
+Enters: a function, arguments, a number of processes. Leaves: the results, of which only a few are buffered. A process
+that runs threads cannot fork safely: there threads do the work.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Result = TypeVar("Result")
 def in_parallel(
     function: Callable[[Argument], Result], arguments: Iterable[Argument], *, num_workers: int, what: str
 ) -> Generator[Result, None, None]:
-    """`function` of each argument, in this order, by `num_workers` processes; by this one if there is one only.
+    """`function` of each argument, in order, by `num_workers` processes; by this process if `num_workers` is 1.
 
     Raises:
         WorkerError: if a process died; `what` says what it did, such as `scanned shards`.
@@ -45,7 +45,7 @@ def in_parallel(
                 yield result
         except BrokenExecutor as error:
             raise WorkerError(
-                f"a process that {what} was killed, perhaps for want of memory; try fewer --num-workers"
+                f"a process that {what} was killed, perhaps because memory ran out; try fewer --num-workers"
             ) from error
         finally:
             executor.shutdown(cancel_futures=True)

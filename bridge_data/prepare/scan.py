@@ -1,7 +1,7 @@
-"""Scanning shards: which samples a tar holds, and whether it is sound.
+"""Scanning shards: which samples a tar holds, and whether it is damaged.
 
-Enters: paths of tars. Leaves: a segment for our index each, and its `.tar.idx` on disk. Headers are streamed and
-contents passed over. Guarantee: what is accepted can be read by its index; else the error names file and key.
+Enters: paths of tars. Leaves: a segment for our index each, and its `.tar.idx` on disk. Headers are read and
+contents skipped. Guarantee: an accepted shard can be read by its index; else the error names file and key.
 """
 
 import array
@@ -9,23 +9,22 @@ import contextlib
 import dataclasses
 import functools
 import itertools
+import json
 import os
 from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 
 from bridge_data.errors import DatasetError
 from bridge_data.prepare.processes import in_parallel
-from bridge_data.shards.gzip_tar import GzipTar, is_gzip, seek_index_path
-from bridge_data.shards.members import SampleCollector
-from bridge_data.shards.names import tar_index_path
-from bridge_data.shards.segment import Segment, build_segment
-from bridge_data.shards.tar_bytes import open_tar
+from bridge_data.shards.bridge_index import COUNTS, Part, Segment
+from bridge_data.shards.metadata import tar_index_path
+from bridge_data.shards.tar_bytes import GzipTar, is_gzip, open_tar, seek_index_path
 from bridge_data.shards.tar_headers import walk_runs
-from bridge_data.shards.tar_index import encode_offsets
+from bridge_data.shards.tar_samples import SampleCollector, encode_offsets
 from bridge_data.storage.atomic import write_file, writing
 
 _RUN_SHARDS, _RUN_BYTES = 32, 16 << 20
-"""Shards that a process scans in one go, and their bytes, at most."""
+"""Maximum shards of one task, and their bytes."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,9 +101,38 @@ def scan_shard(root: Path, name: str) -> ShardScan:
     )
 
 
+def build_segment(
+    keys: Sequence[str], offsets: Sequence[int], part_ends: Sequence[int], parts: Sequence[Part]
+) -> bytes:
+    """The segment of samples `keys`; sample i takes bytes `offsets[i]` to `offsets[i + 1]`, and has the parts from
+    `part_ends[i - 1]` to `part_ends[i]`."""
+    numbers: dict[str, int] = {}
+    name_of_part = array.array("I", (numbers.setdefault(name, len(numbers)) for name, _, _ in parts))
+    encoded = [key.encode() for key in keys]
+    key_ends, end = array.array("I"), 0
+    for key in encoded:
+        end += len(key)
+        key_ends.append(end)
+    names = json.dumps(list(numbers), ensure_ascii=False).encode()
+    body = b"".join(
+        (
+            COUNTS.pack(len(keys), len(parts), len(names), end),
+            array.array("Q", offsets).tobytes(),
+            array.array("Q", (offset for _, offset, _ in parts)).tobytes(),
+            array.array("Q", (num_bytes for _, _, num_bytes in parts)).tobytes(),
+            array.array("I", part_ends).tobytes(),
+            key_ends.tobytes(),
+            name_of_part.tobytes(),
+            names,
+            *encoded,
+        )
+    )
+    return body + bytes(-len(body) % 8)
+
+
 def write_tar_index(shard: Path, offsets: "array.array[int]") -> None:
-    """Write the `.tar.idx` of `shard`, unless it is there; if a crash of the machine cuts it short, its size will
-    tell."""
+    """Write the `.tar.idx` of `shard`, unless it is up to date; if a crash of the machine truncates it, its size shows
+    that."""
     path, data = tar_index_path(shard), encode_offsets(offsets)
     with contextlib.suppress(FileNotFoundError):  # to replace a file can take a thousand times as long as to read it
         if path.read_bytes() == data:
@@ -113,12 +141,12 @@ def write_tar_index(shard: Path, offsets: "array.array[int]") -> None:
 
 
 def has_seek_index(shard: Path) -> bool:
-    """Whether `shard` has the points from which it can be decompressed, if it is compressed."""
+    """Whether `shard` is not compressed, or has the points from which it can be decompressed."""
     return not is_gzip(shard) or seek_index_path(shard).is_file()
 
 
 def has_tar_index(shard: Path, segment: Segment) -> bool:
-    """Whether `shard` has a `.tar.idx` of the size that belongs to `segment`."""
+    """Whether `shard` has a `.tar.idx` with as many samples as `segment`."""
     try:
         return os.stat(tar_index_path(shard)).st_size == 8 * (len(segment) + 1)
     except OSError:
@@ -130,7 +158,7 @@ def scan_shards(
 ) -> Generator[ShardScan | DatasetError, None, None]:
     """The scans of `names`, in this order, or why one failed, made by `num_workers` processes.
 
-    Not more than a few results wait at a time; see `in_parallel`.
+    Only a few results are buffered; see `in_parallel`.
     """
     num_workers = min(num_workers, len(names))
     found = in_parallel(
@@ -146,7 +174,7 @@ def scan_shards(
 
 
 def _runs(root: Path, names: Sequence[str], longest: int) -> Iterator[list[str]]:
-    """The names in runs of small shards: to hand a shard to a process takes as long as to scan a hundred samples."""
+    """The names, small shards grouped into one task: sending a task takes as long as scanning a hundred samples."""
     run: list[str] = []
     total_bytes = 0
     for name in names:

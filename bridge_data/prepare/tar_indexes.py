@@ -1,30 +1,31 @@
 """The three indexes of a data set, made in one pass over its shards: `.tar.idx`, `index.sqlite`, `index.bridge`.
 
 Enters: shard names, and our index of the last preparation, if there is one. Leaves: the files, and what was found.
-Shards that are as they were then (size and time of change) are taken over and not scanned again. Memory is bounded by
-a few shards. A failed shard does not stop the others: all faults are reported at once.
+Shards that have not changed since (size and time of change) are not scanned again. Memory is bounded by
+a few shards. A damaged shard does not stop the scan: all faults are reported at once.
 """
 
 import array
 import contextlib
 import dataclasses
+import operator
 import os
 import re
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.prepare.scan import ShardScan, has_seek_index, has_tar_index, scan_shards, write_tar_index
-from bridge_data.shards.bridge_index import BridgeIndex, BridgeIndexWriter
-from bridge_data.shards.metadata import read_uuid
-from bridge_data.shards.names import BRIDGE_INDEX, INDEX_SQLITE, INDEX_UUID, META_FOLDER
-from bridge_data.shards.segment import Segment
-from bridge_data.shards.sqlite_index import SqliteIndexWriter
+from bridge_data.prepare.sqlite_index import SqliteIndexWriter
+from bridge_data.shards import index_file
+from bridge_data.shards.bridge_index import MAGIC, BridgeIndex, Segment, ShardEntry
+from bridge_data.shards.metadata import BRIDGE_INDEX, INDEX_SQLITE, INDEX_UUID, META_FOLDER, read_uuid
 from bridge_data.storage.atomic import replacing, write_file, writing
 
 MAX_PARTS = 50
-"""Names of parts that are collected for the report."""
+"""Maximum names of parts in the report."""
 
 _SHOWN = 10
 
@@ -58,7 +59,7 @@ class PrepareConfig:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Preparation:
-    """What was prepared: samples by shard, sizes, names of parts (at most 50), and what the user should know."""
+    """What was prepared: samples by shard, sizes, names of parts (at most 50), and notes for the user."""
 
     shard_counts: dict[str, int]
     num_bytes: int
@@ -79,7 +80,7 @@ def write_indexes(
     on_progress: Progress = no_progress,
     expected: dict[str, int] | None = None,
 ) -> Preparation:
-    """Index the shards `names` of the data set at `root`, of which `expected` samples (None: any number).
+    """Index the shards `names` of the data set at `root`; `expected` are their numbers of samples (None: any).
 
     Raises:
         DatasetError: naming each shard that is damaged, or a key that occurs twice.
@@ -133,8 +134,29 @@ def _write(
     write_file(meta / INDEX_UUID, identity)
 
 
+class BridgeIndexWriter:
+    """Writes an index to an open file, segment by segment; nothing of it is valid before `finish`."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._entries: list[ShardEntry] = []
+        index_file.begin(file)
+
+    def add(self, name: str, num_bytes: int, mtime_ns: int, segment: bytes | memoryview) -> None:
+        """Append the segment of shard `name`."""
+        start, count = self._file.tell(), len(Segment(segment))
+        self._file.write(segment)
+        self._entries.append(ShardEntry(name, num_bytes, mtime_ns, count, start, len(segment)))
+
+    def finish(self, uuid: str) -> None:
+        """Write the table and then the header, which makes the file valid."""
+        row_of = operator.attrgetter(*(field.name for field in dataclasses.fields(ShardEntry)))
+        table = {"uuid": uuid, "shards": [row_of(entry) for entry in self._entries]}
+        index_file.finish(self._file, MAGIC, table)
+
+
 def _unchanged(root: Path, names: list[str], old: BridgeIndex) -> dict[str, ShardScan]:
-    """The shards that are as `old` has them. A `.tar.idx` that is missing is written again."""
+    """The shards that have not changed since `old`. A missing `.tar.idx` is written again."""
     known = {}
     for name in names:
         entry, path = old.entries.get(name), root / name
@@ -171,7 +193,7 @@ def _is_whole(meta: Path, names: list[str], old: BridgeIndex) -> bool:
 def _scans(
     root: Path, names: list[str], config: PrepareConfig, known: dict[str, ShardScan], on_progress: Progress
 ) -> Iterator[ShardScan | DatasetError]:
-    """What is in each shard, in order, be it known or scanned now."""
+    """The scan of each shard, in order: known, or made now."""
     done = len(known)
 
     def on_done() -> None:
@@ -188,7 +210,7 @@ def _scans(
 
 
 class _Found:
-    """Adds up what the scans of `names` found."""
+    """Sums up the scans of `names`."""
 
     def __init__(self, names: list[str], expected: dict[str, int] | None) -> None:
         self.names = names
@@ -200,7 +222,7 @@ class _Found:
         self._left_out, self._example = 0, ""
 
     def add(self, scan: ShardScan | DatasetError) -> ShardScan | None:
-        """`scan`, if the shard is sound."""
+        """`scan`, if the shard is accepted."""
         if isinstance(scan, DatasetError):
             self._errors.append(str(scan))
             return None
@@ -220,7 +242,7 @@ class _Found:
         return scan
 
     def raise_errors(self) -> None:
-        """Raise what was wrong with the shards, if anything."""
+        """Raise an error that names the faults of all shards, if there are any."""
         if len(self._errors) == 1:
             raise DatasetError(self._errors[0])
         if self._errors:
@@ -236,7 +258,7 @@ class _Found:
         notes = []
         if self._left_out:
             notes.append(
-                f"left out, for want of a part name (0001.jpg): {self._left_out} members, such as {self._example!r}"
+                f"left out, as they have no part name (0001.jpg): {self._left_out} members, such as {self._example!r}"
             )
         return Preparation(
             shard_counts=self._counts,

@@ -1,7 +1,7 @@
 """Preparing a data set: from a folder of tars to one that can be read by sample number.
 
 Enters: a folder, a rule for the split. Leaves: `.nv-meta` as Energon 7.4 writes it, a `.tar.idx` beside each shard, and
-our memory-mapped index. Every file is replaced as a whole, and none in `.nv-meta` before all shards were found sound.
+our memory-mapped index. Every file is replaced atomically, and none in `.nv-meta` before all shards have been accepted.
 """
 
 import dataclasses
@@ -15,11 +15,10 @@ from typing import Any
 import yaml
 
 from bridge_data.errors import ConfigError
+from bridge_data.prepare.splits import collapse
 from bridge_data.prepare.tar_indexes import Preparation, PrepareConfig, Progress, no_progress, write_indexes
-from bridge_data.shards.gzip_tar import SUFFIXES as GZIP_SUFFIXES
-from bridge_data.shards.metadata import read_shard_counts
-from bridge_data.shards.names import INFO_JSON, INFO_YAML, META_FOLDER, SPLIT_YAML, tar_index_path
-from bridge_data.shards.splits import collapse
+from bridge_data.shards.metadata import INFO_JSON, INFO_YAML, META_FOLDER, SPLIT_YAML, read_shard_counts, tar_index_path
+from bridge_data.shards.tar_bytes import GZIP_SUFFIXES
 from bridge_data.storage.atomic import write_file, writing
 
 ENERGON_VERSION = "7.4.1"
@@ -100,7 +99,7 @@ def refresh_index(
     *,
     on_progress: Progress = no_progress,
 ) -> Preparation:
-    """Write the indexes of a prepared data set anew, and leave its split and its sample type alone.
+    """Write the indexes of a prepared data set again; its split and its sample type stay.
 
     Raises:
         ConfigError: if it is not prepared. DatasetError: naming each shard that is damaged, or whose number of samples
@@ -132,7 +131,7 @@ def _yaml(content: dict[str, Any]) -> str:
 
 
 def _split_notes(parts: dict[str, list[str]], names: Sequence[str]) -> list[str]:
-    """What about the split may surprise."""
+    """Notes on what may be unexpected in the split."""
     notes = []
     chosen = [name for shards in parts.values() for name in shards]
     unused = len(names) - len(set(chosen))

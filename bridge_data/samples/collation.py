@@ -1,129 +1,45 @@
 """Collating: many values become one, field by field.
 
-Enters: a list of samples, or of batches. Leaves: one object of their form: tensors in one tensor, zero-padded at the
-end of each dimension, everything else in lists. Guarantee: no value is changed and none left out; what does not go
-together is an error that says so, whichever of the values comes first.
+Enters: a list of samples, or of batches. Leaves: one object of the same type: tensors stacked, zero-padded at the end
+of each dimension, everything else in lists. Guarantee: every value is kept, unchanged; values that cannot be combined
+are an error, in any order. Large tensors are built in the current arena (`samples.arena`), if there is one.
 
-Provenance is collected and not computed with: keys and the like are in lists, sources in one flat tuple.
+Provenance is only collected: keys, restore keys and subflavors in lists, sources in one flat tuple.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import itertools
 import math
 import operator
-import threading
-from collections.abc import Callable, Iterator, KeysView, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Callable, KeysView, Sequence
+from typing import Any
 
 from bridge_data.later import is_tensor, torch
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+from bridge_data.samples.arena import current_arena
 
 PROVENANCE = ("__key__", "__restore_key__", "__subflavors__", "__sources__")
 """The fields that say where a sample comes from."""
 
-
-Allocate: TypeAlias = "Callable[[Sequence[int], torch.dtype], torch.Tensor | None]"
-
-
-class _Thread(threading.local):
-    """What a thread that collates knows: of several, each builds in memory of its own."""
-
-    allocate: Allocate | None = None
-    rooms: _Rooms | None = None
-    rooms_at = 0
-    """The address of the memory that was given for what is stacked next."""
-    size: tuple[int, int, int] | None = None
-    """That of the last image."""
-
-
-_thread = _Thread()
-
 _LARGE_BYTES = 1 << 20
-"""Tensors from this size on get zeros only where no value comes: that is quicker than to write all of it twice."""
+"""From this size on, only the padding of a tensor is zeroed: faster than zeroing all of it and writing it again."""
 
 
-def build_in(allocate: Allocate | None) -> None:
-    """Have tensors that are collated be built in memory that `allocate` gives for a shape and dtype, if it gives any.
-
-    For threads that send batches on: there a tensor need not be copied once more. None: in memory of their own.
-    """
-    _thread.allocate, _thread.rooms = allocate, None
-
-
-@contextlib.contextmanager
-def in_one_place(count: int) -> Iterator[None]:
-    """Meanwhile `room_for` gives memory: `count` values are made that are stacked next, as they are and in this order,
-    and nothing else is done to them."""
-    _thread.rooms, _thread.rooms_at = _Rooms(count) if _thread.allocate is not None else None, 0
-    try:
-        yield
-    finally:
-        _thread.rooms = None
-
-
-def room_for(size: tuple[int, int, int]) -> tuple[NDArray[np.uint8], torch.Tensor] | None:
-    """Memory for the pixels (H, W, C) of an image that is stacked next, as they are decoded and as they are stacked
-    (C, H, W); None if there had better be none."""
-    return None if _thread.rooms is None else _thread.rooms.next(size)
-
-
-class _Rooms:
-    """Memory for images that are stacked next, one after the other, so that to stack them is no work. There is some as
-    long as all are of one size, that of the last image before them."""
-
-    def __init__(self, count: int) -> None:
-        self._count = count
-        self._left: Iterator[tuple[NDArray[np.uint8], torch.Tensor]] | None = None
-
-    def next(self, size: tuple[int, int, int]) -> tuple[NDArray[np.uint8], torch.Tensor] | None:
-        """The memory of the next image."""
-        if size != _thread.size:
-            _thread.size, self._left = size, iter(())
-        elif self._left is None:
-            self._left = self._begin(size)
-        return next(self._left, None)
-
-    def _begin(self, size: tuple[int, int, int]) -> Iterator[tuple[NDArray[np.uint8], torch.Tensor]]:
-        block = None if _thread.allocate is None else _thread.allocate((self._count, *size), torch.uint8)
-        if block is None:
-            return iter(())
-        _thread.rooms_at = block.data_ptr()
-        return zip(block.numpy(), block.permute(0, 3, 1, 2), strict=True)
-
-
-def _as_they_lie(batch: list[torch.Tensor]) -> torch.Tensor | None:
-    """The stack of images that were given memory one after the other; of those of others None: they are copied, as
-    others may go on to use them."""
-    first = batch[0]
-    if not _thread.rooms_at or first.data_ptr() != _thread.rooms_at:
+def _allocated(like: torch.Tensor, shape: Sequence[int]) -> torch.Tensor | None:
+    """Memory of the current arena for a tensor of `shape` that is otherwise like another one."""
+    arena = current_arena()
+    if arena is None or like.layout is not torch.strided or like.device.type != "cpu":
         return None
-    start, size, shape, stride = _thread.rooms_at, first.nbytes, first.shape, first.stride()
-    for number, value in enumerate(batch):
-        if value.data_ptr() != start + number * size or value.shape != shape or value.stride() != stride:
-            return None
-    _thread.rooms_at = 0
-    return first.as_strided((len(batch), *shape), (size, *stride))
+    return arena.allocate(shape, like.dtype)
 
 
-def _given(like: torch.Tensor, shape: Sequence[int]) -> torch.Tensor | None:
-    """Memory to build a tensor of `shape` in that is else like another one."""
-    if _thread.allocate is None or like.layout is not torch.strided or like.device.type != "cpu":
-        return None
-    return _thread.allocate(shape, like.dtype)
-
-
-def _room(like: torch.Tensor, shape: Sequence[int]) -> tuple[torch.Tensor, bool]:
-    """A tensor of `shape`, else like another one, to be filled; and whether zeros are in it already."""
-    given = _given(like, shape)
+def _to_fill(like: torch.Tensor, shape: Sequence[int]) -> tuple[torch.Tensor, bool]:
+    """A tensor of `shape`, otherwise like another one, to be filled; and whether it is zeroed already."""
+    allocated = _allocated(like, shape)
     if like.itemsize * math.prod(shape) < _LARGE_BYTES:
-        return (like.new_zeros(shape) if given is None else given.zero_()), True
-    return (like.new_empty(shape) if given is None else given), False
+        return (like.new_zeros(shape) if allocated is None else allocated.zero_()), True
+    return (like.new_empty(shape) if allocated is None else allocated), False
 
 
 def _stack_equal(batch: list[torch.Tensor]) -> torch.Tensor:
@@ -132,30 +48,30 @@ def _stack_equal(batch: list[torch.Tensor]) -> torch.Tensor:
     if any(odd):
         return torch.stack(batch)
     first = batch[0]
-    stacked = _given(first, (len(batch), *first.shape))
+    stacked = _allocated(first, (len(batch), *first.shape))
     if first.nbytes * len(batch) < _LARGE_BYTES:
         return torch.stack(batch, out=stacked)
     if stacked is None:
         stacked = first.new_empty((len(batch), *first.shape))
-    for room, value in zip(*_to_copy(stacked, batch), strict=True):
-        room[...] = value
+    for target, value in zip(*_to_copy(stacked, batch), strict=True):
+        target[...] = value
     return stacked
 
 
-def _to_copy(room: torch.Tensor, values: list[torch.Tensor]) -> tuple[Any, list[Any]]:
-    """Both as they had better be copied: where they are plain bytes, by numpy, in one thread. Torch starts more, which
-    go on to burn the time of cores that decode."""
-    if not all(map(_is_plain, (room, *values))):
-        return room, values
-    return room.view(torch.uint8).numpy(), [value.detach().view(torch.uint8).numpy() for value in values]
+def _to_copy(target: torch.Tensor, values: list[torch.Tensor]) -> tuple[Any, list[Any]]:
+    """Target and values as arrays if they are plain bytes: numpy copies in one thread. Torch starts several, which then
+    spin on cores that other workers need."""
+    if not all(map(_is_plain, (target, *values))):
+        return target, values
+    return target.view(torch.uint8).numpy(), [value.detach().view(torch.uint8).numpy() for value in values]
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
-    """Whether the values of a tensor are the bytes that lie there one after the other."""
+    """Whether the values of a tensor are contiguous bytes, without a conjugate, negative or quantized view."""
     odd = tensor.is_quantized or tensor.is_conj() or tensor.is_neg() or tensor.device.type != "cpu"
     if odd or tensor.ndim == 0 or tensor.layout is not torch.strided:
         return False
-    return tensor.is_contiguous() and tensor.stride(-1) == 1  # which is any number, if the dimension has one value
+    return tensor.is_contiguous() and tensor.stride(-1) == 1  # the stride of a dimension of size 1 is arbitrary
 
 
 def _are_views_of_pixels(batch: list[torch.Tensor]) -> bool:
@@ -188,32 +104,33 @@ def _check_dtypes(tensors: Sequence[torch.Tensor]) -> None:
 def batch_pad_stack(batch: list[torch.Tensor]) -> torch.Tensor:
     """Stack tensors of any sizes along a new first dimension, zero-padded at the end of each dimension.
 
-    Images (C, H, W) that are views of (H, W, C) make a batch (N, C, H, W) that is one of (N, H, W, C): in torch's words
-    `channels_last`. To put the channels apart would cost as much as a fourth of decoding them.
+    Images (C, H, W) that are views of (H, W, C) become a batch (N, C, H, W) in torch's `channels_last` memory format:
+    separating the channels would cost a fourth of the time that decoding takes.
     """
-    lying = _as_they_lie(batch)
-    if lying is not None:
-        return lying
+    arena = current_arena()
+    stacked = None if arena is None else arena.take_stack(batch)
+    if stacked is not None:
+        return stacked
     if _are_views_of_pixels(batch):
         return batch_pad_stack([value.permute(1, 2, 0) for value in batch]).permute(0, 3, 1, 2)
     if _are_equal(batch):
         return _stack_equal(batch)
     _check_dtypes(batch)
-    stacked, is_zero = _room(batch[0], (len(batch), *_largest(batch, 0)))
-    rooms, values = (stacked, batch) if is_zero else _to_copy(stacked, batch)
-    for room, value in zip(rooms, values, strict=True):
-        _fill(room, value, is_zero)
+    stacked, is_zero = _to_fill(batch[0], (len(batch), *_largest(batch, 0)))
+    targets, values = (stacked, batch) if is_zero else _to_copy(stacked, batch)
+    for target, value in zip(targets, values, strict=True):
+        _fill(target, value, is_zero)
     return stacked
 
 
-def _fill(room: Any, value: Any, is_zero: bool) -> None:
-    """Write `value` at the beginning of `room`, and zeros after it in each dimension, if they are not there. Both are
-    tensors, or both are arrays."""
+def _fill(target: Any, value: Any, is_zero: bool) -> None:
+    """Copy `value` to the beginning of `target`, and zero the rest unless it is zero already. Both are tensors, or both
+    are arrays."""
     before = [slice(0, size) for size in value.shape]
-    room[tuple(before)] = value
+    target[tuple(before)] = value
     for dimension, size in enumerate(() if is_zero else value.shape):
-        if size < room.shape[dimension]:
-            room[(*before[:dimension], slice(size, None))] = 0
+        if size < target.shape[dimension]:
+            target[(*before[:dimension], slice(size, None))] = 0
 
 
 def batch_list(batch: list[Any]) -> list[Any]:
@@ -224,7 +141,7 @@ def batch_list(batch: list[Any]) -> list[Any]:
 def concat_pad(batch: list[torch.Tensor]) -> torch.Tensor:
     """Join tensors along their first dimension, zero-padded at the end of the others."""
     _check_dtypes(batch)
-    joined, is_zero = _room(batch[0], (sum(len(value) for value in batch), *_largest(batch, 1)))
+    joined, is_zero = _to_fill(batch[0], (sum(len(value) for value in batch), *_largest(batch, 1)))
     start = 0
     for value in batch:
         _fill(joined[start : start + len(value)], value, is_zero)

@@ -1,9 +1,8 @@
-"""Where every sample of a prepared data set lies, and how to read it by its number."""
+"""Reading the samples of a prepared data set, by number or by key."""
 
-from bridge_data.shards.prepared import PreparedDataset, open_shards
+from bridge_data.shards.prepared import PreparedDataset, ShardSet, open_shards
 from bridge_data.shards.reader import ShardReader
 from bridge_data.shards.records import Place, RawSample, RecordReader, Records
-from bridge_data.shards.shard_set import ShardSet
 from bridge_data.shards.subset import Subset, SubsetRange
 
 __all__ = [

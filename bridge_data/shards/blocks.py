@@ -1,8 +1,8 @@
-"""Blocks: neighbours of one stretch that are fetched together and held until each of them has been taken.
+"""Blocks: neighbouring samples of a shard that are read at once and held until each has been taken.
 
-Enters: how a source is cut, and the samples of a block when the first of them is wanted. Leaves: each of them, once.
+Enters: how a source is cut, and the samples of a block when the first of them is read. Leaves: each of them, once.
 Guarantees: a sample is held until it is taken; those of a process take about `BlockBudget.max_bytes` at most. Beyond
-that the oldest blocks are dropped, and what is left of them is read singly.
+that the oldest blocks are dropped, and their remaining samples are read singly.
 """
 
 from __future__ import annotations
@@ -15,29 +15,29 @@ from collections.abc import Callable, Container, Iterable
 from typing import Any, Protocol, Self
 
 MAX_BLOCK_BYTES = 1 << 20
-"""A block that has more, as its samples are unequal, is read singly."""
+"""Maximum bytes of a block; the samples of a larger one are read singly."""
 
 MAX_UNWANTED_BYTES = 1 << 16
-"""A block with more bytes of parts that nobody wants, if they are more than half of it, is read singly."""
+"""Maximum bytes of unwanted parts in a block, where they are more than half of it; else its samples are read singly."""
 
 OVERHEAD_BYTES = 250
-"""What it costs to hold a sample, besides its bytes."""
+"""Memory that a held sample takes besides its bytes."""
 
 
 class Cut(Protocol):
-    """How the samples of a source are cut into blocks. No block crosses a stretch."""
+    """How the samples of a source are cut into blocks. No block crosses a shard."""
 
     def block(self, index: int, first: int, count: int) -> range:
-        """The block of sample `index`, which lies in a stretch of `count` samples from number `first` on."""
+        """The block of sample `index`, which is in a shard of `count` samples from number `first` on."""
 
     def within(self, start: int, end: int) -> Cut:
-        """The same of a data set of which this cut's source are the samples `start` to `end` - 1."""
+        """The same cut, for the data set of which this source is the range `start` to `end` - 1."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ChunkCut:
-    """Each stretch is cut into chunks of at most `chunk_size` samples, and these into blocks of at most `block_size`,
-    all as equal as can be; see `order.chunks`. Samples before `start` and from `end` on are none of the source."""
+    """Each shard is cut into chunks of at most `chunk_size` samples, and these into blocks of at most `block_size`,
+    as equal as possible; see `order.chunks`. Samples before `start` and from `end` on do not belong to the source."""
 
     chunk_size: int
     block_size: int
@@ -59,7 +59,7 @@ class ChunkCut:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RunCut:
-    """Runs of `size` samples, in a row of sources of which sample 0 of this one has number `offset`."""
+    """Runs of `size` samples of concatenated sources, where sample 0 of this source has number `offset`."""
 
     size: int
     offset: int
@@ -86,10 +86,10 @@ def _piece(position: int, count: int, size: int) -> tuple[int, int]:
 
 @dataclasses.dataclass(slots=True)
 class Samples:
-    """Some samples in a row, in columns, since the garbage collector would go through an object for each.
+    """Consecutive samples, in columns: one object for each sample would slow the garbage collector down.
 
-    Of `contents` each is the one part `name` of a sample, or, where that is None, a dict of its parts. A sample that
-    cannot be cut out has the key None.
+    Each of `contents` is the one part `name` of a sample, or a dict of its parts where `name` is None. A sample that
+    could not be cut out has the key None.
     """
 
     keys: list[str | None]
@@ -98,7 +98,7 @@ class Samples:
 
 
 class Block:
-    """The samples of a block from number `first` on, which were fetched and not taken yet."""
+    """The samples of a block from number `first` on that have not been taken yet."""
 
     __slots__ = ("_contents", "_first", "_keys", "_name", "shard_name")
 
@@ -107,7 +107,7 @@ class Block:
         self._keys, self._contents, self._name = samples.keys, samples.contents, samples.name
 
     def take(self, index: int) -> tuple[str, dict[str, bytes]]:
-        """Key and parts of a sample, which is not held any longer."""
+        """Key and parts of a sample, which is released."""
         at = index - self._first
         key, content = self._keys[at], self._contents[at]
         assert key is not None
@@ -115,31 +115,31 @@ class Block:
         return key, content if self._name is None else {self._name: content}
 
     def drop(self, index: int) -> None:
-        """Hold a sample no longer."""
+        """Release a sample."""
         self._keys[index - self._first] = self._contents[index - self._first] = None
 
 
 class BlockBudget:
-    """About `max_bytes` for the samples that all its `OpenBlocks` hold. Any thread may use it."""
+    """Bounds the bytes that all its `OpenBlocks` hold by about `max_bytes`. Any thread may use it."""
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
         self._blocks: collections.deque[tuple[weakref.ref[OpenBlocks], range]] = collections.deque()
-        """What was opened, the oldest first; now and then without those of which all samples were taken."""
+        """Opened blocks, the oldest first; those that were taken completely are removed now and then."""
         self._num_kept = 0
         self._owners: weakref.WeakSet[OpenBlocks] = weakref.WeakSet()
         self._most_bytes = 0
-        """No more than this is held."""
+        """An upper bound of what is held."""
         self._lock = threading.Lock()
 
     @property
     def num_bytes(self) -> int:
-        """What is held now."""
+        """Bytes held now."""
         with self._lock:
             return self._count()
 
     def add(self, owner: OpenBlocks, indices: range, num_bytes: int) -> None:
-        """Count a new block, and drop the oldest ones as long as there is too much."""
+        """Count a new block, and drop the oldest ones while more than `max_bytes` are held."""
         with self._lock:
             self._blocks.append((weakref.ref(owner), indices))
             self._owners.add(owner)
@@ -167,28 +167,28 @@ def _is_open(known: weakref.ref[OpenBlocks], indices: range) -> bool:
 
 
 class OpenBlocks:
-    """The open blocks of one reader, whose source is cut by `cut`. Of its samples, `parts` are wanted: this very object
-    is what `read` is given."""
+    """The open blocks of one reader, whose source is cut by `cut`. They hold the `parts` of its samples, and serve
+    reads that are given this very object."""
 
     def __init__(self, cut: Cut, parts: Container[str] | None, budget: BlockBudget) -> None:
         self.cut, self.parts, self.budget = cut, parts, budget
         self.held: dict[int, Block] = {}
-        """By the numbers of samples that were fetched and not taken yet."""
+        """By the number of a sample: the block that holds it."""
         self._singly: set[int] = set()
         self._num_added = self._bytes_added = 0
 
     @property
     def num_bytes(self) -> int:
-        """What it takes to hold the samples, by their mean."""
+        """Estimated bytes held, by the mean size of a sample."""
         return self._bytes_added * len(self.held) // max(1, self._num_added)
 
     def within(self, start: int, end: int) -> Self:
-        """The same for the reader of a data set of which this source are the samples `start` to `end` - 1."""
+        """The same, for the reader of the data set of which this source is the range `start` to `end` - 1."""
         return type(self)(self.cut.within(start, end), self.parts, self.budget)
 
     def fetch(self, index: int, open_block: Callable[[], None]) -> bool:
-        """Whether a sample that was not held is held now. `open_block` opens its block, unless that was dropped; False:
-        the sample is to be read singly."""
+        """Open the block of a sample by `open_block`, unless it was dropped. True: the sample is held now; False: read
+        it singly."""
         if index not in self._singly:
             open_block()
             if index in self.held:
@@ -197,7 +197,7 @@ class OpenBlocks:
         return False
 
     def hold(self, indices: range, shard_name: str, samples: Samples, num_bytes: int) -> None:
-        """Hold the samples of a block of `num_bytes` bytes; those that could not be cut out are read singly."""
+        """Hold the samples of a block of `num_bytes` bytes; those that could not be cut out will be read singly."""
         num_bytes += OVERHEAD_BYTES * len(indices)
         self._num_added += len(indices)
         self._bytes_added += num_bytes
@@ -207,7 +207,7 @@ class OpenBlocks:
         self.budget.add(self, indices, num_bytes)
 
     def pass_over(self, indices: Iterable[int]) -> None:
-        """Let those of `indices` that are held be read singly."""
+        """Release those of `indices` that are held; they will be read singly."""
         for index in indices:
             block = self.held.pop(index, None)
             if block is not None:
@@ -215,5 +215,5 @@ class OpenBlocks:
                 block.drop(index)
 
     def read_singly(self, indices: Iterable[int]) -> None:
-        """Let `indices`, of which none is held, be read singly."""
+        """Mark `indices`, of which none is held, to be read singly."""
         self._singly.update(indices)

@@ -1,11 +1,11 @@
-"""The index of a join: which samples of its members belong together, in one memory-mapped file.
+"""The index of a join: which samples of its members have the same key, in one memory-mapped file.
 
 Enters: rows, when a metadataset is prepared; a folder and the members, when it is read. Leaves: row number i, the
-numbers of the members' samples, -1 where a member has none. Guarantee: a file is found only by members that are as they
-were when it was made; of one that is out of date, it can be told why.
+numbers of the members' samples, -1 where a member has none. Guarantee: a file is found only by members that have not
+changed since it was made; for one that is out of date, the error says why.
 
-Layout: a header (magic, byte-order mark, version, place and checksum of the table), the rows (i64, one number a
-member), then a JSON table: the members, and the rows of each shard of the first.
+Layout: see `index_file`. The data are the rows (i64, one number a member); the table holds the members, and the number
+of rows of each shard of the first.
 """
 
 from __future__ import annotations
@@ -15,37 +15,32 @@ import functools
 import hashlib
 import json
 import os
-import struct
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from bridge_data import storage
 from bridge_data.errors import DatasetError
 from bridge_data.later import numpy as np
+from bridge_data.shards.index_file import HEADER_BYTES, IndexFile
 from bridge_data.shards.metadata import meta_folder, read_uuid
-from bridge_data.shards.shard_set import ShardSet
+from bridge_data.shards.prepared import ShardSet
 from bridge_data.storage import Location
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-VERSION = 1
+MAGIC = b"BRIDGEJN"
 FOLDER_SUFFIX = ".joins"
 FILE_SUFFIX = ".join"
 
 Nonmatch = Literal["error", "skip", "none"]
-"""What to do with a sample of the first member that another has no sample for."""
-
-_HEADER = struct.Struct("=8sIIQQQ")
-_MAGIC = b"BRIDGEJN"
-_BYTE_ORDER = 0x01020304
+"""What to do with a sample of the first member that has no match in another."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class JoinMember:
-    """A data set in a join: the first, which says what samples there are, or one that is joined to it."""
+    """A data set in a join: the first, whose samples are those of the join, or one that is joined to it."""
 
     shards: ShardSet
     nonmatch: Nonmatch
@@ -55,7 +50,7 @@ class JoinMember:
 class MemberEntry:
     """A member as it was when the index was made; `path` is relative to the folder of the metadataset.
 
-    `num_missing` are the samples of the first member that it had none for.
+    `num_missing` counts the samples of the first member that had no match in it.
     """
 
     path: str
@@ -69,38 +64,27 @@ class MemberEntry:
 class JoinIndex:
     """An index that was found valid. It travels to other processes as its path, and is mapped where it is used."""
 
-    def __init__(self, path: Path, members: list[MemberEntry], counts: list[int], checksum: int) -> None:
-        self.path, self.members, self.counts = path, members, counts
-        self._checksum = checksum
+    def __init__(self, file: IndexFile, members: list[MemberEntry], counts: list[int]) -> None:
+        self._file, self.members, self.counts = file, members, counts
 
     @classmethod
     def open(cls, path: Location) -> JoinIndex | None:
-        """The index at `path`; None if there is none, or none that can be used here. That of an object store is copied
+        """The index at `path`; None if there is none, or none that can be used here. One in an object store is copied
         to the disk first.
 
         Raises:
             ConfigError, DatasetError: if it cannot be copied.
         """
-        copy = storage.local_copy(path)
-        return None if copy is None else cls._open_local(copy)
-
-    @classmethod
-    def _open_local(cls, path: Path) -> JoinIndex | None:
+        opened = IndexFile.open(path, MAGIC)
         try:
-            with open(path, "rb") as file:
-                magic, order, version, start, num_bytes, checksum = _HEADER.unpack(file.read(_HEADER.size))
-                if (magic, order, version) != (_MAGIC, _BYTE_ORDER, VERSION):
-                    return None
-                if start + num_bytes > os.fstat(file.fileno()).st_size:
-                    return None
-                file.seek(start)
-                table = file.read(num_bytes)
-            if zlib.crc32(table) != checksum:
-                return None
-            content: dict[str, Any] = json.loads(table)
-            return cls(path, [MemberEntry(*row) for row in content["members"]], content["counts"], checksum)
-        except (OSError, struct.error, ValueError, KeyError, TypeError):
+            return opened and cls(opened[0], [MemberEntry(*row) for row in opened[1]["members"]], opened[1]["counts"])
+        except (KeyError, TypeError):
             return None
+
+    @property
+    def path(self) -> Path:
+        """The file on this machine."""
+        return self._file.path
 
     @functools.cached_property
     def num_rows(self) -> int:
@@ -123,45 +107,20 @@ class JoinIndex:
 
     @functools.cached_property
     def _rows(self) -> NDArray[np.int64]:
-        changed = DatasetError(
-            f"{self.path}: was replaced or removed while it was in use: the metadataset was prepared again. Start "
-            "again."
-        )
         shape = (self.num_rows, len(self.members))
         try:
             with open(self.path, "rb") as file:
-                header = _HEADER.unpack(file.read(_HEADER.size))
-                if header[5] != self._checksum or header[3] != _HEADER.size + 8 * shape[0] * shape[1]:
-                    raise changed
+                self._file.check(file)
+                if self._file.table_offset != HEADER_BYTES + 8 * shape[0] * shape[1]:
+                    raise self._file.replaced()
                 if not shape[0]:
                     return np.empty(shape, np.int64)
-                return np.asarray(np.memmap(file, np.int64, "r", offset=_HEADER.size, shape=shape))
-        except (OSError, ValueError, struct.error) as error:
-            raise changed from error
+                return np.asarray(np.memmap(file, np.int64, "r", offset=HEADER_BYTES, shape=shape))
+        except (OSError, ValueError) as error:
+            raise self._file.replaced() from error
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "_rows"}
-
-
-class JoinIndexWriter:
-    """Writes an index to an open file, rows upon rows; nothing of it is valid before `finish`."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        file.write(bytes(_HEADER.size))
-
-    def add(self, rows: NDArray[np.int64]) -> None:
-        """Append rows."""
-        self._file.write(np.ascontiguousarray(rows, np.int64).data)
-
-    def finish(self, members: Sequence[MemberEntry], counts: Sequence[int]) -> None:
-        """Write the table and then the header, which makes the file valid."""
-        start = self._file.tell()
-        rows = [list(dataclasses.astuple(member)) for member in members]
-        table = json.dumps({"members": rows, "counts": list(counts)}, ensure_ascii=False).encode()
-        self._file.write(table)
-        self._file.seek(0)
-        self._file.write(_HEADER.pack(_MAGIC, _BYTE_ORDER, VERSION, start, len(table), zlib.crc32(table)))
 
 
 @overload
@@ -169,7 +128,7 @@ def join_folder(metadataset: Path) -> Path: ...
 @overload
 def join_folder(metadataset: str | Location) -> Location: ...
 def join_folder(metadataset: str | Location) -> Location:
-    """Where the indexes of the joins in the file `metadataset` lie."""
+    """The folder of the join indexes of the file `metadataset`."""
     path = storage.location(metadataset)
     return path.with_name(path.name + FOLDER_SUFFIX)
 
@@ -179,13 +138,13 @@ def join_path(folder: Path, members: Sequence[JoinMember]) -> Path: ...
 @overload
 def join_path(folder: Location, members: Sequence[JoinMember]) -> Location: ...
 def join_path(folder: Location, members: Sequence[JoinMember]) -> Location:
-    """Where in `folder` the index of the join of these members lies: its name stands for them as they are now."""
+    """The path in `folder` of the index of the join of these members; its name is a digest of their present state."""
     parts = [[_fingerprint(member.shards), member.nonmatch] for member in members]
     return folder / f"{_digest(parts)}{FILE_SUFFIX}"
 
 
 def entry_of(folder: Location, member: JoinMember, num_missing: int) -> MemberEntry:
-    """What an index in `folder` remembers of a member."""
+    """The entry of a member for an index in `folder`."""
     return MemberEntry(
         path=_relative(member.shards.root, folder.parent),
         split_part=member.shards.split_part,
@@ -213,7 +172,7 @@ def open_join(folder: Location, members: Sequence[JoinMember]) -> JoinIndex:
 
 
 def open_join_at(path: Location, shard_sets: Sequence[ShardSet]) -> JoinIndex:
-    """The index at `path`, which is to be that of the join of these data sets.
+    """The index at `path`, which must be that of the join of these data sets.
 
     Raises:
         DatasetError: if there is none, or it is of other data sets, or of these as they were before.
@@ -234,7 +193,7 @@ def open_join_at(path: Location, shard_sets: Sequence[ShardSet]) -> JoinIndex:
 
 
 def _out_of_date(folder: Path, members: Sequence[MemberEntry]) -> str | None:
-    """Why the index of these data sets that is there cannot be used, if there is one."""
+    """Why an older index of the join of these data sets cannot be used, if there is one."""
     for path in sorted(folder.glob(f"*{FILE_SUFFIX}")):
         old = JoinIndex.open(path)
         if old is None or [(m.path, m.split_part) for m in old.members] != [(m.path, m.split_part) for m in members]:
@@ -259,7 +218,7 @@ def _relative(root: Location, folder: Location) -> str:
 
 
 def _fingerprint(shards: ShardSet) -> str:
-    """What stands for the samples of a member: their preparation, the shards of the split part, the exclusions."""
+    """A digest of the samples of a member: their preparation, the shards of the split part, the exclusions."""
     return _digest([read_uuid(meta_folder(shards.root)), shards.identity()])
 
 

@@ -1,7 +1,7 @@
 """Joined samples by number: the records of a join.
 
 Enters: a `JoinIndex` and the records of its members. Leaves: for number i the sample of each member, None where one has
-none. The first member gives the order, the stretches and the key.
+no match. Order, shards and key are those of the first member.
 """
 
 import dataclasses
@@ -11,14 +11,14 @@ from typing import Any
 from bridge_data.samples import SourceInfo
 from bridge_data.shards.blocks import OpenBlocks
 from bridge_data.shards.join_index import JoinIndex
+from bridge_data.shards.prepared import ShardSet
 from bridge_data.shards.records import Place, RawSample
-from bridge_data.shards.shard_set import ShardSet
 from bridge_data.storage import Location
 
 
 @dataclasses.dataclass(slots=True)
 class JoinedRawSample(RawSample):
-    """The sample of the first member, and those of all `members`, that one included."""
+    """The sample of the first member, with those of all `members`, including the first."""
 
     members: tuple[RawSample | None, ...]
 
@@ -62,24 +62,24 @@ class JoinRecords:
 
     @property
     def sample_bytes(self) -> float | None:
-        """That of the members together."""
+        """The sum over the members."""
         sizes = [member.sample_bytes for member in self.members]
         return None if None in sizes else sum(size for size in sizes if size is not None)
 
     def identity(self) -> dict[str, Any]:
-        """That of the members, what becomes of samples without a match, and how many there are in each shard."""
+        """The identities of the members, their nonmatch settings, and the samples of each shard."""
         return {
             "join": [member.identity() for member in self.members],
             "nonmatch": [entry.nonmatch for entry in self.index.members],
             "counts": self.index.counts,
         }
 
-    def part_names(self, stretch: int) -> Collection[str] | None:
+    def part_names(self, shard: int) -> Collection[str] | None:
         """The names of the parts in a shard of the first member."""
-        return self.members[0].part_names(stretch)
+        return self.members[0].part_names(shard)
 
     def describe(self, index: int) -> str:
-        """The shard of the first member's sample."""
+        """The shard of the sample of the first member."""
         return self.members[0].describe(self.index.row(index)[0])
 
     def reader(self) -> "JoinReader":
@@ -111,7 +111,7 @@ class JoinReader:
         )
 
     def places(self, index: int, parts: Container[str] | None = None) -> list[Place]:
-        """Those of all members."""
+        """The byte ranges that `read` reads in all members."""
         return [
             place
             for number, reader, wanted in zip(self._row(index), self._readers, self._records.parts, strict=True)
@@ -120,7 +120,7 @@ class JoinReader:
         ]
 
     def read_in_blocks(self, blocks: OpenBlocks | None) -> None:
-        """Nothing: samples are read singly, as neighbours in the join need not be neighbours in all members."""
+        """Do nothing: samples are read singly, as neighbours in the join need not be neighbours in all members."""
 
     def block(self, index: int) -> range | None:
         """None."""
@@ -143,7 +143,7 @@ def _both(wanted: Container[str] | None, parts: Container[str] | None) -> Contai
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Both:
-    """What is in two containers."""
+    """The intersection of two containers."""
 
     one: Container[str]
     other: Container[str]

@@ -2,8 +2,8 @@
 
 Enters: `data.jsonl`, beside it `data.jsonl.idx` with the offsets of the samples, and perhaps `data.jsonl.split.yaml`
 with a range of samples for each split part. Leaves: `Records`. Opening reads sizes and the split; the index is mapped
-where samples are read. Guarantee: the line that was there when the file was prepared, or one of the same length in its
-place, or a `DatasetError` that names file and byte.
+where samples are read. Guarantee: the line that was there when the file was prepared, or one of the same length
+instead, or a `DatasetError` that names file and byte.
 
 The key of a sample is its number among the lines that are not blank, from 0. The index is Energon's, byte for byte:
 a u64, little-endian, for each sample, and one for the end of the file. Without a split, each split part is the whole
@@ -39,7 +39,7 @@ def index_path(path: Path) -> Path: ...
 @overload
 def index_path(path: str | os.PathLike[str]) -> Location: ...
 def index_path(path: str | os.PathLike[str]) -> Location:
-    """Where the offsets of the samples of the JSONL file `path` are kept."""
+    """The path of the sample offsets of the JSONL file `path`."""
     return location(f"{os.fspath(path)}.idx")
 
 
@@ -48,7 +48,7 @@ def split_path(path: Path, split_config: str | None = None) -> Path: ...
 @overload
 def split_path(path: str | os.PathLike[str], split_config: str | None = None) -> Location: ...
 def split_path(path: str | os.PathLike[str], split_config: str | None = None) -> Location:
-    """Where the split of the JSONL file `path` is, or the file named `split_config` beside it."""
+    """The path of the split of the JSONL file `path`, or of the file named `split_config` beside it."""
     return location(f"{os.fspath(path)}.split.yaml") if split_config is None else location(path).with_name(split_config)
 
 
@@ -83,7 +83,7 @@ def read_ranges(path: Location, split_config: str | None = None) -> dict[str, Su
     data = storage.read_if_there(file)
     if data is None:
         if split_config is not None:
-            raise ConfigError(f"{file}: no such file; a split_config stands beside the JSONL file")
+            raise ConfigError(f"{file}: no such file; a split_config is a file beside the JSONL file")
         return None
     content = parse_document(data, file)
     parts = content.get("split_parts") if isinstance(content, dict) else None
@@ -126,7 +126,7 @@ def gaps(parts: Iterable[tuple[int, int]], num_samples: int) -> tuple[int, int]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class JsonlLines:
-    """All samples of the JSONL file `root`, which are one stretch; `num_bytes` is its size."""
+    """All samples of the JSONL file `root`, which count as one shard; `num_bytes` is its size."""
 
     root: Location
     split_part: str
@@ -172,14 +172,14 @@ class JsonlLines:
 
     @property
     def sample_bytes(self) -> float | None:
-        """Bytes of a line, on the average."""
+        """Mean bytes of a line."""
         return self.num_bytes / self.num_samples if self.num_samples else None
 
     def identity(self) -> dict[str, Any]:
         """The file's name, its size and the number of its samples."""
         return {"jsonl": [self.root.name, self.num_bytes, self.num_samples]}
 
-    def part_names(self, stretch: int) -> Collection[str]:
+    def part_names(self, shard: int) -> Collection[str]:
         """The one part."""
         return (PART,)
 
@@ -233,7 +233,7 @@ class JsonlReader:
             return self.read(index, parts)
         content = {}
         if parts is None or PART in parts:
-            self._check_place(index, start, end)
+            self._check_range(index, start, end)
             before = min(start, 1)
             data = storage.read(self._path, start - before, end - start + before)
             content[PART] = self._line(index, start, end, data)
@@ -263,18 +263,18 @@ class JsonlReader:
         return (self._path, start, end - start) if is_sound else None
 
     def _open_block(self, index: int, blocks: OpenBlocks) -> None:
-        """Fetch the block of sample `index`, if it is to be read as a whole, and hold its samples; those that cannot be
-        cut out say by themselves what is wrong with them, when they are read singly."""
+        """Fetch the block of sample `index`, if it is read as a whole, and hold its samples. Those that cannot be cut
+        out are read singly later, which reports what is wrong with them."""
         indices = blocks.cut.block(index, 0, self._lines.num_samples)
-        place = self.block_place(indices)
-        if place is not None:
+        lines = self.block_place(indices)
+        if lines is not None:
             try:
-                data = storage.read(*place)
+                data = storage.read(*lines)
             except DatasetError:
                 if storage.is_remote(self._path):
-                    raise  # it was tried again for as long as it may be
+                    raise  # it was retried for as long as allowed
             else:
-                blocks.hold(indices, self._lines.root.name, self._cut_out(indices, place[1], data), len(data))
+                blocks.hold(indices, self._lines.root.name, self._cut_out(indices, lines[1], data), len(data))
                 return
         blocks.read_singly(indices)
 
@@ -285,7 +285,7 @@ class JsonlReader:
             start, end = self._bounds(index)
             begin = start - min(start, 1) - first
             with contextlib.suppress(DatasetError):
-                self._check_place(index, start, end)
+                self._check_range(index, start, end)
                 if begin >= 0 and end - first <= len(data):
                     samples.contents[number] = self._line(index, start, end, data[begin : end - first])
                     samples.keys[number] = str(index)
@@ -300,9 +300,9 @@ class JsonlReader:
         start, end = _BOUNDS.unpack_from(self._index, index * _OFFSET.size)
         return start, end
 
-    def _check_place(self, index: int, start: int, end: int) -> None:
+    def _check_range(self, index: int, start: int, end: int) -> None:
         if start >= end or end > self._lines.num_bytes:
-            raise self._changed(index, start, "its index has no such place")
+            raise self._changed(index, start, "its index has no such range")
 
     def _line(self, index: int, start: int, end: int, data: bytes) -> bytes:
         """The line at bytes `start` to `end` out of `data`, which has the byte before it, too."""

@@ -1,7 +1,7 @@
-"""Media metadata by key: sizes of images, lengths of clips, known without opening them.
+"""Media metadata by key: sizes of images, durations of clips, without opening them.
 
 Enters: the folder of a prepared data set, or any folder of files, after `bridge-data prepare-media`. Leaves: what was
-found in the header of one of its files. Guarantee: one look-up in an index, whatever the size of the data; no file or
+found in the header of one of its files. Guarantee: one look-up in an index, in a data set of any size; no file or
 shard is touched. A key is that of a part (`000017.jpg`), or a path relative to the folder (`clips/a.mp4`).
 
 Source: the tables `media_metadata` and `media_filters` in `.nv-meta/index.sqlite`, and the names of the fields, are
@@ -10,20 +10,19 @@ those of Megatron-Energon 7.4.
 
 import dataclasses
 import json
-import os
-import sqlite3
-import threading
 from os import PathLike
-from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
 
 from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError, SampleError
 from bridge_data.samples import edataclass
-from bridge_data.shards.names import INDEX_SQLITE, META_FOLDER
+from bridge_data.shards.key_index import ReadOnlyDatabase
+from bridge_data.shards.metadata import INDEX_SQLITE, META_FOLDER
 from bridge_data.storage import Location
 
 MEDIA_TABLE = "media_metadata"
+
+_METADATA = f"SELECT metadata_type, metadata_json FROM {MEDIA_TABLE} WHERE entry_key = ?"
 
 _WAY_OUT = "run `bridge-data prepare-media {root} --media-metadata-by-extension`"
 
@@ -42,7 +41,8 @@ class ImageMetadata:
 
 @edataclass
 class AVMetadata:
-    """The first video and the first audio stream of a clip; None for what there is not. Durations are in seconds."""
+    """The first video and the first audio stream of a clip; None for what it does not have. Durations are in
+    seconds."""
 
     metadata_type: ClassVar[str] = "av"
 
@@ -64,7 +64,7 @@ _CLASSES: dict[str, type[Any]] = {kind.metadata_type: kind for kind in (ImageMet
 
 
 def encode_metadata(metadata: MediaMetadata) -> str:
-    """The JSON text of `metadata` as it is stored, without what is None."""
+    """The JSON text of `metadata` as it is stored, without fields that are None."""
     fields = {name: value for name, value in dataclasses.asdict(metadata).items() if value is not None}
     return json.dumps(fields, separators=(",", ":"))
 
@@ -81,19 +81,12 @@ def decode_metadata(kind: str, text: str) -> MediaMetadata:
     return metadata
 
 
-def read_only(path: Path) -> sqlite3.Connection:
-    """A connection to the database at `path` that cannot write, takes no locks and may be used by any thread."""
-    uri = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
-    return sqlite3.connect(uri, uri=True, check_same_thread=False)
-
-
 class MediaIndex:
     """The media metadata of the data set, or the plain folder, `root`. It may be pickled, and used by any thread."""
 
     def __init__(self, root: str | PathLike[str]) -> None:
         self.root = storage.location(root)
-        self._lock = threading.Lock()
-        self._connection: tuple[int, sqlite3.Connection] | None = None
+        self._database: ReadOnlyDatabase | None = None
 
     @classmethod
     def open(cls, root: str | PathLike[str]) -> "MediaIndex":
@@ -103,7 +96,7 @@ class MediaIndex:
             ConfigError: if `root` has no media metadata.
         """
         index = cls(root)
-        index._connected()
+        index._opened()
         return index
 
     @property
@@ -117,12 +110,7 @@ class MediaIndex:
         Raises:
             SampleError: if there are none. DatasetError: if they are damaged.
         """
-        try:
-            with self._lock:
-                query = f"SELECT metadata_type, metadata_json FROM {MEDIA_TABLE} WHERE entry_key = ?"
-                row = self._connected().execute(query, (key,)).fetchone()
-        except sqlite3.Error as error:
-            raise DatasetError(f"{self.path}: cannot be read: {error}; {_WAY_OUT.format(root=self.root)}") from error
+        row = next(iter((self._database or self._opened()).rows(_METADATA, key)), None)
         if row is None:
             raise SampleError(
                 f"{self.root}: no media metadata of {key!r}: there is no such file, or it was not seen as media. Check "
@@ -136,27 +124,15 @@ class MediaIndex:
                 f"{_WAY_OUT.format(root=self.root)} again"
             ) from error
 
-    def _connected(self) -> sqlite3.Connection:
-        """The connection of this process."""
-        if self._connection is None or self._connection[0] != os.getpid():
-            self._connection = os.getpid(), self._opened()
-        return self._connection[1]
-
-    def _opened(self) -> sqlite3.Connection:
-        path = storage.local_copy(self.path)
-        if path is None:
+    def _opened(self) -> ReadOnlyDatabase:
+        file = storage.local_copy(self.path)
+        if file is None:
             raise ConfigError(f"{self.root}: has no media metadata; {_WAY_OUT.format(root=self.root)}")
-        try:
-            connection = read_only(path)
-            found = connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (MEDIA_TABLE,)).fetchone()
-        except sqlite3.Error as error:
-            raise DatasetError(f"{self.path}: cannot be read: {error}; prepare the data set again") from error
-        if found is None:
+        database = ReadOnlyDatabase(file, _WAY_OUT.format(root=self.root))
+        if not database.has_table(MEDIA_TABLE):
             raise ConfigError(f"{self.root}: has no media metadata yet; {_WAY_OUT.format(root=self.root)}")
-        return connection
+        self._database = database
+        return database
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"root": self.root}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.root, self._lock, self._connection = state["root"], threading.Lock(), None
+        return {"root": self.root, "_database": None}

@@ -1,8 +1,11 @@
-"""Reading `.nv-meta`: what Energon 7, its predecessors and we write there.
+"""The Energon format: the names of members and files, and what `.nv-meta` says.
 
-Enters: a folder. Leaves: samples per shard, shards and exclusions of a split part. Touches no shard.
+Enters: the name of a member; a folder. Leaves: key and part; samples per shard, shards and exclusions of a split part.
+No shard is touched. A member `images/0001.left.png` is part `left.png` of sample `images/0001`: the key is the path up
+to the first dot of the file name. Members under a name like `__meta__` are not data.
 
-Source: the file formats of Megatron-Energon, https://nvidia.github.io/Megatron-Energon/basic/data_prep.html
+Source: the file formats of Megatron-Energon, https://nvidia.github.io/Megatron-Energon/basic/data_prep.html, and the
+WebDataset naming convention, https://github.com/webdataset/webdataset
 """
 
 import json
@@ -15,18 +18,72 @@ import yaml
 
 from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError
-from bridge_data.shards.names import INDEX_UUID, INFO_JSON, INFO_YAML, META_FOLDER, SPLIT_JSON, SPLIT_YAML
-from bridge_data.storage import Location
+from bridge_data.storage import Location, location
 
 _RUN = re.compile(r"(?P<before>[^{}\\]*)\{(?P<first>\d+)\.\.(?P<last>\d+)\}(?P<after>[^{}\\]*)", re.ASCII)
-
 _YamlLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+META_FOLDER = ".nv-meta"
+INFO_JSON = ".info.json"
+INFO_YAML = ".info.yaml"
+SPLIT_YAML = "split.yaml"
+SPLIT_JSON = "split.json"
+DATASET_YAML = "dataset.yaml"
+INDEX_SQLITE = "index.sqlite"
+INDEX_UUID = "index.uuid"
+BRIDGE_INDEX = "index.bridge"
+JSONL_SUFFIX = ".jsonl"
+
+_HIDDEN_PART = re.compile(r"((?:.*/)?[^./]*/)\.([^/]*)", re.DOTALL)
+"""Of `a/.txt` the key is `a/`."""
+
+_META_MEMBER = re.compile(r"__[^/]*__(/|$)")
+_SHARD = re.compile(r"(?:[^/]+/)*?[^/]+\.(?:tar|tgz|tar\.gz)/(?=.)", re.DOTALL)
+
+
+def split_name(name: str) -> tuple[str, str] | None:
+    """(key, part) of the member `name`; None if it is no part of a sample."""
+    start = name.rfind("/") + 1
+    dot = name.find(".", start)
+    if dot < 0 or (name[:2] == "__" and is_meta_member(name)):
+        return None
+    if dot > start:
+        return name[:dot], name[dot + 1 :]
+    match = _HIDDEN_PART.fullmatch(name)
+    return None if match is None else (match[1], match[2])
+
+
+def without_shard(name: str) -> str | None:
+    """`images/0001.jpg` of `a/b.tar/images/0001.jpg`; None if no shard is named in it."""
+    match = _SHARD.match(name)
+    return None if match is None else name[match.end() :]
+
+
+def is_meta_member(name: str) -> bool:
+    """Whether the member `name` is marked as no data, like `__meta__/readme`."""
+    return name.startswith("__") and _META_MEMBER.match(name) is not None
+
+
+@overload
+def tar_index_path(shard: str | Path) -> Path: ...
+
+
+@overload
+def tar_index_path(shard: Location) -> Location: ...
+
+
+def tar_index_path(shard: str | Location) -> Location:
+    """Where the offsets of the samples of `shard` are kept: `a/b.tar` has them in `a/b.tar.idx`."""
+    return location(shard).with_suffix(".tar.idx")
 
 
 @overload
 def meta_folder(root: Path) -> Path: ...
+
+
 @overload
 def meta_folder(root: Location) -> Location: ...
+
+
 def meta_folder(root: Location) -> Location:
     """The `.nv-meta` folder of the data set at `root`.
 
@@ -63,7 +120,7 @@ def read_shard_counts(meta: Location) -> dict[str, int]:
 
 
 def read_uuid(meta: Location) -> str | None:
-    """The identity of the preparation; older Energon versions gave none."""
+    """The identity of the preparation; None if it was by an older Energon version."""
     data = storage.read_if_there(meta / INDEX_UUID)
     return None if data is None else data.decode().strip()
 
@@ -84,7 +141,7 @@ def read_split(meta: Location, split_config: str | None = None) -> tuple[dict[st
 
 
 def _first_of(meta: Location, *names: str) -> tuple[Location, bytes]:
-    """The first of these files that is there, and what it holds."""
+    """(path, content) of the first of these files that exists."""
     for name in names:
         data = storage.read_if_there(meta / name)
         if data is not None:
@@ -93,7 +150,7 @@ def _first_of(meta: Location, *names: str) -> tuple[Location, bytes]:
 
 
 def _expand(path: Location, what: str, patterns: Any) -> list[str]:
-    """The names that brace patterns such as `data-{000..009}.tar` stand for."""
+    """The names that brace patterns such as `data-{000..009}.tar` expand to."""
     if patterns is None:
         return []
     if not isinstance(patterns, list) or not all(isinstance(pattern, str) for pattern in patterns):
@@ -108,8 +165,8 @@ def _expand(path: Location, what: str, patterns: Any) -> list[str]:
 
 
 def _numbered(pattern: str) -> list[str]:
-    """The names of a plain name, or of one run of numbers of one width, as we write it ourselves: at a tenth of the
-    time that the general way takes. None of any other pattern."""
+    """The names of a plain name, or of one run of numbers of one width, as we write it: ten times as fast as
+    `braceexpand`. Empty for any other pattern."""
     if "{" not in pattern and "\\" not in pattern:
         return [pattern]
     match = _RUN.fullmatch(pattern)
@@ -120,19 +177,19 @@ def _numbered(pattern: str) -> list[str]:
 
 
 def load_document(path: Location) -> Any:
-    """What the YAML file `path` holds, or the JSON file, if it is called so.
+    """The content of the YAML or JSON file `path`.
 
     Raises:
-        ConfigError: if it is not readable as that.
+        ConfigError: if it cannot be parsed.
     """
     return parse_document(storage.read_all(path), path)
 
 
 def parse_document(data: bytes, path: Location) -> Any:
-    """What `data` holds, which is the content of the file at `path`; see `load_document`.
+    """`data` parsed, which are the bytes of the file at `path`; see `load_document`.
 
     Raises:
-        ConfigError: if it is not readable as that.
+        ConfigError: if it cannot be parsed.
     """
     try:
         return json.loads(data) if path.suffix == ".json" else yaml.load(data, _YamlLoader)

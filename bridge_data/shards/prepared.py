@@ -1,36 +1,142 @@
-"""A prepared data set: a folder of shards with its `.nv-meta`.
+"""A prepared data set: a folder of shards with its `.nv-meta`, and the shards of each of its split parts.
 
-Enters: the folder. Leaves: `ShardSet`s, one a split part. Opening reads a few metadata files and touches no shard.
+Enters: the folder. Leaves: `ShardSet`s, one for each split part: samples per shard, without those that are excluded,
+and shard and position of sample number i. Opening reads a few metadata files and touches no shard. A `ShardSet` holds
+no handles and no data, so it travels to other processes as it is.
 """
 
-import contextlib
+import bisect
 import dataclasses
+import functools
+import itertools
 import logging
-import sqlite3
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from os import PathLike
+from typing import Any
 
 from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.shards.bridge_index import BridgeIndex
-from bridge_data.shards.members import first_samples
-from bridge_data.shards.metadata import meta_folder, read_shard_counts, read_split, read_uuid
-from bridge_data.shards.names import BRIDGE_INDEX, INDEX_SQLITE, split_name
-from bridge_data.shards.shard_set import ShardSet
-from bridge_data.shards.tar_bytes import open_tar
+from bridge_data.shards.key_index import KeyIndex
+from bridge_data.shards.metadata import BRIDGE_INDEX, meta_folder, read_shard_counts, read_split, read_uuid, split_name
+from bridge_data.shards.reader import ShardReader
+from bridge_data.shards.tar_bytes import is_gzip, open_tar
 from bridge_data.shards.tar_headers import walk
-from bridge_data.shards.tar_index import read_offsets
+from bridge_data.shards.tar_samples import first_samples, read_offsets
 from bridge_data.storage import Location
 
 logger = logging.getLogger("bridge_data")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class ShardSet:
+    """Samples 0..num_samples-1 of the shards `names` (paths relative to `root`), shard after shard.
+
+    `stored_counts` are the samples that the shards hold, `counts` without the excluded ones. `excluded` are samples
+    left out, as `shard/key`; `excluded_positions` are their sorted positions, by shard number.
+    """
+
+    root: Location
+    split_part: str
+    names: tuple[str, ...]
+    stored_counts: tuple[int, ...]
+    excluded: frozenset[str] = frozenset()
+    excluded_positions: Mapping[int, tuple[int, ...]] = dataclasses.field(default_factory=dict)
+    index: BridgeIndex | None = None
+
+    @functools.cached_property
+    def counts(self) -> list[int]:
+        """Samples of each shard."""
+        without = self.excluded_positions
+        return [count - len(without.get(shard, ())) for shard, count in enumerate(self.stored_counts)]
+
+    @functools.cached_property
+    def starts(self) -> list[int]:
+        """The number of each shard's first sample, and the number of all samples."""
+        return [0, *itertools.accumulate(self.counts)]
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of all shards."""
+        return self.starts[-1]
+
+    def __len__(self) -> int:
+        return self.num_samples
+
+    def locate(self, index: int) -> tuple[int, int]:
+        """(number of the shard, position of the sample in it) of sample `index`.
+
+        Raises:
+            IndexError: if there is no such sample.
+        """
+        starts = self.starts
+        if not 0 <= index < starts[-1]:
+            raise IndexError(f"{self.root} [{self.split_part}]: sample {index} of {self.num_samples}")
+        shard = bisect.bisect_right(starts, index) - 1
+        position = index - starts[shard]
+        if self.excluded_positions and shard in self._steps:
+            position += bisect.bisect_right(self._steps[shard], position)
+        return shard, position
+
+    @functools.cached_property
+    def _steps(self) -> dict[int, list[int]]:
+        """By shard, the positions (without excluded samples) from which on one more excluded sample precedes."""
+        return {
+            shard: [position - before for before, position in enumerate(positions)]
+            for shard, positions in self.excluded_positions.items()
+        }
+
+    def path(self, shard: int) -> Location:
+        """The path of shard number `shard`."""
+        return self.root / self.names[shard]
+
+    @functools.cached_property
+    def sample_bytes(self) -> float | None:
+        """Mean bytes of a sample in its tar; where a shard is compressed, those of the first shard."""
+        filled = [name for name, count in zip(self.names, self.stored_counts, strict=True) if count]
+        if self.index is None or not filled:
+            return None
+        if any(map(is_gzip, filled)):
+            segment = self.index.segment(filled[0])
+            return segment.offsets[len(segment)] / len(segment)
+        return sum(self.index.sizes_bytes(filled)) / sum(self.stored_counts)
+
+    def identity(self) -> dict[str, Any]:
+        """Names, sizes and sample counts of the shards, and what is excluded.
+
+        Raises:
+            DatasetError: if a shard is missing.
+        """
+        shards = zip(self.names, self._sizes_bytes(), self.counts, strict=True)
+        return {"shards": list(shards), "excluded": sorted(self.excluded)}
+
+    def _sizes_bytes(self) -> list[int]:
+        if self.index is not None:
+            return self.index.sizes_bytes(self.names)
+        if storage.is_remote(self.root):
+            found = storage.list_sizes(str(self.root))  # one request for a thousand shards
+            return [found.get(name) or storage.size_bytes(self.root / name) for name in self.names]
+        return [storage.size_bytes(self.path(shard)) for shard in range(len(self.names))]
+
+    def part_names(self, shard: int) -> Collection[str] | None:
+        """The names of the parts in shard number `shard`; None without our index."""
+        return None if self.index is None else self.index.segment(self.names[shard]).names
+
+    def describe(self, index: int) -> str:
+        """The shard of sample `index`."""
+        return self.names[self.locate(index)[0]]
+
+    def reader(self) -> ShardReader:
+        """A reader of these samples."""
+        return ShardReader(self)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedDataset:
     """The data set at `root`; `shard_counts` are its samples by shard, in the order of preparation.
 
-    `index` is our memory-mapped index, where there is one that matches; without it all is found by Energon's files.
+    `index` is our memory-mapped index, if there is one that matches; else Energon's files are used.
     """
 
     root: Location
@@ -58,7 +164,7 @@ class PreparedDataset:
         return meta_folder(self.root)
 
     def shard_bytes(self, shard: str) -> int:
-        """The size of a shard, as our index knows it, or else of its file."""
+        """The size of a shard, from our index, or else of its file."""
         return self.index.entries[shard].num_bytes if self.index is not None else storage.size_bytes(self.root / shard)
 
     def part_names(self, max_shards: int = 10) -> list[str]:
@@ -109,12 +215,12 @@ class PreparedDataset:
         )
 
     def _positions(self, shard: str, keys: set[str]) -> tuple[int, ...]:
-        """The positions of the samples `keys` in `shard`: by our index, or Energon's, or else by its headers."""
+        """The positions of the samples `keys` in `shard`: from our index, Energon's, or else the headers of the tar."""
         found: dict[str, int] | None = None
         if self.index is not None:
             found = {key: at for at, key in enumerate(self.index.segment(shard).keys()) if key in keys}
         if found is None:
-            found = self._positions_by_sqlite(shard, keys)
+            found = self._positions_by_keys(shard, keys)
         if found is None:
             found = self._positions_by_headers(shard, keys)
         absent = keys - found.keys()
@@ -128,18 +234,16 @@ class PreparedDataset:
             )
         return tuple(sorted(found.values()))
 
-    def _positions_by_sqlite(self, shard: str, keys: set[str]) -> dict[str, int] | None:
-        path = storage.local_copy(self.meta / INDEX_SQLITE)
-        if path is None:
+    def _positions_by_keys(self, shard: str, keys: set[str]) -> dict[str, int] | None:
+        index = KeyIndex.find(self.root)
+        if index is None:
             return None
         number = list(self.shard_counts).index(shard)
-        query = "SELECT tar_file_id, sample_index FROM samples WHERE sample_key = ?"
         try:
-            with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as db:
-                rows = [(key, row) for key in keys for row in db.execute(query, (key,))]
-        except sqlite3.Error:  # an older layout
+            found = {key: index.position(key) for key in keys}
+        except DatasetError:  # an older layout
             return None
-        return {key: position for key, (shard_number, position) in rows if shard_number == number}
+        return {key: at[1] for key, at in found.items() if at is not None and at[0] == number}
 
     def _positions_by_headers(self, shard: str, keys: set[str]) -> dict[str, int]:
         path = str(self.root / shard)
@@ -161,7 +265,7 @@ def open_shards(path: str | PathLike[str], split_part: str, *, split_config: str
 
 
 def _by_shard(exclude: Iterable[str], shards: dict[str, int]) -> dict[int, set[str]]:
-    """The keys of `exclude` (entries `shard/key`), by shard number; entries for other shards have no meaning here."""
+    """The keys of `exclude` (entries `shard/key`), by shard number; entries of other shards are ignored."""
     keys: dict[int, set[str]] = defaultdict(set)
     for entry in exclude:
         slash = entry.find("/")

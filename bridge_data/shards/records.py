@@ -1,8 +1,8 @@
 """What a source reads from: numbered samples, and what can be told of them without reading.
 
-Enters: what a data set's metadata say. Leaves: how many samples there are, in which stretches, and a reader of sample
-number i. Tars, JSONL files, ranges of either and joins are all `Records`; whoever reads them need not know which.
-Guarantee: what is immutable travels to other processes as it is, without handles; only readers hold some.
+Enters: what a data set's metadata say. Leaves: how many samples there are, grouped by shard, and a reader of sample
+number i. Tars, JSONL files, ranges of either and joins are all `Records`; who reads them need not know which.
+Guarantee: `Records` are immutable and travel to other processes without handles; only readers hold some.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ from bridge_data.storage import Location
 
 @dataclasses.dataclass(slots=True)
 class RawSample:
-    """A sample as it lies in its shard. `key` is its name there, `index` its number in the split part."""
+    """A sample as it is stored in its shard. `key` is its name there, `index` its number in the split part."""
 
     key: str
     shard_name: str
@@ -62,8 +62,8 @@ class RecordReader(Protocol):
     """Reads samples by number. It opens files when they are needed, and may be pickled."""
 
     def read(self, index: int, parts: Container[str] | None = None) -> RawSample:
-        """Sample number `index`, with those of its parts that are among `parts` (None: with all). A part that it has
-        not is not in the result either.
+        """Sample number `index`, with those of its parts that are among `parts` (None: with all). A part that it
+        does not have is not in the result either.
 
         Raises:
             IndexError: if there is no such sample. DatasetError: if it cannot be read.
@@ -77,8 +77,8 @@ class RecordReader(Protocol):
         """
 
     def read_in_blocks(self, blocks: OpenBlocks | None) -> None:
-        """Read by `blocks` from now on where `read` is given their `parts`; None: singly, as at the beginning. What is
-        read is the same."""
+        """From now on, where `read` is given the `parts` of `blocks`, read whole blocks; None: read single samples. The
+        samples are the same."""
 
     def block(self, index: int) -> range | None:
         """The numbers of the samples of the block that sample `index` is in; None if samples are read singly.
@@ -96,7 +96,8 @@ class RecordReader(Protocol):
 
 
 class Records(Protocol):
-    """Samples 0..num_samples-1, which lie in stretches: neighbours in a stretch are read front to back."""
+    """Samples 0..num_samples-1, grouped by shard: neighbours in a shard are read front to back. Here a shard is any
+    contiguous range of samples, such as a JSONL file."""
 
     @property
     def root(self) -> Location:
@@ -108,33 +109,33 @@ class Records(Protocol):
 
     @property
     def names(self) -> Sequence[str]:
-        """The name of each stretch, such as its shard."""
+        """The name of each shard."""
 
     @property
     def counts(self) -> Sequence[int]:
-        """Samples of each stretch."""
+        """Samples of each shard."""
 
     @property
     def num_samples(self) -> int:
-        """Samples of all stretches."""
+        """Samples of all shards."""
 
     @property
     def sample_bytes(self) -> float | None:
-        """Bytes of a sample where it is stored (uncompressed), on the average; None if no index tells."""
+        """Mean bytes of a stored sample (uncompressed); None if no index tells."""
 
     def identity(self) -> Mapping[str, Any]:
-        """What `json.dumps` can write and what differs where the samples or their order do, not where only their place
-        does.
+        """A value for `json.dumps` that differs where the samples or their order do, wherever they are stored.
 
         Raises:
             DatasetError: if it cannot be found out, as a file is missing.
         """
 
-    def part_names(self, stretch: int) -> Collection[str] | None:
-        """The names of the parts of the samples in a stretch; None if they are not known without reading it."""
+    def part_names(self, shard: int) -> Collection[str] | None:
+        """The names of the parts of the samples in shard number `shard`; None if they are not known without reading
+        it."""
 
     def describe(self, index: int) -> str:
-        """Where sample `index` lies, for messages, without reading it."""
+        """Where sample `index` is stored, for messages, without reading it."""
 
     def reader(self) -> RecordReader:
         """A reader of these samples, with handles of its own."""

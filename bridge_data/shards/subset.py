@@ -1,8 +1,8 @@
 """Subsets: a consecutive range of a data set's samples, such as `subset: {range: [10%, 20%]}`.
 
-Enters: what YAML says, at one level or several of a metadataset. Leaves: the numbers of the first sample and of the one
-after the last, and a view of `Records` with these samples alone. Guarantee: ranges that share a bound share no sample
-and leave none out.
+Enters: the values in YAML, at one or several levels of a metadataset. Leaves: the numbers of the first sample and of
+the one after the last, and a view of `Records` with these samples only. Guarantee: ranges that share a bound share no
+sample and leave none out.
 
 Source: the rules are those of Megatron-Energon, to the sample: absolute numbers are applied first, then the percentages
 from the innermost to the outermost level, in double precision, rounded down.
@@ -31,13 +31,13 @@ class _YamlValue(Protocol):
         """The value itself."""
 
     def error(self, message: str) -> ConfigError:
-        """The error that says `message` of this place."""
+        """The error `message`, with file and line."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SubsetRange:
-    """A range, of which `absolute` holds sample numbers (None: no such bounds; its end None: the end of the data), and
-    `relative` shares of what these leave."""
+    """A range: `absolute` sample numbers (None: no bounds; its end None: the end of the data), and `relative` shares of
+    the samples within them."""
 
     absolute: tuple[int, int | None] | None = None
     relative: tuple[float, float] = (0.0, 1.0)
@@ -47,7 +47,7 @@ class SubsetRange:
         """The range in `value`: `[start, end]` or `{range: [start, end]}`, plain or as a YAML node.
 
         Raises:
-            ConfigError: naming the place, if it is a node.
+            ConfigError: naming file and line, if it is a node.
         """
         if not isinstance(value, _YamlValue):
             return cls._parsed(value)
@@ -82,11 +82,11 @@ class SubsetRange:
 
     @property
     def is_absolute(self) -> bool:
-        """Whether it names sample numbers, which have a meaning for a single data set only, not for a blend."""
+        """Whether it names sample numbers, which are valid for a single data set only, not for a blend."""
         return self.absolute is not None
 
     def within(self, outer: "SubsetRange | None") -> "SubsetRange":
-        """This range, of which a level above takes the range `outer` again.
+        """This range, narrowed by the range `outer` of the level above.
 
         Raises:
             ConfigError: if `outer` is absolute.
@@ -104,7 +104,7 @@ class SubsetRange:
         return SubsetRange(self.absolute, (start + first * length, start + last * length))
 
     def resolve(self, num_samples: int) -> tuple[int, int]:
-        """(first sample, the one after the last) in a data set of `num_samples`; equal, if percentages leave none.
+        """(first sample, the one after the last) in a data set of `num_samples`; equal, if the range is empty.
 
         Raises:
             ConfigError: if it reaches beyond the data.
@@ -153,7 +153,7 @@ def _bound(value: Any) -> int | float | None:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Subset:
-    """Samples `start` to `end` - 1 of `records`, numbered from 0; a stretch of which nothing is left is left out.
+    """Samples `start` to `end` - 1 of `records`, numbered from 0; shards without any of them are left out.
 
     Raises:
         ConfigError: if there are no such samples.
@@ -172,12 +172,12 @@ class Subset:
 
     @property
     def root(self) -> Location:
-        """That of the whole."""
+        """That of `records`."""
         return self.records.root
 
     @property
     def split_part(self) -> str:
-        """That of the whole."""
+        """That of `records`."""
         return self.records.split_part
 
     @property
@@ -186,7 +186,7 @@ class Subset:
         return self.end - self.start
 
     @functools.cached_property
-    def _first_stretch(self) -> int:
+    def _first_shard(self) -> int:
         return bisect.bisect_right(self._ends, self.start)
 
     @functools.cached_property
@@ -195,36 +195,36 @@ class Subset:
 
     @functools.cached_property
     def counts(self) -> Sequence[int]:
-        """Samples of each stretch, as far as they are in the range."""
+        """Samples of each shard, as far as they are in the range."""
         if self.start == self.end:
             return []
-        inner = self._ends[self._first_stretch : bisect.bisect_left(self._ends, self.end)]
+        inner = self._ends[self._first_shard : bisect.bisect_left(self._ends, self.end)]
         return [end - start for start, end in itertools.pairwise([self.start, *inner, self.end])]
 
     @property
     def names(self) -> Sequence[str]:
-        """The names of the stretches in the range."""
-        return self.records.names[self._first_stretch : self._first_stretch + len(self.counts)]
+        """The names of the shards in the range."""
+        return self.records.names[self._first_shard : self._first_shard + len(self.counts)]
 
     @property
     def sample_bytes(self) -> float | None:
-        """That of the whole."""
+        """That of `records`."""
         return self.records.sample_bytes
 
     def identity(self) -> dict[str, Any]:
-        """That of the whole, and the range."""
+        """That of `records`, and the range."""
         return {"of": self.records.identity(), "range": [self.start, self.end]}
 
-    def part_names(self, stretch: int) -> Collection[str] | None:
-        """The names of the parts, as the whole knows them for its stretch."""
-        return self.records.part_names(self._first_stretch + stretch)
+    def part_names(self, shard: int) -> Collection[str] | None:
+        """The names of the parts in that shard of `records`."""
+        return self.records.part_names(self._first_shard + shard)
 
     def describe(self, index: int) -> str:
-        """Where sample `index` of the range lies."""
+        """Where sample `index` of the range is stored."""
         return self.records.describe(self.start + index)
 
     def reader(self) -> RecordReader:
-        """A reader of these samples; they keep the numbers and names that they have in the whole."""
+        """A reader of these samples; they keep their numbers and names of `records`."""
         return _SubsetReader(self)
 
 
@@ -236,24 +236,24 @@ class _SubsetReader:
         self._reader = subset.records.reader()
 
     def read(self, index: int, parts: Container[str] | None = None) -> RawSample:
-        return self._reader.read(self._in_whole(index), parts)
+        return self._reader.read(self._number(index), parts)
 
     def places(self, index: int, parts: Container[str] | None = None) -> Sequence[Place]:
-        return self._reader.places(self._in_whole(index), parts)
+        return self._reader.places(self._number(index), parts)
 
     def read_in_blocks(self, blocks: OpenBlocks | None) -> None:
         subset = self._subset
         self._reader.read_in_blocks(None if blocks is None else blocks.within(subset.start, subset.end))
 
     def block(self, index: int) -> range | None:
-        whole, start = self._reader.block(self._in_whole(index)), self._subset.start
+        whole, start = self._reader.block(self._number(index)), self._subset.start
         return None if whole is None else range(whole.start - start, whole.stop - start)
 
     def block_place(self, block: range) -> Place | None:
         start = self._subset.start
         return self._reader.block_place(range(block.start + start, block.stop + start))
 
-    def _in_whole(self, index: int) -> int:
+    def _number(self, index: int) -> int:
         subset = self._subset
         if not 0 <= index < subset.num_samples:
             raise IndexError(f"{subset.root} [{subset.split_part}]: sample {index} of {subset.num_samples}")

@@ -1,13 +1,37 @@
-"""Random access to the bytes of a tar, in memory or on disk, for walking its headers."""
+"""Random access to the bytes of a tar: in memory, on disk, or in a compressed file (`.tgz`, `.tar.gz`).
+
+Enters: a path. Leaves: bytes of the tar, by their offset in it. A compressed file can only be read from its beginning,
+or from a point where the state of the decompressor is known: `<shard>.gzidx`, which preparing writes, holds such
+points, `SPACING_BYTES` apart. Without it each process finds them on the way. Guarantee: the bytes that gzip would give,
+or a `DatasetError`; checksums are verified when a shard is prepared.
+
+Source: the format of `.gzidx` is that of indexed_gzip, https://github.com/pauldmccarthy/indexed_gzip
+"""
+
+import functools
+import importlib
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import Any
 
 from bridge_data import storage
-from bridge_data.shards.gzip_tar import GzipTar, is_gzip
+from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.shards.tar_headers import BLOCK
+from bridge_data.storage.atomic import replacing
 
 SMALL_STEP_BYTES = 1 << 16
-"""Headers at most this far apart are read together with what lies between them."""
+"""Headers at most this far apart are read together with the bytes between them."""
 
 _HEADERS_BYTES = 2048
+
+GZIP_SUFFIXES = (".tgz", ".tar.gz")
+
+SPACING_BYTES = 1 << 22
+"""About how much is decompressed in vain for a read, at most. A point takes 32 KiB, in `.gzidx` and in memory."""
+
+logger = logging.getLogger("bridge_data")
 
 
 class MemoryTar:
@@ -26,18 +50,9 @@ class MemoryTar:
         return self._data, offset - self._offset
 
 
-def open_tar(path: str) -> "FileTar | GzipTar":
-    """The tar on disk, or in the compressed file, at `path`; its `end` is where to stop walking.
-
-    Raises:
-        DatasetError: if it is missing or unreadable.
-    """
-    return GzipTar(path) if is_gzip(path) else FileTar(path, storage.size_bytes(path))
-
-
 class FileTar:
-    """A tar on disk of `num_bytes` bytes. Headers come from a window that is small where members are large, so that
-    contents are passed over, and large where they are small, so that many headers come with one read."""
+    """A tar on disk of `num_bytes` bytes. Headers are read through a window: small where members are large, so that
+    contents are skipped, and large where they are small, so that one read holds many headers."""
 
     def __init__(self, path: str, num_bytes: int) -> None:
         self._path, self.end = path, num_bytes
@@ -54,7 +69,7 @@ class FileTar:
         return self._window, start
 
     def _reach(self, offset: int, num_bytes: int) -> int:
-        """Where in the window these bytes begin, which it has, as far as there are any."""
+        """Move the window to these bytes, as far as they exist; the offset in it where they begin."""
         start = offset - self._base
         if start < 0 or start + num_bytes > len(self._window):
             near = 0 <= start <= len(self._window) + SMALL_STEP_BYTES
@@ -63,3 +78,125 @@ class FileTar:
             self._window = storage.read(self._path, offset, min(wanted, available))
             self._base, start = offset, 0
         return start
+
+
+def open_tar(path: str) -> "FileTar | GzipTar":
+    """The tar on disk, or in the compressed file, at `path`; its `end` is where to stop walking.
+
+    Raises:
+        DatasetError: if it is missing or unreadable.
+    """
+    return GzipTar(path) if is_gzip(path) else FileTar(path, storage.size_bytes(path))
+
+
+def is_gzip(shard: str | Path) -> bool:
+    """Whether a shard is compressed, by its name."""
+    return str(shard).endswith(GZIP_SUFFIXES)
+
+
+def seek_index_path(shard: str | Path) -> Path:
+    """Where the points of `shard` are kept."""
+    return Path(f"{shard}.gzidx")
+
+
+class GzipTar:
+    """The tar in the compressed file `path`. `end` is its size, or an upper bound until it has been read."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self.end = sys.maxsize
+        storage.size_bytes(path)  # names the file if it is missing
+        try:
+            with open(path, "rb") as file:
+                magic = file.read(2)
+            if magic != b"\x1f\x8b":
+                raise DatasetError(
+                    f"{path}: is not compressed by gzip, as its name says: "
+                    + ("call it .tar, if it is a tar, or write it again" if magic else "it is empty")
+                )
+            self._file = _opened(path)
+            points = seek_index_path(path)
+            if points.is_file():
+                try:
+                    self._file.import_index(str(points))
+                    self.end = self._file.seek(0, os.SEEK_END)
+                except OSError:  # of another file than this, or damaged
+                    self._file = _opened(path)
+                    self.end = sys.maxsize
+        except OSError as error:
+            raise self._failure(error) from error
+
+    def index(self) -> None:
+        """Read the whole file, check it, and find its points.
+
+        Raises:
+            DatasetError: if it is damaged.
+        """
+        try:
+            self._file = _opened(self._path)
+            self._file.build_full_index()
+            self.end = self._file.seek(0, os.SEEK_END)
+        except OSError as error:
+            raise self._failure(error) from error
+
+    def write_index(self) -> None:
+        """Write the points beside the shard."""
+        with replacing(seek_index_path(self._path), durable=False) as temporary:
+            self._file.export_index(str(temporary))
+
+    def warn_if_slow(self) -> None:
+        """Warn, once for each folder, that the points are missing."""
+        if self.end == sys.maxsize:
+            _warn(os.path.dirname(self._path))
+
+    def read(self, offset: int, num_bytes: int) -> bytes:
+        """The bytes of this range of the tar, fewer at the end."""
+        try:
+            data: bytes = self._file.pread(num_bytes, offset)
+        except OSError as error:
+            raise self._failure(error) from error
+        return data
+
+    def window(self, offset: int) -> tuple[bytes, int]:
+        """The header at `offset`, and 0, where it begins in it."""
+        return self.read(offset, BLOCK), 0
+
+    def read_exactly(self, offset: int, num_bytes: int) -> bytes:
+        """The bytes of this range of the tar.
+
+        Raises:
+            DatasetError: if it ends before that.
+        """
+        data = self.read(offset, num_bytes)
+        if len(data) != num_bytes:
+            raise DatasetError(
+                f"{self._path}: wanted bytes {offset} to {offset + num_bytes} of the tar in it, which ends before. "
+                "It is truncated, or was replaced after it was prepared: restore it, or prepare the data set again."
+            )
+        return data
+
+    def _failure(self, error: OSError) -> DatasetError:
+        return DatasetError(
+            f"{self._path}: cannot be decompressed: {error}. It is damaged, or was replaced while it was in use: "
+            "restore it, or write it again."
+        )
+
+
+def _opened(path: str) -> Any:
+    try:
+        library = importlib.import_module("indexed_gzip")
+    except ImportError:
+        raise ConfigError(
+            f'{path}: reading compressed shards needs a package: pip install "bridge-data[tgz]"; or decompress them: '
+            "gunzip, then `bridge-data prepare`"
+        ) from None
+    return library.IndexedGzipFile(path, spacing=SPACING_BYTES)
+
+
+@functools.lru_cache(maxsize=1024)
+def _warn(folder: str) -> None:
+    logger.warning(
+        "%s: compressed shards without their .gzidx, each of which must be read from its beginning; "
+        "run `bridge-data prepare --tar-index-only` on the data set to read them faster",
+        folder,
+    )

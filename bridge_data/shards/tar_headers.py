@@ -1,7 +1,7 @@
-"""Tar headers: where in a shard which file lies.
+"""Tar headers: name, offset and size of each file in a shard.
 
-Enters: bytes of a tar and the offset of a header in them. Leaves: the member's name, where its content begins, how
-long it is, and where the next header is. Plain headers, GNU long names and pax headers that only rename, resize or
+Enters: bytes of a tar and the offset of a header in them. Leaves: the member's name, offset and size of its content,
+and the offset of the next header. Plain headers, GNU long names and pax headers that only rename, resize or
 date are read here, plain ones in 1 µs; anything rarer (base-256 sizes, global headers, links) is left to `tarfile`.
 Guarantee: the same members at the same offsets as `tarfile` finds, and an error, not an end, where the tar is damaged.
 
@@ -47,13 +47,13 @@ Fields: TypeAlias = tuple[str, int, int, int, bool, int]
 
 
 class TarBytes(Protocol):
-    """Random access to a tar, or to a run of whole members of it."""
+    """Random access to a tar, or to consecutive members of it."""
 
     def read(self, offset: int, num_bytes: int) -> bytes:
         """The bytes of this range, fewer at the end."""
 
     def window(self, offset: int) -> tuple[bytes, int]:
-        """Bytes that are at hand, and where in them the header at `offset` begins; other headers may follow."""
+        """Bytes in memory, and where in them the header at `offset` begins; other headers may follow."""
 
 
 def walk(tar: TarBytes, offset: int, end: int, *, file: str) -> Iterator[Member]:
@@ -69,7 +69,7 @@ def walk(tar: TarBytes, offset: int, end: int, *, file: str) -> Iterator[Member]
 
 
 def walk_runs(tar: TarBytes, offset: int, end: int, *, file: str) -> Iterator[Sequence[Fields]]:
-    """The same in runs of members that are at hand together: who takes all of them is quicker so.
+    """The same, in lists of members whose headers are in memory together: faster where all members are wanted.
 
     Raises:
         DatasetError: as `walk` does.
@@ -94,9 +94,9 @@ def walk_runs(tar: TarBytes, offset: int, end: int, *, file: str) -> Iterator[Se
 
 def _plain_run(data: bytes, start: int, offset: int, end: int) -> list[Fields]:
     """The members whose headers follow each other in `data`, from that on which begins at `start`, that is at `offset`
-    of the tar; up to one that is not plain, not sound, not all in `data`, or reaches beyond `end`.
+    of the tar; up to one that is not plain, is damaged, is not whole in `data`, or reaches beyond `end`.
 
-    What follows the checksum is nearly always what it was in the header before, and looked at once.
+    The bytes after the checksum are nearly always those of the header before; then they are not parsed again.
     """
     members: list[Fields] = []
     known, tail_sum, folder, last = b"", 0, b"", len(data) - BLOCK
@@ -128,8 +128,8 @@ def _plain_run(data: bytes, start: int, offset: int, end: int) -> list[Fields]:
 
 @functools.lru_cache(maxsize=256)
 def _plain_tail(tail: bytes) -> tuple[int, bytes] | None:
-    """Of what follows the checksum in a header: its sum, with 8 spaces for the checksum and less what Adler-32 begins
-    with, and the folder that precedes the name; None if it is not that of a plain header."""
+    """For the bytes after the checksum in a header: their sum, plus 8 spaces for the checksum, minus the initial value
+    of Adler-32; and the folder before the name. None if the header is not plain."""
     if tail[0] not in b"0\0" or tail[101:106] != b"ustar":
         return None
     folder = tail[189:344].partition(b"\0")[0]
@@ -144,7 +144,8 @@ def _checksum(field: bytes) -> int:
 
 
 def read_member(tar: TarBytes, offset: int, *, file: str, after: str = "where the index has one") -> Member | None:
-    """The member whose first header lies at `offset`; None at the end of the archive. `after` helps to find it.
+    """The member whose first header is at `offset`; None at the end of the archive. `after` says in errors where that
+    is.
 
     Raises:
         DatasetError: if there is no readable header.
@@ -176,13 +177,13 @@ def header_is_intact(header: bytes) -> bool:
 
 
 def _sum(data: bytes) -> int:
-    """The sum of up to 256 bytes, or of 515 of ASCII: the low half of their Adler-32 (less the 1 it begins with), ten
-    times as fast as `sum`."""
+    """The sum of up to 256 bytes, or of 515 of ASCII: the low half of their Adler-32, minus its initial 1; ten times as
+    fast as `sum`."""
     return (adler32(data) & 0xFFFF) - 1
 
 
 def _plain(header: bytes, offset: int) -> Member | None:
-    """The member of a header that is all there is to know about it; None if it is not of that kind."""
+    """The member of a plain header, which needs no other header; None if it is not plain."""
     run = _plain_run(header, 0, offset, sys.maxsize)
     return Member._make(run[0]) if run else None
 
@@ -203,7 +204,7 @@ def _member(header: bytes, name: bytes, offset: int, content_offset: int, num_by
 
 
 def _renamed(tar: TarBytes, header: bytes, offset: int) -> Member | None:
-    """The member behind one pax header or GNU long name."""
+    """The member after one pax header or GNU long name."""
     try:
         extra_bytes = int(header[124:136].rstrip(b"\0 "), 8)
     except ValueError:
@@ -227,7 +228,7 @@ def _renamed(tar: TarBytes, header: bytes, offset: int) -> Member | None:
 
 
 def _pax_records(data: bytes) -> dict[bytes, bytes] | None:
-    """The records of a pax header; None if one of them is of a kind that only `tarfile` knows."""
+    """The records of a pax header; None if one of them needs `tarfile`."""
     records = {}
     position = 0
     while position < len(data) and data[position]:
@@ -246,7 +247,7 @@ def _pax_records(data: bytes) -> dict[bytes, bytes] | None:
 
 
 class _View(io.RawIOBase):
-    """`TarBytes` as the kind of file that `tarfile` reads, with `base` as its beginning."""
+    """`TarBytes` as a file object for `tarfile`, starting at `base`."""
 
     def __init__(self, tar: TarBytes, base: int) -> None:
         self._tar, self._base, self._position = tar, base, 0

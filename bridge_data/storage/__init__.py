@@ -2,20 +2,23 @@
 
 from bridge_data.storage.copies import local_copy
 from bridge_data.storage.local import close_files
-from bridge_data.storage.location import Location, RemotePath, location, on_disk
-from bridge_data.storage.prefetching import MAX_AHEAD_BYTES
-from bridge_data.storage.reading import (
+from bridge_data.storage.location import (
+    Location,
+    RemotePath,
     by_request,
     is_file,
     is_folder,
+    location,
+    on_disk,
     prefetch,
     read,
     read_all,
     read_if_there,
     size_bytes,
 )
+from bridge_data.storage.object_stores import is_remote
+from bridge_data.storage.prefetching import MAX_AHEAD_BYTES
 from bridge_data.storage.remote import list_sizes
-from bridge_data.storage.urls import is_remote
 
 __all__ = [
     "MAX_AHEAD_BYTES",

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all."""
+"""Atomic writes: a file appears whole or not at all."""
 
 import contextlib
 import os
@@ -11,7 +11,7 @@ from bridge_data.errors import DatasetError
 
 @contextlib.contextmanager
 def writing(folder: Path) -> Iterator[None]:
-    """Faults of the file system while files are written below `folder` become a `DatasetError` that says so."""
+    """Turn errors of the file system, while files are written below `folder`, into a `DatasetError` that names it."""
     try:
         yield
     except (OSError, sqlite3.Error) as error:
@@ -20,10 +20,10 @@ def writing(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def replacing(path: Path, *, durable: bool = True) -> Iterator[Path]:
-    """A temporary path beside `path`, whose file takes its place when the block ends well, and goes when it does not.
+    """Yield a temporary path beside `path`; rename it to `path` if the block succeeds, else delete it.
 
-    If `durable`, the content is on disk before the name changes, so that a crash of the machine, too, leaves either the
-    old file or the new one.
+    If `durable`, the content is synced before the rename, so that after a crash of the machine either the old file or
+    the new one is there.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -38,6 +38,6 @@ def replacing(path: Path, *, durable: bool = True) -> Iterator[Path]:
 
 
 def write_file(path: Path, data: bytes | str, *, durable: bool = True) -> None:
-    """Put a file with this content at `path`."""
+    """Write `data` to the file at `path`, atomically."""
     with replacing(path, durable=durable) as temporary:
         temporary.write_bytes(data.encode() if isinstance(data, str) else data)

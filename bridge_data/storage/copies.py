@@ -1,23 +1,21 @@
 """Copies of objects on the disk of this machine, for files that are mapped into memory.
 
 Enters: the URL of an object. Leaves: the path of a file with its content. Guarantee: the content is that of the object
-as it is now, by its size and version; it is downloaded once a machine, also if several processes ask at once; a file is
-there whole or not at all.
+as it is now, by its size and version; it is downloaded once per machine, also if several processes ask at once; a file
+is there whole or not at all.
 
 The folder is `$BRIDGE_DATA_CACHE`, or `bridge_data` in the user's cache. Of each object only the newest version is
-kept; who has an older one mapped keeps it.
+kept; a process that has mapped an older one keeps it.
 """
 
 import contextlib
-import fcntl
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.storage import remote
-from bridge_data.storage.store import ObjectInfo
-from bridge_data.storage.urls import is_remote
+from bridge_data.storage.locks import locked
+from bridge_data.storage.object_stores import ObjectInfo, is_remote
 
 CACHE_VARIABLE = "BRIDGE_DATA_CACHE"
 
@@ -48,13 +46,13 @@ def local_copy(path: str | os.PathLike[str]) -> Path | None:
     try:
         if not _is_whole(file, found):
             folder.mkdir(parents=True, exist_ok=True)
-            with _locked(folder):
+            with locked(str(folder / _LOCK)):
                 if not _is_whole(file, found):
                     _download(url, found, file)
     except OSError as error:
         raise ConfigError(
             f"{folder}: cannot hold a copy of {url}: {error.strerror or error}; set {CACHE_VARIABLE} to a folder that "
-            f"can be written and has {found.num_bytes / 1e6:,.0f} MB of room"
+            f"can be written and has {found.num_bytes / 1e6:,.0f} MB of free space"
         ) from error
     return file
 
@@ -67,7 +65,7 @@ def _is_whole(file: Path, found: ObjectInfo) -> bool:
 
 
 def _download(url: str, found: ObjectInfo, file: Path) -> None:
-    """Fetch the object in pieces, several at a time, and put it in the place of its older versions."""
+    """Fetch the object in pieces, several at a time, and remove its older versions."""
     import concurrent.futures  # here: who has local data only does not wait for it
     import tempfile
 
@@ -95,14 +93,6 @@ def _download(url: str, found: ObjectInfo, file: Path) -> None:
 
 
 _LOCK = "lock"
-
-
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Hold the lock of `folder`, which ends with the process."""
-    with open(folder / _LOCK, "w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def _digest(text: str) -> str:

@@ -1,8 +1,8 @@
 """Ranged reads of local files.
 
 Enters: a path, where to start, how many bytes. Leaves: exactly these bytes. Guarantees: never half a read; a file
-that is missing or too short is a `DatasetError` that names it; passing faults of a network file system are tried
-again. Open descriptors are kept for the next read, at most `MAX_OPEN` of them; a forked child starts with none, so
+that is missing or too short is a `DatasetError` that names it; transient faults of a network file system are
+retried. Open descriptors are kept for the next read, at most `MAX_OPEN` of them; a forked child starts with none, so
 that it may close what it inherited. All functions may be called from any thread.
 """
 
@@ -20,16 +20,16 @@ MAX_OPEN = 256
 """Descriptors that a process keeps open for reading."""
 
 RETRY_WAITS_S = (0.1, 0.5, 2.0)
-"""Waits before the second, third and fourth attempt at a read that failed for a passing reason."""
+"""Waits before the second, third and fourth attempt at a read that failed for a transient reason."""
 
 T = TypeVar("T")
 
-_PASSING = frozenset({errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EINTR, errno.ENOBUFS})
+_TRANSIENT = frozenset({errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EINTR, errno.ENOBUFS})
 _TOO_MANY_OPEN = frozenset({errno.EMFILE, errno.ENFILE})
 
 
 class _OpenFile:
-    """A descriptor that is closed when its last user lets go of it, be it the table or a thread in a read."""
+    """A descriptor that is closed when the table and all threads that read it have dropped it."""
 
     __slots__ = ("fd",)
 
@@ -43,7 +43,7 @@ class _OpenFile:
 
 
 class DescriptorTable:
-    """The open files of this process, the least recently used one first."""
+    """The open files of this process, in order of last use."""
 
     def __init__(self, max_open: int = MAX_OPEN) -> None:
         self._max_open = max_open
@@ -54,7 +54,7 @@ class DescriptorTable:
         return len(self._files)
 
     def get(self, path: str) -> _OpenFile:
-        """The open file at `path`; hold on to it for as long as its descriptor is used."""
+        """The open file at `path`; keep a reference while its descriptor is used."""
         with self._lock:
             file = self._files.get(path)
             if file is not None:
@@ -68,7 +68,7 @@ class DescriptorTable:
         return file
 
     def drop(self, path: str) -> None:
-        """Forget `path`, so that the next read opens it anew."""
+        """Forget `path`, so that the next read opens it again."""
         with self._lock:
             self._files.pop(path, None)
 
@@ -91,7 +91,7 @@ def read(location: str, start: int, num_bytes: int) -> bytes:
     """`num_bytes` bytes of the file at `location`, from byte `start`.
 
     Raises:
-        DatasetError: if the file is missing, unreadable or ends before that.
+        DatasetError: if the file is missing, unreadable or ends earlier.
     """
     try:
         file = _table.get(location)
@@ -148,7 +148,7 @@ def _read_range(location: str, start: int, num_bytes: int) -> bytes:
 
 
 def _attempt(location: str, action: Callable[[], T]) -> T:
-    """The result of `action`, tried again for as long as it fails for a passing reason."""
+    """The result of `action`, tried again for as long as it fails for a transient reason."""
     waits = iter(RETRY_WAITS_S)
     while True:
         try:
@@ -158,7 +158,7 @@ def _attempt(location: str, action: Callable[[], T]) -> T:
                 _table.clear()
             else:
                 _table.drop(location)
-            wait_s = next(waits, None) if error.errno in _PASSING | _TOO_MANY_OPEN else None
+            wait_s = next(waits, None) if error.errno in _TRANSIENT | _TOO_MANY_OPEN else None
             if wait_s is None:
                 raise _failure(location, error) from error
             time.sleep(wait_s)

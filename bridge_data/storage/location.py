@@ -1,16 +1,19 @@
-"""Places of data: local paths, and URLs that are used like them.
+"""Locations of data, local paths and URLs alike, and reading what is there.
 
-Enters: a path or a URL. Leaves: a `pathlib.Path`, or a `RemotePath`, which has what this package needs of one. It
-travels to other processes, and holds no client.
+Enters: a path or a URL. Leaves: a `pathlib.Path`, or a `RemotePath`, which has what this package needs of one; exactly
+the bytes that were asked for. Guarantee: a location travels to other processes and holds no client; a read is whole or
+an error, see `bridge_data.storage.local` and `bridge_data.storage.remote`.
 """
 
 import os
+from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import TypeAlias
 
 from bridge_data.errors import ConfigError
-from bridge_data.storage import remote
-from bridge_data.storage.urls import is_remote, split_url
+from bridge_data.storage import local, remote
+from bridge_data.storage.object_stores import is_remote, split_url
+from bridge_data.storage.prefetching import joined
 
 
 class RemotePath:
@@ -42,7 +45,7 @@ class RemotePath:
         return self._at(self._path.parent)
 
     def with_name(self, name: str) -> "RemotePath":
-        """What is called `name` in the same folder."""
+        """The path of `name` in the same folder."""
         return self._at(self._path.with_name(name))
 
     def with_suffix(self, suffix: str) -> "RemotePath":
@@ -93,15 +96,15 @@ class RemotePath:
 Location: TypeAlias = Path | RemotePath
 
 
-def on_disk(place: Location) -> Path:
-    """`place`, for what writes there, or reads all of it.
+def on_disk(path: Location) -> Path:
+    """`path`, for code that writes there, or reads all of it.
 
     Raises:
         ConfigError: if it is in an object store.
     """
-    if isinstance(place, RemotePath):
-        raise ConfigError(f"{place}: this takes data on a disk; copy them to one, and back if they were written to")
-    return place
+    if isinstance(path, RemotePath):
+        raise ConfigError(f"{path}: this takes data on a disk; copy them to one, and back if they were written to")
+    return path
 
 
 def location(path: str | os.PathLike[str]) -> Location:
@@ -111,3 +114,86 @@ def location(path: str | os.PathLike[str]) -> Location:
         ConfigError: for a URL of an unknown kind.
     """
     return RemotePath(os.fspath(path)) if is_remote(path) else Path(path)
+
+
+def read(path: str | os.PathLike[str], start: int, num_bytes: int) -> bytes:
+    """`num_bytes` bytes of the content at `path`, from byte `start`.
+
+    Raises:
+        DatasetError: if it is missing, unreadable or ends earlier. ConfigError: if it is a URL that cannot be read
+        here.
+    """
+    name = os.fspath(path)
+    return (remote if "://" in name else local).read(name, start, num_bytes)
+
+
+def read_all(path: str | os.PathLike[str]) -> bytes:
+    """The whole content at `path`; the file is not kept open.
+
+    Raises:
+        DatasetError: if it is missing or unreadable. ConfigError: if it is a URL that cannot be read here.
+    """
+    name = os.fspath(path)
+    return (remote if "://" in name else local).read_all(name)
+
+
+def read_if_there(path: str | os.PathLike[str]) -> bytes | None:
+    """The whole content at `path`; None if there is none.
+
+    Raises:
+        DatasetError: if it is unreadable. ConfigError: if it is a URL that cannot be read here.
+    """
+    name = os.fspath(path)
+    if "://" in name:
+        return remote.read_if_there(name)
+    return local.read_all(name) if os.path.isfile(name) else None
+
+
+def size_bytes(path: str | os.PathLike[str]) -> int:
+    """The size of the content at `path`; of an object that was read before, its size at that time.
+
+    Raises:
+        DatasetError: if it is missing or unreadable. ConfigError: if it is a URL that cannot be read here.
+    """
+    name = os.fspath(path)
+    return (remote if "://" in name else local).size_bytes(name)
+
+
+def is_file(path: str | os.PathLike[str]) -> bool:
+    """Whether there is a file, or an object, at `path`.
+
+    Raises:
+        DatasetError, ConfigError: of a URL, if it cannot be found out.
+    """
+    name = os.fspath(path)
+    return remote.find(name) is not None if "://" in name else os.path.isfile(name)
+
+
+def is_folder(path: str | os.PathLike[str]) -> bool:
+    """Whether there is a folder at `path`, or objects below it.
+
+    Raises:
+        DatasetError, ConfigError: of a URL, if it cannot be found out.
+    """
+    name = os.fspath(path)
+    return remote.is_folder(name) if "://" in name else os.path.isdir(name)
+
+
+def prefetch(ranges: Sequence[tuple[str | os.PathLike[str], int, int]]) -> None:
+    """Fetch ranges (location, offset, number of bytes) in the background, as they will be read soon, in about this
+    order. A `read` within one of them waits for it and takes its bytes, which are then freed. Ranges that are never
+    read cost requests; a failed fetch is no error; for local files nothing is done.
+    """
+    located = [(os.fspath(path), start, num_bytes) for path, start, num_bytes in ranges]
+    wanted = [one for one in located if "://" in one[0]]
+    if wanted:
+        remote.prefetch(wanted)
+
+
+def by_request(ranges: Sequence[tuple[str | os.PathLike[str], int, int]]) -> list[list[tuple[str, int, int]]]:
+    """Those of `ranges` that `prefetch` would fetch, grouped by request if they are announced together; in the order in
+    which they are wanted first.
+    """
+    located = [(os.fspath(path), start, num_bytes) for path, start, num_bytes in ranges]
+    requests = joined([one for one in located if "://" in one[0] and one[2]])
+    return [[(request.url, *one) for one in request.ranges] for request in requests]

@@ -1,4 +1,4 @@
-"""Locks on files, which the kernel takes away from a process that dies, however it dies."""
+"""File locks, which the kernel releases when a process dies."""
 
 import contextlib
 import fcntl
@@ -9,10 +9,10 @@ SHARED, EXCLUSIVE = fcntl.LOCK_SH, fcntl.LOCK_EX
 
 
 def lock(path: str, kind: int, *, wait: bool = True) -> int | None:
-    """A descriptor of the file at `path`, made if there is none, with a lock on it until it is closed.
+    """Lock the file at `path`, which is created if needed; the descriptor holds the lock until it is closed.
 
-    Two descriptors exclude each other also within a process. Whoever removes the file holds its lock: a lock that is
-    had on a file that is no longer at `path` is not counted, and waited for again. Without `wait`, None if it is taken.
+    Two descriptors exclude each other also within a process. Remove the file only with its lock held: a lock
+    on a file that is no longer at `path` is dropped, and tried again. Without `wait`, None if another has the lock.
     """
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -31,7 +31,7 @@ def lock(path: str, kind: int, *, wait: bool = True) -> int | None:
 
 @contextlib.contextmanager
 def locked(path: str) -> Iterator[int]:
-    """The exclusive lock on the file at `path`, for the block."""
+    """Hold the exclusive lock on the file at `path` during the block."""
     descriptor = lock(path, EXCLUSIVE)
     assert descriptor is not None
     try:

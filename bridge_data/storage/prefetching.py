@@ -1,12 +1,12 @@
 """Bytes of objects fetched ahead of being read.
 
 Enters: ranges that will be read, in about their order, and later the reads. Leaves: the bytes of a read that was
-announced, once they are there. Guarantee: no more than `max_bytes` are held or on their way at any time; bytes go when
-they have been read; what could not be fetched is left to the read, which reports what is wrong.
+announced, once they have arrived. Guarantee: at most `max_bytes` are held or in flight at any time; bytes are freed
+when they have been read; a range that could not be fetched is left to the read, which reports what is wrong.
 
-Ranges that lie close together are fetched by one request. Those for which there is no room wait, in order, until reads
-have made some. A read that finds its range still waiting shows that what is held was not read in its turn: the oldest
-of it is thrown out.
+Ranges close to each other are fetched by one request. Requests beyond `max_bytes` wait, in order, until reads have
+freed memory. A read whose range is still waiting shows that the ranges held were not read in the announced order: the
+oldest of them are evicted.
 """
 
 import bisect
@@ -17,12 +17,12 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from bridge_data.storage.store import Content
+from bridge_data.storage.object_stores import Content
 
 logger = logging.getLogger("bridge_data")
 
 MAX_AHEAD_BYTES = 128 << 20
-"""Bytes that a process holds or has on their way."""
+"""Bytes that a process holds or has in flight."""
 
 MAX_REQUEST_BYTES = 1 << 20
 """Ranges are joined up to this."""
@@ -31,24 +31,24 @@ MAX_RANGE_BYTES = 16 << 20
 """A range that is longer is not fetched ahead."""
 
 MAX_GAP_BYTES = 1 << 17
-"""So many unwanted bytes are cheaper than a request."""
+"""Fetching up to this many unwanted bytes is cheaper than another request."""
 
 MAX_WAITING = 1 << 14
-"""Requests for which there is no room yet; beyond them the oldest are forgotten, as nobody seems to read them."""
+"""Maximum requests waiting for memory; beyond it the oldest are dropped, as nobody seems to read them."""
 
 MAX_OVERLAPS = 32
-"""A request may reach over ranges that were known before; one that is not found behind more of them is not found."""
+"""Overlapping requests that a look-up goes through; a range behind more of them is not found."""
 
 NUM_THREADS = 16
 
 Ranges: TypeAlias = Sequence[tuple[int, int]]
 """Offset and number of bytes of each."""
 
-Place: TypeAlias = tuple[str, int, int]
+ObjectRange: TypeAlias = tuple[str, int, int]
 """URL of an object, offset in it, number of bytes."""
 
 Fetch = Callable[[str, int, int], Content]
-"""The bytes of a URL from an offset on, so many."""
+"""(URL, offset, number of bytes) to the bytes."""
 
 
 class _Fetch:
@@ -68,7 +68,7 @@ class _Fetch:
 
 
 class Prefetcher:
-    """Fetches ranges by `fetch` in threads of its own, which start with the first one."""
+    """Fetches ranges by `fetch` in threads of its own, which are started when needed."""
 
     def __init__(self, fetch: Fetch, *, max_bytes: int = MAX_AHEAD_BYTES, num_threads: int = NUM_THREADS) -> None:
         self._fetch, self._max_bytes, self._num_threads = fetch, max_bytes, num_threads
@@ -78,37 +78,37 @@ class Prefetcher:
         self._waiting: dict[_Fetch, None] = {}
         self._started: dict[_Fetch, None] = {}
         self._blocks: dict[str, list[_Fetch]] = collections.defaultdict(list)
-        self._again: collections.Counter[Place] = collections.Counter()
+        self._again: collections.Counter[ObjectRange] = collections.Counter()
         self.num_held_bytes = 0
 
-    def prefetch(self, places: Sequence[Place]) -> None:
-        """Fetch `places` of objects. What is known already, and not read yet, is fetched again when it has been."""
+    def prefetch(self, wanted: Sequence[ObjectRange]) -> None:
+        """Fetch these ranges. One that is known already, and not read yet, is fetched again after it has been read."""
         longest = min(MAX_RANGE_BYTES, self._max_bytes)
         with self._changed:
             new = []
-            for place in places:
-                if 0 < place[2] <= longest:
-                    known = self._find(*place)
+            for one in wanted:
+                if 0 < one[2] <= longest:
+                    known = self._find(*one)
                     if known is None:
-                        new.append(place)
-                    elif known.content is None and place[1:] not in known.ranges:
-                        known.ranges = [*known.ranges, place[1:]]  # it comes with that request anyway
+                        new.append(one)
+                    elif known.content is None and one[1:] not in known.ranges:
+                        known.ranges = [*known.ranges, one[1:]]  # it comes with that request anyway
                     else:
-                        self._again[place] += 1
-            self._wait_with(joined(new))
+                        self._again[one] += 1
+            self._enqueue(joined(new))
             while len(self._waiting) > MAX_WAITING:
                 self._drop(next(iter(self._waiting)))
             if len(self._again) > MAX_WAITING:
                 self._again.clear()
 
-    def _wait_with(self, requests: Sequence[_Fetch]) -> None:
+    def _enqueue(self, requests: Sequence[_Fetch]) -> None:
         for request in requests:
             self._waiting[request] = None
             bisect.insort(self._blocks[request.url], request, key=_start)
-        self._start_what_fits()
+        self._start_waiting()
 
     def take(self, url: str, start: int, num_bytes: int) -> bytes | None:
-        """These bytes, waited for if they are on their way; None if they were not announced, or could not be had."""
+        """These bytes, waited for if they are in flight; None if they were not announced, or could not be fetched."""
         with self._changed:
             while True:
                 block = self._find(url, start, num_bytes)
@@ -117,25 +117,25 @@ class Prefetcher:
                 if block.content is not None:
                     break
                 if not block.is_started:
-                    self._make_room(block)
+                    self._evict_for(block)
                 else:
                     self._changed.wait()
             content = block.content
             block.num_wanted -= num_bytes
             if block.num_wanted <= 0:
                 self._drop(block)
-                self._wait_with(self._wanted_again(block))
+                self._enqueue(self._wanted_again(block))
         if num_bytes == len(content):
             return content
         return content[start - block.start : start - block.start + num_bytes]
 
     def _wanted_again(self, read: _Fetch) -> list[_Fetch]:
-        place = read.url, read.start, read.num_bytes
-        if not self._again[place]:
-            del self._again[place]
+        again = read.url, read.start, read.num_bytes
+        if not self._again[again]:
+            del self._again[again]
             return []
-        self._again[place] -= 1
-        return joined([place])
+        self._again[again] -= 1
+        return joined([again])
 
     def _find(self, url: str, start: int, num_bytes: int) -> _Fetch | None:
         blocks = self._blocks.get(url, ())
@@ -145,15 +145,16 @@ class Prefetcher:
                 return block
         return None
 
-    def _start_what_fits(self) -> None:
+    def _start_waiting(self) -> None:
         while self._waiting:
             block = next(iter(self._waiting))
             if self.num_held_bytes + block.num_bytes > self._max_bytes:
                 return
             self._start(block)
 
-    def _make_room(self, block: _Fetch) -> None:
-        """Start a block that waits, in the place of the oldest that were not read, unless it is forgotten meanwhile."""
+    def _evict_for(self, block: _Fetch) -> None:
+        """Start a waiting request, after evicting the oldest ranges that were not read, unless it is dropped
+        meanwhile."""
         while block in self._waiting:
             if self.num_held_bytes + block.num_bytes <= self._max_bytes:
                 self._start(block)
@@ -176,7 +177,7 @@ class Prefetcher:
         self._ready.put(block)
 
     def _drop(self, block: _Fetch) -> None:
-        """Forget a block, if that has not been done."""
+        """Forget a block, if it is known."""
         blocks = self._blocks.get(block.url, [])
         if block not in blocks:
             return
@@ -195,7 +196,7 @@ class Prefetcher:
             content: Content | None = None
             try:
                 content = self._fetch(block.url, block.start, block.num_bytes)
-            except BaseException:  # also what a library panics with: the reader must not wait for ever
+            except BaseException:  # also panics of a library: the reader must not wait for ever
                 logger.debug("%s: could not be fetched ahead", block.url, exc_info=True)  # the read says what is wrong
             with self._changed:
                 try:
@@ -203,12 +204,12 @@ class Prefetcher:
                     self._drop(block)
                     if is_wanted and content is not None and len(content) == block.num_bytes:
                         self._keep(block, content)
-                    self._start_what_fits()
+                    self._start_waiting()
                 finally:
                     self._changed.notify_all()
 
     def _keep(self, request: _Fetch, content: Content) -> None:
-        """Hold what was asked for of the content of a request, each range by itself: it goes when it is read."""
+        """Hold each range of a request by itself: it is freed when it is read."""
         for start, num_bytes in request.ranges:
             at = start - request.start
             part = _Fetch(request.url, start, start + num_bytes, (), bytes(content[at : at + num_bytes]))
@@ -217,10 +218,10 @@ class Prefetcher:
             bisect.insort(self._blocks[part.url], part, key=_start)
 
 
-def joined(places: Sequence[Place]) -> list[_Fetch]:
-    """The requests for `places`, in the order in which they are wanted first."""
+def joined(wanted: Sequence[ObjectRange]) -> list[_Fetch]:
+    """The requests for these ranges, in the order in which they are wanted first."""
     requests: list[tuple[int, _Fetch]] = []
-    for order, (url, start, num_bytes) in sorted(enumerate(places), key=lambda item: item[1]):
+    for order, (url, start, num_bytes) in sorted(enumerate(wanted), key=lambda item: item[1]):
         end = start + num_bytes
         if requests:
             first, last = requests[-1]

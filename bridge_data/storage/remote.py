@@ -1,6 +1,6 @@
 """Objects in stores: whole, in ranges, and listed.
 
-Enters: a URL. Leaves: bytes and sizes. Guarantees: never half a read; passing faults are tried again for a bounded
+Enters: a URL. Leaves: bytes and sizes. Guarantees: never half a read; transient faults are retried for a bounded
 time; what was announced by `prefetch` is read from memory. All functions may be called from any thread.
 """
 
@@ -11,14 +11,13 @@ from typing import Any, TypeVar
 
 from bridge_data.errors import DatasetError
 from bridge_data.storage.clients import open_store
+from bridge_data.storage.object_stores import Content, Missing, ObjectInfo, RequestError, persist
 from bridge_data.storage.prefetching import Prefetcher
-from bridge_data.storage.retries import Missing, RequestError, persist
-from bridge_data.storage.store import Content, ObjectInfo
 
 MAX_KNOWN_SIZES = 1 << 17
 
 PIECE_BYTES = 16 << 20
-"""What is longer is read in pieces, some at a time: one request would take long, and begin anew after a fault."""
+"""Longer ranges are read in pieces, several at a time: one request would take long, and start again after a fault."""
 
 NUM_THREADS = 4
 
@@ -26,14 +25,14 @@ T = TypeVar("T")
 
 
 class _Known:
-    """What this process knows of objects: the sizes that answers told, and what was fetched ahead."""
+    """What this process knows of objects: sizes from earlier answers, and ranges fetched ahead."""
 
     def __init__(self) -> None:
         self.sizes: dict[str, int] = {}
         self.ahead = Prefetcher(_range)
 
     def after_fork(self) -> None:
-        """In a forked child: forget it, as the threads that fetch are not here."""
+        """In a forked child: drop what was fetched, as the fetching threads are not here."""
         self.ahead = Prefetcher(_range)
 
 
@@ -41,7 +40,7 @@ def read(url: str, start: int, num_bytes: int) -> bytes:
     """`num_bytes` bytes of the object at `url`, from byte `start`.
 
     Raises:
-        DatasetError: if there is no such object, it ends before that, or it cannot be read. ConfigError: see
+        DatasetError: if there is no such object, it ends earlier, or it cannot be read. ConfigError: see
         `open_store`.
     """
     if not num_bytes:
@@ -129,9 +128,9 @@ def list_sizes(url: str) -> dict[str, int]:
     return persist(lambda: dict(sorted(store.list(key))), url)
 
 
-def prefetch(places: Sequence[tuple[str, int, int]]) -> None:
+def prefetch(ranges: Sequence[tuple[str, int, int]]) -> None:
     """Fetch ranges (URL, offset, number of bytes) in the background, as they will be read soon, in about this order."""
-    _known.ahead.prefetch(places)
+    _known.ahead.prefetch(ranges)
 
 
 def _in_pieces(url: str, start: int, num_bytes: int) -> bytes:
@@ -161,14 +160,16 @@ def _range(url: str, start: int, num_bytes: int) -> Content:
     try:
         content, size = store.read(key, start, num_bytes)
     except RequestError as fault:
-        if type(fault) is RequestError and not fault.passing:  # some stores call a range beyond the end a bad request
+        if (
+            type(fault) is RequestError and not fault.is_transient
+        ):  # some stores call a range beyond the end a bad request
             _check_end(url, start, num_bytes, None)
         raise
     if size is not None:
         _remember(url, size)
     if len(content) != num_bytes:
         _check_end(url, start, num_bytes, size)
-        raise RequestError(f"the answer had {len(content)} bytes", passing=True)
+        raise RequestError(f"the answer had {len(content)} bytes", is_transient=True)
     return content
 
 

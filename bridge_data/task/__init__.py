@@ -1,8 +1,7 @@
 """The user's part of the pipeline: task encoders, their hooks, and how these are called."""
 
-from bridge_data.task.augment import AugmentTaskEncoder
+from bridge_data.task.augment import AugmentTaskEncoder, with_decoding
 from bridge_data.task.cooking import Cooker, basic_sample_keys, cooker
-from bridge_data.task.decoding import with_decoding
 from bridge_data.task.grouping import (
     group_by,
     homogeneous_concat_mix,
@@ -11,12 +10,19 @@ from bridge_data.task.grouping import (
     subflavor,
     type_of,
 )
-from bridge_data.task.hooks import STAGES, TRUNCATED, Hooks, rng_key, seed_generators
-from bridge_data.task.overrides import does_something, hook_of, is_overridden
-from bridge_data.task.packing import Packing
+from bridge_data.task.hooks import (
+    STAGES,
+    TRUNCATED,
+    Hooks,
+    does_something,
+    hook_of,
+    is_overridden,
+    rng_key,
+    seed_generators,
+)
+from bridge_data.task.packers import Packing
 from bridge_data.task.source_cook import SourceCook
-from bridge_data.task.stateless import stateless
-from bridge_data.task.task_encoder import DefaultTaskEncoder, TaskEncoder
+from bridge_data.task.task_encoder import DefaultTaskEncoder, TaskEncoder, stateless
 
 __all__ = [
     "STAGES",

@@ -14,7 +14,7 @@ from typing import Any
 
 from bridge_data.errors import ConfigError
 from bridge_data.samples.collation import generic_concat
-from bridge_data.task.stateless import stateless
+from bridge_data.task.task_encoder import stateless
 
 Key = Callable[[Any], Hashable]
 

@@ -13,7 +13,7 @@ from bridge_data.errors import ConfigError
 from bridge_data.plan import Source
 from bridge_data.samples import CrudeSample
 from bridge_data.task.cooking import CACHE, PRIMARY, Cooker, choose_cooker, stores_at_hand
-from bridge_data.task.overrides import hook_of, is_overridden
+from bridge_data.task.hooks import hook_of, is_overridden
 from bridge_data.task.stores import FileStore, open_aux, open_primary
 from bridge_data.task.task_encoder import TaskEncoder
 

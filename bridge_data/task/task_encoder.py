@@ -11,7 +11,7 @@ Any hook may raise `SkipSample`. Those that make samples or batches may be gener
 
 import dataclasses
 from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 from bridge_data import current
 from bridge_data.decode import SampleDecoder
@@ -19,11 +19,107 @@ from bridge_data.errors import ConfigError
 from bridge_data.later import torch
 from bridge_data.samples import CrudeSample
 from bridge_data.samples.collation import generic_batch
-from bridge_data.task.builders import refuse_builders
 from bridge_data.task.cooking import Cooker, cook
 from bridge_data.task.mapping import as_type, batch_as
-from bridge_data.task.stateless import stateless
 from bridge_data.task.stores import CachePool, FileStore
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_ATTRIBUTE = "__bridge_data_declared__"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Declared:
+    """What a hook says of itself: whether the random generators must be seeded around it, and how many failures in a
+    row are left out (None: as many as the encoder says)."""
+
+    seeded: bool = True
+    failure_tolerance: float | None = None
+
+
+@overload
+def stateless(fn: Callable[P, R]) -> Callable[P, R]: ...
+@overload
+def stateless(
+    fn: None = None, *, restore_seeds: bool = False, failure_tolerance: float | None = None
+) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+def stateless(
+    fn: Callable[..., Any] | None = None, *, restore_seeds: bool = False, failure_tolerance: float | None = None
+) -> Callable[..., Any]:
+    """Declare that a hook's result depends on its arguments alone.
+
+    Plain `@stateless` says that the hook draws no random numbers, and spares the seeding of Python's, numpy's and
+    torch's generators around it. With `restore_seeds=True`, as without the decorator, the generators are seeded from
+    the sample, so that the same sample is augmented alike on any rank, worker or resume.
+
+    `failure_tolerance` is how many failures of this hook in a row are left out; one more stops the run. So with 0 the
+    first one does, and `math.inf` is no limit. None: the encoder's `__default_failure_tolerance__`.
+
+    Raises:
+        ConfigError: for a negative tolerance.
+    """
+    if failure_tolerance is not None:
+        check_tolerance("stateless(failure_tolerance", failure_tolerance)
+
+    def declare(hook: Callable[..., Any]) -> Callable[..., Any]:
+        setattr(hook, _ATTRIBUTE, Declared(seeded=restore_seeds, failure_tolerance=failure_tolerance))
+        return hook
+
+    return declare if fn is None else declare(fn)
+
+
+def check_tolerance(name: str, tolerance: Any) -> None:
+    """See that a tolerance is a number of failures.
+
+    Raises:
+        ConfigError: naming the setting, if it is not.
+    """
+    if not isinstance(tolerance, (int, float)) or not tolerance >= 0:
+        raise ConfigError(
+            f"{name}={tolerance!r}): expected a number of failures in a row that are left out: 0 or more (0: the first "
+            "one stops the run; math.inf: none does)"
+        )
+
+
+def declared(hook: Callable[..., Any]) -> Declared:
+    """What `hook` declared; without `@stateless`, that it may draw random numbers."""
+    return getattr(hook, _ATTRIBUTE, None) or Declared()
+
+
+_DATA = (
+    "say what is read, and with which weights, in the metadataset; leave samples out by SkipSample in a hook; map them "
+    "once more by an AugmentTaskEncoder around this one; tell data sets apart by the sample's __subflavors__"
+)
+_ENCODE = (
+    "override encode_sample, or preencode_sample and postencode_sample: they may raise SkipSample, and yield several "
+    "samples of one. What is to be done before or after another encoder's goes into an AugmentTaskEncoder around it"
+)
+
+BUILDERS = {
+    "build_train_datasets": _DATA,
+    "build_val_datasets": _DATA,
+    "build_encode_sample": _ENCODE,
+    "build_cook_crude_sample": "give cookers, or override cook_crude_sample",
+    "build_batch": "override batch, encode_batch, batch_group_criterion, or the hooks of packing",
+    "_load_dataset": _DATA,
+}
+"""Methods that Energon's users override and that nothing calls here, with what to do instead.
+
+In Energon they build a chain of data set objects. Here the pipeline is fixed, and hooks are its parts: a class that
+overrides such a method is refused when it is defined, rather than used without it.
+"""
+
+
+def _refuse_builders(encoder: type) -> None:
+    """Raise a ConfigError if a class of the user, or one of its mixins, overrides one of Energon's builders."""
+    for name, instead in BUILDERS.items():
+        if hasattr(encoder, name):
+            raise ConfigError(
+                f"{encoder.__module__}.{encoder.__qualname__} overrides {name}, which is never called here. "
+                f"Instead: {instead}"
+            )
+
 
 T_sample = TypeVar("T_sample")
 T_encoded_sample = TypeVar("T_encoded_sample")
@@ -49,7 +145,7 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        refuse_builders(cls)
+        _refuse_builders(cls)
 
     @property
     def current_sample_index(self) -> int:

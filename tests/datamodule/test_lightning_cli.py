@@ -15,7 +15,7 @@ from bridge_data import (
     NoCachePool,
     TextSample,
 )
-from bridge_data.datamodule.arguments import FurtherArguments
+from bridge_data.datamodule.settings import DataModuleOptions
 from bridge_data.encoders import (
     ConversationTemplateConfig,
     FamilyConfig,
@@ -25,7 +25,7 @@ from bridge_data.encoders import (
     MultiModalSampleConfig,
     MultiModalTaskEncoder,
 )
-from bridge_data.encoders.policies import SamplePolicies
+from bridge_data.encoders.encoder_config import SamplePolicies
 from bridge_data.errors import log_exception
 from tests.datamodule.lightning_parts import VAL, Recorder
 from tests.datamodule.parts import draw, make_module, write_numbers
@@ -89,7 +89,7 @@ def test_all_further_settings_are_arguments(path: Path, tmp_path: Path, capsys: 
     with pytest.raises(SystemExit):
         run(tmp_path / "run.yaml", {"path": str(path)}, "--help")
     shown = capsys.readouterr().out
-    assert [name for name in FurtherArguments.__annotations__ if f"--data.{name}" not in shown] == []
+    assert [name for name in DataModuleOptions.__annotations__ if f"--data.{name}" not in shown] == []
     data = {
         "path": str(path),
         "task_encoder": {"class_path": "bridge_data.DefaultTaskEncoder"},

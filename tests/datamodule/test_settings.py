@@ -1,7 +1,45 @@
+import inspect
+from collections.abc import Callable
+from typing import Any, get_type_hints
+
 import pytest
 
-from bridge_data.datamodule.settings import sort_settings
+from bridge_data import WorkerConfig, get_savable_loader, get_train_dataset
+from bridge_data.datamodule.settings import (
+    DataModuleOptions,
+    DataModuleSettings,
+    EnergonLoaderOptions,
+    OwnOptions,
+    TrainingOptions,
+    WorkerOptions,
+    sort_settings,
+)
 from bridge_data.errors import ConfigError
+
+DECIDED_BY_THE_MODULE = {"path", "worker_config", "batch_size", "packing_buffer_size", "shuffle_buffer_size"}
+DECIDED_BY_THE_MODULE |= {"dataset", "max_samples_per_sequence", "task_encoder", "pin_memory"}
+
+
+def test_the_options_are_all_that_data_set_and_loader_take() -> None:
+    taken = inspect.signature(get_train_dataset).parameters | inspect.signature(get_savable_loader).parameters
+    own = {*OwnOptions.__annotations__, *WorkerOptions.__annotations__}
+    assert DataModuleOptions.__annotations__.keys() - own == taken.keys() - DECIDED_BY_THE_MODULE
+    assert DataModuleOptions.__required_keys__ == set()
+
+
+@pytest.mark.parametrize(
+    ("options", "function"),
+    [
+        (OwnOptions, DataModuleSettings),
+        (TrainingOptions, get_train_dataset),
+        (EnergonLoaderOptions, get_savable_loader),
+        (WorkerOptions, WorkerConfig),
+    ],
+)
+def test_types_are_those_of_the_parameters(options: type, function: Callable[..., Any]) -> None:
+    parameters = inspect.signature(function).parameters
+    for name, hint in get_type_hints(options).items():
+        assert parameters["seed_offset" if name == "seed" else name].annotation == hint, name
 
 
 def test_every_setting_goes_where_it_belongs() -> None:

@@ -11,7 +11,21 @@ import pytest
 from tests.docs.pages import ROOT, PageRun, is_shown_as, read_blocks
 
 QUICKSTART = ROOT / "docs" / "quickstart.md"
+INDEX = ROOT / "docs" / "README.md"
 PAGES = sorted(path for path in (ROOT / "docs").glob("*.md") if path != QUICKSTART)
+LINKING = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", QUICKSTART, *PAGES]
+
+
+def links(page: Path) -> list[tuple[str, str]]:
+    """The links of a page to files and sections: (path, section), either of which may be empty."""
+    return re.findall(r"\]\(([^)#:]*)(?:#([\w-]+))?\)", page.read_text())
+
+
+def sections(markdown: str) -> set[str]:
+    """The names by which links find the sections of a page, as GitHub makes them of headings."""
+    prose = re.sub(r"^```.*?^```$", "", markdown, flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ (.+)$", prose, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 @pytest.fixture(scope="module")
@@ -46,15 +60,34 @@ def test_readme_runs(quickstart: Path, tmp_path: Path, monkeypatch: pytest.Monke
     PageRun(ROOT / "README.md", done=list(read_blocks(QUICKSTART.read_text()))).check()
 
 
-def test_every_page_is_linked_from_the_readme() -> None:
-    linked = re.findall(r"\]\((docs/\w+\.md)\)", (ROOT / "README.md").read_text())
-    assert set(linked) == {os.path.relpath(page, ROOT) for page in (QUICKSTART, *PAGES)}
+def test_every_page_is_linked_from_the_index() -> None:
+    linked = {target for target, _ in links(INDEX)}
+    assert {page.name for page in (QUICKSTART, *PAGES)} - {INDEX.name} <= linked
 
 
-def test_links_lead_somewhere() -> None:
-    for page in (ROOT / "README.md", QUICKSTART, *PAGES):
-        for target in re.findall(r"\]\(([^)#:]+)(?:#[\w-]+)?\)", page.read_text()):
-            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+@pytest.mark.parametrize("page", LINKING, ids=lambda page: os.path.relpath(page, ROOT))
+def test_links_lead_somewhere(page: Path) -> None:
+    for target, section in links(page):
+        file = (page.parent / target) if target else page
+        assert file.exists(), f"{page.name} links to {target}"
+        if section:
+            assert section in sections(file.read_text()), f"{page.name} links to {target}#{section}"
+
+
+def test_files_that_pages_name_exist() -> None:
+    rooms = "bridge_data|recipes|benchmarks|configs|tests"
+    named = [(page.name, path) for page in PAGES for path in re.findall(rf"`((?:{rooms})/[\w/.]+)`", page.read_text())]
+    assert len(named) >= 10
+    assert [(page, path) for page, path in named if not (ROOT / path).exists()] == []
+
+
+def test_packages_that_the_changelog_names_exist() -> None:
+    changelog = (ROOT / "CHANGELOG.md").read_text()
+    rows = [line.split("|")[2] for line in changelog.splitlines() if line.startswith("| `")]
+    names = re.findall(r"`([\w.]+)`", "".join(rows))
+    assert len(names) >= 10
+    paths = [ROOT / name.replace(".", "/") for name in names]
+    assert [path for path in paths if not path.is_dir() and not path.with_suffix(".py").exists()] == []
 
 
 def test_blocks_are_found() -> None:
@@ -63,6 +96,11 @@ def test_blocks_are_found() -> None:
         ("python", None, "print(1)\n", 3),
         ("yaml", "a.yaml", "x: 1\n", 6),
     ]
+
+
+def test_sections_are_named_as_github_names_them() -> None:
+    page = "# Tensor, context and `pipeline`\n```bash\n# no heading\n```\n## split.yaml\n"
+    assert sections(page) == {"tensor-context-and-pipeline", "splityaml"}
 
 
 def test_dots_stand_for_anything_in_shown_output() -> None:

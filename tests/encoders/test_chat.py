@@ -25,7 +25,8 @@ WHOLE = "<user> what is this ? <bot> a boat <end> <user> what is on the boat ? <
 
 def answers(tokenizer: Any, messages: list[dict[str, str]] = MESSAGES, config: Any = CONFIG) -> tuple[str, str]:
     """All words, and those of answers."""
-    marked = tokenize_conversation(tokenizer, messages, config)
+    template = chat_template_of(tokenizer, config)
+    marked = tokenize_conversation(tokenizer, messages, template, config.roles[1])
     names = {number: word for word, number in VOCABULARY.items()}
     learnt = [names[i] for i, is_answer in zip(marked.ids, marked.is_answer, strict=True) if is_answer]
     return " ".join(names[i] for i in marked.ids), " ".join(learnt)

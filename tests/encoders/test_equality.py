@@ -14,7 +14,7 @@ from bridge_data.encoders import (
     HFTaskEncoder,
     VisionFamily,
 )
-from bridge_data.encoders.family_samples import FamilyBatch, FamilySample
+from bridge_data.encoders.sequences import FamilyBatch, FamilySample
 from tests.encoders.parts import CASES, Talk, draw_talk, make_tokenizer, of_transformers
 
 NUM_TALKS, ROWS = 50, 5

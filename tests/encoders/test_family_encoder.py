@@ -334,3 +334,13 @@ def test_samples_are_filled_up_to_a_multiple_also_within_a_pack(name: str, drive
         assert all(len(tensor) == sample.length for tensor in sample.aligned.values())
     with pytest.raises(ConfigError, match="no multiple of pad_to_multiple_of=16"):
         make_encoder(name, driven=driven, seq_length=100, pad_to_multiple_of=16)
+
+
+class OnePackASample(FamilyTaskEncoder):
+    def select_samples_to_pack(self, samples: list[Any]) -> list[list[Any]]:
+        return [[sample] for sample in samples]
+
+
+def test_a_subclass_may_choose_packs_itself() -> None:
+    encoder = OnePackASample(make_tokenizer(template=CASES["llava"].make().chat_template))
+    assert encoder.select_samples_to_pack([1, 2]) == [[1], [2]]

@@ -23,6 +23,7 @@ from bridge_data.encoders import (
     Conversation,
     ConversationSample,
     ConversationTemplateConfig,
+    FamilyTaskEncoder,
     ImageTextBatch,
     ImageToken,
     MultiModalSampleConfig,
@@ -313,3 +314,10 @@ def test_real_shards_become_packed_batches(tmp_path: Path, num_workers: int) -> 
         assert batch.tokens.shape[1] <= 48
         assert (batch.tokens == IMAGE).sum() == TOKENS_PER_IMAGE * len(batch.images)
         assert len(batch.images) == sum(len(row.split(",")) for row in batch.__key__)
+
+
+def test_the_default_encoder_is_a_family_whose_images_take_a_fixed_number_of_tokens() -> None:
+    encoder = make_encoder()
+    assert isinstance(encoder, FamilyTaskEncoder)
+    assert encoder.family is not None
+    assert encoder.family.image_text((1, 1), 0) == encoder.family.image_text((900, 20), 0) == [("<image>", 4)]

@@ -17,8 +17,9 @@ from bridge_data.encoders import (
     VideoConversationSample,
     VideoSampling,
 )
-from bridge_data.encoders.family_samples import FamilySample
-from bridge_data.encoders.policies import SamplePolicies
+from bridge_data.encoders.encoder_config import SamplePolicies
+from bridge_data.encoders.qwen_encoder import IMAGE, TEXT, VIDEO, mrope_positions
+from bridge_data.encoders.sequences import FamilySample
 from tests.encoders.parts import draw_talk, of_transformers
 from tests.encoders.qwen_parts import FAMILIES, frames, make_family, make_processor, qwen_tokenizer, tiny_model
 
@@ -253,3 +254,21 @@ def test_all_frames_are_taken_without_a_rate() -> None:
     encoder = make_encoder("qwen2_vl", sampling=VideoSampling(fps=None))
     sample = VidQASample(__key__="v", video=frames(13, (30, 40), 0), context="what is this", answers=["a boat"])
     assert encode(encoder, sample).media["video_grid_thw"][0, 0] == 7
+
+
+def test_text_counts_all_three_on_together() -> None:
+    assert mrope_positions(torch.zeros(3, dtype=torch.int64), [], []).tolist() == [[0, 1, 2]] * 3
+
+
+def test_text_goes_on_behind_the_longer_side_of_an_image() -> None:
+    types = torch.tensor([TEXT] + [IMAGE] * 6 + [TEXT] * 2)
+    time, row, column = mrope_positions(types, [(1, 2, 3)], []).tolist()
+    assert time == [0, 1, 1, 1, 1, 1, 1, 4, 5]
+    assert row == [0, 1, 1, 1, 2, 2, 2, 4, 5]
+    assert column == [0, 1, 2, 3, 1, 2, 3, 4, 5]
+
+
+def test_the_time_of_a_video_goes_by_its_intervals() -> None:
+    types = torch.tensor([VIDEO] * 3 + [TEXT] + [VIDEO] * 2)
+    time, *_ = mrope_positions(types, [], [(3, 1, 1), (2, 1, 1)], [2.6, 1]).tolist()
+    assert time == [0, 2, 5, 1, 2, 3]

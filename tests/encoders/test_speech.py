@@ -2,6 +2,7 @@
 
 import copy
 import io
+import math
 import random
 import wave
 from typing import Any
@@ -16,9 +17,8 @@ from transformers.models.whisper.processing_whisper import WhisperProcessor
 
 from bridge_data import ConfigError, SampleError, SkipSample, TextSample
 from bridge_data.decode.av import AVDecoder
-from bridge_data.encoders import SpeechConfig, SpeechTaskEncoder, TranscriptionSample, cook_transcription
-from bridge_data.encoders.log_mel import resampled
-from bridge_data.encoders.speech import mono
+from bridge_data.encoders import LogMel, SpeechConfig, SpeechTaskEncoder, TranscriptionSample, cook_transcription
+from bridge_data.encoders.speech import mel_filters, mono, resampled
 from bridge_data.samples import CrudeSample
 from tests.encoders.parts import TEXT, make_tokenizer
 
@@ -167,3 +167,50 @@ def test_wrong_samples_are_refused_as_declared() -> None:
         encoder.encode_sample(TranscriptionSample(__key__="s", audio=torch.zeros(2, 100), text="a"))
     with pytest.raises(ConfigError, match="takes TranscriptionSample, got TextSample"):
         encoder.encode_sample(TextSample(__key__="t", text="a"))
+
+
+@pytest.mark.parametrize("num_mels", [80, 128])
+def test_the_filters_are_those_of_transformers(num_mels: int) -> None:
+    extractor = WhisperFeatureExtractor(feature_size=num_mels)
+    assert np.allclose(mel_filters(num_mels, 201, 16_000).numpy(), extractor.mel_filters.T, atol=1e-8)
+
+
+@pytest.mark.parametrize("num_mels", [80, 128])
+@pytest.mark.parametrize("num_samples", [1, 159, 160, 15_999, 32_000, 40_000])
+def test_features_and_mask_are_those_of_the_feature_extractor(num_mels: int, num_samples: int) -> None:
+    extractor = WhisperFeatureExtractor(feature_size=num_mels, chunk_length=2)
+    waveform = np.random.default_rng(num_samples).normal(0, 0.1, num_samples).astype(np.float32)
+    made = extractor(waveform, sampling_rate=16_000, return_tensors="pt", return_attention_mask=True)
+    log_mel = LogMel.of(extractor)
+    features = log_mel.features(torch.from_numpy(waveform))
+    assert features.dtype == torch.float32
+    assert torch.allclose(features, made["input_features"][0], atol=1e-5)
+    assert torch.equal(log_mel.mask(num_samples), made["attention_mask"][0].to(torch.int32))
+
+
+@pytest.mark.parametrize(("rate", "to"), [(44_100, 16_000), (8_000, 16_000), (48_000, 16_000), (22_050, 16_000)])
+def test_a_tone_is_the_same_tone_at_another_rate(rate: int, to: int) -> None:
+    hertz = 440.0
+    made = resampled(torch.sin(2 * math.pi * hertz * torch.arange(rate) / rate), rate, to)
+    expected = torch.sin(2 * math.pi * hertz * torch.arange(to) / to)
+    assert len(made) == to
+    assert (made - expected)[200:-200].abs().max() < 0.01
+
+
+def test_what_the_new_rate_cannot_hold_is_gone() -> None:
+    high = torch.sin(2 * math.pi * 12_000 * torch.arange(44_100) / 44_100)
+    assert resampled(high, 44_100, 16_000)[200:-200].abs().max() < 0.02
+
+
+def test_a_waveform_at_its_rate_is_left_alone() -> None:
+    waveform = torch.rand(100)
+    assert resampled(waveform, 16_000, 16_000) is waveform
+
+
+def test_other_extractors_are_refused() -> None:
+    with pytest.raises(ConfigError, match="expected a WhisperFeatureExtractor"):
+        LogMel.of(object())
+    with pytest.raises(ConfigError, match=r"dither=0\.0"):
+        LogMel.of(WhisperFeatureExtractor(dither=0.1))
+    with pytest.raises(ConfigError, match="hop_length=0"):
+        LogMel(hop_length=0)

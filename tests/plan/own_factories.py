@@ -1,7 +1,6 @@
 """Factories such as a user has in a module of his own."""
 
-from bridge_data import CaptioningSample, DefaultDecoderWebdatasetFactory, Sample, edataclass
-from bridge_data.plan.factories import BaseWebdatasetFactory
+from bridge_data import BaseWebdatasetFactory, CaptioningSample, DefaultDecoderWebdatasetFactory, Sample, edataclass
 
 
 @edataclass

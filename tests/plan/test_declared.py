@@ -1,9 +1,12 @@
 """What metadatasets declare, of both formats: nothing but YAML files is there."""
 
+import concurrent.futures
+import threading
+
 import pytest
 
 from bridge_data.errors import ConfigError
-from bridge_data.plan.declared import DeclaredBlend, DeclaredJoin, Reference, Scope, declare
+from bridge_data.plan.declared import DeclaredBlend, DeclaredJoin, LoadCache, Reference, Scope, declare
 from bridge_data.shards import SubsetRange
 
 SECOND = "__module__: megatron.energon\n__class__: MetadatasetV2\n"
@@ -147,3 +150,26 @@ def test_a_join_takes_range_and_epochs_as_a_whole(tmp_path):
     assert join.scope.epochs_per_shuffle == 2
     assert [member.scope.subset for member in join.members] == [None, None]
     assert [member.scope.subflavors for member in join.members] == [{"x": 1}] * 2
+
+
+def test_a_load_makes_each_value_once_in_all_its_threads():
+    cache, made, begun = LoadCache(), [], threading.Barrier(4)
+
+    def make():
+        made.append(1)
+        return made
+
+    def get():
+        begun.wait()
+        return cache.get("key", make)
+
+    with concurrent.futures.ThreadPoolExecutor(4) as threads:
+        values = [future.result() for future in [threads.submit(get) for _ in range(4)]]
+    assert made == [1] and all(value is made for value in values)
+
+
+def test_what_failed_is_tried_again():
+    cache = LoadCache()
+    with pytest.raises(ZeroDivisionError):
+        cache.get("key", lambda: 1 // 0)
+    assert cache.get("key", lambda: 7) == 7

@@ -7,8 +7,8 @@ import pytest
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.prepare import jsonl_lines
 from bridge_data.prepare.jsonl_lines import parse_line_range, prepare_jsonl, split_lines_by_ranges, split_lines_by_ratio
+from bridge_data.prepare.splits import parse_ratio
 from bridge_data.shards.jsonl_file import index_path, open_jsonl, split_path
-from bridge_data.shards.splits import parse_ratio
 from bridge_data.shards.subset import SubsetRange
 
 
@@ -48,7 +48,7 @@ def test_all_damaged_lines_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with pytest.raises(DatasetError) as caught:
         prepare_jsonl(path)
     assert str(caught.value).splitlines() == [
-        f"{path}: 6 of 9 lines are no JSON object; mend or remove them, then prepare again:",
+        f"{path}: 6 of 9 lines are no JSON object; fix or remove them, then prepare again:",
         "  line 2: not JSON: Expecting value (character 7)",
         "  line 4: not UTF-8: 0xff (byte 8)",
         '  line 5: expected an object such as {"text": "..."}, got list',

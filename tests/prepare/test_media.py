@@ -8,9 +8,9 @@ import pytest
 
 from bridge_data.errors import ConfigError, DatasetError, SampleError
 from bridge_data.prepare import MediaRule, prepare_media
+from bridge_data.prepare.splits import parse_ratio, split_by_ratio
 from bridge_data.prepare.tars import prepare, refresh_index
 from bridge_data.shards.media_metadata import ImageMetadata, MediaIndex
-from bridge_data.shards.splits import parse_ratio, split_by_ratio
 from tests.prepare.files import FILES, METADATA, film, picture, sound, write_files
 from tests.shards.tars import write_tar
 

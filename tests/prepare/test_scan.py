@@ -11,8 +11,8 @@ import pytest
 from bridge_data import storage
 from bridge_data.errors import DatasetError, WorkerError
 from bridge_data.prepare.scan import ShardScan, scan_shard, scan_shards
-from bridge_data.shards.members import first_samples
-from bridge_data.shards.segment import Segment
+from bridge_data.shards.bridge_index import Segment
+from bridge_data.shards.tar_samples import first_samples
 from tests.shards.tars import write_shards, write_tar
 
 
@@ -50,7 +50,7 @@ def test_contents_are_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     [
         (["1.txt", "2.txt", "1.txt"], r"a\.tar: duplicate key '1': sample number 0.*part 'txt' again"),
         (["1.txt", "1.txt"], r"a\.tar: sample '1' has two members 1\.txt"),
-        (["1.png", "2.png", "1.txt", "2.txt"], r"parts of sample '1' do not stand together: 1\.png.*1\.txt.*sort"),
+        (["1.png", "2.png", "1.txt", "2.txt"], r"parts of sample '1' are not next to each other: 1\.png.*1\.txt.*sort"),
         (["README"], r"a\.tar: holds no samples; its 1 members, such as 'README'.*--exclude"),
         ([], r"a\.tar: holds no samples\. Remove it"),
     ],

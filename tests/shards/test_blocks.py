@@ -19,8 +19,8 @@ from bridge_data.order.chunks import ChunkTable
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
 from bridge_data.shards import RecordReader, Records, Subset, open_shards
 from bridge_data.shards.blocks import BlockBudget, ChunkCut, Cut, OpenBlocks, RunCut
+from bridge_data.shards.bridge_index import Segment
 from bridge_data.shards.jsonl_file import open_jsonl
-from bridge_data.shards.segment import Segment
 from tests.prepared import write_dataset, write_texts
 
 Reads = list[tuple[str, int, int]]

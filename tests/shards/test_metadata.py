@@ -1,12 +1,23 @@
 import json
+import re
 from pathlib import Path
 
 import braceexpand
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bridge_data.errors import ConfigError, DatasetError
-from bridge_data.shards.metadata import meta_folder, read_shard_counts, read_split, read_uuid
+from bridge_data.shards.metadata import (
+    is_meta_member,
+    meta_folder,
+    read_shard_counts,
+    read_split,
+    read_uuid,
+    split_name,
+    tar_index_path,
+)
 
 
 def test_folders_that_are_no_data_sets(tmp_path: Path) -> None:
@@ -111,3 +122,37 @@ def test_runs_of_numbers_are_what_brace_patterns_say(tmp_path: Path, pattern: st
 def test_what_has_no_opening_brace_is_a_name(tmp_path: Path) -> None:
     (tmp_path / "split.yaml").write_text("split_parts: {train: ['a}b.tar']}")
     assert read_split(tmp_path)[0]["train"] == ["a}b.tar"]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("0001.png", ("0001", "png")),
+        ("a/b.c/0001.left.png", ("a/b.c/0001", "left.png")),
+        ("0001", None),
+        (".hidden", None),
+        ("folder.x/0001", None),
+        ("__meta__/readme.txt", None),
+        ("__key__", None),
+        ("__a.txt", ("__a", "txt")),
+        ("a/__meta__.txt", ("a/__meta__", "txt")),
+        ("0001.", ("0001", "")),
+    ],
+)
+def test_split_name(name: str, expected: tuple[str, str] | None) -> None:
+    assert split_name(name) == expected
+
+
+@given(st.text(alphabet="a_./", max_size=12))
+def test_names_are_split_as_webdataset_and_energon_do(name: str) -> None:
+    match = re.match(r"^((?:.*/|)[^.]+)[.]([^/]*)$", name)
+    meta = re.match(r"__[^/]*__($|/)", name)
+    assert split_name(name) == (match.groups() if match and not meta else None)
+    assert is_meta_member(name) == bool(meta)
+
+
+@pytest.mark.parametrize(
+    ("shard", "expected"), [("a/data-0.tar", "a/data-0.tar.idx"), ("v1.2.tar", "v1.2.tar.idx"), ("x.tgz", "x.tar.idx")]
+)
+def test_tar_index_path(shard: str, expected: str) -> None:
+    assert tar_index_path(shard) == Path(expected)

@@ -190,5 +190,5 @@ def test_members_of_two_samples_in_the_place_of_one(tmp_path: Path) -> None:
     prepared(tmp_path, with_index=False)
     write_tar(tmp_path / "a.tar", {"1.txt": b"one", "2.txt": b"two", "3.txt": b"three"})
     (tmp_path / "a.tar.idx").write_bytes(b"".join(n.to_bytes(8, "little") for n in (0, 2048, 3072)))
-    with pytest.raises(DatasetError, match="members of '1' and '2' stand in the place of one sample"):
+    with pytest.raises(DatasetError, match="members of '1' and '2' are stored where one sample should be"):
         ShardReader(open_shards(tmp_path, "train")).read(0)

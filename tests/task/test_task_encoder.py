@@ -1,5 +1,6 @@
 import dataclasses
-from typing import NamedTuple
+import math
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -7,6 +8,7 @@ import torch
 from bridge_data.errors import ConfigError
 from bridge_data.samples import Batch, CaptioningSample, CrudeSample
 from bridge_data.task import DefaultTaskEncoder, TaskEncoder, is_overridden
+from bridge_data.task.task_encoder import BUILDERS, declared, stateless
 
 
 def caption(key: str, width: int) -> CaptioningSample:
@@ -67,3 +69,54 @@ def test_cooking_leaves_typed_samples_alone() -> None:
     assert encoder.cook_crude_sample(sample) is sample
     with pytest.raises(Exception, match="no cooker"):
         encoder.cook_crude_sample(CrudeSample(__key__="x"))
+
+
+def test_plain_stateless_spares_the_seeding() -> None:
+    @stateless
+    def hook(sample: int) -> int:
+        return sample + 1
+
+    assert hook(1) == 2
+    assert not declared(hook).seeded
+
+
+def test_arguments_are_kept() -> None:
+    @stateless(restore_seeds=True, failure_tolerance=7)
+    def hook(sample: int) -> int:
+        return sample
+
+    assert declared(hook).seeded
+    assert declared(hook).failure_tolerance == 7
+
+
+def test_an_undeclared_hook_is_seeded() -> None:
+    assert declared(lambda sample: sample).seeded
+
+
+@pytest.mark.parametrize("tolerance", [-1, math.nan, "many"])
+def test_a_wrong_tolerance_is_an_error_where_it_is_declared(tolerance: float) -> None:
+    with pytest.raises(ConfigError, match=r"stateless\(failure_tolerance=.*expected a number of failures"):
+        stateless(failure_tolerance=tolerance)
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+def test_a_class_that_overrides_what_is_never_called_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match=rf"Mine overrides {name}, which is never called here\. Instead: \w+"):
+        type("Mine", (DefaultTaskEncoder,), {name: lambda self: None})
+
+
+def test_so_is_one_that_is_mixed_with_such_a_class() -> None:
+    class Mixed:
+        def build_batch(self, dataset: Any) -> Any:
+            return dataset
+
+    with pytest.raises(ConfigError, match="build_batch"):
+        type("Mine", (Mixed, DefaultTaskEncoder), {})
+
+
+def test_other_methods_of_yours_are_yours() -> None:
+    class Mine(DefaultTaskEncoder[Any, Any, Any, Any]):
+        def build_prompt(self, text: str) -> str:
+            return text
+
+    assert Mine().build_prompt("a") == "a"

@@ -1,18 +1,17 @@
 """Batches that go from rank to rank: one reader for all of a replica, and micro-batches that are exchanged to balance
 the ranks."""
 
+from bridge_data.datamodule.parallel.assignment import COSTS, Cost, find_cost
 from bridge_data.datamodule.parallel.background import BackgroundLoader
-from bridge_data.datamodule.parallel.balance import BalancedLoader
-from bridge_data.datamodule.parallel.context_parallel import (
+from bridge_data.datamodule.parallel.balance import BalancedLoader, BalanceReport, Balancing
+from bridge_data.datamodule.parallel.groups import Peers, Replica, join_peers, join_replica
+from bridge_data.datamodule.parallel.model_parallel import (
     packed_seq_params,
     slice_for_context_parallel,
+    virtual_iterators,
     zigzag_positions,
 )
-from bridge_data.datamodule.parallel.costs import COSTS, Cost, find_cost
-from bridge_data.datamodule.parallel.exchange import BalanceReport, Balancing
-from bridge_data.datamodule.parallel.groups import Peers, Replica, join_peers, join_replica
 from bridge_data.datamodule.parallel.relay import ReplicaLoader
-from bridge_data.datamodule.parallel.virtual import virtual_iterators
 
 __all__ = [
     "COSTS",

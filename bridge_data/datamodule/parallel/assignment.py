@@ -1,23 +1,163 @@
-"""Which rank works on which micro-batch of a step, so that all of them are done at about the same time.
+"""What micro-batches cost, and which rank works on which of a step, so that all ranks finish at about the same time.
 
-Enters: the costs of a step's micro-batches, by number; the number of ranks. Leaves: for each rank its micro-batches.
-Guarantees: every micro-batch is assigned once, and each rank gets equally many; the most loaded rank is never worse off
-than with micro-batch m on rank m mod D; equal costs give equal assignments, on any machine.
+Enters: batches, as the task encoder made them; the number of ranks. Leaves: the cost of each, in any unit; the
+micro-batches of each rank, by number. Guarantees: every micro-batch is assigned once, and each rank gets equally many;
+the most loaded rank is never worse off than with micro-batch m on rank m mod D; equal costs give equal assignments, on
+any machine.
 
-A step takes as long as its most loaded rank. That rank exchanges one micro-batch for another with a less loaded one, as
-long as this helps; from where the micro-batches are, so that few of them move. Where that does not come close to what
-whole micro-batches allow at best, they are dealt anew, the costliest first, each to the rank with the least so far, and
-exchanged from there.
+A step takes as long as its most loaded rank. That rank swaps one micro-batch for another of a less loaded rank, as
+long as this helps. The swaps start from where the micro-batches were read, so few of them move. If the result is not
+close to the lower bound for whole micro-batches, they are assigned from scratch, the costliest first, each to the least
+loaded rank, and swapped from there.
 
 Source: R. L. Graham, Bounds on multiprocessing timing anomalies (1969), with a bound on the number of jobs.
 """
 
 import heapq
 import math
-from collections.abc import Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
+import torch
+
+from bridge_data.errors import ConfigError
+from bridge_data.plan.document import nearest
+from bridge_data.task import TaskEncoder, hook_of, is_overridden
+
+Cost: TypeAlias = Callable[[Any], float]
+
+MAX_COST = 2.0**53
+"""Whole numbers are exact up to here."""
+
+_TOKENS = ("tokens", "input_ids")
+_GRIDS = ("image_grid_thw", "video_grid_thw")
+_PICTURES = ("image", "images", "pixel_values", "pixel_values_videos", "video", "videos", "pixels")
+_MEDIA = "media"
+"""A field of tensors by name, which are none where a batch has no pictures."""
+
+
+def tokens(batch: Any) -> int:
+    """The tokens of all rows, with their padding, which is computed too.
+
+    Raises:
+        ConfigError: if the batch has no `tokens` or `input_ids`.
+    """
+    fields = _fields(batch)
+    found = [fields[name] for name in _TOKENS if name in fields]
+    if not found:
+        raise _missing("tokens", _TOKENS, fields)
+    return sum(tensor.numel() for tensor in _tensors(found[0]))
+
+
+def pixels(batch: Any) -> int:
+    """The values of all pictures and frames, as they enter the vision tower.
+
+    Raises:
+        ConfigError: if the batch has no field of pictures.
+    """
+    return sum(tensor.numel() for tensor in _tensors(_pictures("pixels", _fields(batch))))
+
+
+def frames(batch: Any) -> int:
+    """How many pictures and frames there are: by `image_grid_thw` and `video_grid_thw`, else by tensors (..., C, H, W).
+
+    Raises:
+        ConfigError: if the batch has no field of pictures, or these are cut into patches and have no grid.
+    """
+    fields = _fields(batch)
+    media = {**fields, **_fields(fields.get(_MEDIA, {}))}
+    grids = [grid for name in _GRIDS for grid in _tensors(media.get(name))]
+    if grids:
+        return int(sum(grid[:, 0].sum() for grid in grids))
+    count = 0
+    for tensor in _tensors(_pictures("frames", fields)):
+        if tensor.dim() < 3:
+            raise ConfigError(
+                f"balance='frames': pictures of shape {tuple(tensor.shape)}, which are no (..., C, H, W), and none of "
+                f"{', '.join(_GRIDS)} to count them by; take 'pixels'"
+            )
+        count += math.prod(tensor.shape[:-3])
+    return count
+
+
+COSTS: dict[str, Cost] = {"tokens": tokens, "pixels": pixels, "frames": frames}
+"""The costs by name."""
+
+
+def find_cost(balance: Any, encoder: TaskEncoder[Any, Any, Any, Any]) -> Cost:
+    """The cost for the option `balance`: one of `COSTS` by name, a function of the batch, or True for the encoder's
+    `batch_cost`.
+
+    Raises:
+        ConfigError: if it is none of these, or the encoder has no cost.
+    """
+    if balance is True:
+        if not is_overridden(encoder, "batch_cost"):
+            raise ConfigError(
+                f"balance=True balances by batch_cost of {type(encoder).__name__}, which does not override it; do, or "
+                f"say by what: {', '.join(map(repr, COSTS))}, or a function of the batch"
+            )
+        cost: Cost = hook_of(encoder, "batch_cost")
+        return cost
+    if isinstance(balance, str) and balance in COSTS:
+        return COSTS[balance]
+    if callable(balance):
+        given: Cost = balance
+        return given
+    hint = nearest(balance, COSTS) if isinstance(balance, str) else ""
+    raise ConfigError(
+        f"balance={balance!r}{hint}: expected True (the encoder's batch_cost), {', '.join(map(repr, COSTS))}, or a "
+        "function of the batch"
+    )
+
+
+def check_cost(value: Any) -> float:
+    """A cost as a number.
+
+    Raises:
+        ConfigError: if it is not a number from 0 to `MAX_COST`.
+    """
+    try:
+        cost = float(value)
+    except (TypeError, ValueError):
+        cost = math.nan
+    if not 0 <= cost <= MAX_COST:
+        raise ConfigError(f"the cost of a batch is {value!r}: expected a number from 0 to 2**53")
+    return cost
+
+
+def _fields(batch: Any) -> Mapping[str, Any]:
+    if isinstance(batch, Mapping):
+        return batch
+    return {name: getattr(batch, name) for name in getattr(batch, "__dataclass_fields__", ())}
+
+
+def _pictures(cost: str, fields: Mapping[str, Any]) -> list[Any]:
+    media = fields.get(_MEDIA)
+    found = [fields[name] for name in _PICTURES if name in fields]
+    if isinstance(media, Mapping):
+        found += [media[name] for name in _PICTURES if name in media]
+    elif not found:
+        raise _missing(cost, (*_PICTURES, _MEDIA), fields)
+    return found
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    """The tensors in lists of lists."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, Sequence) and not isinstance(value, str):
+        for item in value:
+            yield from _tensors(item)
+
+
+def _missing(cost: str, names: Sequence[str], fields: Mapping[str, Any]) -> ConfigError:
+    return ConfigError(
+        f"balance={cost!r}: a batch has the fields {', '.join(fields) or 'of no dataclass or dict'}; expected one of "
+        f"{', '.join(names)}. Give a function of the batch, or override batch_cost and take balance=True"
+    )
+
 
 Assignment: TypeAlias = list[list[int]]
 """The micro-batches of each rank, by number."""
@@ -51,7 +191,7 @@ def greatest_load(assignment: Assignment, costs: Sequence[float]) -> float:
 
 
 def least_possible(costs: Sequence[float], num_ranks: int) -> float:
-    """No assignment has a lower greatest load: the mean, or the costliest micro-batch with the cheapest ones."""
+    """A lower bound of the greatest load: the mean, or the costliest micro-batch with the cheapest ones."""
     ordered = sorted(costs)
     per_rank = len(costs) // num_ranks
     return max(math.fsum(costs) / num_ranks, math.fsum([ordered[-1], *ordered[: per_rank - 1]]))
@@ -68,7 +208,7 @@ def _load(group: Sequence[int], costs: Sequence[float]) -> float:
 
 
 def _dealt(costs: Sequence[float], num_ranks: int) -> Assignment:
-    """The costliest first, each to the least loaded rank that has not got all of its own."""
+    """The costliest first, each to the least loaded rank that is not full."""
     per_rank = len(costs) // num_ranks
     groups: Assignment = [[] for _ in range(num_ranks)]
     loads = [(0.0, rank) for rank in range(num_ranks)]
@@ -81,7 +221,7 @@ def _dealt(costs: Sequence[float], num_ranks: int) -> Assignment:
 
 
 def _near_home(groups: Assignment) -> Assignment:
-    """The same groups, each on a rank that has read many of it, as far as no other group has more from there."""
+    """The same groups, each on the rank that has read most of it, unless that rank has read more of another group."""
     num_ranks = len(groups)
     shares = sorted(
         (-sum(number % num_ranks == rank for number in group), index, rank)
@@ -102,8 +242,8 @@ def _near_home(groups: Assignment) -> Assignment:
 
 
 def _exchanged(groups: Assignment, costs: Sequence[float], enough: float) -> Assignment:
-    """`groups` after exchanges between the most loaded rank and less loaded ones, until it has no more than `enough`,
-    or none helps."""
+    """`groups` after swaps between the most loaded rank and less loaded ones, until its load is at most `enough` or no
+    swap helps."""
     groups = [list(group) for group in groups]
     loads = np.array([_load(group, costs) for group in groups])
     table = np.array([[costs[number] for number in group] for group in groups], dtype=np.float64)
@@ -115,7 +255,7 @@ def _exchanged(groups: Assignment, costs: Sequence[float], enough: float) -> Ass
         gain = table[top][:, None, None] - table[lowest][None]  # (own micro-batch, partner, its micro-batch)
         after = np.maximum(loads[top] - gain, loads[lowest][None, :, None] + gain)
         after[:, lowest == top] = np.inf
-        own, partner, other = (int(place) for place in np.unravel_index(np.argmin(after), after.shape))
+        own, partner, other = (int(index) for index in np.unravel_index(np.argmin(after), after.shape))
         if after[own, partner, other] >= loads[top]:
             break
         rank = int(lowest[partner])

@@ -17,8 +17,16 @@ import torch
 import torch.distributed as dist
 
 from bridge_data.datamodule.parallel import wire
-from bridge_data.datamodule.parallel.arrivals import BATCH, CLOSED, END, ERROR, Arrival, Arrivals
-from bridge_data.datamodule.parallel.background import BackgroundLoader, Reading
+from bridge_data.datamodule.parallel.background import (
+    BATCH,
+    CLOSED,
+    END,
+    ERROR,
+    Arrival,
+    Arrivals,
+    BackgroundLoader,
+    Reading,
+)
 from bridge_data.datamodule.parallel.groups import Replica
 from bridge_data.errors import WorkerError
 from bridge_data.lanes.lane_dataset import LaneDataset

@@ -13,10 +13,11 @@ import mmap
 import os
 import pickle
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 from bridge_data.loader.workers.messages import Body
+from bridge_data.samples.arena import aligned
 
 MAX_INLINE_BYTES = 1 << 15
 """A batch that is not larger goes with its message."""
@@ -24,7 +25,6 @@ MAX_INLINE_BYTES = 1 << 15
 Placed: TypeAlias = tuple[Body, list[memoryview | bytes], list[int]]
 """The body of the message that carries a batch, the bytes that go with it, and the descriptors, to be closed then."""
 
-_ALIGNMENT = 64
 _GRAIN_BYTES = 1 << 18
 
 
@@ -67,7 +67,7 @@ class SlotWriter:
             return slot
         if self._free:  # all too small: the new one takes the place of one, so that their number stays bounded
             self._retire(self._free[0])
-        return self._make(_capacity(size))
+        return self._make(rounded_up(size))
 
     def claim(self, slot: int) -> None:
         """This one is not free any more."""
@@ -146,10 +146,7 @@ class SlotReader:
             return [view[start:end] for start, end in body.places]
         memory = self._maps[body.slot]
         if self._kept.admits(len(memory)):
-            # Not the memoryview but its exporter is watched: numpy and slices hold on to that one only.
-            owner = (ctypes.c_ubyte * len(memory)).from_buffer(memory)
-            finalizer = weakref.finalize(owner, _release, body.slot, self.released, len(memory), self._kept.released)
-            finalizer.atexit = False
+            owner = watched(memory, _release, body.slot, self.released, len(memory), self._kept.released)
             view = memoryview(owner).cast("B")
             return [view[start:end] for start, end in body.places]
         self.released.append(body.slot)
@@ -172,9 +169,12 @@ def _release(slot: int, slots: collections.deque[int], num_bytes: int, kept: col
     kept.append(num_bytes)
 
 
-def aligned(position: int) -> int:
-    """The first place from `position` on where a part may start."""
-    return -(-position // _ALIGNMENT) * _ALIGNMENT
+def watched(memory: mmap.mmap, released: Callable[..., object], *arguments: Any) -> ctypes.Array[ctypes.c_ubyte]:
+    """The bytes of `memory`; `released(*arguments)` is called when the last tensor, view or array over them dies."""
+    # The array is watched and not a memoryview of it: numpy and slices hold a reference to the array only.
+    owner = (ctypes.c_ubyte * len(memory)).from_buffer(memory)
+    weakref.finalize(owner, released, *arguments).atexit = False
+    return owner
 
 
 def _layout(lengths: Iterable[int]) -> tuple[list[tuple[int, int]], int]:
@@ -197,6 +197,6 @@ def _padded(views: Sequence[memoryview], places: Sequence[tuple[int, int]]) -> I
         position = end
 
 
-def _capacity(size: int) -> int:
-    """A quarter more than asked for, so that the next, slightly larger batch fits; untouched pages cost nothing."""
+def rounded_up(size: int) -> int:
+    """A quarter more than `size`, so that the next, slightly larger batch fits; untouched pages cost nothing."""
     return -(-(size + size // 4) // _GRAIN_BYTES) * _GRAIN_BYTES

@@ -13,8 +13,8 @@ from typing import Any
 
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.runner import Ended, LaneRunner
+from bridge_data.loader.memory.arenas import SlotArena
 from bridge_data.loader.memory.batches import Encoder
-from bridge_data.loader.memory.building import Builder
 from bridge_data.loader.memory.slots import SlotWriter
 from bridge_data.loader.position import Turns
 from bridge_data.loader.state_changes import change_of
@@ -32,7 +32,6 @@ from bridge_data.loader.workers.messages import (
 )
 from bridge_data.loader.workers.watch import WatchPage, comes_soon
 from bridge_data.order.state import LaneState
-from bridge_data.samples import collation
 
 
 def main(parent: int, channel_descriptor: int, watch_descriptor: int) -> None:
@@ -73,8 +72,7 @@ class _Worker:
     def __init__(self, channel: Channel, page: WatchPage, dataset: LaneDataset) -> None:
         self._channel, self._page, self._dataset = channel, page, dataset
         self._encoder, self._slots = Encoder(), SlotWriter()
-        self._builder = Builder(self._slots)
-        os.register_at_fork(after_in_child=lambda: collation.build_in(None))  # if a hook forks: the memory is shared
+        self._arena = SlotArena(self._slots)
         self._generation = self._number = self._num_batches = 0
         self._turns = Turns({}, 1)
         self._sent: dict[int, LaneState] = {}
@@ -104,7 +102,7 @@ class _Worker:
                 state, self._sent = message.state, {}
                 self._turns = Turns({lane: state.lanes[lane] for lane in message.lanes}, state.num_lanes)
                 self._slots.num_spare = message.num_ahead  # those that it lets go of at once; more are given back
-                self._runner = LaneRunner(self._dataset, message.state, self._builder, self._page.watch)
+                self._runner = LaneRunner(self._dataset, message.state, self._arena, self._page.watch)
 
     def _receive(self) -> Any:
         if comes_soon(self._may_go_on):
@@ -131,7 +129,7 @@ class _Worker:
                 return EndMessage(*head, item.skipped), [], []
             state, skipped, parts = item.state, item.skipped, self._encoder.encode(item.batch)
             del item  # nothing here may look at the batch any more, if it is to be sent where it was built
-            body, payload, descriptors = self._builder.place(parts)
+            body, payload, descriptors = self._arena.place(parts)
             self._turns.advance()
             self._num_batches += 1
             change, self._sent[lane] = change_of(self._sent.get(lane, {}), state), state

@@ -1,7 +1,13 @@
 """Auxiliary data at run time: file stores, cache pools and lazies."""
 
 from bridge_data.task.stores.cache_pool import CachePool, DirectLazy, Lazy, MockLazy, NoCachePool
-from bridge_data.task.stores.dataset_store import JsonlFileStore, WebdatasetFileStore
+from bridge_data.task.stores.dataset_store import (
+    JsonlFileStore,
+    SystemFileStore,
+    WebdatasetFileStore,
+    open_aux,
+    open_primary,
+)
 from bridge_data.task.stores.disk_pool import CacheFileLazy, FileCacheLazy, FileStoreCachePool
 from bridge_data.task.stores.file_store import (
     DecodeFileStore,
@@ -10,8 +16,6 @@ from bridge_data.task.stores.file_store import (
     PrimaryFileStore,
     add_source,
 )
-from bridge_data.task.stores.folder import SystemFileStore
-from bridge_data.task.stores.open_stores import open_aux, open_primary
 
 __all__ = [
     "CacheFileLazy",

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from bridge_data.decode.image import IMAGE_EXTENSIONS
 from bridge_data.plan import Source
-from bridge_data.shards.shard_set import ShardSet
+from bridge_data.shards.prepared import ShardSet
 from bridge_data.tools.bench.figures import Profile, SourceStages
 
 KEEPS_UP = 0.05

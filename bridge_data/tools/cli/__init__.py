@@ -41,8 +41,9 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in _COMMANDS:
             return None
-        module = name.replace("-", "_")
-        command: click.Command = getattr(importlib.import_module(f"bridge_data.tools.cli.{module}"), module)
+        function = name.replace("-", "_")
+        module = importlib.import_module(f"bridge_data.tools.cli.{function}_command")
+        command: click.Command = getattr(module, function)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

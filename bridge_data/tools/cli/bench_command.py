@@ -9,15 +9,14 @@ import click
 from bridge_data.storage import Location
 from bridge_data.tools.bench import BenchConfig, Figures, Profile, advise, measure, named_encoder
 from bridge_data.tools.bench import profile as profile_of
-from bridge_data.tools.cli.places import PLACE
-from bridge_data.tools.cli.tables import note, sized, table
+from bridge_data.tools.cli.terminal import LOCATION, note, sized, table
 
 _MAX_SOURCES = 20
 """Data sets that are shown, of a large blend those that cost most."""
 
 
 @click.command()
-@click.argument("path", type=PLACE)
+@click.argument("path", type=LOCATION)
 @click.option("--profile", "with_profile", is_flag=True, help="Show where the time goes, in a second run with clocks.")
 @click.option("--task-encoder", metavar="MODULE:NAME", help="Your TaskEncoder, or a function that makes one.")
 @click.option("--split-part", default="train", show_default=True, help="The part of the split.")
@@ -25,15 +24,15 @@ _MAX_SOURCES = 20
 @click.option("--batch-size", default=16, show_default=True, help="Samples or packs of a batch; 0: single samples.")
 @click.option("--packing-buffer-size", type=int, help="Samples among which packs are chosen.  [default: no packing]")
 @click.option("--shuffle-buffer-size", default=100, show_default=True, help="Samples to be mixed at least.")
-@click.option("--max-samples-per-sequence", default=100, show_default=True, help="Samples read from one place.")
-@click.option("--prefetch-factor", default=2, show_default=True, help="Batches that lie ready per worker.")
+@click.option("--max-samples-per-sequence", default=100, show_default=True, help="Neighbouring samples of a chunk.")
+@click.option("--prefetch-factor", default=2, show_default=True, help="Batches made ahead per worker.")
 @click.option("--pin-memory", is_flag=True, help="Copy batches to page-locked memory, with CUDA.")
 @click.option("--step-ms", default=0.0, show_default=True, help="How long the trainer is busy after each batch.")
 @click.option("--seconds", default=10.0, show_default=True, help="How long each run is measured.")
-@click.option("--batches", type=int, help="Measure so many batches instead.")
+@click.option("--batches", type=int, help="Measure this many batches instead.")
 @click.option("--json", "json_file", type=click.File("w", lazy=False), help="Write the figures to this file, too.")
 @click.option("--trusted-module", multiple=True, help="A module that YAML files may name classes of. Repeatable.")
-@click.option("--trust-dataset-code", is_flag=True, help="Run the code that stands beside the data (sample_loader.py).")
+@click.option("--trust-dataset-code", is_flag=True, help="Run the code stored beside the data (sample_loader.py).")
 def bench(
     path: Location, with_profile: bool, task_encoder: str | None, json_file: IO[str] | None, **settings: Any
 ) -> None:

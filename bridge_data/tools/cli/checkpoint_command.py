@@ -13,9 +13,8 @@ from bridge_data.errors import ConfigError, StateError
 from bridge_data.loader.checkpoint import Checkpoint, read_checkpoint, save_states
 from bridge_data.loader.checkpoint.manifest import MANIFEST
 from bridge_data.loader.checkpoint.state_file import rank_files
-from bridge_data.tools.cli.state_contents import LaneContents, SourceContents, lanes_of, sources_of
-from bridge_data.tools.cli.state_differences import differences
-from bridge_data.tools.cli.tables import counted, note, sized, table
+from bridge_data.tools.cli.state_contents import LaneContents, SourceContents, differences, lanes_of, sources_of
+from bridge_data.tools.cli.terminal import counted, note, sized, table
 
 _PATH = click.Path(path_type=Path)
 _SHOWN_ELSEWHERE = ("sources", "weights", "schedule", "order")
@@ -28,7 +27,7 @@ def checkpoint() -> None:
 
 @checkpoint.command()
 @click.argument("path", type=_PATH)
-@click.option("--max-lanes", default=32, show_default=True, help="Show so many lanes, at most.")
+@click.option("--max-lanes", default=32, show_default=True, help="Show this many lanes, at most.")
 def info(path: Path, max_lanes: int) -> None:
     """Show step, ranks, position, sources and lanes of the data state at PATH."""
     found = read_checkpoint(path)
@@ -54,7 +53,7 @@ def info(path: Path, max_lanes: int) -> None:
 @checkpoint.command()
 @click.argument("first", metavar="A", type=_PATH)
 @click.argument("second", metavar="B", type=_PATH)
-@click.option("--max-lanes", default=8, show_default=True, help="Show so many lanes that differ, at most.")
+@click.option("--max-lanes", default=8, show_default=True, help="Show this many lanes that differ, at most.")
 @click.pass_context
 def diff(ctx: click.Context, first: Path, second: Path, max_lanes: int) -> None:
     """Show in what the data states at A and B differ: data and settings, position, lanes. Exit code 1 if they do."""
@@ -82,7 +81,7 @@ def redist(source: Path, target: Path, world_size: int, step: int | None) -> Non
 
     This is for trainers in which each rank reads its own file only, and must have one: load_states takes any checkpoint
     as it is. The file of rank 0 has all lanes, the others those of their rank. Where the ranks cannot share the lanes
-    equally, the DataModule's loader hands on the state of rank 0, and all ranks deal it anew.
+    equally, the DataModule's loader hands on the state of rank 0, and all ranks deal it again.
     """
     found = read_checkpoint(source)
     if None not in (found.step, step) and found.step != step:
@@ -100,7 +99,7 @@ def redist(source: Path, target: Path, world_size: int, step: int | None) -> Non
     save_states(target, found.state.to_dict(), step=step, world_size=world_size)
     num_lanes = found.state.num_lanes
     if num_lanes % world_size:
-        note(f"{world_size} ranks cannot share {num_lanes} lanes equally: they will be dealt anew when restored")
+        note(f"{world_size} ranks cannot share {num_lanes} lanes equally: they will be dealt again when restored")
     held = f"all {num_lanes:,} lanes in that of rank 0"
     click.echo(f"{target}: step {step:,}, {counted(world_size, 'file')}, {held}")
 

@@ -4,11 +4,11 @@ from bridge_data.order import Geometry
 from bridge_data.order.chunks import ChunkTable, overlap
 from bridge_data.order.plan_order import Shuffle
 from bridge_data.plan.source import Source
-from bridge_data.tools.cli.tables import counted
+from bridge_data.tools.cli.terminal import counted
 
 
 def lane_shares(source: Source, num_lanes: int, shuffle: Shuffle) -> list[tuple[str, str]]:
-    """Headings, and what stands beside them."""
+    """(heading, text) of each row."""
     geometry = Geometry.choose(
         source.records.counts,
         num_lanes=num_lanes,

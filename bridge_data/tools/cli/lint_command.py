@@ -9,9 +9,7 @@ import click
 
 from bridge_data.errors import ConfigError
 from bridge_data.plan.references import Opening
-from bridge_data.tools.cli.bar import progress_bar
-from bridge_data.tools.cli.places import ON_DISK
-from bridge_data.tools.cli.tables import counted
+from bridge_data.tools.cli.terminal import ON_DISK, counted, progress_bar
 from bridge_data.tools.lint import KINDS, Fault, LintConfig, LintReport
 from bridge_data.tools.lint import lint as check
 
@@ -22,13 +20,13 @@ SHOWN_ON_SCREEN = 5
 @click.argument("path", type=ON_DISK)
 @click.option("--split-part", help="Check this part of the split only.  [default: all, and shards in none]")
 @click.option("--num-workers", type=int, help="Processes that read.  [default: one a core, at most 16]")
-@click.option("--limit", type=int, help="Check at most so many samples of each data set.")
+@click.option("--limit", type=int, help="Check at most this many samples of each data set.")
 @click.option("--decode/--no-decode", default=True, help="Decode every part, or only see whether it is there.")
 @click.option("--ignore", metavar="CODE", multiple=True, help="A kind of fault that is meant to be so. Repeatable.")
-@click.option("--show", type=int, help=f"Places to show of each kind.  [default: {SHOWN_ON_SCREEN}; with --json 1000]")
+@click.option("--show", type=int, help=f"Faults to show of each kind.  [default: {SHOWN_ON_SCREEN}; with --json 1000]")
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON document.")
 @click.option("--trusted-module", multiple=True, help="A module that YAML files may name classes of. Repeatable.")
-@click.option("--trust-dataset-code", is_flag=True, help="Run the code that stands beside the data (sample_loader.py).")
+@click.option("--trust-dataset-code", is_flag=True, help="Run the code stored beside the data (sample_loader.py).")
 @click.option("--progress/--no-progress", default=True, help="Show a progress bar.")
 @click.pass_context
 def lint(
@@ -94,7 +92,7 @@ def _shown(report: LintReport) -> Iterator[str]:
 
 
 def _line(fault: Fault, several: bool) -> str:
-    place = fault.place()
-    if several or not place:
-        place = f"{fault.dataset}: {place}" if place else fault.dataset
-    return f"{place}: {fault.cause}"
+    where = fault.where()
+    if several or not where:
+        where = f"{fault.dataset}: {where}" if where else fault.dataset
+    return f"{where}: {fault.cause}"

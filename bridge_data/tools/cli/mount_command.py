@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from bridge_data.errors import ConfigError
-from bridge_data.tools.cli.places import ON_DISK
+from bridge_data.tools.cli.terminal import ON_DISK
 from bridge_data.tools.mount import Layout, View
 from bridge_data.tools.mount import mount as mount_view
 

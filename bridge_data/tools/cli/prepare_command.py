@@ -14,27 +14,26 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bridge_data.errors import ConfigError
+from bridge_data.prepare.splits import RATIO_PARTS, parse_pattern, parse_ratio, split_by_patterns, split_by_ratio
 from bridge_data.prepare.tar_indexes import Preparation, PrepareConfig
 from bridge_data.prepare.tars import Split, find_shards, refresh_index, write_dataset_yaml
 from bridge_data.prepare.tars import prepare as prepare_shards
-from bridge_data.shards.names import DATASET_YAML, INFO_JSON, INFO_YAML, JSONL_SUFFIX, META_FOLDER
+from bridge_data.shards.metadata import DATASET_YAML, INFO_JSON, INFO_YAML, JSONL_SUFFIX, META_FOLDER
 from bridge_data.shards.prepared import PreparedDataset
-from bridge_data.shards.splits import RATIO_PARTS, parse_pattern, parse_ratio, split_by_patterns, split_by_ratio
-from bridge_data.tools.cli.bar import progress_bar
-from bridge_data.tools.cli.places import ON_DISK
-from bridge_data.tools.cli.prepare_media import media_options, store_media
-from bridge_data.tools.cli.questions import ask_field_map, ask_ratio, ask_sample_type
+from bridge_data.tools.cli.prepare_media_command import media_options, store_media
 from bridge_data.tools.cli.sample_types import (
     CRUDE,
     SAMPLE_TYPES,
     FirstSamples,
+    ask_field_map,
+    ask_ratio,
+    ask_sample_type,
     definition,
     fields_of,
     find_sample_type,
     parse_field_map,
 )
-from bridge_data.tools.cli.split_table import split_table
-from bridge_data.tools.cli.tables import counted, listed, note, sized, spanned
+from bridge_data.tools.cli.terminal import ON_DISK, counted, listed, note, progress_bar, sized, spanned, split_table
 
 if TYPE_CHECKING:
     from bridge_data.prepare import MediaRule
@@ -125,12 +124,12 @@ def prepare(path: Path, **flags: Any) -> None:
     Of a metadataset, writes the indexes of its joins beside it.
     """
     if path.name.endswith(JSONL_SUFFIX):
-        from bridge_data.tools.cli.prepare_jsonl import prepare_lines  # brings what folders of tars do not need
+        from bridge_data.tools.cli.prepare_files import prepare_lines  # brings what folders of tars do not need
 
         prepare_lines(path, flags)
         return
     if path.suffix in (".yaml", ".yml"):
-        from bridge_data.tools.cli.prepare_joins import prepare_joins
+        from bridge_data.tools.cli.prepare_files import prepare_joins
 
         prepare_joins(path, flags)
         return

@@ -7,12 +7,17 @@ is what an earlier deal left to it, which it takes before its own.
 import dataclasses
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from bridge_data.order import BEGINNING
 from bridge_data.order.pending import num_pending
 from bridge_data.order.state import LaneState, LoaderState
 from bridge_data.order.stream import Entry, entry_size, is_slice
-from bridge_data.plan.epochs import multiplied, together
+from bridge_data.plan.weights import multiplied, together
+
+_MAX_CHARACTERS = 40
+
+_COUNTED = {"micro_batches", "draws", "cursors", "inbox", "pending"}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -29,7 +34,7 @@ class LaneContents:
 @dataclasses.dataclass(frozen=True, slots=True)
 class SourceContents:
     """How far the lanes have come in one source: its part of the draws, samples that a lane has taken of its share of
-    an epoch (fewest and most), and the first and last epoch that a lane stands in; None for what does not apply."""
+    an epoch (fewest and most), and the first and last epoch that a lane is in; None where it does not apply."""
 
     label: str
     weight: float | None
@@ -80,8 +85,8 @@ def sources_of(state: LoaderState) -> list[SourceContents]:
 
 
 def _weights_now(state: LoaderState) -> list[float] | None:
-    """The weights by which the sources are drawn where the job stands; lanes that are not here are taken to stand where
-    the others do."""
+    """The weights by which the sources are drawn at the job's position; lanes that are not here are taken to be where
+    the others are."""
     weights: list[float] | None = state.fingerprint["weights"]
     draws = sum(lane.get("draws", 0) for lane in state.lanes.values())
     drawn = state.drawn_before + draws * state.num_lanes // max(1, len(state.lanes))
@@ -91,23 +96,23 @@ def _weights_now(state: LoaderState) -> list[float] | None:
 
 
 def _inbox(lane: LaneState) -> Iterator[tuple[int, Entry]]:
-    """(number of the source, entry); in validation order all are of number 0, which stands for all sources."""
+    """(number of the source, entry); in validation order all are of number 0, which means all sources."""
     yield from ((int(source), entry) for source, entries in lane.get("inbox", {}).items() for entry in entries)
 
 
 def _epochs(state: LoaderState, number: int) -> Iterator[int]:
-    """The epochs of a source in which lanes stand, and with which their inboxes begin."""
+    """The epochs of a source that lanes are in, and with which their inboxes begin."""
     name, _ = state.fingerprint["sources"][number]
     own = state.fingerprint.get("epochs_of_sources", {}).get(name, 1)
     num_together = together(multiplied(state.fingerprint.get("epochs_per_shuffle", 1), own)) or 1
     for lane_state in state.lanes.values():
-        places = [(len(state.generations) - 1, _cursor(lane_state, number)[0])]
+        positions = [(len(state.generations) - 1, _cursor(lane_state, number)[0])]
         for entry in (entry for source_number, entry in _inbox(lane_state) if source_number == number):
             if is_slice(entry):
-                places.append((entry[0], entry[2]))
+                positions.append((entry[0], entry[2]))
             else:
                 yield from (epoch for epoch, *_ in entry)
-        for generation, shuffle in places:
+        for generation, shuffle in positions:
             first = state.generations[generation][1][number][-1] + shuffle * num_together
             yield from (first, first + num_together - 1)
 
@@ -120,3 +125,89 @@ def _cursor(lane: LaneState, number: int) -> Sequence[int]:
 def _span(numbers: Iterable[int]) -> tuple[int, int] | None:
     found = list(numbers)
     return (min(found), max(found)) if found else None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Difference:
+    """An item in which two states differ, and what each has."""
+
+    item: str
+    first: str
+    second: str
+
+
+def differences(first: LoaderState, second: LoaderState) -> tuple[list[Difference], dict[int, list[Difference]]]:
+    """(what differs of the whole, what differs by lane)."""
+    of_all = list(_setting_differences(first.fingerprint, second.fingerprint))
+    states = (first, second)
+    if first.next_slot != second.next_slot:
+        of_all.append(Difference("micro-batches handed out", *(f"{state.next_slot:,}" for state in states)))
+    if first.drawn_before != second.drawn_before:
+        of_all.append(Difference("samples drawn before the last deal", *(f"{s.drawn_before:,}" for s in states)))
+    deals = [list(zip(*state.generations, strict=True)) for state in states]
+    for item, was, now in zip(("lanes of each deal", "geometry of each deal"), *deals, strict=True):
+        if was != now:
+            of_all.append(Difference(item, _shown(was), _shown(now)))
+    labels = [label for _, label in first.fingerprint["sources"]]
+    of_lanes = {}
+    for lane in sorted(first.lanes.keys() | second.lanes.keys()):
+        found = list(_lane_differences(first.lanes.get(lane), second.lanes.get(lane), labels))
+        if found:
+            of_lanes[lane] = [dataclasses.replace(one, item=f"lane {lane}: {one.item}") for one in found]
+    return of_all, of_lanes
+
+
+def _setting_differences(first: dict[str, Any], second: dict[str, Any]) -> Iterator[Difference]:
+    names = [dict(fingerprint["sources"]) for fingerprint in (first, second)]
+    for name, label in (names[0] | names[1]).items():
+        if name not in names[0] or name not in names[1]:
+            yield Difference(f"source {label}", *(name if name in found else "–" for found in names))
+    if names[0].keys() == names[1].keys() and [*names[0]] != [*names[1]]:
+        yield Difference("sequence of the sources", *(_shown([*found.values()]) for found in names))
+    for item in [*first, *(item for item in second if item not in first)]:
+        if item == "sources" or first.get(item) == second.get(item):
+            continue
+        if item == "weights" and None not in (first[item], second[item]):
+            weights = [_weights(fingerprint) for fingerprint in (first, second)]
+            for name, label in (names[0] | names[1]).items():
+                if weights[0].get(name) != weights[1].get(name):
+                    shown = (f"{found[name]:.3%}" if name in found else "–" for found in weights)
+                    yield Difference(f"weight of {label}", *shown)
+        else:
+            yield Difference(item, *(_shown(fingerprint.get(item, "–")) for fingerprint in (first, second)))
+
+
+def _weights(fingerprint: dict[str, Any]) -> dict[str, float]:
+    weights = fingerprint["weights"]
+    total = math.fsum(weights)
+    return {name: weight / total for (name, _), weight in zip(fingerprint["sources"], weights, strict=True)}
+
+
+def _lane_differences(first: LaneState | None, second: LaneState | None, labels: Sequence[str]) -> Iterator[Difference]:
+    if first is None or second is None:
+        yield Difference("state", *("–" if lane is None else "here" for lane in (first, second)))
+        return
+    for name in ("micro_batches", "draws"):
+        if first.get(name, 0) != second.get(name, 0):
+            yield Difference(name.replace("_", "-"), *(f"{lane.get(name, 0):,}" for lane in (first, second)))
+    cursors = [lane.get("cursors", {}) for lane in (first, second)]
+    for number in sorted(map(int, cursors[0].keys() | cursors[1].keys())):
+        positions = [found.get(str(number), BEGINNING) for found in cursors]
+        if positions[0] != positions[1]:
+            label = labels[number] if number < len(labels) else f"source {number}"
+            yield Difference(label, *(f"shuffle {at[0]:,}, {at[3]:,} samples taken" for at in positions))
+    for name in sorted((first.keys() | second.keys()) - _COUNTED):
+        if first.get(name) != second.get(name):
+            yield Difference(name, _shown(first.get(name, "–")), _shown(second.get(name, "–")))
+    for name, sizes in (
+        ("inbox", [num_in_inbox(lane) for lane in (first, second)]),
+        ("pending", [num_pending(lane) for lane in (first, second)]),
+    ):
+        if first.get(name, {}) != second.get(name, {}):
+            others = "others" if sizes[0] == sizes[1] else "samples"
+            yield Difference(name, f"{sizes[0]:,} samples", f"{sizes[1]:,} {others}")
+
+
+def _shown(value: Any) -> str:
+    text = str(list(value) if isinstance(value, tuple) else value)
+    return text if len(text) <= _MAX_CHARACTERS else f"{text[: _MAX_CHARACTERS - 2]} …"

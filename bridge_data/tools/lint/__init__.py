@@ -1,7 +1,6 @@
 """Reading everything of a data set, and reporting all that is wrong with it at once."""
 
-from bridge_data.tools.lint.faults import KINDS, Fault, FaultKind
+from bridge_data.tools.lint.faults import KINDS, Fault, FaultKind, LintReport
 from bridge_data.tools.lint.lint_run import LintConfig, lint
-from bridge_data.tools.lint.report import LintReport
 
 __all__ = ["KINDS", "Fault", "FaultKind", "LintConfig", "LintReport", "lint"]

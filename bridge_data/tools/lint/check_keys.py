@@ -1,7 +1,7 @@
 """Finding keys that occur more than once in a data set of any size, in memory that does not grow with it.
 
-Enters: the keys of shards, in any order. Leaves: the places of the repeated ones. Digests of 128 bits are sorted into
-files on disk by their first bits, and each file, a few million keys, is then searched by itself.
+Enters: the keys of shards, in any order. Leaves: shard and offset of the repeated ones. Digests of 128 bits are sorted
+into files on disk by their first bits, and each file, a few million keys, is then searched by itself.
 """
 
 import contextlib
@@ -71,8 +71,8 @@ class KeyLog:
                 if number < 2 or not same[number - 2]:
                     first = number - 1
                 if rows["shard"][number] != rows["shard"][first]:
-                    yield _place(rows[first]), _place(rows[number])
+                    yield _position(rows[first]), _position(rows[number])
 
 
-def _place(row: np.void) -> tuple[int, int]:
+def _position(row: np.void) -> tuple[int, int]:
     return int(row["shard"]), int(row["offset"])

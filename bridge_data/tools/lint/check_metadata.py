@@ -7,8 +7,18 @@ from pathlib import Path
 from bridge_data.errors import BridgeDataError
 from bridge_data.prepare.tars import find_shards
 from bridge_data.shards.bridge_index import BridgeIndex
-from bridge_data.shards.metadata import load_document, read_shard_counts, read_split, read_uuid
-from bridge_data.shards.names import BRIDGE_INDEX, INFO_JSON, INFO_YAML, META_FOLDER, SPLIT_JSON, SPLIT_YAML
+from bridge_data.shards.metadata import (
+    BRIDGE_INDEX,
+    INFO_JSON,
+    INFO_YAML,
+    META_FOLDER,
+    SPLIT_JSON,
+    SPLIT_YAML,
+    load_document,
+    read_shard_counts,
+    read_split,
+    read_uuid,
+)
 from bridge_data.tools.lint.faults import Fault
 
 

@@ -1,11 +1,13 @@
 """Checking one sample: that its parts can be decoded, and that they make a sample of the class they are meant for.
 
-Enters: the bytes of the parts, and recipes, which say what samples are made of them. Leaves: faults.
+Enters: the bytes of the parts, and recipes, which say what samples are made of them. Leaves: faults. A value fits its
+annotation where the annotation says nothing that can be checked (`Any`, a protocol).
 """
 
 import collections
 import dataclasses
 import io
+import types
 import typing
 import warnings
 from collections.abc import Container, Iterator, Mapping
@@ -20,9 +22,10 @@ from bridge_data.decode.sample_decoder import decode_part
 from bridge_data.errors import BridgeDataError, ConfigError, SampleError
 from bridge_data.plan.field_map import FieldAccess
 from bridge_data.tools.lint.faults import Fault
-from bridge_data.tools.lint.types import is_of_type
 
 _UNKNOWN = object()
+
+_FIRST_ITEMS = 100
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -43,7 +46,7 @@ class SampleCheck:
         self._hints = [_hints(recipe.sample_class) for recipe in recipes]
 
     def check(self, key: str, parts: Mapping[str, bytes]) -> Iterator[Fault]:
-        """What is wrong with the sample `key`, of which these are all parts; without the place."""
+        """What is wrong with the sample `key`, of which these are all parts; without data set and shard."""
         decoded: dict[str, Any] = {"__key__": key}
         for part, content in parts.items():
             decoded[part] = _UNKNOWN
@@ -139,3 +142,45 @@ def _hints(sample_class: type[Any]) -> Mapping[str, Any]:
         return typing.get_type_hints(sample_class)
     except NameError:
         return {}
+
+
+def is_of_type(value: Any, hint: Any) -> bool:
+    """Whether `value` fits `hint`; of long lists and dicts, the first hundred items are looked at."""
+    if hint is Any:
+        return True
+    if hint is None:
+        return value is None
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return any(is_of_type(value, option) for option in arguments)
+    if origin is typing.Literal:
+        return value in arguments
+    if origin in (typing.Annotated, typing.Required, typing.NotRequired):
+        return is_of_type(value, arguments[0])
+    if isinstance(origin, type):
+        return _is_container(value, origin, arguments)
+    if not isinstance(hint, type):
+        return True
+    if hint is float:
+        return isinstance(value, (int, float)) and not isinstance(value, bool)
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    try:
+        return isinstance(value, hint)
+    except TypeError:  # a protocol that cannot be checked
+        return True
+
+
+def _is_container(value: Any, origin: type, arguments: tuple[Any, ...]) -> bool:
+    if origin is tuple and isinstance(value, list):  # as JSON has it
+        value = tuple(value)
+    if not isinstance(value, origin):
+        return False
+    if isinstance(value, dict) and len(arguments) == 2:
+        items = list(value.items())[:_FIRST_ITEMS]
+        return all(is_of_type(key, arguments[0]) and is_of_type(item, arguments[1]) for key, item in items)
+    if isinstance(value, tuple) and Ellipsis not in arguments:
+        return len(value) == len(arguments) and all(map(is_of_type, value, arguments))
+    if isinstance(value, (list, tuple)) and arguments:
+        return all(is_of_type(item, arguments[0]) for item in value[:_FIRST_ITEMS])
+    return True

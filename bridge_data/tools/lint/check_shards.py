@@ -1,19 +1,32 @@
-"""Walking through one shard: which samples stand in it, and what is wrong with how they stand.
+"""Checking one shard: which samples it holds, whether their members follow each other, and whether its indexes agree.
 
-Enters: the path of a shard. Leaves: its samples, one by one, as places in the file; and faults. No content is read, and
+Enters: the path of a shard. Leaves: its samples, one by one, as ranges of the file; and faults. No content is read, and
 a fault does not end the walk, but for a damaged header, beyond which nothing can be found.
 """
 
+import array
+import contextlib
 import dataclasses
+import functools
+import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError
-from bridge_data.shards.gzip_tar import GzipTar
-from bridge_data.shards.names import is_meta_member, split_name
-from bridge_data.shards.tar_bytes import FileTar, open_tar
+from bridge_data.shards.bridge_index import BridgeIndex, Part
+from bridge_data.shards.key_index import KeyIndex
+from bridge_data.shards.metadata import (
+    BRIDGE_INDEX,
+    INDEX_SQLITE,
+    META_FOLDER,
+    is_meta_member,
+    split_name,
+    tar_index_path,
+)
+from bridge_data.shards.tar_bytes import FileTar, GzipTar, open_tar
 from bridge_data.shards.tar_headers import walk
+from bridge_data.shards.tar_samples import encode_offsets
 from bridge_data.tools.lint.faults import Fault
 
 Report = Callable[[Fault], None]
@@ -75,7 +88,7 @@ class ShardWalk:
         return storage.read(self._path, offset, num_bytes)
 
     def _grouped(self) -> Iterator[StoredSample]:
-        """Members that stand together and have the same key."""
+        """Members that follow each other and have the same key."""
         self._tar = open_tar(self._path)
         size = self._tar.end
         sample: StoredSample | None = None
@@ -104,3 +117,76 @@ class ShardWalk:
 
     def _fault(self, code: str, cause: str, key: str = "", part: str = "") -> None:
         self._report(Fault(code, cause, self._dataset, self._name, key, part))
+
+
+class ShardContents:
+    """The contents of a shard: keys, offsets and parts of its samples, in order, gathered on the way through it."""
+
+    def __init__(self) -> None:
+        self.keys: list[str] = []
+        self.offsets: array.array[int] = array.array("Q")
+        self.parts: list[Part] = []
+
+    def add(self, sample: StoredSample) -> None:
+        """The next sample."""
+        self.keys.append(sample.key)
+        self.offsets.append(sample.offset)
+        self.parts += [(name, *span) for name, span in sample.parts.items()]
+
+    def finish(self, end: int) -> None:
+        """The last sample ends here."""
+        self.offsets.append(end)
+
+
+def check_indexes(root: Path, name: str, number: int, contents: ShardContents) -> Iterator[Fault]:
+    """What is wrong with the indexes of the shard `name`, the one with this number in the metadata."""
+
+    def outdated(file: str, cause: str) -> Fault:
+        return Fault("index-outdated", f"{file} {cause}", str(root), name)
+
+    path = tar_index_path(root / name)
+    if not path.is_file():
+        yield Fault("index-missing", f"there is no {path.name}", str(root), name)
+    elif storage.read_all(path) != encode_offsets(contents.offsets):
+        yield outdated(path.name, "has other offsets than the samples")
+    index = _bridge_index(root / META_FOLDER / BRIDGE_INDEX)
+    if index is not None and name in index.entries:
+        segment = index.segment(name)
+        if segment.keys() != contents.keys:
+            yield outdated(BRIDGE_INDEX, "has other keys than the shard")
+        elif segment.offsets.tolist() != contents.offsets.tolist():
+            yield outdated(BRIDGE_INDEX, "has other offsets than the samples")
+        elif [part for _, *part in segment.rows()] != [[*part] for part in contents.parts]:
+            yield outdated(BRIDGE_INDEX, "has other parts than the samples, or at other offsets")
+    cause = _compared_by_key(root, number, contents)
+    if cause is not None:
+        yield outdated(INDEX_SQLITE, cause)
+
+
+def _bridge_index(path: Path) -> BridgeIndex | None:
+    """Our index, if there is one."""
+    return _opened(path, path.stat().st_mtime_ns) if path.is_file() else None
+
+
+@functools.lru_cache(maxsize=4)
+def _opened(path: Path, mtime_ns: int) -> BridgeIndex | None:
+    """Opened once for all shards, as it was then: its table names them all."""
+    return BridgeIndex.open(path)
+
+
+def _compared_by_key(root: Path, number: int, contents: ShardContents) -> str | None:
+    """How the samples differ from those that Energon's index has for the shard."""
+    index = KeyIndex.find(root)
+    if index is None:
+        return None
+    spans = zip(contents.keys, contents.offsets, itertools.islice(contents.offsets, 1, None), strict=False)
+    try:
+        with contextlib.closing(index.spans(number)) as indexed:
+            for row, span in itertools.zip_longest(indexed, spans):
+                if row is None or span is None or row != span:
+                    return f"has {row!r} where the shard has {span!r} (key, first byte, end)"
+    except DatasetError as error:
+        if "no such" in str(error.__cause__):  # made by an older Energon, or for media alone
+            return None
+        return f"cannot be read: {error.__cause__}"
+    return None

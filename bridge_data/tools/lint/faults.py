@@ -1,7 +1,17 @@
-"""What can be wrong with a data set: a table of kinds, whose codes stay as they are from version to version."""
+"""What can be wrong with a data set: the kinds of faults, one fault, and the report of all of them."""
 
+import collections
 import dataclasses
-from typing import NamedTuple
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+_WRITE_AGAIN = "write or copy the shard again, then run `bridge-data prepare`"
+
+_PREPARE = "run `bridge-data prepare` on the data set"
+
+_SPLIT_AGAIN = "fix its .split.yaml, or write another by `bridge-data prepare --split-ratio ...`"
+
+_EXCLUDE = "fix the data, or list the samples as shard/key under `exclude` in split.yaml"
 
 
 class FaultKind(NamedTuple):
@@ -11,21 +21,16 @@ class FaultKind(NamedTuple):
     way_out: str
 
 
-_WRITE_AGAIN = "write or copy the shard again, then run `bridge-data prepare`"
-_PREPARE = "run `bridge-data prepare` on the data set"
-_SPLIT_AGAIN = "mend its .split.yaml, or write another by `bridge-data prepare --split-ratio ...`"
-_EXCLUDE = "mend the data, or list the samples as shard/key under `exclude` in split.yaml"
-
 KINDS: dict[str, FaultKind] = {
-    "config": FaultKind("a data set or metadataset that cannot be opened", "mend the file that is named"),
+    "config": FaultKind("a data set or metadataset that cannot be opened", "fix the file that is named"),
     "metadata-damaged": FaultKind("metadata that cannot be understood", _PREPARE),
     "metadata-disagree": FaultKind("metadata files that contradict each other", _PREPARE),
     "missing-shard": FaultKind("shards that were prepared and are gone", "restore them, or " + _PREPARE),
     "unprepared-shard": FaultKind("tars that the data set was prepared without", _PREPARE + ", or move them away"),
     "unused-shard": FaultKind("shards in no split part", "add them to a part in split.yaml, or to its `exclude`"),
-    "split-unknown-shard": FaultKind("split parts with shards that there are not", "mend split.yaml, or " + _PREPARE),
+    "split-unknown-shard": FaultKind("split parts with shards that do not exist", "fix split.yaml, or " + _PREPARE),
     "split-repeated-shard": FaultKind("shards twice in one split part", "name them once in split.yaml"),
-    "exclude-unknown": FaultKind("exclusions of what there is not", "mend `exclude` in split.yaml"),
+    "exclude-unknown": FaultKind("exclusions of samples that do not exist", "fix `exclude` in split.yaml"),
     "unused-lines": FaultKind("samples of a JSONL file in no split part", _SPLIT_AGAIN),
     "shared-lines": FaultKind("samples of a JSONL file in several split parts", _SPLIT_AGAIN),
     "index-missing": FaultKind("shards without an index", "run `bridge-data prepare --tar-index-only`"),
@@ -34,14 +39,18 @@ KINDS: dict[str, FaultKind] = {
     "tar-unfinished": FaultKind("shards without the end mark of a tar", _WRITE_AGAIN),
     "empty-shard": FaultKind("shards without samples", "remove them, then " + _PREPARE),
     "wrong-count": FaultKind("shards with another number of samples than the metadata say", _PREPARE),
-    "nameless-member": FaultKind("files in shards that are no parts, for want of a dot", "rename them, as in 0001.jpg"),
+    "nameless-member": FaultKind(
+        "files in shards whose names have no dot, so they are no parts", "rename them, as in 0001.jpg"
+    ),
     "duplicate-part": FaultKind("samples with a part twice", "write the shard again with each name once"),
-    "scattered-sample": FaultKind("samples whose parts do not stand together", "write the shard again, sorted by name"),
+    "scattered-sample": FaultKind(
+        "samples whose parts are not next to each other", "write the shard again, sorted by name"
+    ),
     "duplicate-key": FaultKind("keys that several samples have", "write the shards again with different keys"),
     "missing-part": FaultKind("samples without a part that the field map needs", _EXCLUDE),
     "missing-field": FaultKind("samples without a value that the field map needs", _EXCLUDE),
     "wrong-type": FaultKind(
-        "samples with a value of another type than their field", _EXCLUDE + ", or mend the field map"
+        "samples with a value of another type than their field", _EXCLUDE + ", or fix the field map"
     ),
     "not-utf8": FaultKind("texts that are not UTF-8", _EXCLUDE),
     "image-too-large": FaultKind(
@@ -50,7 +59,7 @@ KINDS: dict[str, FaultKind] = {
     "undecodable": FaultKind("parts that cannot be decoded", _EXCLUDE),
     "no-decoder": FaultKind("parts of a format that cannot be decoded here", "do as the message says"),
     "unbuildable": FaultKind(
-        "samples that cannot be made of their parts", _EXCLUDE + ", or mend the code that makes them"
+        "samples that cannot be made of their parts", _EXCLUDE + ", or fix the code that makes them"
     ),
     "unreadable": FaultKind("samples that cannot be read", _EXCLUDE),
 }
@@ -68,7 +77,76 @@ class Fault:
     key: str = ""
     part: str = ""
 
-    def place(self) -> str:
+    def where(self) -> str:
         """Where it is, in short: `shard/key.part`."""
         name = "/".join(filter(None, (self.shard, self.key)))
         return f"{name}.{self.part}" if self.part else name
+
+
+class FaultTally:
+    """Counts by code, and the first `max_kept` faults of each kind."""
+
+    def __init__(self, max_kept: int) -> None:
+        self.max_kept = max_kept
+        self.counts: collections.Counter[str] = collections.Counter()
+        self.kept: dict[str, list[Fault]] = collections.defaultdict(list)
+
+    def add(self, fault: Fault) -> None:
+        """Count a fault."""
+        self.counts[fault.code] += 1
+        if len(self.kept[fault.code]) < self.max_kept:
+            self.kept[fault.code].append(fault)
+
+    def add_all(self, faults: Iterable[Fault]) -> None:
+        """Count some faults."""
+        for fault in faults:
+            self.add(fault)
+
+    def merge(self, other: "FaultTally") -> None:
+        """Add what another one has counted."""
+        self.counts.update(other.counts)
+        for code, faults in other.kept.items():
+            self.kept[code] += faults[: self.max_kept - len(self.kept[code])]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class LintReport:
+    """What was looked at, and what is wrong: exact `counts` by code, and the first faults of each kind."""
+
+    path: str
+    num_datasets: int
+    num_shards: int
+    num_samples: int
+    is_complete: bool
+    """Whether everything was looked at."""
+    counts: dict[str, int]
+    kept: dict[str, list[Fault]]
+
+    @property
+    def num_faults(self) -> int:
+        """Faults of all kinds."""
+        return sum(self.counts.values())
+
+    def to_dict(self) -> dict[str, Any]:
+        """A plain document, as `--json` shows it."""
+        faults = [
+            {
+                "code": code,
+                "what": kind.what,
+                "way_out": kind.way_out,
+                "count": self.counts[code],
+                "shown": [dataclasses.asdict(fault) for fault in self.kept.get(code, ())],
+            }
+            for code, kind in KINDS.items()
+            if self.counts.get(code)
+        ]
+        return {
+            "version": 1,
+            "path": self.path,
+            "data_sets": self.num_datasets,
+            "shards": self.num_shards,
+            "samples": self.num_samples,
+            "complete": self.is_complete,
+            "num_faults": self.num_faults,
+            "faults": faults,
+        }

@@ -1,7 +1,7 @@
 """Checking everything behind a path, shard by shard, in parallel.
 
 Enters: a path and settings. Leaves: a `LintReport`. Guarantee: every fault is counted; memory is bounded by a few
-shards and by the faults that are kept, whatever the size of the data.
+shards and by the faults that are kept.
 """
 
 import contextlib
@@ -14,22 +14,26 @@ from pathlib import Path
 from typing import NamedTuple
 
 import cloudpickle
+import numpy as np
+from numpy.typing import NDArray
 
-from bridge_data.errors import ConfigError
+from bridge_data.decode import SampleDecoder, open_loader
+from bridge_data.errors import BridgeDataError, ConfigError, DatasetError, SkipSample
 from bridge_data.plan import Source
 from bridge_data.plan.references import Opening
 from bridge_data.prepare.processes import in_parallel
-from bridge_data.shards.names import split_name
+from bridge_data.shards.metadata import split_name
 from bridge_data.shards.tar_bytes import open_tar
 from bridge_data.shards.tar_headers import read_member
-from bridge_data.tools.lint.check_keys import KeyLog
+from bridge_data.tools.lint.check_keys import KeyLog, digests
 from bridge_data.tools.lint.check_metadata import check_metadata
-from bridge_data.tools.lint.faults import Fault
-from bridge_data.tools.lint.report import FaultTally, LintReport
+from bridge_data.tools.lint.check_samples import Recipe, SampleCheck, code_of
+from bridge_data.tools.lint.check_shards import ShardContents, ShardWalk, check_indexes
+from bridge_data.tools.lint.faults import Fault, FaultTally, LintReport
 from bridge_data.tools.lint.targets import Folder, Targets, find_targets
-from bridge_data.tools.lint.tasks import RangeTask, ShardTask, run_task
 
 SAMPLES_AT_ONCE = 512
+
 MAX_TASKS = 256
 """Samples of a JSONL file or a join that a process checks in one go, more of them if that were too many tasks."""
 
@@ -44,8 +48,8 @@ def no_progress(done: int, total: int | None) -> None:
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class LintConfig:
     """What to check: `split_part` alone, or all shards (None); at most `limit` samples of each data set; without
-    `decode`, only how samples stand and whether their parts are there. `max_kept` faults of a kind are kept with their
-    places. `opening` says what code may be run.
+    `decode`, only whether samples are stored soundly and have their parts. `max_kept` faults of a kind are kept
+    with shard and key. `opening` says what code may be run.
     """
 
     split_part: str | None = None
@@ -59,14 +63,6 @@ class LintConfig:
         for name, value in (("num_workers", self.num_workers), ("limit", self.limit), ("max_kept", self.max_kept)):
             if value is not None and value < 1:
                 raise ConfigError(f"{name}={value}: expected at least 1")
-
-
-class _Shard(NamedTuple):
-    """A shard by the number of its folder, its place in that, and its name."""
-
-    folder: int
-    place: int
-    name: str
 
 
 def lint(path: Path, config: LintConfig | None = None, *, on_progress: Progress = no_progress) -> LintReport:
@@ -110,11 +106,64 @@ def lint(path: Path, config: LintConfig | None = None, *, on_progress: Progress 
     )
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class ShardTask:
+    """What a process is to know of a shard."""
+
+    folder: int
+    root: Path
+    name: str
+    number: int
+    """Among all shards that are checked."""
+    position: int
+    """Among those of its data set."""
+    count: int
+    limit: int | None
+    recipes: bytes
+    excluded: frozenset[str]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RangeTask:
+    """Samples of a source that are checked by loading them."""
+
+    source: bytes
+    start: int
+    end: int
+
+
+@dataclasses.dataclass(slots=True)
+class Found:
+    """What a task found: faults, samples looked at, and the keys of a shard."""
+
+    tally: FaultTally
+    num_samples: int = 0
+    keys: NDArray[np.void] | None = None
+
+
+def run_task(decode: bool, max_kept: int, task: ShardTask | RangeTask) -> Found:
+    """Do a task; `max_kept` faults of a kind are kept with shard and key."""
+    found = Found(FaultTally(max_kept))
+    if isinstance(task, ShardTask):
+        _check_shard(task, decode, found)
+    else:
+        _check_range(task, decode, found)
+    return found
+
+
+class _Shard(NamedTuple):
+    """A shard by the number of its folder, its number in that, and its name."""
+
+    folder: int
+    position: int
+    name: str
+
+
 def _present(folder: Folder) -> Iterator[tuple[int, str]]:
-    """(place, name) of the shards to look at; those that are gone were reported."""
-    for place, name in enumerate(folder.counts):
+    """(position, name) of the shards to look at; those that are gone were reported."""
+    for position, name in enumerate(folder.counts):
         if name in folder.recipes and (folder.root / name).is_file():
-            yield place, name
+            yield position, name
 
 
 def _num_samples(targets: Targets, limit: int | None) -> int:
@@ -125,7 +174,7 @@ def _num_samples(targets: Targets, limit: int | None) -> int:
 
 def _shard_tasks(folders: Sequence[Folder], shards: Sequence[_Shard], config: LintConfig) -> Iterator[ShardTask]:
     left: dict[int, int] = {}
-    for number, (folder_number, place, name) in enumerate(shards):
+    for number, (folder_number, position, name) in enumerate(shards):
         folder = folders[folder_number]
         limit = None if config.limit is None else left.setdefault(folder_number, config.limit)
         if limit is not None:
@@ -137,7 +186,7 @@ def _shard_tasks(folders: Sequence[Folder], shards: Sequence[_Shard], config: Li
             root=folder.root,
             name=name,
             number=number,
-            place=place,
+            position=position,
             count=folder.counts[name],
             limit=limit,
             recipes=cloudpickle.dumps(folder.recipes[name]),
@@ -166,3 +215,71 @@ def _key_at(path: Path, offset: int) -> str:
     member = read_member(open_tar(str(path)), offset, file=str(path))
     name = split_name(member.name) if member is not None else None
     return name[0] if name is not None else ""
+
+
+def _check_shard(task: ShardTask, decode: bool, found: Found) -> None:
+    """Check the members of a shard, the content of each sample, and the indexes of the shard."""
+    report, dataset = found.tally.add, str(task.root)
+    walk = ShardWalk(task.root, task.name, report)
+    check = SampleCheck(tuple(_recipes(task.recipes)), decode=decode)
+    contents = ShardContents()
+    for sample in itertools.islice(walk.samples(), task.limit):
+        contents.add(sample)
+        if sample.key in task.excluded:
+            continue
+        try:
+            parts = {part: walk.read(*span) if decode else b"" for part, span in sample.parts.items()}
+        except DatasetError as error:
+            report(Fault("unreadable", str(error), dataset, task.name, sample.key))
+            continue
+        for fault in check.check(sample.key, parts):
+            report(dataclasses.replace(fault, dataset=dataset, shard=task.name))
+    found.num_samples = len(contents.keys)
+    found.keys = digests(task.folder, task.number, contents.keys, contents.offsets)
+    if not walk.is_whole:
+        return
+    if found.num_samples != task.count:
+        report(Fault("wrong-count", f"it has {found.num_samples}, the metadata say {task.count}", dataset, task.name))
+    for key in sorted(task.excluded.difference(contents.keys)):
+        report(
+            Fault("exclude-unknown", f"`exclude` names {task.name}/{key}, which it does not have", dataset, task.name)
+        )
+    contents.finish(walk.end)
+    found.tally.add_all(check_indexes(task.root, task.name, task.position, contents))
+
+
+def _check_range(task: RangeTask, decode: bool, found: Found) -> None:
+    """Whether samples can be read and, with `decode`, made."""
+    source = _source(task.source)
+    loader = open_loader(source, SampleDecoder())
+    for index in range(task.start, task.end):
+        found.num_samples += 1
+        try:
+            raw = loader.read(index)
+            if decode:
+                loader.build(raw, index)
+        except SkipSample:
+            continue
+        except DatasetError as error:
+            _report(found, "unreadable", source, index, error)
+        except BridgeDataError as error:
+            _report(found, code_of(error), source, index, error)
+        except Exception as error:
+            _report(found, "unbuildable", source, index, error)
+
+
+def _report(found: Found, code: str, source: Source, index: int, error: Exception) -> None:
+    cause = str(error) if isinstance(error, BridgeDataError) else f"{type(error).__name__}: {error}"
+    found.tally.add(Fault(code, cause, source.path, key=source.records.describe(index)))
+
+
+@functools.lru_cache(maxsize=16)
+def _recipes(pickled: bytes) -> list[Recipe]:
+    recipes: list[Recipe] = cloudpickle.loads(pickled)
+    return recipes
+
+
+@functools.lru_cache(maxsize=16)
+def _source(pickled: bytes) -> Source:
+    source: Source = cloudpickle.loads(pickled)
+    return source

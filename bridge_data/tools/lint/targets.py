@@ -11,12 +11,10 @@ from pathlib import Path
 from bridge_data.errors import BridgeDataError, ConfigError
 from bridge_data.plan import EmptySplitError, Source
 from bridge_data.plan.declared import Declared, DeclaredBlend, Reference, Scope, declare
+from bridge_data.plan.document import absolute, is_jsonl
 from bridge_data.plan.join import join_source
-from bridge_data.plan.jsonl_source import is_jsonl
 from bridge_data.plan.metadataset import open_plan
-from bridge_data.plan.paths import absolute
-from bridge_data.plan.references import Opening, cut, open_reference
-from bridge_data.plan.split_parts import split_parts
+from bridge_data.plan.references import Opening, cut, open_reference, split_parts
 from bridge_data.shards import Records, ShardSet
 from bridge_data.shards.jsonl_file import split_gaps
 from bridge_data.shards.prepared import PreparedDataset
@@ -164,7 +162,7 @@ def _split_entry(entry: str, shards: dict[str, int]) -> tuple[str, str]:
 
 
 def _shards_of(records: Records) -> ShardSet | None:
-    """The shards that records lie in, if they do."""
+    """The shards that records are read from; None if they are not tars."""
     while isinstance(records, Subset):
         records = records.records
     return records if isinstance(records, ShardSet) else None

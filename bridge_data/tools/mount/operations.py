@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bridge_data.errors import BridgeDataError, ConfigError
-from bridge_data.tools.mount.catalog import StoredPart
+from bridge_data.shards.key_index import StoredPart
 from bridge_data.tools.mount.view import View
 
 _DEVICE = Path("/dev/fuse")
@@ -84,7 +84,7 @@ class ViewOperations:
     def statfs(self, path: str) -> dict[str, int]:
         """The size of the whole, for `df`."""
         if self._size is None:
-            self._size = self._view.catalog.num_bytes(), self._view.catalog.num_samples()
+            self._size = self._view.catalog.size()
         num_bytes, num_samples = self._size
         return {"f_bsize": 512, "f_blocks": num_bytes // 512, "f_files": num_samples, "f_namemax": 1024}
 

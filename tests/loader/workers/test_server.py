@@ -17,7 +17,8 @@ ROOT = Path(__file__).parents[3]
 TRAINERS = """
 # One process that imports what is slow to import, and forks a trainer for each start method that it is given.
 import itertools, os, signal, sys
-from bridge_data.loader import get_loader, process
+from bridge_data.loader import get_loader
+from bridge_data.loader.workers import process
 from tests.loader.streams import Streams, config
 
 folder, *methods = sys.argv[1:]

@@ -1,17 +1,25 @@
+import dataclasses
+import os
 import pickle
+import shutil
 from pathlib import Path
 
 import pytest
 
-from bridge_data.errors import ConfigError, SampleError
+from bridge_data.decode import SampleDecoder
+from bridge_data.errors import ConfigError, DatasetError, SampleError
+from bridge_data.plan import Source, load_plan
+from bridge_data.plan.auxiliary import AuxReference
+from bridge_data.plan.source import Join
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
 from bridge_data.prepare.media import prepare_media
-from bridge_data.prepare.media_rules import MediaRule
+from bridge_data.prepare.media_files import MediaRule
 from bridge_data.shards.media_metadata import ImageMetadata
-from bridge_data.task.stores import JsonlFileStore, WebdatasetFileStore
+from bridge_data.task.stores import JsonlFileStore, SystemFileStore, WebdatasetFileStore, open_aux, open_primary
 from tests.encoders.multimodal_parts import png
+from tests.object_store import Bucket
 from tests.shards.tars import prepare_by_ratio, write_tar
-from tests.task.stores.media import content, write_media
+from tests.task.stores.media import content, write_job, write_media
 
 
 def test_parts_are_read_by_their_names(tmp_path: Path) -> None:
@@ -60,3 +68,155 @@ def test_lines_are_read_by_their_numbers(tmp_path: Path) -> None:
             store.get(key)
     with pytest.raises(ConfigError, match="no such file"):
         JsonlFileStore(tmp_path / "b.jsonl")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "in/sub").mkdir(parents=True)
+    (tmp_path / "in/a.txt").write_bytes(b"a")
+    (tmp_path / "in/sub/b.c.bin").write_bytes(b"bc")
+    (tmp_path / "outside.txt").write_bytes(b"secret")
+    return tmp_path / "in"
+
+
+def test_files_are_read_by_their_relative_paths(folder: Path) -> None:
+    store = SystemFileStore(folder)
+    content, source = store["sub/b.c.bin"]
+    assert content == b"bc"
+    assert (source.dataset_path, source.index, source.file_names) == (str(folder), "sub/b.c.bin", ("sub/b.c.bin",))
+    assert store.get("sub/../a.txt") == b"a"
+    assert pickle.loads(pickle.dumps(store)).get("a.txt") == b"a"
+    assert (store.get_path(), str(store)) == (str(folder), str(folder))
+
+
+def test_the_key_of_a_sample_may_be_used_as_it_is(folder: Path) -> None:
+    store = SystemFileStore(folder)
+    assert store.get("data/x-01.tar/sub/b.c.bin") == b"bc"
+    (folder / "y.tar").mkdir()
+    (folder / "y.tar/a.txt").write_bytes(b"in a folder of that name")
+    assert store.get("y.tar/a.txt") == b"in a folder of that name"
+
+
+@pytest.mark.parametrize(
+    "key", ["../outside.txt", "sub/../../outside.txt", "/etc/passwd", "", ".", "x.tar/../../outside.txt"]
+)
+def test_a_key_that_leads_out_of_the_folder_is_refused(folder: Path, key: str) -> None:
+    with pytest.raises(SampleError, match=r"leads out of the folder|there is no file"):
+        SystemFileStore(folder).get(key)
+
+
+def test_links_in_the_folder_are_followed(folder: Path) -> None:
+    (folder / "link.txt").symlink_to(folder.parent / "outside.txt")
+    assert SystemFileStore(folder).get("link.txt") == b"secret"
+
+
+@pytest.mark.parametrize("key", ["no.txt", "sub", "a.txt/b", "x" * 300, "a\0b"])
+def test_a_missing_file_is_the_samples_fault(folder: Path, key: str) -> None:
+    with pytest.raises(SampleError, match=r"auxiliary data 'notes' \(.*/in\): there is no file"):
+        SystemFileStore(folder, name="notes").get(key)
+
+
+def test_a_folder_that_is_gone_stops_the_run(folder: Path) -> None:
+    store = SystemFileStore(folder)
+    os.rename(folder, folder.with_name("elsewhere"))
+    with pytest.raises(DatasetError, match="the folder is gone"):
+        store.get("a.txt")
+
+
+def test_without_a_folder_paths_are_absolute(folder: Path) -> None:
+    store = SystemFileStore()
+    assert store.get(str(folder / "a.txt")) == b"a"
+    with pytest.raises(SampleError, match="no absolute path"):
+        store.get("a.txt")
+    for action in (lambda: store.get_media_metadata("a"), lambda: list(store.list_files())):
+        with pytest.raises(ConfigError, match="folder"):
+            action()
+
+
+def test_what_is_no_folder_is_refused(folder: Path) -> None:
+    with pytest.raises(ConfigError, match="no such folder"):
+        SystemFileStore(folder / "a.txt")
+
+
+def test_a_folder_may_be_in_an_object_store(folder: Path, bucket: Bucket) -> None:
+    (folder / "sub/i.png").write_bytes(png())
+    prepare_media(folder, MediaRule("EXTENSION"), num_workers=1)
+    shutil.copytree(folder, bucket.folder / "files")
+    store = SystemFileStore(f"{bucket.url}/files")
+    assert store.get("a.txt") == store.get("x.tar/a.txt") == b"a"
+    _, source = store["sub/../a.txt"]
+    assert (source.dataset_path, source.index) == (f"{bucket.url}/files", "sub/../a.txt")
+    assert list(store.list_files()) == ["a.txt", "sub/b.c.bin", "sub/i.png"]
+    assert store.get_media_metadata("x.tar/sub/i.png") == SystemFileStore(folder).get_media_metadata("sub/i.png")
+    for key in ("../other", "/a.txt", "sub/../../a.txt"):
+        with pytest.raises(SampleError, match="leads out of the folder"):
+            store.get(key)
+    with pytest.raises(SampleError, match=r"there is no file 'b.txt'"):
+        store.get("b.txt")
+    with pytest.raises(SampleError, match=r"no media metadata of 'a.txt'"):
+        store.get_media_metadata("a.txt")
+    with pytest.raises(ConfigError, match="no such folder"):
+        SystemFileStore(f"{bucket.url}/nowhere")
+
+
+def test_files_are_listed_without_the_metadata(folder: Path) -> None:
+    (folder / ".nv-meta").mkdir()
+    (folder / ".nv-meta/index.sqlite").write_bytes(b"")
+    assert list(SystemFileStore(folder).list_files()) == ["a.txt", "sub/b.c.bin"]
+
+
+def test_media_metadata_come_from_the_index(folder: Path) -> None:
+    (folder / "sub/i.png").write_bytes(png())
+    with pytest.raises(ConfigError, match="has no media metadata"):
+        SystemFileStore(folder).get_media_metadata("sub/i.png")
+    prepare_media(folder, MediaRule("EXTENSION"), num_workers=1)
+    store = SystemFileStore(folder)
+    for key in ("sub/i.png", "x.tar/sub/i.png", "sub/../sub/i.png"):
+        found = store.get_media_metadata(key)
+        assert isinstance(found, ImageMetadata) and found.format == "PNG"
+    with pytest.raises(Exception, match=r"no media metadata of 'a.txt'"):
+        store.get_media_metadata("a.txt")
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Source:
+    (source,) = load_plan(write_job(tmp_path_factory.mktemp("job"))).sources
+    return source
+
+
+def test_a_store_is_opened_for_each_name(source: Source) -> None:
+    stores = open_aux(source, SampleDecoder())
+    assert (stores["media"].get("000003.bin"), stores["files"].get("sub/3.txt")) == (content(3), "note 3")
+    assert open_aux(source, None)["files"].get("sub/3.txt") == b"note 3"
+    assert str(stores["media"]).startswith("auxiliary data 'media' (")
+
+
+def test_the_primary_is_the_data_set_itself(source: Source) -> None:
+    primary = open_primary(source, SampleDecoder())
+    assert (primary.get_path(), primary.get("000003.txt")) == (source.path, "text 3")
+    assert open_primary(source, None).get("000003.txt") == b"text 3"
+
+
+def test_the_primary_of_lines_gives_them_decoded_or_as_they_are(tmp_path: Path) -> None:
+    path = tmp_path / "lines.jsonl"
+    path.write_text('{"n": 0}\n{"n": 1}\n')
+    prepare_jsonl(path)
+    (source,) = load_plan(path).sources
+    assert open_primary(source, SampleDecoder()).get("1.json") == {"n": 1}
+    assert open_primary(source, None).get("1.json") == b'{"n": 1}'
+
+
+def test_what_is_joined_has_no_primary(source: Source) -> None:
+    joined = dataclasses.replace(source, joined=Join(members=(source, source), names=None, joiner=print))
+    with pytest.raises(ConfigError, match="no primary one; name those to be read in `aux`"):
+        open_primary(joined, None)
+
+
+def test_what_is_not_there_is_refused(source: Source, tmp_path: Path) -> None:
+    for kind, path, message in (
+        ("folder", str(tmp_path / "x"), "'it' .*: no such folder"),
+        ("dataset", str(tmp_path), "not a prepared data set"),
+    ):
+        reference = AuxReference("it", path, kind, path)  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match=message):
+            open_aux(dataclasses.replace(source, aux={"it": reference}), None)

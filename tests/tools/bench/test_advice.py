@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from bridge_data.shards.shard_set import ShardSet
+from bridge_data.shards.prepared import ShardSet
 from bridge_data.tools.bench import advise
 from bridge_data.tools.bench.clock import LANE, Key
 from bridge_data.tools.bench.figures import RECEIVE, SEND, Machine, Trainer

@@ -6,7 +6,7 @@ import yaml
 from click.testing import Result
 
 from bridge_data.shards import PreparedDataset, open_shards
-from bridge_data.tools.cli import bar
+from bridge_data.tools.cli import terminal
 from tests.tools.cli.conftest import Run
 
 CAPTIONING = {"__module__": "megatron.energon", "__class__": "CaptioningSample"}
@@ -179,7 +179,7 @@ class TestFlags:
         assert "no shard for train: shards are not divided, and there are 6" in result.stderr
 
     def test_progress_is_shown(self, run: Run, tars: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(bar, "SHOWN_AFTER_S", 0)
+        monkeypatch.setattr(terminal, "SHOWN_AFTER_S", 0)
         result = succeeded(run("prepare", tars, "--non-interactive", "--split-ratio", "1,0,0", "--num-workers", "2"))
         assert "indexing: 100%" in result.stderr
         assert "6/6" in result.stderr

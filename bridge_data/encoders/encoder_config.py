@@ -1,0 +1,238 @@
+"""Settings of the encoders of conversations: templates, labels, padding, images, and what to do with bad samples.
+
+`ConversationConfig` holds what all of them share. `MultiModalSampleConfig` adds the settings of the default encoder,
+`FamilyConfig` those of model families.
+
+A policy says what happens to a sample that breaks a rule. `"skip"` leaves it out: it is counted in `loader.skipped`.
+`"error"` makes it a failure (`SampleError`): it is counted too, the error handler gets a message that names the sample,
+and the run stops once more failures in a row occur than the encoder tolerates.
+
+Dataclasses that are fields of others have no slots: `LightningCLI` (jsonargparse) reads their defaults by `vars`.
+
+Source: the names follow NeMo's and Megatron-Bridge's `MultiModalSampleConfig`.
+"""
+
+import dataclasses
+from typing import Literal, NoReturn, TypeAlias, get_args
+
+from bridge_data.errors import ConfigError, SampleError, SkipSample
+from bridge_data.task.packers import Packer
+
+PLAIN_CHAT_TEMPLATE = """\
+{%- for message in messages -%}
+{%- if message['role'] == 'assistant' -%}
+{%- generation -%}{{- message['content'] + (eos_token or '') -}}{%- endgeneration -%}
+{%- else -%}
+{{- message['content'] + '\\n' -}}
+{%- endif -%}
+{%- endfor -%}
+"""
+"""The contents one after the other, without roles: for tokenizers that come without a chat template."""
+
+Policy: TypeAlias = Literal["skip", "error"]
+RolesPolicy: TypeAlias = Literal["skip", "error", "keep"]
+AnswerPolicy: TypeAlias = Literal["skip", "error", "keep"]
+OverlongPolicy: TypeAlias = Literal["truncate", "skip", "error"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SamplePolicies:
+    """What happens to conversations that break a rule.
+
+    `image_mismatch`: the number of placeholders differs from the number of images. `roles_out_of_order`: a role that is
+    not in the settings, a system message that is not the first, an answer without a question, or two turns of one role
+    in a row ("keep": pass them to the chat template). `empty_answer`: an answer without words ("keep": train on it; a
+    sample with only empty answers is skipped all the same). `overlong`: more tokens than `seq_length` ("truncate": cut
+    the end, an image as a whole; skip the sample if no answer remains).
+
+    Raises:
+        ConfigError: for an unknown policy.
+    """
+
+    image_mismatch: Policy = "error"
+    roles_out_of_order: RolesPolicy = "error"
+    empty_answer: AnswerPolicy = "skip"
+    overlong: OverlongPolicy = "truncate"
+
+    def __post_init__(self) -> None:
+        for name, policy in (
+            ("image_mismatch", Policy),
+            ("roles_out_of_order", RolesPolicy),
+            ("empty_answer", AnswerPolicy),
+            ("overlong", OverlongPolicy),
+        ):
+            check_policy(f"SamplePolicies({name}", getattr(self, name), get_args(policy))
+
+
+def check_policy(name: str, value: str, known: tuple[str, ...]) -> None:
+    """Raise a ConfigError that names the setting, unless `value` is one of the known policies."""
+    if value not in known:
+        raise ConfigError(f"{name}={value!r}): expected one of {', '.join(map(repr, known))}")
+
+
+def refuse(policy: str, key: str, what: str) -> NoReturn:
+    """Leave sample `key` out as `policy` says, because of `what`."""
+    if policy == "skip":
+        raise SkipSample
+    raise SampleError(f"sample {key!r}: {what}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ImageToken:
+    """The token of an image. `token_str` marks an image in the text, and must be one token of the vocabulary;
+    `token_id` is written into `tokens`, once for each token of the image (None: the id of `token_str`)."""
+
+    token_str: str = "<image>"
+    token_id: int | None = None
+
+    def __post_init__(self) -> None:
+        if not self.token_str:
+            raise ConfigError("ImageToken(token_str=''): expected the text that stands for an image, such as '<image>'")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ConversationTemplateConfig:
+    """How a conversation becomes text.
+
+    `system` opens every conversation (None: nothing does). `roles` are who asks and who answers. `chat_template`
+    replaces that of the tokenizer. `stop_string` is appended to every answer, for templates that append nothing.
+    """
+
+    system: str | None = None
+    roles: tuple[str, str] = ("user", "assistant")
+    chat_template: str | None = None
+    stop_string: str | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.roles) != 2 or self.roles[0] == self.roles[1]:
+            raise ConfigError(
+                f"ConversationTemplateConfig(roles={self.roles!r}): expected two different names, "
+                "who asks and who answers, such as ('user', 'assistant')"
+            )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class ConversationConfig:
+    """Settings that all encoders of conversations share.
+
+    `caption_prompt` is the question that a caption answers. `ignore_place_holder` is the label of positions without
+    loss. `pad_to_max_length` pads every row to `seq_length`, rather than to the longest row of the batch.
+    `pad_to_multiple_of` pads every sample to a multiple of that many tokens, also within a pack: 2 * CP * TP, say;
+    padding has no loss.
+
+    Raises:
+        ConfigError: if a number is out of range.
+    """
+
+    conversation_template_config: ConversationTemplateConfig = dataclasses.field(
+        default_factory=ConversationTemplateConfig
+    )
+    policies: SamplePolicies = dataclasses.field(default_factory=SamplePolicies)
+    caption_prompt: str = "Describe the image."
+    ignore_place_holder: int = -100
+    pad_to_max_length: bool = False
+    pad_to_multiple_of: int = 1
+
+    def __post_init__(self) -> None:
+        name = type(self).__name__
+        if self.pad_to_multiple_of < 1:
+            raise ConfigError(f"{name}(pad_to_multiple_of={self.pad_to_multiple_of}): expected at least 1")
+        if self.ignore_place_holder >= 0:
+            raise ConfigError(
+                f"{name}(ignore_place_holder={self.ignore_place_holder}): expected a negative number, which is no "
+                "token; -100 is what losses ignore by default"
+            )
+
+    @property
+    def placeholder(self) -> str:
+        """The text that stands for an image in the turns of a sample."""
+        raise NotImplementedError
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class MultiModalSampleConfig(ConversationConfig):
+    """Settings of `MultiModalTaskEncoder`: those of `ConversationConfig`, and what an image becomes.
+
+    An image takes `tokens_per_image` tokens; None: one for each patch of `patch_size` pixels a side of the processed
+    image (None: the `patch_size` of the image processor).
+
+    Raises:
+        ConfigError: if a number is out of range.
+    """
+
+    image_token: ImageToken = ImageToken()
+    tokens_per_image: int | None = None
+    patch_size: int | None = None
+
+    def __post_init__(self) -> None:
+        ConversationConfig.__post_init__(self)
+        for name in ("tokens_per_image", "patch_size"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"MultiModalSampleConfig({name}={value}): expected at least 1, or None")
+
+    @property
+    def placeholder(self) -> str:
+        """The text of the image token."""
+        return self.image_token.token_str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ImageLimits:
+    """Which images are accepted, and how they are resized before the image processor gets them.
+
+    An image of fewer than `min_pixels` is enlarged to that many, one of more than `max_pixels` shrunk, its aspect kept.
+    The images of a sample take `max_image_tokens` tokens together at most (the visual-token budget): all are given less
+    detail until they fit; a sample that does not fit with the least detail is skipped. An image with a side of less
+    than `min_side` pixels, or with one side more than `max_aspect` times the other, is a line rather than a picture,
+    and tiling would blow it up: `extreme_image` says what happens to its sample.
+
+    Raises:
+        ConfigError: if a number is out of range.
+    """
+
+    min_pixels: int | None = None
+    max_pixels: int | None = None
+    max_image_tokens: int | None = None
+    min_side: int = 1
+    max_aspect: float = 200.0
+    extreme_image: Policy = "skip"
+
+    def __post_init__(self) -> None:
+        for name in ("min_pixels", "max_pixels", "max_image_tokens", "min_side", "max_aspect"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"ImageLimits({name}={value}): expected at least 1")
+        if self.min_pixels is not None and self.max_pixels is not None and self.min_pixels > self.max_pixels:
+            raise ConfigError(f"ImageLimits(min_pixels={self.min_pixels}): more than max_pixels={self.max_pixels}")
+        check_policy("ImageLimits(extreme_image", self.extreme_image, get_args(Policy))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class FamilyConfig(ConversationConfig):
+    """Settings of all model families: those of `ConversationConfig`, images and packing.
+
+    `image_placeholder` stands for an image in the text of samples: the same for all families, so that the same data
+    serve any of them; a line break beside it is dropped where the chat template writes its own. `packer` and
+    `carry_over` are those of `Packing`, used with a `packing_buffer_size`; `pack_in_batch` makes one row of all samples
+    of a micro-batch.
+
+    Raises:
+        ConfigError: if a setting is wrong.
+    """
+
+    images: ImageLimits = ImageLimits()
+    image_placeholder: str = "<image>"
+    pack_in_batch: bool = False
+    packer: str | Packer = "first_fit_decreasing"
+    carry_over: bool = True
+
+    def __post_init__(self) -> None:
+        ConversationConfig.__post_init__(self)
+        if not self.image_placeholder:
+            raise ConfigError("FamilyConfig(image_placeholder=''): expected text, such as '<image>'")
+
+    @property
+    def placeholder(self) -> str:
+        """`image_placeholder`."""
+        return self.image_placeholder

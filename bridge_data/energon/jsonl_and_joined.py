@@ -1,0 +1,169 @@
+"""Factories of JSONL files and of joins: described in Python, where otherwise a path or a metadataset does it.
+
+The names and the settings are those of Energon.
+"""
+
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Unpack
+
+from bridge_data.energon.webdatasets import BaseWebdatasetFactory
+from bridge_data.errors import ConfigError, SampleError
+from bridge_data.plan.factories import BaseCoreDatasetFactory, FactorySettings, PathDatasetFactory, T_sample
+from bridge_data.plan.join import assemble
+from bridge_data.plan.source import Join, Parts, Source
+from bridge_data.plan.weights import EpochsPerShuffle
+from bridge_data.samples import CrudeSample, Sample
+from bridge_data.shards import Records, ShardSet, SubsetRange
+from bridge_data.shards.join_index import open_join_at
+from bridge_data.shards.jsonl_file import PART, open_jsonl
+from bridge_data.storage import Location, location
+
+Members = Sequence[BaseWebdatasetFactory[Any]] | Mapping[str, BaseWebdatasetFactory[Any]]
+
+
+class JsonlSettings(FactorySettings, total=False):
+    """Settings of a JSONL file; see `CrudeJsonlDatasetFactory`."""
+
+    part_filter: Callable[[str], bool] | None
+
+
+class CrudeJsonlDatasetFactory(PathDatasetFactory[CrudeSample]):
+    """The part `split_part` of the prepared JSONL file `path`. Each line is the part `json`, as bytes.
+
+    The settings are those of `PathDatasetFactory`; `split_config` is a file beside `path`, `<path>.split.yaml` if None.
+    """
+
+    __sample_type__ = CrudeSample
+
+    def load_sample(self, sample: Parts) -> CrudeSample:
+        """See `PathDatasetFactory.load_sample`."""
+        return CrudeSample(sample)
+
+    def _open(self) -> Records:
+        return open_jsonl(self.path, self.split_part, split_config=self.split_config)
+
+
+class DefaultCrudeJsonlDatasetFactory(CrudeJsonlDatasetFactory):
+    """A JSONL file whose lines are decoded, with `subflavors`; this is what the path of such a file stands for.
+
+    Args:
+        settings: those of `CrudeJsonlDatasetFactory`.
+
+    Raises:
+        ConfigError: for wrong settings.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        subflavors: Mapping[str, Any] | None = None,
+        **settings: Unpack[JsonlSettings],
+    ) -> None:
+        super().__init__(path, **settings)
+        self.subflavors = dict(subflavors or {})
+
+    def load_sample(self, sample: Parts) -> CrudeSample:
+        """The sample with its line decoded, and with the sub-flavors.
+
+        Raises:
+            SampleError: if the line is no JSON.
+        """
+        decoded = {**sample, "__subflavors__": self.subflavors}
+        if PART in sample:
+            try:
+                decoded[PART] = json.loads(sample[PART])
+            except ValueError as error:
+                raise SampleError(f"{self.path}: sample {sample['__key__']} is no JSON: {error}") from error
+        return super().load_sample(decoded)
+
+    def source(self) -> Source:
+        """The data set, opened; see `BaseCoreDatasetFactory.source`."""
+        is_plain = type(self).load_sample is DefaultCrudeJsonlDatasetFactory.load_sample
+        return self._source(None if is_plain else self)
+
+
+class JoinedWebdatasetFactory(BaseCoreDatasetFactory[T_sample]):
+    """Samples of several prepared folders that have the same key, joined; the first says which there are.
+
+    Args:
+        inner_datasets: the members; the joiner gets their samples by position, or by the names of a mapping.
+        join_index: the index of this join, a file in the `.joins` folder beside a metadataset that has it.
+        joiner: the class of the joined samples, whose `from_joined` joins them, or a function that does.
+        shuffle_over_epochs: how many epochs are shuffled together (see `bridge_data.plan.weights`).
+        subset: a range of the joined samples.
+        worker_config, parallel_shard_iters, max_samples_per_sequence: taken without effect (see `bridge_data.ignored`).
+
+    Raises:
+        ConfigError: for wrong settings.
+    """
+
+    def __init__(
+        self,
+        inner_datasets: Members,
+        *,
+        training: bool = True,
+        worker_config: Any = None,
+        shuffle_over_epochs: EpochsPerShuffle = 1,
+        parallel_shard_iters: int | None = None,
+        max_samples_per_sequence: int | None = None,
+        subset: SubsetRange | None = None,
+        join_index: str | os.PathLike[str],
+        joiner: type[T_sample] | Callable[..., T_sample],
+    ) -> None:
+        self._set(
+            training=training,
+            shuffle_over_epochs=shuffle_over_epochs,
+            subset=subset,
+            worker_config=worker_config,
+            parallel_shard_iters=parallel_shard_iters,
+            max_samples_per_sequence=max_samples_per_sequence,
+        )
+        self.inner_dataset_keys: tuple[str, ...] | None = None
+        if isinstance(inner_datasets, Mapping):
+            self.inner_dataset_keys, inner_datasets = tuple(inner_datasets), tuple(inner_datasets.values())
+        self.inner_datasets = tuple(inner_datasets)
+        if not self.inner_datasets:
+            raise ConfigError("JoinedWebdatasetFactory: inner_datasets: expected data sets to join, got none")
+        self._sample_class: type[Sample]
+        self._joiner: Callable[..., Any]
+        if isinstance(joiner, type) and issubclass(joiner, Sample):
+            self._sample_class, self._joiner = joiner, joiner.from_joined
+        elif not isinstance(joiner, type) and callable(joiner):
+            self._sample_class, self._joiner = Sample, joiner
+        else:
+            raise ConfigError(
+                f"JoinedWebdatasetFactory: joiner: expected a class derived from Sample, or a function, got {joiner!r}"
+            )
+        self.join_index = location(join_index).absolute()
+        self.subflavors = self.inner_datasets[0].subflavors
+
+    @property
+    def paths(self) -> list[Location]:
+        """The folders of the members."""
+        return [path for member in self.inner_datasets for path in member.paths]
+
+    def source(self) -> Source:
+        """The join, opened.
+
+        Raises:
+            ConfigError: if the members cannot be joined. DatasetError: if the index is missing, or not of these data.
+        """
+        sources = tuple(member.source() for member in self.inner_datasets)
+        shard_sets = []
+        for source in sources:
+            if not isinstance(source.records, ShardSet):
+                raise ConfigError(
+                    f"{source.name}: a member of a join is a whole split part of a prepared folder of tars; give the "
+                    "subset to the join"
+                )
+            shard_sets.append(source.records)
+        index = open_join_at(self.join_index, shard_sets)
+        joined = Join(members=sources, names=self.inner_dataset_keys, joiner=self._joiner)
+        config_file = f"JoinedWebdatasetFactory of {self.join_index}"
+        return self._cut(assemble(joined, shard_sets, index, self._sample_class, config_file))
+
+    def __str__(self) -> str:
+        return f"JoinedWebdatasetFactory({', '.join(map(str, self.inner_datasets))})"

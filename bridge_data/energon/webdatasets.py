@@ -1,0 +1,256 @@
+"""Factories of prepared folders of tars: the classes to derive from, and one for each sample class.
+
+`CaptioningWebdataset(path, field_map=...)` describes in Python what otherwise a dataset.yaml does. The names and the
+settings are those of Energon.
+"""
+
+import copy
+import enum
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Unpack
+
+from bridge_data.errors import ConfigError
+from bridge_data.plan.dataset_code import ChosenParts, load_function, made
+from bridge_data.plan.dataset_yaml import needed_parts, read_field_map
+from bridge_data.plan.document import as_node
+from bridge_data.plan.factories import Decode, FactorySettings, PathDatasetFactory, T_sample
+from bridge_data.plan.field_map import FieldAccess
+from bridge_data.plan.sample_class import SampleClass
+from bridge_data.plan.source import Parts, Source
+from bridge_data.samples import (
+    CaptioningSample,
+    CrudeSample,
+    ImageClassificationSample,
+    ImageSample,
+    InterleavedSample,
+    MultiChoiceVQASample,
+    OCRSample,
+    SimilarityInterleavedSample,
+    TextSample,
+    VidQASample,
+    VQAOCRSample,
+    VQASample,
+)
+from bridge_data.shards import Records, open_shards
+from bridge_data.shards.metadata import META_FOLDER
+
+
+class Decoding(enum.Enum):
+    """The decoder of a factory that was given none."""
+
+    OF_THE_ENCODER = "the decoder of the task encoder"
+
+
+class GenericSettings(FactorySettings, total=False):
+    """With how the samples are built; see `DefaultGenericWebdatasetFactory`."""
+
+    subflavors: Mapping[str, Any] | None
+    field_map: Mapping[str, str] | None
+    sample_loader: str | Callable[[Parts], Any] | None
+    part_filter: str | Sequence[str] | Callable[[str], bool] | None
+
+
+class DecoderSettings(GenericSettings, total=False):
+    """With decoding; see `DefaultDecoderWebdatasetFactory`."""
+
+    decoder: Decode | Decoding | None
+
+
+class BaseWebdatasetFactory(PathDatasetFactory[T_sample]):
+    """The part `split_part` of the prepared folder of tars `path`; derive from it to make samples of bytes.
+
+    The settings are those of `PathDatasetFactory`; `split_config` is a file in `.nv-meta`, `split.yaml` if None.
+    """
+
+    def _open(self) -> Records:
+        return open_shards(self.path, self.split_part, split_config=self.split_config)
+
+
+class DefaultGenericWebdatasetFactory(BaseWebdatasetFactory[T_sample]):
+    """A prepared folder whose samples get their fields from bytes, by a field map or a function.
+
+    Args:
+        field_map: which part gives each field, such as `{"image": "jpg", "caption": "json[caption]"}`.
+        sample_loader: a function of the parts that returns the fields, in place of the field map; as text,
+            `file.py:function` in the folder's `.nv-meta`, which is run.
+        part_filter: for a sample_loader, and for crude samples: the parts to read, by name or by a function.
+        settings: those of `PathDatasetFactory`.
+
+    Raises:
+        ConfigError: for wrong settings.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        subflavors: Mapping[str, Any] | None = None,
+        field_map: Mapping[str, str] | None = None,
+        sample_loader: str | Callable[[Parts], Any] | None = None,
+        part_filter: str | Sequence[str] | Callable[[str], bool] | None = None,
+        **settings: Unpack[FactorySettings],
+    ) -> None:
+        super().__init__(path, **settings)
+        self.subflavors = dict(subflavors or {})
+        self._sample_loader = self._function(sample_loader, "sample_loader")
+        self._field_map: dict[str, FieldAccess] = {}
+        if issubclass(self.__sample_type__, CrudeSample):
+            if field_map is not None or sample_loader is not None:
+                raise self._error("crude samples have no field_map and no sample_loader")
+        elif (field_map is None) == (sample_loader is None):
+            raise self._error(
+                f"expected one of field_map and sample_loader, got {'none' if field_map is None else 'both'}"
+            )
+        if field_map is not None:
+            if part_filter is not None:
+                raise self._error("part_filter: a field_map says which parts it needs; remove one of them")
+            self._field_map = read_field_map(as_node(field_map, str(self)), self.__sample_type__)
+            self._parts = needed_parts(self._field_map)
+        elif part_filter is not None:
+            chosen = self._function(part_filter, "part_filter")
+            self._parts = ChosenParts(chosen) if callable(chosen) else frozenset(chosen)
+
+    def load_sample(self, sample: Parts) -> T_sample:
+        """The sample whose fields the field map or the sample_loader gives of the parts, which stay as they are."""
+        fields: Any = sample
+        if self._sample_loader is not None:
+            fields = self._sample_loader(sample)
+        elif self._field_map:
+            fields = {name: access.get(sample) for name, access in self._field_map.items()}
+        result: T_sample = made(self.__sample_type__, fields, sample, self.subflavors, f"{self}: sample_loader")
+        return result
+
+    def _function(self, given: Any, what: str) -> Any:
+        return load_function(given, what, str(self.path / META_FOLDER)) if isinstance(given, str) else given
+
+    def _error(self, message: str) -> ConfigError:
+        return ConfigError(f"{self}: {message}")
+
+
+class DefaultDecoderWebdatasetFactory(DefaultGenericWebdatasetFactory[T_sample]):
+    """A prepared folder whose samples are decoded first.
+
+    Args:
+        decoder: what decodes them: the task encoder's by default; None for nothing.
+        settings: those of `DefaultGenericWebdatasetFactory`.
+
+    Raises:
+        ConfigError: for wrong settings.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        decoder: Decode | Decoding | None = Decoding.OF_THE_ENCODER,
+        **settings: Unpack[GenericSettings],
+    ) -> None:
+        super().__init__(path, **settings)
+        self._decoder = decoder
+
+    def load_sample(self, sample: Parts) -> T_sample:
+        """The sample whose fields the field map or the sample_loader gives of the decoded parts."""
+        decoder = self._decoder
+        return super().load_sample(sample if decoder is None or isinstance(decoder, Decoding) else decoder(sample))
+
+    def maker(self, decode: Decode | None, subflavors: dict[str, Any]) -> Callable[[Parts], T_sample]:
+        """`load_sample` with these sub-flavors, and this decoder, if there is no other."""
+        bound = copy.copy(self)
+        bound.subflavors = subflavors
+        bound._decoder = decode if isinstance(self._decoder, Decoding) else self._decoder
+        return bound.load_sample
+
+    def source(self) -> Source:
+        """The data set, opened; see `BaseCoreDatasetFactory.source`."""
+        is_plain = type(self).load_sample is DefaultDecoderWebdatasetFactory.load_sample
+        if is_plain and self._sample_loader is None and isinstance(self._decoder, Decoding):
+            return self._source(None, self._field_map)  # reads and decodes only the parts that are needed
+        return self._source(self)
+
+
+class StandardWebdatasetFactory(DefaultDecoderWebdatasetFactory[T_sample]):
+    """A prepared folder with samples of the class `sample_type`; the other settings are those of
+    `DefaultDecoderWebdatasetFactory`.
+
+    Raises:
+        ConfigError: for wrong settings.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], *, sample_type: SampleClass, **settings: Unpack[DecoderSettings]
+    ) -> None:
+        self.__sample_type__ = sample_type  # type: ignore[misc]  # the class of this data set alone
+        super().__init__(path, **settings)
+
+
+class CaptioningWebdataset(DefaultDecoderWebdatasetFactory[CaptioningSample]):
+    """A prepared folder of images with captions."""
+
+    __sample_type__ = CaptioningSample
+
+
+class CrudeWebdataset(DefaultDecoderWebdatasetFactory[CrudeSample]):
+    """A prepared folder of samples as they are, which a cooker turns into others."""
+
+    __sample_type__ = CrudeSample
+
+
+class ImageClassificationWebdataset(DefaultDecoderWebdatasetFactory[ImageClassificationSample]):
+    """A prepared folder of images with labels."""
+
+    __sample_type__ = ImageClassificationSample
+
+
+class ImageWebdataset(DefaultDecoderWebdatasetFactory[ImageSample]):
+    """A prepared folder of images."""
+
+    __sample_type__ = ImageSample
+
+
+class InterleavedWebdataset(DefaultDecoderWebdatasetFactory[InterleavedSample]):
+    """A prepared folder of documents in which texts and images take turns."""
+
+    __sample_type__ = InterleavedSample
+
+
+class MultiChoiceVQAWebdataset(DefaultDecoderWebdatasetFactory[MultiChoiceVQASample]):
+    """A prepared folder of questions about images, with the answers to choose from."""
+
+    __sample_type__ = MultiChoiceVQASample
+
+
+class OCRWebdataset(DefaultDecoderWebdatasetFactory[OCRSample]):
+    """A prepared folder of images of text."""
+
+    __sample_type__ = OCRSample
+
+
+class SimilarityInterleavedWebdataset(DefaultDecoderWebdatasetFactory[SimilarityInterleavedSample]):
+    """A prepared folder of documents with texts and images, and how well they match."""
+
+    __sample_type__ = SimilarityInterleavedSample
+
+
+class TextWebdataset(DefaultDecoderWebdatasetFactory[TextSample]):
+    """A prepared folder of texts."""
+
+    __sample_type__ = TextSample
+
+
+class VidQAWebdataset(DefaultDecoderWebdatasetFactory[VidQASample]):
+    """A prepared folder of questions about videos."""
+
+    __sample_type__ = VidQASample
+
+
+class VQAOCRWebdataset(DefaultDecoderWebdatasetFactory[VQAOCRSample]):
+    """A prepared folder of questions about images of text."""
+
+    __sample_type__ = VQAOCRSample
+
+
+class VQAWebdataset(DefaultDecoderWebdatasetFactory[VQASample]):
+    """A prepared folder of questions about images."""
+
+    __sample_type__ = VQASample

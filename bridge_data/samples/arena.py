@@ -1,0 +1,160 @@
+"""An arena: the memory that the batches of one process are built in.
+
+Enters: shapes and dtypes of tensors that are collated next. Leaves: tensors that share one large buffer, so that
+stacking images or sending a batch needs no copy. Guarantee: an arena is used only inside `with arena.active()`, and
+there only by the thread and process that entered it; everybody else gets memory of their own.
+
+Collate functions are called by users' code, with no argument to carry the arena. So the active one is in a context
+variable, which `Arena.active` alone sets; `current_arena` reads it. Everything else is state of the arena object.
+"""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import dataclasses
+import math
+import os
+import threading
+import weakref
+from collections.abc import Iterator, Sequence
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, TypeAlias
+
+from bridge_data.later import torch
+
+if TYPE_CHECKING:
+    import ctypes
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Memory: TypeAlias = ctypes.Array[ctypes.c_ubyte]
+    """The bytes of a buffer. It lives as long as any tensor, view or array over it."""
+
+_ALIGNMENT = 64
+
+_active: ContextVar[Arena | None] = ContextVar("bridge_data_arena", default=None)
+
+
+@dataclasses.dataclass(slots=True)
+class ArenaBuffer:
+    """A buffer that tensors are allocated from, front to back; `end` is the offset of its first unused byte."""
+
+    memory: weakref.ref[Memory]
+    address: int
+    num_bytes: int
+    end: int = 0
+
+
+class Arena(abc.ABC):
+    """Allocates tensors from large buffers. A subclass says where the buffers come from and when they are used again.
+
+    Tensors smaller than `min_bytes` are left to torch.
+    """
+
+    min_bytes: int
+
+    def __init__(self) -> None:
+        self._buffer: ArenaBuffer | None = None
+        self._owner: tuple[int, int] | None = None
+        """Process and thread that may allocate."""
+        self.num_images = 0
+        """How many images are decoded next that are then stacked as they are; 0 outside `images`."""
+        self._images: Iterator[tuple[NDArray[np.uint8], torch.Tensor]] | None = None
+        self._image_size: tuple[int, int, int] | None = None
+        self._stack_address = 0
+
+    @abc.abstractmethod
+    def open_buffer(self, num_bytes: int) -> tuple[ArenaBuffer, Memory] | None:
+        """A new buffer of at least `num_bytes`, with its memory; None if the tensor should be allocated by torch."""
+
+    @contextlib.contextmanager
+    def active(self) -> Iterator[None]:
+        """Build what this thread collates in this arena. Nests: the arena that was active before is active again."""
+        token, owner = _active.set(self), self._owner
+        self._owner = os.getpid(), threading.get_ident()
+        try:
+            yield
+        finally:
+            self._owner = owner
+            _active.reset(token)
+
+    def is_mine(self) -> bool:
+        """Whether this thread of this process entered `active`: forked children and threads of hooks did not."""
+        return self._owner == (os.getpid(), threading.get_ident())
+
+    def allocate(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor | None:
+        """An uninitialized tensor in a buffer of this arena; None if it should be allocated by torch."""
+        num_bytes = math.prod(shape) * dtype.itemsize
+        if num_bytes < self.min_bytes:
+            return None
+        buffer = self._buffer
+        memory = None if buffer is None else buffer.memory()
+        if buffer is None or memory is None or aligned(buffer.end) + num_bytes > buffer.num_bytes:
+            opened = self.open_buffer(num_bytes)
+            if opened is None:
+                return None
+            buffer, memory = opened
+            self._buffer = buffer
+        start = aligned(buffer.end)
+        buffer.end = start + num_bytes
+        # A slice of the whole buffer, so that tensors that are neighbours in memory share one storage.
+        return torch.frombuffer(memory, dtype=torch.uint8)[start : buffer.end].view(dtype).reshape(tuple(shape))
+
+    @contextlib.contextmanager
+    def images(self, count: int) -> Iterator[None]:
+        """Let `image_buffer` give out slices of one tensor: the next `count` images are decoded in it, and `take_stack`
+        stacks them without a copy. Use it only if nothing else can have kept one of these images."""
+        before = self.num_images, self._images
+        self.num_images, self._images, self._stack_address = count, None, 0
+        try:
+            yield
+        finally:
+            self.num_images, self._images = before
+
+    def image_buffer(self, size: tuple[int, int, int]) -> tuple[NDArray[np.uint8], torch.Tensor] | None:
+        """Memory for the next image (H, W, C): the array to decode into, and the tensor (C, H, W) that is stacked.
+
+        None outside `images`, or if its images are not all of one size, that of the image before them.
+        """
+        if not self.num_images:
+            return None
+        if size != self._image_size:
+            self._image_size, self._images = size, iter(())
+        elif self._images is None:
+            self._images = self._image_slices(size)
+        return next(self._images, None)
+
+    def _image_slices(self, size: tuple[int, int, int]) -> Iterator[tuple[NDArray[np.uint8], torch.Tensor]]:
+        block = self.allocate((self.num_images, *size), torch.uint8)
+        if block is None:
+            return iter(())
+        self._stack_address = block.data_ptr()
+        return zip(block.numpy(), block.permute(0, 3, 1, 2), strict=True)
+
+    def take_stack(self, images: list[torch.Tensor]) -> torch.Tensor | None:
+        """The stack of all images decoded in one block of `image_buffer`, without a copy; None for any other tensors.
+
+        Only the first call for a block returns it: whoever stacks its images again gets a copy.
+        """
+        first = images[0]
+        if not self._stack_address or first.data_ptr() != self._stack_address:
+            return None
+        start, size, shape, stride = self._stack_address, first.nbytes, first.shape, first.stride()
+        for number, image in enumerate(images):
+            if image.data_ptr() != start + number * size or image.shape != shape or image.stride() != stride:
+                return None
+        self._stack_address = 0
+        return first.as_strided((len(images), *shape), (size, *stride))
+
+
+def current_arena() -> Arena | None:
+    """The arena that this thread builds batches in; None if there is none."""
+    arena = _active.get()
+    return arena if arena is not None and arena.is_mine() else None
+
+
+def aligned(offset: int) -> int:
+    """The first offset from `offset` on at which a tensor may start."""
+    return -(-offset // _ALIGNMENT) * _ALIGNMENT

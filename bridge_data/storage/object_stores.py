@@ -1,0 +1,159 @@
+"""Object stores: their URLs, the requests that a client of one makes, what can go wrong with them, and trying again.
+
+Enters: a URL such as `s3://bucket/folder/file`, or an action that raises a `RequestError` when it fails. Leaves: the
+store and the key that the URL names; the result of the action, or a `DatasetError` that names the object, the number of
+attempts and the way out. Guarantee: a path without `://` is local. What is missing or denied is said at once; transient
+faults are retried for a bounded time, at growing intervals with jitter, so that a thousand readers do not come back
+together.
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, Protocol, TypeAlias, TypeVar
+
+from bridge_data.errors import ConfigError, DatasetError
+
+RETRY_VARIABLE = "BRIDGE_DATA_RETRY_S"
+
+RETRY_S = 60.0
+"""For how long a request that fails for a transient reason is retried; `RETRY_VARIABLE` overrides it."""
+
+FIRST_WAIT_S = 0.1
+LONGEST_WAIT_S = 10.0
+_PASSING_STATUS = frozenset({408, 425, 429})
+T = TypeVar("T")
+Content: TypeAlias = bytes | memoryview
+SCHEMES = ("s3", "gs", "az", "msc")
+
+
+def is_remote(path: str | os.PathLike[str]) -> bool:
+    """Whether `path` is a URL."""
+    return "://" in os.fspath(path)
+
+
+def split_url(url: str) -> tuple[str, str]:
+    """(`s3://bucket`, `folder/file`) of `s3://bucket/folder/file`.
+
+    Raises:
+        ConfigError: for another kind of URL, or one without a bucket.
+    """
+    scheme, _, rest = url.partition("://")
+    bucket, _, key = rest.partition("/")
+    if scheme not in SCHEMES:
+        known = ", ".join(f"{name}://" for name in SCHEMES)
+        raise ConfigError(f"{url}: unknown kind of URL; expected a local path, or one of {known}")
+    if not bucket:
+        raise ConfigError(
+            f"{url}: names no {'profile' if scheme == 'msc' else 'bucket'}; expected {scheme}://NAME/PATH"
+        )
+    return f"{scheme}://{bucket}", key.strip("/")
+
+
+class ObjectInfo(NamedTuple):
+    """The size of an object, and what changes when it is written again."""
+
+    num_bytes: int
+    version: str
+
+
+class Store(Protocol):
+    """The objects of one bucket, container or profile. It may be used by several threads; any method raises
+    `RequestError`."""
+
+    def read(self, key: str, start: int, num_bytes: int) -> tuple[Content, int | None]:
+        """(`num_bytes` bytes from `start`, or fewer if the object ends earlier; the object's size, if the answer has
+        it)."""
+
+    def read_all(self, key: str, at_most: int) -> bytes | int:
+        """The whole object; if it is larger than `at_most` bytes and that is known before reading it, its size."""
+
+    def info(self, key: str) -> ObjectInfo:
+        """Size and version of an object."""
+
+    def list(self, folder: str) -> Iterator[tuple[str, int]]:
+        """(path below `folder`, size) of every object below it."""
+
+
+def first_line(error: BaseException, limit: int = 600) -> str:
+    """The message of an error, without the debugging hints that follow."""
+    text = str(error).split("\n\n", 1)[0].replace("\n", " ").strip() or type(error).__name__
+    return text if len(text) <= limit else f"{text[:limit]} ..."
+
+
+class RequestError(Exception):
+    """A request failed. `is_transient` says whether a retry may succeed."""
+
+    def __init__(self, message: str, *, is_transient: bool = False) -> None:
+        super().__init__(message)
+        self.is_transient = is_transient
+
+
+class Missing(RequestError):
+    """There is no such object."""
+
+
+class Denied(RequestError):
+    """The credentials are missing or insufficient."""
+
+
+def is_transient_status(status: int) -> bool:
+    """Whether a request that was answered by this HTTP status may succeed when retried; 0 means no answer."""
+    return not 400 <= status < 500 or status in _PASSING_STATUS
+
+
+def persist(action: Callable[[], T], what: str) -> T:
+    """The result of `action`, tried again while it fails for a transient reason; `what` says what it reads.
+
+    There is a second attempt however long the first took, unless the time for retries is 0.
+
+    Raises:
+        DatasetError: if it cannot be had.
+    """
+    start, wait_s, attempts = time.monotonic(), FIRST_WAIT_S, 0
+    while True:
+        try:
+            attempts += 1
+            return action()
+        except RequestError as fault:
+            import random  # here: it brings hashes, and who has local data only does not wait for it
+
+            nap_s = wait_s * random.uniform(0.5, 1.0)
+            took_s, allowed_s = time.monotonic() - start, retry_seconds()
+            over = took_s + nap_s > allowed_s and (attempts > 1 or not allowed_s)
+            if not fault.is_transient or over:
+                raise _failure(what, fault, attempts, took_s) from None
+        time.sleep(nap_s)
+        wait_s = min(2 * wait_s, LONGEST_WAIT_S)
+
+
+def retry_seconds() -> float:
+    """For how long to try again.
+
+    Raises:
+        ConfigError: if the environment says no number.
+    """
+    text = os.environ.get(RETRY_VARIABLE)
+    try:
+        seconds = RETRY_S if text is None else float(text)
+        if seconds >= 0:
+            return seconds
+    except ValueError:
+        pass
+    raise ConfigError(f"{RETRY_VARIABLE}={text!r}: expected a number of seconds, 0 or more")
+
+
+def _failure(what: str, fault: RequestError, attempts: int, took_s: float) -> DatasetError:
+    if isinstance(fault, Missing):
+        return DatasetError(f"{what}: no such object. Check the URL, or copy it there. ({fault})")
+    if isinstance(fault, Denied):
+        return DatasetError(
+            f"{what}: access denied. Check the credentials, the endpoint and the region in the environment "
+            f"(AWS_ACCESS_KEY_ID and so on; of msc:// the profile in MSC_CONFIG). ({fault})"
+        )
+    if not fault.is_transient:
+        return DatasetError(f"{what}: cannot be read: {fault}")
+    return DatasetError(
+        f"{what}: cannot be read: {attempts} attempts in {took_s:.0f} s failed, the last one with: {fault}. See that "
+        f"the store can be reached, and resume the run; {RETRY_VARIABLE} says for how many seconds to try again."
+    )

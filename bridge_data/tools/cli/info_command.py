@@ -1,0 +1,171 @@
+"""`bridge-data info`: what a data set, a JSONL file or a metadataset holds."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import click
+import yaml
+
+from bridge_data import storage
+from bridge_data.errors import BridgeDataError, ConfigError, DatasetError
+from bridge_data.plan import EmptySplitError, load_plan
+from bridge_data.plan.document import is_jsonl
+from bridge_data.plan.references import split_parts
+from bridge_data.shards.jsonl_file import index_path, open_jsonl, split_gaps
+from bridge_data.shards.key_index import ReadOnlyDatabase
+from bridge_data.shards.media_metadata import MEDIA_TABLE
+from bridge_data.shards.metadata import BRIDGE_INDEX, DATASET_YAML, INDEX_SQLITE, INFO_JSON, INFO_YAML, load_document
+from bridge_data.shards.prepared import PreparedDataset
+from bridge_data.storage import Location, RemotePath
+from bridge_data.tools.cli.terminal import LOCATION, counted, listed, sized, spanned, split_table, table
+
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+@click.command()
+@click.argument("path", type=LOCATION)
+@click.option("--num-lanes", type=click.IntRange(1), help="Also show how training data are dealt to this many lanes.")
+@click.option("--max-samples-per-sequence", type=int, help="As in get_train_dataset.  [default: None, whole shards]")
+@click.option("--shuffle-buffer-size", type=int, help="As in get_train_dataset.  [default: None]")
+@click.option("--trusted-module", multiple=True, help="A module that YAML files may name classes of. Repeatable.")
+@click.option("--trust-dataset-code", is_flag=True, help="Run the code stored beside the data (sample_loader.py).")
+def info(
+    path: Location,
+    num_lanes: int | None,
+    max_samples_per_sequence: int | None,
+    shuffle_buffer_size: int | None,
+    trusted_module: tuple[str, ...],
+    trust_dataset_code: bool,
+) -> None:
+    """Show what PATH holds: split parts, shards, samples, parts, sample type; of a metadataset, what it blends.
+
+    PATH is a prepared data set, a metadataset or a JSONL file, or the URL of one. With --num-lanes it is also shown how
+    the training data are cut and dealt, and how far the epochs of a job overlap.
+    """
+    if num_lanes is None and (max_samples_per_sequence, shuffle_buffer_size) != (None, None):
+        raise ConfigError("--max-samples-per-sequence and --shuffle-buffer-size say nothing without --num-lanes")
+    trust: dict[str, Any] = {"trusted_modules": trusted_module, "trust_dataset_code": trust_dataset_code}
+    if not storage.is_file(path):
+        _show_folder(PreparedDataset.open(path))
+    elif is_jsonl(str(path)):
+        _show_jsonl(path)
+    else:
+        _show_metadataset(path, **trust)
+    if num_lanes is not None:
+        from bridge_data.order.plan_order import Shuffle
+        from bridge_data.tools.cli.lane_shares import lane_shares  # numpy, which nothing else here needs
+
+        shuffle = Shuffle(shuffle_buffer_size=shuffle_buffer_size, max_samples_per_sequence=max_samples_per_sequence)
+        for source in load_plan(path, split_part="train", **trust).sources:
+            click.echo()
+            _echo(lane_shares(source, num_lanes, shuffle))
+
+
+def _show_folder(dataset: PreparedDataset) -> None:
+    names = list(dataset.shard_counts)
+    num_bytes = sum(map(dataset.shard_bytes, names))
+    total = f"{counted(sum(dataset.shard_counts.values()), 'sample')} in {counted(len(names), 'shard')}"
+    rows = [
+        ("data set", str(dataset.root)),
+        ("holds", f"{total}, {sized(num_bytes)}"),
+        ("shards", spanned(names) if names else "none"),
+        ("parts", listed(dataset.part_names(), 20)),
+        ("sample type", _sample_type(dataset.meta / DATASET_YAML)),
+        ("prepared by", _preparation(dataset.meta)),
+        ("index", ".tar.idx only; prepare with bridge-data for more speed" if dataset.index is None else BRIDGE_INDEX),
+    ]
+    media = _media(dataset.meta / INDEX_SQLITE)
+    if media is not None:
+        rows.append(("media", media))
+    _echo(rows)
+    click.echo(split_table(dataset))
+
+
+def _show_jsonl(path: Location) -> None:
+    parts = {part: open_jsonl(path, part).num_samples for part in split_parts(path)}
+    rows = [
+        ("data set", str(path)),
+        ("holds", f"{sized(storage.size_bytes(path))} of JSON lines"),
+        ("parts", "json"),
+        ("sample type", "crude"),
+        ("index", index_path(path).name),
+    ]
+    _echo(rows)
+    num_unused, _ = split_gaps(path)
+    shown = {**parts, **({"(in no part)": num_unused} if num_unused else {})}
+    click.echo(table(["split part", "samples"], [[part, f"{number:,}"] for part, number in shown.items()]))
+
+
+def _show_metadataset(path: Location, **trust: Any) -> None:
+    """The tree of every split part, with what is drawn from each data set; what is wrong with one hides no other."""
+    _echo([("metadataset", str(path))])
+    for part in split_parts(path):
+        click.echo(click.style(part, bold=True))
+        try:
+            plan = load_plan(path, split_part=part, training=part == "train", **trust)
+        except EmptySplitError:
+            click.echo("  no samples\n")
+            continue
+        except BridgeDataError as error:
+            click.echo(f"  {click.style('error:', fg='red')} {error}\n")
+            continue
+        click.echo("\n".join(f"  {line}" for line in str(plan).splitlines()))
+        for source in plan.sources:
+            for name, reference in source.aux.items():
+                click.echo(f"  aux {name} of {source.name}: {reference.path}")
+        click.echo(f"  {counted(sum(source.num_samples for source in plan.sources), 'sample')} in all\n")
+
+
+def _echo(rows: list[tuple[str, str]]) -> None:
+    for heading, text in rows:
+        click.echo(f"{click.style(f'{heading:<12}', bold=True)} {text}")
+    click.echo()
+
+
+def _preparation(meta: Location) -> str:
+    """Which version of the format it has."""
+    path = next(meta / name for name in (INFO_JSON, INFO_YAML) if (meta / name).is_file())
+    version = load_document(path).get("energon_version")
+    return f"Energon {version}, or in its format" if version else "an Energon that does not tell its version"
+
+
+def _media(path: Location) -> str | None:
+    """How many media metadata are stored; None if there are none."""
+    if isinstance(path, RemotePath) or not path.is_file():  # to look, all of it would have to be copied
+        return None
+    try:
+        kinds = ReadOnlyDatabase(path, "prepare it again").rows(
+            f"SELECT metadata_type, COUNT(*) FROM {MEDIA_TABLE} GROUP BY 1 ORDER BY 1"
+        )
+    except DatasetError:  # no such table
+        return None
+    names = {"image": "image", "av": "clip"}
+    return "metadata of " + (", ".join(counted(count, names.get(kind, kind)) for kind, count in kinds) or "no files")
+
+
+def _sample_type(path: Location) -> str:
+    """The class and its fields, in one line."""
+    if not path.is_file():
+        return f"not known, there is no {path.name}"
+    try:
+        content = yaml.load(storage.read_all(path), _Loader)
+    except yaml.YAMLError:
+        return f"not known, {path} is not readable as YAML"
+    if not isinstance(content, dict):
+        return f"not known, {path} holds no mapping"
+    return "".join(_described(content))
+
+
+def _described(content: dict[str, Any]) -> Iterator[str]:
+    holder = content.get("sample_type", content)
+    yield str(holder.get("__class__", "not known")) if isinstance(holder, dict) else "not known"
+    field_map = content.get("field_map")
+    if isinstance(field_map, dict):
+        yield f"({', '.join(f'{field} ← {part}' for field, part in field_map.items())})"
+    if content.get("part_filter"):
+        yield f", parts {json.dumps(content['part_filter'])}"
+    if content.get("sample_loader"):
+        yield f", made by {content['sample_loader']}"
+    if content.get("subflavors"):
+        yield f", subflavors {json.dumps(content['subflavors'], ensure_ascii=False)}"

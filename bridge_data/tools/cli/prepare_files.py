@@ -1,0 +1,133 @@
+"""`bridge-data prepare` of a file: `data.jsonl`, or the joins of the metadataset `blend.yaml`.
+
+The index of a JSONL file is renewed each time. Its split is written only if it is asked for; without one, each split
+part is the whole file, as it is for Energon.
+"""
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from bridge_data.errors import ConfigError
+from bridge_data.prepare.jsonl_lines import (
+    LineSplit,
+    parse_line_range,
+    prepare_jsonl,
+    split_lines_by_ranges,
+    split_lines_by_ratio,
+)
+from bridge_data.prepare.metadataset_joins import prepare_metadataset
+from bridge_data.prepare.splits import parse_ratio
+from bridge_data.prepare.tar_indexes import PrepareConfig
+from bridge_data.shards.join_index import JoinIndex
+from bridge_data.shards.jsonl_file import gaps, split_path
+from bridge_data.tools.cli.sample_types import CRUDE
+from bridge_data.tools.cli.terminal import counted, note, progress_bar, sized, table
+
+_LINE_FLAGS = frozenset(
+    {
+        "path",
+        "split_ratio",
+        "split_parts",
+        "sample_type",
+        "non_interactive",
+        "force_overwrite",
+        "tar_index_only",
+        "skip_dataset_yaml",
+        "num_workers",
+        "rescan",
+        "progress",
+    }
+)
+
+_JOIN_FLAGS = frozenset({"path", "non_interactive", "num_workers", "progress"})
+
+
+def prepare_lines(path: Path, flags: Mapping[str, Any]) -> None:
+    """Prepare the JSONL file `path`, and tell what it holds; `flags` are those of `prepare`.
+
+    Raises:
+        ConfigError: if a flag is given that means nothing here, or does not fit. DatasetError: if lines are damaged.
+    """
+    _check_flags(path, flags)
+    split = _line_split(flags)
+    if split is not None and split_path(path).is_file() and not flags["force_overwrite"]:
+        if flags["non_interactive"]:
+            raise ConfigError(f"{split_path(path)}: is there already; give --force-overwrite to write another split")
+        if not click.confirm(f"{split_path(path)} is there already. Do you want to write another split?"):
+            click.echo(f"{path}: left as it is")
+            return
+    config = PrepareConfig() if flags["num_workers"] is None else PrepareConfig(num_workers=flags["num_workers"])
+    with progress_bar("indexing", "blocks", shown=flags["progress"]) as on_progress:
+        done = prepare_jsonl(path, split, num_workers=config.num_workers, on_progress=on_progress)
+    click.echo(f"{path}: {counted(done.num_samples, 'sample')}, {sized(done.num_bytes)}")
+    if done.num_blank:
+        note(f"{counted(done.num_blank, 'blank line')}: samples are numbered without them")
+    if done.parts is None:
+        note("no split: each split part is the whole file; give --split-ratio 8,1,1 for parts")
+        return
+    click.echo()
+    rows = [[part, f"{start:,}", f"{end:,}", f"{end - start:,}"] for part, (start, end) in done.parts.items()]
+    click.echo(table(["split part", "from", "to", "samples"], rows))
+    for count, where in zip(gaps(done.parts.values(), done.num_samples), ("no part", "several parts"), strict=True):
+        if count:
+            note(f"{counted(count, 'sample')} in {where} of the split; --split-ratio and --split-parts write another")
+
+
+def _check_flags(path: Path, flags: Mapping[str, Any]) -> None:
+    context = click.get_current_context()
+    for name in flags:
+        given = context.get_parameter_source(name) not in (ParameterSource.DEFAULT, ParameterSource.DEFAULT_MAP, None)
+        if given and name not in _LINE_FLAGS:
+            raise ConfigError(f"--{name.replace('_', '-')} is for folders of tars, but {path} is a JSONL file")
+    if flags["sample_type"] not in (None, CRUDE):
+        raise ConfigError(
+            f"--sample-type {flags['sample_type']}: the samples of a JSONL file are crude; leave it out, and turn them "
+            "into samples by a cooker"
+        )
+    if flags["split_ratio"] is not None and flags["split_parts"]:
+        raise ConfigError("--split-ratio and --split-parts: give one of them")
+    if flags["tar_index_only"] and (flags["split_ratio"] is not None or flags["split_parts"]):
+        raise ConfigError("--tar-index-only renews the index and leaves the split: leave --split-ratio and parts out")
+
+
+def _line_split(flags: Mapping[str, Any]) -> LineSplit | None:
+    if flags["split_parts"]:
+        return partial(split_lines_by_ranges, [parse_line_range(text) for text in flags["split_parts"]])
+    if flags["split_ratio"] is not None:
+        return partial(split_lines_by_ratio, parse_ratio(flags["split_ratio"]))
+    return None
+
+
+def prepare_joins(path: Path, flags: Mapping[str, Any]) -> None:
+    """Make the indexes of the joins in the metadataset `path`, and tell what they hold; `flags` are those of `prepare`.
+
+    Raises:
+        ConfigError: if a flag is given that means nothing here, or the metadataset is not right. DatasetError: if its
+        data sets cannot be joined.
+    """
+    context = click.get_current_context()
+    for name in flags.keys() - _JOIN_FLAGS:
+        if context.get_parameter_source(name) not in (ParameterSource.DEFAULT, ParameterSource.DEFAULT_MAP, None):
+            raise ConfigError(f"--{name.replace('_', '-')} is for folders of tars, but {path} is a metadataset")
+    with progress_bar("joining", "steps", shown=flags["progress"]) as on_progress:
+        made = prepare_metadataset(path, num_workers=flags["num_workers"], on_progress=on_progress)
+    for index in made:
+        click.echo("\n".join(_told(index)))
+    if not made:
+        click.echo(f"{path}: has no join, so there is nothing to prepare")
+
+
+def _told(index: JoinIndex) -> list[str]:
+    first = index.members[0]
+    lines = [f"join on {first.path} [{first.split_part}]: {counted(index.num_rows, 'sample')}"]
+    if index.num_left_out:
+        lines[0] += f", {index.num_left_out:,} left out"
+    for member in index.members[1:]:
+        missing = f", none for {member.num_missing:,} (nonmatch: {member.nonmatch})" if member.num_missing else ""
+        lines.append(f"  {member.path} [{member.split_part}]: {counted(member.num_samples, 'sample')}{missing}")
+    return lines

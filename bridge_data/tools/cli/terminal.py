@@ -1,0 +1,147 @@
+"""What the commands share: how numbers, names and tables are written, the progress bar, and arguments that name
+data."""
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from bridge_data.errors import ConfigError
+from bridge_data.storage import Location, is_remote, location
+
+SHOWN_AFTER_S = 0.5
+"""What is done sooner needs no bar."""
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 shard`, `12,000 shards`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def sized(num_bytes: float) -> str:
+    """`512 B`, `3.4 MB`."""
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if num_bytes < 1000 or unit == "TB":
+            break
+        num_bytes /= 1000
+    return f"{num_bytes:,.0f} B" if unit == "B" else f"{num_bytes:,.1f} {unit}"
+
+
+def listed(names: Sequence[str], most: int = 10) -> str:
+    """`a, b, c and 7 more`."""
+    if not names:
+        return "none"
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
+
+
+def spanned(names: Sequence[str]) -> str:
+    """The first and the last of some names."""
+    return names[0] if len(names) == 1 else f"{names[0]} … {names[-1]}"
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Columns under their headings: the first to the left, the others to the right."""
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+
+    def line(cells: Sequence[str]) -> str:
+        first, *others = cells
+        right = (cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True))
+        return "  ".join((first.ljust(widths[0]), *right)).rstrip()
+
+    return "\n".join((click.style(line(header), bold=True), *map(line, rows)))
+
+
+def note(text: str) -> None:
+    """Say something that the user should know, beside the result."""
+    click.echo(f"{click.style('note:', fg='yellow')} {text}", err=True)
+
+
+if TYPE_CHECKING:
+    from tqdm import tqdm
+
+    from bridge_data.shards.prepared import PreparedDataset
+
+
+@contextlib.contextmanager
+def progress_bar(what: str, unit: str, *, shown: bool) -> Iterator[Callable[[int, int | None], None]]:
+    """A function that shows how much is done, of how much (None: not known); unless `shown`, it shows nothing."""
+    bar: tqdm[Any] | None = None
+    started = time.time()
+
+    def show(done: int, total: int | None) -> None:
+        nonlocal bar
+        if not shown or (bar is None and time.time() - started < SHOWN_AFTER_S):
+            return
+        if bar is None:
+            bar = _bar(what, unit, started)
+        bar.total = total
+        bar.update(done - bar.n)
+
+    try:
+        yield show
+    finally:
+        if bar is not None:
+            bar.close()
+
+
+def _bar(what: str, unit: str, started: float) -> "tqdm[Any]":
+    from tqdm import tqdm  # here: it takes as long to import as all that a short command needs
+
+    class Bar(tqdm):
+        """A bar without the thread that watches over others, so that processes can be forked while it is shown."""
+
+        monitor_interval = 0
+
+    bar = Bar(desc=what, unit=f" {unit}")
+    bar.start_t = started
+    return bar
+
+
+class _LocationParam(click.ParamType):
+    name = "path"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Location:
+        return location(value)
+
+
+class _OnDiskParam(click.ParamType):
+    name = "path"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        if is_remote(value):
+            command = "bridge-data" if ctx is None else ctx.command_path
+            raise ConfigError(
+                f"{os.fspath(value)}: `{command}` takes data on a disk. Run it there, then copy the folder to the "
+                "store, with its .nv-meta."
+            )
+        return Path(value)
+
+
+LOCATION = _LocationParam()
+
+
+"""An argument that is a path or a URL."""
+
+ON_DISK = _OnDiskParam()
+"""An argument that is a path, which says so of a URL."""
+
+
+def split_table(dataset: "PreparedDataset") -> str:
+    """Shards, samples and bytes by split part, and those that are in none."""
+    rows: list[list[str]] = []
+    named: set[str] = set()
+    for part in dataset.split_parts():
+        shards = dataset.split(part)
+        named.update(shards.names)
+        num_bytes = sum(map(dataset.shard_bytes, shards.names))
+        rows.append([part, f"{len(shards.names):,}", f"{shards.num_samples:,}", sized(num_bytes)])
+    rest = [name for name in dataset.shard_counts if name not in named]
+    if rest:
+        counts = sum(dataset.shard_counts[name] for name in rest)
+        rows.append(["(in no part)", f"{len(rest):,}", f"{counts:,}", sized(sum(map(dataset.shard_bytes, rest)))])
+    return table(["split part", "shards", "samples", "bytes"], rows)

@@ -1,0 +1,196 @@
+"""Data sets described in Python."""
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import bridge_data
+from bridge_data import (
+    CaptioningSample,
+    CaptioningWebdataset,
+    ConfigError,
+    CrudeWebdataset,
+    DefaultGenericWebdatasetFactory,
+    ImageSample,
+    StandardWebdatasetFactory,
+    TextSample,
+    TextWebdataset,
+    WorkerConfig,
+    get_loader,
+    get_train_dataset,
+    get_val_dataset,
+    ignored,
+)
+from bridge_data.decode import SampleDecoder
+from bridge_data.decode.sample_loader import SampleLoader
+from bridge_data.plan import EmptySplitError, load_plan
+from bridge_data.shards import SubsetRange
+from tests.prepared import TEXT, write_dataset
+
+ALONE = WorkerConfig(rank=0, world_size=1, num_workers=0)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    samples = [{"__key__": f"{n:03}", "txt": f"t{n}", "json": {"size": n}} for n in range(10)]
+    return write_dataset(tmp_path / "data", samples, definition=TEXT, ratio="1,0,0")
+
+
+def loaded(source: Any, index: int = 3) -> Any:
+    return SampleLoader(pickle.loads(pickle.dumps(source)), SampleDecoder()).load(index)
+
+
+def test_a_factory_is_what_its_dataset_yaml_would_be(folder: Path) -> None:
+    source, known = TextWebdataset(folder, field_map={"text": "txt"}).source(), load_plan(folder).sources[0]
+    assert (source.fingerprint, source.sample_class, source.field_map) == (
+        known.fingerprint,
+        known.sample_class,
+        known.field_map,
+    )
+    assert (source.parts, source.maker, source.split_part) == ({"txt"}, None, "train")
+    assert loaded(source).text == loaded(known).text == "t3"
+
+
+def test_training_takes_a_factory_or_its_plan_in_place_of_a_path(folder: Path) -> None:
+    factory = TextWebdataset(folder, field_map={"text": "txt"}, subflavors={"kind": "py"})
+    for data in (factory, factory.build()):
+        dataset = get_train_dataset(
+            data,
+            worker_config=ALONE,
+            batch_size=None,
+            shuffle_buffer_size=None,
+            max_samples_per_sequence=None,
+            repeat=False,
+        )
+        samples = list(get_loader(dataset))
+        assert sorted(sample.text for sample in samples) == sorted(f"t{n}" for n in range(10))
+        assert samples[0].__subflavors__ == {"kind": "py"}
+    val = get_val_dataset(factory, worker_config=ALONE, batch_size=None)
+    assert [sample.text for sample in get_loader(val)] == [f"t{n}" for n in range(10)]
+
+
+def test_a_plan_for_validation_does_not_train(folder: Path) -> None:
+    plan = TextWebdataset(folder, field_map={"text": "txt"}, training=False).build()
+    assert plan.weights is None
+    with pytest.raises(ConfigError, match="this plan is for validation"):
+        get_train_dataset(
+            plan, worker_config=ALONE, batch_size=None, shuffle_buffer_size=None, max_samples_per_sequence=None
+        )
+
+
+def test_ranges_split_parts_and_epochs(folder: Path) -> None:
+    factory = TextWebdataset(
+        folder, field_map={"text": "txt"}, subset=SubsetRange.parse(["50%", "100%"]), shuffle_over_epochs=3
+    )
+    assert len(factory) == 5
+    assert factory.source().epochs_per_shuffle == 3
+    assert loaded(factory.source(), 0).text == "t5"
+    with pytest.raises(EmptySplitError, match="the split part 'val' is declared and has no samples"):
+        TextWebdataset(folder, field_map={"text": "txt"}, split_part="val").build()
+
+
+def test_a_function_gives_the_fields(folder: Path) -> None:
+    def fields(parts: dict[str, Any]) -> dict[str, Any]:
+        return {"text": f"{parts['txt']} of {parts['json']['size']}"}
+
+    source = TextWebdataset(folder, sample_loader=fields, part_filter=["txt", "json"]).source()
+    assert source.maker is not None
+    assert SampleLoader(source, SampleDecoder()).load(4).text == "t4 of 4"  # type: ignore[union-attr]
+
+
+def test_a_decoder_of_its_own_holds_before_the_encoder_s(folder: Path) -> None:
+    def reverse(parts: dict[str, Any]) -> dict[str, Any]:
+        return {**parts, "txt": parts["txt"].decode()[::-1]}
+
+    for decoder, expected in ((reverse, "3t"), (None, b"t3")):
+        source = TextWebdataset(folder, field_map={"text": "txt"}, decoder=decoder).source()
+        assert SampleLoader(source, SampleDecoder()).load(3).text == expected  # type: ignore[union-attr]
+
+
+def test_generic_ones_leave_bytes_as_they_are(folder: Path) -> None:
+    class Raw(DefaultGenericWebdatasetFactory[TextSample]):
+        __sample_type__ = TextSample
+
+    source = Raw(folder, field_map={"text": "txt"}).source()
+    assert SampleLoader(source, SampleDecoder()).load(3).text == b"t3"  # type: ignore[union-attr]
+
+
+def test_the_standard_one_is_told_its_sample_class(folder: Path) -> None:
+    assert loaded(StandardWebdatasetFactory(folder, sample_type=TextSample, field_map={"text": "txt"}).source()).text
+
+
+def test_crude_ones_choose_parts(folder: Path) -> None:
+    assert loaded(CrudeWebdataset(folder).source())["json"] == {"size": 3}
+    for part_filter in (["txt"], lambda part: part == "txt"):
+        sample = SampleLoader(CrudeWebdataset(folder, part_filter=part_filter).source(), SampleDecoder()).load(3)
+        assert [name for name in sample if not name.startswith("__")] == ["txt"]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda path: TextWebdataset(path), "expected one of field_map and sample_loader, got none"),
+        (lambda path: TextWebdataset(path, field_map={"text": "txt"}, sample_loader=dict), "got both"),
+        (lambda path: CaptioningWebdataset(path, field_map={"image": "txt"}), "'caption' is missing"),
+        (lambda path: TextWebdataset(path, field_map={"text": "txt["}), "field access 'txt\\['"),
+        (lambda path: TextWebdataset(path, field_map={"text": "txt"}, part_filter=["a"]), "part_filter: a field_map"),
+        (lambda path: TextWebdataset(path, sample_loader="no.py:f"), "no.py: no such file"),
+        (lambda path: CrudeWebdataset(path, field_map={"a": "b"}), "crude samples have no field_map"),
+        (lambda path: TextWebdataset(path, field_map={"text": "txt"}, shuffle_over_epochs=0), "expected a number of"),
+        (lambda path: StandardWebdatasetFactory(path, sample_type=int, field_map={}), "__sample_type__ is missing"),
+    ],
+)
+def test_wrong_settings_are_named(folder: Path, make: Any, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        make(folder)
+
+
+def test_unknown_settings_are_no_settings(folder: Path) -> None:
+    with pytest.raises(TypeError, match="unexpected keyword argument 'shuffel'"):
+        TextWebdataset(folder, field_map={"text": "txt"}, shuffel=3)  # type: ignore[call-arg]
+
+
+def test_settings_without_meaning_are_warned_of(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ignored, "_warned", set())
+    with pytest.warns(UserWarning, match="worker_config has no effect"):
+        TextWebdataset(folder, field_map={"text": "txt"}, worker_config=ALONE)
+
+
+def test_a_class_without_sample_type_says_so(folder: Path) -> None:
+    class Forgotten(DefaultGenericWebdatasetFactory[ImageSample]):
+        pass
+
+    with pytest.raises(ConfigError, match="Forgotten: __sample_type__ is missing"):
+        Forgotten(folder, field_map={"image": "jpg"})
+
+
+def test_captions_are_those_of_the_field_map(folder: Path) -> None:
+    source = CaptioningWebdataset(folder, field_map={"image": "json[size]", "caption": "txt"}).source()
+    assert loaded(source) == CaptioningSample(
+        __key__="data-0000.tar/003",
+        __subflavors__={},
+        __sources__=loaded(source).__sources__,
+        image=3,  # type: ignore[arg-type]
+        caption="t3",
+    )
+
+
+FACTORIES = [name for name in bridge_data.__all__ if name.endswith("Webdataset")]
+
+
+@pytest.mark.parametrize("name", FACTORIES)
+def test_every_factory_names_its_sample_class(tmp_path: Path, name: str) -> None:
+    folder = write_dataset(tmp_path / "data", [{"__key__": "0", "txt": "t"}], definition=TEXT)
+    factory = getattr(bridge_data, name)
+    expected = name.removesuffix("Webdataset") + "Sample"
+    if name == "CrudeWebdataset":
+        assert factory(folder).source().sample_class is getattr(bridge_data, expected)
+        return
+    source = factory(folder, sample_loader=dict, part_filter=["txt"]).source()
+    assert source.sample_class is getattr(bridge_data, expected)
+
+
+def test_there_is_a_factory_for_each_sample_class() -> None:
+    assert len(FACTORIES) == 12

@@ -1,0 +1,48 @@
+import sqlite3
+from pathlib import Path
+
+from bridge_data.prepare.scan import build_segment
+from bridge_data.prepare.sqlite_index import SqliteIndexWriter
+from bridge_data.shards.bridge_index import Segment
+
+
+def segment(*keys: str) -> Segment:
+    parts = [("txt", 512 + 1024 * number, 3) for number in range(len(keys))]
+    return Segment(build_segment(keys, [1024 * n for n in range(len(keys) + 1)], range(1, len(keys) + 1), parts))
+
+
+def test_has_a_row_for_every_sample_and_part(tmp_path: Path) -> None:
+    writer = SqliteIndexWriter(tmp_path / "i")
+    writer.add(0, segment("a", "b"))
+    writer.add(1, segment("c"))
+    assert writer.finish() is None
+    db = sqlite3.connect(tmp_path / "i")
+    assert db.execute("SELECT * FROM samples").fetchall() == [
+        (0, "a", 0, 0, 1024),
+        (0, "b", 1, 1024, 1024),
+        (1, "c", 0, 0, 1024),
+    ]
+    assert db.execute("SELECT * FROM sample_parts").fetchall() == [
+        (0, 0, "txt", 512, 3),
+        (0, 1, "txt", 1536, 3),
+        (1, 0, "txt", 512, 3),
+    ]
+
+
+def test_every_row_of_a_large_shard_is_there(tmp_path: Path) -> None:
+    keys = [f"{number:04d}" for number in range(4567)]
+    writer = SqliteIndexWriter(tmp_path / "i")
+    writer.add(0, segment(*keys))
+    assert writer.finish() is None
+    db = sqlite3.connect(tmp_path / "i")
+    assert [key for (key,) in db.execute("SELECT sample_key FROM samples ORDER BY rowid")] == keys
+    assert db.execute("SELECT COUNT(*), MAX(sample_index) FROM sample_parts").fetchone() == (4567, 4566)
+
+
+def test_a_key_in_two_shards_is_found(tmp_path: Path) -> None:
+    writer = SqliteIndexWriter(tmp_path / "i")
+    for number, keys in enumerate([("a", "b"), ("c",), ("d", "b")]):
+        writer.add(number, segment(*keys))
+    duplicate = writer.finish()
+    assert duplicate is not None
+    assert (duplicate.key, duplicate.shards) == ("b", (0, 2))

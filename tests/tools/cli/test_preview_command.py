@@ -1,0 +1,220 @@
+import dataclasses
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from bridge_data.decode.av import AVDecoder
+from bridge_data.tools.cli.preview_command import describe, describe_value
+from tests.plan.joins import joined, texts
+from tests.prepare.files import film, sound
+from tests.prepared import CRUDE, write_blend, write_dataset, write_texts
+from tests.tools.cli.conftest import Run
+from tests.tools.cli.test_prepare_command import FIELDS, QUIET
+from tests.tools.lint.datasets import change
+
+
+@pytest.fixture
+def prepared(run: Run, tars: Path) -> Path:
+    assert run("prepare", tars, *QUIET, "--split-ratio", "0,2,1").exit_code == 0
+    return tars
+
+
+def test_shows_the_first_samples(run: Run, prepared: Path) -> None:
+    result = run("preview", prepared, "--count", 2)
+    assert result.exit_code == 0
+    assert "val 0  data-000000.tar/000001\n" in result.output
+    assert "val 1  data-000000.tar/000002\n" in result.output
+    assert "000003" not in result.output
+    assert "PNG 41×30 RGB" in result.output
+    assert "picture number 1" in result.output
+    assert '"caption": "caption 1"' in result.output
+
+
+def test_any_part_from_any_place(run: Run, prepared: Path) -> None:
+    result = run("preview", prepared, "--split-part", "test", "--start", 3)
+    assert result.exit_code == 0
+    assert "test 3  data-000005.tar/000012" in result.output
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--count", "0"], "expected a count of at least 1"),
+        (["--start", "8"], "--start 8: val has 8 samples"),
+        (["--split-part", "train"], "no samples in train"),
+        (["--split-part", "dev"], "there is no split part 'dev'"),
+    ],
+)
+def test_wrong_flags(run: Run, prepared: Path, flags: list[str], message: str) -> None:
+    result = run("preview", prepared, *flags)
+    assert result.exit_code == 1
+    assert message in result.stderr
+
+
+def test_a_damaged_shard_is_an_error(run: Run, prepared: Path) -> None:
+    (prepared / "data-000000.tar").write_bytes(b"")
+    result = run("preview", prepared)
+    assert result.exit_code == 1
+    assert "data-000000.tar" in result.stderr
+
+
+def test_shows_what_the_parts_become(run: Run, tars: Path) -> None:
+    flags = ("--split-ratio", "1,0,0", "--sample-type", "CaptioningSample", "--field-map", FIELDS)
+    run("prepare", tars, *QUIET, *flags)
+    result = run("preview", tars, "--count", 1)
+    assert result.exit_code == 0
+    assert "  → CaptioningSample\n    image    uint8 3×30×41, 9 … 10\n    caption  picture number 1\n" in result.output
+
+
+def test_a_sample_that_cannot_be_made_does_not_hide_the_others(run: Run, tmp_path: Path) -> None:
+    result = run("preview", change(tmp_path, png=b"?"), "--split-part", "train")
+    assert result.exit_code == 0
+    assert result.output.count("→ CaptioningSample") == 2
+    assert "→ cannot be made: sample 'data-0.tar/0001': part 'png'" in result.output
+
+
+def test_a_field_map_that_does_not_fit_is_told(run: Run, tars: Path) -> None:
+    run("prepare", tars, *QUIET, "--split-ratio", "1,0,0")
+    (tars / ".nv-meta/dataset.yaml").write_text(
+        "sample_type: {__module__: megatron.energon, __class__: TextSample}\nfield_map: {text: md}"
+    )
+    result = run("preview", tars, "--count", 1)
+    assert result.exit_code == 0
+    assert "picture number 1" in result.output
+    assert "field_map: text: no shard of split part 'train' has a part 'md'" in result.stderr
+
+
+def test_of_a_metadataset_each_data_set(run: Run, tmp_path: Path) -> None:
+    for name in "ab":
+        write_texts(tmp_path / name, 10, lambda number, name=name: f"{name} {number}")
+    blend = write_blend(tmp_path / "blend.yaml", {"a": 1, "b": 2})
+    result = run("preview", blend, "--count", 1, "--start", 4)
+    assert result.exit_code == 0
+    assert f"{tmp_path}/a\ntrain 4  data-0000.tar/000004\n" in result.output
+    assert "    text  b 4\n" in result.output
+    assert '→ TextSample, subflavors {"origin": "b"}' in result.output
+
+
+def test_of_a_jsonl_file_its_lines(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "lines.jsonl"
+    path.write_text('{"a": 1}\n{"a": 2}\n')
+    run("prepare", path, "--no-progress")
+    result = run("preview", path)
+    assert result.exit_code == 0
+    assert '{"a": 2}' in result.output
+    assert "→ crude, for a cooker" in result.output
+
+
+def test_of_a_join_the_parts_of_each_member(run: Run, tmp_path: Path) -> None:
+    texts(tmp_path / "a", "kl")
+    texts(tmp_path / "b", "k")
+    file = joined(tmp_path / "join.yaml", [{"path": "a"}, {"path": "b", "nonmatch": "none"}])
+    run("prepare", file, "--no-progress")
+    result = run("preview", file)
+    assert result.exit_code == 0, result.stderr
+    assert "  data-0000.tar/k\n  txt       2 B  ak\n  data-0000.tar/k\n  txt       2 B  bk\n" in result.output
+    assert "  no match\n" in result.output
+    assert "→ TextSample" in result.output
+
+
+def test_auxiliary_data_are_named(run: Run, tmp_path: Path) -> None:
+    write_dataset(tmp_path / "a", [{"__key__": "k", "txt": "x"}], definition=CRUDE)
+    (tmp_path / "files").mkdir()
+    file = tmp_path / "meta.yaml"
+    file.write_text(
+        "__module__: megatron.energon\n__class__: MetadatasetV2\nsplits:\n"
+        "  train: {path: a, aux: {pictures: 'filesystem://files'}}\n"
+    )
+    result = run("preview", file)
+    assert result.exit_code == 0, result.stderr
+    assert f"{tmp_path}/a, aux pictures\n" in result.output
+
+
+def picture(format: str, mode: str) -> bytes:
+    file = io.BytesIO()
+    Image.new(mode, (8, 6)).save(file, format)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("part", "data", "expected"),
+    [
+        ("txt", b"hello\nworld", "hello\nworld"),
+        ("txt", b"", "empty"),
+        ("txt", b"\x1b[31mred", "\\x1b[31mred"),
+        ("txt", b"\xff", "not UTF-8: 'utf-8' codec can't decode byte 0xff in position 0: invalid start byte"),
+        ("json", b"[1]", "[1]"),
+        ("meta.json", b'{"a": "\xc3\xa4"}', '{"a": "ä"}'),
+        ("json", b"{", "not JSON: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)"),
+        ("left.jpg", picture("JPEG", "L"), "JPEG 8×6 L"),
+        ("PNG", picture("PNG", "RGBA"), "PNG 8×6 RGBA"),
+        ("clip.wav", sound(), "audio 1 channel, 8000 Hz; 0.50 s"),
+        ("bin", b"\x00\x01", "00 01"),
+        ("bin", bytes(20), "00 " * 16 + "…"),
+        ("bin", b"", "empty"),
+    ],
+)
+def test_parts_are_described(part: str, data: bytes, expected: str) -> None:
+    assert describe(part, data) == expected
+
+
+def test_what_is_no_picture_is_told() -> None:
+    assert describe("png", b"no picture").startswith("not a readable image")
+
+
+def test_long_contents_are_cut() -> None:
+    assert len(describe("txt", b"word " * 10_000)) < 500
+    assert len(describe("json", b'{"a": [' + b"1, " * 10_000 + b'1], "b": "' + b"x y " * 1000 + b'"}')) < 300
+    assert len(describe("txt", b"a\n" * 1000).splitlines()) == 13
+
+
+@dataclasses.dataclass
+class Box:
+    """Something with fields."""
+
+    label: str
+    corners: list[int]
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("a text", "a text"),
+        ("", "empty"),
+        (None, "None"),
+        (7, "7"),
+        (True, "True"),
+        (["a", "b"], '["a", "b"]'),
+        (list(range(9)), '[0, 1, 2, 3, 4, "… 4 more"]'),
+        ({"a": [1]}, '{"a": [1]}'),
+        (b"", "no bytes"),
+        (bytes(3), "3 bytes: 00 00 00"),
+        (torch.zeros(3, 4, 5), "float32 3×4×5, 0 … 0"),
+        (torch.tensor(2), "int64 scalar: 2"),
+        (np.arange(3, dtype=np.int16), "int16 3: [0, 1, 2]"),
+        (torch.zeros(0, 2), "float32 0×2"),
+        (Image.new("L", (4, 3)), "Pillow image 4×3 L"),
+        ([torch.zeros(9), torch.ones(9)], "0: float32 9, 0 … 0\n1: float32 9, 1 … 1"),
+        ({"image": torch.zeros(9)}, "image: float32 9, 0 … 0"),
+        (Box("cat", [1, 2]), 'Box {"label": "cat", "corners": [1, 2]}'),
+    ],
+)
+def test_values_are_described(value: Any, expected: str) -> None:
+    assert describe_value(value) == expected
+
+
+def test_clips_are_described_by_their_streams() -> None:
+    assert describe_value(AVDecoder(film())) == "10 frames 64×48, 25 fps; audio 2 channels, 44100 Hz; 1.00 s"
+    assert describe_value(AVDecoder(sound())) == "audio 1 channel, 8000 Hz; 0.50 s"
+    assert describe_value(AVDecoder(b"neither")).startswith("not a readable clip: ")
+
+
+def test_long_values_are_cut() -> None:
+    assert len(describe_value([torch.zeros(9)] * 1000).splitlines()) == 6
+    assert len(describe_value("word " * 10_000)) < 500
+    assert len(describe_value({str(number): "x" * 1000 for number in range(1000)}).splitlines()) == 13
