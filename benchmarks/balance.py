@@ -1,14 +1,14 @@
-"""How much the most loaded data-parallel rank has to do in a step, over the mean: as read, and balanced.
+"""Load of the slowest data-parallel rank in a step, divided by the mean load: without and with balancing.
 
-First with micro-batches of long-tailed vision loads, 8 ranks x 4 micro-batches, in mega-pixels: sizes of pictures are
-log-normal around 0.5 (sigma 1), no smaller than 0.003 and, as processors resize them, no larger than a bound. Shown
-are the mean over the steps, the 99th percentile of the balanced ones, what whole micro-batches allow at best, and what
-is sent: micro-batches that move, and bytes of each rank (float32, 3 channels).
+First, micro-batches of long-tailed vision loads, 8 ranks x 4 micro-batches, in megapixels. Image sizes are log-normal
+around 0.5 (sigma 1), at least 0.003 and, as processors resize images, at most a bound. Shown are the mean over the
+steps, the 99th percentile with balancing, the optimum for whole micro-batches, and what is sent: micro-batches moved,
+and bytes per rank (float32, 3 channels).
 
-Then what helps where single micro-batches are too large: the same samples, packed by `lpt_balanced`, as a task
-encoder would with a buffer of 256 samples a lane.
+Then the remedy where single micro-batches are too large: the same samples, packed by `lpt_balanced`, as a task encoder
+would with a buffer of 256 samples per lane.
 
-At last the time of one assignment, up to 1,000 ranks x 8 micro-batches.
+Last, the time of one assignment, for up to 1,000 ranks x 8 micro-batches.
 
     python benchmarks/balance.py [--steps N] [--json FILE]
 """
@@ -32,7 +32,7 @@ BYTES = 12e6
 BUFFER = 256
 
 Load: TypeAlias = Callable[[np.random.Generator, int], np.ndarray]
-"""The cost of so many samples."""
+"""The cost of a number of samples."""
 
 
 def pictures(rng: np.random.Generator, count: int, most: float) -> np.ndarray:
@@ -44,14 +44,14 @@ def one(rng: np.random.Generator, count: int) -> np.ndarray:
 
 
 def several(rng: np.random.Generator, count: int) -> np.ndarray:
-    """1 to 8 pictures a sample, mostly few."""
+    """1 to 8 images per sample, usually few."""
     numbers = np.minimum(rng.geometric(0.45, count), 8)
     ends = np.cumsum(numbers)
     return np.add.reduceat(pictures(rng, int(ends[-1]), 1), ends - numbers)
 
 
 def with_clips(rng: np.random.Generator, count: int) -> np.ndarray:
-    """A tenth of the samples are clips of 8 to 32 frames of 0.2 mega-pixels."""
+    """One sample in ten is a clip of 8 to 32 frames of 0.2 megapixels."""
     frames = np.where(rng.random(count) < 0.1, rng.integers(8, 33, count), 0)
     return np.where(frames > 0, frames * 0.2, pictures(rng, count, 1))
 
@@ -94,7 +94,7 @@ def measure(name: str, load: Load, micro_batch_size: int, num_steps: int) -> dic
 
 
 def measure_packs(name: str, load: Load, num_steps: int) -> dict[str, Any]:
-    """Each of the step's micro-batches is a pack of a buffer of its own, as of another lane."""
+    """Each micro-batch of a step is a pack from a different lane's buffer."""
     rng = np.random.default_rng(0)
     count = RANKS * PER_RANK
     home = round_robin(count, RANKS)
@@ -105,7 +105,7 @@ def measure_packs(name: str, load: Load, num_steps: int) -> dict[str, Any]:
         for packs in lanes:
             if not packs:
                 lengths = np.round(load(rng, BUFFER) * 1_000).astype(int).tolist()
-                packs += [sum(lengths[place] for place in pack) for pack in lpt_balanced(lengths, capacity)]
+                packs += [sum(lengths[number] for number in pack) for pack in lpt_balanced(lengths, capacity)]
         costs = [packs.pop() for packs in lanes]
         unbalanced.append(imbalance(home, costs))
         balanced.append(imbalance(assign(costs, RANKS), costs))

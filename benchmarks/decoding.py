@@ -1,12 +1,12 @@
-"""How fast a photo becomes a tensor, a core, beside the bare call of the codec and beside Pillow alone.
+"""Images decoded per second and core, compared with the bare codec and with Pillow alone.
 
 - JPEG of 500 x 400 to uint8: `simplejpeg.decode_jpeg` alone, Pillow alone, and the decoder's forms;
 - the same, 32 of them to one batch;
 - JPEG of 1600 x 1200 to float32 of 336 x 336: Pillow alone, and the decoder's ways of resizing, with how far their
   pixels are from Pillow's.
 
-All take turns, in CPU time, each at its best round. With `--tuned-malloc` the memory allocator keeps what is freed, as
-in the loader's workers; Pillow gains the most by it.
+All run in turn; the figure is CPU time in the best round. With `--tuned-malloc` the allocator keeps freed memory, as in
+the loader's workers; Pillow gains most from it.
 
     python benchmarks/decoding.py [--tuned-malloc] [--json FILE]
 """
@@ -43,7 +43,7 @@ def photo(size: tuple[int, int]) -> bytes:
 
 
 def decoder(**settings: Any) -> Callable[[bytes], Any]:
-    """The function that `SampleDecoder` decodes a JPEG with."""
+    """The function with which `SampleDecoder` decodes a JPEG."""
     handler = SampleDecoder(**settings).handler("jpg")
     assert handler is not None
     return handler
@@ -61,7 +61,7 @@ def resized_by_pillow(data: bytes) -> torch.Tensor:
 
 
 def per_second(ways: Mapping[str, Callable[[], Any]], images: int) -> dict[str, float]:
-    """Images a second of CPU time in the best round of each way; a call makes `images`."""
+    """Images per second of CPU time, in the best round of each function; one call makes `images` images."""
     best = dict.fromkeys(ways, float("inf"))
     for _ in range(ROUNDS):
         for name, way in ways.items():
@@ -75,7 +75,7 @@ def per_second(ways: Mapping[str, Callable[[], Any]], images: int) -> dict[str, 
 
 
 def show(title: str, rates: Mapping[str, float]) -> None:
-    """Print a table; the first row is what the others are compared with."""
+    """Print a table; the first row is the baseline."""
     first = next(iter(rates.values()))
     print(f"\n{title}")
     for name, rate in rates.items():
@@ -83,7 +83,7 @@ def show(title: str, rates: Mapping[str, float]) -> None:
 
 
 def measure() -> dict[str, dict[str, float]]:
-    """Measure and print all of it."""
+    """Measure and print everything."""
     torch.set_num_threads(1)
     small, large = photo((500, 400)), photo((1600, 1200))
     forms = {name: decoder(image_decode=name) for name in ("torchrgb8", "rgb8", "torchrgb", "torchl8", "pilrgb")}

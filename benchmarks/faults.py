@@ -1,8 +1,8 @@
-"""Two hundred workers killed in one run: what it costs, and what changes (nothing).
+"""Two hundred workers killed in one run: the stream must not change, and the cost is measured.
 
-One epoch of 20,000 samples is packed by two workers, once undisturbed and once with a random worker SIGKILLed after
-every few batches. Printed: whether the streams are equal, kills with a sample in work, time a kill costs, and memory
-and file handles over the run.
+One epoch of 20,000 samples is packed by two workers, once undisturbed and once with a random worker SIGKILLed every few
+batches. Printed: whether the streams are equal, kills while a sample was processed, time per kill, and memory and file
+handles over the run.
 
     python benchmarks/faults.py [--kills 200] [--json FILE]
 """
@@ -36,7 +36,7 @@ CAPACITY, SAMPLES = 60, 20_000
 
 
 class Packer(DefaultTaskEncoder[Any, Any, Any, Any]):
-    """First-fit packing, with a little work for each sample so that a kill has something to interrupt."""
+    """First-fit packing, with some work per sample that a kill can interrupt."""
 
     @stateless
     def encode_sample(self, sample: TextSample) -> TextSample:
@@ -45,14 +45,14 @@ class Packer(DefaultTaskEncoder[Any, Any, Any, Any]):
 
     def select_samples_to_pack(self, samples: list[TextSample]) -> list[list[TextSample]]:
         packs: list[list[TextSample]] = []
-        room: list[int] = []
+        free: list[int] = []
         for sample in sorted(samples, key=length_of, reverse=True):
-            place = next((n for n, left in enumerate(room) if left >= length_of(sample)), len(packs))
-            if place == len(packs):
+            first_fit = next((n for n, left in enumerate(free) if left >= length_of(sample)), len(packs))
+            if first_fit == len(packs):
                 packs.append([])
-                room.append(CAPACITY)
-            packs[place].append(sample)
-            room[place] -= length_of(sample)
+                free.append(CAPACITY)
+            packs[first_fit].append(sample)
+            free[first_fit] -= length_of(sample)
         return packs if len(packs) == 1 else packs[:-1]
 
     @stateless
@@ -69,7 +69,7 @@ def length_of(sample: TextSample) -> int:
 
 
 class Restarts(logging.Handler):
-    """Counts restarts, and those of a worker that was on a sample."""
+    """Counts restarts, and those of workers that were processing a sample."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -96,13 +96,13 @@ def make_dataset(folder: Path, num_workers: int) -> LaneDataset:
 
 
 def busy_workers() -> list[int]:
-    """Those grandchildren of this process (workers, forked by the server) that are running at this moment."""
+    """The grandchildren of this process (workers, forked by the server) that are running now."""
     servers = psutil.Process().children()
     return [worker.pid for server in servers for worker in server.children() if worker.status() == "running"]
 
 
 def run(folder: Path, kills: int) -> tuple[list[Any], dict[str, Any]]:
-    """The stream with so many kills, and the figures."""
+    """The stream of samples with `kills` kills, and the figures."""
     rng, restarts = random.Random(0), Restarts()
     logger = logging.getLogger("bridge_data")
     logger.addHandler(restarts)

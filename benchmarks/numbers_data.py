@@ -1,4 +1,4 @@
-"""Data for benchmarks: text samples that say their own number, prepared for this loader and for Energon."""
+"""Data for benchmarks: text samples that contain their own number, prepared for bridge_data and for Energon."""
 
 import functools
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ def write_numbers(folder: Path, samples: int, per_shard: int) -> None:
 
 
 def write_shards(folder: Path, counts: Sequence[int]) -> None:
-    """One tar for each count, numbered on from one to the next, all for training."""
+    """One tar per count, with consecutive numbers, all for training."""
     first = 0
     for shard, count in enumerate(counts):
         with wds.TarWriter(str(folder / f"data-{shard:04d}.tar"), mtime=0) as sink:  # whole seconds: no pax headers

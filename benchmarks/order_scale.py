@@ -1,6 +1,6 @@
-"""The order of a large run, without data: what a lane and a re-deal take.
+"""The order of a large run, without data: time and memory of a lane and of a re-deal.
 
-Enters: the samples of each shard of one or many sources, 1,024 ranks with 8 lanes each. Leaves: rows of figures. What a
+Input: the samples of each shard of one or many sources, 1,024 ranks with 8 lanes each. Output: rows of figures. What a
 re-deal to 768 ranks gives is compared with what the old lanes had left.
 """
 
@@ -37,7 +37,7 @@ def row_of(counts: Sequence[int], num_lanes: int, key: int = 7, buffer: int = BU
 
 
 def measure_lane(name: str, counts: Sequence[int], num_lanes: int, buffer: int = BUFFER) -> dict[str, Any]:
-    """What it takes to begin a lane, and to draw."""
+    """Time and memory to start a lane and to draw."""
     starts = []
     for lane in random.Random(0).sample(range(num_lanes), 5):
         begin = time.process_time()
@@ -68,7 +68,7 @@ def measure_lane(name: str, counts: Sequence[int], num_lanes: int, buffer: int =
 
 
 def middle_of_epoch(rows: Sequence[Row], num_lanes: int) -> dict[int, dict[str, Any]]:
-    """Every lane somewhere in its first epoch of each source."""
+    """A state with every lane in the middle of its first epoch of each source."""
     rng = random.Random(1)
     lanes: dict[int, dict[str, Any]] = {}
     sizes = [row.num_samples_to(1, [0] * num_lanes).tolist() for row in rows]
@@ -83,7 +83,7 @@ def middle_of_epoch(rows: Sequence[Row], num_lanes: int) -> dict[int, dict[str, 
 
 
 def measure_redeal(name: str, sources: Sequence[Sequence[int]]) -> dict[str, Any]:
-    """What it takes one rank to deal what is left of an epoch to 768 ranks, of which it is one."""
+    """Time and memory for one rank to re-deal the rest of an epoch to 768 ranks, of which it is one."""
     num_lanes, new_lanes = RANKS * LANES, NEW_RANKS * LANES
     rows = [row_of(counts, num_lanes, key) for key, counts in enumerate(sources)]
     state = LoaderState({}, [(num_lanes, [])], 0, middle_of_epoch(rows, num_lanes))
@@ -149,13 +149,13 @@ def check(
             for entry in slices[source, lane]:
                 inbox = Inbox([entry], [rows[source], after[source]], "inbox")
                 while taken := inbox.take(256):
-                    assert [place[:2] for place in taken] == [ref[1:3] for _, ref in old.take(len(taken))]
+                    assert [sample[:2] for sample in taken] == [ref[1:3] for _, ref in old.take(len(taken))]
             assert old.next().epoch == 1, "nothing of the first epoch is left over"
     return num_slices, max(max(of_source) - min(of_source) for of_source in sizes.values())
 
 
 def lanes() -> list[dict[str, Any]]:
-    """The rows of lanes."""
+    """The table of lanes."""
     equal, rng = [10_000] * 100_000, random.Random(0)
     unequal = [rng.randint(9_000, 11_000) for _ in range(100_000)]
     return [
@@ -167,7 +167,7 @@ def lanes() -> list[dict[str, Any]]:
 
 
 def redeals() -> list[dict[str, Any]]:
-    """The rows of re-deals."""
+    """The table of re-deals."""
     rng = random.Random(0)
     unequal = [rng.randint(9_000, 11_000) for _ in range(100_000)]
     return [

@@ -1,8 +1,8 @@
-"""How often and how much is read for a sample, by the kind of data and the size of the window.
+"""Reads and bytes per sample, by data format and shuffle window.
 
-What enters: data sets of texts of 1 KB and of parts of 55 KB, as tars, compressed tars, JSONL and objects of an S3
-server, made anew. What leaves: for each `shuffle_buffer_size` the reads of data (of a store: requests) and the bytes
-read a sample, over one epoch of 8 lanes in one process.
+Input: generated data sets of 1 KB texts and of 55 KB parts, as tars, compressed tars, JSONL and objects of an S3
+server. Output: for each `shuffle_buffer_size`, the number of reads (or requests to the store) and the bytes read per
+sample, over one epoch of 8 lanes in one process.
 
     python -m benchmarks.reading
 """

@@ -1,4 +1,4 @@
-"""What saving and restoring cost: eight lanes, with and without a packing buffer of 1,000.
+"""The cost of saving and restoring: eight lanes, with and without a packing buffer of 1,000.
 
 Printed for 0 and 2 workers: time of `save_state_rank`, size of the state as JSON, and the time from a new loader to its
 first batch, fresh and restored from a state in mid-run.

@@ -1,8 +1,8 @@
 """A large run: 1,024 ranks with 8 lanes each.
 
-States (`state_scale.py`): their size, what building, sending, gathering and restoring them takes, and the files of a
-checkpoint. The order (`order_scale.py`), over a billion samples and without data: the first draw of a lane, one draw,
-windows of a million samples, and a re-deal in mid-epoch to 768 ranks.
+States (`state_scale.py`): their size, the time to build, send, gather and restore them, and the files of a checkpoint.
+The order (`order_scale.py`), over a billion samples, without data: the first draw of a lane, one draw, windows of a
+million samples, and a re-deal in mid-epoch to 768 ranks.
 
     python -m benchmarks.scale [--only states,checkpoint,lanes,re-deals] [--json FILE]
 """

@@ -1,7 +1,7 @@
-"""One reader a replica, or each rank for itself: bytes read, and the time of a step.
+"""One reader per replica compared with one per rank: bytes read, and time per step.
 
 Four gloo ranks form one replica (TP2 x CP2) and draw micro-batches of four JPEGs of 500 x 400, once with
-share="replicate" and once with share="broadcast". A step is one micro-batch and a barrier, in place of a model.
+share="replicate" and once with share="broadcast". A step is one micro-batch and a barrier instead of a model.
 Printed: bytes that the replica reads of shards, and milliseconds a step, the median of the steps after the first ten.
 
     python benchmarks/share.py [--steps 100] [--json FILE]

@@ -1,9 +1,9 @@
-"""How well samples are mixed, beside a true permutation, Megatron-Energon and mosaicml-streaming.
+"""Shuffle quality, compared with a true permutation, Megatron-Energon and mosaicml-streaming.
 
 Each library reads two epochs of the same numbered texts through its public API, with batches of 32, a shuffle buffer
 of 100 samples and no worker processes; mosaicml-streaming with a shuffle block of 100 and with its default. Printed is
-a table for each geometry of shards; docs/benchmarks.md says what each row means. It is a report: the exit status is 0
-whatever the figures are.
+a table for each geometry of shards; docs/benchmarks.md says what each row means. It is a report: the exit status is
+always 0.
 
     python -m benchmarks.shuffle_quality [--geometry NAME ...] [--seeds N] [--peer-seeds N] [--json FILE] [--plot FILE]
 """
@@ -57,7 +57,7 @@ def draw_all(arguments: argparse.Namespace, folder: Path) -> dict[str, Found]:
 
 
 def figures_of(order: Order | str, layout: Layout) -> sheet.Figures:
-    """The figures of an order; else why there are none."""
+    """The figures of an order, or why there are none."""
     if isinstance(order, str):
         return order
     try:
@@ -67,13 +67,13 @@ def figures_of(order: Order | str, layout: Layout) -> sheet.Figures:
 
 
 def versions(found: Found) -> str:
-    """What was run, in a line."""
+    """The versions of everything that ran, in one line."""
     ran = {name: o if isinstance(o, str) else f"{o.version}, {len(o.streams)} seeds" for name, o in found.items()}
     return "; ".join(f"{library}: {what}" for library, what in ran.items())
 
 
 def plot_file(file: Path, name: str, several: bool) -> Path:
-    """The picture's file; one for each geometry where there are several."""
+    """The file of the plot; one per geometry if there are several."""
     return file.with_stem(f"{file.stem}-{name}") if several else file
 
 
@@ -86,7 +86,7 @@ def parse(given: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--streaming", type=Path, default=ENVIRONMENTS / "streaming/bin/python", help="the same")
     parser.add_argument("--geometry", nargs="+", choices=list(GEOMETRIES), default=list(GEOMETRIES), metavar="NAME")
     parser.add_argument("--seeds", type=int, default=3, help="streams of two epochs for each library; at least 2")
-    parser.add_argument("--peer-seeds", type=int, help="so many for the peers, which take longer; else the same")
+    parser.add_argument("--peer-seeds", type=int, help="seeds for the peers, which take longer (default: --seeds)")
     parser.add_argument("--first-seeds", type=int, default=60, help="seeds of which only the first sample is read")
     parser.add_argument("--json", type=Path, help="also write the figures here")
     parser.add_argument("--plot", type=Path, help="also draw the orders of the first seed; needs matplotlib")

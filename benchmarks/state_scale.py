@@ -1,8 +1,8 @@
-"""States at the size of a large run: of lanes that pack, of a job of 1,024 ranks, and between ranks.
+"""States of a large run: the size of lanes that pack, of a job of 1,024 ranks, and the time to gather and restore them.
 
-The lanes are real ones of a job with 8 lanes, over blends of small JSONL files; the job of 8,192 lanes has each of them
-many times over. Its ranks are few processes on this machine, each with as many lanes as fall to it, so what is gathered
-has the true size, but comes from fewer ranks, and over loopback.
+The lane states come from a real job with 8 lanes, over blends of small JSONL files; the job of 8,192 lanes is made of
+copies of them. Its ranks are a few processes on this machine, each with its share of the lanes. So what is gathered has
+the true size, but comes from fewer ranks, over loopback.
 """
 
 import dataclasses
@@ -62,12 +62,12 @@ class Encoder(DefaultTaskEncoder[Any, Any, Any, Any]):
 
     @stateless
     def pack_selected_samples(self, samples: list[TextSample]) -> TextSample:
-        """The first stands for all."""
+        """The first sample represents the pack."""
         return samples[0]
 
 
 def write_blend(folder: Path, num_sources: int) -> Path:
-    """A blend of so many JSONL files, 40,000 samples or more in all."""
+    """A blend of `num_sources` JSONL files, with at least 40,000 samples in total."""
     rng = random.Random(0)
     lines = ["__module__: megatron.energon", "__class__: MetadatasetV2", "splits:", "  train:", "    blend:"]
     for source in range(num_sources):
@@ -130,7 +130,7 @@ def pipe_us(states: list[LaneState]) -> tuple[float, float]:
 
 
 def job_of(dataset: LaneDataset, lanes: list[LaneState], num_lanes: int = NUM_LANES) -> LoaderState:
-    """The state of a job whose lanes stand where `lanes` do, in turn; no two share any memory."""
+    """The state of a job whose lanes are deep copies of `lanes`, in turn."""
     texts = [json.dumps(lane) for lane in lanes]
     of_lanes = {lane: json.loads(texts[lane % len(texts)]) for lane in range(num_lanes)}
     first = dataset.new_state(num_lanes)

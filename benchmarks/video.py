@@ -1,13 +1,13 @@
-"""How fast clips come out of videos, beside a bare loop of PyAV that seeks, on the same videos and ranges.
+"""Video clips per second, compared with a bare PyAV loop that seeks, on the same videos and ranges.
 
-Each clip opens its video anew from memory, as a data loader does, and becomes one uint8 tensor. Two kinds of ranges:
+Each clip reopens its video from memory, as a data loader does, and becomes one uint8 tensor. Two kinds of ranges:
 
-- 16 frames in a row from a random place;
-- 16 single frames at equal distances, which the bare loop seeks one by one, or decodes everything for (the faster one
+- 16 consecutive frames from a random position;
+- 16 evenly spaced single frames, for which the bare loop seeks one by one, or decodes everything (the faster one
   counts).
 
 The bare loop knows the frame rate and trusts the timestamps; it decodes with PyAV's own threads, and with none, as ours
-does (the faster one counts). Both loops take turns, so that they share the machine's moods.
+does (the faster one counts). Both loops run in turn, so that noise of the machine affects both.
 
     python benchmarks/video.py [FILE ...] [--json FILE]      (without files: a video that it makes, 640 x 360, 20 s)
 """
@@ -33,7 +33,7 @@ FRAMES, CLIPS, ROUNDS = 16, 8, 5
 
 
 def make_video(num_frames: int = 500, size: tuple[int, int] = (640, 360)) -> bytes:
-    """A picture that moves, in H.264 with B-frames and a key frame every two seconds."""
+    """A moving picture, in H.264 with B-frames and a key frame every two seconds."""
     file = io.BytesIO()
     noise = np.random.default_rng(0).integers(0, 255, (size[1] // 8, size[0] // 8 + num_frames, 3), dtype=np.uint8)
     wide = noise.repeat(8, 0).repeat(8, 1)
@@ -49,7 +49,7 @@ def make_video(num_frames: int = 500, size: tuple[int, int] = (640, 360)) -> byt
 
 
 def bare_clips(data: bytes, clips: list[tuple[int, int]], threads: str) -> list[torch.Tensor]:
-    """What anyone would write: seek, decode, convert, stack."""
+    """The obvious code: seek, decode, convert, stack."""
     with av.open(io.BytesIO(data)) as container:
         stream = container.streams.video[0]
         stream.thread_type = threads
@@ -90,11 +90,11 @@ def measure(name: str, data: bytes) -> list[dict[str, Any]]:
     with AVDecoder(data) as decoder:
         metadata = decoder.get_metadata()
     count = metadata.video_num_frames or 0
-    chance = random.Random(0)
-    places = [chance.randrange(count - FRAMES) for _ in range(CLIPS)]
+    rng = random.Random(0)
+    starts = [rng.randrange(count - FRAMES) for _ in range(CLIPS)]
     uniform = [int(Fraction(2 * n + 1, 2 * FRAMES) * count) for n in range(FRAMES)]
     kinds: dict[str, list[list[tuple[int, int]]]] = {
-        "in a row": [[(place, place + FRAMES - 1)] for place in places],
+        "in a row": [[(start, start + FRAMES - 1)] for start in starts],
         "apart": [[(number, number) for number in uniform]],
     }
     rows = []

@@ -1,14 +1,14 @@
-"""What can go wrong, as a tree; every message says what was got, what was expected, where, and the way out.
+"""The exceptions of this package, and the error handlers. Every message says what is wrong, where, and how to fix it.
 
     BridgeDataError
     ├── ConfigError          an argument, a YAML file or a combination of settings is wrong (before the first read)
-    ├── DatasetError         data on disk is not what its metadata says: missing, truncated, changed
-    ├── SampleError          one sample could not be read, decoded or encoded; counted, handled by the error handler
-    │   └── FatalSampleError too many failures in a row, or one that no other sample can survive: the run stops
-    ├── StateError           a saved state is damaged, or not of this data, these settings or this format version
+    ├── DatasetError         data on disk does not match its metadata: missing, truncated, changed
+    ├── SampleError          one sample could not be read, decoded or encoded; counted, passed to the error handler
+    │   └── FatalSampleError too many failures in a row, or a failure that is not limited to one sample: the run stops
+    ├── StateError           a saved state is damaged, or belongs to other data, settings or format version
     └── WorkerError          a worker process died, hung or could not be started
 
-`SkipSample` (alias `IgnoreSample`) is not an error: user code raises it to leave a sample out, which is counted.
+`SkipSample` (alias `IgnoreSample`) is not an error: user code raises it to skip a sample, and the skip is counted.
 """
 
 import logging
@@ -22,7 +22,7 @@ logger = logging.getLogger("bridge_data")
 
 
 class BridgeDataError(Exception):
-    """Any error that this package raises on purpose."""
+    """Base class of this package's errors."""
 
 
 class ConfigError(BridgeDataError, ValueError):
@@ -38,7 +38,7 @@ class SampleError(BridgeDataError):
 
 
 class FatalSampleError(SampleError):
-    """The failure tolerance of a function was exceeded, or the failure cannot be confined to one sample."""
+    """The failure tolerance of a hook was exceeded, or the failure is not limited to one sample."""
 
 
 class StateError(BridgeDataError):
@@ -50,26 +50,25 @@ class WorkerError(BridgeDataError):
 
 
 EDITED = "the state was edited or damaged: take an older checkpoint"
-"""The way out of a `StateError` about a number that no run has written."""
+"""The advice of a `StateError` about a value that no run can have written."""
 
 
 class SkipSample(Exception):
-    """Raised by user code to leave the current sample (or batch) out; the lane counts it."""
+    """Raised by user code to skip the current sample (or batch); skips are counted."""
 
 
 IgnoreSample = SkipSample
 
 ErrorHandler: TypeAlias = Callable[[Exception, Any, list[SourceInfo] | None], None]
 """Called with (error, sample or list of samples, sources) when user code or a decoder fails on a sample.
-Returning means: leave the sample out. Raising stops the run."""
+Returning skips the sample; raising stops the run."""
 
 
 _reported: set[tuple[type[Exception], str, int]] = set()
 
 
 def log_exception(error: Exception, sample: Any, sources: list[SourceInfo] | None = None) -> None:
-    """Log a failure and go on without the sample: in full the first time that its kind occurs at its line of code in
-    this process, in one line after that."""
+    """Log a failure and skip the sample. The full traceback is logged once per exception type and line of code."""
     origin = ", ".join(f"{s.dataset_path}/{s.shard_name} #{s.index}" for s in sources or ()) or "unknown origin"
     frames = traceback.extract_tb(error.__traceback__)
     kind = type(error), frames[-1].filename if frames else "", frames[-1].lineno or 0 if frames else 0
@@ -82,5 +81,5 @@ def log_exception(error: Exception, sample: Any, sources: list[SourceInfo] | Non
 
 
 def reraise_exception(error: Exception, sample: Any, sources: list[SourceInfo] | None = None) -> None:
-    """Stop at the first failure."""
+    """Stop the run at the first failure."""
     raise error

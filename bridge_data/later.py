@@ -1,9 +1,8 @@
-"""Torch, NumPy, Pillow and nanoarrow, and the names of our packages, imported when something of them is first used.
+"""Lazy imports: torch, NumPy, Pillow and nanoarrow, and the public names of our packages, are imported on first use.
 
-Enters: nothing. Leaves: stand-ins for the modules. What prepares data, or only names the classes of samples, needs none
-of them, and torch alone takes longer to import than most commands to run; the last two are for those who have images.
-Annotations such as `torch.Tensor` still mean the real classes, also to `typing.get_type_hints`. An attribute costs what
-it costs of the module, but for the first time; a function, half a microsecond more.
+Most commands that prepare data need none of them, and importing torch takes longer than most commands run. Annotations
+such as `torch.Tensor` still resolve to the real classes, also in `typing.get_type_hints`. Classes and submodules are
+cached on first use; calling a function takes half a microsecond more than with a normal import.
 """
 
 import importlib
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 
 class _Later(ModuleType):
-    """Stands for the module of its name."""
+    """A stand-in for the module of its name."""
 
     _module: ModuleType | None = None
 
@@ -24,7 +23,7 @@ class _Later(ModuleType):
         if module is None:
             module = self._module = importlib.import_module(self.__name__)
         value = getattr(module, name)
-        if isinstance(value, (type, ModuleType)):  # functions may be patched, and are looked up anew
+        if isinstance(value, (type, ModuleType)):  # functions may be monkeypatched, so they are not cached
             setattr(self, name, value)
         return value
 
@@ -42,14 +41,16 @@ else:
 
 
 def is_tensor(value: Any) -> "TypeGuard[torch.Tensor]":
-    """Whether `value` is a tensor; to know that it is none, torch is not imported."""
+    """Whether `value` is a tensor, without importing torch."""
     return "torch" in sys.modules and isinstance(value, torch.Tensor)
 
 
-def names_of(package: str, places: Mapping[str, str]) -> Callable[[str], Any]:
-    """The `__getattr__` of a package: `places` has its public names, as words, by the module that has them. Its modules
-    are attributes, too."""
-    module_of = {name: module for module, names in places.items() for name in names.split()}
+def names_of(package: str, names_by_module: Mapping[str, str]) -> Callable[[str], Any]:
+    """The `__getattr__` of a package, for lazy imports of its public names and of its modules.
+
+    `names_by_module` maps the full name of a module to the public names that it has, separated by spaces.
+    """
+    module_of = {name: module for module, names in names_by_module.items() for name in names.split()}
 
     def find(name: str) -> Any:
         if name in module_of:

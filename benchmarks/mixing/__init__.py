@@ -1,1 +1,1 @@
-"""How well an order mixes samples: orders of libraries are drawn, measured, and set side by side."""
+"""Shuffle quality: draw the orders of several libraries, measure how well they mix, and compare."""

@@ -1,6 +1,6 @@
-"""Orders really drawn: each library reads the same numbered samples through its public API, in a process of its own.
+"""Orders: each library reads the same numbered samples through its public API, in its own process.
 
-What enters: a geometry, and the Pythons that have the libraries. What leaves: an `Order` of each, or why there is none.
+Input: a geometry, and the Pythons that have the libraries. Output: an `Order` of each, or why there is none.
 """
 
 import json
@@ -38,7 +38,7 @@ NUM_LANES_OF = {OURS: NUM_LANES, OURS_ONE_LANE: 1, ENERGON: NUM_LANES, ENERGON_O
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Geometry:
-    """Samples of each shard, and `max_samples_per_sequence`."""
+    """Samples per shard, and `max_samples_per_sequence`."""
 
     counts: tuple[int, ...]
     chunk: int | None
@@ -59,7 +59,7 @@ GEOMETRIES = {
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """Streams of sample numbers and their batches (batches, 32), a seed each; the first samples of many seeds."""
+    """One stream of sample numbers per seed, with its batches (batches, 32); and the first sample of many seeds."""
 
     streams: Sequence[np.ndarray]
     batches: Sequence[np.ndarray]
@@ -68,13 +68,13 @@ class Order:
 
 
 def write_data(geometry: Geometry, folder: Path) -> None:
-    """The tars that ours and Energon read; the program of mosaicml-streaming makes its own shards."""
+    """The tars for bridge_data and Energon; the program of mosaicml-streaming makes its own shards."""
     (folder / "tars").mkdir(parents=True)
     write_shards(folder / "tars", geometry.counts)
 
 
 def rows(library: str, geometry: Geometry, folder: Path, seeds: int) -> list[Row]:
-    """The rows by which a library of ours orders the samples, one for each of some seeds; none for another library."""
+    """The rows of our order, one per seed; none for other libraries."""
     if library not in (OURS, OURS_ONE_LANE):
         return []
     plan = load_plan(folder / "tars", split_part="train", training=True)
@@ -84,7 +84,7 @@ def rows(library: str, geometry: Geometry, folder: Path, seeds: int) -> list[Row
 
 
 def permutations(geometry: Geometry, seeds: int, first_seeds: int) -> Order:
-    """What every order is compared with."""
+    """True permutations, the baseline of every order."""
     samples = sum(geometry.counts)
     rngs = [np.random.default_rng(seed) for seed in range(seeds)]
     streams = [np.concatenate([rng.permutation(samples) for _ in range(EPOCHS)]) for rng in rngs]
@@ -96,7 +96,7 @@ def permutations(geometry: Geometry, seeds: int, first_seeds: int) -> Order:
 def draw(
     library: str, geometry: Geometry, folder: Path, pythons: Mapping[str, Path], seeds: int, first_seeds: int
 ) -> Order | str:
-    """A library's order; a sentence that says why there is none."""
+    """A library's order, or a sentence why there is none."""
     if library == PERMUTATION:
         return permutations(geometry, seeds, first_seeds)
     python = pythons[library]
@@ -131,7 +131,7 @@ def draw(
 
 
 def full_batches(stream: np.ndarray, sizes: np.ndarray, last: int) -> np.ndarray:
-    """The batches of 32 among the first `last` samples: a library may end an epoch by a short one."""
+    """The full batches of 32 among the first `last` samples; a library may end an epoch with a short one."""
     starts = np.cumsum(sizes) - sizes
     whole = starts[(sizes == BATCH) & (starts + BATCH <= last)]
     return stream[whole[:, None] + np.arange(BATCH)]

@@ -1,4 +1,4 @@
-"""Orders as a picture: position in epoch 0 against epoch 1, and offset in chunk against time, for each library."""
+"""Scatter plots of orders: position in epoch 0 against epoch 1, and offset in chunk against time, per library."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +12,7 @@ POINTS, DPI, SEED = 2_500, 72, 1 << 40
 
 
 def draw(streams: Mapping[str, np.ndarray], layouts: Mapping[str, Layout], title: str, file: Path) -> None:
-    """Write the picture as PNG, a column a library; needs matplotlib."""
+    """Write the plots as PNG, one column per library; needs matplotlib."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -1,4 +1,4 @@
-"""The figures of a geometry as a Markdown table: a column a library, with limits beside each of ours."""
+"""The figures of a geometry as a Markdown table: one column per library, and the limits next to each of ours."""
 
 import math
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ SMALLEST_P = 0.001
 MOST_TIME = 0.03
 MOST_INFLATION, MOST_INFLATION_UNEQUAL = 1.15, 1.4
 UNEQUAL = 0.5
-"""Chunks are very unequal where N²/Σc² is less than so much of their number."""
+"""Chunk lengths count as very unequal if N²/Σc² is below this fraction of the number of chunks."""
 
 Figures = Mapping[str, Figure] | str
 """Figures by measure, or why there are none."""
@@ -19,7 +19,7 @@ Figures = Mapping[str, Figure] | str
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """What the mean of a figure lies between, and how that is written."""
+    """The allowed range of a figure's mean, and its text."""
 
     least: float
     most: float
@@ -38,7 +38,7 @@ class Limit:
 
 
 def limits(figures: Mapping[str, Figure], layout: Layout, expected: float) -> dict[str, Limit]:
-    """What an order keeps whose windows are fully permuted; `expected` is the inflation of a value per chunk in them.
+    """The limits for an order with fully permuted windows; `expected` is their inflation of a value per chunk.
 
     The mean of S correlations of positions is within 5/√(C·S), five standard deviations of that of orders that permute
     C chunks. The offset in a shard may vary as the shard itself does, as it is common to neighbours.

@@ -1,6 +1,6 @@
 """Measures of how well a stream of samples is mixed; a true permutation scores 0 in correlations and 1 in inflations.
 
-What enters: streams of sample numbers (numbered by their position on disk), and how many samples each shard has. What
+Input: streams of sample numbers (numbered by their position on disk), and how many samples each shard has. What
 leaves: a `Figure` for each measure.
 """
 
@@ -34,7 +34,7 @@ FIRST_OFFSET_P = "first sample: p that its offset in chunk is uniform"
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """Mean of several values, the standard error of it, and how many values there were."""
+    """Mean of several values, its standard error, and the number of values."""
 
     mean: float
     error: float
@@ -47,7 +47,7 @@ class Figure:
 
 
 class Layout:
-    """Where each sample is on disk: its shard, run and chunk, and its offset in shard and chunk as a share of them.
+    """The location of each sample on disk: shard, run and chunk, and the relative offset in shard and chunk.
 
     A *run* is what `run_size` samples at the most cut of a shard (None: the shard), a chunk what `chunk_size` does.
     """
@@ -64,7 +64,7 @@ class Layout:
 
 
 def _cut(counts: Sequence[int], size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(number of its piece, offset in it as a share) of each sample, and the lengths of the pieces."""
+    """(number of the piece, relative offset in it) of each sample, and the lengths of the pieces."""
     lengths = ChunkTable(counts, size).lengths()
     offsets = np.concatenate([(np.arange(length) + 0.5) / length for length in lengths])
     return np.repeat(np.arange(len(lengths)), lengths), offsets, lengths
@@ -92,12 +92,12 @@ def correlation(one: np.ndarray, other: np.ndarray) -> float:
 
 
 def _of_permutation(variance: float, size: int, samples: int) -> float:
-    """The variance of the mean of a batch that is drawn without putting back."""
+    """The variance of the mean of a batch drawn without replacement."""
     return variance / size * (samples - size) / (samples - 1)
 
 
 def value_inflation(batches: np.ndarray, values: np.ndarray) -> float:
-    """Variance of the batches' means of a value that each sample has, divided by that of a true permutation."""
+    """Variance over batches of the mean of a per-sample value, divided by that of a true permutation."""
     deviations = values[batches].mean(axis=1) - values.mean()
     return float((deviations**2).mean() / _of_permutation(values.var(), batches.shape[1], len(values)))
 
@@ -150,13 +150,13 @@ def _squared_counts(members: np.ndarray) -> np.ndarray:
 
 
 def distinct(batches: np.ndarray, groups: np.ndarray) -> float:
-    """How many groups a batch has, on average."""
+    """The mean number of different groups in a batch."""
     members = np.sort(groups[batches], axis=1)
     return float((np.diff(members, axis=1) != 0).sum(axis=1).mean() + 1)
 
 
 def uniform_p(values: np.ndarray, bins: int = BINS) -> float:
-    """p of a chi-square test that values of [0, 1) are uniform."""
+    """The p-value of a chi-square test that values in [0, 1) are uniform."""
     counts = np.histogram(values, bins=bins, range=(0, 1))[0]
     expected = len(values) / bins
     statistic = float(((counts - expected) ** 2).sum() / expected)
@@ -167,7 +167,7 @@ def uniform_p(values: np.ndarray, bins: int = BINS) -> float:
 def measure(
     streams: Sequence[np.ndarray], batches: Sequence[np.ndarray], firsts: np.ndarray, layout: Layout, epochs: int
 ) -> Mapping[str, Figure]:
-    """All measures of one library's streams and batches, a seed each; `firsts` are the first samples of many seeds."""
+    """All measures of one library's streams and batches, one per seed; `firsts` are the first samples of many seeds."""
     orders = [positions(stream, layout.samples, epochs) for stream in streams]
     every = [order[epoch] for order in orders for epoch in range(epochs)]
     early = [order < FIRST_SHARE * layout.samples for order in every]
@@ -191,6 +191,6 @@ def measure(
 
 
 def _pairs(orders: Sequence[np.ndarray]) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Each seed with the next; the last with the first where there are three or more."""
+    """Pairs of consecutive seeds, cyclic if there are three or more."""
     pairs = list(itertools.pairwise(orders))
     return [*pairs, (orders[-1], orders[0])] if len(orders) > 2 else pairs

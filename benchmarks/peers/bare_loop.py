@@ -1,9 +1,9 @@
-"""The limit: a bare Python loop that does the work of a workload, in one process, with nothing around it.
+"""The upper bound: a bare Python loop that does only the work of a workload, in one process.
 
-Shards are mapped, the place of every part is known, and the order is that of the file. A text is sliced, decoded and
-put into a sample object; a JPEG is decoded (by simplejpeg, which has Pillow's pixels) and no batch is built; a large
-photo is decoded into the memory of an image of Pillow, and resized by that; chats are packed and batched. The memory
-allocator keeps what is freed, as in our workers: without that, large images pay for page faults.
+Shards are memory-mapped, the offset of every part is known, and samples are read in file order. A text is sliced,
+decoded and put into a sample object. A JPEG is decoded by simplejpeg, with Pillow's pixels, and not batched. A large
+photo is decoded into the memory of a Pillow image, and resized by Pillow. Chats are packed and batched. The allocator
+keeps freed memory, as in our workers: otherwise large images cause page faults.
 """
 
 import functools
@@ -27,7 +27,7 @@ SCANNED = 20_000
 
 
 class Loader:
-    """Batches of the first samples, over and over."""
+    """Batches of the first samples, repeated."""
 
     def __init__(self, workload: str, data: Path, workers: int) -> None:
         if workers:
@@ -44,7 +44,7 @@ class Loader:
                 break
         self.settings = {
             "version": version("simplejpeg"),
-            "format": "tars, mapped, places known",
+            "format": "tars, mapped, offsets known",
             "decoder": "simplejpeg, Pillow",
             "batch_size": self._size,
             "shuffle": "none",
@@ -78,7 +78,7 @@ class Loader:
         return []
 
     def wait_ready(self) -> None:
-        """There is nobody to wait for."""
+        """There are no workers."""
 
     def save(self) -> None:
         return None

@@ -1,7 +1,7 @@
-"""A data set written by hand for one workload: all texts in one mapped file, keys and offsets in memory.
+"""A hand-written data set for one workload: all texts in one memory-mapped file, keys and offsets in memory.
 
-Nobody's format: it knows no shards, no blend's resume, no provenance. It shows what Python can do with a sample, and
-what torchdata's StatefulDataLoader adds on the way from a worker.
+It has no shards, no resume of a blend, no provenance. It shows how fast Python can be with a sample, and what
+torchdata's StatefulDataLoader adds for the transfer from a worker.
 """
 
 import mmap
@@ -19,7 +19,7 @@ FOLDER = "mapped"
 
 
 def convert(workload: str, data: Path) -> None:
-    """The tars of a workload in one file, and where each sample begins in it."""
+    """Copy the tars of a workload into one file, with the offset of each sample."""
     part = work.part_of(workload)
     for folder in work.sets_of(data):
         target = folder / FOLDER

@@ -15,7 +15,7 @@ FOLDER, ARROW_SHARDS = "arrow", 16
 
 
 def convert(workload: str, data: Path) -> None:
-    """The tars of a workload as Arrow files; as many as the tars for the cold start."""
+    """Convert the tars of a workload to Arrow files; for the cold start, as many as there are tars."""
     part = work.part_of(workload)
     kind = {"txt": datasets.Value("string"), "jpg": datasets.Image(), "json": datasets.Value("string")}[part]
     features = datasets.Features({"key": datasets.Value("string"), "value": kind})
@@ -40,7 +40,7 @@ def opened(folder: Path) -> Any:
 
 
 class Batch:
-    """Samples of a workload as a batch; an object, so that it can be sent to workers."""
+    """Makes batches of a workload's samples; a class, so that it can be pickled for workers."""
 
     def __init__(self, workload: str) -> None:
         self._workload = workload

@@ -1,6 +1,6 @@
 """The task encoders of the workloads, as a user of Megatron-Energon writes them; they are the same for us.
 
-Runs with the one of the two that its environment has. What leaves: `make_loader`, a savable loader of a workload.
+Imports whichever of the two the environment has. Output: `make_loader`, a savable loader of a workload.
 """
 
 from pathlib import Path
@@ -75,7 +75,7 @@ class Chats(api.DefaultTaskEncoder):
 
 @api.stateless
 def cook_question(sample: Any, *, photos: Any) -> Any:
-    """A question with the photo that it names."""
+    """A question with the photo that it refers to."""
     image = photos.get(f"{sample['json']['photo']}.jpg", sample)
     question = sample["json"]["question"]
     return api.VQASample(**api.basic_sample_keys(sample), image=image, context=question, answers=["none"])

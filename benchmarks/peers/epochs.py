@@ -1,4 +1,4 @@
-"""Loaders that are made like torch's `DataLoader`: what their programs share."""
+"""The common code of loaders with the interface of torch's `DataLoader`."""
 
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -1,6 +1,6 @@
 """One measurement of one loader in a process of its own: the command line that all programs of this folder share.
 
-A program hands its `Loader` class to `main`. What enters: workload, folder of data, workers, seconds. What leaves: one
+A program hands its `Loader` class to `main`. Input: workload, folder of data, workers, seconds. Output: one
 line of JSON on stdout with the figures. Nothing here needs more than torch and the standard library, since each program
 runs in the environment of its library.
 
@@ -22,15 +22,15 @@ from typing import Any, Protocol
 
 WARM_UP_S, SAVES, CHECKED = 0.7, 5, 64
 PACED_WARM_UP_S = 2.0
-"""Of a trainer that takes its time: with its pace, or it would begin with what it has run dry."""
+"""Warm-up with a paced trainer: at its own pace, so that the measurement does not start with empty queues."""
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 
 class Loader(Protocol):
-    """What a program offers: an endless loader of one library for one workload."""
+    """An endless loader of one library for one workload; each program implements it."""
 
     settings: dict[str, Any]
-    """Version, format, decoder, batch size, shuffling, prefetch: whatever was chosen for this library."""
+    """The settings chosen for this library: version, format, decoder, batch size, shuffling, prefetch."""
 
     def __init__(self, workload: str, data: Path, workers: int) -> None: ...
 
@@ -46,7 +46,7 @@ class Loader(Protocol):
         """Called before the first batch."""
 
     def wait_ready(self) -> None:
-        """Until all workers are at work, where the library can tell; a warm-up follows in any case."""
+        """Wait until all workers run, if the library can tell; a warm-up follows in any case."""
 
     def close(self) -> None: ...
 
@@ -96,7 +96,7 @@ def main(make: type[Loader], convert: Any = None) -> None:
 
 
 def _throughput(loader: Loader, batches: Iterator[Any], first: Any, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Samples a second and CPU of all processes, after a warm-up in which every worker has given its share."""
+    """Samples per second and CPU of all processes, after a warm-up in which every worker delivered."""
     loader.wait_ready()
     seen = [(key, digest(value)) for key, value in loader.describe(first)]
     size = loader.settings["batch_size"]
@@ -131,7 +131,7 @@ def _throughput(loader: Loader, batches: Iterator[Any], first: Any, arguments: a
 
 
 def _saved(loader: Loader, file: Path) -> dict[str, Any]:
-    """Time of a save (the median of a few) and the size of the state, which is kept for the restore."""
+    """Median time of a save, and the size of the state, which is kept for the restore."""
     times, state = [], None
     for _ in range(SAVES):
         begin = time.monotonic()
@@ -144,14 +144,14 @@ def _saved(loader: Loader, file: Path) -> dict[str, Any]:
 
 
 def digest(value: Any) -> list[Any]:
-    """What identifies a sample's content: shape, dtype and mean of a tensor, or the text itself."""
+    """A digest of a sample's content: shape, dtype and mean of a tensor, or the text itself."""
     if isinstance(value, str):
         return [value]
     return [list(value.shape), str(value.dtype).removeprefix("torch."), float(value.double().mean())]
 
 
 def tree() -> list[int]:
-    """This process and all that descend from it."""
+    """This process and all its descendants."""
     children: dict[int, list[int]] = {}
     for entry in os.listdir("/proc"):
         if entry.isdigit():
@@ -167,7 +167,7 @@ def tree() -> list[int]:
 
 
 def cpu_s() -> float:
-    """CPU seconds so far of this process, of its descendants, and of those that have ended and been waited for."""
+    """CPU seconds so far of this process and its descendants, including reaped ones."""
     own = sum(resource.getrusage(who).ru_utime + resource.getrusage(who).ru_stime for who in _SELF_AND_ENDED)
     others = [_stat(process) for process in tree() if process != os.getpid()]
     return own + sum(sum(map(int, fields[11:15])) * TICK_S for fields in others if fields)

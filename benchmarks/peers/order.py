@@ -1,4 +1,4 @@
-"""What the programs that draw a library's order share: from its batches to streams of sample numbers in a file."""
+"""The common code of the programs that draw a library's order: from batches to files of sample numbers."""
 
 import gc
 import json

@@ -1,6 +1,6 @@
 """The orders in which mosaicml-streaming reads MDS shards of numbered texts, through `StreamingDataset`.
 
-What enters: a job as JSON (see `benchmarks.mixing.orders`). What leaves: its streams of numbers in an .npz.
+Input: a job as JSON (see `benchmarks.mixing.orders`). Output: its streams of numbers in an .npz.
 """
 
 import json

@@ -1,6 +1,6 @@
 """The orders in which bridge_data or Megatron-Energon reads tars of numbered texts, through `get_train_dataset`.
 
-What enters: a job as JSON (see `benchmarks.mixing.orders`). What leaves: its streams of numbers in an .npz.
+Input: a job as JSON (see `benchmarks.mixing.orders`). Output: its streams of numbers in an .npz.
 """
 
 import itertools

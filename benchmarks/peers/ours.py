@@ -1,7 +1,7 @@
 """bridge_data, with the same task encoders as Megatron-Energon.
 
-`--workload photos_torch` and `s3` are rows of our own: the same images resized by torch, and shards in an object store
-whose address stands in BENCH_S3_URL.
+`--workload photos_torch` and `s3` are our own rows: the same images resized by torch, and shards in the object store at
+BENCH_S3_URL.
 """
 
 import os
@@ -36,8 +36,8 @@ class Loader:
     def __init__(self, workload: str, data: Path, workers: int) -> None:
         encoder = Resized(**RESIZED[workload]) if workload in RESIZED else None
         workload = workload.removesuffix("_torch")
-        place = os.environ["BENCH_S3_URL"] if workload == "s3" else data
-        self._loader = energon_tasks.make_loader(workload, place, workers, encoder)
+        location = os.environ["BENCH_S3_URL"] if workload == "s3" else data
+        self._loader = energon_tasks.make_loader(workload, location, workers, encoder)
         self.settings = {
             "version": version("bridge-data"),
             "format": "prepared tars",

@@ -1,6 +1,6 @@
 """The work of the workloads that every library does with the same code: decode, resize, pack, collate.
 
-What enters: bytes of parts. What leaves: the tensors that all loaders must hand out alike. Pillow decodes, as it does
+Input: bytes of parts. Output: the tensors that all loaders must hand out alike. Pillow decodes, as it does
 in each of these libraries.
 """
 
@@ -74,19 +74,19 @@ def chat_tokens(content: bytes | memoryview | dict[str, Any]) -> tuple[torch.Ten
 def chosen_packs(samples: Iterable[Any], length: Any) -> list[list[Any]]:
     """Samples in the order in which they come; a pack is closed when the next one does not fit."""
     packs: list[list[Any]] = []
-    room = 0
+    free = 0
     for sample in samples:
         size = length(sample)
-        if not packs or size > room:
+        if not packs or size > free:
             packs.append([])
-            room = CAPACITY
+            free = CAPACITY
         packs[-1].append(sample)
-        room -= size
+        free -= size
     return packs
 
 
 def packed(tokens: list[torch.Tensor], labels: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-    """One sequence of CAPACITY tokens: tokens, labels, and positions that begin anew with each sample."""
+    """One sequence of CAPACITY tokens: tokens, labels, and positions that restart from 0 with each sample."""
     positions = torch.cat([torch.arange(len(one)) for one in tokens])
     fill = CAPACITY - len(positions)
     pad = torch.nn.functional.pad

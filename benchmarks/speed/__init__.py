@@ -1,1 +1,1 @@
-"""`make bench`: the loaders of several libraries on the same data, in pairs of runs in turn, and a table of it."""
+"""`make bench`: the loaders of several libraries on the same data, run in turn, and a table of the results."""

@@ -1,11 +1,11 @@
-"""Our loader beside its peers: one command, one table.
+"""Our loader compared with its peers: one command, one table.
 
     python -m benchmarks.speed [--only text,jpeg] [--rounds 1] [--ours] [--peers megatron-energon,litdata]
 
-Runs go in turn, a process each: ours, a peer, the next peer, and again, so that ratios are of runs beside each other. A
-library that fails is a row that says why. A run of everything is written to `benchmarks/results/` and into the tables
-of pages; one of less is only printed, or merged into those results with `--merge`. `--ours` runs ours alone: the way to
-look at a change, or to profile.
+Each run is a process; runs are interleaved (ours, a peer, the next peer, and again), so that ratios are between runs
+next to each other. A library that fails is a row that says why. A complete run is written to `benchmarks/results/` and
+into the tables of the docs; a partial one is only printed, or merged into those results with `--merge`. `--ours` runs
+ours alone, to look at a change or to profile.
 """
 
 import argparse
@@ -29,7 +29,7 @@ KEPT_IN = ROOT / ".bench"
 
 
 def main(arguments: list[str] | None = None) -> dict[str, Any]:
-    """Measure, print, and write if all was measured; the document."""
+    """Measure, print, and, if everything was measured, write; returns the document."""
     chosen = _arguments(arguments)
     names = chosen.only.split(",") if chosen.only else list(measurements.NAMES)
     extent = Extent(
@@ -84,7 +84,7 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def make_document(results: dict[str, Any], extent: Extent, took_s: float) -> dict[str, Any]:
-    """All that was measured, with settings and targets."""
+    """All measurements, with settings and targets."""
     settings: dict[str, Any] = {}
     for summary in results.values():
         for name, one in summary.items():

@@ -1,6 +1,6 @@
-"""Ten thousand shards from cold: the first batch of a new process whose data is not in memory.
+"""Cold start with ten thousand shards: the first batch of a new process whose data is not in the page cache.
 
-What enters: 10,000 shards of 5 texts. What leaves: runs of a first batch with two workers. Before each, the pages of
+Input: 10,000 shards of 5 texts. Output: runs of a first batch with two workers. Before each, the pages of
 all files of the data are dropped from the page cache.
 """
 
@@ -33,11 +33,11 @@ def measure(extent: Extent) -> dict[str, list[Figures]]:
 
 
 def drop_page_cache(folder: Path) -> None:
-    """Have the system forget the pages of all files below a folder; what is not yet written is written first."""
+    """Drop the pages of all files below a folder from the page cache, after writing dirty ones."""
     os.sync()
-    for place, _, files in os.walk(folder):
+    for parent, _, files in os.walk(folder):
         for name in files:
-            descriptor = os.open(os.path.join(place, name), os.O_RDONLY)
+            descriptor = os.open(os.path.join(parent, name), os.O_RDONLY)
             try:
                 os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
             finally:

@@ -1,7 +1,6 @@
-"""Whole commands: `import bridge_data` beside `import torch`,
-and `prepare` beside Energon's.
+"""Whole commands: `import bridge_data` compared with `import torch`, and `prepare` with Energon's.
 
-What enters: the texts of the throughput benchmark. What leaves: seconds of each, in turn, as runs with `wall_s`.
+Input: the texts of the throughput benchmark. Output: seconds of each, in turn, as runs with `wall_s`.
 """
 
 import os
@@ -48,10 +47,10 @@ def prepare(extent: Extent) -> dict[str, list[Figures]]:
     results: dict[str, list[Figures]] = {name: [] for name in commands}
     for _ in range(extent.rounds):
         for name, command in commands.items():
-            with tempfile.TemporaryDirectory(dir=extent.folder) as place:
+            with tempfile.TemporaryDirectory(dir=extent.folder) as copy:
                 for shard in (folder / "tars").glob("*.tar"):
-                    os.link(shard, Path(place) / shard.name)
-                results[name].append(_timed([*command, place, *kind]))
+                    os.link(shard, Path(copy) / shard.name)
+                results[name].append(_timed([*command, copy, *kind]))
     return results
 
 

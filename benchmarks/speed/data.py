@@ -1,6 +1,6 @@
-"""The data of the benchmark: made once into a folder, the same for everybody.
+"""The data of the benchmark: made once, the same for all libraries.
 
-What enters: the name of a data set. What leaves: `FOLDER/NAME/tars`, shards that are prepared for us and for
+Input: the name of a data set. Output: `FOLDER/NAME/tars`, shards that are prepared for us and for
 Megatron-Energon, and `FOLDER/NAME/reference.json`, what Pillow and Python themselves read of some samples. A data set
 that is whole has a file `.made`, and is not made again; other formats are converted from the tars by the programs of
 `benchmarks/peers`.
@@ -28,7 +28,7 @@ Samples = Iterator[tuple[str, dict[str, bytes]]]
 
 
 def make(name: str, folder: Path, scale: float = 1.0) -> Path:
-    """The folder of a data set, made if it is not there; `scale` below 1 makes a smaller one."""
+    """The folder of a data set, made if it does not exist; `scale` below 1 makes a smaller one."""
     target = folder / name
     if (target / ".made").exists():
         return target
@@ -41,7 +41,7 @@ def make(name: str, folder: Path, scale: float = 1.0) -> Path:
 
 
 def warm(folder: Path) -> None:
-    """Have all files below a folder in the page cache, so that nobody's first epoch is slower than another's."""
+    """Read all files below a folder into the page cache, so that no library's first epoch is slower than another's."""
     for file in folder.rglob("*"):
         if file.is_file():
             with open(file, "rb", buffering=0) as content:
@@ -130,7 +130,7 @@ def _aux(target: Path, scale: float) -> None:
 
 
 def _numbered(contents: Iterable[bytes], times: int) -> Samples:
-    """Each picture some times, far from one another, under keys of their own."""
+    """Each picture `times` times, far apart, with different keys."""
     pictures = list(contents)
     for number in range(len(pictures) * times):
         yield f"{number:07d}", {"jpg": pictures[number % len(pictures)]}
@@ -216,8 +216,8 @@ def prepare(tars: Path, options: list[str], num_workers: int = 2) -> None:
 
 def _write_tars(folder: Path, samples: Samples, per_shard: int) -> None:
     tar, number = None, 0
-    for place, (key, parts) in enumerate(samples):
-        if place % per_shard == 0:
+    for position, (key, parts) in enumerate(samples):
+        if position % per_shard == 0:
             if tar is not None:
                 tar.close()
             shard = folder / f"data-{number:06d}.tar"

@@ -1,6 +1,6 @@
 """All measurements of the benchmark by name, in the order in which they run.
 
-What leaves: summaries by `name/workers`, for `targets` and `tables`.
+Output: summaries by `name/workers`, for `targets` and `tables`.
 """
 
 from collections.abc import Callable

@@ -1,6 +1,6 @@
 """Training from an object store 20 ms away, at half the rate that local shards give, beside the same from local shards.
 
-What enters: the JPEGs of the throughput benchmark. What leaves: runs of our loader with two workers: local and unpaced
+Input: the JPEGs of the throughput benchmark. Output: runs of our loader with two workers: local and unpaced
 (its rate sets the pace), local and paced, remote and paced. The server is nanio, behind a connection with latency.
 """
 
@@ -21,7 +21,7 @@ LATENCY_S, WORKERS, SECONDS = 0.02, 2, 6.0
 
 
 def measure(extent: Extent) -> dict[str, list[Figures]]:
-    """The runs; `{"failed": why}` in place of figures that are not to be had."""
+    """The runs; `{"failed": why}` instead of figures that could not be measured."""
     folder = data.make("jpeg", extent.folder, extent.scale)
     data.warm(folder)
     free = run(OURS, "jpeg", folder, WORKERS, extent.seconds)

@@ -1,4 +1,4 @@
-"""The result as a picture: rates with two workers by workload, and how far each target is reached."""
+"""The result as a plot: rates with two workers by workload, and how far each target is reached."""
 
 from pathlib import Path
 from typing import Any
@@ -30,10 +30,10 @@ def _rates(axes: Any, document: dict[str, Any]) -> None:
     names = [name for name in WORKLOADS if f"{name}/2" in document["results"]]
     libraries = [OURS, *PEERS]
     width = 0.8 / len(libraries)
-    for place, library in enumerate(libraries):
+    for column, library in enumerate(libraries):
         values = [median(document["results"][f"{name}/2"], library, "samples_per_s") or 0 for name in names]
-        at = [number + (place - len(libraries) / 2) * width for number in range(len(names))]
-        axes.bar(at, values, width, label=library, color=COLOURS[place % len(COLOURS)])
+        at = [number + (column - len(libraries) / 2) * width for number in range(len(names))]
+        axes.bar(at, values, width, label=library, color=COLOURS[column % len(COLOURS)])
     axes.set_yscale("log")
     axes.set_xticks(range(len(names)), names)
     axes.set_title(f"samples (packs) a second with 2 workers, {document['machine']}", fontsize=10)

@@ -1,6 +1,6 @@
-"""The libraries that take part, and one run of one of them: a process with a time limit, of which nothing is left.
+"""The libraries that take part, and one run of one of them: a process with a time limit, killed with its children.
 
-What enters: library, workload, workers. What leaves: the figures that its program prints, or why there are none.
+Input: library, workload, workers. Output: the figures that its program prints, or why there are none.
 """
 
 import contextlib

@@ -1,7 +1,7 @@
 """Rounds of runs in turn: ours, a peer, the next peer, and again.
 
-What enters: workloads, libraries, rounds. What leaves: the figures of every run, by workload, workers and library.
-Figures of one round stand beside each other in time, so that ratios are taken round by round.
+Input: workloads, libraries, rounds. Output: the figures of every run, by workload, workers and library.
+The runs of one round follow each other directly, so ratios are computed per round.
 """
 
 import json
@@ -34,7 +34,7 @@ class Extent:
 
 
 def throughput(workload: str, workers: int, extent: Extent) -> dict[str, list[Figures]]:
-    """The figures of one workload with so many workers, by library."""
+    """The figures of one workload with `workers` workers, by library."""
     settings = WORKLOADS[workload]
     folder = data.make(settings.data or workload, extent.folder, extent.scale)
     names = [OURS, *(name for name in settings.peers if name in extent.peers)]

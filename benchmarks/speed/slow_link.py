@@ -1,7 +1,7 @@
-"""A connection with latency: passes TCP on to a port, and requests a fixed time late.
+"""A connection with latency: a TCP proxy that delays requests by a fixed time.
 
-The bytes of the client are delivered so many seconds after they came, in order and without holding back those behind
-them; answers pass at once. It ends when its standard input does.
+The client's bytes are delivered SECONDS after they arrived, in order, and pipelined; answers pass at once. It ends when
+its standard input does.
 
     python slow_link.py PORT SECONDS      # prints the port it listens at
 """

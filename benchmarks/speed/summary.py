@@ -1,6 +1,6 @@
-"""Figures of many runs in few numbers: medians, their spread, and ratios taken round by round.
+"""Summaries of many runs: medians, spread, and ratios per round.
 
-What enters: the runs of `rounds` by library. What leaves: for each library `{"samples_per_s": {"median", "low",
+Input: the runs of `rounds` by library. Output: for each library `{"samples_per_s": {"median", "low",
 "high"}, ..., "ratio": ...}`, in which `ratio` is ours by theirs, above 1 where ours is more; or `{"failed": why}`.
 """
 
@@ -60,7 +60,7 @@ def _one(name: str, runs: list[Figures], ours: list[Figures]) -> dict[str, Any]:
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:
-    """Median, lowest and highest, at four digits."""
+    """Median, lowest and highest, to four digits."""
     three = statistics.median(values), min(values), max(values)
     return {key: float(f"{value:.4g}") for key, value in zip(("median", "low", "high"), three, strict=True)}
 
@@ -77,7 +77,7 @@ def ratio(summary: Summary, name: str, figure: str) -> dict[str, float] | None:
 
 
 def best_peer(summary: Summary, without: Sequence[str] = ()) -> str | None:
-    """The quickest of the peers."""
+    """The fastest peer."""
     rates = {name: median(summary, name, "samples_per_s") for name in PEERS if name not in (*without, BARE)}
     found = {name: rate for name, rate in rates.items() if rate is not None}
     return max(found, key=found.__getitem__) if found else None

@@ -1,6 +1,6 @@
 """The result as text: on the terminal every library and figure, in Markdown pages the rates and the targets.
 
-What enters: the document that `__main__` writes as JSON. What leaves: text; `in_page` puts it between the marks of a
+Input: the document that `__main__` writes as JSON. Output: text; `in_page` puts it between the marks of a
 Markdown page.
 """
 
@@ -80,7 +80,7 @@ def _plain(summary: Summary) -> Iterator[str]:
 
 
 def pages(document: dict[str, Any]) -> dict[str, str]:
-    """What stands between the marks of each page, by its path: in README a row of each kind of work, with two workers
+    """The text between the marks of each page, by its path: in README a row of each kind of work, with two workers
     and peers; in the docs all rates, and the targets."""
     targets = ["| target | | measured | |", "|---|---|---|---|"]
     targets += [f"| {row['label']} | {_wanted(row)} | {_value(row)} | {_met(row)} |" for row in document["targets"]]
@@ -119,13 +119,13 @@ def in_page(page: str, text: str) -> str:
         ValueError: if the page lacks them.
     """
     if BEGIN not in page or END not in page:
-        raise ValueError(f"the page has no {BEGIN} ... {END}: put the two marks where the table is to stand")
+        raise ValueError(f"the page has no {BEGIN} ... {END}: put the two marks where the table belongs")
     before, _, rest = page.partition(BEGIN)
     return f"{before}{BEGIN}\n{text}\n{END}{rest.partition(END)[2]}"
 
 
 def between_marks(page: str) -> str:
-    """What stands between the marks of a page."""
+    """The text between the marks of a page."""
     return page.partition(BEGIN)[2].partition(END)[0].strip()
 
 

@@ -1,6 +1,6 @@
-"""What the figures must reach: each target as a row with its measured value, met or short by so much.
+"""The targets: each as a row with its measured value, met or missed by how much.
 
-What enters: summaries by measurement (`text/2` is the text workload with two workers). What leaves: rows; a row whose
+Input: summaries by measurement (`text/2` is the text workload with two workers). Output: rows; a row whose
 figures are missing says so.
 """
 
@@ -16,7 +16,7 @@ Row = dict[str, Any]
 
 
 def rows(results: dict[str, Summary]) -> list[Row]:
-    """All targets for which something was measured."""
+    """All targets that were measured."""
     return [
         row for make in (_rates, _limits, _best_of_others, _resized_by_torch, _starts, _costs) for row in make(results)
     ]
@@ -78,7 +78,7 @@ def _best_of_others(results: dict[str, Summary]) -> Iterator[Row]:
 
 
 def _resized_by_torch(results: dict[str, Summary]) -> Iterator[Row]:
-    """The peers resize by Pillow, whose rates stand in the row of that work."""
+    """The peers resize with Pillow; their rates are those of the workload that does."""
     theirs, name = results.get("photos/2", {}), best_peer(results.get("photos/2", {}))
     rate = median(results.get("photos_torch/2", {}), OURS, "samples_per_s")
     if name is not None and rate is not None:

@@ -1,4 +1,12 @@
-"""Bytes to objects: the decoder of parts, and the loader that reads and decodes the samples of a source."""
+"""Bytes to objects: the decoder of parts, and the loaders that read and decode the samples of a source.
+
+pixels           images to uint8 pixels, in their own size or resized
+image            images to the form that is asked for: array, tensor or Pillow image
+formats          text, numbers, arrays, tensors and plain data
+av               video and audio, decoded on request
+sample_decoder   chooses the handler of a part by its extension
+sample_loader    reads and decodes sample i of a source, or of a join of sources
+"""
 
 from typing import TYPE_CHECKING
 

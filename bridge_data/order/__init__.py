@@ -1,4 +1,27 @@
-"""Which sample comes next: a pure function of (seed, lane, cursor); the state is a few integers."""
+"""Which sample comes next: a pure function of (seed, lane, cursor). The state is a few integers per lane and source.
+
+The modules, each using only those above it:
+
+    random_keys   keyed random numbers and permutations
+    chunks        a source cut into chunks (each read by one lane) and blocks (each fetched by one read)
+    ordered       the validation order: all samples, front to back
+    row           the training order of one source: chunks permuted per epoch, dealt to lanes, shuffled in windows
+    blend         which source a draw takes, by weights
+    stream        the samples of one lane in one row, and its inbox
+    cursor        the samples of one lane in all sources, as `SampleRef(source, epoch, index)`
+    pending       samples that were drawn but not yet emitted
+    state_check   the structure of a saved state
+    state         the state of all lanes as plain data, and the fingerprint of the run
+    redeal        continue with another number of lanes
+    migrate       continue with other weights or sources
+    plan_order    all of this for one run: from a plan to cursors
+
+Terms. A *row* is the sequence of a source's chunks over all epochs. A *shuffle* is the epochs of a row whose chunks are
+permuted together, usually one. A *window* is the samples that a lane reads shuffled together. A *draw* is one sample
+taken by a lane. A *geometry* is how a source is cut and dealt: number of lanes, sizes of chunks, blocks and windows,
+first epoch. A *re-deal* changes the number of lanes: it starts a new *generation* with new geometries, and leaves what
+remains of the epochs in progress in the *inboxes* of the new lanes.
+"""
 
 from bridge_data.order.blend import Blend, Phase, Schedule
 from bridge_data.order.chunks import Geometry

@@ -1,8 +1,7 @@
 """Chunks: how a source is cut, and how evenly the lanes share it.
 
-A chunk is a run of neighbouring samples of one shard, and the unit of sharding: one lane takes the whole chunk. It is
-cut into blocks, the unit of reading: all samples of a block fall into the same shuffle window, so that one read can
-fetch them.
+A chunk is a run of neighbouring samples of one shard, and is read by one lane only. It is cut into blocks: all samples
+of a block are in the same shuffle window, so that one read can fetch them.
 
 Input: samples per shard, shuffle settings, number of lanes. Output: the geometry; (first sample, length) of any chunk;
 how far the epochs of the lanes overlap. Guarantee: every sample is in exactly one chunk, and no chunk crosses a shard.

@@ -202,7 +202,7 @@ def _differences(saved: dict[str, Any], current: dict[str, Any]) -> Iterable[tup
 def merge_states(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Merge the states that the ranks of a job saved at the same step, in any order.
 
-    Ranks of one data-parallel rank (TP, CP, PP) hold equal copies of the same lanes; one of them is enough.
+    TP, CP and PP ranks of one data-parallel rank hold equal copies of the same lanes; one copy is enough.
 
     Raises:
         StateError: if the states are of different runs or steps, or a lane is missing.

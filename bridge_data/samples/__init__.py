@@ -1,7 +1,7 @@
-"""Samples and batches: plain dataclasses that carry where they came from.
+"""Samples and batches: dataclasses that carry their provenance.
 
-A `Sample` is one element as the data set yields it; a `Batch` is what the model gets. Both keep four fields of
-provenance under dunder names, as the Energon format's users know them, so that any batch can be traced to its shards.
+A `Sample` is one element of a data set; a `Batch` is what the model gets. Both have four provenance fields under
+Energon's dunder names, so that any batch can be traced to its shards, and any sample be restored.
 """
 
 from __future__ import annotations
@@ -18,25 +18,24 @@ T = TypeVar("T")
 
 @dataclass_transform(kw_only_default=True)
 def edataclass(cls: type[T]) -> type[T]:
-    """`@dataclass(slots=True, kw_only=True)`: the form in which samples and batches are usually declared."""
+    """`@dataclass(slots=True, kw_only=True)`, for samples and batches."""
     return dataclasses.dataclass(slots=True, kw_only=True)(cls)
 
 
 @dataclasses.dataclass(slots=True, kw_only=True, unsafe_hash=True)
 class SourceInfo:
-    """Where a sample was read: data set path, running index in it, shard file, and the shard's members used.
-
-    It is not to be changed; it is not frozen because that makes each one twice as dear.
-    """
+    """Where a sample was read from. Treat it as immutable; frozen dataclasses are twice as slow to construct."""
 
     dataset_path: str
     index: int | str
+    """Index of the sample in the data set."""
     shard_name: str
     file_names: tuple[str, ...]
+    """Members of the shard that were read."""
 
 
 def map_tensors(value: Any, fn: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """`value` with `fn` applied to each tensor inside dicts, dataclasses, named tuples, lists and tuples."""
+    """Apply `fn` to every tensor in nested dicts, dataclasses, named tuples, lists and tuples."""
     if is_tensor(value):
         return fn(value)
     if isinstance(value, dict):
@@ -55,28 +54,28 @@ def map_tensors(value: Any, fn: Callable[[torch.Tensor], torch.Tensor]) -> Any:
 
 
 def _refill_dict(original: dict[Any, Any], items: dict[Any, Any]) -> dict[Any, Any]:
-    """A dict of the original's own class (a `BatchEncoding`, an `OrderedDict`) with new items."""
+    """A dict of the same class (a `BatchEncoding`, an `OrderedDict`) with new items."""
     copy = original.copy()
     copy.update(items)
     return copy
 
 
 def pin(value: Any) -> Any:
-    """Copy every tensor of `value` to page-locked memory; call it in the training process, never in a worker."""
+    """Copy every tensor of `value` to page-locked memory. Only for the training process, not for workers."""
     return map_tensors(value, lambda tensor: tensor.pin_memory())
 
 
 class _TensorFields:
-    """Moves all tensors of a dataclass at once."""
+    """Methods that move all tensors of a dataclass."""
 
     __slots__: ClassVar[tuple[str, ...]] = ()
 
     def pin_memory(self) -> Self:
-        """A copy with every tensor in page-locked memory, so that `to(..., non_blocking=True)` overlaps."""
+        """A copy with all tensors in page-locked memory, so that `to(..., non_blocking=True)` is asynchronous."""
         return cast(Self, pin(self))
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Self:
-        """A copy with every tensor on `device`; with `non_blocking`, tensors should be pinned first."""
+        """A copy with all tensors on `device`; pin them first to use `non_blocking`."""
         return cast(Self, map_tensors(self, lambda tensor: tensor.to(device, non_blocking=non_blocking)))
 
 
@@ -84,8 +83,8 @@ class _TensorFields:
 class Sample(_TensorFields):
     """One element of a data set. Derive a dataclass from it and add your fields.
 
-    `__key__` is `shard/basename`; `__restore_key__` is `(source, epoch, index, part)`, of a pack that of its members:
-    enough to build it again (see `restore_keys`).
+    `__key__` is `shard/basename`. `__restore_key__` is `(source, epoch, index, part)`, or for a pack those of its
+    members: enough to build the sample again (see `restore_keys`).
     """
 
     __key__: str
@@ -95,24 +94,24 @@ class Sample(_TensorFields):
 
     @classmethod
     def derive_from(cls, base_sample: Sample, **kwargs: Any) -> Self:
-        """A sample of this class with the provenance of `base_sample` and the fields of `kwargs`."""
+        """A sample of this class with the provenance of `base_sample`, and `kwargs` as fields."""
         return cls(**{name: getattr(base_sample, name) for name in PROVENANCE if name not in kwargs}, **kwargs)
 
     @classmethod
     def extend(cls, src: Sample, **kwargs: Any) -> Self:
-        """A sample of this class, which derives from `src`'s, with all fields of `src` and those of `kwargs`."""
+        """A sample of this class, a subclass of `src`'s class, with all fields of `src`, and `kwargs` as fields."""
         return _extend(cls, src, kwargs)
 
     @classmethod
     def from_joined(cls, *args: Sample | None, **kwargs: Sample | None) -> Self:
-        """A sample of this class out of joined ones: all their fields, those of a later one before those of an earlier
-        one; None gives none. Key and sub-flavors are the first one's, the sources those of all.
+        """Combine the samples of a join: all fields, where later samples override earlier ones; None is skipped.
 
-        A `joiner` of a metadataset may override it, to take what it wants from the members of the join. It gets them by
-        position if `join` is a list, by name if it is a mapping. It must not draw random numbers.
+        Key and subflavors are the first sample's, `__sources__` those of all. Override it to write your own `joiner`:
+        it gets the samples by position if `join` is a list in the metadataset, by name if it is a mapping. It must not
+        draw random numbers.
 
         Raises:
-            TypeError: if they are given by name, or their fields are not those of this class.
+            TypeError: if samples are given by name, or their fields do not match this class.
         """
         if kwargs or not args or args[0] is None:
             raise TypeError(
@@ -131,7 +130,7 @@ class Sample(_TensorFields):
 
 @edataclass
 class Batch(_TensorFields):
-    """What `TaskEncoder.batch` and `encode_batch` return. Derive a dataclass from it and add your fields."""
+    """The result of `TaskEncoder.batch` and `encode_batch`. Derive a dataclass from it and add your fields."""
 
     __key__: list[str]
     __restore_key__: Sequence[Any] = ()
@@ -140,22 +139,22 @@ class Batch(_TensorFields):
 
     @classmethod
     def derive_from(cls, base_batch: Batch, **kwargs: Any) -> Self:
-        """A batch of this class with the provenance of `base_batch` and the fields of `kwargs`."""
+        """A batch of this class with the provenance of `base_batch`, and `kwargs` as fields."""
         return cls(**{name: getattr(base_batch, name) for name in PROVENANCE if name not in kwargs}, **kwargs)
 
     @classmethod
     def extend(cls, src: Batch, **kwargs: Any) -> Self:
-        """A batch of this class, which derives from `src`'s, with all fields of `src` and those of `kwargs`."""
+        """A batch of this class, a subclass of `src`'s class, with all fields of `src`, and `kwargs` as fields."""
         return _extend(cls, src, kwargs)
 
     @classmethod
     def from_samples(cls, samples: Sequence[Sample], **kwargs: Any) -> Self:
-        """Collect `samples` field by field: tensors are zero-padded and stacked, all else becomes a list.
+        """Collate `samples` field by field: tensors are zero-padded and stacked, everything else becomes a list.
 
-        Fields given in `kwargs` are taken from there. Provenance is collected from every sample.
+        `kwargs` override fields. Provenance is collected from all samples.
 
         Raises:
-            ValueError: if a field is in some of the samples only, or what is in it does not go together.
+            ValueError: if only some of the samples have a field, or its values cannot be collated.
         """
         values: dict[str, Any] = {}
         for field in dataclasses.fields(cls):
@@ -178,8 +177,7 @@ def _extend(cls: type[T], src: Any, kwargs: dict[str, Any]) -> T:
 
 
 class CrudeSample(dict[str, Any]):
-    """A sample as the shard holds it: `{part name: decoded content}` with the provenance under its dunder keys.
-    A cooker turns it into a `Sample`."""
+    """An uncooked sample: `{part name: decoded content}`, with provenance under its dunder keys."""
 
 
 @edataclass
@@ -206,7 +204,7 @@ class CaptioningSample(Sample):
 
 @edataclass
 class VQASample(Sample):
-    """A question (`context`) about an image, with its possible answers and their weights, where known."""
+    """A question (`context`) about an image, with possible answers and their weights."""
 
     image: torch.Tensor
     context: str
@@ -216,7 +214,7 @@ class VQASample(Sample):
 
 @edataclass
 class ImageClassificationSample(Sample):
-    """An image with the number of its class, or the name of that, or both."""
+    """An image with the index of its class, its name, or both."""
 
     image: torch.Tensor
     label: int | None = None
@@ -225,7 +223,7 @@ class ImageClassificationSample(Sample):
 
 @edataclass
 class MultiChoiceVQASample(Sample):
-    """A question (`context`) about an image, with the answers to choose from and the number of the right one."""
+    """A question (`context`) about an image, with the answers to choose from and the index of the correct one."""
 
     image: torch.Tensor
     context: str
@@ -235,9 +233,11 @@ class MultiChoiceVQASample(Sample):
 
 @edataclass
 class OCRSample(Sample):
-    """An image of text. Of the blocks, lines, words and characters in it, `boxes` are float (N, 4 or 5), which are
-    x, y, width, height and maybe the confidence, `text` says what stands in each, `block_classes` are int (N,) or
-    names."""
+    """An image of text, with its blocks, lines, words and characters.
+
+    `*_boxes` are float (N, 4 or 5): x, y, width, height, and maybe the confidence. `*_text` is the text in each box.
+    `block_classes` are int (N,) or names.
+    """
 
     image: torch.Tensor
     text: str
@@ -254,8 +254,7 @@ class OCRSample(Sample):
 
 @edataclass
 class VQAOCRSample(Sample):
-    """A question (`context`) about an image of `text`; the answers are as in `VQASample`, the words as in
-    `OCRSample`."""
+    """A question (`context`) about an image of `text`; answers as in `VQASample`, words as in `OCRSample`."""
 
     image: torch.Tensor
     context: str
@@ -268,8 +267,7 @@ class VQAOCRSample(Sample):
 
 @edataclass
 class VidQASample(Sample):
-    """A question (`context`) about a video, an `AVDecoder` as decoded by default, with its possible answers and their
-    weights, where known."""
+    """A question (`context`) about a video (by default an `AVDecoder`), with possible answers and their weights."""
 
     video: Any
     context: str
@@ -279,16 +277,18 @@ class VidQASample(Sample):
 
 @edataclass
 class InterleavedSample(Sample):
-    """A document: texts and images as they follow each other."""
+    """A document: texts and images in reading order."""
 
     sequence: list[torch.Tensor | str]
 
 
 @edataclass
 class SimilarityInterleavedSample(Sample):
-    """A document whose images are not placed in its texts: how similar they are is in `similarity_matrix`, float
-    (images, texts), or which text is matched with each image in `matched_text_indices`. `audio` and `video` are clips
-    and frames of it."""
+    """A document whose images have no position among its texts.
+
+    `similarity_matrix` is float (images, texts); `matched_text_indices` has the best text of each image. `audio` and
+    `video` are clips and frames of the document.
+    """
 
     images: list[torch.Tensor]
     texts: list[str]

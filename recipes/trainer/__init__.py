@@ -1,1 +1,1 @@
-"""Training loops around the DataModule."""
+"""A small Megatron-core training loop around the DataModule."""

@@ -1,4 +1,4 @@
-"""Checkpoint folders under the names that Megatron uses; each is complete, or is not there.
+"""Checkpoint folders with Megatron's names, written atomically.
 
     checkpoint_dir/
       latest_checkpointed_iteration.txt       the commit: the newest complete iteration
@@ -7,9 +7,10 @@
         train_dataloader_dprank000.pt ...     the data state, by bridge_data.loader.checkpoint
         topology.json                         the iteration and the parallel sizes that wrote it
 
-A folder is written under a name of its own and renamed once every rank is done; only then is the iteration committed.
-A job killed at any moment in between leaves the commit on the checkpoint before, and the next save clears what lies
-about. Any number of DP ranks can read the data state.
+Input: the sharded model state of all ranks, the data state of each DP rank. Output: a folder, and from it the same
+states on any number of DP ranks. Guarantee: a checkpoint is complete or not committed. The folder is written under a
+temporary name and renamed once all ranks are done; only then is the iteration committed. A job killed in between leaves
+the previous checkpoint committed, and the next save removes the leftovers.
 """
 
 import json
@@ -37,10 +38,10 @@ def iteration_folder(checkpoint_dir: Path, iteration: int) -> Path:
 
 
 def latest_iteration(checkpoint_dir: Path) -> int | None:
-    """The newest committed iteration; None where nothing was committed yet.
+    """The newest committed iteration; None if there is none yet.
 
     Raises:
-        StateError: if the commit names a checkpoint that is not there, or is unreadable.
+        StateError: if the commit file is unreadable, or names a checkpoint that does not exist.
     """
     commit = checkpoint_dir / LATEST_FILE
     if not commit.exists():
@@ -49,7 +50,7 @@ def latest_iteration(checkpoint_dir: Path) -> int | None:
     if not text.isdigit():
         raise StateError(
             f"{commit}: got {text!r}, expected the number of an iteration. "
-            f"Write the number of a complete iter_* folder of {checkpoint_dir} into it, or remove it to start anew."
+            f"Write the number of a complete iter_* folder of {checkpoint_dir} into it, or remove it to start again."
         )
     folder = iteration_folder(checkpoint_dir, int(text))
     if not (folder / TOPOLOGY_FILE).is_file():
@@ -67,7 +68,7 @@ def save_checkpoint(
     data_state: dict[str, Any],
     groups: "ProcessGroupCollection",
 ) -> Path:
-    """Write one checkpoint and commit it. All ranks call it; `data_state` is what this DP rank's loader saved."""
+    """Write and commit one checkpoint; a collective call. `data_state` is the state of this DP rank's loader."""
     from megatron.core import dist_checkpointing
 
     target = iteration_folder(checkpoint_dir, iteration)
@@ -102,12 +103,13 @@ def save_checkpoint(
 def load_checkpoint(
     checkpoint_dir: Path, iteration: int, sharded_state: dict[str, Any], group: "dist.ProcessGroup | None" = None
 ) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """The state of model and optimizer laid out as `sharded_state` asks for, and the data state: on rank 0 of the
-    data-parallel `group` that of all ranks, which hands it on, else None. All ranks call it.
+    """(state of model and optimizer in the layout of `sharded_state`, data state); a collective call.
+
+    The data state is the merged state of all ranks on rank 0 of the data-parallel `group`, None on the others: the
+    loader's `restore_state` distributes it.
 
     Raises:
-        StateError: on all ranks, if the checkpoint is of another iteration than its name says, or its data state is not
-            whole.
+        StateError: on all ranks, if the folder is of another iteration, or its data state is incomplete.
     """
     from megatron.core import dist_checkpointing
 
@@ -120,7 +122,7 @@ def load_checkpoint(
 
 
 def _data_state(folder: Path, iteration: int, group: "dist.ProcessGroup | None") -> dict[str, Any] | None:
-    """The whole data state on rank 0 of the group, which reads all files; None on the others."""
+    """The merged data state on rank 0 of the group, which reads all files; None on the others."""
     rank, world_size = place_in(group)
     state, problem = None, [""]
     if rank == 0:

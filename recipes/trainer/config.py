@@ -1,4 +1,4 @@
-"""Settings of the Megatron training loop."""
+"""Settings of the Megatron training loop, checked when they are made."""
 
 from dataclasses import dataclass
 
@@ -10,9 +10,9 @@ from recipes.trainer.exit_signal import signal_number
 class MegatronTrainerConfig:
     """Length, parallel sizes, optimizer and checkpoints of a run.
 
-    Intervals are in steps, None means never; what has an interval also happens after the last step. An evaluation takes
-    `eval_iters` global batches of each validation set. When any rank gets `exit_signal` ("SIGTERM"), all save after
-    the step, and end; None leaves signals alone.
+    Intervals are in steps; None means never. Saving and evaluation also happen after the last step. An evaluation runs
+    `eval_iters` global batches of each validation set. When any rank receives `exit_signal` (such as "SIGTERM"), all
+    ranks save after the current step and exit; None leaves signals alone.
 
     Raises:
         ConfigError: if a number is out of range.
@@ -51,8 +51,8 @@ class MegatronTrainerConfig:
             signal_number(self.exit_signal)
         if self.exit_signal is not None and self.checkpoint_dir is None:
             raise ConfigError(
-                f"MegatronTrainerConfig(exit_signal={self.exit_signal!r}, checkpoint_dir=None): what is saved "
-                "then needs a folder; set checkpoint_dir"
+                f"MegatronTrainerConfig(exit_signal={self.exit_signal!r}, checkpoint_dir=None): saving on a "
+                "signal needs a folder; set checkpoint_dir"
             )
         if not 0 <= self.warmup_steps < self.train_steps:
             raise ConfigError(

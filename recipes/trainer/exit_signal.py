@@ -1,7 +1,7 @@
-"""A signal that asks the job to save and end, as schedulers send it before they take a machine away.
+"""The signal with which a scheduler asks the job to save and exit, before it takes a machine away.
 
-Enters: a signal, at any of the ranks. Leaves: at the next step boundary, on every rank, that it was received.
-Guarantee: all ranks learn of it at the same step, so they save the same one.
+Input: a signal, on any rank. Output: after each step, whether any rank has received it. Guarantee: all ranks learn of
+it after the same step, so they save the same step.
 """
 
 import signal
@@ -16,10 +16,10 @@ from bridge_data.errors import ConfigError
 
 
 def signal_number(name: str) -> signal.Signals:
-    """The signal with a name like "SIGTERM".
+    """The signal named `name`, such as "SIGTERM".
 
     Raises:
-        ConfigError: if there is none, or it cannot be caught.
+        ConfigError: if it does not exist, or cannot be caught.
     """
     try:
         number = signal.Signals[name]
@@ -31,10 +31,10 @@ def signal_number(name: str) -> signal.Signals:
 
 
 class ExitSignal:
-    """Within its context the signal does nothing but be noted; without a name, nothing is noted and nobody asked.
+    """A context in which the signal is recorded instead of ending the process. `name=None` leaves signals alone.
 
     Raises:
-        ConfigError: on entry, outside the main thread, which alone can catch signals.
+        ConfigError: on entry outside the main thread: Python delivers signals to the main thread only.
     """
 
     def __init__(self, name: str | None, device: torch.device) -> None:
@@ -55,7 +55,7 @@ class ExitSignal:
             signal.signal(self._number, self._handler_before or signal.SIG_DFL)
 
     def received(self) -> bool:
-        """Whether any rank has received it; all ranks call this together."""
+        """Whether any rank has received the signal; a collective call."""
         if self._number is None:
             return False
         flag = torch.tensor([int(self._received)], dtype=torch.int32, device=self._device)

@@ -1,11 +1,11 @@
 """A small Megatron-core training loop around the DataModule: parallel groups, DDP, optimizer, checkpoints, evaluation.
 
-Enters: a model of this rank's stage, a Megatron forward step and the DataModule. Leaves: a report a step, which holds
-the outputs of the very micro-batches that made the loss. Guaranteed: a run that is killed and resumed reports, bit by
-bit, what the uninterrupted one does at the same DP size; the micro-batches are the same at any DP size.
+Input: the model of this rank's stage, a Megatron forward step, a DataModule. Output: a report per step, with the
+outputs of the micro-batches that the loss was computed from. Guarantee: a run that is killed and resumed at the same DP
+size reports bit-identical losses to an uninterrupted one; at another DP size, the micro-batches are the same.
 
-The loss of a step is the sum of its token losses over the number of tokens, added up in the order of the global batch.
-Randomness of the model is a function of (seed, step, DP rank, stage), so no generator state is ever saved.
+The loss of a step is the sum of its token losses divided by the number of tokens, added in the order of the global
+batch. The model's random numbers depend on (seed, step, DP rank, stage), so no generator state is saved.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
     from megatron.core.rerun_state_machine import RerunDataIterator
 
 ForwardStep = Callable[[Iterator[Any], torch.nn.Module], tuple[torch.Tensor, Callable[..., Any]]]
-"""As Megatron calls it: (data iterator, model) to (output, loss function). The loss function returns (sum of token
-losses, number of tokens as int, outputs); outputs hold `loss_sum`, `num_tokens` and what else the report shall have."""
+"""Megatron's forward step: (data iterator, model) -> (output, loss function). The loss function returns (sum of token
+losses, number of tokens as int, outputs); outputs are a dict with `loss_sum`, `num_tokens`, and more for the report."""
 
 
 class SavableLoader(Protocol):
-    """What the loop needs of a training loader; `EnergonDataloader` is one. `first_micro_batch` is the number, in the
-    whole job, of the first one after a restore."""
+    """What the loop needs from a training loader, such as `EnergonDataloader`."""
 
     first_micro_batch: int
+    """The number, in the whole job, of the first micro-batch after a restore."""
 
     def __next__(self) -> Any: ...
     def save_state(self) -> dict[str, Any]: ...
@@ -45,7 +45,7 @@ class SavableLoader(Protocol):
 
 
 class TrainingData(Protocol):
-    """What the loop needs of a DataModule; `EnergonMultiModalDataModule` is one."""
+    """What the loop needs from a DataModule, such as `EnergonMultiModalDataModule`."""
 
     seq_length: int
     micro_batch_size: int
@@ -60,7 +60,7 @@ class TrainingData(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MicroBatchReport:
-    """One micro-batch of this rank: its number in the whole job, and what the loss function returned with it."""
+    """One micro-batch of this rank: its number in the whole job, and the outputs of the loss function."""
 
     number: int
     outputs: dict[str, Any]
@@ -68,7 +68,7 @@ class MicroBatchReport:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepReport:
-    """One step. `loss` is that of the global batch; `micro_batches` are this rank's, on the last stage only."""
+    """One step. `loss` is of the global batch; `micro_batches` are this rank's, empty but on the last stage."""
 
     step: int
     loss: float
@@ -81,9 +81,9 @@ class StepReport:
 class MegatronTrainer:
     """Trains one model on one DataModule.
 
-    `model` is this rank's stage with its `TransformerConfig` as `model.config`; build it after `initialize_parallel`,
-    which seeds the weights. `on_step` gets the report of each step, `on_evaluation` the number of steps done and the
-    loss of each validation set by its name.
+    `model` is this rank's stage, with its `TransformerConfig` as `model.config`. Build it after `initialize_parallel`,
+    which seeds the weights. `on_step` is called with the report of each step, `on_evaluation` with the number of steps
+    done and the loss of each validation set by name.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class MegatronTrainer:
         self.optimizer, self.scheduler = self._optimizer_and_schedule()
 
     def _wrapped(self, model: torch.nn.Module) -> Any:
-        """The model in Megatron's DDP (and in its cast to bfloat16, if its config says so), equal on all ranks."""
+        """The model in Megatron's DDP (in bf16 also `Float16Module`), with equal weights on all ranks."""
         from megatron.core.distributed import (
             DistributedDataParallel,
             DistributedDataParallelConfig,
@@ -136,7 +136,7 @@ class MegatronTrainer:
         return wrapped
 
     def _optimizer_and_schedule(self) -> tuple[Any, Any]:
-        """Adam, with linear warm-up and cosine decay over the whole run."""
+        """Adam, with linear warm-up and cosine decay."""
         from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
         from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 
@@ -170,14 +170,14 @@ class MegatronTrainer:
         return optimizer, schedule
 
     def fit(self, data: TrainingData) -> int:
-        """Train to `train_steps`, or to an `exit_signal`, from the newest checkpoint where there is one.
+        """Resume from the newest checkpoint, if any, and train to `train_steps` or an `exit_signal`.
 
         Returns:
             The number of steps done.
         """
         from megatron.core.rerun_state_machine import RerunDataIterator
 
-        loader: SavableLoader = data.train_dataloader()  # refuses batch sizes that the ranks cannot share
+        loader: SavableLoader = data.train_dataloader()  # checks that the batch sizes fit the number of ranks
         step = self._restore(loader)
         first, dp_size = loader.first_micro_batch, self.groups.dp.size()
         schedule = data.batch_schedule
@@ -200,9 +200,11 @@ class MegatronTrainer:
         return step
 
     def evaluate(self, data: TrainingData) -> dict[str, float]:
-        """Mean token loss over `eval_iters` global batches from the start of each validation set, by its name; empty if
-        the split was declared empty. The same on any number of ranks, where these batches do not reach the end of the
-        set. Training goes on as if nothing had been evaluated."""
+        """Mean token loss over the first `eval_iters` global batches of each validation set, by name.
+
+        Empty if the split is declared empty. The same on any number of ranks, unless the batches reach the end of the
+        set. Training is not affected.
+        """
         loaders = data.val_dataloader()
         if loaders is None:
             return {}
@@ -228,7 +230,7 @@ class MegatronTrainer:
     def _train_step(
         self, step: int, first: int, iterator: "RerunDataIterator", num_micro_batches: int, data: TrainingData
     ) -> StepReport:
-        """One step, whose first micro-batch in the whole job has the number `first`."""
+        """One step; `first` is the number of its first micro-batch in the whole job."""
         from megatron.core.rerun_state_machine import get_rerun_state_machine
 
         seed_stage(key64(self.config.seed, step, self.groups.dp.rank()) >> 33, self.groups.pp.rank())
@@ -242,7 +244,7 @@ class MegatronTrainer:
         self.scheduler.step(1)
         loss, num_tokens = self._global_loss(outputs, num_micro_batches, first)
         dp_size = self.groups.dp.size()
-        own = first + (self.groups.dp.rank() - first) % dp_size  # after a ramp, `first` need not be rank 0's
+        own = first + (self.groups.dp.rank() - first) % dp_size  # after a batch-size ramp, `first` may be of any rank
         return StepReport(
             step=step,
             loss=loss,
@@ -257,7 +259,7 @@ class MegatronTrainer:
     def _run_micro_batches(
         self, iterator: Any, num_micro_batches: int, data: TrainingData, *, forward_only: bool
     ) -> list[dict[str, Any]]:
-        """The outputs of the loss function, a dict a micro-batch; empty but on the last stage."""
+        """The outputs of the loss function, one dict per micro-batch; empty except on the last stage."""
         from megatron.core.pipeline_parallel import get_forward_backward_func
 
         outputs: list[dict[str, Any]] = get_forward_backward_func()(
@@ -274,9 +276,9 @@ class MegatronTrainer:
     def _global_loss(
         self, outputs: list[dict[str, Any]], num_micro_batches: int, first_micro_batch: int = 0
     ) -> tuple[float, int]:
-        """Loss and number of tokens of the global batch, on every rank."""
+        """(mean token loss, number of tokens) of the global batch, on every rank."""
         sums = torch.zeros(num_micro_batches, 2, dtype=torch.float64, device=self.device)
-        for row, output in zip(sums, outputs, strict=False):  # all but the last stage have none
+        for row, output in zip(sums, outputs, strict=False):  # only the last stage has outputs
             row[0], row[1] = output["loss_sum"], output["num_tokens"]
         for group in (self.groups.cp, self.groups.pp):
             if group.size() > 1:
@@ -293,7 +295,7 @@ class MegatronTrainer:
             save_checkpoint(self._checkpoint_dir, step, self._sharded_state(is_loading=False), data_state, self.groups)
 
     def _restore(self, loader: SavableLoader) -> int:
-        """Bring model, optimizer, schedule and data to the newest checkpoint; the number of steps done."""
+        """Restore model, optimizer, schedule and data from the newest checkpoint; returns the number of steps done."""
         step = latest_iteration(self._checkpoint_dir) if self._checkpoint_dir is not None else None
         if self._checkpoint_dir is None or step is None:
             return 0

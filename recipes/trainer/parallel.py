@@ -1,7 +1,7 @@
-"""Joining a Megatron job: process groups, seeds, and sums over them.
+"""Process groups of a Megatron job, seeds, and the loss of the global batch.
 
-Enters: the sizes of a configuration, and what torchrun has set. Leaves: the process groups of this rank. Guarantee:
-sums over the ranks of a job do not depend on how many ranks there are.
+Input: the parallel sizes of the config, torchrun's environment. Output: the process groups of this rank. Guarantee: the
+global loss is bit-identical for any number of data-parallel ranks.
 """
 
 import os
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def initialize_parallel(config: MegatronTrainerConfig) -> "ProcessGroupCollection":
-    """Join the job that torchrun started (or a job of one), divide its ranks as configured, and seed them.
+    """Join the job that torchrun started (or start a job of one rank), create the process groups, and seed the ranks.
 
     Raises:
         ConfigError: if the parallel sizes do not divide the number of ranks.
@@ -54,9 +54,12 @@ def initialize_parallel(config: MegatronTrainerConfig) -> "ProcessGroupCollectio
 def global_loss(
     sums: torch.Tensor, dp_group: "dist.ProcessGroup | None", first_micro_batch: int = 0
 ) -> tuple[float, int]:
-    """Mean token loss and number of tokens of the global batch, from this rank's (micro-batches, 2): sums of losses and
-    of tokens, float64. They are added up in global order, so the result does not depend on the number of ranks;
-    `first_micro_batch` is the number of the first one in the whole job, which says whose it is."""
+    """(mean token loss, number of tokens) of the global batch.
+
+    `sums` is float64 (micro-batches, 2): sum of losses and number of tokens of each micro-batch of this rank. They are
+    added in the order of the global batch, so the result does not depend on the number of ranks. `first_micro_batch` is
+    the number of the step's first micro-batch in the whole job, which determines the rank it belongs to.
+    """
     parts = [torch.empty_like(sums) for _ in range(dist.get_world_size(dp_group))]
     dist.all_gather(parts, sums, group=dp_group)
     first_rank = first_micro_batch % len(parts)
@@ -66,7 +69,7 @@ def global_loss(
 
 
 def seed_stage(seed: int, pp_rank: int) -> None:
-    """Seed the default generator and Megatron's tracked ones; stages differ, tensor-parallel ranks of one agree."""
+    """Seed torch's and Megatron's generators: per pipeline stage, equal for its tensor-parallel ranks."""
     from megatron.core.tensor_parallel import model_parallel_cuda_manual_seed
 
     torch.manual_seed(seed + 100 * pp_rank)

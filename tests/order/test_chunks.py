@@ -83,9 +83,9 @@ def test_a_block_is_what_one_read_holds() -> None:
 
 
 def test_a_block_shrinks_where_a_window_would_hold_too_much() -> None:
-    assert chosen(100_000, 1_000)[0] == 2  # 100 MB, of which a quarter lies in blocks of two, read in part
+    assert chosen(100_000, 1_000)[0] == 2  # a window of 100 MB, a quarter of it in partly consumed blocks of two
     assert chosen(1_000_000, 1_000)[0] == 1
-    for block in range(1, 40):  # the share is at most when so many samples are left
+    for block in range(1, 40):  # the share is largest when this many samples are left
         left = np.linspace(0, 1, 10_001)
         assert abs((left - left**block).max() - share_open(block)) < 1e-6
 

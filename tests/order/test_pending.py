@@ -13,7 +13,7 @@ from bridge_data.order.pending import OLD, Drawn, Pending, num_pending
 
 
 class Order:
-    """A cursor over so many samples, 50 an epoch."""
+    """A cursor over `size` samples, 50 per epoch."""
 
     lane, num_samples = 3, [10**10] * 8
 

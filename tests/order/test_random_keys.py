@@ -33,11 +33,11 @@ def test_every_size_and_key_gives_a_bijection(size: int, key: int) -> None:
     assert np.array_equal(np.sort(elements), np.arange(size))
 
 
-@given(size=st.integers(100, 200_000), key=KEYS, places=st.lists(st.integers(0, 99), min_size=1, max_size=20))
-def test_one_element_is_the_same_alone_and_in_bulk(size: int, key: int, places: list[int]) -> None:
+@given(size=st.integers(100, 200_000), key=KEYS, positions=st.lists(st.integers(0, 99), min_size=1, max_size=20))
+def test_one_element_is_the_same_alone_and_in_bulk(size: int, key: int, positions: list[int]) -> None:
     permutation = Permutation(size, key)
     whole = permutation(np.arange(100))
-    assert [int(permutation(np.array([place]))[0]) for place in places] == whole[places].tolist()
+    assert [int(permutation(np.array([number]))[0]) for number in positions] == whole[positions].tolist()
 
 
 @pytest.mark.parametrize("size", [10_000, 200_000])

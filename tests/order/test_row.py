@@ -22,10 +22,10 @@ def rounded(number: Fraction) -> int:
     return math.floor(number + Fraction(1, 2))
 
 
-Place = tuple[int, int]
+Numbers = tuple[int, int]
 
 
-def windows(row: Row, lane: int, shuffles: int) -> dict[Place, list[Place]]:
+def windows(row: Row, lane: int, shuffles: int) -> dict[Numbers, list[Numbers]]:
     """The (epoch, index) of the windows of a lane in the first `shuffles` shuffles, by (shuffle, number)."""
     found, at = {}, (0, 0)
     while at is not None and at[0] < shuffles:
@@ -37,7 +37,7 @@ def windows(row: Row, lane: int, shuffles: int) -> dict[Place, list[Place]]:
     return found
 
 
-def samples(row: Row, lane: int, shuffles: int) -> list[Place]:
+def samples(row: Row, lane: int, shuffles: int) -> list[Numbers]:
     """All of them, in the lane's order."""
     return list(itertools.chain.from_iterable(windows(row, lane, shuffles).values()))
 
@@ -63,7 +63,7 @@ def test_every_epoch_is_dealt_exactly_once(
 ) -> None:
     geometry = data.draw(geometries(counts, first_epoch=3))
     row = Row(counts, geometry, key, epochs_per_shuffle=per_shuffle)
-    dealt = collections.Counter(place for lane in range(geometry.num_lanes) for place in samples(row, lane, 2))
+    dealt = collections.Counter(sample for lane in range(geometry.num_lanes) for sample in samples(row, lane, 2))
     epochs = range(3, 3 + 2 * (per_shuffle or 1))
     assert dealt == {(epoch, index): 1 for epoch in epochs for index in range(sum(counts))}
 
@@ -103,7 +103,7 @@ def test_a_row_of_some_epochs_and_a_fraction_ends_to_the_sample(
 ) -> None:
     geometry = data.draw(geometries(counts))
     row = Row(counts, geometry, 5, num_epochs=num_epochs, epochs_per_shuffle=per_shuffle)
-    dealt = collections.Counter(place for lane in range(geometry.num_lanes) for place in samples(row, lane, 10))
+    dealt = collections.Counter(sample for lane in range(geometry.num_lanes) for sample in samples(row, lane, 10))
     assert max(dealt.values(), default=1) == 1
     whole = int(num_epochs / per_shuffle) * per_shuffle
     assert {(epoch, index) for epoch in range(whole) for index in range(sum(counts))} <= dealt.keys()
@@ -166,14 +166,14 @@ def test_a_stream_is_entered_at_any_sample(counts: list[int], per_shuffle: int, 
     row = Row(counts, geometry, 5, epochs_per_shuffle=per_shuffle)
     lane = data.draw(st.integers(0, geometry.num_lanes - 1), label="lane")
     sizes = {at: len(found) for at, found in windows(row, lane, 3).items()}
-    places = [(*at, offset) for at, size in sizes.items() for offset in range(size)]
-    if places:
-        number = data.draw(st.integers(0, len(places) - 1), label="sample")
+    positions = [(*at, offset) for at, size in sizes.items() for offset in range(size)]
+    if positions:
+        number = data.draw(st.integers(0, len(positions) - 1), label="sample")
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("bridge_data.order.row._BULK", bulk)
-            assert row.seek(lane, 0, 0, number, row.starts_at(3)) == places[number]
+            assert row.seek(lane, 0, 0, number, row.starts_at(3)) == positions[number]
             with pytest.raises(ValueError, match="ends 0 samples before"):
-                row.seek(lane, 0, 0, len(places), row.starts_at(3))
+                row.seek(lane, 0, 0, len(positions), row.starts_at(3))
 
 
 def test_windows_have_their_size_or_somewhat_more() -> None:

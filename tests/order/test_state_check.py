@@ -34,7 +34,7 @@ KINDS = {
     "blend": ((5, 800),),
     "finite": ((5, 100),),
 }
-"""Each with its runs: so many lanes, so many steps."""
+"""Each with its runs: (number of lanes, number of steps)."""
 
 NUM_DRAWS = 200
 

@@ -1,5 +1,5 @@
 """Ends of finite data, in the words of the design: a limit is one of the whole job, a state saved at the end of a pass
-begins the next one, and ranks that end evenly hand out one order; whatever is resumed where, on how many ranks and
+begins the next one, and ranks that end evenly hand out one order; for any resumes on any numbers of ranks and
 lanes."""
 
 import dataclasses
@@ -84,7 +84,7 @@ CASES = st.builds(
 
 
 def taken(loaders: list[SavableDataLoader], steps: int | None = None) -> list[Any]:
-    """The batches of so many steps, or of all up to the end; of a step, in the order of their slots."""
+    """The batches of `steps` steps, or of all up to the end; within a step, in slot order."""
     first_slot = loaders[0].save_state_rank()["next_slot"]
     streams = [iter(loader) for loader in loaders]
     streams = [streams[(first_slot + turn) % len(streams)] for turn in range(len(streams))]

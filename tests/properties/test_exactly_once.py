@@ -1,5 +1,5 @@
 """Exactly once, in the words of the design: (source, epoch, index, part) is never emitted twice, and emitted + skipped
-+ pending is exactly what each lane has taken; whatever is resumed where, on how many ranks and lanes."""
++ pending is exactly what each lane has taken; for any resumes on any numbers of ranks and lanes."""
 
 import collections
 import dataclasses
@@ -137,10 +137,10 @@ def test_the_sequence_is_the_same_for_every_world_size_that_divides_the_lanes(
     expected = [reference.step()[0] for _ in range(total)]
     saved: list[dict[str, Any]] = []
     found: list[Any] = []
-    for place, world_size in enumerate(worlds):
+    for number, world_size in enumerate(worlds):
         job = Job(ranks(data, case, world_size, num_lanes=8), merge_states(saved) if saved else None)
         rounds = (total - len(found)) // world_size
-        steps = rounds if place == len(worlds) - 1 else data_.draw(st.integers(0, rounds))
+        steps = rounds if number == len(worlds) - 1 else data_.draw(st.integers(0, rounds))
         for _ in range(steps):
             found += job.step()
         saved = job.save()

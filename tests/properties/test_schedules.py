@@ -1,5 +1,5 @@
 """Weights that change as the job goes on: the same sequence on every topology, resumable at every step, and the change
-at the right number of samples whatever was dealt anew before it."""
+at the right number of samples with any re-deals before it."""
 
 import collections
 import itertools
@@ -90,9 +90,9 @@ def test_the_sequence_is_the_same_for_every_world_size(folder: Path, worlds: lis
     expected = [reference.step()[0] for _ in range(total)]
     found: list[Any] = []
     saved: Any = None
-    for place, world_size in enumerate(worlds):
+    for number, world_size in enumerate(worlds):
         job = Job(ranks(folder, world_size, 8, packing_buffer_size=packing), saved)
-        for _ in range((total * (place + 1) // len(worlds) - len(found)) // world_size):
+        for _ in range((total * (number + 1) // len(worlds) - len(found)) // world_size):
             found += job.step()
         saved = merge_states(job.save())
     assert found == expected[: len(found)]

@@ -308,8 +308,8 @@ class AVDecoder:
             self._video = Video(medium, medium.tracks["video"])
             if not (self._video.is_timed or self.suppress_warnings):
                 warnings.warn(
-                    "the video has no usable timestamps: its frames are timed by the frame rate, and each reading "
-                    "decodes it from the beginning (AVDecoder(suppress_warnings=True) leaves this warning out)",
+                    "the video has no usable timestamps: its frames are timed by the frame rate, and each read "
+                    "decodes it from the start (AVDecoder(suppress_warnings=True) silences this warning)",
                     RuntimeWarning,
                     stacklevel=4,
                 )

@@ -27,15 +27,15 @@ Clip: TypeAlias = tuple[float, float]
 
 @edataclass
 class AVData:
-    """Clips cut out of a medium. Times are (start, end) in seconds from the start of the medium."""
+    """Clips of a medium. Times are (start, end) in seconds from the start of the medium."""
 
     #: Each clip uint8 RGB, (frames, 3, height, width)
     video_clips: list[torch.Tensor] | None
-    #: When each clip's first frame begins, and when its last one ends
+    #: Start of each clip's first frame, and end of its last one
     video_timestamps: list[tuple[float, float]] | None
-    #: Each clip (channels, samples), of the type that its codec decodes to: float32, int16, ...
+    #: Each clip (channels, samples), of the codec's own dtype: float32, int16, ...
     audio_clips: list[torch.Tensor] | None
-    #: When each clip's first sample begins, and when its last one ends
+    #: Start of each clip's first sample, and end of its last one
     audio_timestamps: list[tuple[float, float]] | None
 
 

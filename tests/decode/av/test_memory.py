@@ -14,10 +14,10 @@ def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
 
-def take_clips(data: bytes, count: int, chance: random.Random) -> None:
+def take_clips(data: bytes, count: int, rng: random.Random) -> None:
     """Clips as training takes them: a decoder each, half of them closed, half of them only dropped."""
     for number in range(count):
-        first = chance.randrange(40)
+        first = rng.randrange(40)
         decoder = AVDecoder(io.BytesIO(data))
         decoder.get_video_clips([(first, first + 7)], "frames", (56, 56))
         if number % 5 == 0:
@@ -28,17 +28,17 @@ def take_clips(data: bytes, count: int, chance: random.Random) -> None:
 
 @pytest.mark.slow
 def test_memory_stays_flat_over_5000_clips() -> None:
-    media, chance = [video(name)[0] for name in ("mp4 with audio, late", "mkv with audio")], random.Random(0)
+    media, rng = [video(name)[0] for name in ("mp4 with audio, late", "mkv with audio")], random.Random(0)
     sizes = []
     for number in range(12):
-        take_clips(media[number % 2], 500, chance)
+        take_clips(media[number % 2], 500, rng)
         sizes.append(resident_bytes())
     assert max(sizes[7:]) - sizes[1] < 4 << 20, sizes
 
 
 def test_memory_stays_flat_over_a_few_clips() -> None:
-    data, chance = video("mp4 with audio, late")[0], random.Random(0)
-    take_clips(data, 100, chance)
+    data, rng = video("mp4 with audio, late")[0], random.Random(0)
+    take_clips(data, 100, rng)
     before = resident_bytes()
-    take_clips(data, 150, chance)
+    take_clips(data, 150, rng)
     assert resident_bytes() - before < 8 << 20
