@@ -98,6 +98,18 @@ class Lane:
             FatalSampleError: if a hook failed too often, or nothing is left of the data after filtering.
             DatasetError: if data cannot be read.
         """
+        observer = self._work.hooks.observer
+        if observer is None:
+            return self._next_lane_batch()
+        observer.begin_batch()
+        try:
+            made = self._next_lane_batch()
+        finally:
+            observer.end_batch()
+        made.batch = observer.finished(made.batch)
+        return made
+
+    def _next_lane_batch(self) -> LaneBatch:
         try:
             with self._work.hooks:
                 batch = self._next_batch()

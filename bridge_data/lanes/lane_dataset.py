@@ -7,7 +7,7 @@ once more. It holds no data and no handles, so it travels to worker processes as
 import copy
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from bridge_data import storage
@@ -23,13 +23,15 @@ from bridge_data.order import Geometry, SampleRef
 from bridge_data.order.plan_order import PlanOrder, Shuffle
 from bridge_data.order.state import LaneState, LoaderState
 from bridge_data.plan import Plan
+from bridge_data.shards import RawSample
 from bridge_data.shards.blocks import BlockBudget
 from bridge_data.task import Hooks, SourceCook, TaskEncoder
+from bridge_data.task.observer import Observer, observed_source
 from bridge_data.task.stores import CachePool, NoCachePool
 from bridge_data.topology import WorkerConfig
 
-_OF_PROCESS = ("_loaders", "_cooks", "_budget", "_cut_for")
-"""What a process makes for itself."""
+_OF_PROCESS = ("_loaders", "_cooks", "_budget", "_cut_for", "_observer")
+"""Attributes that each process makes for itself."""
 
 
 class LaneDataset:
@@ -57,6 +59,8 @@ class LaneDataset:
         self.virtual_epoch_length = virtual_epoch_length
         self.cache_pool: CachePool = NoCachePool()
         """What cookers get as the cache."""
+        self.make_observer: Callable[[Sequence[int]], Observer] | None = None
+        """Called once in each process that runs lanes, with the keys of the sources."""
         self.finite = shuffle is None or not shuffle.repeat
         """Whether the lanes end by themselves."""
         self._order = PlanOrder(plan, worker_config.seed_offset, shuffle, batching.batch_size or 1)
@@ -84,6 +88,18 @@ class LaneDataset:
         changed = copy.copy(self)
         changed.cache_pool = cache_pool
         return changed
+
+    def observed(self, make_observer: Callable[[Sequence[int]], Observer]) -> "LaneDataset":
+        """The same data set; in each process, the `Observer` that `make_observer` makes is called around each stage."""
+        changed = copy.copy(self)
+        changed.make_observer = make_observer
+        return changed
+
+    def raw_samples(self, num_samples: int) -> list[RawSample]:
+        """The first samples of this rank's first lane, as they are stored."""
+        state = self.new_state()
+        drawn = self._order.cursor(next(iter(state.lanes)), state).take(num_samples)
+        return [self._loaders[ref.source].read(ref.index) for _, ref in drawn]
 
     def first(self, num_micro_batches: int) -> "LaneDataset":
         """The same data set, which ends after so many micro-batches of the whole job."""
@@ -217,17 +233,26 @@ class LaneDataset:
     def _work(self, handler: ErrorHandler | None = None) -> Work:
         """A lane's own hooks (they count failures) over the loaders that all lanes of this process share."""
         hooks, order = self._hooks(handler), self._order
-        hooks.cache = self.cache_pool
         packing = self.batching.packing_buffer_size is not None
         return Work(self._loaders, self._cooks, order.source_names, order.source_keys, hooks, packing=packing)
 
     def _hooks(self, handler: ErrorHandler | None) -> Hooks:
         numbering = Numbering(self._order.source_keys, [source.num_samples for source in self.plan.sources])
-        return Hooks(self.task_encoder, self.worker_config, numbering, handler)
+        hooks = Hooks(self.task_encoder, self.worker_config, numbering, handler)
+        hooks.cache, hooks.observer = self.cache_pool, self._observer
+        return hooks
+
+    @functools.cached_property
+    def _observer(self) -> Observer | None:
+        return None if self.make_observer is None else self.make_observer(self._order.source_keys)
 
     @functools.cached_property
     def _loaders(self) -> list[Loader]:
-        return [open_loader(source, self.task_encoder.decoder) for source in self.plan.sources]
+        sources, observer = self.plan.sources, self._observer
+        if observer is not None:
+            pairs = zip(sources, self._order.source_keys, strict=True)
+            sources = tuple(observed_source(source, observer, key) for source, key in pairs)
+        return [open_loader(source, self.task_encoder.decoder) for source in sources]
 
     @functools.cached_property
     def _cooks(self) -> list[SourceCook]:

@@ -15,6 +15,7 @@ from bridge_data.errors import ConfigError, FatalSampleError
 from bridge_data.lanes.restore_keys import Key, batch_key, pack_key
 from bridge_data.order import ALL_PARTS, SampleRef
 from bridge_data.task import STAGES, TRUNCATED, Hooks, Packing, SourceCook, does_something, hook_of, is_overridden
+from bridge_data.task.observer import observed_iterator
 
 UNREAD = object()
 """The sample of an item whose payload is not in memory: after a restore it is read when it is needed."""
@@ -150,7 +151,7 @@ class Work:
                 yield self.samples(ref)
                 continue
             if source not in streams:
-                streams[source] = self._loaders[source].stream(indices[source])
+                streams[source] = self._stream(source, indices[source])
             stream = streams[source]
             if stream is None:
                 yield self.samples(ref)
@@ -166,6 +167,12 @@ class Work:
                 self.hooks.succeed("decode")
             sample.__restore_key__ = self._names[source], epoch, index, 0
             yield ((0, sample),)
+
+    def _stream(self, source: int, indices: Iterator[int]) -> Iterator[Any] | None:
+        stream, observer = self._loaders[source].stream(indices), self.hooks.observer
+        if stream is None or observer is None:
+            return stream
+        return observed_iterator(stream, observer, "decode", self._keys[source])
 
     def _only_loaded(self, refs: Sequence[SampleRef]) -> dict[int, Iterator[int]]:
         """By source, the samples of it that are only loaded, in order."""
