@@ -20,10 +20,9 @@ def writing(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def replacing(path: Path, *, durable: bool = True) -> Iterator[Path]:
-    """A temporary path beside `path`, whose file takes its place when the block ends well, and goes when it does not.
+    """A temporary path beside `path`; its file replaces `path` when the block ends, or is deleted if the block raises.
 
-    If `durable`, the content is on disk before the name changes, so that a crash of the machine, too, leaves either the
-    old file or the new one.
+    If `durable`, even a crash of the machine leaves either the old file or the new one, after the block the new one.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -35,9 +34,20 @@ def replacing(path: Path, *, durable: bool = True) -> Iterator[Path]:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+    if durable:
+        sync_folder(path.parent)
 
 
 def write_file(path: Path, data: bytes | str, *, durable: bool = True) -> None:
     """Put a file with this content at `path`."""
     with replacing(path, durable=durable) as temporary:
         temporary.write_bytes(data.encode() if isinstance(data, str) else data)
+
+
+def sync_folder(folder: Path) -> None:
+    """Wait until the names in `folder` are on disk."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
