@@ -22,11 +22,10 @@ from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.runner import Ended, LaneRunner, Produced
 from bridge_data.later import torch
 from bridge_data.loader.batch_log import BatchLog
-from bridge_data.loader.ends import EvenEnds
 from bridge_data.loader.loader_config import LoaderConfig
 from bridge_data.loader.memory.arenas import PrivateArena
 from bridge_data.loader.memory.slots import Kept
-from bridge_data.loader.position import Position
+from bridge_data.loader.position import EvenEnds, Position
 from bridge_data.loader.workers import process
 from bridge_data.loader.workers.launch import ServerLost
 from bridge_data.loader.workers.link import OutOfStep

@@ -15,8 +15,8 @@ from bridge_data import samples
 from bridge_data.datamodule.parallel.arrivals import END, Arrival, Arrivals
 from bridge_data.errors import WorkerError
 from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.loader.ends import EvenEnds
 from bridge_data.loader.loader_config import Ends
+from bridge_data.loader.position import EvenEnds
 
 _CLOSE_WAIT_S = 10.0
 

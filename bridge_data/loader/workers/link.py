@@ -19,7 +19,6 @@ from bridge_data.errors import WorkerError
 from bridge_data.lanes.runner import Ended, Produced
 from bridge_data.loader.memory.batches import decode
 from bridge_data.loader.memory.slots import Kept, SlotReader
-from bridge_data.loader.state_changes import changed
 from bridge_data.loader.workers.messages import (
     BatchMessage,
     Begin,
@@ -31,6 +30,7 @@ from bridge_data.loader.workers.messages import (
     LaneMessage,
     Packet,
     Ready,
+    changed,
 )
 from bridge_data.loader.workers.watch import WatchPage
 from bridge_data.order.state import LaneState, LoaderState

@@ -1,9 +1,14 @@
-"""Messages between trainer, server and workers, and the channel they go through.
+"""Messages between trainer, server and workers, and the channel that carries them.
 
 Enters: a small picklable message and descriptors. Leaves: the same at the other end, whole or not at all.
-Guarantee: one message is one packet, so an interrupted reader never stands in the middle of one; what is too large
-for a packet travels in an anonymous file, so sending does not block on the reader.
+Guarantee: one message is one packet, so an interrupted reader never reads half of one; a message that is too large for
+a packet travels in an anonymous file, so sending does not block on the reader.
+
+Lane states travel as changes: each holds only what the state before it does not have. Objects that two states of a lane
+share are kept, as states never change; so the packs of a packing buffer are sent once, and then how many are left.
 """
+
+from __future__ import annotations
 
 import array
 import errno
@@ -15,17 +20,57 @@ import struct
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from bridge_data.loader.state_changes import StateChange
-from bridge_data.order.state import LoaderState
+from bridge_data.order.state import LaneState, LoaderState
 
 _MAX_PACKET_BYTES = 1 << 16
 _LENGTH = struct.Struct("I")
 _IN_FILE = b"\0"  # a packet that is all of this has its contents in the first file that came with it
 _ROOM_FOR_DESCRIPTORS = socket.CMSG_SPACE(8 * array.array("i").itemsize)
 
+_NOTHING = object()
+
 # As numbers: the operators of `socket.MsgFlag` cost more than a system call.
 _DO_NOT_WAIT, _CLOSE_ON_EXEC = int(socket.MSG_DONTWAIT), int(socket.MSG_CMSG_CLOEXEC)
 _NO_SIGNAL, _CUT_SHORT = int(socket.MSG_NOSIGNAL), int(socket.MSG_CTRUNC)
+
+
+class StateChange(NamedTuple):
+    """What makes a state of the one before it: the entries that are `kept`, and `new` ones. Of the packs that were
+    chosen before, the last `num_packs` are left (0: they are among the new entries, or there are none)."""
+
+    kept: list[str]
+    new: dict[str, Any]
+    num_packs: int = 0
+    pending: StateChange | None = None
+
+
+def change_of(before: LaneState, state: LaneState) -> StateChange:
+    """What makes `state` of `before`, {} for the first one. Without anything pending it is all new, and small."""
+    if not before or "pending" not in state:
+        return StateChange([], state)
+    return _difference(before, state)
+
+
+def _difference(before: dict[str, Any], state: dict[str, Any]) -> StateChange:
+    kept = [name for name, value in state.items() if before.get(name, _NOTHING) is value]
+    new = {name: value for name, value in state.items() if name not in kept}
+    packs, packs_before = state.get("packs"), before.get("packs")
+    if packs and packs_before and packs[-1] is packs_before[-1]:
+        new.pop("packs", None)
+        return StateChange(kept, new, num_packs=len(packs))
+    if "pending" in new and "pending" in before:
+        return StateChange(kept, new, pending=_difference(before["pending"], new.pop("pending")))
+    return StateChange(kept, new)
+
+
+def changed(before: LaneState, change: StateChange) -> LaneState:
+    """The state of which `change_of(before, ...)` made `change`."""
+    state = {name: before[name] for name in change.kept} | change.new
+    if change.num_packs:
+        state["packs"] = before["packs"][-change.num_packs :]
+    if change.pending is not None:
+        state["pending"] = changed(before["pending"], change.pending)
+    return state
 
 
 class Environment(NamedTuple):
@@ -156,13 +201,13 @@ class Channel:
         self._socket = sock
 
     @staticmethod
-    def pair() -> tuple["Channel", "Channel"]:
+    def pair() -> tuple[Channel, Channel]:
         """Two ends."""
         one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         return Channel(one), Channel(other)
 
     @staticmethod
-    def from_descriptor(descriptor: int) -> "Channel":
+    def from_descriptor(descriptor: int) -> Channel:
         """The end that was handed to this process."""
         return Channel(socket.socket(fileno=descriptor))
 

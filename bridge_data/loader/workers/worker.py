@@ -17,7 +17,6 @@ from bridge_data.loader.memory.arenas import SlotArena
 from bridge_data.loader.memory.batches import Encoder
 from bridge_data.loader.memory.slots import SlotWriter
 from bridge_data.loader.position import Turns
-from bridge_data.loader.state_changes import change_of
 from bridge_data.loader.workers import process
 from bridge_data.loader.workers.messages import (
     BatchMessage,
@@ -28,6 +27,7 @@ from bridge_data.loader.workers.messages import (
     Freed,
     LaneMessage,
     Ready,
+    change_of,
     contents_of,
 )
 from bridge_data.loader.workers.watch import WatchPage, comes_soon
