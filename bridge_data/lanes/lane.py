@@ -32,7 +32,7 @@ class Batching:
     """How samples become micro-batches.
 
     `batch_size` None: a sample is a batch, unless the encoder groups samples, and gives each group its batch size.
-    `packing_buffer_size` None: no packing. `max_micro_batches`: the lane ends after so many (None: with its data).
+    `packing_buffer_size` None: no packing. `max_micro_batches`: the lane ends after this many (None: with its data).
     """
 
     batch_size: int | None
@@ -286,7 +286,7 @@ class Lane:
         return self._pending.queue.popleft()
 
     def _draw(self, count: int) -> None:
-        """Take `count` samples, or those that are left."""
+        """Take `count` samples, or all that are left."""
         if self._ahead is not None:
             self._ahead.follow(self._cursor, count)
         drawn = self._cursor.take(count)
@@ -330,8 +330,7 @@ class Lane:
         return unit.sample is not UNREAD
 
     def state(self) -> dict[str, Any]:
-        """Where the lane stands, as plain JSON: integers, strings, lists and dicts. What has not changed since the last
-        state is the same object as in that."""
+        """The lane's state as plain JSON. What has not changed since the last state is the same object in both."""
         if self._head is None or self._head["draws"] != self._cursor.draws:
             self._head = self._cursor.state()
         state = {**self._head, "micro_batches": self._micro_batches}

@@ -64,7 +64,7 @@ class LaneDataset:
         self.finite = shuffle is None or not shuffle.repeat
         """Whether the lanes end by themselves."""
         self._order = PlanOrder(plan, worker_config.seed_offset, shuffle, batching.batch_size or 1)
-        self._work()  # finds contradictory hooks now rather than in a worker
+        self._work()  # raises for contradictory hooks here rather than in a worker
 
     @property
     def source_names(self) -> list[str]:
@@ -102,14 +102,14 @@ class LaneDataset:
         return [self._loaders[ref.source].read(ref.index) for _, ref in drawn]
 
     def first(self, num_micro_batches: int) -> "LaneDataset":
-        """The same data set, which ends after so many micro-batches of the whole job."""
+        """The same data set, ending after `num_micro_batches` of the whole job."""
         changed = copy.copy(self)
         changed.batching = dataclasses.replace(self.batching, max_micro_batches=num_micro_batches)
         changed.finite = True
         return changed
 
     def new_state(self, num_lanes: int | None = None) -> LoaderState:
-        """The state before the first sample, of this rank's lanes; of so many lanes in all, or as configured."""
+        """The state before the first sample, of this rank's lanes; `num_lanes` in all, by default as configured."""
         config = self.worker_config
         num_lanes = num_lanes or config.num_lanes
         lanes: dict[int, LaneState] = {lane: {} for lane in range(config.rank, num_lanes, config.world_size)}
@@ -120,8 +120,8 @@ class LaneDataset:
 
         Without `strict`, weights, added data sets and the batch size may differ; what differs is logged.
         If the ranks cannot share the saved lanes equally, or `WorkerConfig.num_lanes` asks for another number, what is
-        left of the epochs in progress is dealt anew; that takes a state with all lanes. Of a state that was saved at
-        the end of a pass, it is the beginning of the next one.
+        left of the epochs in progress is dealt again; that needs a state with all lanes. A state saved at the end of a
+        pass becomes the beginning of the next one.
 
         Raises:
             StateError: if the state is not of this data and these settings, or lacks lanes that are needed.
@@ -219,7 +219,7 @@ class LaneDataset:
     def describe(self, ref: SampleRef) -> str:
         """A sample in words: its key, data set, epoch and number."""
         if not 0 <= ref.source < len(self.plan.sources):
-            return str(ref)  # what a worker wrote that was killed while it did
+            return str(ref)  # a worker was killed while it wrote this
         source = self.plan.sources[ref.source]
         try:
             key = source.records.reader().read(ref.index, ()).full_key

@@ -38,7 +38,7 @@ _ITERATION = re.compile(r"iter_(\d{7,})")
 
 
 def share_of(state: LoaderState, rank: int, world_size: int) -> LoaderState:
-    """What `rank` keeps of a whole state, or of its own: every `world_size`-th lane.
+    """The lanes of a state that `rank` saves: every `world_size`-th one.
 
     Raises:
         StateError: if lanes that it should keep are not in `state`.
@@ -112,7 +112,7 @@ def save_rank_state(
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class _Written:
-    """What a rank tells of the file that it has written."""
+    """What a rank reports about the file that it has written."""
 
     name: str
     record: FileRecord
@@ -123,7 +123,7 @@ class _Written:
 
 
 def _clear(target: Path) -> None:
-    """Make the folder, and take out of it what an earlier save left, its manifest first."""
+    """Create the folder, and delete the files of an earlier save, its manifest first."""
     target.mkdir(parents=True, exist_ok=True)
     (target / MANIFEST).unlink(missing_ok=True)
     sync_folder(target)
@@ -149,7 +149,7 @@ def _write(target: Path, state: LoaderState, step: int, rank: int, world_size: i
 
 
 def _commit(target: Path, written: Sequence[_Written]) -> None:
-    """Write the manifest, if all ranks are at the same place."""
+    """Write the manifest, if all ranks are at the same step of the same run."""
     first = written[0]
     for rank, file in enumerate(written):
         for name in ("step", "next_slot", "generations", "fingerprint"):
@@ -167,7 +167,7 @@ def _commit(target: Path, written: Sequence[_Written]) -> None:
 
 
 def _on_all_ranks(act: Callable[[], T], target: Path, group: Any) -> list[T]:
-    """What `act` returned on each rank; where it failed on one, all ranks raise."""
+    """The results of `act` on all ranks; if it failed on one, all ranks raise."""
     own: tuple[Any, str | None]
     try:
         own = act(), None
@@ -194,7 +194,7 @@ def _writing(target: Path) -> Iterator[None]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Checkpoint:
-    """What was found at a path: the state; the step, and how many ranks saved it (None: not said); files and bytes."""
+    """What a path holds: the state; step and world size, None if the files do not say; number of files and bytes."""
 
     path: Path
     state: LoaderState
@@ -277,7 +277,7 @@ def _nothing_in(folder: Path) -> str:
 
 
 def _check_foreign(folder: Path, files: Mapping[str, StateFile]) -> None:
-    """See that files without a manifest are not ours, which have one unless the save was cut short."""
+    """Refuse our files without a manifest: their save was cut short."""
     for name, file in files.items():
         if file.step is not None:
             raise StateError(

@@ -42,8 +42,8 @@ def sharded_state(state: dict[str, Any], group: "dist.ProcessGroup | None" = Non
 
 
 def load_sharded_state(path: str | Path) -> dict[str, Any]:
-    """The state of the whole job out of a checkpoint, whatever the number of ranks that wrote it; all processes call
-    it. `loader.restore_state_rank` takes it on every rank.
+    """The state of the whole job from a checkpoint written by any number of ranks; all processes call it.
+    `loader.restore_state_rank` takes it on every rank.
 
     Raises:
         StateError: if `path` is no such checkpoint, has no data state, or lacks a shard of it; or outside a distributed

@@ -125,7 +125,7 @@ class FileRecord:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Manifest:
-    """What a folder holds: `fingerprint` stands for that of the run, `files` are those of the ranks by name."""
+    """What a folder holds: a digest of the run's `fingerprint`, and the rank files by name."""
 
     step: int
     world_size: int
@@ -133,7 +133,7 @@ class Manifest:
     files: Mapping[str, FileRecord]
 
     def write(self, folder: Path) -> None:
-        """Write it; from now on the checkpoint is complete."""
+        """Write the manifest, which completes the checkpoint."""
         content = {"format": FORMAT, "version": VERSION, **dataclasses.asdict(self)}
         write_file(folder / MANIFEST, (json.dumps(content, indent=1) + "\n").encode())
 
@@ -195,6 +195,6 @@ class Manifest:
 
 
 def digest(fingerprint: Mapping[str, Any]) -> str:
-    """A few hex digits for the fingerprint of a run."""
+    """A short digest of the fingerprint of a run."""
     text = json.dumps(fingerprint, sort_keys=True, separators=(",", ":"))
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()

@@ -35,8 +35,8 @@ _NO_SIGNAL, _CUT_SHORT = int(socket.MSG_NOSIGNAL), int(socket.MSG_CTRUNC)
 
 
 class StateChange(NamedTuple):
-    """What makes a state of the one before it: the entries that are `kept`, and `new` ones. Of the packs that were
-    chosen before, the last `num_packs` are left (0: they are among the new entries, or there are none)."""
+    """The difference of two states of a lane: the names of entries that are `kept`, and `new` entries. Of the packs in
+    the state before, the last `num_packs` are left (0: the packs are among the new entries, or there are none)."""
 
     kept: list[str]
     new: dict[str, Any]
@@ -45,7 +45,7 @@ class StateChange(NamedTuple):
 
 
 def change_of(before: LaneState, state: LaneState) -> StateChange:
-    """What makes `state` of `before`, {} for the first one. Without anything pending it is all new, and small."""
+    """The change from `before` ({} for the first state) to `state`. A state without pending samples is sent whole."""
     if not before or "pending" not in state:
         return StateChange([], state)
     return _difference(before, state)
@@ -64,7 +64,7 @@ def _difference(before: dict[str, Any], state: dict[str, Any]) -> StateChange:
 
 
 def changed(before: LaneState, change: StateChange) -> LaneState:
-    """The state of which `change_of(before, ...)` made `change`."""
+    """The state that `change_of(before, state)` was given."""
     state = {name: before[name] for name in change.kept} | change.new
     if change.num_packs:
         state["packs"] = before["packs"][-change.num_packs :]
@@ -74,7 +74,7 @@ def changed(before: LaneState, change: StateChange) -> LaneState:
 
 
 class Environment(NamedTuple):
-    """Trainer to server and worker, first of all: where modules are found."""
+    """Trainer to server and worker, the first message: where to import modules from."""
 
     sys_path: list[str]
     argv: list[str]
@@ -88,7 +88,7 @@ class AddLoader(NamedTuple):
 
 
 class Joined(NamedTuple):
-    """Server to a loader: from now on it is served."""
+    """Server to loader: the server now serves it."""
 
 
 class StartWorker(NamedTuple):
@@ -108,7 +108,7 @@ class Stop(NamedTuple):
 
 
 class Exited(NamedTuple):
-    """Server to loader: a worker is no more. `code` is as `subprocess` gives it: negative for a signal."""
+    """Server to loader: a worker has exited. `code` is negative for a signal, as in `subprocess`."""
 
     uid: int
     code: int
@@ -117,7 +117,7 @@ class Exited(NamedTuple):
 class Begin(NamedTuple):
     """Trainer to worker: drop all lanes, then produce these in the order of their slots, from this state.
 
-    How far the worker may go is in the watch page; `num_ahead` batches may lie ready.
+    The watch page says how many batches the worker may produce; `num_ahead` of them may wait to be taken.
     """
 
     generation: int
@@ -127,7 +127,7 @@ class Begin(NamedTuple):
 
 
 class Freed(NamedTuple):
-    """Trainer to worker: these slots may be written again. Without any, it only wakes a worker that waits."""
+    """Trainer to worker: these slots may be written again. With no slots, it only wakes a waiting worker."""
 
     slots: list[int]
 
@@ -137,13 +137,13 @@ class Ready(NamedTuple):
 
 
 class Body(NamedTuple):
-    """Where the parts of a batch are, its pickle first, then its buffers: each starts and ends at `places`.
+    """The parts of a batch, its pickle first, then its buffers: start and end of each are in `ranges`.
 
-    In slot number `slot` of shared memory, which is new if `new_capacity_bytes` is not 0 (its descriptor comes with
-    the message); slots in `retired` are used no more. -1: they come with the message itself.
+    They are in slot number `slot` of shared memory; -1: they come with the message itself. The slot is new if
+    `new_capacity_bytes` is not 0 (its descriptor comes with the message); slots in `retired` are not used any more.
     """
 
-    places: list[tuple[int, int]]
+    ranges: list[tuple[int, int]]
     slot: int = -1
     new_capacity_bytes: int = 0
     retired: Sequence[int] = ()
