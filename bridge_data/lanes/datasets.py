@@ -10,8 +10,8 @@ from typing import Any
 from bridge_data.energon.dataset_loaders import Data, plan_for
 from bridge_data.errors import ConfigError, ErrorHandler
 from bridge_data.ignored import warn_ignored
-from bridge_data.lanes.lane import Batching
 from bridge_data.lanes.lane_dataset import LaneDataset
+from bridge_data.lanes.units import Batching
 from bridge_data.order.plan_order import Shuffle
 from bridge_data.plan import Plan, Source
 from bridge_data.plan.epochs import EpochsPerShuffle

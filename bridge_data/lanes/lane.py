@@ -10,7 +10,6 @@ references, and are read again after a restore when their turn comes.
 
 import collections
 import contextlib
-import dataclasses
 import logging
 from collections.abc import Sequence
 from typing import Any
@@ -18,37 +17,14 @@ from typing import Any
 from bridge_data.errors import ConfigError, FatalSampleError
 from bridge_data.lanes.read_ahead import ReadAhead
 from bridge_data.lanes.survival import Survival, skips_of_empty
-from bridge_data.lanes.work import UNREAD, Item, Pack, Unit, Watch, Work
+from bridge_data.lanes.units import UNREAD, Batching, Item, LaneBatch, Pack, Unit
+from bridge_data.lanes.work import Watch, Work
 from bridge_data.order import Cursor
 from bridge_data.order.pending import Drawn, Pending
 from bridge_data.samples.arena import current_arena
 from bridge_data.task import TRUNCATED
 
 logger = logging.getLogger("bridge_data")
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Batching:
-    """How samples become micro-batches.
-
-    `batch_size` None: a sample is a batch, unless the encoder groups samples, and gives each group its batch size.
-    `packing_buffer_size` None: no packing. `max_micro_batches`: the lane ends after this many (None: with its data).
-    """
-
-    batch_size: int | None
-    drop_last: bool = False
-    packing_buffer_size: int | None = None
-    max_micro_batches: int | None = None
-
-
-@dataclasses.dataclass(slots=True)
-class LaneBatch:
-    """A micro-batch, the lane's state after it (plain JSON), and the samples left out since the one before, by hook
-    (those cut short, as `TRUNCATED`)."""
-
-    batch: Any
-    state: dict[str, Any]
-    skipped: dict[str, int]
 
 
 class Lane:

@@ -15,9 +15,10 @@ from bridge_data.current import Numbering
 from bridge_data.decode import Loader, open_loader
 from bridge_data.errors import ConfigError, DatasetError, ErrorHandler
 from bridge_data.lanes.block_plan import Process, plan_blocks, plan_runs
-from bridge_data.lanes.lane import Batching, Lane
+from bridge_data.lanes.lane import Lane
 from bridge_data.lanes.read_ahead import ReadAhead
 from bridge_data.lanes.restoring import Restorer
+from bridge_data.lanes.units import Batching
 from bridge_data.lanes.work import Work
 from bridge_data.order import Geometry, SampleRef
 from bridge_data.order.plan_order import PlanOrder, Shuffle

@@ -5,7 +5,6 @@ Guarantee: the same reference gives the same result on any lane, worker, rank or
 """
 
 import collections
-import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
@@ -13,40 +12,10 @@ from typing import Any, TypeAlias
 from bridge_data.decode import Loader
 from bridge_data.errors import ConfigError, FatalSampleError
 from bridge_data.lanes.restore_keys import Key, batch_key, pack_key
+from bridge_data.lanes.units import Item, Pack, Unit
 from bridge_data.order import ALL_PARTS, SampleRef
 from bridge_data.task import STAGES, TRUNCATED, Hooks, Packing, SourceCook, does_something, hook_of, is_overridden
 from bridge_data.task.observer import observed_iterator
-
-UNREAD = object()
-"""The sample of an item whose payload is not in memory: after a restore it is read when it is needed."""
-
-
-@dataclasses.dataclass(slots=True, eq=False)
-class Item:
-    """One part of a sample (the only one, but for generators) between its draw and its micro-batch."""
-
-    draw: int
-    ref: SampleRef
-    part: int
-    sample: Any = UNREAD
-
-    @property
-    def items(self) -> tuple["Item"]:
-        """As a unit: itself."""
-        return (self,)
-
-
-@dataclasses.dataclass(slots=True, eq=False)
-class Pack:
-    """A packed sample with the items in it."""
-
-    items: list[Item]
-    sample: Any = UNREAD
-
-
-Unit: TypeAlias = Item | Pack
-"""What micro-batches are made of."""
-
 
 Parts: TypeAlias = Sequence[tuple[int, Any]]
 """The parts of a sample, each with its number."""
