@@ -60,7 +60,7 @@ class Turns:
 
 
 class Position:
-    """The cursor of one rank. `state` is at any moment what to save."""
+    """The cursor of one rank. `state` is what to save at any time."""
 
     def __init__(self, config: WorkerConfig, state: LoaderState, virtual_epoch_length: int = 0) -> None:
         self._rank, self._world_size = config.rank, config.world_size
@@ -145,8 +145,8 @@ class EvenEnds:
         self._template: Any = None
 
     def agree(self, batch: Any | None, next_slot: int | None) -> int | None:
-        """What the ranks serve in this step: the slots after which `next_slot` is the number returned; None at the end
-        of all. All ranks ask once a step, each with its next batch and the `next_slot` after it, or with None."""
+        """The `next_slot` after the slots that the ranks serve in this step; None when all have ended. Every rank calls
+        it once a step, with its next batch and the `next_slot` after that, or with None."""
         if batch is not None:
             self._template = batch
         config = self._dataset.worker_config
@@ -157,14 +157,14 @@ class EvenEnds:
         return None if lowest.item() == _NO_SLOT else int(lowest.item())
 
     def empty_batch(self) -> Any:
-        """A batch that counts for nothing, like the last real one; where this rank never had one, like the job's first
-        one, which is made here."""
+        """A batch without loss, shaped like the last real one; if this rank never had one, like the first batch of the
+        job, which is made here."""
         if self._template is None:
             self._template = self._dataset.lane(0, self._dataset.new_state()).next().batch
         return self._dataset.task_encoder.empty_batch(self._template)
 
 
 def _device_of(config: WorkerConfig) -> torch.device:
-    """Where the group's backend takes its tensors."""
+    """The device of the tensors that the group's backend reduces."""
     backend = torch.distributed.get_backend(config.data_parallel_group)
     return torch.device("cuda", torch.cuda.current_device()) if "nccl" in backend else torch.device("cpu")

@@ -141,7 +141,7 @@ class ServerLost(WorkerError):
 
 
 class Launcher:
-    """Starts and kills the workers of one loader through a server, and hears of their ends."""
+    """Starts and kills the workers of one loader through a server, and receives their exits."""
 
     def __init__(self, method: StartMethod, environment: Environment, modules: list[str]) -> None:
         self.server = _server_for(method, environment)
@@ -154,11 +154,11 @@ class Launcher:
         return self._channel.fileno()
 
     def start_worker(self, uid: int, channel: Channel, watch: int) -> None:
-        """Start a worker with the far end of its channel and its watch page."""
+        """Start a worker with its end of the channel and its watch page."""
         self._send(StartWorker(uid), channel.fileno(), watch)
 
     def kill_worker(self, uid: int) -> None:
-        """Kill a worker, if it is still there."""
+        """Kill a worker, if it still runs."""
         self._send(KillWorker(uid))
 
     def exits(self) -> list[Exited]:
@@ -178,7 +178,7 @@ class Launcher:
                     self._joined = True
 
     def close(self) -> None:
-        """End all workers and wait until they are gone; and the server, if no other loader uses it."""
+        """End all workers and wait for them; end the server if no other loader uses it."""
         self._send(Stop())
         with contextlib.suppress(EOFError):
             for _ in self._heard():
@@ -207,18 +207,18 @@ class _SharedServer:
         self.num_users = 0
 
     def lives(self) -> bool:
-        """Whether the process is there."""
+        """Whether the process runs."""
         poll = select.poll()
         poll.register(self._control, select.POLLIN)
         return not poll.poll(0)  # it never sends anything here
 
     def admit(self, loader: Channel, modules: list[str]) -> None:
-        """Have it serve one more loader."""
+        """Connect one more loader to the server."""
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the loader will hear that it is lost
             self._control.send(AddLoader(modules), [loader.fileno()])
 
     def let_go(self, *, at_once: bool) -> None:
-        """Count one user less; with the last one the server ends. `at_once`: kill it, it is not serving yet."""
+        """Release the server; it ends with its last user. `at_once`: kill it, as it does not serve yet."""
         with _lock:
             self.num_users -= 1
             if self.num_users:
@@ -232,13 +232,13 @@ class _SharedServer:
 
 
 _servers: dict[tuple[Any, ...], _SharedServer] = {}
-"""The servers of this process that another loader may use, by what their workers inherit from them."""
+"""The servers that loaders of this process share, by what their workers inherit."""
 
 _lock = threading.RLock()  # a loader may be collected, and let go of its server, while this thread holds it
 
 
 def _server_for(method: StartMethod, environment: Environment) -> _SharedServer:
-    """A server with one more user: a new one only where none would start workers in just the same way."""
+    """A server that starts workers in this way, shared if there is one; it counts one more user."""
     if method == "fork":  # from this process as it is now
         forked = _SharedServer(method, environment)
         forked.num_users += 1
