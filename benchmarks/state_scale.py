@@ -33,7 +33,7 @@ from bridge_data import (
 )
 from bridge_data.datamodule.rank_states import gather_state, hand_on_state
 from bridge_data.loader.checkpoint import save_states
-from bridge_data.loader.state_changes import change_of, changed
+from bridge_data.loader.workers.messages import change_of, changed
 from bridge_data.order.state import LaneState, LoaderState
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
 from bridge_data.task import Packing

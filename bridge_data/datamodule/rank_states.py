@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch.distributed as dist
 
 from bridge_data.errors import StateError
-from bridge_data.loader.checkpoint.shares import process_of
+from bridge_data.loader.checkpoint.checkpoint_folder import process_of
 from bridge_data.order.state import LoaderState, merge_states
 from bridge_data.topology import WorkerConfig
 

@@ -23,7 +23,7 @@ what is not comes hardly slower."""
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Process:
-    """What a process has: so many lanes, and room for so many bytes of blocks that were read in part."""
+    """A process: its number of lanes, and the bytes that it may hold of partly read blocks."""
 
     num_lanes: int
     max_open_bytes: int

@@ -10,7 +10,6 @@ references, and are read again after a restore when their turn comes.
 
 import collections
 import contextlib
-import dataclasses
 import logging
 from collections.abc import Sequence
 from typing import Any
@@ -18,37 +17,14 @@ from typing import Any
 from bridge_data.errors import ConfigError, FatalSampleError
 from bridge_data.lanes.read_ahead import ReadAhead
 from bridge_data.lanes.survival import Survival, skips_of_empty
-from bridge_data.lanes.work import UNREAD, Item, Pack, Unit, Watch, Work
+from bridge_data.lanes.units import UNREAD, Batching, Item, LaneBatch, Pack, Unit
+from bridge_data.lanes.work import Watch, Work
 from bridge_data.order import Cursor
 from bridge_data.order.pending import Drawn, Pending
 from bridge_data.samples.arena import current_arena
 from bridge_data.task import TRUNCATED
 
 logger = logging.getLogger("bridge_data")
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Batching:
-    """How samples become micro-batches.
-
-    `batch_size` None: a sample is a batch, unless the encoder groups samples, and gives each group its batch size.
-    `packing_buffer_size` None: no packing. `max_micro_batches`: the lane ends after so many (None: with its data).
-    """
-
-    batch_size: int | None
-    drop_last: bool = False
-    packing_buffer_size: int | None = None
-    max_micro_batches: int | None = None
-
-
-@dataclasses.dataclass(slots=True)
-class LaneBatch:
-    """A micro-batch, the lane's state after it (plain JSON), and the samples left out since the one before, by hook
-    (those cut short, as `TRUNCATED`)."""
-
-    batch: Any
-    state: dict[str, Any]
-    skipped: dict[str, int]
 
 
 class Lane:
@@ -98,6 +74,18 @@ class Lane:
             FatalSampleError: if a hook failed too often, or nothing is left of the data after filtering.
             DatasetError: if data cannot be read.
         """
+        observer = self._work.hooks.observer
+        if observer is None:
+            return self._next_lane_batch()
+        observer.begin_batch()
+        try:
+            made = self._next_lane_batch()
+        finally:
+            observer.end_batch()
+        made.batch = observer.finished(made.batch)
+        return made
+
+    def _next_lane_batch(self) -> LaneBatch:
         try:
             with self._work.hooks:
                 batch = self._next_batch()
@@ -274,7 +262,7 @@ class Lane:
         return self._pending.queue.popleft()
 
     def _draw(self, count: int) -> None:
-        """Take `count` samples, or those that are left."""
+        """Take `count` samples, or all that are left."""
         if self._ahead is not None:
             self._ahead.follow(self._cursor, count)
         drawn = self._cursor.take(count)
@@ -318,8 +306,7 @@ class Lane:
         return unit.sample is not UNREAD
 
     def state(self) -> dict[str, Any]:
-        """Where the lane stands, as plain JSON: integers, strings, lists and dicts. What has not changed since the last
-        state is the same object as in that."""
+        """The lane's state as plain JSON. What has not changed since the last state is the same object in both."""
         if self._head is None or self._head["draws"] != self._cursor.draws:
             self._head = self._cursor.state()
         state = {**self._head, "micro_batches": self._micro_batches}

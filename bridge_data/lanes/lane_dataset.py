@@ -7,7 +7,7 @@ once more. It holds no data and no handles, so it travels to worker processes as
 import copy
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from bridge_data import storage
@@ -15,21 +15,24 @@ from bridge_data.current import Numbering
 from bridge_data.decode import Loader, open_loader
 from bridge_data.errors import ConfigError, DatasetError, ErrorHandler
 from bridge_data.lanes.block_plan import Process, plan_blocks, plan_runs
-from bridge_data.lanes.lane import Batching, Lane
+from bridge_data.lanes.lane import Lane
 from bridge_data.lanes.read_ahead import ReadAhead
 from bridge_data.lanes.restoring import Restorer
+from bridge_data.lanes.units import Batching
 from bridge_data.lanes.work import Work
 from bridge_data.order import Geometry, SampleRef
 from bridge_data.order.plan_order import PlanOrder, Shuffle
 from bridge_data.order.state import LaneState, LoaderState
 from bridge_data.plan import Plan
+from bridge_data.shards import RawSample
 from bridge_data.shards.blocks import BlockBudget
 from bridge_data.task import Hooks, SourceCook, TaskEncoder
+from bridge_data.task.observer import Observer, observed_source
 from bridge_data.task.stores import CachePool, NoCachePool
 from bridge_data.topology import WorkerConfig
 
-_OF_PROCESS = ("_loaders", "_cooks", "_budget", "_cut_for")
-"""What a process makes for itself."""
+_OF_PROCESS = ("_loaders", "_cooks", "_budget", "_cut_for", "_observer")
+"""Attributes that each process makes for itself."""
 
 
 class LaneDataset:
@@ -57,10 +60,12 @@ class LaneDataset:
         self.virtual_epoch_length = virtual_epoch_length
         self.cache_pool: CachePool = NoCachePool()
         """What cookers get as the cache."""
+        self.make_observer: Callable[[Sequence[int]], Observer] | None = None
+        """Called once in each process that runs lanes, with the keys of the sources."""
         self.finite = shuffle is None or not shuffle.repeat
         """Whether the lanes end by themselves."""
         self._order = PlanOrder(plan, worker_config.seed_offset, shuffle, batching.batch_size or 1)
-        self._work()  # finds contradictory hooks now rather than in a worker
+        self._work()  # raises for contradictory hooks here rather than in a worker
 
     @property
     def source_names(self) -> list[str]:
@@ -85,15 +90,27 @@ class LaneDataset:
         changed.cache_pool = cache_pool
         return changed
 
+    def observed(self, make_observer: Callable[[Sequence[int]], Observer]) -> "LaneDataset":
+        """The same data set; in each process, the `Observer` that `make_observer` makes is called around each stage."""
+        changed = copy.copy(self)
+        changed.make_observer = make_observer
+        return changed
+
+    def raw_samples(self, num_samples: int) -> list[RawSample]:
+        """The first samples of this rank's first lane, as they are stored."""
+        state = self.new_state()
+        drawn = self._order.cursor(next(iter(state.lanes)), state).take(num_samples)
+        return [self._loaders[ref.source].read(ref.index) for _, ref in drawn]
+
     def first(self, num_micro_batches: int) -> "LaneDataset":
-        """The same data set, which ends after so many micro-batches of the whole job."""
+        """The same data set, ending after `num_micro_batches` of the whole job."""
         changed = copy.copy(self)
         changed.batching = dataclasses.replace(self.batching, max_micro_batches=num_micro_batches)
         changed.finite = True
         return changed
 
     def new_state(self, num_lanes: int | None = None) -> LoaderState:
-        """The state before the first sample, of this rank's lanes; of so many lanes in all, or as configured."""
+        """The state before the first sample, of this rank's lanes; `num_lanes` in all, by default as configured."""
         config = self.worker_config
         num_lanes = num_lanes or config.num_lanes
         lanes: dict[int, LaneState] = {lane: {} for lane in range(config.rank, num_lanes, config.world_size)}
@@ -104,8 +121,8 @@ class LaneDataset:
 
         Without `strict`, weights, added data sets and the batch size may differ; what differs is logged.
         If the ranks cannot share the saved lanes equally, or `WorkerConfig.num_lanes` asks for another number, what is
-        left of the epochs in progress is dealt anew; that takes a state with all lanes. Of a state that was saved at
-        the end of a pass, it is the beginning of the next one.
+        left of the epochs in progress is dealt again; that needs a state with all lanes. A state saved at the end of a
+        pass becomes the beginning of the next one.
 
         Raises:
             StateError: if the state is not of this data and these settings, or lacks lanes that are needed.
@@ -203,7 +220,7 @@ class LaneDataset:
     def describe(self, ref: SampleRef) -> str:
         """A sample in words: its key, data set, epoch and number."""
         if not 0 <= ref.source < len(self.plan.sources):
-            return str(ref)  # what a worker wrote that was killed while it did
+            return str(ref)  # a worker was killed while it wrote this
         source = self.plan.sources[ref.source]
         try:
             key = source.records.reader().read(ref.index, ()).full_key
@@ -217,17 +234,26 @@ class LaneDataset:
     def _work(self, handler: ErrorHandler | None = None) -> Work:
         """A lane's own hooks (they count failures) over the loaders that all lanes of this process share."""
         hooks, order = self._hooks(handler), self._order
-        hooks.cache = self.cache_pool
         packing = self.batching.packing_buffer_size is not None
         return Work(self._loaders, self._cooks, order.source_names, order.source_keys, hooks, packing=packing)
 
     def _hooks(self, handler: ErrorHandler | None) -> Hooks:
         numbering = Numbering(self._order.source_keys, [source.num_samples for source in self.plan.sources])
-        return Hooks(self.task_encoder, self.worker_config, numbering, handler)
+        hooks = Hooks(self.task_encoder, self.worker_config, numbering, handler)
+        hooks.cache, hooks.observer = self.cache_pool, self._observer
+        return hooks
+
+    @functools.cached_property
+    def _observer(self) -> Observer | None:
+        return None if self.make_observer is None else self.make_observer(self._order.source_keys)
 
     @functools.cached_property
     def _loaders(self) -> list[Loader]:
-        return [open_loader(source, self.task_encoder.decoder) for source in self.plan.sources]
+        sources, observer = self.plan.sources, self._observer
+        if observer is not None:
+            pairs = zip(sources, self._order.source_keys, strict=True)
+            sources = tuple(observed_source(source, observer, key) for source, key in pairs)
+        return [open_loader(source, self.task_encoder.decoder) for source in sources]
 
     @functools.cached_property
     def _cooks(self) -> list[SourceCook]:

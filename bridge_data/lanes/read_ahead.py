@@ -4,10 +4,10 @@ Enters: a second cursor of the lane, which runs in front of the first. Leaves: r
 Guarantee: nothing is announced that the lane will not want, and of what it has not come to, no more than its share of
 `AHEAD_BYTES`; no sample depends on whether it was announced.
 
-The scout looks through a lot of samples at a time, so that neighbours come with one request; a block is met with the
-first of its samples. Requests wait until there is room, and are announced evenly: a window begins with many blocks and
-ends with none, so the scout runs far enough ahead that those of the next window are fetched while this one is worked
-on. Begun together, they would take link and processors from all else for a while, and then leave them idle.
+The scout looks through a lot of samples at a time, so that neighbours come with one request; a block is requested with
+the first of its samples. Requests wait until they fit the budget, and are announced evenly: a window begins with many
+blocks and ends with none, so the scout runs far enough ahead that the blocks of the next window are fetched during this
+one. Fetched all at once, they would use up network and cores for a while, and then leave them idle.
 """
 
 import collections
@@ -33,19 +33,19 @@ MAX_SAMPLES_AHEAD = 1 << 14
 """The scout is not further ahead."""
 
 BURST_BYTES = 2 << 20
-"""So much is announced at once: it is soon there."""
+"""This much is announced at once: it arrives soon."""
 
 REQUEST_BYTES = 1 << 19
-"""A request by itself costs store, link and processor about as much as so many bytes."""
+"""One request costs about as much as transferring this many bytes."""
 
 LEAD = LOT_SAMPLES // 4
-"""What is wanted within so many samples is announced, however much that is at once."""
+"""What is needed within this many samples is announced at once, whatever its size."""
 
 PACE = 1.25
-"""Otherwise so many times the bytes are announced with each sample that samples have on the average."""
+"""Otherwise this many times the mean sample size is announced with each sample."""
 
 MAX_SEEN = 1 << 17
-"""Beyond so many samples, the mean forgets the older ones."""
+"""The mean sample size is taken over about this many recent samples."""
 
 MAX_OPEN_BLOCKS = 1 << 18
 """Blocks that were met are remembered, as long as all their samples were not; those of windows that a lane began in the
@@ -67,7 +67,7 @@ class ReadAhead:
         self._known_bytes = self._announced_bytes = 0
         self._credit = float(BURST_BYTES)
         self._cost, self._num_seen = 0, 0
-        """Of the requests for so many samples."""
+        """Total cost of the requests, and number of samples they are for."""
         self._open: collections.OrderedDict[tuple[int, int, int], tuple[int, bool]] = collections.OrderedDict()
         """Blocks that were met, by source, epoch and first sample: how many of their samples were not, and whether
         these come with the block."""
@@ -131,7 +131,7 @@ class ReadAhead:
         return bool(lot)
 
     def _lot(self, refs: Iterable[SampleRef]) -> list[Sequence[ByteRange]]:
-        """Where the bytes of each of the first of `refs` lie, those that are a lot."""
+        """The byte ranges of each of the next samples, up to one lot."""
         lot: list[Sequence[ByteRange]] = []
         num_bytes = 0
         for ref in refs:

@@ -4,7 +4,7 @@
     pack    ("pack", key of a sample, ...)
     batch   ("batch", number, part, key of a sample or pack, ...)
 
-The number of a batch is its place among the micro-batches of the job, for hooks that ask for it. Keys are plain tuples;
+The number of a batch is its index among the micro-batches of the job, for hooks that ask for it. Keys are plain tuples;
 read back, lists serve as well, so that they survive JSON.
 """
 

@@ -9,7 +9,8 @@ from typing import Any
 
 from bridge_data.errors import ConfigError, SampleError
 from bridge_data.lanes.restore_keys import BatchKey, SampleKey, UnitKey, read_key
-from bridge_data.lanes.work import Item, Unit, Work
+from bridge_data.lanes.units import Item, Unit
+from bridge_data.lanes.work import Work
 from bridge_data.order import SampleRef
 from bridge_data.task import TRUNCATED
 

@@ -7,20 +7,17 @@ Guarantee: a lane opened from the state that came with a batch goes on with the 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from bridge_data.lanes.lane import Lane
 from bridge_data.lanes.lane_dataset import LaneDataset
+from bridge_data.lanes.work import Watch
 
 if TYPE_CHECKING:
-    from bridge_data.order import SampleRef
     from bridge_data.order.state import LaneState, LoaderState
     from bridge_data.samples.arena import Arena
 
 T = TypeVar("T")
-
-Watch: TypeAlias = "Callable[[SampleRef], None]"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Survival: how much of a source filters leave, and when a lane calls it empty.
+"""Survival: how many samples of a source pass the filters, and when a lane calls it empty.
 
 Enters: what stayed and what was left out, one after the other, and by which hook. Leaves: a warning, once; much later
 an error. Guarantee: where 1 in 1,000 samples of a source stays, or any of up to 1,000, the probability of the error is
@@ -10,7 +10,7 @@ probability of e^-50 = 2e-22: together less than 1e-12. An alarm takes all that 
 - *As many consecutive skips as `skips_of_empty` says.* An epoch permutes a source's chunks, so each draw of a lane is a
   given sample with probability 1/n. A filter that decides by the sample leaves out k draws in a row with probability
   (1 - 1/n)^k at most, which is below e^-50 after 50 n draws. (Two epochs prove nothing but with one lane: epochs are
-  dealt anew, and a lane of 8 misses a single survivor of an epoch 7 times out of 8.) Where some samples have stayed, it
+  dealt again; a lane of 8 misses a single survivor of an epoch 7 times out of 8.) Where some samples have stayed, it
   takes those 50 n; over 20,000 samples 1,000,000 are enough, which are safe where 1 in 20,000 samples stays, and they
   are not all in a few chunks. Where none has, the encoder is most likely wrong, and waiting costs more: then 50,000
   draws and two epochs are enough, which are safe where 1 in 1,000 samples stays, or any of up to 1,000.
@@ -20,8 +20,7 @@ probability of e^-50 = 2e-22: together less than 1e-12. An alarm takes all that 
   only make long streaks rarer. The alarm is at s ln(M / N) > 50: about 50 / rate skips where s is large. With fewer
   than 11 survivors that takes too long; then a streak of 100 times all that was before is enough.
 
-Counts begin anew with each lane, also after a restore: nothing has been seen then, and each of the bounds holds for any
-beginning.
+Counts start at zero with each lane, also after a restore: each of the bounds holds for any starting point.
 """
 
 import collections

@@ -5,7 +5,6 @@ Guarantee: the same reference gives the same result on any lane, worker, rank or
 """
 
 import collections
-import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
@@ -13,39 +12,10 @@ from typing import Any, TypeAlias
 from bridge_data.decode import Loader
 from bridge_data.errors import ConfigError, FatalSampleError
 from bridge_data.lanes.restore_keys import Key, batch_key, pack_key
+from bridge_data.lanes.units import Item, Pack, Unit
 from bridge_data.order import ALL_PARTS, SampleRef
 from bridge_data.task import STAGES, TRUNCATED, Hooks, Packing, SourceCook, does_something, hook_of, is_overridden
-
-UNREAD = object()
-"""The sample of an item whose payload is not in memory: after a restore it is read when it is needed."""
-
-
-@dataclasses.dataclass(slots=True, eq=False)
-class Item:
-    """One part of a sample (the only one, but for generators) between its draw and its micro-batch."""
-
-    draw: int
-    ref: SampleRef
-    part: int
-    sample: Any = UNREAD
-
-    @property
-    def items(self) -> tuple["Item"]:
-        """As a unit: itself."""
-        return (self,)
-
-
-@dataclasses.dataclass(slots=True, eq=False)
-class Pack:
-    """A packed sample with the items in it."""
-
-    items: list[Item]
-    sample: Any = UNREAD
-
-
-Unit: TypeAlias = Item | Pack
-"""What micro-batches are made of."""
-
+from bridge_data.task.observer import observed_iterator
 
 Parts: TypeAlias = Sequence[tuple[int, Any]]
 """The parts of a sample, each with its number."""
@@ -150,7 +120,7 @@ class Work:
                 yield self.samples(ref)
                 continue
             if source not in streams:
-                streams[source] = self._loaders[source].stream(indices[source])
+                streams[source] = self._stream(source, indices[source])
             stream = streams[source]
             if stream is None:
                 yield self.samples(ref)
@@ -167,6 +137,12 @@ class Work:
             sample.__restore_key__ = self._names[source], epoch, index, 0
             yield ((0, sample),)
 
+    def _stream(self, source: int, indices: Iterator[int]) -> Iterator[Any] | None:
+        stream, observer = self._loaders[source].stream(indices), self.hooks.observer
+        if stream is None or observer is None:
+            return stream
+        return observed_iterator(stream, observer, "decode", self._keys[source])
+
     def _only_loaded(self, refs: Sequence[SampleRef]) -> dict[int, Iterator[int]]:
         """By source, the samples of it that are only loaded, in order."""
         indices: dict[int, list[int]] = collections.defaultdict(list)
@@ -179,7 +155,7 @@ class Work:
         """Read, decode and cook. A failed decoder counts as a failure of the sample; a failed read stops the run."""
         loader = self._loaders[ref.source]
         build = functools.partial(loader.build, index=ref.index)
-        for sample in self.hooks.run("decode", build, loader.read(ref.index), self._chance(ref, 0)):
+        for sample in self.hooks.run("decode", build, loader.read(ref.index), self._sample_key(ref, 0)):
             if isinstance(sample, dict):
                 return self._cooked(sample, ref)
             sample.__restore_key__ = self._key(ref, 0)
@@ -188,7 +164,7 @@ class Work:
 
     def _cooked(self, sample: dict[str, Any], ref: SampleRef) -> list[Any]:
         sample["__restore_key__"] = self._key(ref, 0)
-        cooked = self.hooks.run("cook_crude_sample", self._cooks[ref.source], sample, self._chance(ref, 0))
+        cooked = self.hooks.run("cook_crude_sample", self._cooks[ref.source], sample, self._sample_key(ref, 0))
         for number, part in enumerate(cooked):
             _mark(part, self._key(ref, number), add=True)
         return cooked
@@ -197,14 +173,14 @@ class Work:
         return [
             result
             for number, sample in enumerate(samples)
-            for result in self.hooks.run(stage, hook, sample, self._chance(ref, number))
+            for result in self.hooks.run(stage, hook, sample, self._sample_key(ref, number))
         ]
 
     def _admitted(self, admit: Callable[[Any], tuple[Any, bool]], parts: list[Any], ref: SampleRef) -> list[Any]:
         """The parts that are not too long for a pack, or made shorter."""
         kept = []
         for number, part in enumerate(parts):
-            for sample, is_cut in self.hooks.run("select_samples_to_pack", admit, part, self._chance(ref, number)):
+            for sample, is_cut in self.hooks.run("select_samples_to_pack", admit, part, self._sample_key(ref, number)):
                 self.hooks.skipped[TRUNCATED] += is_cut
                 kept.append(sample)
         return kept
@@ -258,8 +234,8 @@ class Work:
         """What `pack_selected_samples` (without packing: the batch) is given of an item."""
         if not (self._packing and self._postencodes):
             return [item.sample]
-        hook, chance = hook_of(self._encoder, "postencode_sample"), self._chance(item.ref, item.part)
-        return self.hooks.run("postencode_sample", hook, item.sample, chance)
+        hook, sample_key = hook_of(self._encoder, "postencode_sample"), self._sample_key(item.ref, item.part)
+        return self.hooks.run("postencode_sample", hook, item.sample, sample_key)
 
     @property
     def packs(self) -> bool:
@@ -277,8 +253,8 @@ class Work:
         Raises:
             ConfigError: for a key that is another text in every process, and so no key.
         """
-        hook, chance = hook_of(self._encoder, "batch_group_criterion"), self._first(unit.items[0])
-        result = self.hooks.run("batch_group_criterion", hook, unit.sample, chance, len(unit.items))
+        hook, sample_key = hook_of(self._encoder, "batch_group_criterion"), self._first(unit.items[0])
+        result = self.hooks.run("batch_group_criterion", hook, unit.sample, sample_key, len(unit.items))
         if not result:
             return None
         try:
@@ -303,28 +279,30 @@ class Work:
         """
         if not collate:
             return [units[0].sample]
-        chance = self._first(units[0].items[0])
+        sample_key = self._first(units[0].items[0])
         count = sum(len(unit.items) for unit in units) if self._packing else len(units)
         samples = [unit.sample for unit in units]
-        batches = self.hooks.run("batch", hook_of(self._encoder, "batch"), samples, chance, count)
+        batches = self.hooks.run("batch", hook_of(self._encoder, "batch"), samples, sample_key, count)
         if "encode_batch" in self._does:
             hook = hook_of(self._encoder, "encode_batch")
             batches = [
                 batch
                 for number, value in enumerate(batches)
-                for batch in self.hooks.run("encode_batch", hook, value, (*chance, number) if number else chance, count)
+                for batch in self.hooks.run(
+                    "encode_batch", hook, value, (*sample_key, number) if number else sample_key, count
+                )
             ]
         keys = self._unit_keys(units)
         for part, batch in enumerate(batches):
             _mark(batch, batch_key(self.hooks.batch_index or 0, part, keys))
         return batches
 
-    def _chance(self, ref: SampleRef, part: int) -> tuple[int, int, int, int]:
+    def _sample_key(self, ref: SampleRef, part: int) -> tuple[int, int, int, int]:
         return self._keys[ref.source], ref.epoch, ref.index, part
 
     def _first(self, first: Item) -> tuple[int, int, int, int]:
         """Packs and batches draw their random numbers with the key of their first member."""
-        return self._chance(first.ref, first.part)
+        return self._sample_key(first.ref, first.part)
 
     def _key(self, ref: SampleRef, part: int) -> Key:
         return self._names[ref.source], ref.epoch, ref.index, part

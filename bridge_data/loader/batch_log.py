@@ -14,13 +14,13 @@ from bridge_data.topology import WorkerConfig
 
 
 class BatchLog:
-    """Writes the log of one rank, if it is to be written."""
+    """Writes the log of one rank, if it is enabled."""
 
     def __init__(self, config: WorkerConfig) -> None:
         self._rank, self._path, self._is_on = config.rank, config.worker_debug_path, config.worker_log_level > 0
 
     def note(self, number: int, lane: int, batch: Any) -> None:
-        """Write that a batch was handed out."""
+        """Log a batch that was handed out."""
         if not self._is_on:
             return
         line = json.dumps({"rank": self._rank, "batch": number, "lane": lane, "keys": keys_of_batch(batch)})

@@ -1,7 +1,7 @@
-"""The loader: the rank's batches in the job's order, and a state that is right at every moment.
+"""The loader: the batches of a rank in the order of the job, and a state that can be saved at any time.
 
-Enters: a dataset of lanes. Leaves: batches. Guarantee: the same batches whoever runs the lanes; `save_state_rank` is
-the position after the last batch handed out, whatever has been prefetched, and asks no worker.
+Enters: a dataset of lanes. Leaves: batches. Guarantee: the same batches for any number of workers; `save_state_rank` is
+the position after the last batch handed out, without what was prefetched, and asks no worker.
 """
 
 from __future__ import annotations
@@ -22,11 +22,10 @@ from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.runner import Ended, LaneRunner, Produced
 from bridge_data.later import torch
 from bridge_data.loader.batch_log import BatchLog
-from bridge_data.loader.ends import EvenEnds
 from bridge_data.loader.loader_config import LoaderConfig
 from bridge_data.loader.memory.arenas import PrivateArena
 from bridge_data.loader.memory.slots import Kept
-from bridge_data.loader.position import Position
+from bridge_data.loader.position import EvenEnds, Position
 from bridge_data.loader.workers import process
 from bridge_data.loader.workers.launch import ServerLost
 from bridge_data.loader.workers.link import OutOfStep
@@ -42,7 +41,7 @@ _NONE_LEFT = object()
 
 
 class SavableDataLoader:
-    """Iterates over the batches of this rank. `iter()` goes on where the last iteration stopped.
+    """Iterates over the batches of this rank. `iter()` continues where the last iteration stopped.
 
     An iteration ends after `virtual_epoch_length` batches, or when all lanes of the rank have ended. The one after that
     end begins with the first batch again, so a finite loader can be iterated many times; and a state that was saved at
@@ -165,7 +164,7 @@ class SavableDataLoader:
         if not self._close.alive:
             raise WorkerError("this loader is closed")
         while self._fetched is None and (lane := self._position.turn()) is not None:
-            # Where anything below is interrupted or fails, the source is out of step, and is begun anew next time.
+            # If anything below fails or is interrupted, the source is out of step; the next call starts a new one.
             source, self._source = self._source, None
             try:
                 source = self._workers.source(self._position, source)
@@ -263,7 +262,7 @@ class _Iteration(Iterator[Any]):
 
 
 class _Workers:
-    """Who runs the lanes: the pool, once it is ready; this process until then, and where no workers are wanted."""
+    """Runs the lanes in the worker pool once it is ready; in this process until then, or if there are no workers."""
 
     def __init__(self, dataset: LaneDataset, config: LoaderConfig) -> None:
         self._dataset, self._config = dataset, config
@@ -287,12 +286,12 @@ class _Workers:
         self._start()
 
     def source(self, position: Position, current: LaneRunner | WorkerPool | None) -> LaneRunner | WorkerPool:
-        """Who runs the lanes now: `current`, or another, which begins at `position`."""
+        """What runs the lanes now: `current`, or a new runner or pool that begins at `position`."""
         if self.pool is None or current is self.pool:
             return current or self._run_here(position)
         if self.pool.ready():
             self.pool.begin(position.lanes(), position.state)
-            self._arena = PrivateArena()  # nothing is made here any more
+            self._arena = PrivateArena()  # no batch is made in this process any more
             process.give_back_freed_memory()
             return self.pool
         if time.monotonic() > self._slow_at:
@@ -319,10 +318,10 @@ class _Workers:
 
 
 def _close_in(process: int, workers: _Workers) -> None:
-    if os.getpid() == process:  # not in a process that the trainer forked
+    if os.getpid() == process:  # not in a child that the trainer forked
         workers.close()
 
 
 def _pinned(batch: Any) -> Any:
-    """The batch copied once, to page-locked memory; torch keeps that of batches that died for those to come."""
+    """The batch, copied to page-locked memory; torch reuses that of freed batches."""
     return batch.pin_memory() if hasattr(batch, "pin_memory") else samples.pin(batch)

@@ -22,8 +22,7 @@ def writing(folder: Path) -> Iterator[None]:
 def replacing(path: Path, *, durable: bool = True) -> Iterator[Path]:
     """Yield a temporary path beside `path`; rename it to `path` if the block succeeds, else delete it.
 
-    If `durable`, the content is synced before the rename, so that after a crash of the machine either the old file or
-    the new one is there.
+    If `durable`, even a crash of the machine leaves either the old file or the new one, after the block the new one.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -35,9 +34,20 @@ def replacing(path: Path, *, durable: bool = True) -> Iterator[Path]:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+    if durable:
+        sync_folder(path.parent)
 
 
 def write_file(path: Path, data: bytes | str, *, durable: bool = True) -> None:
     """Write `data` to the file at `path`, atomically."""
     with replacing(path, durable=durable) as temporary:
         temporary.write_bytes(data.encode() if isinstance(data, str) else data)
+
+
+def sync_folder(folder: Path) -> None:
+    """Wait until the names in `folder` are on disk."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

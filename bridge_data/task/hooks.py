@@ -22,6 +22,7 @@ from bridge_data.later import torch
 from bridge_data.order.random_keys import key64
 from bridge_data.samples import SourceInfo
 from bridge_data.task.augment import AugmentTaskEncoder
+from bridge_data.task.observer import Observer
 from bridge_data.task.stores import CachePool, NoCachePool
 from bridge_data.task.task_encoder import Declared, DefaultTaskEncoder, TaskEncoder, check_tolerance, declared
 from bridge_data.topology import WorkerConfig
@@ -155,6 +156,8 @@ class Hooks:
         self.skipped: collections.Counter[str] = collections.Counter()
         self.batch_index: int | None = None
         self.cache: CachePool = NoCachePool()
+        self.observer: Observer | None = None
+        """Is called around each hook, and around the seeding of the random generators."""
         self._numbering = numbering
         self.sample: tuple[int, ...] = ()
         self._token: Token[HookContext | None] | None = None
@@ -188,6 +191,9 @@ class Hooks:
             self._seed(stage, sample)
         results: list[Any] = []
         self.sample = sample
+        observer = self.observer
+        if observer is not None:
+            observer.begin(stage, sample[0])
         try:
             result = fn(argument)
             if hasattr(result, "__next__"):
@@ -203,6 +209,9 @@ class Hooks:
         except Exception as error:
             self._fail(stage, argument, error, count)
             return []
+        finally:
+            if observer is not None:
+                observer.end()
         if self.failures:
             self.succeed(stage)
         return results
@@ -225,14 +234,22 @@ class Hooks:
         assert self._token is not None
         active.reset(self._token)
         self._token = None
+        if self.observer is not None:
+            self.observer.begin("seed")
         if self._callers is not None:
             self._callers.restore()
             self._callers = None
+        if self.observer is not None:
+            self.observer.end()
 
     def _seed(self, stage: str, sample: tuple[int, ...]) -> None:
+        if self.observer is not None:
+            self.observer.begin(f"seed {stage}")
         if self._callers is None and self._token is not None:
             self._callers = _Generators()
         seed_generators(rng_key(self.worker_config.seed_offset, stage, *sample))
+        if self.observer is not None:
+            self.observer.end()
 
     def _fail(self, stage: str, argument: Any, error: Exception, count: int) -> None:
         """Report a failure that loses `count` samples. Stop the run if it would hit other samples too, or if too many

@@ -22,8 +22,8 @@ import torch.distributed as dist
 
 from bridge_data.errors import StateError
 from bridge_data.loader.checkpoint import load_states, save_rank_state
-from bridge_data.loader.checkpoint.shares import place_in, process_of
-from bridge_data.loader.checkpoint.state_file import write_whole
+from bridge_data.loader.checkpoint.checkpoint_folder import process_of, rank_in
+from bridge_data.storage.atomic import write_file
 
 if TYPE_CHECKING:
     from megatron.core.process_groups_config import ProcessGroupCollection
@@ -95,7 +95,7 @@ def save_checkpoint(
         if target.exists():  # complete, but killed before its commit
             shutil.rmtree(target)
         partial.rename(target)
-        write_whole(checkpoint_dir / LATEST_FILE, str(iteration).encode())
+        write_file(checkpoint_dir / LATEST_FILE, str(iteration).encode())
     dist.barrier()
     return target
 
@@ -123,7 +123,7 @@ def load_checkpoint(
 
 def _data_state(folder: Path, iteration: int, group: "dist.ProcessGroup | None") -> dict[str, Any] | None:
     """The merged data state on rank 0 of the group, which reads all files; None on the others."""
-    rank, world_size = place_in(group)
+    rank, world_size = rank_in(group)
     state, problem = None, [""]
     if rank == 0:
         try:

@@ -16,7 +16,8 @@ from bridge_data import (
     get_loader,
     get_train_dataset,
 )
-from bridge_data.lanes.lane import Lane, LaneBatch
+from bridge_data.lanes.lane import Lane
+from bridge_data.lanes.units import LaneBatch
 from bridge_data.order.state import LoaderState
 from tests.prepared import write_blend, write_texts
 from tests.properties.jobs import Encoder, GroupingEncoder

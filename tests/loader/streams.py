@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from bridge_data.lanes.lane import LaneBatch
+from bridge_data.lanes.units import LaneBatch
 from bridge_data.order import SampleRef
 from bridge_data.order.state import LoaderState
 from bridge_data.samples import Batch, edataclass

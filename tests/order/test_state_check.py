@@ -21,7 +21,7 @@ from bridge_data import (
     get_train_dataset,
     get_val_dataset,
 )
-from bridge_data.loader.checkpoint.state_file import decoded, encoded
+from bridge_data.loader.checkpoint.state_files import decoded, encoded
 from bridge_data.order.state import LoaderState
 from bridge_data.task import TaskEncoder
 from tests.prepared import write_blend, write_texts

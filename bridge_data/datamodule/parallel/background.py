@@ -16,8 +16,8 @@ import torch
 from bridge_data import samples
 from bridge_data.errors import WorkerError
 from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.loader.ends import EvenEnds
 from bridge_data.loader.loader_config import Ends
+from bridge_data.loader.position import EvenEnds
 
 BATCH, END, ERROR, CLOSED = range(4)
 

@@ -10,10 +10,15 @@ Enters: the states of the data-parallel ranks at one step. Leaves: such a folder
 at that step, and any number of ranks can be restored from it.
 """
 
-from bridge_data.loader.checkpoint.saving import save_rank_state, save_states
+from bridge_data.loader.checkpoint.checkpoint_folder import (
+    Checkpoint,
+    load_states,
+    read_checkpoint,
+    save_rank_state,
+    save_states,
+)
 from bridge_data.loader.checkpoint.sharded import load_sharded_state, sharded_state
-from bridge_data.loader.checkpoint.state_file import rank_file
-from bridge_data.loader.checkpoint.state_loading import Checkpoint, load_states, read_checkpoint
+from bridge_data.loader.checkpoint.state_files import rank_file
 
 __all__ = [
     "Checkpoint",

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch.distributed as dist
 
 from bridge_data.errors import StateError
-from bridge_data.loader.checkpoint.shares import place_in, share_of
+from bridge_data.loader.checkpoint.checkpoint_folder import rank_in, share_of
 from bridge_data.order.state import LoaderState, merge_states
 
 if TYPE_CHECKING:
@@ -35,15 +35,15 @@ def sharded_state(state: dict[str, Any], group: "dist.ProcessGroup | None" = Non
     _check_joined()
     from megatron.core.dist_checkpointing.mapping import ShardedObject
 
-    rank, world_size = place_in(group)
+    rank, world_size = rank_in(group)
     replica = min(dist.get_process_group_ranks(group or dist.group.WORLD))
     share = share_of(LoaderState.from_dict(state), rank, world_size).to_dict()
     return {KEY: ShardedObject(KEY, share, (world_size,), (rank,), replica_id=replica)}
 
 
 def load_sharded_state(path: str | Path) -> dict[str, Any]:
-    """The state of the whole job out of a checkpoint, whatever the number of ranks that wrote it; all processes call
-    it. `loader.restore_state_rank` takes it on every rank.
+    """The state of the whole job from a checkpoint written by any number of ranks; all processes call it.
+    `loader.restore_state_rank` takes it on every rank.
 
     Raises:
         StateError: if `path` is no such checkpoint, has no data state, or lacks a shard of it; or outside a distributed

@@ -1,1 +1,1 @@
-"""Memory of batches: built in shared memory, sent without a copy, and used again."""
+"""Memory of batches: arenas to build them in, shared slots to send them without a copy, and their pickles."""

@@ -29,7 +29,7 @@ _MAX_SPARE = 4
 """Free buffers that a `PrivateArena` keeps."""
 
 _MAX_KEPT = 8
-"""After so many batches of which a hook kept a tensor, a `SlotArena` allocates nothing more: each would cost a slot."""
+"""A `SlotArena` stops allocating after this many batches of which a hook kept a tensor: each of them costs a slot."""
 
 _MAX_OPEN = 4
 """Slots that may be built in at the same time: samples that wait in a buffer, each in a slot of its own, would keep all

@@ -1,6 +1,6 @@
 """Batches and errors as bytes, with tensors and arrays as buffers of their own.
 
-Enters: any batch that cloudpickle takes. Leaves: its pickle and the buffers, which need no copy at the other end.
+Enters: any batch that cloudpickle can pickle. Leaves: its pickle and the buffers, which are not copied on arrival.
 Guarantee: dense CPU tensors of any dtype and shape, and numpy arrays, come back equal, as views of the buffers they
 are decoded from; classes that came from the trainer's `__main__` come back as the trainer's own classes.
 """
@@ -27,7 +27,7 @@ _MAX_TRACEBACK_CHARS = 8_000
 
 
 class _Pickler(pickle.Pickler):
-    """Takes what can be found by its name, like most batches, and is quick."""
+    """Pickles by reference, which is fast and enough for most batches."""
 
     def __init__(self, encoder: Encoder, file: io.BytesIO, **options: Any) -> None:
         super().__init__(file, protocol=5, **options)
@@ -38,7 +38,7 @@ class _Pickler(pickle.Pickler):
 
 
 class _CloudPickler(cloudpickle.Pickler):
-    """Takes functions and classes without a name that the trainer would know, too."""
+    """Also pickles functions and classes by value that the trainer cannot import."""
 
     def __init__(self, encoder: Encoder, file: io.BytesIO, **options: Any) -> None:
         super().__init__(file, protocol=5, **options)
@@ -50,7 +50,7 @@ class _CloudPickler(cloudpickle.Pickler):
 
 
 class _DatasetPickler(cloudpickle.Pickler):
-    """Notes the modules that unpickling will import."""
+    """Records the modules that unpickling will import."""
 
     def __init__(self, file: io.BytesIO) -> None:
         super().__init__(file, protocol=5)
@@ -64,10 +64,10 @@ class _DatasetPickler(cloudpickle.Pickler):
 
 
 def encode_dataset(dataset: Any) -> tuple[bytes, list[str]]:
-    """The pickle of a dataset, what is of the trainer's script by value, and the modules that loading it needs."""
+    """The pickle of a dataset, with classes from `__main__` by value, and the modules that loading it imports."""
     stream = io.BytesIO()
     pickler = _DatasetPickler(stream)
-    script = sys.modules.get("__mp_main__")  # what multiprocessing calls `__main__` in the processes that it spawns
+    script = sys.modules.get("__mp_main__")  # `__main__` in processes that multiprocessing spawns
     if script is not None:
         cloudpickle.register_pickle_by_value(script)
     try:
@@ -79,7 +79,7 @@ def encode_dataset(dataset: Any) -> tuple[bytes, list[str]]:
 
 
 class Encoder:
-    """Encodes what a worker sends; made once the worker has loaded the dataset."""
+    """Encodes the batches and errors of a worker. Create it after the worker has loaded the dataset."""
 
     def __init__(self) -> None:
         # Classes of `__main__` came with the dataset by value. Sent back by value, each batch would be slow and large,
@@ -93,7 +93,7 @@ class Encoder:
             with contextlib.suppress(Exception):
                 return self._dump(batch)
         parts = self._dump(batch, _CloudPickler)
-        self._pickler = _CloudPickler  # other batches will be like this one
+        self._pickler = _CloudPickler  # later batches will need it too
         return parts
 
     def _dump(self, batch: Any, pickler: type[_Pickler] | type[_CloudPickler] = _Pickler) -> list[pickle.PickleBuffer]:
@@ -103,7 +103,7 @@ class Encoder:
         return [pickle.PickleBuffer(stream.getbuffer()), *buffers]
 
     def encode_error(self, error: BaseException, where: str) -> tuple[bytes | None, str]:
-        """An exception, its traceback added as a note, pickled (None if it does not survive that); the traceback."""
+        """An exception with its traceback as a note, pickled (None if it cannot be), and the traceback as text."""
         text = "".join(traceback.format_exception(error)).rstrip()
         if len(text) > _MAX_TRACEBACK_CHARS:
             text = f"{text[: _MAX_TRACEBACK_CHARS // 2]}\n...\n{text[-_MAX_TRACEBACK_CHARS // 2 :]}"
@@ -118,7 +118,7 @@ class Encoder:
 
 
 class _RankPickler(pickle.Pickler):
-    """Classes by reference: a rank runs the same script as another."""
+    """Pickles classes by reference: all ranks run the same script."""
 
     def reducer_override(self, obj: Any) -> Any:
         if is_tensor(obj) and type(obj) is torch.Tensor and _is_plain(obj):
@@ -127,7 +127,7 @@ class _RankPickler(pickle.Pickler):
 
 
 def encode_by_reference(value: Any) -> list[pickle.PickleBuffer]:
-    """`value` in parts, as `Encoder` has them, for another process of the same script."""
+    """`value` in parts, as `Encoder.encode` returns them, for another process that runs the same script."""
     stream = io.BytesIO()
     buffers: list[pickle.PickleBuffer] = []
     _RankPickler(stream, protocol=5, buffer_callback=buffers.append).dump(value)
@@ -152,10 +152,10 @@ def _reduce_tensor(tensor: torch.Tensor) -> tuple[Any, ...]:
     if tensor.numel() == 0:
         return _empty_tensor, (tensor.dtype, tuple(tensor.shape), tensor.requires_grad)
     base, order = tensor.detach(), None
-    if not base.is_contiguous():  # its dimensions go in the order in which they lie in memory, and come back as a view
+    if not base.is_contiguous():  # sent in memory order, and permuted back on arrival
         order = sorted(range(base.ndim), key=base.stride, reverse=True)
         base = base.permute(order)
-    values = base.contiguous().as_strided((base.numel(),), (1,))  # a dimension of one value may have any stride
+    values = base.contiguous().as_strided((base.numel(),), (1,))  # a dimension of size 1 may have any stride
     memory = values.view(torch.uint8).numpy()
     return _tensor, (pickle.PickleBuffer(memory.data), tensor.dtype, tuple(base.shape), tensor.requires_grad, order)
 
@@ -174,7 +174,7 @@ def _empty_tensor(dtype: torch.dtype, shape: tuple[int, ...], requires_grad: boo
 
 
 def _reduce(obj: Any, trainer_classes: dict[type, str]) -> Any:
-    """What `reducer_override` returns for an object of a batch."""
+    """The result of `reducer_override` for an object of a batch."""
     kind = type(obj)
     if is_tensor(obj) and kind is torch.Tensor:
         return _reduce_tensor(obj) if _is_plain(obj) else NotImplemented
@@ -197,7 +197,7 @@ def _reduce(obj: Any, trainer_classes: dict[type, str]) -> Any:
 
 
 class _Columns:
-    """The sources of a batch, field by field: a few lists are pickled more quickly than many objects."""
+    """The sources of a batch as columns: pickling a few lists is faster than pickling many objects."""
 
     def __init__(self, sources: tuple[SourceInfo, ...]) -> None:
         self.columns = (
@@ -213,14 +213,14 @@ def _sources(
 ) -> tuple[SourceInfo, ...]:
     sources = []
     for path, index, shard, names in zip(dataset_paths, indexes, shard_names, file_names, strict=True):
-        source = object.__new__(SourceInfo)  # a third of the time that the constructor takes
+        source = object.__new__(SourceInfo)  # three times as fast as the constructor
         source.dataset_path, source.index, source.shard_name, source.file_names = path, index, shard, names
         sources.append(source)
     return tuple(sources)
 
 
 def _with_source_columns(reduced: Any) -> Any:
-    """`reduced` with the sources in the object's state as columns, where that state is of names and values."""
+    """`reduced` with the sources in the object's state as columns, if that state is a dict."""
     if isinstance(reduced, str) or len(reduced) < 3:
         return reduced
     state = reduced[2]
@@ -236,8 +236,8 @@ def _with_columns(part: Any) -> Any:
 
 
 def _reduce_to_attributes(reduced: Any) -> Any:
-    """`reduced` with its state set by attributes: a class that travels by value loses its `__slots__` on the way, so
-    an instance made in the worker has a `__dict__` where one of the trainer's class has slots."""
+    """`reduced` with its state set attribute by attribute: a class pickled by value loses its `__slots__`, so instances
+    in the worker have a `__dict__` and those in the trainer have slots."""
     if isinstance(reduced, str) or len(reduced) < 3 or reduced[2] is None:
         return reduced
     return *reduced, *(None,) * (5 - len(reduced)), _set_attributes
@@ -250,5 +250,5 @@ def _set_attributes(obj: Any, state: Any) -> None:
 
 
 def _trainer_class(tracker_id: str) -> type:
-    """The class that cloudpickle gave this id when the dataset left this process."""
+    """The class to which cloudpickle gave this id when the dataset was pickled in this process."""
     return _internals._DYNAMIC_CLASS_TRACKER_BY_ID[tracker_id]

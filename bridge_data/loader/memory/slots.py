@@ -1,8 +1,8 @@
-"""Shared memory for batches: anonymous, mapped once, written again only when nothing looks at it any more.
+"""Shared memory for batches: anonymous slots, mapped once, and reused when no tensor refers to them any more.
 
-Enters, in a worker: the parts of a batch. Leaves, in the trainer: views of the same memory. Guarantee: a slot goes
-back to its worker when the last tensor, view or array over it has died; nobody waits for that, and nobody closes a
-map under a view. What the trainer keeps is bounded, in bytes and in slots: beyond that it gets private copies.
+Enters, in a worker: the parts of a batch. Leaves, in the trainer: views of the same memory. Guarantee: a slot returns
+to its worker when the last tensor, view or array over it dies; nobody waits for that, and no map is closed while it is
+in use. The memory that the trainer holds is bounded, in bytes and in slots; beyond that it gets private copies.
 """
 
 from __future__ import annotations
@@ -20,65 +20,65 @@ from bridge_data.loader.workers.messages import Body
 from bridge_data.samples.arena import aligned
 
 MAX_INLINE_BYTES = 1 << 15
-"""A batch that is not larger goes with its message."""
+"""Batches up to this size are sent inside their message."""
 
 Placed: TypeAlias = tuple[Body, list[memoryview | bytes], list[int]]
-"""The body of the message that carries a batch, the bytes that go with it, and the descriptors, to be closed then."""
+"""The body of a batch message, the bytes to send with it, and the descriptors to send and then close."""
 
 _GRAIN_BYTES = 1 << 18
 
 
 class SlotWriter:
-    """The slots of one worker, at the worker's end. No more than `num_spare` stay when they are free for long."""
+    """The slots of one worker, on the worker's side. It keeps at most `num_spare` free slots in the long run."""
 
     def __init__(self, num_spare: int = 4) -> None:
         self.num_spare = num_spare
         self.maps: dict[int, mmap.mmap] = {}
         self._new: dict[int, int] = {}
-        """The descriptors of slots of which the trainer has not heard."""
+        """The descriptors of slots that the trainer has not mapped yet."""
         self._free: list[int] = []
         self._retired: list[int] = []
         self._num_made = 0
 
     def free(self, slots: Sequence[int]) -> None:
-        """These may be written again."""
+        """Make these slots available for writing."""
         self._free += [slot for slot in slots if slot in self.maps]
 
     def place(self, parts: Sequence[pickle.PickleBuffer]) -> Placed:
-        """What to send so that `parts` arrive."""
+        """Copy the parts to a slot, or inline them; returns what to send."""
         views = [part.raw() for part in parts]
-        places, size = _layout(map(len, views))
+        ranges, size = _layout(map(len, views))
         if size <= MAX_INLINE_BYTES:
-            return Body(places), list(_padded(views, places)), []
+            return Body(ranges), list(_padded(views, ranges)), []
         slot = self.take(size)
         memory = self.maps[slot]
-        for (start, end), view in zip(places, views, strict=True):
+        for (start, end), view in zip(ranges, views, strict=True):
             memory[start:end] = view
-        return self.sent(slot, places)
+        return self.sent(slot, ranges)
 
     def take(self, size: int) -> int:
-        """A slot with room for `size` bytes, which is not free any more."""
-        if len(self._free) > self.num_spare:  # memory comes back when the trainer lets go of many batches it kept
+        """A free slot of at least `size` bytes, now in use."""
+        if len(self._free) > self.num_spare:  # the trainer has released many batches at once
             self._retire(self._free[0])
         fitting = [slot for slot in self._free if len(self.maps[slot]) >= size]
         if fitting:
             slot = min(fitting, key=lambda slot: len(self.maps[slot]))
             self._free.remove(slot)
             return slot
-        if self._free:  # all too small: the new one takes the place of one, so that their number stays bounded
+        if self._free:  # all too small: retire one, so that the number of slots stays bounded
             self._retire(self._free[0])
         return self._make(rounded_up(size))
 
     def claim(self, slot: int) -> None:
-        """This one is not free any more."""
+        """Mark a free slot as in use."""
         self._free.remove(slot)
 
-    def sent(self, slot: int, places: list[tuple[int, int]]) -> Placed:
-        """What `place` returns, of parts that are in `slot`, which is the trainer's from now on."""
+    def sent(self, slot: int, ranges: list[tuple[int, int]]) -> Placed:
+        """What `place` returns for parts that are in `slot`; from now on the trainer owns the slot."""
         descriptor = self._new.pop(slot, None)
         retired, self._retired = self._retired, []
         capacity = 0 if descriptor is None else len(self.maps[slot])
-        return Body(places, slot, capacity, retired), [], [] if descriptor is None else [descriptor]
+        return Body(ranges, slot, capacity, retired), [], [] if descriptor is None else [descriptor]
 
     def _make(self, capacity: int) -> int:
         slot = self._num_made
@@ -98,18 +98,18 @@ class SlotWriter:
 
 
 MAX_KEPT_SLOTS = 256
-"""Each is a file descriptor in the trainer and one in a worker, of which a process may have 1,024."""
+"""Each takes a file descriptor in the trainer and one in a worker; the usual limit of a process is 1,024."""
 
 
 class Kept:
-    """Slots that the trainer has not let go of, over all workers of a loader, and their bytes."""
+    """Counts the slots and bytes that the trainer holds, over all workers of a loader."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes, self._num_bytes, self._num_slots = max_bytes, 0, 0
         self.released: collections.deque[int] = collections.deque()
 
     def admits(self, num_bytes: int) -> bool:
-        """Whether a slot of so many more stays within the bounds; if so, it is counted until it is in `released`."""
+        """Whether another slot of `num_bytes` is within the bounds; if so, it counts until it is in `released`."""
         while self.released:
             self._num_bytes -= self.released.popleft()
             self._num_slots -= 1
@@ -121,7 +121,7 @@ class Kept:
 
 
 class SlotReader:
-    """The slots of one worker, at the trainer's end."""
+    """The slots of one worker, on the trainer's side."""
 
     def __init__(self, kept: Kept) -> None:
         self._kept = kept
@@ -129,7 +129,7 @@ class SlotReader:
         self.released: collections.deque[int] = collections.deque()
 
     def note(self, body: Body, descriptors: list[int]) -> None:
-        """Map the slot that came with `body`, if one did, and forget those it retires."""
+        """Map the slot that came with `body`, if any, and unmap those that it retires."""
         for slot in body.retired:
             self._maps.pop(slot, None)
         for descriptor in descriptors:
@@ -139,32 +139,32 @@ class SlotReader:
                 os.close(descriptor)
 
     def open(self, body: Body, payload: memoryview) -> list[Any]:
-        """The parts of `body`; they and what is made of them keep its slot from being written."""
+        """The parts of `body`; its slot is not written while anything refers to them."""
         if body.slot < 0:
-            # Tensors want memory that is aligned and can be written; a pickle alone is read where it is.
-            view = memoryview(bytearray(payload)) if len(body.places) > 1 else payload
-            return [view[start:end] for start, end in body.places]
+            # Tensors need aligned, writable memory; a pickle alone is read without a copy.
+            view = memoryview(bytearray(payload)) if len(body.ranges) > 1 else payload
+            return [view[start:end] for start, end in body.ranges]
         memory = self._maps[body.slot]
         if self._kept.admits(len(memory)):
             owner = watched(memory, _release, body.slot, self.released, len(memory), self._kept.released)
             view = memoryview(owner).cast("B")
-            return [view[start:end] for start, end in body.places]
+            return [view[start:end] for start, end in body.ranges]
         self.released.append(body.slot)
         whole = memoryview(memory)
-        return [bytearray(whole[start:end]) for start, end in body.places]
+        return [bytearray(whole[start:end]) for start, end in body.ranges]
 
     def discard(self, body: Body) -> None:
-        """Give the slot back unread."""
+        """Release the slot without reading it."""
         if body.slot >= 0:
             self.released.append(body.slot)
 
     def take_released(self) -> list[int]:
-        """The slots that nothing looks at any more, each once."""
+        """The slots released since the last call."""
         return [self.released.popleft() for _ in range(len(self.released))]
 
 
 def _release(slot: int, slots: collections.deque[int], num_bytes: int, kept: collections.deque[int]) -> None:
-    """Runs wherever the last view dies, in any thread: appending to a deque is all that is safe there."""
+    """Runs in the thread in which the last view dies, where only appending to a deque is safe."""
     slots.append(slot)
     kept.append(num_bytes)
 
@@ -178,19 +178,19 @@ def watched(memory: mmap.mmap, released: Callable[..., object], *arguments: Any)
 
 
 def _layout(lengths: Iterable[int]) -> tuple[list[tuple[int, int]], int]:
-    """Where parts of these lengths start and end, one after the other, and where the last one ends."""
-    places, end = [], 0
+    """Start and end of consecutive, aligned parts of these lengths; and the end of the last one."""
+    ranges, end = [], 0
     for length in lengths:
         start = aligned(end)
         end = start + length
-        places.append((start, end))
-    return places, end
+        ranges.append((start, end))
+    return ranges, end
 
 
-def _padded(views: Sequence[memoryview], places: Sequence[tuple[int, int]]) -> Iterator[memoryview | bytes]:
-    """The bytes of the parts, each in its place."""
+def _padded(views: Sequence[memoryview], ranges: Sequence[tuple[int, int]]) -> Iterator[memoryview | bytes]:
+    """The bytes of the parts, with padding up to the start of each."""
     position = 0
-    for view, (start, end) in zip(views, places, strict=True):
+    for view, (start, end) in zip(views, ranges, strict=True):
         if start > position:
             yield bytes(start - position)
         yield view

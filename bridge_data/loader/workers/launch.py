@@ -1,27 +1,139 @@
-"""The trainer's end of the server: asks it for workers, and has the loaders of a process share it.
+"""The trainer's end of the server: it starts the server's process, asks it for workers, and shares it between loaders.
 
-Guarantee: after `close` the workers of a loader are no more, and reaped; the server ends with its last loader. Loaders
-share a server as long as workers would inherit the same from another one; what modules a worker lacks it imports
-itself. A server that is lost is lost for all its loaders, each of which gets another in its own time.
+Guarantee: after `close`, the workers of a loader have ended and are reaped; the server ends with its last loader.
+Loaders share a server if workers would inherit the same from a new one; modules that a worker lacks it imports itself.
+A server that is lost is lost for all its loaders; each of them gets a new one when it needs it. The thread that the
+kernel takes for the server's parent lives as long as the server should.
 """
 
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import select
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Protocol
 
 from bridge_data.errors import WorkerError
+from bridge_data.later import torch
 from bridge_data.loader.loader_config import StartMethod
+from bridge_data.loader.workers import process
 from bridge_data.loader.workers.messages import AddLoader, Channel, Environment, Exited, KillWorker, StartWorker, Stop
-from bridge_data.loader.workers.server_process import Child, Executed, Forked
 
 _STOP_TIMEOUT_S = 1.0
 """A server that serves needs milliseconds to stop workers; one that takes longer imports for another loader."""
+
+
+class Child(Protocol):
+    """The process of a server."""
+
+    pid: int
+
+    def end(self, timeout_s: float) -> None:
+        """Reap it, killing it if it has not ended by then."""
+
+
+class Executed:
+    """A server executed from a thread of its own: PR_SET_PDEATHSIG means the death of the thread that forked."""
+
+    def __init__(self, method: StartMethod, channel: Channel, environment: Environment) -> None:
+        self._started, self._ended = threading.Event(), threading.Event()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._error: OSError | None = None
+        self._thread = threading.Thread(
+            target=self._live, args=(method, channel, environment), name="bridge_data loader", daemon=True
+        )
+        self._thread.start()
+        self._started.wait()
+        if self._error is not None:
+            raise WorkerError(f"cannot execute {sys.executable!r} to start workers: {self._error}") from self._error
+
+    def _live(self, method: StartMethod, channel: Channel, environment: Environment) -> None:
+        from bridge_data.loader.workers import server  # here: a module that is imported is not well executed with -m
+
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT, signal.SIGTERM])  # inherited until it ignores them
+        path = os.pathsep.join(entry or os.getcwd() for entry in environment.sys_path)
+        try:
+            self._process = subprocess.Popen(
+                server.command(method, channel.fileno()),
+                pass_fds=[channel.fileno()],
+                stdin=subprocess.DEVNULL,
+                env=os.environ | process.SINGLE_THREADED | {"PYTHONPATH": path},
+            )
+        except OSError as error:
+            self._error = error
+            self._started.set()
+            return
+        self.pid = self._process.pid
+        self._started.set()
+        self._ended.wait()
+
+    def end(self, timeout_s: float) -> None:
+        """Wait for the end of the process; kill it after `timeout_s`."""
+        assert self._process is not None
+        try:
+            self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._ended.set()
+        self._thread.join()
+
+
+class Forked:
+    """A server forked from this process, which has imported most of what workers need."""
+
+    def __init__(self, channel: Channel) -> None:
+        _refuse_unsafe_fork()
+        from bridge_data.loader.workers import server, worker  # noqa: F401  before the fork, so that no worker imports
+
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        parent = os.getpid()
+        self.pid = os.fork()
+        if self.pid == 0:
+            try:
+                gc.freeze()  # what the trainer left for collection would close descriptors that are others by now
+                process.die_with_parent(parent)
+                process.reset_signals()
+                process.close_descriptors({channel.fileno()})
+                channel.receive()
+                server.serve(channel, parent, server.fork_worker, prepare=server.import_for_workers)
+            finally:
+                os._exit(1)
+
+    def end(self, timeout_s: float) -> None:
+        """Wait for the end of the process; kill it after `timeout_s`."""
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):
+            pidfd = os.pidfd_open(self.pid)
+            if not select.select([pidfd], [], [], timeout_s)[0]:
+                os.kill(self.pid, signal.SIGKILL)
+            os.close(pidfd)
+            os.waitpid(self.pid, 0)
+
+
+def _refuse_unsafe_fork() -> None:
+    reasons = []
+    if (threads := process.num_threads()) > 1:
+        reasons.append(
+            f"this process has {threads} threads (those of numerical libraries count; they start none with "
+            "OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 in the environment)"
+        )
+    if "torch" in sys.modules:
+        if torch.cuda.is_initialized():
+            reasons.append("CUDA is initialised")
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            reasons.append("a torch.distributed process group is open")
+    if reasons:
+        raise WorkerError(
+            f'start_method="fork" is not safe here: {"; ".join(reasons)}. Use the default, start_method="server".'
+        )
 
 
 class ServerLost(WorkerError):
@@ -29,7 +141,7 @@ class ServerLost(WorkerError):
 
 
 class Launcher:
-    """Starts and kills the workers of one loader through a server, and hears of their ends."""
+    """Starts and kills the workers of one loader through a server, and receives their exits."""
 
     def __init__(self, method: StartMethod, environment: Environment, modules: list[str]) -> None:
         self.server = _server_for(method, environment)
@@ -42,11 +154,11 @@ class Launcher:
         return self._channel.fileno()
 
     def start_worker(self, uid: int, channel: Channel, watch: int) -> None:
-        """Start a worker with the far end of its channel and its watch page."""
+        """Start a worker with its end of the channel and its watch page."""
         self._send(StartWorker(uid), channel.fileno(), watch)
 
     def kill_worker(self, uid: int) -> None:
-        """Kill a worker, if it is still there."""
+        """Kill a worker, if it still runs."""
         self._send(KillWorker(uid))
 
     def exits(self) -> list[Exited]:
@@ -66,7 +178,7 @@ class Launcher:
                     self._joined = True
 
     def close(self) -> None:
-        """End all workers and wait until they are gone; and the server, if no other loader uses it."""
+        """End all workers and wait for them; end the server if no other loader uses it."""
         self._send(Stop())
         with contextlib.suppress(EOFError):
             for _ in self._heard():
@@ -95,18 +207,18 @@ class _SharedServer:
         self.num_users = 0
 
     def lives(self) -> bool:
-        """Whether the process is there."""
+        """Whether the process runs."""
         poll = select.poll()
         poll.register(self._control, select.POLLIN)
         return not poll.poll(0)  # it never sends anything here
 
     def admit(self, loader: Channel, modules: list[str]) -> None:
-        """Have it serve one more loader."""
+        """Connect one more loader to the server."""
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the loader will hear that it is lost
             self._control.send(AddLoader(modules), [loader.fileno()])
 
     def let_go(self, *, at_once: bool) -> None:
-        """Count one user less; with the last one the server ends. `at_once`: kill it, it is not serving yet."""
+        """Release the server; it ends with its last user. `at_once`: kill it, as it does not serve yet."""
         with _lock:
             self.num_users -= 1
             if self.num_users:
@@ -120,13 +232,13 @@ class _SharedServer:
 
 
 _servers: dict[tuple[Any, ...], _SharedServer] = {}
-"""The servers of this process that another loader may use, by what their workers inherit from them."""
+"""The servers that loaders of this process share, by what their workers inherit."""
 
 _lock = threading.RLock()  # a loader may be collected, and let go of its server, while this thread holds it
 
 
 def _server_for(method: StartMethod, environment: Environment) -> _SharedServer:
-    """A server with one more user: a new one only where none would start workers in just the same way."""
+    """A server that starts workers in this way, shared if there is one; it counts one more user."""
     if method == "fork":  # from this process as it is now
         forked = _SharedServer(method, environment)
         forked.num_users += 1

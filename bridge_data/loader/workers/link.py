@@ -1,7 +1,7 @@
-"""One worker as the trainer sees it, over the deaths of the processes that stand in for it.
+"""One worker as the trainer sees it, across restarts of its process.
 
 Enters: the messages of the worker's process. Leaves: its items, in the order in which they were produced. Guarantee:
-what was received before the process died is kept, and its successor begins after the last batch received.
+batches received before the process died are kept, and the next process continues after the last batch received.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from bridge_data.errors import WorkerError
 from bridge_data.lanes.runner import Ended, Produced
 from bridge_data.loader.memory.batches import decode
 from bridge_data.loader.memory.slots import Kept, SlotReader
-from bridge_data.loader.state_changes import changed
 from bridge_data.loader.workers.messages import (
     BatchMessage,
     Begin,
@@ -31,6 +30,7 @@ from bridge_data.loader.workers.messages import (
     LaneMessage,
     Packet,
     Ready,
+    changed,
 )
 from bridge_data.loader.workers.watch import WatchPage
 from bridge_data.order.state import LaneState, LoaderState
@@ -43,7 +43,7 @@ class OutOfStep(Exception):
 
 
 class WorkerLink:
-    """Worker number `index`: its channel, its lanes, and what it has sent that was not taken yet."""
+    """Worker number `index`: its channel, its lanes, and the items received but not taken yet."""
 
     def __init__(self, index: int, prefetch_factor: int, kept: Kept) -> None:
         self.index, self._prefetch_factor, self._kept = index, prefetch_factor, kept
@@ -55,7 +55,7 @@ class WorkerLink:
         self.broken: WorkerError | None = None
 
     def attach(self, uid: int, channel: Channel, page: WatchPage, environment: Environment, dataset: int) -> None:
-        """Go on with a new process. If lanes had begun, it begins after the last batch that was received."""
+        """Connect to a new process. If lanes had begun, it continues after the last batch received."""
         self.uid, self._channel, self.page = uid, channel, page
         self._slots = SlotReader(self._kept)
         self.ready, self.started_at, self.hung_up_at = False, time.monotonic(), math.inf
@@ -64,7 +64,7 @@ class WorkerLink:
             self._send_begin(self._state)
 
     def begin(self, lanes: list[int], state: LoaderState) -> None:
-        """Drop what was received, and produce these lanes in the order of their slots, from `state`."""
+        """Drop all received items, and produce these lanes in the order of their slots, from `state`."""
         for message, *_, slots in self._queue:
             if isinstance(message, BatchMessage):
                 slots.discard(message.body)
@@ -82,12 +82,12 @@ class WorkerLink:
         self._send(Begin(self._generation, lanes, state, self._prefetch_factor))
 
     def receive(self) -> None:
-        """Take in all that has arrived."""
+        """Receive all messages that have arrived."""
         while self.receive_one():
             pass
 
     def receive_one(self) -> bool:
-        """Take in one message; False if none has arrived."""
+        """Receive one message; False if none has arrived."""
         if self.hung_up:
             return False
         try:
@@ -134,11 +134,11 @@ class WorkerLink:
         return self.hung_up_at < math.inf
 
     def has_item(self) -> bool:
-        """Whether `take` has something to give."""
+        """Whether `take` can return an item."""
         return bool(self._queue)
 
     def take(self, lane: int) -> Produced[Any] | Ended:
-        """The oldest item that was received, which must be of `lane`. Raises what the lane raised."""
+        """The oldest received item, which must be of `lane`. Raises what the lane raised."""
         message, state, payload, slots = self._queue.popleft()
         if isinstance(message, FailureMessage):
             raise _error_of(message)
@@ -153,7 +153,7 @@ class WorkerLink:
         return Produced(lane, batch, state, message.skipped)
 
     def wake(self) -> None:
-        """See that the worker does not wait while it may work."""
+        """Wake the worker if it waits."""
         if self.page.waits():
             self._send(Freed(self._slots.take_released()))
 
@@ -161,7 +161,7 @@ class WorkerLink:
         return self._channel.fileno()
 
     def close(self) -> None:
-        """Have nothing more to do with the process."""
+        """Disconnect from the process."""
         self.hung_up_at = time.monotonic()
         self._channel.close()
 

@@ -1,9 +1,14 @@
-"""Messages between trainer, server and workers, and the channel they go through.
+"""Messages between trainer, server and workers, and the channel that carries them.
 
 Enters: a small picklable message and descriptors. Leaves: the same at the other end, whole or not at all.
-Guarantee: one message is one packet, so an interrupted reader never stands in the middle of one; what is too large
-for a packet travels in an anonymous file, so sending does not block on the reader.
+Guarantee: one message is one packet, so an interrupted reader never reads half of one; a message that is too large for
+a packet travels in an anonymous file, so sending does not block on the reader.
+
+Lane states travel as changes: each holds only what the state before it does not have. Objects that two states of a lane
+share are kept, as states never change; so the packs of a packing buffer are sent once, and then how many are left.
 """
+
+from __future__ import annotations
 
 import array
 import errno
@@ -15,21 +20,61 @@ import struct
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from bridge_data.loader.state_changes import StateChange
-from bridge_data.order.state import LoaderState
+from bridge_data.order.state import LaneState, LoaderState
 
 _MAX_PACKET_BYTES = 1 << 16
 _LENGTH = struct.Struct("I")
 _IN_FILE = b"\0"  # a packet that is all of this has its contents in the first file that came with it
 _ROOM_FOR_DESCRIPTORS = socket.CMSG_SPACE(8 * array.array("i").itemsize)
 
+_NOTHING = object()
+
 # As numbers: the operators of `socket.MsgFlag` cost more than a system call.
 _DO_NOT_WAIT, _CLOSE_ON_EXEC = int(socket.MSG_DONTWAIT), int(socket.MSG_CMSG_CLOEXEC)
 _NO_SIGNAL, _CUT_SHORT = int(socket.MSG_NOSIGNAL), int(socket.MSG_CTRUNC)
 
 
+class StateChange(NamedTuple):
+    """The difference of two states of a lane: the names of entries that are `kept`, and `new` entries. Of the packs in
+    the state before, the last `num_packs` are left (0: the packs are among the new entries, or there are none)."""
+
+    kept: list[str]
+    new: dict[str, Any]
+    num_packs: int = 0
+    pending: StateChange | None = None
+
+
+def change_of(before: LaneState, state: LaneState) -> StateChange:
+    """The change from `before` ({} for the first state) to `state`. A state without pending samples is sent whole."""
+    if not before or "pending" not in state:
+        return StateChange([], state)
+    return _difference(before, state)
+
+
+def _difference(before: dict[str, Any], state: dict[str, Any]) -> StateChange:
+    kept = [name for name, value in state.items() if before.get(name, _NOTHING) is value]
+    new = {name: value for name, value in state.items() if name not in kept}
+    packs, packs_before = state.get("packs"), before.get("packs")
+    if packs and packs_before and packs[-1] is packs_before[-1]:
+        new.pop("packs", None)
+        return StateChange(kept, new, num_packs=len(packs))
+    if "pending" in new and "pending" in before:
+        return StateChange(kept, new, pending=_difference(before["pending"], new.pop("pending")))
+    return StateChange(kept, new)
+
+
+def changed(before: LaneState, change: StateChange) -> LaneState:
+    """The state that `change_of(before, state)` was given."""
+    state = {name: before[name] for name in change.kept} | change.new
+    if change.num_packs:
+        state["packs"] = before["packs"][-change.num_packs :]
+    if change.pending is not None:
+        state["pending"] = changed(before["pending"], change.pending)
+    return state
+
+
 class Environment(NamedTuple):
-    """Trainer to server and worker, first of all: where modules are found."""
+    """Trainer to server and worker, the first message: where to import modules from."""
 
     sys_path: list[str]
     argv: list[str]
@@ -43,7 +88,7 @@ class AddLoader(NamedTuple):
 
 
 class Joined(NamedTuple):
-    """Server to a loader: from now on it is served."""
+    """Server to loader: the server now serves it."""
 
 
 class StartWorker(NamedTuple):
@@ -63,7 +108,7 @@ class Stop(NamedTuple):
 
 
 class Exited(NamedTuple):
-    """Server to loader: a worker is no more. `code` is as `subprocess` gives it: negative for a signal."""
+    """Server to loader: a worker has exited. `code` is negative for a signal, as in `subprocess`."""
 
     uid: int
     code: int
@@ -72,7 +117,7 @@ class Exited(NamedTuple):
 class Begin(NamedTuple):
     """Trainer to worker: drop all lanes, then produce these in the order of their slots, from this state.
 
-    How far the worker may go is in the watch page; `num_ahead` batches may lie ready.
+    The watch page says how many batches the worker may produce; `num_ahead` of them may wait to be taken.
     """
 
     generation: int
@@ -82,7 +127,7 @@ class Begin(NamedTuple):
 
 
 class Freed(NamedTuple):
-    """Trainer to worker: these slots may be written again. Without any, it only wakes a worker that waits."""
+    """Trainer to worker: these slots may be written again. With no slots, it only wakes a waiting worker."""
 
     slots: list[int]
 
@@ -92,13 +137,13 @@ class Ready(NamedTuple):
 
 
 class Body(NamedTuple):
-    """Where the parts of a batch are, its pickle first, then its buffers: each starts and ends at `places`.
+    """The parts of a batch, its pickle first, then its buffers: start and end of each are in `ranges`.
 
-    In slot number `slot` of shared memory, which is new if `new_capacity_bytes` is not 0 (its descriptor comes with
-    the message); slots in `retired` are used no more. -1: they come with the message itself.
+    They are in slot number `slot` of shared memory; -1: they come with the message itself. The slot is new if
+    `new_capacity_bytes` is not 0 (its descriptor comes with the message); slots in `retired` are not used any more.
     """
 
-    places: list[tuple[int, int]]
+    ranges: list[tuple[int, int]]
     slot: int = -1
     new_capacity_bytes: int = 0
     retired: Sequence[int] = ()
@@ -156,13 +201,13 @@ class Channel:
         self._socket = sock
 
     @staticmethod
-    def pair() -> tuple["Channel", "Channel"]:
+    def pair() -> tuple[Channel, Channel]:
         """Two ends."""
         one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         return Channel(one), Channel(other)
 
     @staticmethod
-    def from_descriptor(descriptor: int) -> "Channel":
+    def from_descriptor(descriptor: int) -> Channel:
         """The end that was handed to this process."""
         return Channel(socket.socket(fileno=descriptor))
 

@@ -1,5 +1,5 @@
-"""What a child process does with itself: it dies with its parent, keeps few descriptors, ignores Ctrl-C, and computes
-in one thread."""
+"""Set-up of child processes: they die with their parent, keep few descriptors, ignore Ctrl-C and compute in one
+thread."""
 
 import contextlib
 import ctypes
@@ -51,7 +51,7 @@ def reset_signals() -> None:
 
 
 def adopt(environment: "Environment") -> None:
-    """Find modules where the trainer finds them."""
+    """Use the module search path of the trainer."""
     sys.path[:] = environment.sys_path
     sys.argv[:] = environment.argv
     os.environ.pop("PYTHONPATH", None)
@@ -60,14 +60,14 @@ def adopt(environment: "Environment") -> None:
 
 
 def use_one_thread() -> None:
-    """Have numerical libraries compute in the calling thread: those that are imported, and those that will be."""
+    """Let numerical libraries compute in the calling thread, imported now or later."""
     os.environ.update(SINGLE_THREADED)
     if "torch" in sys.modules:
         torch.set_num_threads(1)
 
 
 def keep_freed_memory() -> None:
-    """Have glibc reuse the memory of freed images, which else is given back and faulted in again for each."""
+    """Let glibc keep the memory of freed images: otherwise each image costs new page faults."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(_M_MMAP_THRESHOLD, 32 << 20)
@@ -75,8 +75,8 @@ def keep_freed_memory() -> None:
 
 
 def have_freed_memory_kept() -> None:
-    """Let glibc find out that large blocks come and go here, as it does by itself when the first one is freed: from
-    then on it keeps some 60 MB of what is freed. Unlike `keep_freed_memory`, this sets nothing for other code."""
+    """Make glibc adapt to large blocks, as it does when the first one is freed: from then on it keeps about 60 MB of
+    freed memory. Unlike `keep_freed_memory`, this changes no setting for other code."""
     libc = ctypes.CDLL(None)
     libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
     libc.free.restype, libc.free.argtypes = None, [ctypes.c_void_p]
@@ -84,14 +84,14 @@ def have_freed_memory_kept() -> None:
 
 
 def give_back_freed_memory() -> None:
-    """Return the memory of what was freed to the system, however much of it glibc would keep."""
+    """Return freed memory to the system, also the part that glibc would keep."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
 
 
 def write_lines_at_once() -> None:
-    """Let each printed line out when it is printed: a killed process flushes nothing."""
+    """Flush each printed line: a killed process flushes nothing."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(line_buffering=True)

@@ -1,9 +1,9 @@
-"""The process that workers come from: `python -m bridge_data.loader.workers.server MODE CHANNEL PARENT [WATCH]`.
+"""The process that starts workers: `python -m bridge_data.loader.workers.server MODE CHANNEL PARENT [WATCH]`.
 
 Enters: `AddLoader` for each loader of the trainer; from these `StartWorker`, `KillWorker` and `Stop`. Leaves: worker
-processes, and `Exited` when one is no more, to the loader whose it was. Guarantee: it has one thread, forks with
-nothing open that a worker could inherit by accident, reaps every worker, ends those of a loader that lets go of it, and
-ends, with all of them, when the trainer ends in any way at all.
+processes, and `Exited` to their loader when they end. Guarantee: it has one thread, forks with nothing open that a
+worker could inherit by accident, reaps every worker, ends the workers of a loader that disconnects, and ends with all
+workers when the trainer ends in any way.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def command(mode: str, channel: int, watch: int | None = None) -> list[str]:
 
 
 def main(mode: str, channel_descriptor: int, parent: int, watch_descriptor: int = -1) -> None:
-    """Be a server ("server", "spawn") or one executed worker ("worker")."""
+    """Run as a server ("server", "spawn") or as one executed worker ("worker")."""
     process.die_with_parent(parent)
     process.reset_signals()
     if mode == "worker":
@@ -53,7 +53,7 @@ def main(mode: str, channel_descriptor: int, parent: int, watch_descriptor: int 
 
 
 def serve(control: Channel, parent: int, start: Start, prepare: Callable[[list[str]], None]) -> NoReturn:
-    """Start and reap workers until the trainer says so or is no more; then kill those left, and end the process."""
+    """Start and reap workers until the trainer says stop or ends; then kill the rest, and end the process."""
     server = _Server(start, prepare)
     try:
         server.run(control, os.pidfd_open(parent))
@@ -72,7 +72,7 @@ class _ChildWorker(NamedTuple):
 
 
 class _Server:
-    """The loaders, and their workers that have not been reaped."""
+    """The connected loaders and their workers that are not reaped yet."""
 
     def __init__(self, start: Start, prepare: Callable[[list[str]], None]) -> None:
         self._start, self._prepare = start, prepare
@@ -81,7 +81,7 @@ class _Server:
         """By process descriptor."""
 
     def run(self, control: Channel, trainer: int) -> None:
-        """Serve until one of these says that it is over."""
+        """Serve until the control channel says stop or the trainer ends."""
         while True:
             poll = select.poll()
             for descriptor in (control.fileno(), trainer, *self._loaders, *self.workers):
@@ -131,7 +131,7 @@ class _Server:
         _tell(worker.loader, Exited(worker.uid, os.waitstatus_to_exitcode(status)))
 
     def end(self, pidfds: list[int]) -> None:
-        """Kill these workers, and wait until they are no more."""
+        """Kill these workers, and wait for them."""
         for pidfd in pidfds:
             os.kill(self.workers[pidfd].pid, signal.SIGKILL)
         for pidfd in pidfds:
@@ -139,7 +139,9 @@ class _Server:
 
 
 def _tell(loader: Channel, message: Joined | Exited) -> None:
-    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it will be heard that the loader is gone
+    with contextlib.suppress(
+        BrokenPipeError, ConnectionResetError
+    ):  # the loader is gone, which its channel will report
         loader.send(message)
 
 
@@ -161,7 +163,7 @@ def _execute_worker(channel: int, watch: int) -> int:
 
 
 def import_for_workers(modules: list[str]) -> None:
-    """Import what workers will need. One that cannot be imported fails again, and audibly, in the worker."""
+    """Import the modules that workers will need. An import that fails here is tried, and reported, in the worker."""
     from bridge_data.loader.workers import worker  # noqa: F401
 
     for name in modules:

@@ -1,9 +1,9 @@
-"""The page of memory that a worker shares with the trainer.
+"""A page of memory that a worker shares with the trainer.
 
-Enters, from the worker: what it is working on, for the trainer to read even after the worker was killed. Enters, from
-the trainer: how far the worker may go, so that taking a batch costs no message. Guarantee: a worker that waits says so
-here; the trainer then wakes it by a message. That the two miss each other is possible, for a moment: so the trainer
-looks again before it waits for the worker itself.
+The worker writes what it is working on, and the trainer can read that even after the worker was killed. The trainer
+writes how many batches the worker may produce, so that taking a batch needs no message. Guarantee: a worker that waits
+says so here, and the trainer wakes it with a message. The two can miss each other for a moment, so the trainer checks
+again before it waits for the worker.
 """
 
 import mmap
@@ -62,7 +62,7 @@ class WatchPage:
         return self._words[0]
 
     def allow(self, num_batches: int) -> None:
-        """Let the worker produce so many batches, counted from `Begin`."""
+        """Let the worker produce this many batches, counted from `Begin`."""
         self._words[_ALLOWED] = num_batches
 
     def allowed(self) -> int:
@@ -93,8 +93,8 @@ class WatchPage:
 
 
 def comes_soon(has_come: Callable[[], bool]) -> bool:
-    """Whether what the other side is about to do comes within a tenth of a millisecond, in which this one stays awake,
-    but lets others run. To sleep and be woken takes as long, on a virtual machine at least."""
+    """Poll for a tenth of a millisecond, yielding the core to others; whether it came. Sleeping and waking takes as
+    long, at least on a virtual machine."""
     end = time.perf_counter() + _SOON_S
     while not has_come():
         if time.perf_counter() > end:

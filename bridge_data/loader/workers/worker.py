@@ -17,7 +17,6 @@ from bridge_data.loader.memory.arenas import SlotArena
 from bridge_data.loader.memory.batches import Encoder
 from bridge_data.loader.memory.slots import SlotWriter
 from bridge_data.loader.position import Turns
-from bridge_data.loader.state_changes import change_of
 from bridge_data.loader.workers import process
 from bridge_data.loader.workers.messages import (
     BatchMessage,
@@ -28,6 +27,7 @@ from bridge_data.loader.workers.messages import (
     Freed,
     LaneMessage,
     Ready,
+    change_of,
     contents_of,
 )
 from bridge_data.loader.workers.watch import WatchPage, comes_soon
@@ -35,7 +35,7 @@ from bridge_data.order.state import LaneState
 
 
 def main(parent: int, channel_descriptor: int, watch_descriptor: int) -> None:
-    """Be a worker of the process `parent`."""
+    """Run as a worker of the process `parent`."""
     try:
         process.die_with_parent(parent)
         process.reset_signals()
@@ -48,7 +48,7 @@ def main(parent: int, channel_descriptor: int, watch_descriptor: int) -> None:
         os.close(watch_descriptor)
         _serve(Channel.from_descriptor(channel_descriptor), page)
     except (EOFError, BrokenPipeError, ConnectionResetError):
-        os._exit(0)  # the trainer has let go of this worker
+        os._exit(0)  # the trainer has closed the channel
     except BaseException:
         traceback.print_exc()
     os._exit(1)
@@ -85,11 +85,11 @@ class _Worker:
             self._channel.send(message, descriptors, payload)
             for descriptor in descriptors:
                 os.close(descriptor)
-            if self._number & (self._number - 1) == 0:  # ever more rarely: what was needed once, and what is always
+            if self._number & (self._number - 1) == 0:  # less and less often
                 process.give_back_freed_memory()
 
     def _listen(self) -> None:
-        """Take in what the trainer has said, and wait for more as long as there is nothing to do."""
+        """Receive the messages of the trainer; wait for one if there is nothing to do."""
         while True:
             try:
                 message = self._receive()
@@ -101,7 +101,7 @@ class _Worker:
                 self._generation, self._number, self._num_batches = message.generation, 0, 0
                 state, self._sent = message.state, {}
                 self._turns = Turns({lane: state.lanes[lane] for lane in message.lanes}, state.num_lanes)
-                self._slots.num_spare = message.num_ahead  # those that it lets go of at once; more are given back
+                self._slots.num_spare = message.num_ahead  # as many as the trainer may release at once
                 self._runner = LaneRunner(self._dataset, message.state, self._arena, self._page.watch)
 
     def _receive(self) -> Any:
@@ -109,7 +109,7 @@ class _Worker:
             return self._channel.receive(wait=False).message
         self._page.wait(True)
         try:
-            return self._channel.receive(wait=not self._may_go_on()).message  # the trainer may just have seen to it
+            return self._channel.receive(wait=not self._may_go_on()).message  # the trainer may just have changed it
         finally:
             self._page.wait(False)
 
@@ -117,7 +117,7 @@ class _Worker:
         return bool(self._turns) and self._num_batches < self._page.allowed()
 
     def _next(self) -> tuple[LaneMessage, Sequence[Any], list[int]]:
-        """What the lane whose turn it is comes to: a message with what goes with it."""
+        """The next item of the lane whose turn it is: a message, its payload and its descriptors."""
         lane = self._turns.lane
         head = self._generation, self._number, lane
         self._number += 1
@@ -128,7 +128,7 @@ class _Worker:
                 self._turns.end()
                 return EndMessage(*head, item.skipped), [], []
             state, skipped, parts = item.state, item.skipped, self._encoder.encode(item.batch)
-            del item  # nothing here may look at the batch any more, if it is to be sent where it was built
+            del item  # a reference to the batch would keep it from being sent without a copy
             body, payload, descriptors = self._arena.place(parts)
             self._turns.advance()
             self._num_batches += 1

@@ -1,8 +1,8 @@
-"""The workers of one loader: who runs which lane, who is dead or hangs, and who takes the place.
+"""The workers of one loader: which lane runs on which worker, and replacements for workers that die or hang.
 
 Enters: lanes in the order of their turns, with states. Leaves: their items, in that order. Guarantee: a worker that
-dies, hangs or cannot start is replaced, nothing lost or repeated, as often as allowed; then `WorkerError` names the
-cause, the lane and the sample. Nothing waits for ever.
+dies, hangs or cannot start is replaced as often as allowed, with no batch lost or repeated; after that, `WorkerError`
+names the cause, the lane and the sample. Every wait has a timeout.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class WorkerPool:
         return True
 
     def begin(self, lanes: list[int], state: LoaderState) -> None:
-        """Drop what workers have prefetched, and produce these lanes in the order of their slots, from `state`.
+        """Drop all prefetched batches, and produce these lanes in the order of their slots, from `state`.
 
         Lane number i of the rank goes to worker `i mod num_workers`.
         """
@@ -139,8 +139,8 @@ class WorkerPool:
                 self._replace(link, patience.verdict())
 
     def _sleep(self, link: WorkerLink, timeout_s: float) -> None:
-        """Until this worker is heard of, or that some worker is no more. What others send can wait: to be woken by each
-        of their batches takes more time than to take them all in later."""
+        """Wait for a message of this worker, or for the exit of any. Messages of other workers are received later:
+        receiving them all at once is faster than waking up for each."""
         poller = select.poll()
         poller.register(self._launcher, select.POLLIN)
         if not link.hung_up:
@@ -149,14 +149,14 @@ class WorkerPool:
             poller.poll(timeout_s * 1000)
 
     def _poll(self, timeout_s: float) -> None:
-        """Take in what has arrived, waiting up to `timeout_s` for something; replace workers that are no more."""
+        """Receive messages, waiting up to `timeout_s` for one; replace workers that have ended."""
         ready = {descriptor for descriptor, _ in self._poller.poll(timeout_s * 1000)}
         for link in self._links:
             if link.fileno() in ready:
                 link.receive_one()
                 if link.hung_up:
                     self._unwatch(link)
-                    self._launcher.kill_worker(link.uid)  # it cannot be of use any more, whatever it does
+                    self._launcher.kill_worker(link.uid)  # without a channel it is useless
         if self._launcher.fileno() in ready:
             for exited in self._launcher.exits():
                 self._note_exit(exited)
@@ -164,7 +164,7 @@ class WorkerPool:
             self._see_to(link)
 
     def _see_to(self, link: WorkerLink) -> None:
-        """Replace a worker that does not get ready, or of whose end nothing is heard."""
+        """Replace a worker that does not get ready, or whose exit is not reported."""
         now = time.monotonic()
         if link.broken:
             return
@@ -195,7 +195,7 @@ class WorkerPool:
             self._poller.unregister(link)
 
     def close(self) -> None:
-        """End all processes. Batches that were handed out stay as they are."""
+        """End all worker processes. Batches that were handed out stay valid."""
         for link in self._links:
             link.close()
         self._launcher.close()
@@ -203,7 +203,7 @@ class WorkerPool:
 
 
 class _Patience:
-    """Measures, while the trainer waits for a worker, for how long it has made no progress."""
+    """Measures how long a worker that the trainer waits for has made no progress."""
 
     def __init__(self, config: LoaderConfig, link: WorkerLink, name: Callable[[SampleRef], str]) -> None:
         self._config, self._link, self._name = config, link, name
@@ -213,7 +213,7 @@ class _Patience:
         self.left_s: float | None = None
 
     def is_over(self) -> bool:
-        """Look at the worker once more; `left_s` is the time until patience ends."""
+        """Check the worker again; `left_s` is the time until the timeout."""
         link, now = self._link, time.monotonic()
         seen = (link.uid, link.page.progress(), link.num_received)
         if seen != self._seen or not link.ready:
@@ -223,7 +223,7 @@ class _Patience:
         return self.left_s is not None and self.left_s <= 0
 
     def verdict(self) -> str:
-        """What is to be said of the worker when patience is over."""
+        """The error message after the timeout."""
         where = self._link.page.describe(self._name)
         return (
             f"worker {self._link.index} made no progress for {self._limit_s:g} s {where} "

@@ -1,4 +1,4 @@
-"""Running a loader to measure it: once as it is, and for a profile once more with a clocked data set.
+"""Running a loader to measure it: once as it is, and for a profile once more with a clock that observes it.
 
 Enters: what to measure. Leaves: `Figures`, and a `Profile`. Guarantee: what is measured begins when workers have taken
 over and have filled their queues once; the run that gives the figures has no clocks in it.
@@ -7,13 +7,14 @@ over and have filled their queues once; the run that gives the figures has no cl
 import dataclasses
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from bridge_data.loader import SavableDataLoader
+from bridge_data.shards import RawSample
+from bridge_data.shards.joined_records import JoinedRawSample
 from bridge_data.tools.bench.bench_config import BenchConfig
-from bridge_data.tools.bench.clock import BETWEEN, Key, Tally
-from bridge_data.tools.bench.clocked import Clocked, ClockedDataset
+from bridge_data.tools.bench.clock import BETWEEN, Clock, Clocked, Key, Tally
 from bridge_data.tools.bench.figures import RECEIVE, SEND, Figures, Machine, Profile, Trainer
 from bridge_data.tools.bench.machine import idle_cores_s, num_cores, tree_cpu_s
 
@@ -60,7 +61,7 @@ def measure(config: BenchConfig) -> Figures:
         seconds=window.seconds,
         cpu_s=window.cpu_s,
         num_skipped=num_skipped,
-        sample_bytes=ClockedDataset.of(config.dataset()).sample_bytes(_SIZED_SAMPLES),
+        sample_bytes=_mean_bytes(config.dataset().raw_samples(_SIZED_SAMPLES)),
         first_batch_s=first_batch_s,
         workers_ready_s=workers_ready_s,
         save_s=save_s,
@@ -75,7 +76,7 @@ def profile(config: BenchConfig) -> Profile:
     Raises:
         BridgeDataError: if the data or the settings are wrong, or a hook fails too often.
     """
-    dataset = ClockedDataset.of(config.dataset())
+    dataset = config.dataset().observed(Clock)
     work: dict[Key, Tally] = {}
     delays_ns: list[int] = []
 
@@ -111,6 +112,17 @@ def profile(config: BenchConfig) -> Profile:
         num_batches=window.num_batches,
         sources=dataset.plan.sources,
     )
+
+
+def _mean_bytes(samples: Sequence[RawSample]) -> float:
+    """The mean number of bytes that were read of these samples."""
+    members = [
+        member
+        for sample in samples
+        for member in (sample.members if isinstance(sample, JoinedRawSample) else (sample,))
+        if member is not None
+    ]
+    return sum(len(content) for member in members for content in member.parts.values()) / len(samples)
 
 
 def _settle(work: dict[Key, Tally], window: _Window) -> float:

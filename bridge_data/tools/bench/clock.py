@@ -1,17 +1,26 @@
-"""A clock that knows what is being done.
+"""A clock that knows what is being done: the observer of a profiled data set.
 
-Enters: the beginnings and ends of nested pieces of work, each under a key. Leaves: how long each took, without the
-pieces inside. Guarantee: every nanosecond since the clock was made is charged to exactly one key, so shares add up.
+Enters: the stages of making batches, as a data set's `Observer` is told of them. Leaves: how long each took, without
+the stages inside it; with each batch comes what its process did since the batch before, so nothing else has to be sent
+from a worker to the trainer. Guarantee: every nanosecond since the clock was made is charged to exactly one key, so
+shares add up.
 """
 
 import collections
 import contextlib
 import dataclasses
 import time
-from typing import IO, NamedTuple, Self
+from collections.abc import Sequence
+from typing import IO, Any, NamedTuple, Self
+
+from bridge_data import samples
+from bridge_data.task import STAGES
 
 CPU_EVERY = 8
-"""Every so many batches CPU time is read, too; that takes several times as long as reading the time."""
+"""CPU time is read in one of so many batches: reading it takes several times as long as reading the time."""
+
+_OF_SOURCES = ("read", *STAGES[: STAGES.index("postencode_sample") + 1])
+"""Stages that work on one sample, and so for one source."""
 
 
 class Key(NamedTuple):
@@ -52,10 +61,27 @@ class Tally:
         return min(1.0, max(0.0, 1 - self.cpu_ns / self.sampled_ns)) if self.sampled_ns else 0.0
 
 
-class Clock:
-    """The clock of one process, for one thread of it."""
+@dataclasses.dataclass(slots=True)
+class Clocked:
+    """A batch, and what the process that made it did since its batch before."""
 
-    def __init__(self) -> None:
+    batch: Any
+    tallies: dict[Key, Tally]
+    delay_ns: int
+    """How long it had to wait for a core."""
+
+    def pin_memory(self) -> "Clocked":
+        """A copy with the batch in page-locked memory."""
+        pinned = self.batch.pin_memory() if hasattr(self.batch, "pin_memory") else samples.pin(self.batch)
+        return Clocked(pinned, self.tallies, self.delay_ns)
+
+
+class Clock:
+    """The clock of one process, for one thread of it: the observer of a data set with these source keys. The batches
+    that it observes come as `Clocked`."""
+
+    def __init__(self, source_keys: Sequence[int] = ()) -> None:
+        self._numbers: dict[int | None, int] = {key: number for number, key in enumerate(source_keys)}
         self._tallies: collections.defaultdict[Key, Tally] = collections.defaultdict(Tally)
         self._current = self._tallies[BETWEEN]
         self._outer: list[Tally] = []
@@ -66,27 +92,34 @@ class Clock:
 
     def begin_batch(self) -> None:
         """Work on a batch begins."""
-        self.enter(LANE)
+        self._enter(LANE)
         self._reads_cpu = self._num_batches % CPU_EVERY == 0
         self._num_batches += 1
 
     def end_batch(self) -> None:
         """It is done, or has failed."""
-        self.leave()
+        self.end()
         if not self._reads_cpu:
             self._reads_cpu, self._cpu_ns = True, time.thread_time_ns()
 
-    def enter(self, key: Key) -> None:
-        """A piece of work begins, maybe inside another."""
+    def begin(self, stage: str, source_key: int | None = None) -> None:
+        """A stage begins, maybe inside another; for which source, if it is for one sample."""
+        self._enter(Key(stage, self._numbers.get(source_key) if stage in _OF_SOURCES else None))
+
+    def end(self) -> None:
+        """The innermost stage is done."""
+        self._charge()
+        self._current = self._outer.pop()
+
+    def finished(self, batch: Any) -> Clocked:
+        """The batch with what was done since the batch before."""
+        return Clocked(batch, self.take(), self.take_delay_ns())
+
+    def _enter(self, key: Key) -> None:
         self._charge()
         self._outer.append(self._current)
         self._current = self._tallies[key]
         self._current.calls += 1
-
-    def leave(self) -> None:
-        """The innermost piece of work is done."""
-        self._charge()
-        self._current = self._outer.pop()
 
     def take(self) -> dict[Key, Tally]:
         """What was charged since this was last called. Call it outside all pieces of work."""

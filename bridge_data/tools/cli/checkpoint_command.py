@@ -11,8 +11,7 @@ import click
 
 from bridge_data.errors import ConfigError, StateError
 from bridge_data.loader.checkpoint import Checkpoint, read_checkpoint, save_states
-from bridge_data.loader.checkpoint.manifest import MANIFEST
-from bridge_data.loader.checkpoint.state_file import rank_files
+from bridge_data.loader.checkpoint.state_files import MANIFEST, rank_files
 from bridge_data.tools.cli.state_contents import LaneContents, SourceContents, differences, lanes_of, sources_of
 from bridge_data.tools.cli.terminal import counted, note, sized, table
 

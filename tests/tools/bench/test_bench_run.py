@@ -33,6 +33,11 @@ def test_figures(texts: Path) -> None:
     assert found.first_batch_s <= found.workers_ready_s
 
 
+def test_the_bytes_of_a_sample(tmp_path: Path) -> None:
+    texts = write_texts(tmp_path, 20, lambda number: "x" * 100)
+    assert measure(BenchConfig(path=texts, num_workers=0, batch_size=4, num_batches=1)).sample_bytes == 100
+
+
 def test_seconds_end_a_run(texts: Path) -> None:
     assert measure(BenchConfig(path=texts, num_workers=0, seconds=0.05)).seconds >= 0.05
 

@@ -1,19 +1,50 @@
+import pickle
 import time
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from bridge_data.tools.bench.clock import BETWEEN, CPU_EVERY, LANE, Clock, Key, Tally
-from tests.tools.bench.encoders import work_hard
+from bridge_data import TaskEncoder, WorkerConfig, get_train_dataset
+from bridge_data.errors import DatasetError
+from bridge_data.lanes.lane_dataset import LaneDataset
+from bridge_data.tools.bench.clock import BETWEEN, CPU_EVERY, LANE, Clock, Clocked, Key, Tally
+from tests.prepared import CRUDE, write_blend, write_dataset, write_texts
+from tests.tools.bench.encoders import Cooked, Hashing, OnlyOdd, Packed, work_hard
+
+Encoder = TaskEncoder[Any, Any, Any, Any]
+
+
+def opened(path: Path, encoder: Encoder | None = None, **settings: Any) -> LaneDataset:
+    return get_train_dataset(
+        path,
+        worker_config=WorkerConfig(0, 1, 0),
+        shuffle_buffer_size=10,
+        max_samples_per_sequence=5,
+        task_encoder=encoder,
+        **{"batch_size": 4, **settings},
+    )
+
+
+def work_of(dataset: LaneDataset, num_batches: int = 3) -> dict[str, tuple[int, set[int | None]]]:
+    """How often each thing was done, and for which sources."""
+    lane = dataset.observed(Clock).lane(0, dataset.new_state())
+    found: dict[str, tuple[int, set[int | None]]] = {}
+    for _ in range(num_batches):
+        for key, tally in lane.next().batch.tallies.items():
+            calls, sources = found.get(key.what, (0, set()))
+            found[key.what] = calls + tally.calls, sources | {key.source}
+    return found
 
 
 def test_what_is_inside_is_not_counted_outside() -> None:
-    clock = Clock()
+    clock = Clock([10, 11])
     clock.begin_batch()
-    clock.enter(Key("decode", 1))
-    clock.enter(Key("read", 1))
+    clock.begin("decode", 11)
+    clock.begin("read", 11)
     work_hard()
-    clock.leave()
-    clock.leave()
+    clock.end()
+    clock.end()
     clock.end_batch()
     tallies = clock.take()
     assert {key: tally.calls for key, tally in tallies.items()} == {
@@ -27,14 +58,14 @@ def test_what_is_inside_is_not_counted_outside() -> None:
 
 def test_every_moment_is_charged_once() -> None:
     before = time.perf_counter_ns()
-    clock = Clock()
+    clock = Clock(range(3))
     begun = time.perf_counter_ns()
     taken: list[Tally] = []
     for _ in range(2 * CPU_EVERY):
         clock.begin_batch()
         for source in range(3):
-            clock.enter(Key("read", source))
-            clock.leave()
+            clock.begin("read", source)
+            clock.end()
         done = time.perf_counter_ns()
         clock.end_batch()
         taken += clock.take().values()
@@ -45,12 +76,12 @@ def test_every_moment_is_charged_once() -> None:
 def test_waiting_is_told_from_computing() -> None:
     clock = Clock()
     clock.begin_batch()
-    clock.enter(Key("wait"))
+    clock.begin("wait")
     time.sleep(0.02)
-    clock.leave()
-    clock.enter(Key("work"))
+    clock.end()
+    clock.begin("work")
     work_hard()
-    clock.leave()
+    clock.end()
     clock.end_batch()
     tallies = clock.take()
     assert tallies[Key("wait")].waited > tallies[Key("work")].waited
@@ -79,8 +110,74 @@ def test_a_failure_leaves_it_in_order() -> None:
 
 
 def fail(clock: Clock) -> None:
-    clock.enter(Key("read"))
+    clock.begin("read")
     try:
         raise ValueError("no")
     finally:
-        clock.leave()
+        clock.end()
+
+
+@pytest.mark.parametrize("encoder", [None, Hashing(), OnlyOdd()])
+def test_batches_and_states_are_the_same(tmp_path: Path, encoder: Encoder | None) -> None:
+    dataset = opened(write_texts(tmp_path, 20), encoder)
+    plain, clocked = (made.lane(0, made.new_state()) for made in (dataset, dataset.observed(Clock)))
+    for _ in range(12):
+        expected, found = plain.next(), clocked.next()
+        assert (found.batch.batch.text, found.state) == (expected.batch.text, expected.state)
+
+
+def test_reading_decoding_and_batching_are_counted(tmp_path: Path) -> None:
+    assert work_of(opened(write_texts(tmp_path, 20))) == {
+        "between": (0, {None}),
+        "order": (3, {None}),
+        "read": (12, {0}),
+        "decode": (12, {0}),
+        "batch": (3, {None}),
+        "seed": (3, {None}),
+    }
+
+
+def test_hooks_are_counted_by_source(tmp_path: Path) -> None:
+    write_texts(tmp_path / "a", 20)
+    write_texts(tmp_path / "b", 20)
+    work = work_of(opened(write_blend(tmp_path / "blend.yaml", {"a": 1, "b": 1}), OnlyOdd()))
+    assert work["read"] == work["decode"] == work["encode_sample"] == (12, {0, 1})
+    assert work["seed encode_sample"] == (12, {None})
+    assert work["batch"] == (3, {None})
+
+
+def test_packing_is_counted(tmp_path: Path) -> None:
+    work = work_of(opened(write_texts(tmp_path, 20), Packed(), batch_size=2, packing_buffer_size=16))
+    assert work["pack_selected_samples"] == (6, {None})
+    assert "select_samples_to_pack" in work
+
+
+def test_cooking_is_counted(tmp_path: Path) -> None:
+    samples = [{"__key__": str(number), "txt": "text"} for number in range(12)]
+    work = work_of(opened(write_dataset(tmp_path, samples, definition={"sample_type": CRUDE}), Cooked()))
+    assert work["cook_crude_sample"] == (12, {0})
+
+
+def test_it_travels_without_its_clock(tmp_path: Path) -> None:
+    dataset = opened(write_texts(tmp_path, 20)).observed(Clock)
+    dataset.lane(0, dataset.new_state()).next()
+    travelled = pickle.loads(pickle.dumps(dataset))
+    assert "_observer" not in vars(travelled)
+    batch = travelled.lane(0, travelled.new_state()).next().batch
+    assert isinstance(batch, Clocked)
+    assert batch.tallies[Key("read", 0)].calls == 4
+
+
+def test_what_fails_is_said_as_ever(tmp_path: Path) -> None:
+    dataset = opened(write_texts(tmp_path, 20))
+    (tmp_path / "data-0000.tar").write_bytes(b"")
+    clocked = dataset.observed(Clock)
+    with pytest.raises(DatasetError, match=r"data-0000\.tar"):
+        clocked.lane(0, clocked.new_state()).next()
+
+
+def test_without_an_observer_nothing_is_wrapped(tmp_path: Path) -> None:
+    dataset = opened(write_texts(tmp_path, 20))
+    dataset.observed(Clock).lane(0, dataset.new_state()).next()
+    assert dataset.make_observer is None
+    assert not isinstance(dataset.lane(0, dataset.new_state()).next().batch, Clocked)

@@ -1,0 +1,313 @@
+"""Checkpoint folders: saved by one process, or by all data-parallel ranks together; loaded by anyone.
+
+Enters: states of the ranks and the step, or a path. Leaves: a file a rank and, last, the manifest; or one merged state.
+Guarantee: a save that is cut short at any moment leaves no manifest; one that returns has saved the same step of the
+same run on every rank. A folder with a manifest gives the state that was saved, or an error that names the file. A
+folder without one is read if others wrote it (Megatron-Bridge), if its files agree and make a whole state.
+"""
+
+import contextlib
+import dataclasses
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch.distributed as dist
+
+from bridge_data.errors import ConfigError, StateError
+from bridge_data.loader.checkpoint.state_files import (
+    MANIFEST,
+    FileRecord,
+    Manifest,
+    StateFile,
+    decoded,
+    digest,
+    encoded,
+    rank_file,
+    rank_files,
+    read_bytes,
+)
+from bridge_data.order.state import Generation, LoaderState, merge_states
+from bridge_data.storage.atomic import sync_folder, write_file
+from bridge_data.topology import WorkerConfig
+
+T = TypeVar("T")
+
+_ITERATION = re.compile(r"iter_(\d{7,})")
+
+
+def share_of(state: LoaderState, rank: int, world_size: int) -> LoaderState:
+    """The lanes of a state that `rank` saves: every `world_size`-th one.
+
+    Raises:
+        StateError: if lanes that it should keep are not in `state`.
+    """
+    return state.of_rank(WorkerConfig(rank=rank, world_size=world_size, num_workers=0))
+
+
+def rank_in(group: Any) -> tuple[int, int]:
+    """(rank, size) in a process group, None for all processes; (0, 1) outside a distributed run."""
+    if not (dist.is_available() and dist.is_initialized()):
+        return 0, 1
+    return dist.get_rank(group), dist.get_world_size(group)
+
+
+def process_of(rank: int, group: Any) -> int:
+    """The global rank of a rank of a process group, None for all processes."""
+    return rank if group is None else dist.get_global_rank(group, rank)
+
+
+def save_states(
+    folder: str | Path, states: dict[str, Any] | Sequence[dict[str, Any]], *, step: int, world_size: int
+) -> None:
+    """Save one whole state, or the states of all ranks in any order, as a checkpoint of `world_size` ranks.
+
+    The file of rank 0 is whole, the others hold the lanes of their rank. What `folder` had of an earlier save is
+    replaced.
+
+    Raises:
+        StateError: if the states do not make a whole one, or the folder cannot be written.
+    """
+    if world_size < 1:
+        raise ConfigError(f"save_states(world_size={world_size}): expected at least 1")
+    merged = LoaderState.from_dict(merge_states([states] if isinstance(states, dict) else states))
+    target = Path(folder)
+    with _writing(target):
+        _clear(target)
+        written = [_write(target, merged, step, rank, world_size) for rank in range(world_size)]
+        _commit(target, written)
+
+
+def save_rank_state(
+    folder: str | Path, state: dict[str, Any], *, step: int, group: "dist.ProcessGroup | None" = None
+) -> None:
+    """Save the state of this rank of the data-parallel `group`; all its ranks call it, and rank 0 commits.
+
+    `state` is the rank's own or a whole one; of rank 0 a whole one is kept as it is, so that its file restores any
+    number of ranks. Where tensor-, context- or pipeline-parallel processes share a
+    data-parallel rank, those with rank 0 in all of these call it, as in Megatron. On return the checkpoint is complete.
+
+    Raises:
+        StateError: on every rank, if one of them cannot write or is at another step; the checkpoint then counts as not
+            saved.
+    """
+    target, (rank, world_size) = Path(folder), rank_in(group)
+
+    def begin() -> None:
+        if rank == 0:
+            _clear(target)
+
+    def write() -> _Written:
+        return _write(target, LoaderState.from_dict(state), step, rank, world_size)
+
+    def commit() -> None:
+        if rank == 0:
+            _commit(target, written)
+
+    _on_all_ranks(begin, target, group)
+    written = _on_all_ranks(write, target, group)
+    _on_all_ranks(commit, target, group)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class _Written:
+    """What a rank reports about the file that it has written."""
+
+    name: str
+    record: FileRecord
+    step: int
+    next_slot: int
+    generations: list[Generation]
+    fingerprint: str
+
+
+def _clear(target: Path) -> None:
+    """Create the folder, and delete the files of an earlier save, its manifest first."""
+    target.mkdir(parents=True, exist_ok=True)
+    (target / MANIFEST).unlink(missing_ok=True)
+    sync_folder(target)
+    for path in [*rank_files(target).values(), *target.glob(".train_dataloader_*.tmp")]:
+        path.unlink()
+
+
+def _write(target: Path, state: LoaderState, step: int, rank: int, world_size: int) -> _Written:
+    share, path = share_of(state, rank, world_size), rank_file(target, rank)
+    if rank == 0 and state.is_whole:
+        share = state
+    data = encoded(share, step=step, rank=rank, world_size=world_size)
+    target.mkdir(parents=True, exist_ok=True)
+    write_file(path, data)
+    return _Written(
+        name=path.name,
+        record=FileRecord.of(data),
+        step=step,
+        next_slot=share.next_slot,
+        generations=share.generations,
+        fingerprint=digest(share.fingerprint),
+    )
+
+
+def _commit(target: Path, written: Sequence[_Written]) -> None:
+    """Write the manifest, if all ranks are at the same step of the same run."""
+    first = written[0]
+    for rank, file in enumerate(written):
+        for name in ("step", "next_slot", "generations", "fingerprint"):
+            if (got := getattr(file, name)) != (expected := getattr(first, name)):
+                raise StateError(
+                    f"data-parallel rank {rank} has {name} {got}, rank 0 has {expected}: they are of different steps "
+                    "or runs. Save after the same number of batches on every rank."
+                )
+    Manifest(
+        step=first.step,
+        world_size=len(written),
+        fingerprint=first.fingerprint,
+        files={file.name: file.record for file in written},
+    ).write(target)
+
+
+def _on_all_ranks(act: Callable[[], T], target: Path, group: Any) -> list[T]:
+    """The results of `act` on all ranks; if it failed on one, all ranks raise."""
+    own: tuple[Any, str | None]
+    try:
+        own = act(), None
+    except (OSError, StateError) as error:
+        own = None, str(error)
+    outcomes: list[Any] = [own]
+    if (world_size := rank_in(group)[1]) > 1:
+        outcomes = [None] * world_size
+        dist.all_gather_object(outcomes, own, group=group)
+    failures = [f"rank {rank}: {failure}" for rank, (_, failure) in enumerate(outcomes) if failure is not None]
+    if failures:
+        more = [f"and {len(failures) - 4} more ranks"] if len(failures) > 4 else []
+        raise StateError(f"{target}: the data state was not saved:\n  " + "\n  ".join(failures[:4] + more))
+    return [result for result, _ in outcomes]
+
+
+@contextlib.contextmanager
+def _writing(target: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StateError(f"{target}: the data state was not saved: {error}") from error
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Checkpoint:
+    """What a path holds: the state; step and world size, None if the files do not say; number of files and bytes."""
+
+    path: Path
+    state: LoaderState
+    step: int | None
+    world_size: int | None
+    num_files: int
+    num_bytes: int
+
+
+def load_states(folder: str | Path, *, step: int | None = None) -> dict[str, Any]:
+    """The state of the whole job, merged from the files in `folder`: `loader.restore_state_rank` takes it on every
+    rank of a job of any size. Where very many ranks would read very many files, one may, and hand the state on by
+    `loader.restore_state_global(state, src_rank=...)`.
+
+    Args:
+        step: the step that it should be of.
+
+    Raises:
+        StateError: naming the file, if the folder is not complete, or not of one step and run.
+    """
+    found = _read_folder(Path(folder))
+    if step not in (None, found.step):
+        of = "a step that it does not say" if found.step is None else f"step {found.step}"
+        raise StateError(
+            f"{folder}: got the data state of {of}, expected that of step {step}. "
+            "Take model and data of the same step; or if this is what you want, load it without a step."
+        )
+    return found.state.to_dict()
+
+
+def read_checkpoint(path: str | Path) -> Checkpoint:
+    """The checkpoint in a folder, or the state in one file, which may be that of one rank only.
+
+    Raises:
+        StateError: as `load_states`.
+    """
+    path = Path(path)
+    if not path.is_file():
+        return _read_folder(path)
+    data = read_bytes(path)
+    file = decoded(data, path)
+    return Checkpoint(
+        path=path, state=file.state, step=file.step, world_size=file.world_size, num_files=1, num_bytes=len(data)
+    )
+
+
+def _read_folder(folder: Path) -> Checkpoint:
+    if not folder.is_dir():
+        raise StateError(f"{folder}: {'expected a folder' if folder.exists() else 'no such file or folder'}")
+    manifest = Manifest.read(folder)
+    if manifest is None:
+        contents = {name: read_bytes(path) for name, path in rank_files(folder).items()}
+    else:
+        contents = manifest.read_files(folder)
+    if not contents:
+        raise StateError(_nothing_in(folder))
+    files = {name: decoded(data, folder / name) for name, data in contents.items()}
+    if manifest is None:
+        _check_foreign(folder, files)
+        named = _ITERATION.fullmatch(folder.absolute().name)
+        step = int(named[1]) if named else None
+    else:
+        _check_of_manifest(folder, files, manifest)
+        step = manifest.step
+    return Checkpoint(
+        path=folder,
+        state=_merged(folder, {name: file.state for name, file in files.items()}),
+        step=step,
+        world_size=manifest.world_size if manifest else None,
+        num_files=len(files),
+        num_bytes=sum(map(len, contents.values())),
+    )
+
+
+def _nothing_in(folder: Path) -> str:
+    first = rank_file(Path(), 0).name
+    below = sorted(path.parent for path in folder.glob(f"*/{first}"))
+    hint = f"There is one in {below[-1]}: give that folder." if below else "Give the folder of one iteration."
+    return f"{folder}: holds no data state: expected {first} and one of each further rank. {hint}"
+
+
+def _check_foreign(folder: Path, files: Mapping[str, StateFile]) -> None:
+    """Refuse our files without a manifest: their save was cut short."""
+    for name, file in files.items():
+        if file.step is not None:
+            raise StateError(
+                f"{folder}: {MANIFEST} is missing, which is written last: the save of step {file.step} by "
+                f"{file.world_size} ranks did not end, or {name} was copied without it. "
+                "Take another checkpoint, or copy the whole folder again."
+            )
+
+
+def _check_of_manifest(folder: Path, files: Mapping[str, StateFile], manifest: Manifest) -> None:
+    for name, file in files.items():
+        saved = {"step": file.step, "world_size": file.world_size, "fingerprint": digest(file.state.fingerprint)}
+        for what, got in saved.items():
+            if got != (expected := getattr(manifest, what)):
+                raise StateError(
+                    f"{folder}: {name} was saved with {what} {got}, {MANIFEST} has {expected}: "
+                    "one of them is of another save. Copy the whole folder again, or take another checkpoint."
+                )
+
+
+def _merged(folder: Path, states: Mapping[str, LoaderState]) -> LoaderState:
+    first_name, first = next(iter(states.items()))
+    for name, state in states.items():
+        if (state.next_slot, state.generations) != (first.next_slot, first.generations):
+            raise StateError(
+                f"{folder}: {name} and {first_name} are of different steps: got micro-batch {state.next_slot} of "
+                f"{state.num_lanes} lanes and micro-batch {first.next_slot} of {first.num_lanes}. "
+                "Remove the files that an earlier run left, or take another checkpoint."
+            )
+    try:
+        return LoaderState.from_dict(merge_states([state.to_dict() for state in states.values()]))
+    except StateError as error:
+        raise StateError(f"{folder}: {', '.join([*states][:8])} do not make one whole state: {error}") from error

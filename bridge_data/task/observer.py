@@ -1,0 +1,81 @@
+"""An observer is called around each stage of making batches; a profiler is one.
+
+Enters: an observer. Leaves: calls of it around batches, hooks, reads and decoding, nested as the work is. Guarantee:
+batches are the same with and without it; without an observer, nothing is wrapped.
+"""
+
+import dataclasses
+from collections.abc import Container, Iterator
+from typing import Any, Protocol, TypeVar, cast
+
+from bridge_data.plan import Source
+from bridge_data.shards import RawSample, RecordReader, Records
+
+T = TypeVar("T")
+
+
+class Observer(Protocol):
+    """Is called in the process and the thread that makes the batches."""
+
+    def begin_batch(self) -> None:
+        """A lane begins to make a batch."""
+
+    def end_batch(self) -> None:
+        """The batch is done, or has failed."""
+
+    def begin(self, stage: str, source_key: int | None = None) -> None:
+        """A stage begins, maybe inside another: `read`, a hook, `seed` (or `seed` and the name of a hook); for which
+        source, if it is for one sample."""
+
+    def end(self) -> None:
+        """The innermost stage is done, or has failed."""
+
+    def finished(self, batch: Any) -> Any:
+        """What the lane hands out in place of `batch`, which it has just made."""
+
+
+def observed_iterator(items: Iterator[T], observer: Observer, stage: str, source_key: int) -> Iterator[T]:
+    """The same items, each made inside `stage`."""
+    while True:
+        observer.begin(stage, source_key)
+        try:
+            item = next(items)
+        except StopIteration:
+            return
+        finally:
+            observer.end()
+        yield item
+
+
+def observed_source(source: Source, observer: Observer, source_key: int) -> Source:
+    """The same source, each sample of which is read inside the stage `read`."""
+    records = _ObservedRecords(source.records, observer, source_key)
+    return dataclasses.replace(source, records=cast(Records, records))
+
+
+class _ObservedRecords:
+    """Records whose readers are observed."""
+
+    def __init__(self, records: Records, observer: Observer, source_key: int) -> None:
+        self._records, self._observer, self._source_key = records, observer, source_key
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._records, name)
+
+    def reader(self) -> RecordReader:
+        return cast(RecordReader, _ObservedReader(self._records.reader(), self._observer, self._source_key))
+
+
+class _ObservedReader:
+    def __init__(self, reader: RecordReader, observer: Observer, source_key: int) -> None:
+        self._reader, self._observer, self._source_key = reader, observer, source_key
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._reader, name)
+
+    def read(self, index: int, parts: Container[str] | None = None) -> RawSample:
+        self._observer.begin("read", self._source_key)
+        try:
+            return self._reader.read(index, parts)
+        finally:
+            self._observer.end()
