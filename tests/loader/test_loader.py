@@ -12,7 +12,7 @@ import psutil
 import pytest
 import torch
 
-from bridge_data import ignored
+from bridge_data import options
 from bridge_data.errors import ConfigError, StateError, WorkerError
 from bridge_data.lanes.runner import LaneRunner
 from bridge_data.loader import LoaderConfig, SavableDataLoader, get_loader, get_savable_loader
@@ -328,7 +328,7 @@ def test_a_forked_child_of_the_trainer_cannot_use_the_loader() -> None:
 
 
 def test_settings_of_energon_without_a_meaning_here_are_warned_of_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ignored, "_warned", set())
+    monkeypatch.setattr(options, "_warned", set())
     dataset = Streams(config(0))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
