@@ -39,7 +39,7 @@ _STATE = "train_dataloader"
 ValLoader: TypeAlias = ValidationDataloader | IdleDataloader
 
 
-class EnergonMultiModalDataModule(LightningDataModule):
+class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  # lightning is not followed
     """Training and validation data at `path`, a prepared folder or a metadataset YAML.
 
     Megatron takes the loaders from `build()`, or one by one; Lightning asks for them. Data-parallel ranks come from
@@ -75,10 +75,11 @@ class EnergonMultiModalDataModule(LightningDataModule):
         shuffle_buffer_size: int | None = 100,
         max_samples_per_sequence: int | None = None,
         multimodal_sample_config: MultiModalSampleConfig | None = None,
-        task_encoder: TaskEncoder | None = None,  # bare: jsonargparse takes no init_args for TaskEncoder[...]
+        # Bare, as jsonargparse takes no init_args for TaskEncoder[...].
+        task_encoder: TaskEncoder | None = None,  # type: ignore[type-arg]
         decoder_seq_length: int | None = None,
         packing_buffer_size: int | None = None,
-        validation_task_encoder: TaskEncoder | None = None,
+        validation_task_encoder: TaskEncoder | None = None,  # type: ignore[type-arg]
         pg_collection: "ProcessGroupCollection | None" = None,
         **kwargs: Unpack[DataModuleOptions],
     ) -> None:

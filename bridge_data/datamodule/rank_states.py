@@ -154,15 +154,15 @@ def _handed_on(whole: LoaderState | None, source: int, takes_all: bool, config: 
     group, size = config.data_parallel_group, config.world_size
     is_source, process = dist.get_rank(group) == source, process_of(source, group)
     if takes_all:
-        box: list[Any] = [whole.to_dict() if is_source and whole is not None else None]
-        dist.broadcast_object_list(box, src=process, group=group)
-        return box[0]
+        state: list[dict[str, Any]] = [whole.to_dict() if is_source and whole is not None else {}]
+        dist.broadcast_object_list(state, src=process, group=group)
+        return state[0]
     shares: list[Any] | None = None
     if is_source and whole is not None:
         shares = [whole.of_rank(dataclasses.replace(config, rank=rank)).to_dict() for rank in range(size)]
-    box = [None]
-    dist.scatter_object_list(box, shares, src=process, group=group)
-    return box[0]
+    share: list[dict[str, Any]] = [{}]
+    dist.scatter_object_list(share, shares, src=process, group=group)
+    return share[0]
 
 
 def _is_joined() -> bool:

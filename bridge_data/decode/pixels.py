@@ -133,7 +133,8 @@ def _jpeg_pixels(data: bytes, of_gray: str, of_colour: str, least: Size | None) 
             return None
         min_height, min_width = (0, 0) if least is None else _dct_size((height, width), least)
         channels = of_gray if colours == "Gray" else of_colour
-        return simplejpeg.decode_jpeg(data, channels, min_height=min_height, min_width=min_width)
+        pixels: NDArray[np.uint8] = simplejpeg.decode_jpeg(data, channels, min_height=min_height, min_width=min_width)
+        return pixels
     except ValueError:
         return None
 

@@ -85,7 +85,7 @@ class SampleLoader:
 
     def __init__(self, source: Source, decoder: SampleDecoder | None) -> None:
         self._source, self._decoder = source, SampleDecoder() if is_jsonl(source.path) else decoder
-        self._class = source.sample_class
+        self._class: Callable[..., Sample | CrudeSample] = source.sample_class
         self._crude = issubclass(source.sample_class, CrudeSample)
         self._fields = tuple((name, access.get) for name, access in source.field_map.items())
         self._subflavors = dict(source.subflavors)

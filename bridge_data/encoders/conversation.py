@@ -85,7 +85,8 @@ def _best_answer(sample: VQASample) -> str:
         return answers
     if not answers:
         raise SkipSample
-    return answers[0 if weights is None else max(range(len(answers)), key=lambda i: (float(weights[i]), -i))]
+    best = 0 if weights is None else max(range(len(answers)), key=lambda i: (float(weights[i]), -i))
+    return str(answers[best])
 
 
 def _dialog(

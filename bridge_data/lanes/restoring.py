@@ -5,7 +5,7 @@ bit, as long as data and hooks are the same, since random numbers depend on the 
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from bridge_data.errors import ConfigError, SampleError
 from bridge_data.lanes.restore_keys import BatchKey, SampleKey, UnitKey, read_key
@@ -13,6 +13,8 @@ from bridge_data.lanes.units import Item, Unit
 from bridge_data.lanes.work import Work
 from bridge_data.order import SampleRef
 from bridge_data.task import TRUNCATED
+
+T = TypeVar("T")
 
 RESTORED = -1
 """The draw number of an item that no lane has drawn."""
@@ -82,7 +84,7 @@ class Restorer:
         made = dict(self._work.samples(ref)).get(key.part)
         return Item(RESTORED, ref, key.part, self._made(made, UnitKey((key,), False)))
 
-    def _made(self, made: Any, key: UnitKey) -> Any:
+    def _made(self, made: T | None, key: UnitKey) -> T:
         if made is None:
             raise self._left_out("the pack of" if key.is_pack else "the sample", key)
         return made

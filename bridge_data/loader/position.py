@@ -29,7 +29,7 @@ class Turns:
 
     def __init__(self, lanes: Mapping[int, LaneState], num_lanes: int) -> None:
         self._num_lanes = num_lanes
-        self._slots = [state.get("micro_batches", 0) * num_lanes + lane for lane, state in lanes.items()]
+        self._slots: list[int] = [state.get("micro_batches", 0) * num_lanes + lane for lane, state in lanes.items()]
         heapq.heapify(self._slots)
 
     def __bool__(self) -> bool:

@@ -142,7 +142,8 @@ class ChunkTable:
         pieces, of_shard = np.repeat(chunks, chunks), np.repeat(samples, chunks)
         number = np.arange(self.num_chunks) - np.repeat(self._first_chunk[:-1], chunks)
         starts = np.repeat(self._first_sample[:-1], chunks) + number * of_shard // pieces
-        return np.diff(starts, append=self.num_samples)
+        lengths: NDArray[np.int64] = np.diff(starts, append=self.num_samples)
+        return lengths
 
     def spans(self, chunks: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """(first sample, number of samples) of each chunk."""

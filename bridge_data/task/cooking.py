@@ -11,7 +11,8 @@ from typing import Any, Generic, TypeVar, overload
 
 from bridge_data import current
 from bridge_data.errors import ConfigError
-from bridge_data.samples import PROVENANCE, CrudeSample, SourceInfo
+from bridge_data.samples import CrudeSample, SourceInfo
+from bridge_data.samples.collation import PROVENANCE
 from bridge_data.task.stores import FileStore, PrimaryFileStore
 
 T_sample = TypeVar("T_sample", covariant=True)

@@ -56,7 +56,8 @@ def source_of(sample: Any) -> Hashable:
             f"source_of: {type(sample).__name__} does not say where it is from; make it by Sample.derive_from, in the "
             "hooks before"
         )
-    return key[0]
+    source: Hashable = key[0]
+    return source
 
 
 def subflavor(name: str) -> Key:

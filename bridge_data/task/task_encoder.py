@@ -11,7 +11,7 @@ only `pack_selected_samples` must return one sample.
 
 import dataclasses
 from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
-from typing import Any, Generic, ParamSpec, TypeVar, overload
+from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 
 from bridge_data import current
 from bridge_data.decode import SampleDecoder
@@ -221,7 +221,8 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
     @stateless
     def batch(self, samples: list[T_encoded_sample]) -> T_raw_batch:
         """Collate a micro-batch: zero-pad and stack tensors, put everything else into lists."""
-        return generic_batch(samples)
+        batch: Any = generic_batch(samples)
+        return cast(T_raw_batch, batch)
 
     @stateless
     def encode_batch(self, batch: T_raw_batch) -> T_batch | Generator[T_batch, None, None]:
@@ -269,7 +270,7 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
         changes: dict[str, Any] = {"loss_mask": torch.zeros_like(loss_mask)}
         changes |= {name: empty for name, empty in (("__key__", []), ("__restore_key__", ())) if name in fields}
         emptied: Any = {**value, **changes} if isinstance(value, dict) else dataclasses.replace(value, **changes)
-        return emptied
+        return cast(T_batch, emptied)
 
 
 class DefaultTaskEncoder(TaskEncoder[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
@@ -301,14 +302,15 @@ class DefaultTaskEncoder(TaskEncoder[T_sample, T_encoded_sample, T_raw_batch, T_
     @stateless
     def encode_sample(self, sample: T_sample) -> T_encoded_sample | Generator[T_encoded_sample, None, None]:
         """The sample as `encoded_sample_type`."""
-        return as_type(sample, self._encoded_sample_type)
+        return cast(T_encoded_sample, as_type(sample, self._encoded_sample_type))
 
     @stateless
     def batch(self, samples: list[T_encoded_sample]) -> T_raw_batch:
         """Collate a micro-batch as `raw_batch_type`."""
-        return generic_batch(samples) if self._raw_batch_type is None else self._batch(samples, self._raw_batch_type)
+        type_ = self._raw_batch_type
+        return cast(T_raw_batch, generic_batch(samples) if type_ is None else self._batch(samples, type_))
 
     @stateless
     def encode_batch(self, batch: T_raw_batch) -> T_batch | Generator[T_batch, None, None]:
         """The batch as `batch_type`."""
-        return as_type(batch, self._batch_type)
+        return cast(T_batch, as_type(batch, self._batch_type))

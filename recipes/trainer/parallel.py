@@ -33,7 +33,7 @@ def initialize_parallel(config: MegatronTrainerConfig) -> "ProcessGroupCollectio
         if "RANK" in os.environ:
             dist.init_process_group(backend)
         else:
-            dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+            dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
     per_replica = config.tensor_parallel_size * config.pipeline_parallel_size * config.context_parallel_size
     if dist.get_world_size() % per_replica:
         raise ConfigError(

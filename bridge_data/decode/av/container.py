@@ -234,7 +234,7 @@ class Track:
         self._medium.rewind()
         return self._packets(self._medium.container.demux(self._medium.stream(self._index)))
 
-    def _landed(self, packet: Packet, target: int) -> int | None:
+    def _landed(self, packet: Packet[Any], target: int) -> int | None:
         """The number of the packet at which a seek landed; None if it cannot be determined."""
         if packet.pts is None or not packet.size:
             return None

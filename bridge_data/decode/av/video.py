@@ -203,7 +203,8 @@ def _last_key(times: NDArray[np.int64], pts: NDArray[np.int64], keys: NDArray[np
         return [0] * len(times)
     keys = keys[np.argsort(pts[keys])]
     last = np.searchsorted(pts[keys], times, "right") - 1
-    return np.where(last < 0, 0, keys[last]).tolist()
+    numbers: list[int] = np.where(last < 0, 0, keys[last]).tolist()
+    return numbers
 
 
 def read_clips(video: Video, clips: Sequence[range], size: tuple[int, int] | None) -> list[torch.Tensor]:

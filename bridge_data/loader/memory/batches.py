@@ -37,7 +37,7 @@ class _Pickler(pickle.Pickler):
         return _reduce(obj, self._trainer_classes)
 
 
-class _CloudPickler(cloudpickle.Pickler):
+class _CloudPickler(cloudpickle.Pickler):  # type: ignore[misc]
     """Also pickles functions and classes by value that the trainer cannot import."""
 
     def __init__(self, encoder: Encoder, file: io.BytesIO, **options: Any) -> None:
@@ -49,7 +49,7 @@ class _CloudPickler(cloudpickle.Pickler):
         return super().reducer_override(obj) if reduced is NotImplemented else reduced
 
 
-class _DatasetPickler(cloudpickle.Pickler):
+class _DatasetPickler(cloudpickle.Pickler):  # type: ignore[misc]
     """Records the modules that unpickling will import."""
 
     def __init__(self, file: io.BytesIO) -> None:
@@ -251,4 +251,5 @@ def _set_attributes(obj: Any, state: Any) -> None:
 
 def _trainer_class(tracker_id: str) -> type:
     """The class to which cloudpickle gave this id when the dataset was pickled in this process."""
-    return _internals._DYNAMIC_CLASS_TRACKER_BY_ID[tracker_id]
+    found: type = _internals._DYNAMIC_CLASS_TRACKER_BY_ID[tracker_id]
+    return found

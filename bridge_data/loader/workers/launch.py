@@ -126,7 +126,7 @@ def _refuse_unsafe_fork() -> None:
             "OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 in the environment)"
         )
     if "torch" in sys.modules:
-        if torch.cuda.is_initialized():
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             reasons.append("CUDA is initialised")
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             reasons.append("a torch.distributed process group is open")

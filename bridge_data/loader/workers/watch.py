@@ -80,7 +80,7 @@ class WatchPage:
     def on_sample(self) -> bool:
         """Whether the worker is on a sample."""
         _, lane, source, *_ = _LAYOUT.unpack_from(self._memory)
-        return lane != _NONE and source != _NONE
+        return bool(lane != _NONE and source != _NONE)
 
     def describe(self, name: Callable[[SampleRef], str] = str) -> str:
         """The lane and sample the worker is on, in words; `name` says what a sample is called."""

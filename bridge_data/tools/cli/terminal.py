@@ -92,7 +92,7 @@ def progress_bar(what: str, unit: str, *, shown: bool) -> Iterator[Callable[[int
 def _bar(what: str, unit: str, started: float) -> "tqdm[Any]":
     from tqdm import tqdm  # imported here: it takes as long as everything a short command imports
 
-    class Bar(tqdm):
+    class Bar(tqdm):  # type: ignore[type-arg]  # not subscriptable at run time
         """A bar without the thread that watches over others, so that processes can be forked while it is shown."""
 
         monitor_interval = 0
@@ -102,14 +102,14 @@ def _bar(what: str, unit: str, started: float) -> "tqdm[Any]":
     return bar
 
 
-class _LocationParam(click.ParamType):
+class _LocationParam(click.ParamType):  # type: ignore[type-arg]
     name = "path"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Location:
         return location(value)
 
 
-class _OnDiskParam(click.ParamType):
+class _OnDiskParam(click.ParamType):  # type: ignore[type-arg]
     name = "path"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
