@@ -127,7 +127,7 @@ class QwenVLTaskEncoder(FamilyTaskEncoder):
         for name in ("image_grid_thw", "video_grid_thw"):
             rows = made.media[name].tolist() if name in made.media else []
             grids[name] = [(times, high // merge, wide // merge) for times, high, wide in rows]
-        videos = [part for grid in grids["video_grid_thw"] for part in self.family.stretches(grid)]
+        videos = [part for grid in grids["video_grid_thw"] for part in self.family.token_runs(grid)]
         intervals = self.family.intervals(made.media)
         made.position_ids = mrope_positions(types, grids["image_grid_thw"], videos, intervals)
         made.aligned = {"mm_token_type_ids": types}

@@ -181,7 +181,7 @@ class Qwen2VL:
         grids = [self.patch_grid(self.video_grid(video, detail)) for video in videos]
         return {"pixel_values_videos": torch.cat(patches), "video_grid_thw": torch.tensor(grids)}
 
-    def stretches(self, grid: Grid) -> list[Grid]:
+    def token_runs(self, grid: Grid) -> list[Grid]:
         """The grids of the runs of consecutive tokens of a video with `grid`: one run."""
         return [grid]
 
@@ -269,7 +269,7 @@ class Qwen3VL(Qwen2VL):
         limits = self._limits_at("_frame_limits", detail)
         return fitted((height, width), factor, *limits, num_frames=(num_frames, num_even))
 
-    def stretches(self, grid: Grid) -> list[Grid]:
+    def token_runs(self, grid: Grid) -> list[Grid]:
         """One for each time step, since there is text between them."""
         return [(1, *grid[1:])] * grid[0]
 
