@@ -72,16 +72,12 @@ def open_store(url: str) -> tuple[Store, str]:
 
 def _opened(base: str) -> Store:
     if base.startswith("msc://"):
-        from bridge_data.storage.clients import MscStore
-
         return MscStore(base, _needed("multistorageclient", base))
     if _clients.of_the_parent:
         raise ConfigError(
             f"{base}: this process was forked from one that had read from an object store, and the client does not "
             'survive a fork. Start workers by start_method="server", the default, or "spawn".'
         )
-    from bridge_data.storage.clients import ObstoreStore
-
     return ObstoreStore(base, _needed("obstore", base))
 
 
