@@ -8,7 +8,7 @@ PEER   := $(PEERS)/energon
 # Tests start processes of their own: two at a time keep two cores busy.
 SPREAD := -n 2 --dist worksteal
 
-.PHONY: setup demo test test-fast test-all test-data lint peers bench bench-more clean
+.PHONY: setup demo test test-fast test-most test-all test-data lint peers bench bench-more clean
 
 setup:
 	@VENV=$(VENV) PYTHON="$(if $(filter-out file,$(origin PYTHON)),$(PYTHON))" .ci/setup
@@ -20,8 +20,13 @@ test: setup
 	$(BIN)/python -m pytest $(SPREAD) -m "not slow and not peer and not gpu and not data"
 
 # What changes with the version of Python: everything but tests that launch training jobs, long properties, and docs.
-test-fast: setup
+test-most: setup
 	$(BIN)/python -m pytest $(SPREAD) -m "not slow and not peer and not gpu and not data and not long"
+
+# The stages, without processes: under a minute.
+STAGES := $(addprefix tests/,storage shards plan order decode task lanes loader datamodule samples prepare energon encoders tools) $(wildcard tests/test_*.py)
+test-fast: setup
+	$(BIN)/python -m pytest $(SPREAD) $(STAGES) -m "not slow and not peer and not gpu and not data and not long and not processes"
 
 test-all: setup $(PEER)/.complete
 	BRIDGE_DATA_PEER="$(CURDIR)/$(PEER)/bin/python" BRIDGE_DATA_EXAMPLES=3000 $(BIN)/python -m pytest $(SPREAD) -m "not gpu" --timeout 1800

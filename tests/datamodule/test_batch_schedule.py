@@ -101,6 +101,7 @@ def test_a_wrong_schedule_is_a_config_error(arguments: tuple[Any, ...], message:
         BatchSchedule(*arguments)
 
 
+@pytest.mark.processes
 @settings(max_examples=25, deadline=None)
 @given(
     start=st.sampled_from([2, 4, 6]),

@@ -5,6 +5,8 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.datamodule.launch import run_job
 from tests.datamodule.parts import NUM_TRAIN, NUM_VAL, draw, make_module, write_numbers
 from tests.prepared import write_texts
@@ -35,6 +37,7 @@ def validated(rank: int, *, steps: list[int], sanity_check: bool) -> list[tuple[
     ]
 
 
+@pytest.mark.processes
 def test_two_ranks_killed_after_a_checkpoint_resume_at_the_right_sample(tmp_path: Path) -> None:
     reference = draw(make_module(write_numbers(tmp_path / "data"), num_lanes=4).train_dataloader(), 32)
     write_texts(tmp_path / "few", 5)

@@ -68,6 +68,7 @@ def test_every_checkpoint_resumes_at_the_next_batch(
         assert recorder.trained == expected[step + 2 : step + 4]
 
 
+@pytest.mark.processes
 def test_workers_that_are_far_ahead_change_nothing(path: Path, expected: list[list[int]], tmp_path: Path) -> None:
     options = {"num_workers": 1, "prefetch_factor": 4}
     for steps, checkpoint in ((7, None), (12, tmp_path / "step=6.ckpt")):

@@ -67,6 +67,7 @@ def run(file: Path, data: dict[str, Any], *arguments: str, command: str | None =
         return LightningCLI(Recorder, EnergonMultiModalDataModule, args=given, run=command is not None)
 
 
+@pytest.mark.processes
 def test_a_run_out_of_yaml_is_that_of_the_same_arguments(path: Path, tmp_path: Path) -> None:
     encoder = {"class_path": "tests.datamodule.test_lightning_cli.Adding", "init_args": {"number": 1000}}
     data = {"path": str(path), "task_encoder": encoder, "num_workers": 0, "shuffle_buffer_size": 8, "seed": 3}

@@ -3,10 +3,13 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.datamodule.launch import on_ranks, run_job
 from tests.datamodule.parts import NUM_TRAIN, draw, make_module, write_numbers
 
 
+@pytest.mark.processes
 def test_ranks_read_save_and_resume_as_megatron_divides_them(tmp_path: Path) -> None:
     data = write_numbers(tmp_path / "data")
     reference = draw(make_module(data, num_lanes=2).train_dataloader(), 16)

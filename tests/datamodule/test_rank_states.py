@@ -34,6 +34,7 @@ def in_order(ranks: list[dict[str, Any]], name: str) -> list[list[int]]:
     return [batch for batches in zip(*drawn, strict=True) for batch in batches]
 
 
+@pytest.mark.processes
 def test_the_state_of_rank_0_is_whole_and_the_others_hold_their_lanes(ranks: list[dict[str, Any]]) -> None:
     assert [rank["lanes"] for rank in ranks] == [list(range(12)), *(list(range(n, 12, 4)) for n in (1, 2, 3))]
 

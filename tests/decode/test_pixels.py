@@ -54,6 +54,7 @@ def test_usual_jpegs_do_not_need_pillow():
     assert _jpeg_pixels(encoded(picture(mode="CMYK"), "JPEG"), "RGB", "RGB", None) is None
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("target", MODES)
 @pytest.mark.parametrize("mode", ["RGB", "L"])
 def test_an_image_around_decoded_memory_is_one_like_others(mode, target):
@@ -230,6 +231,7 @@ def test_by_torch_they_are_within_2_of_them(kind, mode):
         pixels[...] = 0
 
 
+@pytest.mark.processes
 def test_black_and_white_noise_of_any_size_too_is_within_2():
     rng = np.random.default_rng(0)
     for _ in range(60):

@@ -71,6 +71,7 @@ def test_fifty_pairs_are_as_the_processor_has_them(name: str, monkeypatch: pytes
     assert 0 < cut < 50
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("name", ["clip", "siglip"])
 def test_a_tiny_model_learns_to_tell_pairs_apart(name: str) -> None:
     tokenizer, images, _ = parts_of(name)

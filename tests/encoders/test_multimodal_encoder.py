@@ -286,6 +286,7 @@ def test_classes_of_ones_own_need_but_one_method() -> None:
     assert words(encoded.tokens) == "a boat <end>"
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_real_shards_become_packed_batches(tmp_path: Path, num_workers: int) -> None:
     texts = ["a boat", "", "the red boat on the sea", "a sea . " * 40, "one two three"]

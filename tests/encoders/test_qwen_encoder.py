@@ -50,6 +50,7 @@ def assert_equal(got: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]
         assert torch.equal(got[name], value), name
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("name", FAMILIES)
 def test_fifty_conversations_are_as_the_processor_has_them(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     processor, encoder = make_processor(name), make_encoder(name)
@@ -160,6 +161,7 @@ def test_truncation_cuts_at_the_end_and_never_within_an_image_or_video(name: str
     assert cut >= 5
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_tiny_model_learns_images_and_videos_alone_and_packed(name: str) -> None:
     encoder = make_encoder(name)

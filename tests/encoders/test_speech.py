@@ -56,6 +56,7 @@ def draw_speech(seed: int) -> tuple[Any, str]:
     return noise, " ".join(draw.choice(TEXT.split()) for _ in range(draw.randint(1, 12)))
 
 
+@pytest.mark.processes
 def test_fifty_recordings_are_as_the_processor_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizer = speech_tokenizer()
     unchecked = type("Unchecked", (WhisperProcessor,), {"check_argument_for_proper_class": lambda *_: None})

@@ -72,6 +72,7 @@ def talks(name: str, count: int) -> list[Any]:
     return [draw_talk(seed, images[seed % len(images)]).sample for seed in range(count)]
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("name", ["text", "llava", "llava_next", "idefics3", "internvl"])
 def test_a_tiny_model_learns(name: str) -> None:
     tokenizer, encoder = family_encoder(name)

@@ -141,6 +141,7 @@ def test_drop_last_leaves_out_the_rest_and_counts_it(data: Path) -> None:
     assert lane.take_skipped() == {"batch_drop_last": len(whole[-1])}
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_what_is_left_out_after_the_last_batch_is_counted_too(data: Path, num_workers: int) -> None:
     config = WorkerConfig(rank=0, world_size=1, num_workers=num_workers, num_lanes=2)
@@ -202,6 +203,7 @@ class NoBatch(DefaultTaskEncoder[Any, Any, Any, Any]):
         raise SkipSample
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(("encoder", "stage"), [(Nothing(), "encode_sample"), (NoBatch(), "batch")])
 def test_data_of_which_nothing_is_left_is_an_error_and_not_a_loop(data: Path, encoder: Any, stage: str) -> None:
     with pytest.raises(
@@ -232,6 +234,7 @@ def test_the_reference_of_a_sample_is_announced_before_it_is_worked_on(data: Pat
     assert len(announced) == 4
 
 
+@pytest.mark.processes
 def test_restoring_a_state_counts_samples_that_are_gone(data: Path) -> None:
     class Moody(Encoder):
         moody = False

@@ -206,6 +206,7 @@ def test_nothing_is_announced_of_local_files(tmp_path: Path, announced: Announce
     assert announced == []
 
 
+@pytest.mark.processes
 def test_lanes_of_one_process_do_not_drive_out_what_was_fetched_for_another(
     bucket: Bucket, s3_server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -222,6 +223,7 @@ def test_lanes_of_one_process_do_not_drive_out_what_was_fetched_for_another(
     assert ahead.num_held_bytes == 0
 
 
+@pytest.mark.processes
 def test_neighbours_come_with_one_request_also_those_that_were_pending(
     bucket: Bucket, s3_server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:

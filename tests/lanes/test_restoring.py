@@ -173,6 +173,7 @@ CASES = [
 ]
 
 
+@pytest.mark.processes
 @settings(max_examples=25, deadline=None)
 @given(case=st.sampled_from(CASES), deals=st.lists(st.integers(1, 5), min_size=1, max_size=3), steps=st.integers(1, 25))
 def test_every_unit_emitted_is_restored_equal(folder: Path, case: Any, deals: list[int], steps: int) -> None:
@@ -234,6 +235,7 @@ def test_restoring_moves_neither_the_loader_nor_the_callers_generators(folder: P
     assert torch.equal(torch.get_rng_state(), generators[1])
 
 
+@pytest.mark.processes
 def test_batches_of_workers_carry_keys_that_this_process_restores(folder: Path) -> None:
     encoder = Noise()
     dataset = get_train_dataset(

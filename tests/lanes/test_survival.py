@@ -60,6 +60,7 @@ def run(made: LaneDataset, num_batches: int) -> None:
         pass
 
 
+@pytest.mark.processes
 def test_a_small_source_of_which_two_of_five_samples_stay_never_stops_a_run(tmp_path: Path) -> None:
     path = blend_of(tmp_path, {"large": 500, "small": 5})
     died = {}
@@ -72,12 +73,14 @@ def test_a_small_source_of_which_two_of_five_samples_stay_never_stops_a_run(tmp_
     assert not died
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("num_lanes", [1, 8])
 def test_a_source_of_which_one_sample_in_a_thousand_stays_never_stops_a_run(tmp_path: Path, num_lanes: int) -> None:
     path = write_texts(tmp_path / "rare", 2_000, per_shard=10_000)
     run(dataset(path, lambda text: text in ("17", "1017"), num_lanes=num_lanes), 12)
 
 
+@pytest.mark.processes
 def test_a_source_of_which_nothing_stays_is_warned_of_early_and_then_an_error(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -96,6 +99,7 @@ def test_a_source_of_which_nothing_stays_is_warned_of_early_and_then_an_error(
     assert "if none stays for 10000 in a row or more, it stops" in warnings[0]
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("num_samples", [5, 300])
 def test_a_data_set_of_which_nothing_stays_is_an_error_within_the_bound(tmp_path: Path, num_samples: int) -> None:
     made = dataset(write_texts(tmp_path / "all", num_samples), lambda text: False)
@@ -132,6 +136,7 @@ class NoPart(DefaultTaskEncoder[Any, Any, Any, Any]):
         yield from ()
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("encoder", "what", "packing"),
     [
@@ -163,6 +168,7 @@ def leave_out(survival: Survival, count: int) -> None:
         survival.leave_out("encode_sample", "")
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("num_samples", "num_lanes", "kept"),
     [(5, 8, {3}), (1_000, 1, {999}), (1_000, 64, {7}), (100_000, 8, set(range(0, 100_000, 1_000)))],
@@ -207,6 +213,7 @@ def test_a_streak_that_the_rate_rules_out_is_no_error_before_every_sample_has_co
         leave_out(survival, 1)
 
 
+@pytest.mark.processes
 def test_a_random_filter_is_judged_by_its_rate_and_not_by_the_size_of_the_source() -> None:
     survival = Survival("samples of a", 0, skips_of_empty(5, 1))
     for _ in range(30):
@@ -217,6 +224,7 @@ def test_a_random_filter_is_judged_by_its_rate_and_not_by_the_size_of_the_source
         leave_out(survival, 100_000)
 
 
+@pytest.mark.processes
 def test_a_survivor_ends_a_streak_and_few_survivors_do_not_put_off_the_error_for_ever() -> None:
     survival = Survival("samples of a", 0)
     leave_out(survival, 9_999)

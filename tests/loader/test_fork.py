@@ -3,9 +3,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from bridge_data.loader.workers.process import SINGLE_THREADED
 
 
+@pytest.mark.processes
 def test_forked_workers() -> None:
     root = Path(__file__).parents[2]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:timeout", "-p", "no:cacheprovider", "-c", os.devnull]

@@ -45,6 +45,7 @@ def test_batches_come_in_the_order_of_the_slots() -> None:
     assert some(here(), 20) == in_turn(20)
 
 
+@pytest.mark.processes
 def test_workers_give_the_same_stream(loader: SavableDataLoader) -> None:
     reference = here()
     assert some(loader, 100) == some(reference, 100) == in_turn(100)
@@ -52,6 +53,7 @@ def test_workers_give_the_same_stream(loader: SavableDataLoader) -> None:
     assert loader.skipped == reference.skipped == {"encode_sample": 30}
 
 
+@pytest.mark.processes
 def test_one_spawned_worker_gives_the_same_stream_and_more_than_lanes_warn() -> None:
     dataset = Streams(config(num_workers=3, num_lanes=1))
     with (
@@ -64,6 +66,7 @@ def test_one_spawned_worker_gives_the_same_stream_and_more_than_lanes_warn() -> 
         assert isinstance(loader._source, WorkerPool) and len(loader._source._links) == 1
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("workers", [True, False])
 def test_finite_lanes_end_and_can_be_iterated_again(workers: bool, two_workers: SavableDataLoader) -> None:
     loader = two_workers if workers else here(lengths=LENGTHS)
@@ -278,6 +281,7 @@ def test_an_interrupted_step_is_done_again(loader: SavableDataLoader, monkeypatc
     assert some(loader, 40) == in_turn(40, start=5)
 
 
+@pytest.mark.processes
 def test_workers_take_over_when_ready_and_leave_nothing_behind_but_batches() -> None:
     children = psutil.Process().children(recursive=True)
     gc.collect()

@@ -138,6 +138,7 @@ class Masked(Batch):
     loss_mask: torch.Tensor
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(("samples", "num_workers"), [(37, 2), (1, 0)])
 def test_ranks_with_unequal_shares_end_together_and_lose_nothing(
     tmp_path: Path, samples: int, num_workers: int

@@ -69,6 +69,7 @@ print("done")
 """
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("how", ["file", "stdin"])
 def test_plain_scripts_just_work(how: str, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
@@ -112,6 +113,7 @@ if other:
 """
 
 
+@pytest.mark.processes
 def test_ranks_save_and_restore_one_state_together(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", RANKS, str(tmp_path / "store")],

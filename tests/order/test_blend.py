@@ -93,6 +93,7 @@ def test_1000_lanes_have_the_shares_together(weights: list[float], seed: int, bl
     assert worst(np.asarray(together), weights, 1_000 * draws) < PER_JOB
 
 
+@pytest.mark.processes
 def test_10000_sources_are_built_quickly_and_hold_their_shares() -> None:
     weights = [1 / k for k in range(1, 10_001)]
     began = time.process_time()

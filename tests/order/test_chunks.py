@@ -154,6 +154,7 @@ def test_typical_figures_are_those_of_many_seeds(chunk: int | None, num_lanes: i
     assert of_seeds.std(axis=0).mean() == pytest.approx(found.share_std, rel=0.1)
 
 
+@pytest.mark.processes
 def test_a_job_draws_so_many_samples_again_before_others_come(tmp_path: Path) -> None:
     """Through the public API: of the draws of one epoch, by 8 lanes of batches of 1."""
     counts, num_lanes = tuple(10 + 480 * number // 19 for number in range(20)), 8

@@ -25,6 +25,7 @@ def drain(cursor: Cursor) -> list[SampleRef]:
         return taken
 
 
+@pytest.mark.processes
 @given(lane=st.integers(0, 3), before=st.integers(0, 300), weights=st.sampled_from([(1.0,), (3.0, 1.0), (1, 2, 5)]))
 def test_a_saved_cursor_goes_on_as_the_one_it_came_from(lane: int, before: int, weights: tuple[float, ...]) -> None:
     cursor = shuffled(lane, weights=weights)

@@ -52,6 +52,7 @@ def restored(made: LaneDataset, saved: dict[str, Any]) -> Job:
     return job
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("before", "after", "changes"),
     [

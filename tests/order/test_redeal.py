@@ -165,6 +165,7 @@ ODD = {"a": 51, "b": 23}
 HUNDREDTHS = st.integers(1, 320) | st.sampled_from([50, 150, 250])
 
 
+@pytest.mark.processes
 @settings(max_examples=40, deadline=None)
 @given(
     repetitions=st.tuples(HUNDREDTHS, HUNDREDTHS),

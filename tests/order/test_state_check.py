@@ -203,6 +203,7 @@ def use(data: Path, kind: str, state: dict[str, Any], *, strict: bool) -> None:
                 break
 
 
+@pytest.mark.processes
 def test_the_states_have_every_field(states: dict[str, dict[str, Any]]) -> None:
     found = {
         kind: {step for path in paths_in(state) for step in path if isinstance(step, str)}
@@ -229,6 +230,7 @@ def test_states_are_used_as_they_are(data: Path, states: dict[str, dict[str, Any
     use(data, kind, states[kind], strict=True)
 
 
+@pytest.mark.processes
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=100, suppress_health_check=list(HealthCheck))

@@ -83,6 +83,7 @@ def test_truncated_and_missing_shards(tmp_path: Path) -> None:
         scan_shard(tmp_path, "b.tar")
 
 
+@pytest.mark.processes
 def test_a_cut_anywhere_is_found(tmp_path: Path) -> None:
     path = write_tar(tmp_path / "a.tar", {"1.txt": b"x", "2.txt": b"y" * 600})
     whole = path.read_bytes()
@@ -149,6 +150,7 @@ assert os.getpid() not in {int(Path(root, name + ".pid").read_text()) for name i
 """
 
 
+@pytest.mark.processes
 def test_processes_do_the_work(tmp_path: Path) -> None:
     write_shards(tmp_path, num_shards=12)
     command = [sys.executable, "-c", SCAN_IN_PROCESSES, str(tmp_path)]

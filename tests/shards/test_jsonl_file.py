@@ -22,6 +22,7 @@ def write_lines(path: Path, num: int = 10) -> Path:
     return path
 
 
+@pytest.mark.processes
 @settings(max_examples=50, deadline=None)
 @given(
     st.lists(st.tuples(VALUES | BLANK, ENDS), min_size=1, max_size=12),

@@ -161,6 +161,7 @@ def header_of(name: str, num_bytes: int, format: int, mtime: float) -> bytes:
     return info.tobuf(format)
 
 
+@pytest.mark.processes
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(
     kinds=st.lists(

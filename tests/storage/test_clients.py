@@ -59,6 +59,7 @@ def url(request: pytest.FixtureRequest, bucket: Bucket, tmp_path: Path, monkeypa
     return f"msc://{name}/sets"
 
 
+@pytest.mark.processes
 def test_reads_ranges_and_whole_objects(url: str) -> None:
     file = f"{url}/a.bin"
     assert storage.read(file, 100, 50) == CONTENT[100:150]

@@ -65,6 +65,7 @@ def test_state_goes_on_from_another_place(folder: Path, bucket: Bucket) -> None:
         assert texts(iter(remote), 5) == expected
 
 
+@pytest.mark.processes
 def test_start_up_touches_no_shard(
     folder: Path, bucket: Bucket, s3_server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -150,6 +151,7 @@ def begun_by_a_thread(server: Server) -> Iterator[threading.Event]:
     thread.join()
 
 
+@pytest.mark.processes
 def test_a_store_that_goes_away_is_waited_for_and_in_the_end_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

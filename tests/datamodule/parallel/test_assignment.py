@@ -32,6 +32,7 @@ def problems(draw: st.DrawFn) -> tuple[list[float], int]:
     return draw(st.lists(COSTS, min_size=num_ranks * per_rank, max_size=num_ranks * per_rank)), num_ranks
 
 
+@pytest.mark.processes
 @given(problems())
 def test_every_micro_batch_is_assigned_once_and_all_ranks_get_equally_many(problem: tuple[list[float], int]) -> None:
     costs, num_ranks = problem

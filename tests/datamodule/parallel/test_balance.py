@@ -47,6 +47,7 @@ def greatest(parts: list[list[int]]) -> float:
     return max(loads) * len(loads) / sum(loads)
 
 
+@pytest.mark.processes
 def test_a_step_has_the_same_micro_batches_as_on_one_rank_and_goes_on_after_a_restore(job: Any) -> None:
     data, seen = job
     ranks = seen("train", 4)

@@ -40,6 +40,7 @@ def by_replica(ranks: list[dict[str, Any]], case: str) -> dict[int, list[dict[st
     return replicas
 
 
+@pytest.mark.processes
 def test_ranks_of_a_replica_see_equal_batches_and_replicas_are_disjoint(job: Any) -> None:
     world_size, ranks = job
     for topology in WORLDS[world_size]:

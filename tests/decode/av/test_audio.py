@@ -15,6 +15,7 @@ from bridge_data.errors import SampleError
 from tests.decode.av.media import SOUNDS, sound, video
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("name", SOUNDS)
 def test_every_range_of_samples_is_what_decoding_everything_gives(name: str) -> None:
     data, samples = sound(name)

@@ -4,6 +4,7 @@ import pickle
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from bridge_data import (
@@ -42,6 +43,7 @@ class Encoder(DefaultTaskEncoder[Any, Any, Any, Any]):
     cookers = (Cooker(cook),)
 
 
+@pytest.mark.processes
 def test_clips_and_decoders_come_through_workers(tmp_path: Path) -> None:
     videos = [media.write("mp4", video="libx264", times=range(10 + number)) for number in range(4)]
     samples = [{"__key__": f"{number}", "mp4": content} for number, content in enumerate(videos)]

@@ -36,6 +36,7 @@ def test_memory_stays_flat_over_5000_clips() -> None:
     assert max(sizes[7:]) - sizes[1] < 4 << 20, sizes
 
 
+@pytest.mark.processes
 def test_memory_stays_flat_over_a_few_clips() -> None:
     data, rng = video("mp4 with audio, late")[0], random.Random(0)
     take_clips(data, 100, rng)

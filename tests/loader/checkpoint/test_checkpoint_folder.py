@@ -109,6 +109,7 @@ def test_a_rank_alone_saves_all(tmp_path: Path) -> None:
         load_states(tmp_path)
 
 
+@pytest.mark.processes
 def test_a_save_that_is_killed_leaves_all_or_nothing(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.loader.checkpoint.killed_saves", str(tmp_path), "16"]
     result = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -150,6 +150,7 @@ def test_small_tensors_and_other_threads_have_memory_of_their_own(ends: Ends) ->
     assert not ends.slots.maps
 
 
+@pytest.mark.processes
 def test_private_memory_is_used_again_when_nothing_looks_at_it() -> None:
     arena = PrivateArena()
     first = arena.allocate(LARGE, torch.uint8)

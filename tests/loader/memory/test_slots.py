@@ -56,6 +56,7 @@ KEPT = {
 }
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("name", KEPT)
 def test_a_slot_is_not_written_as_long_as_anything_looks_at_it(name: str) -> None:
     ends = Ends()

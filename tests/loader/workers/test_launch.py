@@ -23,6 +23,7 @@ def one_worker() -> SavableDataLoader:
     return get_loader(Streams(config(1, 2)))
 
 
+@pytest.mark.processes
 def test_loaders_share_a_server_which_ends_with_the_last_one() -> None:
     first, second = one_worker(), one_worker()
     server = server_of(first)

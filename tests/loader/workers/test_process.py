@@ -2,6 +2,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[3]
 
 GIVE_BACK = """
@@ -42,5 +44,6 @@ def test_freed_memory_is_kept_until_it_is_given_back() -> None:
     run(GIVE_BACK)
 
 
+@pytest.mark.processes
 def test_torch_computes_in_one_thread_whether_it_is_imported_before_or_after() -> None:
     run(ONE_THREAD)

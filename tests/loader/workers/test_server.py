@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import psutil
+import pytest
 
 from bridge_data.loader.workers.process import SINGLE_THREADED
 from tests.prepared import write_texts
@@ -61,6 +62,7 @@ ENDINGS = [
 ]
 
 
+@pytest.mark.processes
 def test_no_process_and_no_file_is_left_however_the_trainer_ends(tmp_path: Path) -> None:
     for number in range(len(ENDINGS)):
         os.mkfifo(tmp_path / f"ready-{number}")
@@ -136,6 +138,7 @@ assert [list(map(len, batch.text)) for batch in of_texts] == [batch.text for bat
 """
 
 
+@pytest.mark.processes
 def test_torch_is_imported_once_and_only_where_data_may_need_it(tmp_path: Path) -> None:
     folder = write_texts(tmp_path / "data", 60, lambda number: "x" * number)
     subprocess.run([sys.executable, "-c", IMPORTS, str(folder)], cwd=ROOT, check=True, timeout=120)

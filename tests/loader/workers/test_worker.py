@@ -2,6 +2,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 FIRST_BATCHES_TAKE_MORE = """
 import itertools
 from pathlib import Path
@@ -35,6 +37,7 @@ assert min(below) > 40, below
 """
 
 
+@pytest.mark.processes
 def test_what_first_batches_took_is_given_back() -> None:
     root = Path(__file__).parents[3]
     subprocess.run([sys.executable, "-c", FIRST_BATCHES_TAKE_MORE], cwd=root, check=True, timeout=120)

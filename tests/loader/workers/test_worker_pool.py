@@ -15,6 +15,7 @@ from tests.loader.streams import Streams, config
 from tests.loader.test_loader import some
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("action", "cause"),
     [
@@ -47,6 +48,7 @@ def test_a_worker_killed_from_outside_at_any_moment_is_replaced(loader: SavableD
     assert found + some(loader, 40) == in_turn(80)
 
 
+@pytest.mark.processes
 def test_a_server_that_dies_is_replaced_with_its_workers_even_one_that_hangs(
     loader: SavableDataLoader, faults: Faults
 ) -> None:

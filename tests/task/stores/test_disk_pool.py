@@ -231,6 +231,7 @@ def test_a_pool_travels_as_its_settings(pool: FileStoreCachePool, store: SystemF
     assert pool.get(store, "a.txt") == b"A"
 
 
+@pytest.mark.processes
 def test_a_forked_process_uses_the_folder_in_its_own_right(pool: FileStoreCachePool, store: SystemFileStore) -> None:
     arrived(pool, store, "a.txt")
     private = pool.to_cache("mine", "x")

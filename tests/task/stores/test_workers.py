@@ -86,6 +86,7 @@ class Deadly(Packer):
         return super().cook_crude_sample(sample, *rest)
 
 
+@pytest.mark.processes
 def test_a_worker_killed_in_the_middle_of_a_write_changes_nothing(
     job: Path, expected: list[Any], tmp_path: Path
 ) -> None:
@@ -100,6 +101,7 @@ def test_a_worker_killed_in_the_middle_of_a_write_changes_nothing(
     assert list((tmp_path / "cache").iterdir()) == []
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("how", ["ended", "killed"])
 def test_nothing_outlives_a_run_but_what_the_next_one_removes(job: Path, tmp_path: Path, how: str) -> None:
     cache = tmp_path / "cache"

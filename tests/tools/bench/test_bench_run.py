@@ -53,6 +53,7 @@ def test_what_takes_longest_is_found_in_this_process(texts: Path) -> None:
     assert [source.num_samples for source in found.by_source] == [32]
 
 
+@pytest.mark.processes
 def test_workers_send_what_they_did(texts: Path) -> None:
     config = BenchConfig(path=texts, num_workers=2, batch_size=4, num_batches=8, task_encoder=Hashing(), step_s=0.001)
     found = profile(config)
