@@ -23,7 +23,7 @@ test: setup
 test-most: setup
 	$(BIN)/python -m pytest $(SPREAD) -m "not slow and not peer and not gpu and not data and not long"
 
-# The stages, without processes: under a minute.
+# The stages, without processes: under two minutes on 2 cores.
 STAGES := $(addprefix tests/,storage shards plan order decode task lanes loader datamodule samples prepare energon encoders tools) $(wildcard tests/test_*.py)
 test-fast: setup
 	$(BIN)/python -m pytest $(SPREAD) $(STAGES) -m "not slow and not peer and not gpu and not data and not long and not processes"
