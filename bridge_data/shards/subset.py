@@ -80,11 +80,6 @@ class SubsetRange:
             raise ConfigError(f"subset: range: {start} comes after {end}; {_EXAMPLES}")
         return cls(absolute=(start, end))
 
-    @property
-    def is_absolute(self) -> bool:
-        """Whether it names sample numbers, which are valid for a single data set only, not for a blend."""
-        return self.absolute is not None
-
     def within(self, outer: "SubsetRange | None") -> "SubsetRange":
         """This range, narrowed by the range `outer` of the level above.
 

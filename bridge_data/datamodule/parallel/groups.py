@@ -32,11 +32,6 @@ class Replica:
     readers: "Peers | None"
 
     @property
-    def is_reader(self) -> bool:
-        """Whether this rank reads for the others."""
-        return self.readers is not None
-
-    @property
     def needs_data(self) -> bool:
         """Whether this rank is on the first or the last pipeline stage."""
         return self.members is not None
