@@ -42,6 +42,11 @@ class ContrastiveConfig:
             raise ConfigError(f"ContrastiveConfig(max_length={self.max_length}): expected at least 3")
         check_policy("ContrastiveConfig(overlong", self.overlong, ("truncate", "skip", "error"))
         check_policy("ContrastiveConfig(empty_text", self.empty_text, ("skip", "error"))
+        if self.images.max_image_tokens is not None:
+            raise ConfigError(
+                f"ContrastiveConfig(images=ImageLimits(max_image_tokens={self.images.max_image_tokens})): the image of "
+                "a pair is no part of its text and takes no tokens; leave it out"
+            )
 
 
 @edataclass

@@ -67,13 +67,13 @@ def conversation_of(sample: Any, config: ConversationConfig) -> Conversation:
             return _dialog(sample, config, sample.context, _best_answer(sample))
         case TextSample():
             if not sample.text.strip():
-                raise SkipSample
+                raise SkipSample("its text has no words")
             _check_placeholders(sample, sample.text.count(config.placeholder), 0, config)
             return Conversation(text=sample.text)
         case ConversationSample():
             return _with_placeholders(sample, sample.messages, sample.images, config)
     raise ConfigError(
-        f"MultiModalTaskEncoder takes CaptioningSample, VQASample, TextSample and ConversationSample, got "
+        f"sample {sample.__key__!r}: expected a CaptioningSample, VQASample, TextSample or ConversationSample, got "
         f"{type(sample).__name__}; add a cooker that makes one of these, or override `conversation` in a subclass"
     )
 
@@ -84,9 +84,13 @@ def _best_answer(sample: VQASample) -> str:
     if isinstance(answers, str):  # a field map may name a text part
         return answers
     if not answers:
-        raise SkipSample
+        raise SkipSample("it has no answers")
     best = 0 if weights is None else max(range(len(answers)), key=lambda i: (float(weights[i]), -i))
-    return str(answers[best])
+    answer = answers[best]
+    if not isinstance(answer, str):
+        which = f"answer {best + 1} of {len(answers)}"
+        raise SampleError(f"sample {sample.__key__!r}: {which} is {answer!r:.80}, expected text")
+    return answer
 
 
 def _dialog(
@@ -128,7 +132,7 @@ def _check_answers(sample: Sample, messages: list[dict[str, str]], config: Conve
         refuse(policy, sample.__key__, f"answer {said.index(False) + 1} of {len(said)} has no words")
     known = {"system", *config.conversation_template_config.roles}
     if not any(said) and all(turn["role"] in known for turn in messages):
-        raise SkipSample
+        raise SkipSample("it has no answer to learn from")
 
 
 def _check_roles(sample: Sample, messages: list[dict[str, str]], config: ConversationConfig) -> None:

@@ -73,7 +73,7 @@ def check_policy(name: str, value: str, known: tuple[str, ...]) -> None:
 def refuse(policy: str, key: str, what: str) -> NoReturn:
     """Leave sample `key` out as `policy` says, because of `what`."""
     if policy == "skip":
-        raise SkipSample
+        raise SkipSample(what)
     raise SampleError(f"sample {key!r}: {what}")
 
 

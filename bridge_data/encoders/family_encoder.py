@@ -231,7 +231,7 @@ class FamilyTaskEncoder(ConversationTaskEncoder):
             texts = [self._ids_of(self._text_of(visual, detail)) for visual in sized]
             if budget is None or self._cost(texts) <= budget:
                 return detail, texts
-        raise SkipSample
+        raise SkipSample(f"its images take more than max_image_tokens={budget}")
 
     def _sized(self, visuals: list[Any], key: str) -> list[Any]:
         """The sizes of the images, or what else `_text_of` goes by."""

@@ -115,7 +115,7 @@ class HFTaskEncoder(ConversationTaskEncoder):
         made = self._call(text, images, special)
         marked, images_at = _marked(made, spans)
         if limits.max_image_tokens is not None and _total(images_at) > limits.max_image_tokens:
-            raise SkipSample
+            raise SkipSample(f"its images take more than max_image_tokens={limits.max_image_tokens}")
         length, limit = len(marked.ids), self.seq_length
         if length > limit:
             if self.config.policies.overlong != "truncate":

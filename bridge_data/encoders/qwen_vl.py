@@ -114,7 +114,7 @@ class Qwen2VL:
 
     @property
     def num_details(self) -> int:
-        """How often the largest number of pixels of an image or a frame can be halved."""
+        """How often the largest number of pixels of an image or a frame can be halved, plus one."""
         limits: tuple[tuple[int, int], ...] = (self.__dict__["_limits"], self.__dict__["_frame_limits"])
         return max((most // max(least, self.factor**2)).bit_length() for least, most in limits)
 

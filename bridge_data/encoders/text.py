@@ -68,7 +68,7 @@ class PretrainingTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
         """The pieces of a document."""
         text = self.text(sample)
         if not text.strip():
-            raise SkipSample
+            raise SkipSample("its text has no words")
         ids = torch.tensor(tokenize_text(self.tokenizer, text).ids)
         following = torch.cat([ids[1:], torch.tensor([self._ignored])])
         for start in range(0, len(ids), self.seq_length):
@@ -76,7 +76,7 @@ class PretrainingTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
             if (labels == self._ignored).all():  # its only token is a label of the piece before
                 if start:
                     return
-                raise SkipSample
+                raise SkipSample("it has no token to learn from")
             fields = sequence_fields(tokens, labels, (labels != self._ignored).to(torch.float32))
             yield FamilySample.derive_from(sample, **fields, media={}, aligned={})
 

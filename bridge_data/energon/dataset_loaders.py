@@ -224,7 +224,9 @@ class MetadatasetV2(_Declaring):
         """See `DatasetLoaderInterface.prepare`."""
         if not self._is_file:
             raise ConfigError(f"{self}: joins are prepared beside a YAML file; write the splits to one")
-        return prepare_metadataset(self.path)
+        made = prepare_metadataset(self.path)
+        self._document = parse_yaml(storage.read_all(self.path), self.path)  # that the joins were made from
+        return made
 
     def _declare(self, scope: Scope) -> Declared:
         if not self._is_file:

@@ -80,7 +80,7 @@ class Survival:
         if self.kept != self._kept_then:
             self._kept_then, self._seen_then = self.kept, self._seen()
         self._left_out[hook] += 1
-        self._reason = reason or self._reason
+        self._reason = reason
         streak = self._seen() - self._seen_then
         if streak < SKIPS_TO_WARN:
             return

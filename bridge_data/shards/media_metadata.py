@@ -128,7 +128,7 @@ class MediaIndex:
         file = storage.local_copy(self.path)
         if file is None:
             raise ConfigError(f"{self.root}: has no media metadata; {_WAY_OUT.format(root=self.root)}")
-        database = ReadOnlyDatabase(file, _WAY_OUT.format(root=self.root))
+        database = ReadOnlyDatabase(file, f"prepare {self.root} again")
         if not database.has_table(MEDIA_TABLE):
             raise ConfigError(f"{self.root}: has no media metadata yet; {_WAY_OUT.format(root=self.root)}")
         self._database = database

@@ -1,6 +1,7 @@
 """Atomic writes: a file appears whole or not at all."""
 
 import contextlib
+import errno
 import os
 import sqlite3
 from collections.abc import Iterator
@@ -45,9 +46,12 @@ def write_file(path: Path, data: bytes | str, *, durable: bool = True) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Wait until the names in `folder` are on disk."""
+    """Wait until the names in `folder` are on disk, where its file system can (some network mounts cannot)."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
     finally:
         os.close(descriptor)

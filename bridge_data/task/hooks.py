@@ -22,7 +22,7 @@ from bridge_data.later import torch
 from bridge_data.order.random_keys import key64
 from bridge_data.samples import SourceInfo
 from bridge_data.task.augment import AugmentTaskEncoder
-from bridge_data.task.observer import Observer
+from bridge_data.task.observer import Observer, observed
 from bridge_data.task.stores import CachePool, NoCachePool
 from bridge_data.task.task_encoder import Declared, DefaultTaskEncoder, TaskEncoder, check_tolerance, declared
 from bridge_data.topology import WorkerConfig
@@ -234,26 +234,22 @@ class Hooks:
         assert self._token is not None
         active.reset(self._token)
         self._token = None
-        if self.observer is not None:
-            self.observer.begin("seed")
         if self._callers is not None:
-            self._callers.restore()
+            with observed(self.observer, "seed"):
+                self._callers.restore()
             self._callers = None
-        if self.observer is not None:
-            self.observer.end()
 
     def _seed(self, stage: str, sample: tuple[int, ...]) -> None:
-        if self.observer is not None:
-            self.observer.begin(f"seed {stage}")
-        if self._callers is None and self._token is not None:
-            self._callers = _Generators()
-        seed_generators(rng_key(self.worker_config.seed_offset, stage, *sample))
-        if self.observer is not None:
-            self.observer.end()
+        with observed(self.observer, f"seed {stage}"):
+            if self._callers is None and self._token is not None:
+                self._callers = _Generators()
+            seed_generators(rng_key(self.worker_config.seed_offset, stage, *sample))
 
     def _fail(self, stage: str, argument: Any, error: Exception, count: int) -> None:
         """Report a failure that loses `count` samples. Stop the run if it would hit other samples too, or if too many
         occurred in a row."""
+        where = f"rank {self.worker_config.rank}"
+        error.add_note(f"in {stage} of {type(self.encoder).__name__}, sample {keys_of(argument)}, {where}")
         if isinstance(error, _FATAL):
             raise error
         if isinstance(error, OSError) and error.errno is not None:
@@ -262,9 +258,7 @@ class Hooks:
         declared_tolerance = self._declared[stage].failure_tolerance if stage in self._declared else None
         tolerance = self._tolerance if declared_tolerance is None else declared_tolerance
         self.failures[stage] += 1
-        where = f"rank {self.worker_config.rank}"
         no_limit = "" if tolerance else "; no limit would be math.inf"
-        error.add_note(f"in {stage} of {type(self.encoder).__name__}, sample {keys_of(argument)}, {where}")
         if self.failures[stage] > tolerance:
             raise FatalSampleError(
                 f"{stage} of {type(self.encoder).__name__} failed {self.failures[stage]} times in a row "

@@ -202,7 +202,7 @@ class Packing:
         if length <= self.capacity or self.overlong == "alone":
             return sample, False
         if self.truncate is None:
-            raise SkipSample
+            raise SkipSample(f"its length is {length}, a pack holds {self.capacity}")
         cut = self.truncate(sample, self.capacity)
         if self.length(cut) > self.capacity:
             raise ConfigError(

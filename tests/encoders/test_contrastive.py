@@ -126,6 +126,8 @@ def test_wrong_settings_say_what_to_do() -> None:
     tokenizer.model_max_length = 10**30
     with pytest.raises(ConfigError, match=r"set ContrastiveConfig\(max_length=...\), 77 for CLIP"):
         ContrastiveTaskEncoder(tokenizer, images)
+    with pytest.raises(ConfigError, match=r"max_image_tokens=64\)\).*takes no tokens; leave it out"):
+        ContrastiveConfig(images=ImageLimits(max_image_tokens=64))
     with pytest.raises(ConfigError, match=r"overlong='cut'.*'truncate', 'skip', 'error'"):
         ContrastiveConfig(overlong="cut")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="max_length=2"):

@@ -60,6 +60,11 @@ def test_a_question_without_answer_is_left_out(answers: list[str] | None) -> Non
         conversation_of(question("What?", answers), CONFIG)
 
 
+def test_an_answer_that_is_no_text_is_a_failure_of_the_sample() -> None:
+    with pytest.raises(SampleError, match="sample 'k': answer 1 of 1 is None, expected text"):
+        conversation_of(question("What?", [None]), CONFIG)  # type: ignore[list-item]
+
+
 def test_a_placeholder_in_the_question_says_where_the_image_is() -> None:
     assert contents(question("Look: <image> What?", ["a"]))[0] == ("user", "Look: <image> What?")
 

@@ -181,6 +181,16 @@ def test_joins_are_prepared(tmp_path: Path) -> None:
     assert load_dataset(tmp_path / "a").prepare() == []
 
 
+def test_a_join_that_was_edited_is_opened_as_it_was_prepared(tmp_path: Path) -> None:
+    for name in "abc":
+        texts(tmp_path / name, "xyz")
+    join = f"splits: {{train: {{join: [{{path: a}}, {{path: b}}], joiner: {BY_FIELDS}}}}}"
+    loader = load_dataset(written(tmp_path, join))
+    written(tmp_path, join.replace("path: b", "path: c"))
+    loader.prepare()
+    assert loader.get_datasets(training=True, split_part="train").num_samples == 3
+
+
 class Half(DatasetLoaderInterface):
     """A way of its own."""
 

@@ -21,7 +21,8 @@ from bridge_data.errors import StateError
 from bridge_data.order.state import LoaderState
 from bridge_data.storage.atomic import write_file
 
-FORMAT = "bridge_data.loader.checkpoint"
+FORMAT = "bridge_data.checkpoint"
+"""The name of the format in files and manifests: part of the format, it does not follow this module's name."""
 VERSION = 1
 """The version of the file and of the manifest."""
 

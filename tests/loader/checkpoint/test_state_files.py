@@ -89,7 +89,7 @@ def test_states_of_other_loaders_and_versions_are_refused_with_the_name_of_the_f
         ({STATE_KEY: {"dataset_state": 1}}, "not a loader state"),
         ({STATE_KEY: make_state() | {"version": 99}}, "format 99 of the order"),
         (
-            {STATE_KEY: make_state(), "format": "bridge_data.loader.checkpoint", "version": 9},
+            {STATE_KEY: make_state(), "format": "bridge_data.checkpoint", "version": 9},
             "got version 9 of the file",
         ),
     ):
@@ -109,6 +109,10 @@ def folder(tmp_path: Path) -> Path:
     records = {name: FileRecord.of(data) for name, data in CONTENTS.items()}
     Manifest(step=10, world_size=3, fingerprint="ab", files=records).write(tmp_path)
     return tmp_path
+
+
+def test_the_name_of_the_format_does_not_follow_the_name_of_the_module(folder: Path) -> None:
+    assert json.loads((folder / MANIFEST).read_text())["format"] == "bridge_data.checkpoint"
 
 
 def read(folder: Path) -> dict[str, bytes]:
@@ -160,8 +164,8 @@ def test_a_thousand_faults_fit_a_screen(folder: Path) -> None:
         ("", "no manifest"),
         ("[1]", "no manifest"),
         ("{}", "no manifest"),
-        ('{"format": "bridge_data.loader.checkpoint", "version": 1, "step": 3}', "no manifest"),
-        ('{"format": "bridge_data.loader.checkpoint", "version": 2}', "got version 2 of the manifest, expected 1"),
+        ('{"format": "bridge_data.checkpoint", "version": 1, "step": 3}', "no manifest"),
+        ('{"format": "bridge_data.checkpoint", "version": 2}', "got version 2 of the manifest, expected 1"),
         ('{"format": "of others", "version": 1}', "no manifest"),
     ],
 )
