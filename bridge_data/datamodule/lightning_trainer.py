@@ -30,6 +30,13 @@ def check_steps(trainer: Any, schedule: BatchSchedule, num_micro_batches: int, v
             f"Trainer(accumulate_grad_batches={num_micro_batches}), or another global_batch_size"
         )
     length = _limited(trainer.limit_train_batches, virtual_epoch_length)
+    if length is None and trainer.max_steps == -1 and (trainer.max_epochs or -1) > 0:
+        warnings.warn(
+            f"Trainer(max_epochs={trainer.max_epochs}) never ends: the training data is endless, so its first epoch "
+            "is, too. Set virtual_epoch_length of the DataModule or limit_train_batches of the trainer, or train for "
+            "max_steps",
+            stacklevel=4,
+        )
     if length is not None and length % num_micro_batches and not trainer.fast_dev_run:
         warnings.warn(
             f"an epoch of {length} batches (limit_train_batches={trainer.limit_train_batches}, virtual_epoch_length="
@@ -78,6 +85,29 @@ def num_overfitted(trainer: Any, virtual_epoch_length: int) -> int | None:
 def num_trained(trainer: Any) -> int:
     """The batches that the trainer has trained on, without one on which training failed."""
     return int(trainer.fit_loop.epoch_loop.batch_progress.total.processed)
+
+
+def num_in_step(trainer: Any, num_micro_batches: int) -> int:
+    """The batches that the trainer has trained on since its last step; the last batch of an epoch completes one."""
+    progress = trainer.fit_loop.epoch_loop.batch_progress
+    return 0 if progress.is_last_batch else int(progress.current.processed) % num_micro_batches
+
+
+def num_in_epoch(trainer: Any, num_micro_batches: int) -> int:
+    """The batches of a rank in the whole steps of the trainer's epoch."""
+    current = trainer.fit_loop.epoch_loop.batch_progress.current
+    return int(current.processed) - num_in_step(trainer, num_micro_batches)
+
+
+def set_progress(trainer: Any, total: int, in_epoch: int, world_size: int, num_micro_batches: int) -> None:
+    """Count on from `total` batches of all ranks, of which `in_epoch` are of this epoch, in place of the numbers in the
+    checkpoint: they are those of a rank of the run that saved it, maybe within a step."""
+    progress = trainer.fit_loop.epoch_loop.batch_progress
+    total, in_epoch = total // world_size, in_epoch // world_size
+    if not progress.is_last_batch:
+        in_epoch -= in_epoch % num_micro_batches
+    for counts, number in ((progress.total, total), (progress.current, in_epoch)):
+        counts.increment_by(number - counts.ready)
 
 
 def is_fitting(trainer: Any) -> bool:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("bridge_data")
 
 _STATE = "train_dataloader"
+_IN_EPOCH = "micro_batches_in_epoch"  # of all ranks, in the whole steps of Lightning's epoch
 
 ValLoader: TypeAlias = ValidationDataloader | IdleDataloader
 
@@ -100,6 +101,7 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
         self.val_dataloader_object: ValLoader | list[ValLoader] | None = None
         self._val_names: list[str] = []
         self._loaded_state: dict[str, Any] | None = None
+        self._loaded_in_epoch: int | None = None
         self._loaded_from: Any = None
         self._num_overfitted: int | None = None
         self._test_dataloader: ValLoader | None = None
@@ -212,15 +214,23 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
             self.train_dataloader_object = IdleDataloader(config) if loader is None else EnergonDataloader(loader)
             self._num_overfitted = num_overfitted
             if self._loaded_state is not None:
-                self.train_dataloader_object.restore_state(self._loaded_state)
+                self.train_dataloader_object.restore_state(self._loaded_state, strict=self.settings.strict_restore)
                 self._loaded_state = None
         elif num_overfitted != self._num_overfitted:
             raise ConfigError(
                 f"Trainer(overfit_batches={self.trainer.overfit_batches if self.trainer else 0}): the training loader "
                 "of this DataModule has been made for another number; make another DataModule"
             )
-        if self.trainer is not None and isinstance(self.train_dataloader_object, EnergonDataloader):
-            self.train_dataloader_object.follow(functools.partial(lightning_trainer.num_trained, self.trainer))
+        if self.trainer is not None:
+            if self._loaded_in_epoch is not None:
+                counts = (self.train_dataloader_object.first_micro_batch, self._loaded_in_epoch)
+                lightning_trainer.set_progress(self.trainer, *counts, config.world_size, num_micro_batches)
+                self._loaded_in_epoch = None
+            if isinstance(self.train_dataloader_object, EnergonDataloader):
+                self.train_dataloader_object.follow(
+                    functools.partial(lightning_trainer.num_trained, self.trainer),
+                    functools.partial(lightning_trainer.num_in_step, self.trainer, num_micro_batches),
+                )
         return self.train_dataloader_object
 
     def val_dataloader(self) -> ValLoader | list[Any] | None:
@@ -290,11 +300,16 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """The position after the last batch that was delivered, of the whole job on data-parallel rank 0, whose state
-        Lightning saves; all ranks must call it."""
-        if self.train_dataloader_object is not None:
-            return {_STATE: self.train_dataloader_object.save_state()}
-        return {} if self._loaded_state is None else {_STATE: self._loaded_state}
+        """The position after the last batch that was delivered, or before the first of a step that is not complete, of
+        the whole job on data-parallel rank 0, whose state Lightning saves; all ranks must call it."""
+        if self.train_dataloader_object is None:
+            return {} if self._loaded_state is None else {_STATE: self._loaded_state}
+        state: dict[str, Any] = {_STATE: self.train_dataloader_object.save_state()}
+        if self.trainer is not None:
+            config = self._worker_config(self.num_workers)
+            in_epoch = lightning_trainer.num_in_epoch(self.trainer, self.num_micro_batches(config))
+            state[_IN_EPOCH] = in_epoch * config.world_size
+        return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go to the position in `state_dict`: that of rank 0, or on each rank its own. A checkpoint that Lightning
@@ -311,7 +326,8 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
         if self.train_dataloader_object is None:
             self._loaded_state = state_dict[_STATE]
         else:
-            self.train_dataloader_object.restore_state(state_dict[_STATE])
+            self.train_dataloader_object.restore_state(state_dict[_STATE], strict=self.settings.strict_restore)
+        self._loaded_in_epoch = state_dict.get(_IN_EPOCH)
         self._loaded_from = None if self.trainer is None else self.trainer.ckpt_path
 
     def _worker_config(self, num_workers: int) -> WorkerConfig:

@@ -66,6 +66,9 @@ class OwnOptions(TypedDict, total=False):
     """The cost by which the micro-batches of a training step are distributed over the data-parallel ranks: "tokens",
     "pixels", "frames", a function of the batch, or True for the encoder's `batch_cost`. All ranks must ask for their
     loaders in the same order."""
+    strict_restore: bool
+    """Refuse to restore a state of another blend or batch size (default True). If False, weights, added data sets and
+    the batch size may differ; what differs is logged."""
     share: Share
     """Which ranks of a replica read. "replicate": every rank. "broadcast": one, for the ranks of the first and the last
     pipeline stage; all ranks must ask for their loaders in the same order, and close them before the process groups are
@@ -96,6 +99,7 @@ class DataModuleSettings:
     val_batch_drop_last: bool = False
     rampup_batch_size: Sequence[int] | None = None
     balance: bool | str | Callable[[Any], float] = False
+    strict_restore: bool = True
     share: Share = "replicate"
 
     @property

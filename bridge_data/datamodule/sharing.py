@@ -54,7 +54,7 @@ class IdleDataloader(Iterator[Any]):
         """Empty: the ranks of the first stage save the position."""
         return {}
 
-    def restore_state(self, state: dict[str, Any] | None) -> None:
+    def restore_state(self, state: dict[str, Any] | None, *, strict: bool = True) -> None:
         """Set the number of the first micro-batch. All data-parallel ranks of this stage must call it."""
         self.first_micro_batch = hand_on_state(state, self._worker_config)["next_slot"]
 

@@ -29,8 +29,10 @@ class EnergonDataloader(Iterator[Any]):
         self.dataloader = dataloader
         self._cycle = cyclic_iter(dataloader)
         self._num_delivered: Callable[[], int] | None = None
+        self._num_in_step: Callable[[], int] = int
         self._num_before, self._num_drawn = 0, 0
-        self._undelivered: collections.deque[dict[str, Any]] = collections.deque()  # the states before each of them
+        # The states before each batch of the step that has begun, then before each batch that is not delivered yet.
+        self._states: collections.deque[dict[str, Any]] = collections.deque()
         self.first_micro_batch = 0
         """The number, in the whole job, of the first micro-batch after the last restore."""
         self.num_draws = 0
@@ -44,10 +46,10 @@ class EnergonDataloader(Iterator[Any]):
         self.num_draws += 1
         if self._num_delivered is None:
             return next(self._cycle)
-        self._forget_delivered()
+        self._forget_whole_steps()
         before = self.dataloader.save_state_rank()
         batch = next(self._cycle)
-        self._undelivered.append(before)
+        self._states.append(before)
         self._num_drawn += 1
         return batch
 
@@ -59,25 +61,27 @@ class EnergonDataloader(Iterator[Any]):
         """Samples that this rank has left out, by hook."""
         return dict(self.dataloader.skipped)
 
-    def follow(self, num_delivered: Callable[[], int]) -> None:
-        """From now on, `num_delivered` counts the delivered batches, because the consumer prefetches.
+    def follow(self, num_delivered: Callable[[], int], num_in_step: Callable[[], int] = int) -> None:
+        """From now on, `num_delivered` counts the delivered batches, because the consumer prefetches; the last
+        `num_in_step` of them belong to a step that is not complete.
 
         Batches that an earlier consumer drew without delivering them are drawn again.
         """
         self._take_back()
-        self._num_delivered = num_delivered
+        self._num_delivered, self._num_in_step = num_delivered, num_in_step
         self._begin_count()
 
     def save_state(self) -> dict[str, Any]:
-        """The position after the last batch delivered, as plain data: on data-parallel rank 0 that of the whole job, on
-        the others that of their own lanes. All ranks must call it, after the same number of batches.
+        """The position after the last batch delivered, or before the first of a step that is not complete, as plain
+        data: on data-parallel rank 0 that of the whole job, on the others that of their own lanes. All ranks must call
+        it, after the same number of batches.
 
         Raises:
             StateError: on all ranks, if they are not at the same batch.
         """
-        self._forget_delivered()
-        own = self._undelivered[0] if self._undelivered else self.dataloader.save_state_rank()
-        if not self._undelivered and isinstance(self.dataloader, BackgroundLoader) and self.dataloader.is_within_step:
+        self._forget_whole_steps()
+        own = self._states[0] if self._states else self.dataloader.save_state_rank()
+        if not self._states and isinstance(self.dataloader, BackgroundLoader) and self.dataloader.is_within_step:
             warnings.warn(
                 "the position is saved within a step, which balanced ranks draw as a whole: it is that at the "
                 "beginning of the step, so what was drawn of it comes again after a restore. Save after whole steps; "
@@ -93,16 +97,18 @@ class EnergonDataloader(Iterator[Any]):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Does nothing, as `state_dict` is empty."""
 
-    def restore_state(self, state: dict[str, Any] | None) -> None:
+    def restore_state(self, state: dict[str, Any] | None, *, strict: bool = True) -> None:
         """Go to a saved position. All data-parallel ranks must call it, each with what it saved, or with the state of
         the whole job, or with None if it has no state. A rank with the whole state sends the others what they lack.
+
+        Without `strict`, weights, added data sets and the batch size may differ; what differs is logged.
 
         Raises:
             StateError: if the state is of other data or settings; on all ranks, if their states are of different steps,
                 or if lanes are lacking and no rank has the whole state.
         """
         state = hand_on_state(state, self.dataloader.dataset.worker_config)
-        self._restore(state)
+        self._restore(state, strict=strict)
         self.first_micro_batch = state["next_slot"]
 
     def wait_for_workers(self, timeout_s: float = 300) -> bool:
@@ -113,26 +119,29 @@ class EnergonDataloader(Iterator[Any]):
         """End the worker processes; delivered batches stay valid."""
         self.dataloader.close()
 
-    def _restore(self, state: dict[str, Any]) -> None:
-        self.dataloader.restore_state_rank(state)
+    def _restore(self, state: dict[str, Any], *, strict: bool = True) -> None:
+        self.dataloader.restore_state_rank(state, strict=strict)
         self._cycle = cyclic_iter(self.dataloader)
         self._begin_count()
 
     def _begin_count(self) -> None:
-        self._undelivered.clear()
+        self._states.clear()
         self._num_drawn = 0
         self._num_before = 0 if self._num_delivered is None else self._num_delivered()
 
     def _take_back(self) -> None:
-        self._forget_delivered()
-        if self._undelivered:
-            self._restore(self._undelivered[0])
+        if num_undelivered := self._num_undelivered():
+            self._restore(self._states[-num_undelivered])
 
-    def _forget_delivered(self) -> None:
-        if self._num_delivered is not None:
-            num_undelivered = self._num_drawn - (self._num_delivered() - self._num_before)
-            while len(self._undelivered) > max(num_undelivered, 0):
-                self._undelivered.popleft()
+    def _num_undelivered(self) -> int:
+        if self._num_delivered is None:
+            return 0
+        return max(self._num_drawn - (self._num_delivered() - self._num_before), 0)
+
+    def _forget_whole_steps(self) -> None:
+        num_needed = self._num_undelivered() + self._num_in_step()
+        while len(self._states) > num_needed:
+            self._states.popleft()
 
 
 def cyclic_iter(iter: Iterable[T]) -> Iterator[T]:

@@ -34,6 +34,12 @@ Generation: TypeAlias = tuple[int, list[list[int]]]
 block]]). Every re-deal starts a new generation."""
 
 
+_LESS_STRICT = (
+    "\nTo go on with other weights, added data sets or another batch size: strict=False "
+    "(of the DataModule: strict_restore=False)"
+)
+
+
 @dataclasses.dataclass(slots=True)
 class LoaderState:
     """The state of some or all lanes of a run."""
@@ -134,6 +140,7 @@ class LoaderState:
             raise StateError(
                 "the saved state belongs to other data or settings:\n  " + "\n  ".join(differences) + "\n"
                 "Its cursors would point to other samples. Restore the settings, or start the data from the beginning."
+                + (_LESS_STRICT if not tolerated else "")
             )
 
     def differences(self, fingerprint: dict[str, Any]) -> list[tuple[str, str]]:

@@ -9,7 +9,7 @@ import torch
 from bridge_data import ConfigError, StateError
 from tests.datamodule.lightning_parts import VAL, Recorder, fit, make_trainer, saving
 from tests.datamodule.parts import draw, make_module, write_numbers
-from tests.prepared import write_texts
+from tests.prepared import write_blend, write_texts
 
 
 @pytest.fixture(scope="module")
@@ -124,3 +124,12 @@ def test_a_validation_split_that_is_declared_empty_is_passed_over(tmp_path: Path
     recorder = fit(module, make_trainer(tmp_path, max_steps=4, limit_val_batches=1.0, limit_train_batches=2))
     assert len(recorder.trained) == 4
     assert recorder.evaluated == []
+
+
+def test_another_blend_is_taken_over_if_the_module_says_so(path: Path, tmp_path: Path) -> None:
+    fit(make_module(path), make_trainer(tmp_path, max_steps=4, **saving(tmp_path)))
+    blend = write_blend(tmp_path / "blend.yaml", {str(path): 1, str(write_texts(tmp_path / "more", 20)): 1})
+    with pytest.raises(StateError, match="strict_restore=False"):
+        fit(make_module(blend), make_trainer(tmp_path, max_steps=6), ckpt_path=tmp_path / "step=4.ckpt")
+    module = make_module(blend, strict_restore=False)
+    assert len(fit(module, make_trainer(tmp_path, max_steps=6), ckpt_path=tmp_path / "step=4.ckpt").trained) == 2

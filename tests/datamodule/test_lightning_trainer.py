@@ -295,6 +295,15 @@ def test_an_epoch_that_ends_within_a_step_is_warned_of(path: Path, tmp_path: Pat
             trainer.fit(Recorder(), datamodule=module)
 
 
+def test_epochs_that_never_end_are_warned_of(path: Path, tmp_path: Path) -> None:
+    class Stop(Callback):
+        def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
+            trainer.should_stop = True
+
+    with pytest.warns(UserWarning, match=r"max_epochs=2\) never ends: .* Set virtual_epoch_length"):
+        make_trainer(tmp_path, max_epochs=2, callbacks=[Stop()]).fit(Recorder(), datamodule=make_module(path))
+
+
 @pytest.mark.parametrize(("limit", "virtual_epoch_length"), [(1.0, 0), (6, 0), (1.0, 5), (4, 5), (7, 5), (0.5, 8)])
 def test_balanced_epochs_of_whole_steps_or_of_the_loader_go_on(limit: Any, virtual_epoch_length: int) -> None:
     check_whole_steps(SimpleNamespace(limit_train_batches=limit), 2, virtual_epoch_length)

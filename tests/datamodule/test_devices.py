@@ -1,0 +1,75 @@
+"""A Lightning checkpoint within an epoch, resumed on another number of devices: every step has a whole global batch."""
+
+import collections
+from pathlib import Path
+
+import pytest
+
+from tests.datamodule import devices_job
+from tests.datamodule.launch import run_job
+from tests.datamodule.parts import draw, make_module, write_numbers
+from tests.datamodule.test_ddp import logged
+
+STEPS = range(10)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_numbers(tmp_path_factory.mktemp("numbers") / "data")
+
+
+def trained(
+    data: Path, folder: Path, num_devices: int, global_batch_size: int, num_steps: int, checkpoint: Path | None = None
+) -> dict[int, list[int]]:
+    """The numbers that a run trains on in each step, on all ranks."""
+    folder.mkdir()
+    arguments = [str(data), str(folder), str(num_devices), str(global_batch_size), str(num_steps)]
+    arguments += [] if checkpoint is None else [str(checkpoint)]
+    if num_devices == 1:
+        devices_job.main(*arguments)
+    else:
+        status, output = run_job("-m", "tests.datamodule.devices_job", *arguments)
+        assert status == 0, output
+    steps: dict[int, list[int]] = collections.defaultdict(list)
+    for rank in range(num_devices):
+        for step, batch in logged(folder, rank):
+            steps[step] += batch
+    return {step: sorted(batch) for step, batch in steps.items()}
+
+
+def expected(data: Path, global_batch_size: int) -> dict[int, list[int]]:
+    """What every step of a run without an interruption trains on."""
+    loader = make_module(data, num_lanes=12, global_batch_size=global_batch_size).train_dataloader()
+    batches = draw(loader, len(STEPS) * global_batch_size)
+    flat = [number for batch in batches for number in batch]
+    return {step: sorted(flat[step * global_batch_size :][:global_batch_size]) for step in STEPS}
+
+
+def resume(data: Path, folder: Path, devices: list[int], global_batch_size: int) -> None:
+    """Train 2 steps on each of `devices` in turn, from the checkpoint after the first step of the run before."""
+    whole, checkpoint = expected(data, global_batch_size), None
+    for done, num_devices in enumerate(devices):
+        run = folder / f"{done}-on-{num_devices}"
+        assert trained(data, run, num_devices, global_batch_size, done + 2, checkpoint) == {
+            step: whole[step] for step in (done, done + 1)
+        }
+        checkpoint = run / f"step={done + 1}.ckpt"
+
+
+@pytest.mark.processes
+def test_from_two_devices_to_one_and_back(data: Path, tmp_path: Path) -> None:
+    resume(data, tmp_path, [2, 1, 2, 1], 4)
+
+
+@pytest.mark.processes
+@pytest.mark.long
+def test_from_four_devices_to_three(data: Path, tmp_path: Path) -> None:
+    resume(data, tmp_path, [4, 3], 12)
+
+
+@pytest.mark.parametrize("num_devices", [1, pytest.param(2, marks=pytest.mark.processes)])
+def test_a_checkpoint_within_a_step_begins_the_step_again(num_devices: int, data: Path, tmp_path: Path) -> None:
+    trained(data, tmp_path / "first", 1, 4, 4)
+    whole = expected(data, 4)
+    resumed = trained(data, tmp_path / "resumed", num_devices, 4, 6, tmp_path / "first" / "within.ckpt")
+    assert resumed == {step: whole[step] for step in range(2, 6)}
