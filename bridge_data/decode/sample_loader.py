@@ -10,8 +10,7 @@ Values are stored as decoded: a JSON list stays a list. The caller, who knows ep
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from bridge_data.decode.formats import PLAIN, Handler
-from bridge_data.decode.sample_decoder import SampleDecoder, decode_part
+from bridge_data.decode.sample_decoder import PLAIN, Handler, SampleDecoder, decode_part
 from bridge_data.errors import FatalSampleError, SampleError
 from bridge_data.plan import Source
 from bridge_data.plan.document import is_jsonl

@@ -16,7 +16,6 @@ from typing import Any, Self
 
 import numpy as np
 
-from bridge_data.current import HookContext, Numbering, active
 from bridge_data.errors import ConfigError, DatasetError, ErrorHandler, FatalSampleError, SkipSample
 from bridge_data.later import torch
 from bridge_data.order.random_keys import key64
@@ -25,7 +24,7 @@ from bridge_data.task.augment import AugmentTaskEncoder
 from bridge_data.task.observer import Observer, observed
 from bridge_data.task.stores import CachePool, NoCachePool
 from bridge_data.task.task_encoder import Declared, DefaultTaskEncoder, TaskEncoder, check_tolerance, declared
-from bridge_data.topology import WorkerConfig
+from bridge_data.topology import HookContext, Numbering, WorkerConfig, active_hook
 
 STAGES = (
     "decode",
@@ -227,12 +226,12 @@ class Hooks:
     def __enter__(self) -> Self:
         """Activate these hooks for the current thread: `current_sample_index` and `cache` are theirs. At the end the
         caller's random generators are restored, since a lane may run inside the training process."""
-        self._token = active.set(self)
+        self._token = active_hook.set(self)
         return self
 
     def __exit__(self, *_: object) -> None:
         assert self._token is not None
-        active.reset(self._token)
+        active_hook.reset(self._token)
         self._token = None
         if self._callers is not None:
             with observed(self.observer, "seed"):

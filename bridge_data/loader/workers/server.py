@@ -139,9 +139,8 @@ class _Server:
 
 
 def _tell(loader: Channel, message: Joined | Exited) -> None:
-    with contextlib.suppress(
-        BrokenPipeError, ConnectionResetError
-    ):  # the loader is gone, which its channel will report
+    """Send a message to a loader. Of one that is gone its channel will report that."""
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         loader.send(message)
 
 

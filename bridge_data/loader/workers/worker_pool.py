@@ -24,9 +24,8 @@ from bridge_data.loader.loader_config import LoaderConfig
 from bridge_data.loader.memory.batches import encode_dataset
 from bridge_data.loader.memory.slots import Kept
 from bridge_data.loader.workers.launch import Launcher
-from bridge_data.loader.workers.link import WorkerLink
+from bridge_data.loader.workers.link import WatchPage, WorkerLink, comes_soon
 from bridge_data.loader.workers.messages import Channel, Environment, Exited, file_of
-from bridge_data.loader.workers.watch import WatchPage, comes_soon
 from bridge_data.order import SampleRef
 from bridge_data.order.state import LoaderState
 

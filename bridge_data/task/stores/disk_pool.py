@@ -22,9 +22,18 @@ import cloudpickle
 
 from bridge_data.errors import BridgeDataError, ConfigError, DatasetError
 from bridge_data.samples import SourceInfo
-from bridge_data.task.stores.cache_pool import BackgroundThreads, CachePool, DirectLazy, Lazy, MockLazy, NoCachePool
 from bridge_data.task.stores.disk import CacheFolder, Content
-from bridge_data.task.stores.file_store import DecodeFileStore, FileStore, asked_for
+from bridge_data.task.stores.file_store import (
+    BackgroundThreads,
+    CachePool,
+    DecodeFileStore,
+    DirectLazy,
+    FileStore,
+    Lazy,
+    MockLazy,
+    NoCachePool,
+    asked_for,
+)
 
 T = TypeVar("T")
 
