@@ -216,20 +216,12 @@ class Numbering:
 
 
 def current_sample_index() -> int:
-    """The number of the sample that a hook works on; for packs and batches, of their first sample.
-
-    Raises:
-        ConfigError: outside hooks.
-    """
+    """The number of the sample that a hook works on; for packs and batches, of their first sample."""
     return _at_work("current_sample_index").sample_index
 
 
 def current_batch_index() -> int:
-    """The number of the current micro-batch in the whole job.
-
-    Raises:
-        ConfigError: outside `batch` and `encode_batch`, as the batch of a sample is not known before.
-    """
+    """The number of the current micro-batch in the whole job. A `ConfigError` outside `batch` and `encode_batch`."""
     number = _at_work("current_batch_index").batch_index
     if number is None:
         raise ConfigError(
@@ -240,11 +232,7 @@ def current_batch_index() -> int:
 
 
 def current_cache() -> Any:
-    """The cache pool of the loader that calls a hook.
-
-    Raises:
-        ConfigError: outside hooks.
-    """
+    """The cache pool of the loader that calls a hook."""
     return _at_work("the cache pool").cache
 
 

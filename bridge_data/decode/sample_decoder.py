@@ -43,11 +43,7 @@ def unpack_gzip(content: bytes) -> bytes:
 
 
 def check_format(name: str, part: str) -> None:
-    """Check that parts with the extension `name` can be decoded.
-
-    Raises:
-        ConfigError: if they are pickles, or need a package that is not installed.
-    """
+    """Check that parts with the extension `name` can be decoded."""
     if name in PICKLES:
         raise ConfigError(
             f"part {part!r} is a pickle, which can run any code when it is loaded, and is never unpickled here. Store "
@@ -265,11 +261,7 @@ class SampleDecoder:
 
 
 def decode_part(handler: Handler, content: bytes, key: str, part: str) -> Any:
-    """`handler(content)`, with any failure to decode turned into a `SampleError` that names key and part.
-
-    Raises:
-        SampleError: if the content cannot be decoded.
-    """
+    """`handler(content)`, with any failure to decode turned into a `SampleError` that names key and part."""
     try:
         return handler(content)
     except (MemoryError, ImportError, ConfigError):

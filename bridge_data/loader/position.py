@@ -134,11 +134,7 @@ _NO_SLOT = 2**62
 
 
 class EvenEnds:
-    """Keeps this rank in step with the others; each of them makes one for its own loader.
-
-    Raises:
-        ConfigError: if there are other ranks and no process group to meet them in.
-    """
+    """Keeps this rank in step with the others; each of them makes one for its own loader."""
 
     def __init__(self, dataset: LaneDataset) -> None:
         config = dataset.worker_config

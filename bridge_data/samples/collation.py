@@ -204,11 +204,7 @@ def generic_concat(batch: list[Any]) -> Any:
 
 
 def columns_of(values: Sequence[Any]) -> dict[str, list[Any]] | None:
-    """The values of each field, in all of them; None if the first has no named fields.
-
-    Raises:
-        ValueError: if a field is in some of them only.
-    """
+    """The values of each field, in all of them; None if the first has no named fields."""
     first = values[0]
     names = _field_names(first)
     if names is None:
@@ -240,11 +236,7 @@ def _check_names(names: KeysView[str], others: Sequence[Any]) -> None:
 
 
 def collected(name: str, column: list[Any], fn: Callable[[list[Any]], Any]) -> Any:
-    """The values of a field in one: by `fn`, but for provenance.
-
-    Raises:
-        ValueError: that of `fn`, with the name of the field.
-    """
+    """The values of a field in one: by `fn`, but for provenance."""
     if name == "__sources__":
         return flat_sources(column)
     if name in PROVENANCE:

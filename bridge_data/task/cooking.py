@@ -155,9 +155,6 @@ def basic_sample_keys(crude_sample: CrudeSample, additional_source_info: tuple[S
 class SourceCook:
     """Cooks the crude samples of `source` by `hook`, the encoder's `cook_crude_sample`. It gets the sample and, if it
     takes them, the cooker and its file stores, whose content `decoder` decodes.
-
-    Raises:
-        ConfigError: if no cooker takes the samples, or two do, or the cooker does not take its file stores.
     """
 
     def __init__(

@@ -65,20 +65,22 @@ def is_overridden(encoder: TaskEncoder[Any, Any, Any, Any], hook: str) -> bool:
 
 def does_something(encoder: TaskEncoder[Any, Any, Any, Any], hook: str) -> bool:
     """Whether `hook` needs to be called: it is overridden, or maps its argument to a type."""
-    while isinstance(encoder, AugmentTaskEncoder) and hook not in vars(encoder):
-        if getattr(type(encoder), hook) is not getattr(AugmentTaskEncoder, hook):
-            return True
-        encoder = encoder.task_encoder
-    return is_overridden(encoder, hook) or (isinstance(encoder, DefaultTaskEncoder) and encoder.maps(hook))
+    owner = _owner(encoder, hook)
+    return is_overridden(owner, hook) or (isinstance(owner, DefaultTaskEncoder) and owner.maps(hook))
 
 
 def hook_of(encoder: TaskEncoder[Any, Any, Any, Any], hook: str) -> Any:
     """The function to call for `hook`: of the encoder, or of the inner one if it does not override it."""
+    return getattr(_owner(encoder, hook), hook)
+
+
+def _owner(encoder: TaskEncoder[Any, Any, Any, Any], hook: str) -> TaskEncoder[Any, Any, Any, Any]:
+    """The outermost encoder that overrides `hook`, or else the innermost one."""
     while isinstance(encoder, AugmentTaskEncoder):
         if hook in vars(encoder) or getattr(type(encoder), hook) is not getattr(AugmentTaskEncoder, hook):
             break
         encoder = encoder.task_encoder
-    return getattr(encoder, hook)
+    return encoder
 
 
 def declaration(encoder: TaskEncoder[Any, Any, Any, Any], hook: str) -> Declared:
@@ -138,9 +140,6 @@ class Hooks:
     `skipped` counts skipped samples by hook, and truncated samples as `TRUNCATED`; `batch_index` is the number of the
     current micro-batch, None if unknown; `sample` is (source key, epoch, index, part) of the current (first) sample;
     `cache` is the cache pool for cookers.
-
-    Raises:
-        ConfigError: if the encoder's failure tolerance is no number.
     """
 
     def __init__(

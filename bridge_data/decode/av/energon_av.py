@@ -43,12 +43,7 @@ class AVWebdatasetDecoder:
         self.av_decode = av_decode
 
     def decode(self, content: bytes) -> AVDecoder | AVData | InputContainer:
-        """Decode the bytes of a medium.
-
-        Raises:
-            ConfigError: if PyAV is not installed (not with `AVDecoder`, which is lazy).
-            SampleError: if the medium is damaged (as above).
-        """
+        """Decode the bytes of a medium."""
         if self.av_decode == "AVDecoder":
             return AVDecoder(content)
         if self.av_decode == "pyav":

@@ -112,11 +112,7 @@ class WorkerPool:
             link.begin([lane for lane in lanes if self._link_of[lane] is link], state)
 
     def take(self, lane: int) -> Produced[Any] | Ended:
-        """The next item of `lane`, whose turn it must be.
-
-        Raises:
-            WorkerError: if its worker failed and may not be restarted. What the lane raised is raised as it is.
-        """
+        """The next item of `lane`, whose turn it must be. Raises what the lane raised, as it is."""
         link = self._link_of[lane]
         if not (link.has_item() or (link.receive_one() and link.has_item())):
             self._wait_for(link)

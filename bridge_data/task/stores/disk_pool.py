@@ -95,20 +95,12 @@ class FileStoreCachePool(CachePool):
         return asked_for(lambda: self._cached(store, key) or store[key], sample)
 
     def get_lazy(self, ds: FileStore[T], fname: str) -> "FileCacheLazy[T]":
-        """The content of the file, which is now fetched in the background.
-
-        Raises:
-            ConfigError: if the pool is closed.
-        """
+        """The content of the file, which is now fetched in the background."""
         store, key = ds.resolve(fname)
         return FileCacheLazy(ds=store, fname=key, pool=self)
 
     def to_cache(self, data: T, name: str) -> Lazy[T]:
-        """The object, stored in the folder until its first `get`; in memory if the folder is full.
-
-        Raises:
-            ConfigError: if the pool is closed.
-        """
+        """The object, stored in the folder until its first `get`; in memory if the folder is full."""
         use = self._opened()
         try:
             entry = use.folder.put((b"", cloudpickle.dumps(data)))

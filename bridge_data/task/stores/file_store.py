@@ -90,13 +90,12 @@ class FileStoreDecoder(Protocol):
         """The object in `raw`, the content of the file `fname`, by its extension."""
 
 
-class DecodeFileStore(FileStore[Any]):
-    """The files of `inner`, decoded."""
+class _FileStoreAround(FileStore[T]):
+    """The files of another store, `inner`."""
 
-    def __init__(self, inner: FileStore[Any], *, decoder: FileStoreDecoder) -> None:
-        self.inner, self.decoder = inner, decoder
+    inner: FileStore[Any]
 
-    def __getitem__(self, key: str) -> tuple[Any, SourceInfo]:
+    def __getitem__(self, key: str) -> tuple[T, SourceInfo]:
         raw, source = self.get_raw(key)
         return self.decode_raw(key, raw), source
 
@@ -105,9 +104,6 @@ class DecodeFileStore(FileStore[Any]):
 
     def get_raw(self, key: str) -> tuple[Any, SourceInfo]:
         return self.inner.get_raw(key)
-
-    def decode_raw(self, key: str, raw: Any) -> Any:
-        return self.decoder.decode(key, self.inner.decode_raw(key, raw))
 
     def get_media_metadata(self, key: str) -> MediaMetadata:
         return self.inner.get_media_metadata(key)
@@ -119,7 +115,17 @@ class DecodeFileStore(FileStore[Any]):
         return str(self.inner)
 
 
-class PrimaryFileStore(FileStore[T]):
+class DecodeFileStore(_FileStoreAround[Any]):
+    """The files of `inner`, decoded."""
+
+    def __init__(self, inner: FileStore[Any], *, decoder: FileStoreDecoder) -> None:
+        self.inner, self.decoder = inner, decoder
+
+    def decode_raw(self, key: str, raw: Any) -> Any:
+        return self.decoder.decode(key, self.inner.decode_raw(key, raw))
+
+
+class PrimaryFileStore(_FileStoreAround[T]):
     """A sample's own data set. A key that starts with a dot is a part of the sample itself: `.jpg` is its part `jpg`.
 
     `current_key` is the sample's key.
@@ -136,9 +142,6 @@ class PrimaryFileStore(FileStore[T]):
         store, full_key = self.resolve(key)
         return store[full_key]
 
-    def get_path(self) -> str:
-        return self.inner.get_path()
-
     def get_raw(self, key: str) -> tuple[Any, SourceInfo]:
         store, full_key = self.resolve(key)
         return store.get_raw(full_key)
@@ -150,12 +153,6 @@ class PrimaryFileStore(FileStore[T]):
     def get_media_metadata(self, key: str) -> MediaMetadata:
         store, full_key = self.resolve(key)
         return store.get_media_metadata(full_key)
-
-    def list_files(self) -> Iterator[str]:
-        return self.inner.list_files()
-
-    def __str__(self) -> str:
-        return str(self.inner)
 
 
 def asked_for(read: Callable[[], tuple[T, SourceInfo]], sample: Any) -> T:
