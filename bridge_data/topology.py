@@ -211,7 +211,6 @@ class Numbering:
             self._total += size
 
     def number_of(self, source_key: int, epoch: int, index: int) -> int:
-        """The number of a sample."""
         return epoch * self._total + self._first[source_key] + index
 
 

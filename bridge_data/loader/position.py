@@ -43,7 +43,6 @@ class Turns:
 
     @property
     def slot(self) -> int:
-        """The lowest slot."""
         return self._slots[0]
 
     @property

@@ -200,7 +200,6 @@ class PrivateArena(Arena):
         _have_freed_memory_kept()  # that of the images of a batch
 
     def open_buffer(self, num_bytes: int) -> tuple[ArenaBuffer, Memory]:
-        """A recycled buffer, or a new one."""
         self._buffer_bytes = max(self._buffer_bytes, num_bytes)
         memory = self._recycled(self._buffer_bytes)
         if memory is None:

@@ -166,7 +166,6 @@ class SourceCook:
             _ = self._prepared
 
     def __call__(self, sample: CrudeSample) -> Any:
-        """The cooked sample."""
         cooker, stores = self._prepared
         token = stores_at_hand.set(stores)
         try:

@@ -172,7 +172,6 @@ class Hooks:
 
     @property
     def sample_index(self) -> int:
-        """The number of the current (first) sample."""
         source_key, epoch, index = self.sample[:3]
         return self._numbering.number_of(source_key, epoch, index)
 

@@ -30,7 +30,6 @@ _OPEN_NO_FILES = {"protocol_whitelist": "none"}
 
 
 def import_av() -> Any:
-    """The module `av`."""
     try:
         return importlib.import_module("av")
     except ImportError as error:

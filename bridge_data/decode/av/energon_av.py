@@ -43,7 +43,6 @@ class AVWebdatasetDecoder:
         self.av_decode = av_decode
 
     def decode(self, content: bytes) -> AVDecoder | AVData | InputContainer:
-        """Decode the bytes of a medium."""
         if self.av_decode == "AVDecoder":
             return AVDecoder(content)
         if self.av_decode == "pyav":

@@ -48,7 +48,6 @@ class StateFile:
 
 
 def rank_file(folder: Path, rank: int) -> Path:
-    """The file of a data-parallel rank."""
     return folder / f"train_dataloader_dprank{rank:03d}.pt"
 
 
@@ -59,7 +58,6 @@ def rank_files(folder: Path) -> dict[str, Path]:
 
 
 def encoded(state: LoaderState, *, step: int, rank: int, world_size: int) -> bytes:
-    """The bytes of a rank's file."""
     content = {STATE_KEY: state.to_dict(), "format": FORMAT, "version": VERSION}
     buffer = io.BytesIO()
     torch.save(content | {"step": step, "rank": rank, "world_size": world_size}, buffer)
@@ -96,7 +94,6 @@ def decoded(data: bytes, path: Path) -> StateFile:
 
 
 def read_bytes(path: Path) -> bytes:
-    """The bytes of a file of a checkpoint."""
     try:
         return path.read_bytes()
     except OSError as error:

@@ -70,22 +70,19 @@ class WatchPage:
 
     def enter(self, lane: int) -> None:
         """Work on a batch of `lane` begins."""
-        self._lane = lane
-        self._write(*_NO_SAMPLE)
+        self._write(lane, _NO_SAMPLE)
 
     def watch(self, ref: SampleRef) -> None:
         """Work on a sample begins."""
-        self._progress += 1
-        _LAYOUT.pack_into(self._memory, 0, self._progress, self._lane, *ref)
+        self._write(self._lane, ref)
 
     def leave(self) -> None:
         """The batch is done."""
-        self._lane = _NONE
-        self._write(*_NO_SAMPLE)
+        self._write(_NONE, _NO_SAMPLE)
 
-    def _write(self, source: int, epoch: int, index: int, part: int) -> None:
-        self._progress += 1
-        _LAYOUT.pack_into(self._memory, 0, self._progress, self._lane, source, epoch, index, part)
+    def _write(self, lane: int, sample: tuple[int, ...]) -> None:
+        self._progress, self._lane = self._progress + 1, lane
+        _LAYOUT.pack_into(self._memory, 0, self._progress, lane, *sample)
 
     def progress(self) -> int:
         """A number that changes with each step of the worker."""
@@ -104,11 +101,9 @@ class WatchPage:
         self._words[_WAITS] = waits
 
     def waits(self) -> bool:
-        """Whether the worker waits for a message."""
         return bool(self._words[_WAITS])
 
     def on_sample(self) -> bool:
-        """Whether the worker is on a sample."""
         _, lane, source, *_ = _LAYOUT.unpack_from(self._memory)
         return bool(lane != _NONE and source != _NONE)
 
@@ -232,7 +227,6 @@ class WorkerLink:
         return self.hung_up_at < math.inf
 
     def has_item(self) -> bool:
-        """Whether `take` can return an item."""
         return bool(self._queue)
 
     def take(self, lane: int) -> Produced[Any] | Ended:
@@ -251,7 +245,6 @@ class WorkerLink:
         return Produced(lane, batch, state, message.skipped)
 
     def wake(self) -> None:
-        """Wake the worker if it waits."""
         if self.page.waits():
             self._send(Freed(self._slots.take_released()))
 

@@ -145,7 +145,6 @@ def _tell(loader: Channel, message: Joined | Exited) -> None:
 
 
 def fork_worker(channel: int, watch: int) -> int:
-    """Fork a worker from this process."""
     parent = os.getpid()
     pid = os.fork()
     if pid == 0:

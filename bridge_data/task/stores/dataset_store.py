@@ -68,7 +68,6 @@ class SystemFileStore(_NamedStore):
         return self._base or "/"
 
     def get_media_metadata(self, key: str) -> MediaMetadata:
-        """Those that `bridge-data prepare-media` found in the file `key`."""
         media, relative = self._media, key
         if not self._is_file(self._path(key)):
             relative = without_shard(key) or key
@@ -158,18 +157,15 @@ class WebdatasetFileStore(_NamedStore):
         return parts.read(part), source
 
     def get_path(self) -> str:
-        """The folder."""
         return str(self._parts.root)
 
     def get_media_metadata(self, key: str) -> MediaMetadata:
-        """Those that `bridge-data prepare-media` found in the part `key`."""
         try:
             return self._media.get(self._parts.find(key).name)
         except SampleError as error:
             raise self._named(error) from None
 
     def list_files(self) -> Iterator[str]:
-        """The names of all parts, in the order of the data set."""
         return self._parts.index.part_names()
 
     def _named(self, error: SampleError) -> SampleError:
@@ -197,11 +193,9 @@ class JsonlFileStore(_NamedStore):
         return raw.parts[PART], raw.source_info()
 
     def get_path(self) -> str:
-        """The file."""
         return str(self._lines.root)
 
     def list_files(self) -> Iterator[str]:
-        """The names of all lines."""
         return (f"{number}.{PART}" for number in range(self._lines.num_samples))
 
     @functools.cached_property

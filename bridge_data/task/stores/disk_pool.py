@@ -95,7 +95,6 @@ class FileStoreCachePool(CachePool):
         return asked_for(lambda: self._cached(store, key) or store[key], sample)
 
     def get_lazy(self, ds: FileStore[T], fname: str) -> "FileCacheLazy[T]":
-        """The content of the file, which is now fetched in the background."""
         store, key = ds.resolve(fname)
         return FileCacheLazy(ds=store, fname=key, pool=self)
 
@@ -192,7 +191,6 @@ class FileStoreCachePool(CachePool):
 
 
 def _same_pool(token: str, settings: dict[str, Any]) -> FileStoreCachePool:
-    """The pool in another process."""
     pool = FileStoreCachePool(**settings)
     pool._token = token
     return pool

@@ -135,7 +135,6 @@ class PrimaryFileStore(_FileStoreAround[T]):
         self.inner, self.current_key = inner, current_key
 
     def resolve(self, key: str) -> tuple[FileStore[T], str]:
-        """`inner`, and the key in it."""
         return self.inner.resolve(f"{self.current_key}{key}" if key.startswith(".") else key)
 
     def __getitem__(self, key: str) -> tuple[T, SourceInfo]:
