@@ -1,15 +1,21 @@
-"""Who reads what: the data-parallel rank of this process, its lanes and workers."""
+"""Who reads what: the data-parallel rank of this process, its lanes and workers; and the hook that runs in this thread.
+
+A running hook may ask for the numbers of its sample and its micro-batch. Both are arithmetic: they depend on the sample
+or on the position in the job, not on the rank or worker, and are the same after a resume.
+"""
 
 import dataclasses
 import functools
 import logging
-from typing import TYPE_CHECKING, NoReturn, Self
+from collections.abc import Sequence
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self
 
-from bridge_data import current
 from bridge_data.errors import ConfigError, ErrorHandler, log_exception, reraise_exception
 
 if TYPE_CHECKING:
     import torch.distributed
+
 
 logger = logging.getLogger("bridge_data")
 
@@ -24,7 +30,7 @@ class _Active:
     """The configuration of the loader whose hook runs in this thread; None outside hooks."""
 
     def __get__(self, config: "WorkerConfig | None", owner: type) -> "WorkerConfig | None":
-        work = current.active.get()
+        work = active_hook.get()
         return None if work is None else work.worker_config
 
 
@@ -53,7 +59,7 @@ class WorkerConfig:
     number rounded up to a multiple of 8, which is logged. Samples stored next to each other are read together; a
     process (a worker, or this one without workers) keeps at most `max_open_bytes` of them until they are needed.
     Sources for which that is not enough are read sample by sample. `seed_offset` is the seed of order and augmentation.
-    With a `worker_log_level` of 1 the keys of each batch are logged to `worker_debug_path` (see `loader.batch_log`).
+    With a `worker_log_level` of 1 the keys of each batch are logged to `worker_debug_path` (see `loader.position`).
 
     Raises:
         ConfigError: if a number is out of range.
@@ -127,12 +133,12 @@ class WorkerConfig:
     @property
     def active_worker_sample_index(self) -> int:
         """`current_sample_index` of the task encoder."""
-        return current.current_sample_index()
+        return current_sample_index()
 
     @property
     def active_worker_batch_index(self) -> int:
         """`current_batch_index` of the task encoder."""
-        return current.current_batch_index()
+        return current_batch_index()
 
     def global_rank(self) -> int:
         """The rank among all processes of the job, 0 outside a distributed run."""
@@ -164,3 +170,73 @@ def _default_lanes_per_rank(num_workers: int) -> int:
         LANES_PER_RANK,
     )
     return num_lanes
+
+
+class HookContext(Protocol):
+    """A running hook."""
+
+    @property
+    def sample_index(self) -> int:
+        """The number of its (first) sample."""
+
+    @property
+    def batch_index(self) -> int | None:
+        """The number of its micro-batch; None if not known yet."""
+
+    @property
+    def cache(self) -> Any:
+        """The loader's cache pool."""
+
+    @property
+    def worker_config(self) -> Any:
+        """The `WorkerConfig` of this process."""
+
+
+active_hook: ContextVar[HookContext | None] = ContextVar("bridge_data_active", default=None)
+"""The hook that runs in this thread, if any."""
+
+
+class Numbering:
+    """A unique number for each sample of each epoch of some sources.
+
+    Sample `index` in `epoch` of a source has number `epoch * (samples of all sources) + (samples of the sources before
+    it) + index`.
+    """
+
+    def __init__(self, source_keys: Sequence[int], num_samples: Sequence[int]) -> None:
+        self._total = 0
+        self._first: dict[int, int] = {}
+        for key, size in zip(source_keys, num_samples, strict=True):
+            self._first[key] = self._total
+            self._total += size
+
+    def number_of(self, source_key: int, epoch: int, index: int) -> int:
+        return epoch * self._total + self._first[source_key] + index
+
+
+def current_sample_index() -> int:
+    """The number of the sample that a hook works on; for packs and batches, of their first sample."""
+    return _at_work("current_sample_index").sample_index
+
+
+def current_batch_index() -> int:
+    """The number of the current micro-batch in the whole job. A `ConfigError` outside `batch` and `encode_batch`."""
+    number = _at_work("current_batch_index").batch_index
+    if number is None:
+        raise ConfigError(
+            "current_batch_index is known in batch and encode_batch: which batch a sample will be in is decided after "
+            "it is encoded, and encoding it again after a resume must give the same. Use current_sample_index there"
+        )
+    return number
+
+
+def current_cache() -> Any:
+    """The cache pool of the loader that calls a hook."""
+    return _at_work("the cache pool").cache
+
+
+def _at_work(name: str) -> HookContext:
+    work = active_hook.get()
+    if work is None:
+        raise ConfigError(f"{name} is known only while a hook of the task encoder is called by a loader, in its thread")
+    return work

@@ -20,7 +20,7 @@ STAGES = ("storage", "shards", "plan", "order", "decode", "task", "lanes", "load
 """From bytes to the trainer."""
 
 LAYERS = (
-    *("later", "samples", "errors", "current", "topology", "options"),
+    *("later", "samples", "errors", "topology", "options"),
     *("storage", "shards", "plan", "order", "decode", "av", "prepare", "energon", "task", "lanes", "loader"),
     *("encoders", "datamodule", "tools"),
 )

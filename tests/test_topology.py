@@ -1,14 +1,16 @@
 import itertools
+import json
 import pickle
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bridge_data import get_savable_loader, get_train_dataset
-from bridge_data.errors import ConfigError
-from bridge_data.topology import WorkerConfig
-from tests.prepared import write_texts
+from bridge_data import ConfigError, DefaultTaskEncoder, WorkerConfig, get_savable_loader, get_train_dataset, stateless
+from bridge_data.topology import Numbering
+from tests.prepared import write_blend, write_texts
+from tests.properties.jobs import key_of, length_of
 
 
 @pytest.mark.parametrize(
@@ -96,3 +98,162 @@ def test_the_sequence_of_batches_is_the_same_with_0_1_2_and_3_workers_by_default
 def test_what_may_be_held_is_no_negative_number() -> None:
     with pytest.raises(ConfigError, match=r"max_open_bytes=-1\): expected 0 or more"):
         WorkerConfig(rank=0, world_size=1, num_workers=0, max_open_bytes=-1)
+
+
+def test_no_two_samples_have_the_same_number() -> None:
+    numbering = Numbering([7, 8, 9], [3, 1, 2])
+    numbers = [
+        numbering.number_of(key, epoch, index)
+        for epoch in range(3)
+        for key, size in ((7, 3), (8, 1), (9, 2))
+        for index in range(size)
+    ]
+    assert numbers == list(range(18))
+
+
+class Asking(DefaultTaskEncoder[Any, Any, Any, Any]):
+    """Batches of (key, number of the sample as each hook was told it), and the number of the batch."""
+
+    def preencode_sample(self, sample: Any) -> Any:
+        sample.text += f" {self.current_sample_index}"
+        return sample
+
+    def select_samples_to_pack(self, samples: list[Any]) -> list[list[Any]]:
+        assert self.current_sample_index >= 0
+        return [samples[start : start + 3] for start in range(0, len(samples), 3)]
+
+    def postencode_sample(self, sample: Any) -> Any:
+        number, told = map(int, sample.text.split())
+        assert told == self.current_sample_index
+        sample.text = str(number)
+        return key_of(sample), self.current_sample_index
+
+    def pack_selected_samples(self, samples: list[Any]) -> Any:
+        assert self.current_sample_index == samples[0][1]
+        return samples
+
+    def batch(self, samples: list[Any]) -> Any:
+        config: Any = WorkerConfig.active_worker_config
+        assert config.active_worker_sample_index == self.current_sample_index
+        assert config.active_worker_batch_index == self.current_batch_index
+        return samples, self.current_batch_index
+
+    def encode_batch(self, batch: Any) -> Iterator[Any]:
+        assert batch[1] == self.current_batch_index
+        yield *batch, "first"
+        yield *batch, "second"
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    write_texts(folder / "a", 60)
+    write_texts(folder / "b", 20)
+    return write_blend(folder / "blend.yaml", {"a": 3, "b": 1})
+
+
+def loader_of(data: Path, encoder: Any, rank: int = 0, world_size: int = 1, **settings: Any) -> Any:
+    return get_savable_loader(
+        get_train_dataset(
+            data,
+            worker_config=WorkerConfig(rank=rank, world_size=world_size, num_workers=0, num_lanes=4),
+            shuffle_buffer_size=20,
+            max_samples_per_sequence=10,
+            task_encoder=encoder,
+            **{"batch_size": 2, "packing_buffer_size": 12} | settings,
+        )
+    )
+
+
+def test_numbers_are_the_same_under_any_topology_and_after_any_resume(data: Path) -> None:
+    whole = list(itertools.islice(loader_of(data, Asking()), 40))
+    ranks = [list(itertools.islice(loader_of(data, Asking(), rank, 2), 20)) for rank in range(2)]
+    assert [batch for step in zip(*ranks, strict=True) for batch in step] == whole
+    for step in range(1, 20, 3):
+        loader = loader_of(data, Asking())
+        list(itertools.islice(loader, step))
+        again = loader_of(data, Asking())
+        again.restore_state_rank(json.loads(json.dumps(loader.save_state_rank())))
+        assert list(itertools.islice(again, 10)) == whole[step : step + 10]
+
+
+def test_batches_are_numbered_in_the_order_of_the_job_each_made_of_samples_of_its_own(data: Path) -> None:
+    loader = loader_of(data, Asking())
+    whole = list(itertools.islice(loader, 40))
+    assert [batch[1] for batch in whole] == [m - 4 * (m // 4 % 2) for m in range(40)], "two parts have one number"
+    firsts = [batch for batch in whole if batch[2] == "first"]
+    numbers = [number for units, _, _ in firsts for unit in units for _, number in unit]
+    assert len(numbers) == len(set(numbers))
+    by_key = {key: number for units, _, _ in firsts for unit in units for key, number in unit}
+    first = dict(zip(loader.dataset.source_names, (0, 60), strict=True))
+    for (source, epoch, index, _), number in by_key.items():
+        assert number == 80 * epoch + first[source] + index
+
+
+class Early(DefaultTaskEncoder[Any, Any, Any, Any]):
+    @stateless
+    def encode_sample(self, sample: Any) -> Any:
+        return self.current_batch_index
+
+
+def test_the_number_of_a_batch_is_not_known_before_it_is_made(data: Path) -> None:
+    with pytest.raises(ConfigError, match=r"known in batch and encode_batch.*Use current_sample_index"):
+        next(iter(loader_of(data, Early(), packing_buffer_size=None)))
+
+
+def test_outside_hooks_nothing_is_current() -> None:
+    for name in ("current_sample_index", "current_batch_index"):
+        with pytest.raises(ConfigError, match=f"{name} is known only while a hook"):
+            getattr(DefaultTaskEncoder(), name)
+
+
+class Halves(DefaultTaskEncoder[Any, Any, Any, Any]):
+    """Every hook that may be a generator is one, and drops something."""
+
+    def cook_crude_sample(self, *sample: Any) -> Any:
+        yield sample[0]
+
+    def encode_sample(self, sample: Any) -> Iterator[Any]:
+        for part in range(length_of(sample) % 3):
+            yield type(sample).derive_from(sample, text=f"{sample.text}.{part}")
+
+    def batch(self, samples: list[Any]) -> Iterator[Any]:
+        yield samples[:1]
+        yield samples[1:]
+
+    def encode_batch(self, batch: Any) -> Iterator[Any]:
+        for sample in batch:
+            yield sample.text
+
+
+def test_hooks_may_be_generators_one_after_the_other(data: Path) -> None:
+    whole = list(itertools.islice(loader_of(data, Halves(), batch_size=3, packing_buffer_size=None), 60))
+    assert all(text.endswith((".0", ".1")) for text in whole)
+    loader = loader_of(data, Halves(), batch_size=3, packing_buffer_size=None)
+    list(itertools.islice(loader, 31))
+    again = loader_of(data, Halves(), batch_size=3, packing_buffer_size=None)
+    again.restore_state_rank(loader.save_state_rank())
+    assert list(itertools.islice(again, 29)) == whole[31:]
+
+
+class Splitting(Asking):
+    def pack_selected_samples(self, samples: list[Any]) -> Any:
+        yield samples[:1]
+        yield samples[1:]
+
+
+def test_a_pack_becomes_one_sample(data: Path) -> None:
+    with pytest.raises(ConfigError, match="pack_selected_samples of Splitting made 2 samples of one pack"):
+        next(iter(loader_of(data, Splitting())))
+
+
+def test_without_batches_neither_batch_hook_is_called(data: Path) -> None:
+    class Single(DefaultTaskEncoder[Any, Any, Any, Any]):
+        def batch(self, samples: list[Any]) -> Any:
+            raise AssertionError
+
+        def encode_batch(self, batch: Any) -> Any:
+            raise AssertionError
+
+    sample = next(iter(loader_of(data, Single(), batch_size=None, packing_buffer_size=None)))
+    assert sample.text.isdigit()

@@ -20,7 +20,7 @@ import torch
 import work
 
 from bridge_data import TextSample
-from bridge_data.decode.pixels import pillow_image
+from bridge_data.decode.image import pillow_image
 from bridge_data.loader.workers.process import keep_freed_memory
 
 SCANNED = 20_000

@@ -1,10 +1,8 @@
 """Bytes to objects: the decoder of parts, and the loaders that read and decode the samples of a source.
 
-pixels           images to uint8 pixels, in their own size or resized
-image            images to the form that is asked for: array, tensor or Pillow image
-formats          text, numbers, arrays, tensors and plain data
+image            images to an array, tensor or Pillow image, in their own size or resized
 av               video and audio, decoded on request
-sample_decoder   chooses the handler of a part by its extension
+sample_decoder   chooses the handler of a part by its extension; decodes text, numbers, arrays and plain data
 sample_loader    reads and decodes sample i of a source, or of a join of sources
 """
 

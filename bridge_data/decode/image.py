@@ -1,8 +1,14 @@
-"""Image forms: encoded bytes to a numpy array, a tensor or a Pillow image, by the name of the form.
+"""Images: encoded bytes to a numpy array, a tensor or a Pillow image, in their own size or resized.
 
-Input: the bytes of an image. Output: the image in one of the forms of `IMAGE_FORMS`. Guarantee: float tensors are
-contiguous. A uint8 colour tensor (C, H, W) is a view of channels-last pixels, as decoded: making it contiguous would
-take a fifth of the time of decoding a JPEG, and `torch.stack` does so anyway when it makes the batch.
+Input: the bytes of an image, in any format that Pillow reads without running a program (so no EPS). Output: its size,
+or the image in one of the forms of `IMAGE_FORMS`. Guarantee: the same pixels as `Image.open(...).convert(mode)`, for
+JPEG at the speed of simplejpeg, and the same images are refused; resized, the same as `.resize(size, BICUBIC)` after
+that. With `resize="torch"` pixels are within 2 of these. With `dct_scaling` a large JPEG is decoded at 1/2, 1/4 or 1/8
+of its size first, and pixels differ by more. An image with more pixels than `PIL.Image.MAX_IMAGE_PIXELS` is refused
+before it is decoded. EXIF orientation is not applied.
+
+Float tensors are contiguous. A uint8 colour tensor (C, H, W) is a view of channels-last pixels, as decoded: making it
+contiguous would take a fifth of the time of decoding a JPEG, and `torch.stack` does so anyway when it makes the batch.
 
 Source: the names of the forms are those of `webdataset.autodecode.imagespecs`, as in Energon's `SampleDecoder`.
 """
@@ -11,26 +17,21 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import io
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import numpy as np
+import simplejpeg
 
-from bridge_data.decode.pixels import (
-    Resizing,
-    check_resizing,
-    decoded_pixels,
-    image_in_batch,
-    pillow_image,
-    resized_image,
-    resized_pixels,
-)
 from bridge_data.errors import ConfigError
-from bridge_data.later import torch
+from bridge_data.later import Image, nanoarrow, torch
+from bridge_data.samples.arena import current_arena
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-    from PIL import Image
+    from PIL import ImageFile
+
 
 Container: TypeAlias = Literal["numpy", "torch", "pil"]
 
@@ -88,8 +89,11 @@ def image_handler(image_decode: str, resizing: Resizing | None = None) -> Callab
     form = IMAGE_FORMS.get(image_decode)
     if form is None:
         raise ConfigError(f"image_decode={image_decode!r}: expected one of {', '.join(IMAGE_FORMS)}")
-    if resizing is not None:
-        check_resizing(resizing, image_decode, form.mode)
+    if resizing is not None and resizing.resize == "torch" and form.mode == "RGBA":
+        raise ConfigError(
+            f'resize="torch" mixes in the colours of transparent pixels, so it does not go with '
+            f'image_decode={image_decode!r}; use resize="pillow", or a form without transparency'
+        )
     if form.container == "pil":
         return functools.partial(_image, mode=form.mode, resizing=resizing)
     if form.container == "torch":
@@ -122,3 +126,215 @@ def _scaled_tensor(data: bytes, mode: str, resizing: Resizing | None) -> torch.T
 
 def _channels_first(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
     return pixels.transpose(2, 0, 1) if pixels.ndim == 3 else pixels
+
+
+Size: TypeAlias = tuple[int, int]
+"""(height, width)"""
+
+ResizeType: TypeAlias = Literal["pillow", "torch"]
+
+_RUNS_PROGRAMS = frozenset({"EPS"})
+
+_DCT_DIVISORS = (8, 4, 2)
+"""JPEG can be decoded at n/8 of its size. Other n are slower than full size, for lack of SIMD code."""
+
+
+def encoded_size(data: bytes) -> Size:
+    """(height, width) of an encoded image, from its header."""
+    if _is_jpeg(data):
+        try:
+            height, width, _, _ = simplejpeg.decode_jpeg_header(data)
+        except ValueError:
+            pass
+        else:
+            _refuse_bomb(width, height)
+            return height, width
+    with _opened(data) as image:
+        return image.height, image.width
+
+
+def decoded_pixels(data: bytes, mode: str, least: Size | None = None) -> NDArray[np.uint8]:
+    """The image as uint8, (H, W) for mode L, else (H, W, C), in newly allocated memory.
+
+    With `least`, a JPEG is decoded at the smallest of 1/2, 1/4 or 1/8 of its size that is at least `least`.
+    """
+    if _is_jpeg(data):
+        if mode != "L":
+            pixels = _jpeg_pixels(data, mode, mode, least)
+        else:
+            gray = _jpeg_image(data, mode, least)
+            pixels = None if gray is None else np.array(gray)
+        if pixels is not None:
+            return pixels
+    with _opened(data) as image:
+        image.load()
+        return np.array(image if image.mode == mode else image.convert(mode))
+
+
+def image_in_batch(data: bytes, mode: str) -> torch.Tensor | None:
+    """A JPEG as uint8 (C, H, W), decoded directly into its slot of the next batch, so that stacking needs no copy.
+
+    None if there is no such slot (see `Arena.image_buffer`), or simplejpeg cannot decode the image as Pillow does.
+    """
+    arena = current_arena()
+    if arena is None or not arena.num_images or mode == "L" or not _is_jpeg(data):
+        return None
+    try:
+        height, width, colours, _ = simplejpeg.decode_jpeg_header(data)
+        _refuse_bomb(width, height)
+        buffer = arena.image_buffer((height, width, len(mode))) if colours in ("Gray", "YCbCr") else None
+        if buffer is None:
+            return None
+        pixels, image = buffer
+        simplejpeg.decode_jpeg(data, mode, buffer=pixels)
+    except ValueError:
+        return None
+    return image
+
+
+def pillow_image(data: bytes, mode: str, least: Size | None = None) -> Image.Image:
+    """The image as a Pillow image, with the header's fields in `info`; `least` as in `decoded_pixels`."""
+    with _opened(data) as image:
+        made = _jpeg_image(data, mode, least) if _is_jpeg(data) else None
+        if made is None:
+            image.load()
+            return image.convert(mode)
+        made.info = dict(image.info)
+        return made
+
+
+def _is_jpeg(data: bytes) -> bool:
+    return data[:3] == b"\xff\xd8\xff"
+
+
+def _jpeg_image(data: bytes, mode: str, least: Size | None) -> Image.Image | None:
+    """A JPEG as a Pillow image that shares memory with the decoded pixels; None if only Pillow can decode it."""
+    # For a colour image, mode L is Pillow's mix of red, green and blue, not the stored luma.
+    pixels = _jpeg_pixels(data, "GRAY" if mode == "L" else "RGBX", "RGBX", least)
+    if pixels is None:
+        return None
+    height, width, num_channels = pixels.shape
+    if num_channels == 1:
+        return Image.fromarray(pixels[:, :, 0])
+    values = nanoarrow.c_array_from_buffers(nanoarrow.uint8(False), pixels.size, [None, pixels.reshape(-1)])
+    pixel_type = nanoarrow.fixed_size_list(nanoarrow.uint8(False), num_channels, nullable=False)
+    image = Image.fromarrow(
+        nanoarrow.c_array_from_buffers(pixel_type, width * height, [None], children=[values]), "RGB", (width, height)
+    )
+    return image if mode == "RGB" else image.convert(mode)
+
+
+def _jpeg_pixels(data: bytes, of_gray: str, of_colour: str, least: Size | None) -> NDArray[np.uint8] | None:
+    """The pixels (H, W, C) of a JPEG, with the channels `of_gray` or `of_colour`, depending on the JPEG.
+
+    None if only Pillow can decode it (CMYK, damaged).
+    """
+    try:
+        height, width, colours, _ = simplejpeg.decode_jpeg_header(data)
+        _refuse_bomb(width, height)
+        if colours not in ("Gray", "YCbCr"):
+            return None
+        min_height, min_width = (0, 0) if least is None else _dct_size((height, width), least)
+        channels = of_gray if colours == "Gray" else of_colour
+        pixels: NDArray[np.uint8] = simplejpeg.decode_jpeg(data, channels, min_height=min_height, min_width=min_width)
+        return pixels
+    except ValueError:
+        return None
+
+
+def _dct_size(size: Size, least: Size) -> Size:
+    """The smallest fast decoding size of a JPEG of `size` that is at least `least`."""
+    for divisor in _DCT_DIVISORS:
+        smaller = -(-size[0] // divisor), -(-size[1] // divisor)
+        if smaller[0] >= least[0] and smaller[1] >= least[1]:
+            return smaller
+    return size
+
+
+def _opened(data: bytes) -> ImageFile.ImageFile:
+    image = Image.open(io.BytesIO(data), formats=_formats())
+    _refuse_bomb(*image.size)
+    return image
+
+
+def _refuse_bomb(width: int, height: int) -> None:
+    limit = Image.MAX_IMAGE_PIXELS
+    if limit is not None and width * height > limit:
+        raise Image.DecompressionBombError(
+            f"{width} x {height} pixels are more than the {limit} allowed by PIL.Image.MAX_IMAGE_PIXELS"
+        )
+
+
+_known_formats: list[str] = []
+
+
+def _formats() -> list[str]:
+    """The formats that Pillow reads without running a program, frequent ones first."""
+    if not _known_formats:
+        Image.init()
+        usual = ["JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF"]
+        names = dict.fromkeys([*usual, *Image.ID])
+        _known_formats.extend(name for name in names if name in Image.OPEN and name not in _RUNS_PROGRAMS)
+    return _known_formats
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Resizing:
+    """How images are resized, ignoring their aspect ratio. See `SampleDecoder`."""
+
+    size: Size
+    resize: ResizeType = "pillow"
+    dct_scaling: bool = False
+
+    def __post_init__(self) -> None:
+        size = self.size
+        if not isinstance(size, (tuple, list)) or len(size) != 2 or not all(type(n) is int and n > 0 for n in size):
+            raise ConfigError(f"image_size={size!r}: expected (height, width), two integers of at least 1")
+        if self.resize not in get_args(ResizeType):
+            raise ConfigError(f"resize={self.resize!r}: expected one of {', '.join(get_args(ResizeType))}")
+
+    @property
+    def least(self) -> Size | None:
+        """The minimum size at which a JPEG may be decoded; None: its full size."""
+        return self.size if self.dct_scaling else None
+
+
+def resized_pixels(data: bytes, mode: str, resizing: Resizing) -> NDArray[np.uint8]:
+    """The resized image as uint8, (H, W) for mode L, else (H, W, C), in newly allocated memory."""
+    if resizing.resize == "torch":
+        return _by_torch(decoded_pixels(data, mode, resizing.least), resizing.size)
+    return np.array(_by_pillow(pillow_image(data, mode, resizing.least), resizing.size))
+
+
+def resized_image(data: bytes, mode: str, resizing: Resizing) -> Image.Image:
+    """The resized image as a Pillow image, with the header's fields in `info`."""
+    image = pillow_image(data, mode, resizing.least)
+    if resizing.resize == "pillow":
+        return _by_pillow(image, resizing.size)
+    made = Image.fromarray(_by_torch(np.array(image), resizing.size))
+    made.info = image.info
+    return made
+
+
+def _by_pillow(image: Image.Image, size: Size) -> Image.Image:
+    return image.resize((size[1], size[0]), Image.Resampling.BICUBIC)
+
+
+def _by_torch(pixels: NDArray[np.uint8], size: Size) -> NDArray[np.uint8]:
+    image = torch.from_numpy(pixels)
+    made = (image[None] if image.ndim == 2 else image.permute(2, 0, 1))[None]
+    for step in _steps((pixels.shape[0], pixels.shape[1]), size):
+        made = torch.nn.functional.interpolate(made, size=step, mode="bicubic", antialias=True)
+    resized: NDArray[np.uint8] = (made[0, 0] if image.ndim == 2 else made[0].permute(1, 2, 0).contiguous()).numpy()
+    return resized
+
+
+def _steps(size: Size, wanted: Size) -> list[Size]:
+    """The sizes to interpolate to, one after the other, so that torch rounds as Pillow 13 does.
+
+    Pixels are rounded after each direction. Both start with the width, but Pillow with the height if that shrinks much
+    more; then torch has to resize the height first, too.
+    """
+    less_height, less_width = size[0] - wanted[0], size[1] - wanted[1]
+    height_first = less_height > 0 and less_height > 2 * less_width
+    return [(wanted[0], size[1]), (wanted[0], wanted[1])] if height_first else [(wanted[0], wanted[1])]

@@ -7,11 +7,11 @@ parts that are needed are read and decoded; a sample depends on the data and the
 Values are stored as decoded: a JSON list stays a list. The caller, who knows epoch and part, sets `__restore_key__`.
 """
 
+import abc
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
-from bridge_data.decode.formats import PLAIN, Handler
-from bridge_data.decode.sample_decoder import SampleDecoder, decode_part
+from bridge_data.decode.sample_decoder import PLAIN, Handler, SampleDecoder, decode_part
 from bridge_data.errors import FatalSampleError, SampleError
 from bridge_data.plan import Source
 from bridge_data.plan.document import is_jsonl
@@ -22,20 +22,24 @@ from bridge_data.shards.blocks import BlockBudget, Cut, OpenBlocks
 from bridge_data.shards.joined_records import JoinedRawSample
 
 
-class Loader(Protocol):
-    """Loads the samples of one source."""
+class Loader(abc.ABC):
+    """Loads the samples of one source. Files are opened on first use."""
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether samples have only text, numbers, JSON and bytes, decoded by our own code."""
+    is_plain = False
+    """Whether samples have only text, numbers, JSON and bytes, decoded by our own code."""
+
+    def __init__(self, source: Source) -> None:
+        self._source, self._reader = source, source.records.reader()
+
+    def load(self, index: int) -> Sample | CrudeSample:
+        """Read and build sample `index`."""
+        return self.build(self.read(index), index)
 
     def read(self, index: int) -> RawSample:
-        """The stored parts of sample `index`, not decoded.
+        """The stored parts of sample `index`, not decoded. A `DatasetError` if it cannot be read."""
+        return self._reader.read(index, self._source.parts)
 
-        Raises:
-            DatasetError: if it cannot be read.
-        """
-
+    @abc.abstractmethod
     def build(self, raw: RawSample, index: int) -> Sample | CrudeSample:
         """Decode what `read(index)` returned.
 
@@ -44,31 +48,28 @@ class Loader(Protocol):
             FatalSampleError: if the user's sample loader or joiner returns no sample.
         """
 
-    def places(self, index: int) -> Sequence[ByteRange]:
-        """The byte ranges that `read(index)` will read.
-
-        Raises:
-            DatasetError: if the index file cannot be read.
-        """
-
-    def read_in_blocks(self, cut: Cut | None, budget: BlockBudget) -> None:
-        """From now on, read whole blocks of neighbouring samples, as `cut` says, within `budget`; None: one by one."""
-
-    def block(self, index: int) -> range | None:
-        """The indices of the block that sample `index` is in; None if samples are read one by one."""
-
-    def block_place(self, block: range) -> ByteRange | None:
-        """The byte range read for the first sample of `block`; None if its samples are read one by one.
-
-        Raises:
-            DatasetError: if the index file cannot be read.
-        """
-
     def stream(self, indices: Iterable[int]) -> Iterator[Sample | CrudeSample] | None:
         """Read and build many samples, in order; None if that is not faster than one by one.
 
         It ends at the first sample that fails, with that sample's exception, and takes no further index.
         """
+        return None
+
+    def places(self, index: int) -> Sequence[ByteRange]:
+        """The byte ranges that `read(index)` will read."""
+        return self._reader.byte_ranges(index, self._source.parts)
+
+    def read_in_blocks(self, cut: Cut | None, budget: BlockBudget) -> None:
+        """From now on, read whole blocks of neighbouring samples, as `cut` says, within `budget`; None: one by one."""
+        self._reader.read_in_blocks(None if cut is None else OpenBlocks(cut, self._source.parts, budget))
+
+    def block(self, index: int) -> range | None:
+        """The indices of the block that sample `index` is in; None if samples are read one by one."""
+        return self._reader.block(index)
+
+    def block_place(self, block: range) -> ByteRange | None:
+        """The byte range read for the first sample of `block`; None if its samples are read one by one."""
+        return self._reader.block_bytes(block)
 
 
 def open_loader(source: Source, decoder: SampleDecoder | None) -> Loader:
@@ -76,20 +77,20 @@ def open_loader(source: Source, decoder: SampleDecoder | None) -> Loader:
     return SampleLoader(source, decoder) if source.joined is None else JoinedLoader(source, decoder)
 
 
-class SampleLoader:
-    """Loads the samples of a source that is no join. Files are opened on first use.
+class SampleLoader(Loader):
+    """Loads the samples of a source that is no join.
 
     Raises:
         ConfigError: if a part that the field map needs has a format whose package is not installed.
     """
 
     def __init__(self, source: Source, decoder: SampleDecoder | None) -> None:
-        self._source, self._decoder = source, SampleDecoder() if is_jsonl(source.path) else decoder
+        super().__init__(source)
+        self._decoder = SampleDecoder() if is_jsonl(source.path) else decoder
         self._class: Callable[..., Sample | CrudeSample] = source.sample_class
         self._crude = issubclass(source.sample_class, CrudeSample)
         self._fields = tuple((name, access.get) for name, access in source.field_map.items())
         self._subflavors = dict(source.subflavors)
-        self._reader = source.records.reader()
         self._handlers: dict[str, Handler | None] = {}
         self._whole_parts: tuple[tuple[str, str, Handler], ...] = ()
         self._make: Callable[[dict[str, Any]], Any] | None = None
@@ -100,29 +101,7 @@ class SampleLoader:
                 for part in access.parts:
                     self._handlers[part] = self._handler(part)
             self._whole_parts = _whole_parts(source, self._handlers)
-
-    @property
-    def is_plain(self) -> bool:
-        own = self._crude or self._make is not None
-        return not own and all(handler is None or handler in PLAIN for handler in self._handlers.values())
-
-    def load(self, index: int) -> Sample | CrudeSample:
-        return self.build(self.read(index), index)
-
-    def read(self, index: int) -> RawSample:
-        return self._reader.read(index, self._source.parts)
-
-    def places(self, index: int) -> Sequence[ByteRange]:
-        return self._reader.byte_ranges(index, self._source.parts)
-
-    def read_in_blocks(self, cut: Cut | None, budget: BlockBudget) -> None:
-        self._reader.read_in_blocks(None if cut is None else OpenBlocks(cut, self._source.parts, budget))
-
-    def block(self, index: int) -> range | None:
-        return self._reader.block(index)
-
-    def block_place(self, block: range) -> ByteRange | None:
-        return self._reader.block_bytes(block)
+            self.is_plain = all(handler is None or handler in PLAIN for handler in self._handlers.values())
 
     def stream(self, indices: Iterable[int]) -> Iterator[Sample | CrudeSample] | None:
         return self._streamed(indices) if self._whole_parts else None
@@ -195,39 +174,14 @@ class SampleLoader:
         return None if self._decoder is None else self._decoder.handler(part)
 
 
-class JoinedLoader:
+class JoinedLoader(Loader):
     """Loads the samples of a join: one sample of each member, combined by the joiner."""
 
     def __init__(self, source: Source, decoder: SampleDecoder | None) -> None:
         assert source.joined is not None
-        self._source, self._join = source, source.joined
+        super().__init__(source)
+        self._join = source.joined
         self._members = [SampleLoader(member, decoder) for member in source.joined.members]
-        self._reader = source.records.reader()
-
-    @property
-    def is_plain(self) -> bool:
-        return False
-
-    def load(self, index: int) -> Sample | CrudeSample:
-        return self.build(self.read(index), index)
-
-    def read(self, index: int) -> RawSample:
-        return self._reader.read(index)
-
-    def places(self, index: int) -> Sequence[ByteRange]:
-        return self._reader.byte_ranges(index)
-
-    def read_in_blocks(self, cut: Cut | None, budget: BlockBudget) -> None:
-        self._reader.read_in_blocks(None if cut is None else OpenBlocks(cut, None, budget))
-
-    def block(self, index: int) -> range | None:
-        return self._reader.block(index)
-
-    def block_place(self, block: range) -> ByteRange | None:
-        return self._reader.block_bytes(block)
-
-    def stream(self, indices: Iterable[int]) -> None:
-        """None: it is not faster."""
 
     def build(self, raw: RawSample, index: int) -> Sample | CrudeSample:
         assert isinstance(raw, JoinedRawSample)

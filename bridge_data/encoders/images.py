@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from bridge_data.decode.pixels import encoded_size, pillow_image
+from bridge_data.decode.image import encoded_size, pillow_image
 from bridge_data.decode.sample_decoder import decode_part
 from bridge_data.encoders.encoder_config import ImageLimits, MultiModalSampleConfig, refuse
 from bridge_data.encoders.family import Size

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from bridge_data import storage
-from bridge_data.current import Numbering
 from bridge_data.decode import Loader, open_loader
 from bridge_data.errors import ConfigError, DatasetError, ErrorHandler
 from bridge_data.lanes.block_plan import Process, plan_blocks, plan_runs
@@ -26,10 +25,10 @@ from bridge_data.order.state import LaneState, LoaderState
 from bridge_data.plan import Plan
 from bridge_data.shards import RawSample
 from bridge_data.shards.blocks import BlockBudget
-from bridge_data.task import Hooks, SourceCook, TaskEncoder
+from bridge_data.task import Hooks, SourceCook, TaskEncoder, hook_of
 from bridge_data.task.observer import Observer, observed_source
 from bridge_data.task.stores import CachePool, NoCachePool
-from bridge_data.topology import WorkerConfig
+from bridge_data.topology import Numbering, WorkerConfig
 
 _OF_PROCESS = ("_loaders", "_cooks", "_budget", "_cut_for", "_observer")
 """Attributes that each process makes for itself."""
@@ -257,7 +256,9 @@ class LaneDataset:
 
     @functools.cached_property
     def _cooks(self) -> list[SourceCook]:
-        return [SourceCook(source, self.task_encoder) for source in self.plan.sources]
+        encoder = self.task_encoder
+        hook = hook_of(encoder, "cook_crude_sample")
+        return [SourceCook(source, hook, encoder.cookers, encoder.decoder) for source in self.plan.sources]
 
     def __getstate__(self) -> dict[str, Any]:
         """Handles stay behind; a worker makes its own."""

@@ -21,16 +21,15 @@ from bridge_data.errors import StateError, WorkerError
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.runner import Ended, LaneRunner, Produced
 from bridge_data.later import torch
-from bridge_data.loader.batch_log import BatchLog
 from bridge_data.loader.loader_config import LoaderConfig
-from bridge_data.loader.memory.arenas import PrivateArena
 from bridge_data.loader.memory.slots import Kept
-from bridge_data.loader.position import EvenEnds, Position
+from bridge_data.loader.position import BatchLog, EvenEnds, Position
 from bridge_data.loader.workers import process
 from bridge_data.loader.workers.launch import ServerLost
 from bridge_data.loader.workers.link import OutOfStep
 from bridge_data.loader.workers.worker_pool import Restarts, WorkerPool
 from bridge_data.order.state import LoaderState, merge_states
+from bridge_data.samples.arena import PrivateArena
 from bridge_data.task import TRUNCATED
 
 logger = logging.getLogger("bridge_data")

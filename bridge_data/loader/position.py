@@ -8,13 +8,19 @@ order, without those of lanes that have ended. So the order of batches by slot d
 `EvenEnds` keeps the ranks of a job that reads finite data in step: they hand out equally many batches, a rank without
 one an empty batch with a zero loss mask. Every sample comes exactly once, in the same order on any number of ranks, and
 no rank waits in a collective that others have left.
+
+`BatchLog` writes a line of JSON for each batch that a rank was handed out, if `WorkerConfig(worker_log_level=1)`: rank,
+number of the micro-batch in the job, its lane, the keys of its samples.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import heapq
+import json
+import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from bridge_data.errors import ConfigError
@@ -37,7 +43,6 @@ class Turns:
 
     @property
     def slot(self) -> int:
-        """The lowest slot."""
         return self._slots[0]
 
     @property
@@ -128,11 +133,7 @@ _NO_SLOT = 2**62
 
 
 class EvenEnds:
-    """Keeps this rank in step with the others; each of them makes one for its own loader.
-
-    Raises:
-        ConfigError: if there are other ranks and no process group to meet them in.
-    """
+    """Keeps this rank in step with the others; each of them makes one for its own loader."""
 
     def __init__(self, dataset: LaneDataset) -> None:
         config = dataset.worker_config
@@ -168,3 +169,35 @@ def _device_of(config: WorkerConfig) -> torch.device:
     """The device of the tensors that the group's backend reduces."""
     backend = torch.distributed.get_backend(config.data_parallel_group)
     return torch.device("cuda", torch.cuda.current_device()) if "nccl" in backend else torch.device("cpu")
+
+
+class BatchLog:
+    """Writes the log of one rank, if it is enabled: to the file `worker_debug_path` (`{worker_id}` in it is the rank,
+    `{pid}` the process) or, without one, to standard output."""
+
+    def __init__(self, config: WorkerConfig) -> None:
+        self._rank, self._path, self._is_on = config.rank, config.worker_debug_path, config.worker_log_level > 0
+
+    def note(self, number: int, lane: int, batch: Any) -> None:
+        """Log a batch that was handed out."""
+        if not self._is_on:
+            return
+        line = json.dumps({"rank": self._rank, "batch": number, "lane": lane, "keys": keys_of_batch(batch)})
+        if self._path is None:
+            print(line, flush=True)
+            return
+        path = Path(self._path.format(worker_id=self._rank, pid=os.getpid()))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a") as file:
+            file.write(line + "\n")
+
+
+def keys_of_batch(batch: Any) -> list[str] | None:
+    """The keys of a batch's samples, under `__key__`, `__keys__` or, in a dict, `keys`; None if it has none."""
+    for name in ("__key__", "__keys__", "keys"):
+        found = batch.get(name) if isinstance(batch, dict) else getattr(batch, name, None)
+        if isinstance(found, str):
+            return [found]
+        if isinstance(found, (list, tuple)):
+            return [str(key) for key in found]
+    return None

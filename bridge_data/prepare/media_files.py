@@ -18,8 +18,8 @@ from typing import BinaryIO, Literal, TypeAlias
 from PIL import Image
 
 from bridge_data.decode.av import AV_EXTENSIONS, AVDecoder
-from bridge_data.decode.formats import guess_kind
 from bridge_data.decode.image import IMAGE_EXTENSIONS
+from bridge_data.decode.sample_decoder import guess_kind
 from bridge_data.errors import BridgeDataError, ConfigError, SampleError
 from bridge_data.shards.media_metadata import ImageMetadata, MediaMetadata
 

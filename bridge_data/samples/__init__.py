@@ -65,10 +65,18 @@ def pin(value: Any) -> Any:
     return map_tensors(value, lambda tensor: tensor.pin_memory())
 
 
-class _TensorFields:
-    """Methods that move all tensors of a dataclass."""
+class _Extensible:
+    """What samples and batches have in common."""
 
     __slots__: ClassVar[tuple[str, ...]] = ()
+
+    @classmethod
+    def extend(cls, src: Any, **kwargs: Any) -> Self:
+        """An object of this class, a subclass of `src`'s class, with all fields of `src`, and `kwargs` as fields."""
+        if not issubclass(cls, type(src)):
+            name = cls.__name__
+            raise TypeError(f"{name}.extend: got a {type(src).__name__}, which {name} does not derive from")
+        return cls(**{f.name: getattr(src, f.name) for f in dataclasses.fields(src) if f.init} | kwargs)
 
     def pin_memory(self) -> Self:
         """A copy with all tensors in page-locked memory, so that `to(..., non_blocking=True)` is asynchronous."""
@@ -80,7 +88,7 @@ class _TensorFields:
 
 
 @edataclass
-class Sample(_TensorFields):
+class Sample(_Extensible):
     """One element of a data set. Derive a dataclass from it and add your fields.
 
     `__key__` is `shard/basename`. `__restore_key__` is `(source, epoch, index, part)`, or for a pack those of its
@@ -96,11 +104,6 @@ class Sample(_TensorFields):
     def derive_from(cls, base_sample: Sample, **kwargs: Any) -> Self:
         """A sample of this class with the provenance of `base_sample`, and `kwargs` as fields."""
         return cls(**{name: getattr(base_sample, name) for name in PROVENANCE if name not in kwargs}, **kwargs)
-
-    @classmethod
-    def extend(cls, src: Sample, **kwargs: Any) -> Self:
-        """A sample of this class, a subclass of `src`'s class, with all fields of `src`, and `kwargs` as fields."""
-        return _extend(cls, src, kwargs)
 
     @classmethod
     def from_joined(cls, *args: Sample | None, **kwargs: Sample | None) -> Self:
@@ -129,7 +132,7 @@ class Sample(_TensorFields):
 
 
 @edataclass
-class Batch(_TensorFields):
+class Batch(_Extensible):
     """The result of `TaskEncoder.batch` and `encode_batch`. Derive a dataclass from it and add your fields."""
 
     __key__: list[str]
@@ -141,11 +144,6 @@ class Batch(_TensorFields):
     def derive_from(cls, base_batch: Batch, **kwargs: Any) -> Self:
         """A batch of this class with the provenance of `base_batch`, and `kwargs` as fields."""
         return cls(**{name: getattr(base_batch, name) for name in PROVENANCE if name not in kwargs}, **kwargs)
-
-    @classmethod
-    def extend(cls, src: Batch, **kwargs: Any) -> Self:
-        """A batch of this class, a subclass of `src`'s class, with all fields of `src`, and `kwargs` as fields."""
-        return _extend(cls, src, kwargs)
 
     @classmethod
     def from_samples(cls, samples: Sequence[Sample], **kwargs: Any) -> Self:
@@ -168,12 +166,6 @@ class Batch(_TensorFields):
             if column:
                 values[name] = collected(name, column, collate)
         return cls(**values)
-
-
-def _extend(cls: type[T], src: Any, kwargs: dict[str, Any]) -> T:
-    if not issubclass(cls, type(src)):
-        raise TypeError(f"{cls.__name__}.extend: got a {type(src).__name__}, which {cls.__name__} does not derive from")
-    return cls(**{f.name: getattr(src, f.name) for f in dataclasses.fields(src) if f.init} | kwargs)
 
 
 class CrudeSample(dict[str, Any]):

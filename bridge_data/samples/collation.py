@@ -61,17 +61,21 @@ def _stack_equal(batch: list[torch.Tensor]) -> torch.Tensor:
 def _to_copy(target: torch.Tensor, values: list[torch.Tensor]) -> tuple[Any, list[Any]]:
     """Target and values as arrays if they are plain bytes: numpy copies in one thread. Torch starts several, which then
     spin on cores that other workers need."""
-    if not all(map(_is_plain, (target, *values))):
+    if not all(map(_is_contiguous, (target, *values))):
         return target, values
     return target.view(torch.uint8).numpy(), [value.detach().view(torch.uint8).numpy() for value in values]
 
 
-def _is_plain(tensor: torch.Tensor) -> bool:
-    """Whether the values of a tensor are contiguous bytes, without a conjugate, negative or quantized view."""
-    odd = tensor.is_quantized or tensor.is_conj() or tensor.is_neg() or tensor.device.type != "cpu"
-    if odd or tensor.ndim == 0 or tensor.layout is not torch.strided:
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Whether the values of a tensor are bytes in memory, without a conjugate, negative or quantized view."""
+    if tensor.layout is not torch.strided or tensor.device.type != "cpu":
         return False
-    return tensor.is_contiguous() and tensor.stride(-1) == 1  # the stride of a dimension of size 1 is arbitrary
+    return not (tensor.is_quantized or tensor.is_conj() or tensor.is_neg())
+
+
+def _is_contiguous(tensor: torch.Tensor) -> bool:
+    # The stride of a dimension of size 1 is arbitrary.
+    return is_plain(tensor) and tensor.ndim > 0 and tensor.is_contiguous() and tensor.stride(-1) == 1
 
 
 def _are_views_of_pixels(batch: list[torch.Tensor]) -> bool:
@@ -204,11 +208,7 @@ def generic_concat(batch: list[Any]) -> Any:
 
 
 def columns_of(values: Sequence[Any]) -> dict[str, list[Any]] | None:
-    """The values of each field, in all of them; None if the first has no named fields.
-
-    Raises:
-        ValueError: if a field is in some of them only.
-    """
+    """The values of each field, in all of them; None if the first has no named fields."""
     first = values[0]
     names = _field_names(first)
     if names is None:
@@ -240,11 +240,7 @@ def _check_names(names: KeysView[str], others: Sequence[Any]) -> None:
 
 
 def collected(name: str, column: list[Any], fn: Callable[[list[Any]], Any]) -> Any:
-    """The values of a field in one: by `fn`, but for provenance.
-
-    Raises:
-        ValueError: that of `fn`, with the name of the field.
-    """
+    """The values of a field in one: by `fn`, but for provenance."""
     if name == "__sources__":
         return flat_sources(column)
     if name in PROVENANCE:

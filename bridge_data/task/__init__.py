@@ -1,7 +1,7 @@
 """Task encoders: the user's part of the pipeline. Their hooks, and how these are called."""
 
-from bridge_data.task.augment import AugmentTaskEncoder, with_decoding
-from bridge_data.task.cooking import Cooker, basic_sample_keys, cooker
+from bridge_data.task.augment import AugmentTaskEncoder
+from bridge_data.task.cooking import Cooker, SourceCook, basic_sample_keys, cooker
 from bridge_data.task.grouping import (
     group_by,
     homogeneous_concat_mix,
@@ -21,8 +21,7 @@ from bridge_data.task.hooks import (
     seed_generators,
 )
 from bridge_data.task.packers import Packing
-from bridge_data.task.source_cook import SourceCook
-from bridge_data.task.task_encoder import DefaultTaskEncoder, TaskEncoder, stateless
+from bridge_data.task.task_encoder import DefaultTaskEncoder, TaskEncoder, stateless, with_decoding
 
 __all__ = [
     "STAGES",

@@ -1,11 +1,8 @@
-"""Task encoders derived from another one: around it, or with other decoding."""
+"""A task encoder around another one."""
 
-import copy
 from collections.abc import Generator, Hashable, Mapping
 from typing import Any
 
-from bridge_data.decode import SampleDecoder
-from bridge_data.errors import ConfigError
 from bridge_data.samples import CrudeSample
 from bridge_data.task.cooking import Cooker
 from bridge_data.task.stores import FileStore
@@ -80,22 +77,3 @@ class AugmentTaskEncoder(TaskEncoder[T_sample, T_encoded_sample, T_raw_batch, T_
 
     def empty_batch(self, batch: T_batch) -> T_batch:
         return self._task_encoder.empty_batch(batch)
-
-
-def with_decoding(
-    encoder: TaskEncoder[Any, Any, Any, Any], auto_decode: bool | None, **settings: Any
-) -> TaskEncoder[Any, Any, Any, Any]:
-    """The encoder with the decoding options of `get_train_dataset`: itself, or a copy that decodes with `settings` of
-    `SampleDecoder` (None: not set), or not at all. A ConfigError if the encoder has its own decoder."""
-    asked = {name: value for name, value in settings.items() if value is not None}
-    if auto_decode is not False and not asked:
-        return encoder
-    if encoder.decoder is not TaskEncoder.decoder:
-        names = ", ".join(asked) or "auto_decode"
-        raise ConfigError(
-            f"{names}: {type(encoder).__name__} has a decoder of its own, and so it is not known which one is meant; "
-            "leave the argument out, and set `decoder` in the task encoder"
-        )
-    changed = copy.copy(encoder)
-    changed.decoder = None if auto_decode is False else SampleDecoder(**asked)
-    return changed

@@ -1,19 +1,25 @@
-"""Cookers: functions that turn crude samples into typed ones, chosen by the sub-flavors of the data set.
+"""Samples of a type: cookers, which make them of crude samples, and mapping to the user's own types by field name.
 
-A cooker gets the crude sample and, by keyword, the file stores of the auxiliary data that the metadataset names; if
-`@cooker` asks for them, also `primary`, its own data set, and `cache`, the loader's cache pool.
+A cooker is chosen by the sub-flavors of the data set. It gets the crude sample and, by keyword, the file stores of the
+auxiliary data that the metadataset names; if `@cooker` asks for them, also `primary`, its own data set, and `cache`,
+the loader's cache pool. Errors in cookers or auxiliary data of a source that is known to be crude are found before the
+first sample is read.
 """
 
 import dataclasses
+import functools
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, Generic, TypeVar, overload
 
-from bridge_data import current
+from bridge_data.decode import SampleDecoder
 from bridge_data.errors import ConfigError
+from bridge_data.plan import Source
 from bridge_data.samples import CrudeSample, SourceInfo
-from bridge_data.samples.collation import PROVENANCE
-from bridge_data.task.stores import FileStore, PrimaryFileStore
+from bridge_data.samples.collation import PROVENANCE, collected, columns_of, generic_batch
+from bridge_data.task.stores import FileStore, PrimaryFileStore, open_aux, open_primary
+from bridge_data.topology import current_cache
 
 T_sample = TypeVar("T_sample", covariant=True)
 F = TypeVar("F", bound=Callable[..., Any])
@@ -133,7 +139,7 @@ def cook(
     if cooker.need_primary:
         given[PRIMARY] = PrimaryFileStore(primary, sample["__key__"])
     if cooker.need_cache:
-        given[CACHE] = current.current_cache()
+        given[CACHE] = current_cache()
     return cooker.cook(sample, **given)
 
 
@@ -144,3 +150,137 @@ def basic_sample_keys(crude_sample: CrudeSample, additional_source_info: tuple[S
     if additional_source_info:
         keys["__sources__"] = (*(crude_sample.get("__sources__") or ()), *additional_source_info)
     return keys
+
+
+class SourceCook:
+    """Cooks the crude samples of `source` by `hook`, the encoder's `cook_crude_sample`. It gets the sample and, if it
+    takes them, the cooker and its file stores, whose content `decoder` decodes.
+    """
+
+    def __init__(
+        self, source: Source, hook: Callable[..., Any], cookers: Sequence[Cooker[Any]], decoder: SampleDecoder | None
+    ) -> None:
+        self._source, self._hook, self._cookers, self._decoder = source, hook, cookers, decoder
+        self._takes_cooker = _obstacle(hook, None, None, None) is None
+        if issubclass(source.sample_class, CrudeSample):
+            _ = self._prepared
+
+    def __call__(self, sample: CrudeSample) -> Any:
+        cooker, stores = self._prepared
+        token = stores_at_hand.set(stores)
+        try:
+            return self._hook(sample, cooker, stores) if self._takes_cooker else self._hook(sample)
+        finally:
+            stores_at_hand.reset(token)
+
+    @functools.cached_property
+    def _prepared(self) -> tuple[Cooker[Any] | None, Mapping[str, FileStore[Any]]]:
+        """The cooker (None: the hook cooks by itself), and the file stores."""
+        source = self._source
+        stores = open_aux(source, self._decoder)
+        if not self._takes_cooker:
+            if any(cooker.need_primary for cooker in self._cookers):  # the hook may call any of them
+                stores |= self._primary(stores)
+            return None, stores
+        cooker = choose_cooker(self._cookers, source.subflavors, f"samples of {source.path} [{source.split_part}]")
+        if cooker.need_primary:
+            stores |= self._primary(stores)
+        if cooker.need_cache:
+            self._refuse(CACHE, stores)
+        names = [*stores, *([CACHE] if cooker.need_cache else [])]
+        obstacle = _obstacle(cooker.cook, None, **dict.fromkeys(names))
+        if obstacle is not None:
+            call = ", ".join(["sample", *(f"{name}=..." for name in names)])
+            raise ConfigError(
+                f"cooker {cooker.name}: {obstacle}, when it is called as {cooker.name}({call}) for samples of "
+                f"{source.path} [{source.split_part}]. Its parameters are the sample and, by keyword, all that the "
+                "metadataset names in `aux`; `primary` and `cache` if @cooker(need_primary=True, need_cache=True) asks"
+            )
+        return cooker, stores
+
+    def _primary(self, stores: Mapping[str, FileStore[Any]]) -> dict[str, FileStore[Any]]:
+        self._refuse(PRIMARY, stores)
+        return {PRIMARY: open_primary(self._source, self._decoder)}
+
+    def _refuse(self, name: str, stores: Mapping[str, FileStore[Any]]) -> None:
+        if name in stores:
+            raise ConfigError(
+                f"auxiliary data of {self._source.path} are called {name!r}, which is something else to a cooker that "
+                "needs it; give them another name"
+            )
+
+
+def _obstacle(function: Callable[..., Any], *arguments: Any, **keywords: Any) -> str | None:
+    """Why a function cannot be called with these arguments; None if it can, or has no signature."""
+    try:
+        inspect.signature(function).bind(*arguments, **keywords)
+    except TypeError as error:
+        return str(error)
+    except ValueError:
+        return None
+    return None
+
+
+def as_type(value: Any, target: type | None) -> Any:
+    """`value` as an object of `target`, field by field; unchanged if it is one, or `target` is None."""
+    if target is None or isinstance(value, target):
+        return value
+    columns = columns_of([value])
+    if columns is None:
+        raise ConfigError(f"cannot turn a {type(value).__name__} into {target.__name__}: it has no named fields")
+    return _made(target, {name: column[0] for name, column in columns.items()}, type(value))
+
+
+def batch_as(
+    samples: Sequence[Any],
+    target: type,
+    actions: Mapping[str, Callable[[list[Any]], Any]],
+    default_action: Callable[[list[Any]], Any] = generic_batch,
+) -> Any:
+    """Collate the samples to one object of `target`, field by field: by the field's action, or the default one.
+
+    A dataclass with `from_samples` (such as a `Batch`) makes its batch itself.
+    """
+    if dataclasses.is_dataclass(target) and hasattr(target, "from_samples"):
+        return target.from_samples(samples)
+    columns = columns_of(samples)
+    if columns is None:
+        raise ConfigError(f"cannot batch {type(samples[0]).__name__} by field: it has no named fields; override batch")
+    fields = {
+        name: actions[name](column) if name in actions else collected(name, column, default_action)
+        for name, column in columns.items()
+    }
+    return _made(target, fields, type(samples[0]))
+
+
+def _made(target: type, fields: dict[str, Any], origin: type) -> Any:
+    if issubclass(target, dict):
+        return fields if target is dict else target(fields)
+    known, needed = _fields_of(target)
+    extra, missing = [name for name in fields if name not in known], [name for name in needed if name not in fields]
+    if extra or missing:
+        raise ConfigError(
+            f"cannot turn the fields of {origin.__name__} into {target.__name__}: "
+            + "; ".join(
+                f"{target.__name__} {what} {', '.join(names)}"
+                for what, names in (("has no", extra), ("also needs", missing))
+                if names
+            )
+            + ". Give both the same fields, or override the hook"
+        )
+    return target(**fields)
+
+
+def _fields_of(target: type) -> tuple[Sequence[str], list[str]]:
+    """The names of a type's fields, and of the required ones."""
+    if dataclasses.is_dataclass(target):
+        fields = [field for field in dataclasses.fields(target) if field.init]
+        missing = dataclasses.MISSING
+        needed = [f.name for f in fields if f.default is missing and f.default_factory is missing]
+        return [field.name for field in fields], needed
+    if issubclass(target, tuple) and hasattr(target, "_fields"):
+        defaults: dict[str, Any] = getattr(target, "_field_defaults", {})
+        return target._fields, [name for name in target._fields if name not in defaults]
+    raise ConfigError(
+        f"{target.__name__} is no type that fields can be mapped to: take a dataclass, NamedTuple or dict"
+    )

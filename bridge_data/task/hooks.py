@@ -16,7 +16,6 @@ from typing import Any, Self
 
 import numpy as np
 
-from bridge_data.current import HookContext, Numbering, active
 from bridge_data.errors import ConfigError, DatasetError, ErrorHandler, FatalSampleError, SkipSample
 from bridge_data.later import torch
 from bridge_data.order.random_keys import key64
@@ -25,7 +24,7 @@ from bridge_data.task.augment import AugmentTaskEncoder
 from bridge_data.task.observer import Observer, observed
 from bridge_data.task.stores import CachePool, NoCachePool
 from bridge_data.task.task_encoder import Declared, DefaultTaskEncoder, TaskEncoder, check_tolerance, declared
-from bridge_data.topology import WorkerConfig
+from bridge_data.topology import HookContext, Numbering, WorkerConfig, active_hook
 
 STAGES = (
     "decode",
@@ -66,20 +65,22 @@ def is_overridden(encoder: TaskEncoder[Any, Any, Any, Any], hook: str) -> bool:
 
 def does_something(encoder: TaskEncoder[Any, Any, Any, Any], hook: str) -> bool:
     """Whether `hook` needs to be called: it is overridden, or maps its argument to a type."""
-    while isinstance(encoder, AugmentTaskEncoder) and hook not in vars(encoder):
-        if getattr(type(encoder), hook) is not getattr(AugmentTaskEncoder, hook):
-            return True
-        encoder = encoder.task_encoder
-    return is_overridden(encoder, hook) or (isinstance(encoder, DefaultTaskEncoder) and encoder.maps(hook))
+    owner = _owner(encoder, hook)
+    return is_overridden(owner, hook) or (isinstance(owner, DefaultTaskEncoder) and owner.maps(hook))
 
 
 def hook_of(encoder: TaskEncoder[Any, Any, Any, Any], hook: str) -> Any:
     """The function to call for `hook`: of the encoder, or of the inner one if it does not override it."""
+    return getattr(_owner(encoder, hook), hook)
+
+
+def _owner(encoder: TaskEncoder[Any, Any, Any, Any], hook: str) -> TaskEncoder[Any, Any, Any, Any]:
+    """The outermost encoder that overrides `hook`, or else the innermost one."""
     while isinstance(encoder, AugmentTaskEncoder):
         if hook in vars(encoder) or getattr(type(encoder), hook) is not getattr(AugmentTaskEncoder, hook):
             break
         encoder = encoder.task_encoder
-    return getattr(encoder, hook)
+    return encoder
 
 
 def declaration(encoder: TaskEncoder[Any, Any, Any, Any], hook: str) -> Declared:
@@ -139,9 +140,6 @@ class Hooks:
     `skipped` counts skipped samples by hook, and truncated samples as `TRUNCATED`; `batch_index` is the number of the
     current micro-batch, None if unknown; `sample` is (source key, epoch, index, part) of the current (first) sample;
     `cache` is the cache pool for cookers.
-
-    Raises:
-        ConfigError: if the encoder's failure tolerance is no number.
     """
 
     def __init__(
@@ -174,7 +172,6 @@ class Hooks:
 
     @property
     def sample_index(self) -> int:
-        """The number of the current (first) sample."""
         source_key, epoch, index = self.sample[:3]
         return self._numbering.number_of(source_key, epoch, index)
 
@@ -227,12 +224,12 @@ class Hooks:
     def __enter__(self) -> Self:
         """Activate these hooks for the current thread: `current_sample_index` and `cache` are theirs. At the end the
         caller's random generators are restored, since a lane may run inside the training process."""
-        self._token = active.set(self)
+        self._token = active_hook.set(self)
         return self
 
     def __exit__(self, *_: object) -> None:
         assert self._token is not None
-        active.reset(self._token)
+        active_hook.reset(self._token)
         self._token = None
         if self._callers is not None:
             with observed(self.observer, "seed"):

@@ -9,19 +9,19 @@ Any hook may raise `SkipSample`. A hook that returns a sample or batch may be a 
 only `pack_selected_samples` must return one sample.
 """
 
+import copy
 import dataclasses
 from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
 from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 
-from bridge_data import current
 from bridge_data.decode import SampleDecoder
 from bridge_data.errors import ConfigError
 from bridge_data.later import torch
 from bridge_data.samples import CrudeSample
 from bridge_data.samples.collation import generic_batch
-from bridge_data.task.cooking import Cooker, cook
-from bridge_data.task.mapping import as_type, batch_as
+from bridge_data.task.cooking import Cooker, as_type, batch_as, cook
 from bridge_data.task.stores import CachePool, FileStore
+from bridge_data.topology import current_batch_index, current_cache, current_sample_index
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -147,12 +147,12 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
         """The number of the sample that the current hook works on; of a pack or batch, of its first sample.
 
         It is unique for each sample and epoch; parts that a generator yields share it. It is the same on any rank, in
-        any worker and after any resume (see `current.Numbering`).
+        any worker and after any resume (see `topology.Numbering`).
 
         Raises:
             ConfigError: outside hooks.
         """
-        return current.current_sample_index()
+        return current_sample_index()
 
     @property
     def current_batch_index(self) -> int:
@@ -165,7 +165,7 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
         Raises:
             ConfigError: outside those two hooks.
         """
-        return current.current_batch_index()
+        return current_batch_index()
 
     @property
     def cache(self) -> CachePool:
@@ -174,7 +174,7 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
         Raises:
             ConfigError: outside hooks.
         """
-        pool: CachePool = current.current_cache()
+        pool: CachePool = current_cache()
         return pool
 
     @stateless
@@ -314,3 +314,22 @@ class DefaultTaskEncoder(TaskEncoder[T_sample, T_encoded_sample, T_raw_batch, T_
     def encode_batch(self, batch: T_raw_batch) -> T_batch | Generator[T_batch, None, None]:
         """The batch as `batch_type`."""
         return cast(T_batch, as_type(batch, self._batch_type))
+
+
+def with_decoding(
+    encoder: TaskEncoder[Any, Any, Any, Any], auto_decode: bool | None, **settings: Any
+) -> TaskEncoder[Any, Any, Any, Any]:
+    """The encoder with the decoding options of `get_train_dataset`: itself, or a copy that decodes with `settings` of
+    `SampleDecoder` (None: not set), or not at all. A ConfigError if the encoder has its own decoder."""
+    asked = {name: value for name, value in settings.items() if value is not None}
+    if auto_decode is not False and not asked:
+        return encoder
+    if encoder.decoder is not TaskEncoder.decoder:
+        names = ", ".join(asked) or "auto_decode"
+        raise ConfigError(
+            f"{names}: {type(encoder).__name__} has a decoder of its own, and so it is not known which one is meant; "
+            "leave the argument out, and set `decoder` in the task encoder"
+        )
+    changed = copy.copy(encoder)
+    changed.decoder = None if auto_decode is False else SampleDecoder(**asked)
+    return changed

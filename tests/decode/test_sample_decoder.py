@@ -11,10 +11,12 @@ import torch
 import webdataset
 from PIL import Image
 
-from bridge_data.decode import SampleDecoder, formats
+from bridge_data.decode import SampleDecoder, sample_decoder
 from bridge_data.decode.av import AVData, AVDecoder
+from bridge_data.decode.sample_decoder import guess_kind
 from bridge_data.errors import ConfigError, SampleError
 from tests.decode.av import media
+from tests.decode.av.media import sound, video
 from tests.decode.pictures import encoded, picture
 
 
@@ -197,7 +199,7 @@ def test_tensors_of_webdataset():
 
 @pytest.mark.parametrize("name", ["txt.gz", "npz"])
 def test_what_unpacks_to_too_much_is_refused(name, monkeypatch):
-    monkeypatch.setattr(formats, "MAX_UNPACKED_BYTES", 1000)
+    monkeypatch.setattr(sample_decoder, "MAX_UNPACKED_BYTES", 1000)
     zeros = io.BytesIO()
     np.savez_compressed(zeros, a=np.zeros(1001, np.uint8))
     raw = zeros.getvalue() if name == "npz" else gzip.compress(bytes(1001))
@@ -252,3 +254,54 @@ def test_decoders_travel_to_workers():
     decoder = pickle.loads(pickle.dumps(SampleDecoder(image_decode="rgb8", handlers={"xyz": len})))
     assert decoder.decode("png", png()).shape == (3, 4, 3)
     assert decoder.decode("xyz", b"four") == 4
+
+
+def image(kind: str, **options: object) -> bytes:
+    file = io.BytesIO()
+    Image.new("RGB", (9, 7), (1, 2, 3)).save(file, kind, **options)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "GIF", "WEBP", "BMP", "TIFF", "JPEG2000", "AVIF", "QOI"])
+def test_images(kind: str) -> None:
+    assert guess_kind(image(kind)) == "image"
+
+
+@pytest.mark.parametrize(
+    "name", ["mp4 with B-frames", "mkv with audio", "webm, VP8", "avi with B-frames", "mov, MPEG-4", "flv"]
+)
+def test_videos(name: str) -> None:
+    assert guess_kind(video(name)[0]) == "av"
+
+
+def test_program_streams() -> None:
+    assert guess_kind(video("mpeg program stream")[0]) == "av"
+
+
+@pytest.mark.parametrize("name", ["wav", "flac", "mp3", "m4a", "aac", "ogg, Opus"])
+def test_sounds(name: str) -> None:
+    assert guess_kind(sound(name)[0]) == "av"
+
+
+def test_mp3_without_a_tag_begins_with_a_frame() -> None:
+    content = sound("mp3")[0]
+    frame = content.index(b"\xff\xfb")
+    assert guess_kind(content[frame:]) == "av"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\xff",
+        b"BM is a text of some length",
+        b"RIFF....WAVY",
+        b'{"json": true}',
+        b"\xff\xfe\x00u\x00t\x00f",
+        b"\xff\xff\xff\xff",
+        b"\x93NUMPY",
+        bytes(64),
+    ],
+)
+def test_anything_else(content: bytes) -> None:
+    assert guess_kind(content) is None

@@ -2,6 +2,7 @@
 
 import contextvars
 import functools
+import gc
 import io
 import os
 from collections.abc import Iterator
@@ -28,8 +29,7 @@ from bridge_data import (
     stateless,
 )
 from bridge_data.decode.image import image_handler
-from bridge_data.loader.memory.arenas import PrivateArena
-from bridge_data.samples.arena import Arena, current_arena
+from bridge_data.samples.arena import Arena, PrivateArena, current_arena
 from bridge_data.samples.collation import batch_pad_stack, batch_stack
 from tests.prepared import CRUDE, write_dataset
 
@@ -52,6 +52,7 @@ def jpegs(sizes: list[tuple[int, int]]) -> list[bytes]:
 
 
 SIZE = 1 << 20
+LARGE = (4, SIZE)
 
 
 def stacked(number: int) -> torch.Tensor:
@@ -208,3 +209,45 @@ def test_an_image_that_a_handler_keeps_is_its_own(tmp_path: Path) -> None:
     with get_loader(get_val_dataset(data, task_encoder=Caching(), **settings)) as loader:
         first, again = (torch.cat([batch.image for batch in loader]) for _ in range(2))
     assert torch.equal(first, again)
+
+
+@pytest.mark.processes
+def test_private_memory_is_used_again_when_nothing_looks_at_it() -> None:
+    arena = PrivateArena()
+    first = arena.allocate(LARGE, torch.uint8)
+    assert first is not None
+    address, view = first.data_ptr(), first[1:3].numpy()
+    del first
+    gc.collect()
+    second = arena.allocate(LARGE, torch.uint8)
+    assert second is not None and second.data_ptr() != address
+    view[...] = 7
+    del view
+    gc.collect()
+    third = arena.allocate(LARGE, torch.uint8)
+    assert third is not None and third.data_ptr() == address
+
+
+def test_kept_tensors_keep_their_values() -> None:
+    arena = PrivateArena()
+    kept = []
+    for number in range(12):
+        tensor = arena.allocate(LARGE, torch.uint8)
+        assert tensor is not None
+        kept.append(tensor.fill_(number))
+    assert [int(tensor.min()) for tensor in kept] == [int(tensor.max()) for tensor in kept] == list(range(12))
+    kept.clear()
+    gc.collect()
+    assert len(arena._spare) == 4
+
+
+def test_small_private_tensors_are_left_to_torch() -> None:
+    assert PrivateArena().allocate((10, 10), torch.float32) is None
+
+
+def test_pieces_grow_with_what_is_asked_for() -> None:
+    arena = PrivateArena()
+    for count in (1 << 20, 1 << 23, 1 << 20):
+        tensor = arena.allocate((count,), torch.float32)
+        assert tensor is not None and tensor.shape == (count,)
+        tensor.fill_(1)

@@ -1,13 +1,46 @@
-from typing import Any
+import collections
+import dataclasses
+import math
+import pickle
+import shutil
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import hypothesis.strategies as st
 import pytest
+import torch
 from hypothesis import given
 
-from bridge_data.errors import ConfigError
-from bridge_data.samples import CrudeSample, SourceInfo, TextSample
-from bridge_data.task import DefaultTaskEncoder, stateless
-from bridge_data.task.cooking import Cooker, basic_sample_keys, choose_cooker, cooker
+from bridge_data import (
+    AugmentTaskEncoder,
+    Batch,
+    CachePool,
+    ConfigError,
+    Cooker,
+    CrudeSample,
+    DatasetError,
+    DefaultTaskEncoder,
+    FatalSampleError,
+    FileStore,
+    NoCachePool,
+    PrimaryFileStore,
+    Sample,
+    SkipSample,
+    TextSample,
+    basic_sample_keys,
+    batch_list,
+    batch_stack,
+    cooker,
+    edataclass,
+    get_loader,
+    stateless,
+    storage,
+)
+from bridge_data.prepare.jsonl_lines import prepare_jsonl
+from bridge_data.samples import SourceInfo
+from bridge_data.task.cooking import as_type, batch_as, choose_cooker
+from tests.object_store import Bucket
+from tests.task.stores.media import SAMPLES, content, dataset, write_job
 
 FILTERS = st.none() | st.dictionaries(st.sampled_from("abc"), st.integers(0, 1))
 
@@ -118,3 +151,323 @@ def test_sources_of_other_parts_are_added_to_the_keys() -> None:
     assert basic_sample_keys(sample)["__sources__"] == (first,)
     assert basic_sample_keys(sample, (second,))["__sources__"] == (first, second)
     assert basic_sample_keys(CRUDE, (second,))["__sources__"] == (second,)
+
+
+@edataclass
+class Cooked(Sample):
+    data: Any
+    note: Any
+    own: Any = None
+    cache: Any = None
+
+
+@stateless
+@cooker(need_primary=True, need_cache=True)
+def cook(
+    sample: CrudeSample, *, media: FileStore, files: FileStore, primary: PrimaryFileStore, cache: CachePool
+) -> Cooked:
+    number = int(sample["json"]["file"][:6])
+    data, note = media.get(sample["json"]["file"], sample), files.get(f"sub/{number}.txt", sample)
+    own = primary.get(".txt", sample)
+    return Cooked(**basic_sample_keys(sample), data=data, note=note, own=own, cache=type(cache).__name__)
+
+
+class Encoder(DefaultTaskEncoder):
+    cookers = (Cooker(cook),)
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_job(tmp_path_factory.mktemp("job"))
+
+
+def samples(path: Path, encoder: Any, **settings: Any) -> list[Any]:
+    return list(get_loader(dataset(path, encoder, batch_size=None, **settings)))
+
+
+def with_cooker(function: Any) -> Any:
+    encoder: Any = DefaultTaskEncoder()
+    encoder.cookers = [Cooker(function)]
+    return encoder
+
+
+def test_a_cooker_is_given_what_the_metadataset_names_and_what_it_asks_for(job: Path) -> None:
+    found = {sample.__key__.rpartition("/")[2]: sample for sample in samples(job, Encoder())}
+    assert len(found) == SAMPLES
+    for number in range(SAMPLES):
+        sample = found[f"{number:06d}"]
+        assert (sample.data, sample.note, sample.own) == (content(number), f"note {number}", f"text {number}")
+        assert sample.cache == "NoCachePool"
+        assert [source.file_names for source in sample.__sources__] == [
+            (f"{number:06d}.json", f"{number:06d}.txt"),
+            (f"{number:06d}.bin",),
+            (f"sub/{number}.txt",),
+            (f"{number:06d}.txt",),
+        ]
+        assert Path(sample.__sources__[1].dataset_path).name == "media"
+
+
+def test_what_a_store_gives_is_decoded_by_the_encoder(job: Path) -> None:
+    encoder: Any = Encoder()
+    encoder.decoder = None
+
+    @cooker(need_primary=True)
+    def plain(sample: CrudeSample, media: FileStore, files: FileStore, primary: FileStore) -> TextSample:
+        kinds = {type(each).__name__ for each in (files.get("sub/1.txt"), primary.get(".txt"), media["000001.bin"][0])}
+        return TextSample(**basic_sample_keys(sample), text="".join(sorted(kinds)))
+
+    encoder.cookers = [Cooker(plain)]
+    assert {sample.text for sample in samples(job, encoder)} == {"bytes"}
+    assert {sample.text for sample in samples(job, with_cooker(plain))} == {"bytesstr"}
+
+
+def test_a_method_may_cook(job: Path) -> None:
+    class Methodical(DefaultTaskEncoder):
+        def __init__(self) -> None:
+            super().__init__()
+            self.cookers = [Cooker(self.cook)]
+
+        def cook(self, sample: CrudeSample, **stores: Any) -> TextSample:
+            return TextSample(**basic_sample_keys(sample), text=" ".join(sorted(stores)))
+
+    assert {sample.text for sample in samples(job, Methodical())} == {"files media"}
+
+
+def test_the_cache_pool_of_the_loader_reaches_the_cooker(job: Path) -> None:
+    class Mine(NoCachePool):
+        pass
+
+    data = dataset(job, Encoder())
+    assert next(iter(get_loader(data, cache_pool=Mine()))).cache == ["Mine"] * 3
+    assert next(iter(get_loader(data))).cache == ["NoCachePool"] * 3
+    with pytest.raises(ConfigError, match="expected a CachePool, such as"):
+        get_loader(data, cache_pool=3)  # type: ignore[arg-type]
+
+
+def test_the_cache_is_known_to_hooks_and_only_there(job: Path) -> None:
+    class Asking(Encoder):
+        def encode_sample(self, sample: Any) -> Any:
+            sample.cache = self.cache
+            return sample
+
+    assert isinstance(samples(job, Asking())[0].cache, NoCachePool)
+    assert isinstance(samples(job, AugmentTaskEncoder(Asking()))[0].cache, NoCachePool)
+    with pytest.raises(ConfigError, match="the cache pool is known only while a hook"):
+        _ = Asking().cache
+
+
+def test_a_missing_file_loses_its_sample_and_is_counted(tmp_path: Path) -> None:
+    path, told = write_job(tmp_path), []
+    (tmp_path / "files/sub/3.txt").unlink()
+    data = dataset(path, Encoder(), batch_size=None)
+    data.worker_config.global_error_handler = lambda error, sample, sources: told.append(str(error))  # type: ignore[misc]
+    loader = get_loader(data)
+    assert len(list(loader)) == SAMPLES - 1
+    assert loader.skipped == {"cook_crude_sample": 1}
+    assert told == [
+        f"auxiliary data 'files' ({tmp_path / 'files'}): there is no file 'sub/3.txt'. Add it, or fix the name. It "
+        "was asked for by sample data-0000.tar/000003."
+    ]
+
+
+def test_many_missing_files_stop_the_run(tmp_path: Path) -> None:
+    path = write_job(tmp_path)
+    for file in (tmp_path / "files/sub").iterdir():
+        file.unlink()
+
+    class Strict(Encoder):
+        __default_failure_tolerance__ = 2
+
+    with pytest.raises(FatalSampleError, match=r"cook_crude_sample of Strict failed 3 times.*auxiliary data 'files'"):
+        samples(path, Strict())
+
+
+def test_storage_that_fails_stops_the_run(tmp_path: Path) -> None:
+    path = write_job(tmp_path)
+    data = dataset(path, Encoder())
+    for file in (tmp_path / "media").glob("*.tar"):
+        file.rename(file.with_suffix(".gone"))
+    storage.close_files()
+    with pytest.raises(DatasetError, match=r"m-0.tar: no such file"):
+        list(get_loader(data))
+
+
+def test_an_own_hook_may_take_the_sample_alone_and_go_on(job: Path) -> None:
+    class Own(Encoder):
+        def cook_crude_sample(self, sample: Any) -> Any:
+            if sample["json"]["file"] == "000004.bin":
+                raise SkipSample
+            cooked = super().cook_crude_sample(sample)
+            cooked.note += "!"
+            return cooked
+
+    assert {sample.note for sample in samples(job, Own())} == {f"note {n}!" for n in range(SAMPLES) if n != 4}
+
+
+def test_an_own_hook_may_take_cooker_and_stores_as_in_energon(job: Path) -> None:
+    class Own(Encoder):
+        def cook_crude_sample(self, sample: Any, cooker: Cooker, aux: dict[str, FileStore]) -> Any:
+            cooked = super().cook_crude_sample(sample, cooker, aux)
+            cooked.note = sorted(aux)
+            return cooked
+
+    class Around(AugmentTaskEncoder):
+        def cook_crude_sample(self, *arguments: Any) -> Any:
+            cooked = super().cook_crude_sample(*arguments)
+            cooked.note = ("around", *cooked.note)
+            return cooked
+
+    assert samples(job, Own())[0].note == ["files", "media", "primary"]
+    assert samples(job, Around(Own()))[0].note == ("around", "files", "media", "primary")
+
+
+def test_an_own_hook_needs_no_cookers(job: Path) -> None:
+    class Own(DefaultTaskEncoder):
+        def cook_crude_sample(self, sample: Any) -> Any:
+            return TextSample(**basic_sample_keys(sample), text=sample["txt"])
+
+    assert {sample.text for sample in samples(job, Own())} == {f"text {n}" for n in range(SAMPLES)}
+
+
+def test_cookers_that_do_not_fit_are_found_before_the_first_read(job: Path) -> None:
+    def wants_else(sample: Any, media: Any, files: Any, other: Any) -> None: ...
+
+    def too_few(sample: Any, media: Any) -> None: ...
+
+    for function, message in (
+        (wants_else, r"wants_else: missing a required argument: 'other'.* wants_else\(sample, media=..., files=...\)"),
+        (too_few, r"too_few: got an unexpected keyword argument 'files'"),
+        (cooker(need_cache=True)(too_few), r"too_few\(sample, media=..., files=..., cache=...\)"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            dataset(job, with_cooker(function))
+    with pytest.raises(ConfigError, match=r"no cooker takes samples of .*/crude \[train\] .*tried: none"):
+        dataset(job, DefaultTaskEncoder())
+    both = with_cooker(cook)
+    both.cookers = [Cooker(cook), Cooker(cook)]
+    with pytest.raises(ConfigError, match=r"two cookers take samples of .*/crude"):
+        dataset(job, both)
+
+
+@pytest.mark.parametrize("name", ["primary", "cache"])
+def test_auxiliary_data_may_not_take_a_name_that_is_needed(job: Path, name: str) -> None:
+    path = job.with_name(f"{name}.yaml")
+    path.write_text(job.read_text().replace("media: media", f"{name}: media"))
+
+    @cooker(need_primary=True, need_cache=True)
+    def any_of_them(sample: Any, **stores: Any) -> None: ...
+
+    with pytest.raises(ConfigError, match=f"called '{name}', which is something else"):
+        dataset(path, with_cooker(any_of_them))
+
+
+def test_data_may_be_in_an_object_store(job: Path, bucket: Bucket) -> None:
+    shutil.copytree(job.with_name("media"), bucket.folder / "media")
+    path = job.with_name("remote.yaml")
+    path.write_text(job.read_text().replace("media: media", f"media: {bucket.url}/media"))
+    assert [s.note for s in samples(path, Encoder())] == [s.note for s in samples(job, Encoder())]
+
+
+def test_a_data_set_travels_without_its_stores(job: Path) -> None:
+    data = dataset(job, Encoder(), batch_size=None)
+    list(get_loader(data))
+    moved = pickle.loads(pickle.dumps(data))
+    assert sorted(s.note for s in get_loader(moved)) == sorted(s.note for s in samples(job, Encoder()))
+
+
+def test_a_line_of_jsonl_is_its_own_primary(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(f'{{"n": {number}}}\n' for number in range(6)))
+    prepare_jsonl(path)
+
+    @cooker(need_primary=True)
+    def both(sample: CrudeSample, primary: PrimaryFileStore) -> TextSample:
+        next_one = primary.get(f"{(sample['json']['n'] + 1) % 6}.json")
+        return TextSample(**basic_sample_keys(sample), text=f"{primary.get('.json')['n']} {next_one['n']}")
+
+    expected = {f"{number} {(number + 1) % 6}" for number in range(6)}
+    assert {sample.text for sample in samples(path, with_cooker(both))} == expected
+
+
+def test_a_tolerance_of_cookers_counts_for_missing_files(tmp_path: Path) -> None:
+    path = write_job(tmp_path)
+    for number in range(6):
+        (tmp_path / f"files/sub/{number}.txt").unlink()
+
+    @stateless(failure_tolerance=math.inf)
+    def tolerant(sample: CrudeSample, media: FileStore, files: FileStore) -> TextSample:
+        return TextSample(**basic_sample_keys(sample), text=files.get(f"sub/{int(sample['json']['file'][:6])}.txt"))
+
+    assert len(samples(path, with_cooker(tolerant))) == SAMPLES - 6
+
+
+@dataclasses.dataclass
+class Point:
+    x: torch.Tensor
+    name: str
+    weight: float = 1.0
+
+
+class Pair(NamedTuple):
+    x: torch.Tensor
+    name: str
+
+
+@edataclass
+class Texts(Batch):
+    text: list[str]
+
+
+POINTS = [Point(torch.ones(n), f"p{n}") for n in (1, 2)]
+
+
+def test_fields_are_mapped_between_dicts_named_tuples_and_dataclasses() -> None:
+    fields = {"x": torch.ones(1), "name": "a"}
+    assert as_type(fields, Point).weight == 1.0
+    assert as_type(Pair(**fields), dict) == fields
+    assert as_type(as_type(fields, Pair), Point).name == "a"
+    point = POINTS[0]
+    assert as_type(point, None) is as_type(point, Point) is point
+    ordered = as_type(point, collections.OrderedDict)
+    assert isinstance(ordered, collections.OrderedDict)
+    assert list(ordered) == ["x", "name", "weight"]
+
+
+@pytest.mark.parametrize(
+    ("value", "target", "message"),
+    [
+        (POINTS[0], Pair, "Point into Pair: Pair has no weight"),
+        ({"x": 1, "y": 2}, Pair, "Pair has no y; Pair also needs name"),
+        ({"x": 1}, int, "int is no type that fields can be mapped to"),
+        (3, dict, "cannot turn a int into dict: it has no named fields"),
+    ],
+)
+def test_what_cannot_be_mapped_is_an_error_that_names_the_fields(value: Any, target: type, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        as_type(value, target)
+
+
+def test_samples_are_batched_by_field_each_with_its_own_action() -> None:
+    batch = batch_as(POINTS, dict, {"x": batch_list})
+    assert [tensor.tolist() for tensor in batch["x"]] == [[1], [1, 1]]
+    assert batch["name"] == ["p1", "p2"]
+    assert batch_as(POINTS, dict, {})["x"].tolist() == [[1, 0], [1, 1]]
+    assert batch_as(POINTS, dict, {}, batch_list)["x"] == [point.x for point in POINTS]
+    with pytest.raises(ConfigError, match="cannot batch int by field"):
+        batch_as([1, 2], dict, {})
+
+
+def test_a_batch_class_makes_its_batch_itself() -> None:
+    samples = [TextSample(__key__=str(n), text=f"t{n}") for n in range(2)]
+    assert batch_as(samples, Texts, {}).text == ["t0", "t1"]
+
+
+def test_hooks_of_yours_may_batch_by_field_as_in_energon() -> None:
+    class Encoder(DefaultTaskEncoder[Any, Any, Any, Any]):
+        def batch(self, samples: list[Point]) -> Any:
+            return self._batch(samples, Pair, actions={"x": batch_stack})
+
+    with pytest.raises(ConfigError, match="has no weight"):
+        Encoder().batch([Point(torch.ones(2), "a")])
+    batch = Encoder().batch([Pair(torch.ones(2), "a"), Pair(torch.zeros(2), "b")])  # type: ignore[list-item]
+    assert batch.x.tolist() == [[1, 1], [0, 0]]

@@ -9,11 +9,10 @@ import pytest
 import torch
 from PIL import Image
 
-from bridge_data.current import Numbering
 from bridge_data.errors import ConfigError, FatalSampleError, SkipSample, log_exception, reraise_exception
 from bridge_data.samples import TextSample
 from bridge_data.task import DefaultTaskEncoder, Hooks, stateless
-from bridge_data.topology import WorkerConfig
+from bridge_data.topology import Numbering, WorkerConfig
 
 SAMPLE = TextSample(__key__="s.tar/7", text="seven")
 REF = (1, 0, 7, 0)

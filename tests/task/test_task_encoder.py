@@ -5,9 +5,10 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
+from bridge_data.decode import SampleDecoder
 from bridge_data.errors import ConfigError
 from bridge_data.samples import Batch, CaptioningSample, CrudeSample
-from bridge_data.task import DefaultTaskEncoder, TaskEncoder, is_overridden
+from bridge_data.task import DefaultTaskEncoder, TaskEncoder, is_overridden, with_decoding
 from bridge_data.task.task_encoder import BUILDERS, declared, stateless
 
 
@@ -120,3 +121,32 @@ def test_other_methods_of_yours_are_yours() -> None:
             return text
 
     assert Mine().build_prompt("a") == "a"
+
+
+class OwnDecoder(DefaultTaskEncoder[Any, Any, Any, Any]):
+    decoder = SampleDecoder(image_decode="pilrgb")
+
+
+def test_nothing_asked_for_leaves_the_encoder_as_it_is() -> None:
+    encoder = OwnDecoder()
+    assert with_decoding(encoder, None, image_decode=None) is encoder
+    assert with_decoding(encoder, True) is encoder
+
+
+def test_what_is_asked_for_is_decoded_by_a_copy() -> None:
+    encoder: Any = DefaultTaskEncoder()
+    assert with_decoding(encoder, False).decoder is None
+    asked = with_decoding(encoder, None, image_decode="pilrgb").decoder
+    assert isinstance(asked, SampleDecoder)
+    assert encoder.decoder is DefaultTaskEncoder.decoder is not asked
+
+
+@pytest.mark.parametrize("asked", [{"auto_decode": False}, {"auto_decode": None, "image_decode": "rgb"}])
+def test_an_encoder_with_a_decoder_of_its_own_is_not_overruled(asked: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="OwnDecoder has a decoder of its own"):
+        with_decoding(OwnDecoder(), **asked)
+
+
+def test_an_unknown_form_of_images_is_an_error() -> None:
+    with pytest.raises(ConfigError, match="image_decode='jpg'"):
+        with_decoding(DefaultTaskEncoder(), None, image_decode="jpg")

@@ -32,11 +32,7 @@ MAX_SAMPLES = 1 << 31
 
 
 class Audio:
-    """The samples of an audio track; `start_s` is the time of the first, in seconds from the start of the medium.
-
-    Raises:
-        SampleError: if there are no samples, or the track cannot be read.
-    """
+    """The samples of an audio track; `start_s` is the time of the first, in seconds from the start of the medium."""
 
     def __init__(self, medium: Medium, track: Track) -> None:
         self._track = track
@@ -72,11 +68,7 @@ class Audio:
         return self.start_s + samples.start / self.rate, self.start_s + samples.stop / self.rate
 
     def read(self, samples: range) -> NDArray[np.generic]:
-        """Decode `samples` to (channels, samples).
-
-        Raises:
-            SampleError: if they cannot be decoded, change channels, dtype or rate, or exceed `MAX_SAMPLES`.
-        """
+        """Decode `samples` to (channels, samples)."""
         if len(samples) > MAX_SAMPLES:
             raise SampleError(f"{len(samples)} samples of audio are more than the {MAX_SAMPLES} allowed in one clip")
         clip: NDArray[np.generic] | None = None

@@ -40,12 +40,7 @@ class AVData:
 
 
 def frame_ranges(video: Video, clips: Sequence[Clip], unit: str, stride: int) -> list[range]:
-    """The frame numbers of each clip, every `stride`-th.
-
-    Raises:
-        ConfigError: for an unknown unit or a stride below 1.
-        SampleError: for a clip that is not a valid range, or starts after the end of the video.
-    """
+    """The frame numbers of each clip, every `stride`-th."""
     _check_unit("video_unit", unit, "frames")
     if stride < 1:
         raise ConfigError(f"video_stride={stride}: expected 1 (every frame) or more")
@@ -67,12 +62,7 @@ def frame_ranges(video: Video, clips: Sequence[Clip], unit: str, stride: int) ->
 
 
 def sample_ranges(audio: Audio, clips: Sequence[Clip], unit: str) -> list[range]:
-    """The audio sample numbers of each clip.
-
-    Raises:
-        ConfigError: for an unknown unit.
-        SampleError: for a clip that is not a valid range, or starts after the end of the audio.
-    """
+    """The audio sample numbers of each clip."""
     _check_unit("audio_unit", unit, "samples")
     ranges = []
     for clip in clips:
@@ -93,12 +83,7 @@ def sample_ranges(audio: Audio, clips: Sequence[Clip], unit: str) -> list[range]
 
 
 def uniform_clips(num_clips: int, clip_s: float, begin_s: float, end_s: float) -> list[Clip]:
-    """Evenly spaced clips of `clip_s` seconds: the first starts at `begin_s`, the last ends at `end_s`.
-
-    Raises:
-        ConfigError: for fewer than one clip, or a negative duration.
-        SampleError: if a clip is longer than the medium.
-    """
+    """Evenly spaced clips of `clip_s` seconds: the first starts at `begin_s`, the last ends at `end_s`."""
     if num_clips < 1:
         raise ConfigError(f"{num_clips} clips or frames: expected 1 or more")
     if not clip_s >= 0:

@@ -30,11 +30,6 @@ _OPEN_NO_FILES = {"protocol_whitelist": "none"}
 
 
 def import_av() -> Any:
-    """The module `av`.
-
-    Raises:
-        ConfigError: if PyAV is not installed.
-    """
     try:
         return importlib.import_module("av")
     except ImportError as error:
@@ -65,11 +60,7 @@ class Packets:
 
 
 def open_container(file: BinaryIO) -> InputContainer:
-    """Open `file` from its start, with single-threaded decoders.
-
-    Raises:
-        SampleError: if FFmpeg does not know its format.
-    """
+    """Open `file` from its start, with single-threaded decoders."""
     av = import_av()
     file.seek(0)
     with reading("the medium"):
@@ -128,9 +119,6 @@ class Medium:
     """An open container; `tracks` has its first video stream (cover pictures of music do not count) and first audio.
 
     `file` must be seekable, and is not closed.
-
-    Raises:
-        SampleError: if FFmpeg does not know its format.
     """
 
     def __init__(self, file: BinaryIO) -> None:

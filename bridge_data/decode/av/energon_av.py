@@ -43,12 +43,6 @@ class AVWebdatasetDecoder:
         self.av_decode = av_decode
 
     def decode(self, content: bytes) -> AVDecoder | AVData | InputContainer:
-        """Decode the bytes of a medium.
-
-        Raises:
-            ConfigError: if PyAV is not installed (not with `AVDecoder`, which is lazy).
-            SampleError: if the medium is damaged (as above).
-        """
         if self.av_decode == "AVDecoder":
             return AVDecoder(content)
         if self.av_decode == "pyav":

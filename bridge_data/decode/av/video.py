@@ -46,9 +46,6 @@ class Video:
     `times` are the display times of the frames and `end` is the end of the last one, in ticks of `time_base` seconds
     from the start of the medium. `is_timed` is False if the container has no usable timestamps: times are then computed
     from the frame rate, and every read decodes from the start.
-
-    Raises:
-        SampleError: if there are no frames, or the track cannot be read.
     """
 
     def __init__(self, medium: Medium, track: Track) -> None:
@@ -109,11 +106,7 @@ class Video:
         return math.floor(ticks + min(0.5, _TOLERANCE_S / self.time_base))
 
     def read(self, numbers: Sequence[int]) -> Iterator[tuple[int, VideoFrame]]:
-        """(number, decoded frame) for each of `numbers`, which must be ascending.
-
-        Raises:
-            SampleError: if one of them cannot be decoded.
-        """
+        """(number, decoded frame) for each of `numbers`, which must be ascending."""
         waiting = collections.deque(numbers)
         if self.is_timed and waiting:
             yield from self._read_near(waiting)
@@ -208,12 +201,7 @@ def _last_key(times: NDArray[np.int64], pts: NDArray[np.int64], keys: NDArray[np
 
 
 def read_clips(video: Video, clips: Sequence[range], size: tuple[int, int] | None) -> list[torch.Tensor]:
-    """Decode clips, each a range of frame numbers, scaled to `size` (width, height) if given.
-
-    Raises:
-        SampleError: if a frame cannot be decoded, if frames differ in size and `size` is None, or if the clips would
-            take more than `MAX_CLIPS_BYTES`.
-    """
+    """Decode clips, each a range of frame numbers, scaled to `size` (width, height) if given."""
     rows: dict[int, list[tuple[int, int]]] = {}
     for clip, frames in enumerate(clips):
         for row, number in enumerate(frames):

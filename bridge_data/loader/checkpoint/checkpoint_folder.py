@@ -6,10 +6,9 @@ same run on every rank. A folder with a manifest gives the state that was saved,
 folder without one is read if others wrote it (Megatron-Bridge), if its files agree and make a whole state.
 """
 
-import contextlib
 import dataclasses
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -38,11 +37,7 @@ _ITERATION = re.compile(r"iter_(\d{7,})")
 
 
 def share_of(state: LoaderState, rank: int, world_size: int) -> LoaderState:
-    """The lanes of a state that `rank` saves: every `world_size`-th one.
-
-    Raises:
-        StateError: if lanes that it should keep are not in `state`.
-    """
+    """The lanes of a state that `rank` saves: every `world_size`-th one."""
     return state.of_rank(WorkerConfig(rank=rank, world_size=world_size, num_workers=0))
 
 
@@ -73,10 +68,12 @@ def save_states(
         raise ConfigError(f"save_states(world_size={world_size}): expected at least 1")
     merged = LoaderState.from_dict(merge_states([states] if isinstance(states, dict) else states))
     target = Path(folder)
-    with _writing(target):
+    try:
         _clear(target)
         written = [_write(target, merged, step, rank, world_size) for rank in range(world_size)]
         _commit(target, written)
+    except OSError as error:
+        raise StateError(f"{target}: the data state was not saved: {error}") from error
 
 
 def save_rank_state(
@@ -182,14 +179,6 @@ def _on_all_ranks(act: Callable[[], T], target: Path, group: Any) -> list[T]:
         more = [f"and {len(failures) - 4} more ranks"] if len(failures) > 4 else []
         raise StateError(f"{target}: the data state was not saved:\n  " + "\n  ".join(failures[:4] + more))
     return [result for result, _ in outcomes]
-
-
-@contextlib.contextmanager
-def _writing(target: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise StateError(f"{target}: the data state was not saved: {error}") from error
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

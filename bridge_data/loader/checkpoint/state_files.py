@@ -48,7 +48,6 @@ class StateFile:
 
 
 def rank_file(folder: Path, rank: int) -> Path:
-    """The file of a data-parallel rank."""
     return folder / f"train_dataloader_dprank{rank:03d}.pt"
 
 
@@ -59,7 +58,6 @@ def rank_files(folder: Path) -> dict[str, Path]:
 
 
 def encoded(state: LoaderState, *, step: int, rank: int, world_size: int) -> bytes:
-    """The bytes of a rank's file."""
     content = {STATE_KEY: state.to_dict(), "format": FORMAT, "version": VERSION}
     buffer = io.BytesIO()
     torch.save(content | {"step": step, "rank": rank, "world_size": world_size}, buffer)
@@ -67,11 +65,7 @@ def encoded(state: LoaderState, *, step: int, rank: int, world_size: int) -> byt
 
 
 def decoded(data: bytes, path: Path) -> StateFile:
-    """The content of a file: ours, Megatron's, or a bare state as `loader.save_state_rank()` and the like return it.
-
-    Raises:
-        StateError: naming `path`, if it is none of these.
-    """
+    """The content of a file: ours, Megatron's, or a bare state as `loader.save_state_rank()` and the like return it."""
     damaged = StateError(
         f"{path}: cannot be read as a data state, which is plain data written by torch.save: the file is damaged, "
         "or holds objects (as Energon's states do), which are not loaded. Copy it again from where it was saved, "
@@ -100,11 +94,6 @@ def decoded(data: bytes, path: Path) -> StateFile:
 
 
 def read_bytes(path: Path) -> bytes:
-    """The bytes of a file of a checkpoint.
-
-    Raises:
-        StateError: if it cannot be read.
-    """
     try:
         return path.read_bytes()
     except OSError as error:
@@ -140,11 +129,7 @@ class Manifest:
 
     @classmethod
     def read(cls, folder: Path) -> Self | None:
-        """The manifest of a folder, None if there is none.
-
-        Raises:
-            StateError: if it is of another format, or damaged.
-        """
+        """The manifest of a folder, None if there is none."""
         path = folder / MANIFEST
         if not path.exists():
             return None
@@ -167,11 +152,7 @@ class Manifest:
             ) from error
 
     def read_files(self, folder: Path) -> dict[str, bytes]:
-        """The content of every file.
-
-        Raises:
-            StateError: naming each file that is missing, altered, or of another checkpoint.
-        """
+        """The content of every file. A `StateError` names each that is missing, altered, or of another checkpoint."""
         found = rank_files(folder)
         contents = {name: read_bytes(found[name]) for name in self.files if name in found}
         faults = [f"{name} is missing" for name in self.files if name not in found]

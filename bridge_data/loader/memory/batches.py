@@ -22,6 +22,7 @@ from cloudpickle import cloudpickle as _internals
 
 from bridge_data.later import is_tensor, torch
 from bridge_data.samples import Batch, Sample, SourceInfo
+from bridge_data.samples.collation import is_plain
 
 _MAX_TRACEBACK_CHARS = 8_000
 
@@ -121,7 +122,7 @@ class _RankPickler(pickle.Pickler):
     """Pickles classes by reference: all ranks run the same script."""
 
     def reducer_override(self, obj: Any) -> Any:
-        if is_tensor(obj) and type(obj) is torch.Tensor and _is_plain(obj):
+        if is_tensor(obj) and type(obj) is torch.Tensor and is_plain(obj):
             return _reduce_tensor(obj)
         return NotImplemented
 
@@ -138,14 +139,6 @@ def decode(parts: Iterable[Any]) -> Any:
     """The batch of these parts. Its tensors and arrays are views of them."""
     first, *buffers = parts
     return pickle.loads(first, buffers=buffers)
-
-
-def _is_plain(tensor: torch.Tensor) -> bool:
-    return (
-        tensor.layout is torch.strided
-        and tensor.device.type == "cpu"
-        and not (tensor.is_quantized or tensor.is_conj() or tensor.is_neg())
-    )
 
 
 def _reduce_tensor(tensor: torch.Tensor) -> tuple[Any, ...]:
@@ -177,7 +170,7 @@ def _reduce(obj: Any, trainer_classes: dict[type, str]) -> Any:
     """The result of `reducer_override` for an object of a batch."""
     kind = type(obj)
     if is_tensor(obj) and kind is torch.Tensor:
-        return _reduce_tensor(obj) if _is_plain(obj) else NotImplemented
+        return _reduce_tensor(obj) if is_plain(obj) else NotImplemented
     if kind is np.ndarray:
         if obj.flags.forc or obj.dtype.hasobject:
             return NotImplemented

@@ -1,31 +1,34 @@
-"""Shared memory for batches: anonymous slots, mapped once, and reused when no tensor refers to them any more.
+"""Memory for batches: slots of shared memory, and the arenas that batches are collated in.
 
-Enters, in a worker: the parts of a batch. Leaves, in the trainer: views of the same memory. Guarantee: a slot returns
-to its worker when the last tensor, view or array over it dies; nobody waits for that, and no map is closed while it is
-in use. The memory that the trainer holds is bounded, in bytes and in slots; beyond that it gets private copies.
+Enters, in a worker: the parts of a batch. Leaves, in the trainer: views of the same memory. Guarantee: a slot, mapped
+once, returns to its worker when the last tensor, view or array over it dies; nobody waits for that, and no map is
+closed while it is in use. The memory that the trainer holds is bounded, in bytes and in slots; beyond that it gets
+private copies.
+
+A worker collates in a slot, and the message of the batch says where in it the parts are, uncopied. The slot goes to the
+trainer only when nothing in the worker refers to it any more: if a hook keeps a tensor, or the batch is not in one
+slot, the batch is copied. The trainer, without workers, collates in recycled memory of its own.
 """
 
 from __future__ import annotations
 
 import collections
-import ctypes
 import mmap
 import os
 import pickle
-import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from bridge_data.loader.workers.messages import Body
-from bridge_data.samples.arena import aligned
+from bridge_data.samples.arena import Arena, ArenaBuffer, Memory, aligned, opened, rounded_up, watched
 
 MAX_INLINE_BYTES = 1 << 15
 """Batches up to this size are sent inside their message."""
 
 Placed: TypeAlias = tuple[Body, list[memoryview | bytes], list[int]]
 """The body of a batch message, the bytes to send with it, and the descriptors to send and then close."""
-
-_GRAIN_BYTES = 1 << 18
 
 
 class SlotWriter:
@@ -169,14 +172,6 @@ def _release(slot: int, slots: collections.deque[int], num_bytes: int, kept: col
     kept.append(num_bytes)
 
 
-def watched(memory: mmap.mmap, released: Callable[..., object], *arguments: Any) -> ctypes.Array[ctypes.c_ubyte]:
-    """The bytes of `memory`; `released(*arguments)` is called when the last tensor, view or array over them dies."""
-    # The array is watched and not a memoryview of it: numpy and slices hold a reference to the array only.
-    owner = (ctypes.c_ubyte * len(memory)).from_buffer(memory)
-    weakref.finalize(owner, released, *arguments).atexit = False
-    return owner
-
-
 def _layout(lengths: Iterable[int]) -> tuple[list[tuple[int, int]], int]:
     """Start and end of consecutive, aligned parts of these lengths; and the end of the last one."""
     ranges, end = [], 0
@@ -197,6 +192,110 @@ def _padded(views: Sequence[memoryview], ranges: Sequence[tuple[int, int]]) -> I
         position = end
 
 
-def rounded_up(size: int) -> int:
-    """A quarter more than `size`, so that the next, slightly larger batch fits; untouched pages cost nothing."""
-    return -(-(size + size // 4) // _GRAIN_BYTES) * _GRAIN_BYTES
+_MAX_KEPT = 8
+"""A `SlotArena` stops allocating after this many batches of which a hook kept a tensor: each of them costs a slot."""
+
+_MAX_OPEN = 4
+"""Slots that may be built in at the same time: samples that wait in a buffer, each in a slot of its own, would keep all
+of them."""
+
+_REST_BYTES = 1 << 16
+"""Space for the parts of a batch that are not built in the slot: its pickle and small tensors."""
+
+
+class SlotArena(Arena):
+    """Builds a worker's batches in the slots in which they are sent."""
+
+    min_bytes = MAX_INLINE_BYTES
+
+    def __init__(self, slots: SlotWriter) -> None:
+        super().__init__()
+        self._slots = slots
+        self._open: dict[int, ArenaBuffer] = {}
+        """The slots that tensors of this process may be in."""
+        self._unused: collections.deque[int] = collections.deque()
+        """Slots that nothing refers to any more: finalizers append here, in any thread."""
+        self._batch_bytes = 0
+        self._num_kept = 0
+
+    def open_buffer(self, num_bytes: int) -> tuple[ArenaBuffer, Memory] | None:
+        """A free slot; None if hooks keep too many of them."""
+        self._collect()
+        if self._num_kept >= _MAX_KEPT or len(self._open) >= _MAX_OPEN:
+            return None
+        slot = self._slots.take(max(self._batch_bytes, num_bytes + _REST_BYTES))
+        buffer, memory = opened(watched(self._slots.maps[slot], self._unused.append, slot))
+        self._open[slot] = buffer
+        return buffer, memory
+
+    def place(self, parts: list[pickle.PickleBuffer]) -> Placed:
+        """What to send so that the `parts` of a batch arrive. The list is emptied: the caller must hold no other
+        reference to the parts or to the batch."""
+        slot = self._slot_of(parts) if self._open else None
+        if slot is None:
+            self._expect(sum(len(part.raw()) for part in parts))
+            return self._slots.place(parts)
+        memory, used = self._slots.maps[slot], self._open[slot].end
+        ranges, size = _ranges_in(self._open[slot], parts)
+        extent = max(end for _, end in ranges)
+        self._expect(min(extent, 2 * size))
+        if extent > min(len(memory), 2 * size):  # much more was built than is sent: the trainer would keep all of it
+            return self._slots.place(parts)
+        _copy_rest(memory, used, ranges, parts)
+        parts.clear()  # these should be the last references to the slot
+        self._collect()
+        if slot not in self._open:
+            self._slots.claim(slot)
+            return self._slots.sent(slot, ranges)
+        self._num_kept += 1
+        self._buffer = None
+        with memoryview(memory) as view:
+            return self._slots.place([pickle.PickleBuffer(view[start:end]) for start, end in ranges])
+
+    def _expect(self, num_bytes: int) -> None:
+        """Make slots for batches as large as this one, or as the recent ones: a single larger batch is forgotten."""
+        self._batch_bytes = max(self._batch_bytes - self._batch_bytes // 4, num_bytes + _REST_BYTES)
+
+    def _slot_of(self, parts: list[pickle.PickleBuffer]) -> int | None:
+        """The slot that the largest part was built in."""
+        self._collect()
+        largest = max((part.raw() for part in parts), key=len)
+        return next((slot for slot, buffer in self._open.items() if _range_in(buffer, largest)), None)
+
+    def _collect(self) -> None:
+        while self._unused:
+            slot = self._unused.popleft()
+            del self._open[slot]
+            self._slots.free([slot])
+
+
+def _range_in(buffer: ArenaBuffer, view: memoryview) -> tuple[int, int] | None:
+    """Start and end of this memory in the buffer; None if it is somewhere else."""
+    if not view:
+        return None
+    start = int(np.frombuffer(view, np.uint8).__array_interface__["data"][0]) - buffer.address
+    return (start, start + len(view)) if start >= 0 and start + len(view) <= buffer.end else None
+
+
+def _ranges_in(buffer: ArenaBuffer, parts: Sequence[pickle.PickleBuffer]) -> tuple[list[tuple[int, int]], int]:
+    """Start and end of each part in the buffer, behind its used bytes for those that have to be copied; their size."""
+    ranges, end, size = [], buffer.end, 0
+    for part in parts:
+        view = part.raw()
+        found = _range_in(buffer, view)
+        if found is None:
+            start = aligned(end)
+            found = start, start + len(view)
+            end = found[1]
+        ranges.append(found)
+        size += len(view)
+    return ranges, size
+
+
+def _copy_rest(
+    memory: mmap.mmap, used: int, ranges: Sequence[tuple[int, int]], parts: Sequence[pickle.PickleBuffer]
+) -> None:
+    """Copy the parts that were not built in the slot behind its `used` bytes."""
+    for (start, end), part in zip(ranges, parts, strict=True):
+        if start >= used:
+            memory[start:end] = part.raw()

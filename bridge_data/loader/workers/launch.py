@@ -75,7 +75,6 @@ class Executed:
         self._ended.wait()
 
     def end(self, timeout_s: float) -> None:
-        """Wait for the end of the process; kill it after `timeout_s`."""
         assert self._process is not None
         try:
             self._process.wait(timeout_s)
@@ -109,7 +108,6 @@ class Forked:
                 os._exit(1)
 
     def end(self, timeout_s: float) -> None:
-        """Wait for the end of the process; kill it after `timeout_s`."""
         with contextlib.suppress(ProcessLookupError, ChildProcessError):
             pidfd = os.pidfd_open(self.pid)
             if not select.select([pidfd], [], [], timeout_s)[0]:
@@ -243,11 +241,7 @@ def _server_for(method: StartMethod, environment: Environment) -> _SharedServer:
         forked = _SharedServer(method, environment)
         forked.num_users += 1
         return forked
-    inherited = (
-        os.getcwd(),
-        frozenset(os.environ.items()),
-        frozenset(os.sched_getaffinity(0)),
-    )
+    inherited = os.getcwd(), frozenset(os.environ.items()), frozenset(os.sched_getaffinity(0))
     key = (os.getpid(), method, tuple(environment.sys_path), tuple(environment.argv), *inherited)
     with _lock:
         while True:

@@ -202,13 +202,11 @@ class Channel:
 
     @staticmethod
     def pair() -> tuple[Channel, Channel]:
-        """Two ends."""
         one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         return Channel(one), Channel(other)
 
     @staticmethod
     def from_descriptor(descriptor: int) -> Channel:
-        """The end that was handed to this process."""
         return Channel(socket.socket(fileno=descriptor))
 
     def fileno(self) -> int:

@@ -19,8 +19,6 @@ SINGLE_THREADED = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL
 
 _PR_SET_PDEATHSIG = 1
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
-_LARGEST_ADAPTED_TO = (32 << 20) - (1 << 16)
-"""glibc's DEFAULT_MMAP_THRESHOLD_MAX is 32 MiB, what it adds to a block included."""
 
 
 def die_with_parent(parent: int) -> None:
@@ -72,15 +70,6 @@ def keep_freed_memory() -> None:
     if mallopt is not None:
         mallopt(_M_MMAP_THRESHOLD, 32 << 20)
         mallopt(_M_TRIM_THRESHOLD, 512 << 20)
-
-
-def have_freed_memory_kept() -> None:
-    """Make glibc adapt to large blocks, as it does when the first one is freed: from then on it keeps about 60 MB of
-    freed memory. Unlike `keep_freed_memory`, this changes no setting for other code."""
-    libc = ctypes.CDLL(None)
-    libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
-    libc.free.restype, libc.free.argtypes = None, [ctypes.c_void_p]
-    libc.free(libc.malloc(_LARGEST_ADAPTED_TO))
 
 
 def give_back_freed_memory() -> None:

@@ -139,14 +139,12 @@ class _Server:
 
 
 def _tell(loader: Channel, message: Joined | Exited) -> None:
-    with contextlib.suppress(
-        BrokenPipeError, ConnectionResetError
-    ):  # the loader is gone, which its channel will report
+    """Send a message to a loader. Of one that is gone its channel will report that."""
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         loader.send(message)
 
 
 def fork_worker(channel: int, watch: int) -> int:
-    """Fork a worker from this process."""
     parent = os.getpid()
     pid = os.fork()
     if pid == 0:

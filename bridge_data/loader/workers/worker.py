@@ -13,11 +13,11 @@ from typing import Any
 
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.runner import Ended, LaneRunner
-from bridge_data.loader.memory.arenas import SlotArena
 from bridge_data.loader.memory.batches import Encoder
-from bridge_data.loader.memory.slots import SlotWriter
+from bridge_data.loader.memory.slots import SlotArena, SlotWriter
 from bridge_data.loader.position import Turns
 from bridge_data.loader.workers import process
+from bridge_data.loader.workers.link import WatchPage, comes_soon
 from bridge_data.loader.workers.messages import (
     BatchMessage,
     Begin,
@@ -30,7 +30,6 @@ from bridge_data.loader.workers.messages import (
     change_of,
     contents_of,
 )
-from bridge_data.loader.workers.watch import WatchPage, comes_soon
 from bridge_data.order.state import LaneState
 
 

@@ -24,9 +24,8 @@ from bridge_data.loader.loader_config import LoaderConfig
 from bridge_data.loader.memory.batches import encode_dataset
 from bridge_data.loader.memory.slots import Kept
 from bridge_data.loader.workers.launch import Launcher
-from bridge_data.loader.workers.link import WorkerLink
+from bridge_data.loader.workers.link import WatchPage, WorkerLink, comes_soon
 from bridge_data.loader.workers.messages import Channel, Environment, Exited, file_of
-from bridge_data.loader.workers.watch import WatchPage, comes_soon
 from bridge_data.order import SampleRef
 from bridge_data.order.state import LoaderState
 
@@ -113,11 +112,7 @@ class WorkerPool:
             link.begin([lane for lane in lanes if self._link_of[lane] is link], state)
 
     def take(self, lane: int) -> Produced[Any] | Ended:
-        """The next item of `lane`, whose turn it must be.
-
-        Raises:
-            WorkerError: if its worker failed and may not be restarted. What the lane raised is raised as it is.
-        """
+        """The next item of `lane`, whose turn it must be. Raises what the lane raised, as it is."""
         link = self._link_of[lane]
         if not (link.has_item() or (link.receive_one() and link.has_item())):
             self._wait_for(link)

@@ -1,6 +1,5 @@
 """Auxiliary data at run time: file stores, cache pools and lazies."""
 
-from bridge_data.task.stores.cache_pool import CachePool, DirectLazy, Lazy, MockLazy, NoCachePool
 from bridge_data.task.stores.dataset_store import (
     JsonlFileStore,
     SystemFileStore,
@@ -10,9 +9,14 @@ from bridge_data.task.stores.dataset_store import (
 )
 from bridge_data.task.stores.disk_pool import CacheFileLazy, FileCacheLazy, FileStoreCachePool
 from bridge_data.task.stores.file_store import (
+    CachePool,
     DecodeFileStore,
+    DirectLazy,
     FileStore,
     FileStoreDecoder,
+    Lazy,
+    MockLazy,
+    NoCachePool,
     PrimaryFileStore,
     add_source,
 )

@@ -26,7 +26,16 @@ from bridge_data.storage import RemotePath
 from bridge_data.task.stores.file_store import DecodeFileStore, FileStore
 
 
-class SystemFileStore(FileStore[bytes]):
+class _NamedStore(FileStore[bytes]):
+    """A store that messages call by the name that it has in `aux`."""
+
+    _name: str | None
+
+    def __str__(self) -> str:
+        return self.get_path() if self._name is None else f"auxiliary data {self._name!r} ({self.get_path()})"
+
+
+class SystemFileStore(_NamedStore):
     """The files in the folder `base_dir`, on a disk or in an object store; `name` is its name in messages.
 
     A key is a relative path. One that leads out of the folder, by `..` or an absolute path, is refused; links in the
@@ -59,7 +68,6 @@ class SystemFileStore(FileStore[bytes]):
         return self._base or "/"
 
     def get_media_metadata(self, key: str) -> MediaMetadata:
-        """Those that `bridge-data prepare-media` found in the file `key`."""
         media, relative = self._media, key
         if not self._is_file(self._path(key)):
             relative = without_shard(key) or key
@@ -123,7 +131,7 @@ class SystemFileStore(FileStore[bytes]):
         return {name: value for name, value in vars(self).items() if name != "_media"}
 
 
-class WebdatasetFileStore(FileStore[bytes]):
+class WebdatasetFileStore(_NamedStore):
     """The parts of all samples of the prepared data set in the folder `path`, in any split; `name` is its name in
     messages.
 
@@ -149,28 +157,22 @@ class WebdatasetFileStore(FileStore[bytes]):
         return parts.read(part), source
 
     def get_path(self) -> str:
-        """The folder."""
         return str(self._parts.root)
 
     def get_media_metadata(self, key: str) -> MediaMetadata:
-        """Those that `bridge-data prepare-media` found in the part `key`."""
         try:
             return self._media.get(self._parts.find(key).name)
         except SampleError as error:
             raise self._named(error) from None
 
     def list_files(self) -> Iterator[str]:
-        """The names of all parts, in the order of the data set."""
         return self._parts.index.part_names()
-
-    def __str__(self) -> str:
-        return self.get_path() if self._name is None else f"auxiliary data {self._name!r} ({self.get_path()})"
 
     def _named(self, error: SampleError) -> SampleError:
         return error if self._name is None else SampleError(f"auxiliary data {self._name!r}: {error}")
 
 
-class JsonlFileStore(FileStore[bytes]):
+class JsonlFileStore(_NamedStore):
     """The lines of the prepared JSONL file `path`, by line number: `17.json`; `name` is its name in messages.
 
     Raises:
@@ -191,15 +193,10 @@ class JsonlFileStore(FileStore[bytes]):
         return raw.parts[PART], raw.source_info()
 
     def get_path(self) -> str:
-        """The file."""
         return str(self._lines.root)
 
     def list_files(self) -> Iterator[str]:
-        """The names of all lines."""
         return (f"{number}.{PART}" for number in range(self._lines.num_samples))
-
-    def __str__(self) -> str:
-        return self.get_path() if self._name is None else f"auxiliary data {self._name!r} ({self.get_path()})"
 
     @functools.cached_property
     def _reader(self) -> RecordReader:
@@ -207,11 +204,7 @@ class JsonlFileStore(FileStore[bytes]):
 
 
 def open_aux(source: Source, decoder: SampleDecoder | None) -> dict[str, FileStore[Any]]:
-    """The stores of the auxiliary data of `source`, by name; without a decoder, they return bytes.
-
-    Raises:
-        ConfigError: if one does not exist. DatasetError: if it cannot be read.
-    """
+    """The stores of the auxiliary data of `source`, by name; without a decoder, they return bytes."""
     stores: dict[str, FileStore[Any]] = {}
     for name, reference in source.aux.items():
         kind = SystemFileStore if reference.kind == "folder" else WebdatasetFileStore
@@ -220,11 +213,7 @@ def open_aux(source: Source, decoder: SampleDecoder | None) -> dict[str, FileSto
 
 
 def open_primary(source: Source, decoder: SampleDecoder | None) -> FileStore[Any]:
-    """The store of the data set of `source`; without a decoder, it returns bytes.
-
-    Raises:
-        ConfigError: if its parts cannot be found by name: it is joined, or has no index of its keys.
-    """
+    """The store of the data set of `source`; without a decoder, it returns bytes."""
     if source.joined is not None:
         raise ConfigError(
             f"{source.path}: its samples are joined from several data sets, so there is no primary one; name the ones "

@@ -72,11 +72,7 @@ class CacheFolder:
         self._warned = False
 
     def enter(self) -> None:
-        """Start using the folder, after emptying it if no other process uses it.
-
-        Raises:
-            ConfigError: if it cannot be created or written, or belongs to another user.
-        """
+        """Start using the folder, after emptying it if no other process uses it."""
         for attempt in itertools.count(1):
             try:
                 self._make()

@@ -22,9 +22,18 @@ import cloudpickle
 
 from bridge_data.errors import BridgeDataError, ConfigError, DatasetError
 from bridge_data.samples import SourceInfo
-from bridge_data.task.stores.cache_pool import BackgroundThreads, CachePool, DirectLazy, Lazy, MockLazy, NoCachePool
 from bridge_data.task.stores.disk import CacheFolder, Content
-from bridge_data.task.stores.file_store import DecodeFileStore, FileStore, asked_for
+from bridge_data.task.stores.file_store import (
+    BackgroundThreads,
+    CachePool,
+    DecodeFileStore,
+    DirectLazy,
+    FileStore,
+    Lazy,
+    MockLazy,
+    NoCachePool,
+    asked_for,
+)
 
 T = TypeVar("T")
 
@@ -86,20 +95,11 @@ class FileStoreCachePool(CachePool):
         return asked_for(lambda: self._cached(store, key) or store[key], sample)
 
     def get_lazy(self, ds: FileStore[T], fname: str) -> "FileCacheLazy[T]":
-        """The content of the file, which is now fetched in the background.
-
-        Raises:
-            ConfigError: if the pool is closed.
-        """
         store, key = ds.resolve(fname)
         return FileCacheLazy(ds=store, fname=key, pool=self)
 
     def to_cache(self, data: T, name: str) -> Lazy[T]:
-        """The object, stored in the folder until its first `get`; in memory if the folder is full.
-
-        Raises:
-            ConfigError: if the pool is closed.
-        """
+        """The object, stored in the folder until its first `get`; in memory if the folder is full."""
         use = self._opened()
         try:
             entry = use.folder.put((b"", cloudpickle.dumps(data)))
@@ -191,7 +191,6 @@ class FileStoreCachePool(CachePool):
 
 
 def _same_pool(token: str, settings: dict[str, Any]) -> FileStoreCachePool:
-    """The pool in another process."""
     pool = FileStoreCachePool(**settings)
     pool._token = token
     return pool

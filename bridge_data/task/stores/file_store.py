@@ -1,13 +1,22 @@
-"""File stores: files by name, in any kind of storage.
+"""File stores: files by name, in any kind of storage; cache pools and lazies, to request them early and use them late.
 
 Enters: a key, such as `images/0001.jpg`. Leaves: the file's content, decoded if the store decodes, and its source.
 Guarantees: a key leads to one file, found without listing the others; the same key gives the same content on any rank
-or worker. A missing file is a failure of the sample that asks for it (`SampleError`); storage that cannot be read stops
-the run (`DatasetError`). A store can be pickled, and used by several threads.
+or worker and with any pool, so batches do not depend on the pool. A missing file is a failure of the sample that asks
+for it (`SampleError`); storage that cannot be read stops the run (`DatasetError`). A store can be pickled, and used by
+several threads.
+
+A lazy holds no content before `get`. Samples in packing buffers may hold lazies; states hold none: pending samples of a
+restored state are cooked again, which creates their lazies again.
 """
 
 import abc
+import contextlib
+import dataclasses
+import queue
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from typing import Any, Generic, Protocol, TypeVar
 
 from bridge_data.errors import ConfigError, SampleError
@@ -81,41 +90,42 @@ class FileStoreDecoder(Protocol):
         """The object in `raw`, the content of the file `fname`, by its extension."""
 
 
-class DecodeFileStore(FileStore[Any]):
-    """The files of `inner`, decoded."""
+class _FileStoreAround(FileStore[T]):
+    """The files of another store, `inner`."""
 
-    def __init__(self, inner: FileStore[Any], *, decoder: FileStoreDecoder) -> None:
-        self.inner, self.decoder = inner, decoder
+    inner: FileStore[Any]
 
-    def __getitem__(self, key: str) -> tuple[Any, SourceInfo]:
+    def __getitem__(self, key: str) -> tuple[T, SourceInfo]:
         raw, source = self.get_raw(key)
         return self.decode_raw(key, raw), source
 
     def get_path(self) -> str:
-        """That of `inner`."""
         return self.inner.get_path()
 
     def get_raw(self, key: str) -> tuple[Any, SourceInfo]:
-        """That of `inner`."""
         return self.inner.get_raw(key)
 
-    def decode_raw(self, key: str, raw: Any) -> Any:
-        """The decoded content."""
-        return self.decoder.decode(key, self.inner.decode_raw(key, raw))
-
     def get_media_metadata(self, key: str) -> MediaMetadata:
-        """That of `inner`."""
         return self.inner.get_media_metadata(key)
 
     def list_files(self) -> Iterator[str]:
-        """Those of `inner`."""
         return self.inner.list_files()
 
     def __str__(self) -> str:
         return str(self.inner)
 
 
-class PrimaryFileStore(FileStore[T]):
+class DecodeFileStore(_FileStoreAround[Any]):
+    """The files of `inner`, decoded."""
+
+    def __init__(self, inner: FileStore[Any], *, decoder: FileStoreDecoder) -> None:
+        self.inner, self.decoder = inner, decoder
+
+    def decode_raw(self, key: str, raw: Any) -> Any:
+        return self.decoder.decode(key, self.inner.decode_raw(key, raw))
+
+
+class PrimaryFileStore(_FileStoreAround[T]):
     """A sample's own data set. A key that starts with a dot is a part of the sample itself: `.jpg` is its part `jpg`.
 
     `current_key` is the sample's key.
@@ -125,38 +135,23 @@ class PrimaryFileStore(FileStore[T]):
         self.inner, self.current_key = inner, current_key
 
     def resolve(self, key: str) -> tuple[FileStore[T], str]:
-        """`inner`, and the key in it."""
         return self.inner.resolve(f"{self.current_key}{key}" if key.startswith(".") else key)
 
     def __getitem__(self, key: str) -> tuple[T, SourceInfo]:
         store, full_key = self.resolve(key)
         return store[full_key]
 
-    def get_path(self) -> str:
-        """That of `inner`."""
-        return self.inner.get_path()
-
     def get_raw(self, key: str) -> tuple[Any, SourceInfo]:
-        """That of `inner`."""
         store, full_key = self.resolve(key)
         return store.get_raw(full_key)
 
     def decode_raw(self, key: str, raw: Any) -> T:
-        """That of `inner`."""
         store, full_key = self.resolve(key)
         return store.decode_raw(full_key, raw)
 
     def get_media_metadata(self, key: str) -> MediaMetadata:
-        """That of `inner`."""
         store, full_key = self.resolve(key)
         return store.get_media_metadata(full_key)
-
-    def list_files(self) -> Iterator[str]:
-        """Those of `inner`: of all samples."""
-        return self.inner.list_files()
-
-    def __str__(self) -> str:
-        return str(self.inner)
 
 
 def asked_for(read: Callable[[], tuple[T, SourceInfo]], sample: Any) -> T:
@@ -178,3 +173,143 @@ def add_source(sample: Any, source: SourceInfo) -> None:
         sample["__sources__"] = (*(sample.get("__sources__") or ()), source)
     elif hasattr(sample, "__sources__"):
         sample.__sources__ = (*(sample.__sources__ or ()), source)
+
+
+@dataclasses.dataclass(kw_only=True, eq=False)
+class Lazy(abc.ABC, Generic[T]):
+    """The file `fname` of the store `ds`, to be read later by way of `pool`. Lazies of the same file are equal."""
+
+    ds: FileStore[T] | None
+    fname: str
+    pool: "CachePool | None" = dataclasses.field(repr=False)
+
+    @abc.abstractmethod
+    def get(self, sample: Any = None) -> T:
+        """The content. Its source is added to those of `sample`.
+
+        Raises:
+            SampleError: if there is no such file. DatasetError: if it cannot be read.
+        """
+
+    def __hash__(self) -> int:
+        return hash((id(self.ds), self.fname))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Lazy) and self.ds is other.ds and self.fname == other.fname
+
+
+class CachePool(abc.ABC):
+    """Fetches files for cookers in the background, and stores their objects for a while."""
+
+    @abc.abstractmethod
+    def get(self, ds: FileStore[T], fname: str, sample: Any = None) -> T:
+        """The content of the file `fname` of `ds`, now. Its source is added to those of `sample`."""
+
+    @abc.abstractmethod
+    def get_lazy(self, ds: FileStore[T], fname: str) -> Lazy[T]:
+        """The content of the file `fname` of `ds`, later."""
+
+    @abc.abstractmethod
+    def to_cache(self, data: T, name: str) -> Lazy[T]:
+        """The object `data`, later; `name` is for messages."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Release the pool's content. Its lazies of files can still be resolved."""
+
+
+@dataclasses.dataclass(kw_only=True, eq=False)
+class DirectLazy(Lazy[T]):
+    """A file that is read at the first `get`."""
+
+    _content: tuple[T, SourceInfo] | None = dataclasses.field(default=None, init=False, repr=False)
+
+    def get(self, sample: Any = None) -> T:
+        return asked_for(self._read, sample)
+
+    def _read(self) -> tuple[T, SourceInfo]:
+        if self._content is None:
+            assert self.ds is not None
+            self._content = self.ds[self.fname]
+        return self._content
+
+
+class MockLazy(Lazy[T]):
+    """The result of `get_fn(fname)` at each `get`."""
+
+    def __init__(self, fname: str, get_fn: Callable[[str], T]) -> None:
+        super().__init__(ds=None, fname=fname, pool=None)
+        self.get_fn = get_fn
+
+    def get(self, sample: Any = None) -> T:
+        """The result of the function; nothing is added to the sources of `sample`."""
+        return self.get_fn(self.fname)
+
+    def __hash__(self) -> int:
+        return hash((self.fname, self.get_fn))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, MockLazy) and self.fname == other.fname and self.get_fn == other.get_fn
+
+
+class NoCachePool(CachePool):
+    """A pool that fetches nothing in advance, and keeps objects in memory."""
+
+    def get(self, ds: FileStore[T], fname: str, sample: Any = None) -> T:
+        return ds.get(fname, sample)
+
+    def get_lazy(self, ds: FileStore[T], fname: str) -> DirectLazy[T]:
+        store, key = ds.resolve(fname)
+        return DirectLazy(ds=store, fname=key, pool=self)
+
+    def to_cache(self, data: T, name: str) -> MockLazy[T]:
+        return MockLazy(name, lambda _: data)
+
+    def close(self) -> None:
+        pass
+
+
+_Task = tuple["Future[Any]", Callable[[], Any]]
+
+
+class BackgroundThreads:
+    """Up to `num_threads` daemon threads, started when there is work. Queued work can be cancelled."""
+
+    def __init__(self, num_threads: int) -> None:
+        self._num_threads = num_threads
+        self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
+        self._threads: list[threading.Thread] = []
+
+    def submit(self, work: Callable[[], T]) -> "Future[T]":
+        """Queue `work`; returns the future of its result."""
+        future: Future[T] = Future()
+        self._tasks.put((future, work))
+        if len(self._threads) < self._num_threads:
+            thread = threading.Thread(target=_work, args=(self._tasks,), name="bridge_data cache", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+        return future
+
+    def close(self) -> None:
+        """Cancel queued work, and wait for running work."""
+        with contextlib.suppress(queue.Empty):
+            while True:
+                task = self._tasks.get_nowait()
+                if task is not None:
+                    task[0].cancel()
+        for _ in self._threads:
+            self._tasks.put(None)
+        for thread in self._threads:
+            thread.join()
+        self._threads.clear()
+
+
+def _work(tasks: "queue.SimpleQueue[_Task | None]") -> None:
+    while (task := tasks.get()) is not None:
+        future, work = task
+        if future.set_running_or_notify_cancel():
+            try:
+                future.set_result(work())
+            except BaseException as error:
+                future.set_exception(error)
+        del task, future, work  # free what they hold while this thread waits

@@ -1,5 +1,6 @@
 import gc
 import pickle
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -8,11 +9,12 @@ import torch
 
 from bridge_data.loader.memory import slots
 from bridge_data.loader.memory.batches import Encoder, decode
-from bridge_data.loader.memory.slots import Kept, SlotReader, SlotWriter
+from bridge_data.loader.memory.slots import Kept, SlotArena, SlotReader, SlotWriter
 from bridge_data.loader.workers.messages import Body
+from bridge_data.samples import collation
 
 
-class Ends:
+class SlotEnds:
     """A writer and a reader in one process."""
 
     def __init__(self, max_bytes: int = 1 << 30) -> None:
@@ -33,7 +35,7 @@ class Ends:
 
 
 def test_small_batches_need_no_slot_and_can_be_written() -> None:
-    ends = Ends()
+    ends = SlotEnds()
     batch = ends.pass_on({"tokens": torch.arange(10), "flag": torch.ones(1, dtype=torch.bool), "array": np.ones(3)})
     batch["tokens"] += 1
     batch["array"] += 1
@@ -59,7 +61,7 @@ KEPT = {
 @pytest.mark.processes
 @pytest.mark.parametrize("name", KEPT)
 def test_a_slot_is_not_written_as_long_as_anything_looks_at_it(name: str) -> None:
-    ends = Ends()
+    ends = SlotEnds()
     kept = KEPT[name](ends.pass_on({"tensor": torch.ones(50_000), "array": np.ones(50_000)}))
     gc.collect()
     assert ends.reader.take_released() == []
@@ -69,14 +71,14 @@ def test_a_slot_is_not_written_as_long_as_anything_looks_at_it(name: str) -> Non
 
 
 def test_slots_are_used_again_once_they_are_let_go() -> None:
-    ends = Ends()
+    ends = SlotEnds()
     for number in range(50):
         assert int(ends.pass_on(torch.full((50_000,), number))[-1]) == number
     assert ends.slots == {0}
 
 
 def test_kept_batches_never_change_and_make_new_slots() -> None:
-    ends = Ends()
+    ends = SlotEnds()
     kept = [ends.pass_on(torch.full((50_000,), number)) for number in range(8)]
     for number in range(50):
         ends.pass_on(torch.full((50_000,), -number))
@@ -89,7 +91,7 @@ def test_beyond_the_bounds_the_trainer_gets_private_copies_and_slots_stay_few(
     max_bytes: int, max_slots: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(slots, "MAX_KEPT_SLOTS", max_slots)
-    ends = Ends(max_bytes)
+    ends = SlotEnds(max_bytes)
     kept = [ends.pass_on(torch.full((50_000,), number)) for number in range(30)]
     assert all((batch.numpy() == number).all() for number, batch in enumerate(kept))
     assert len(ends.slots) < 9
@@ -100,7 +102,7 @@ def test_beyond_the_bounds_the_trainer_gets_private_copies_and_slots_stay_few(
 
 
 def test_the_memory_of_batches_that_were_kept_is_given_back() -> None:
-    ends = Ends()
+    ends = SlotEnds()
     kept = [ends.pass_on(torch.ones(50_000)) for _ in range(40)]
     assert len(ends.reader._maps) == 40
     kept.clear()
@@ -110,22 +112,159 @@ def test_the_memory_of_batches_that_were_kept_is_given_back() -> None:
 
 
 def test_growing_batches_replace_slots_that_are_too_small() -> None:
-    ends = Ends()
+    ends = SlotEnds()
     for size in range(10_000, 400_000, 10_000):
         assert ends.pass_on(torch.ones(size)).numel() == size
     assert len(ends.reader._maps) == len(ends.writer.maps) == 1
 
 
 def test_a_slot_given_back_unread_is_used_again() -> None:
-    ends = Ends()
+    ends = SlotEnds()
     for _ in range(5):
         ends.reader.discard(ends.send(torch.ones(50_000)))
     assert ends.slots == {0}
 
 
 def test_views_outlive_both_ends() -> None:
-    ends = Ends()
+    ends = SlotEnds()
     tensor = ends.pass_on(torch.arange(50_000))
     del ends
     gc.collect()
     assert torch.equal(tensor, torch.arange(50_000))
+
+
+SIZE = 20_000
+
+
+class Ends:
+    """The arena of a worker, and the reader in the trainer."""
+
+    def __init__(self) -> None:
+        self.slots = SlotWriter()
+        self.arena, self.reader = SlotArena(self.slots), SlotReader(Kept(1 << 30))
+        self.copied: list[bool] = []
+        place = self.slots.place
+
+        def counted(parts: Any) -> Any:
+            self.copied[-1] = True
+            return place(parts)
+
+        self.slots.place = counted  # type: ignore[method-assign]
+
+    def pass_on(self, box: list[Any]) -> Any:
+        """What arrives of the batch in `box`, out of which it is taken."""
+        self.slots.free(self.reader.take_released())
+        self.copied.append(False)
+        parts = Encoder().encode(box.pop())
+        body, payload, descriptors = self.arena.place(parts)
+        body = pickle.loads(pickle.dumps(body))
+        self.reader.note(body, descriptors)
+        return decode(self.reader.open(body, memoryview(b"".join(payload))))
+
+
+@pytest.fixture
+def ends() -> Iterator[Ends]:
+    ends = Ends()
+    with ends.arena.active():
+        yield ends
+
+
+LARGE = (4, 1 << 20)
+
+
+def stacked(number: int, size: int = SIZE) -> torch.Tensor:
+    return collation.batch_stack([torch.full((size,), number), torch.full((size,), -number)])
+
+
+def padded(number: int) -> torch.Tensor:
+    return collation.batch_pad_stack([torch.full((3, SIZE), number), torch.full((5, SIZE - 7), number)])
+
+
+def joined(number: int) -> torch.Tensor:
+    return collation.concat_pad([torch.full((2, SIZE), number), torch.full((3, SIZE - 1), number)])
+
+
+def test_collated_tensors_travel_uncopied_with_what_else_is_in_the_batch(ends: Ends) -> None:
+    for number in range(1, 9):
+        batch = ends.pass_on(
+            [{"a": stacked(number), "small": torch.arange(3), "b": padded(number), "c": joined(number), "text": "x"}]
+        )
+        assert batch["a"].tolist() == [[number] * SIZE, [-number] * SIZE]
+        assert batch["b"].shape == (2, 5, SIZE) and int(batch["b"].sum()) == number * (3 * SIZE + 5 * (SIZE - 7))
+        assert batch["b"][1, :, -7:].abs().sum() == batch["b"][0, 3:].abs().sum() == 0
+        assert batch["c"].shape == (5, SIZE) and int(batch["c"].sum()) == number * (5 * SIZE - 3)
+        assert (batch["small"].tolist(), batch["text"]) == ([0, 1, 2], "x")
+        del batch
+    assert ends.copied[2:] == [False] * 6, "it knows by now how large a batch is"
+    assert len(ends.slots.maps) < 5
+
+
+def test_what_the_trainer_keeps_is_never_written(ends: Ends) -> None:
+    kept = [ends.pass_on([stacked(number)]) for number in range(20)]
+    assert [int(batch[0, -1]) for batch in kept] == list(range(20)) and not any(ends.copied)
+
+
+def test_what_a_hook_keeps_is_its_own(ends: Ends) -> None:
+    kept = []
+    for number in range(1, 30):
+        kept.append(stacked(number))
+        arrived = ends.pass_on([kept[-1][:]])
+        kept[-1] += 1000
+        assert int(arrived[0, 0]) == number
+    assert [int(tensor[0, 0]) for tensor in kept] == [number + 1000 for number in range(1, 30)]
+    assert len(ends.slots.maps) < 20, "what is kept all the time is no longer built in slots"
+
+
+def test_several_batches_may_be_built_before_the_first_is_sent(ends: Ends) -> None:
+    for start in (1, 11, 21, 31):
+        waiting = [stacked(start + number) for number in range(3)]
+        arrived = []
+        while waiting:
+            arrived.append(ends.pass_on([waiting.pop(0)]))
+        assert [int(batch[0, 5]) for batch in arrived] == [start, start + 1, start + 2]
+
+
+def test_memory_of_a_batch_that_is_not_sent_is_used_again(ends: Ends) -> None:
+    for number in range(30):
+        stacked(number)
+    gc.collect()
+    assert int(ends.pass_on([stacked(7)])[1, 1]) == -7
+    assert len(ends.slots.maps) == 1
+
+
+def test_samples_that_wait_for_long_keep_few_slots(ends: Ends) -> None:
+    waiting = [stacked(number, size=SIZE + 10_000 * number) for number in range(12)]
+    assert len(ends.slots.maps) == 4
+    assert [int(tensor[0, 9]) for tensor in waiting] == list(range(12))
+    assert int(ends.pass_on([stacked(5)])[0, 0]) == 5
+    waiting.clear()
+    assert int(ends.pass_on([stacked(6)])[0, 0]) == 6 and not ends.copied[-1]
+
+
+def test_a_small_part_of_what_was_built_does_not_keep_the_rest(ends: Ends) -> None:
+    whole = stacked(3, size=1_000_000)
+    arrived = ends.pass_on([whole[0, :50_000]])
+    assert ends.copied == [True] and int(arrived.sum()) == 150_000
+
+
+def test_batches_that_grow_and_those_with_gradients_arrive(ends: Ends) -> None:
+    for size in range(SIZE, 20 * SIZE, SIZE):
+        batch = ends.pass_on([{"a": stacked(1, size), "b": stacked(2, size)}])
+        assert int(batch["a"][0].sum()) == size and int(batch["b"][0].sum()) == 2 * size
+    trained = torch.ones(SIZE, requires_grad=True)
+    assert collation.batch_stack([trained, trained]).requires_grad
+    assert ends.pass_on([collation.batch_pad_stack([torch.ones(SIZE), torch.ones(2 * SIZE)])]).sum() == 3 * SIZE
+
+
+def test_one_batch_that_was_far_larger_does_not_enlarge_those_after_it(ends: Ends) -> None:
+    ends.pass_on([stacked(1, 100 * SIZE)])
+    for number in range(30):
+        ends.pass_on([stacked(number)])
+    assert ends.arena._batch_bytes < 4 * 8 * SIZE * 2
+
+
+def test_small_tensors_and_other_threads_have_memory_of_their_own(ends: Ends) -> None:
+    assert ends.arena.allocate((10,), torch.int64) is None
+    assert ends.arena.allocate((0, 10_000), torch.int64) is None
+    assert ends.pass_on([collation.batch_stack([torch.arange(4)] * 2)]).tolist() == [[0, 1, 2, 3]] * 2
+    assert not ends.slots.maps

@@ -1,3 +1,5 @@
+import pickle
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -6,7 +8,19 @@ import pytest
 from bridge_data.decode import SampleDecoder
 from bridge_data.errors import ConfigError, FatalSampleError, SampleError
 from bridge_data.samples import CrudeSample, SourceInfo, TextSample
-from bridge_data.task.stores import DecodeFileStore, FileStore, FileStoreDecoder, PrimaryFileStore, add_source
+from bridge_data.task.stores import (
+    DecodeFileStore,
+    DirectLazy,
+    FileStore,
+    FileStoreDecoder,
+    Lazy,
+    MockLazy,
+    NoCachePool,
+    PrimaryFileStore,
+    SystemFileStore,
+    add_source,
+)
+from bridge_data.task.stores.disk_pool import BackgroundThreads
 
 
 class Letters(FileStore[bytes]):
@@ -80,3 +94,98 @@ def test_of_the_primary_a_key_with_a_dot_is_the_samples_own() -> None:
     primary.get("b.txt", crude)
     assert crude["__sources__"][0].index == "b.txt"
     assert (primary.get_path(), str(primary)) == ("letters", "letters")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> SystemFileStore:
+    for name in "ab":
+        (tmp_path / name).write_text(name.upper())
+    return SystemFileStore(tmp_path)
+
+
+def test_without_a_cache_a_lazy_is_read_when_it_is_needed(store: SystemFileStore) -> None:
+    pool, sample = NoCachePool(), CrudeSample(__key__="k")
+    lazy = pool.get_lazy(store, "a")
+    assert isinstance(lazy, DirectLazy) and lazy.pool is pool
+    Path(store.get_path(), "a").write_text("later")
+    assert lazy.get(sample) == b"later"
+    Path(store.get_path(), "a").unlink()
+    assert (lazy.get(), len(sample["__sources__"])) == (b"later", 1)
+    assert pool.get(store, "b", sample) == b"B"
+    assert [source.index for source in sample["__sources__"]] == ["a", "b"]
+    pool.close()
+
+
+def test_a_lazy_of_a_missing_file_fails_when_it_is_needed(store: SystemFileStore) -> None:
+    lazy = NoCachePool().get_lazy(store, "x")
+    for _ in range(2):
+        with pytest.raises(SampleError, match=r"no file 'x'.* by sample k"):
+            lazy.get({"__key__": "k"})
+
+
+def test_lazies_of_one_file_are_equal(store: SystemFileStore) -> None:
+    pool = NoCachePool()
+    a, again, b = (pool.get_lazy(store, name) for name in "aab")
+    assert a == again and a != b and len({a, again, b}) == 2
+    assert a != pool.get_lazy(SystemFileStore(store.get_path()), "a")
+    assert a != "a"
+    own = PrimaryFileStore(store, "x")
+    assert pool.get_lazy(own, ".jpg") == pool.get_lazy(PrimaryFileStore(store, "x"), ".jpg")
+    assert pool.get_lazy(own, ".jpg") != pool.get_lazy(PrimaryFileStore(store, "y"), ".jpg")
+
+
+def test_an_object_is_kept_as_it_is() -> None:
+    data = object()
+    lazy = NoCachePool().to_cache(data, "name")
+    assert isinstance(lazy, MockLazy) and lazy.fname == "name"
+    assert lazy.get(CrudeSample()) is lazy.get() is data
+
+
+def test_a_mock_calls_its_function() -> None:
+    lazy: Lazy[str] = MockLazy("a", str.upper)
+    assert (lazy.get(), lazy.ds, lazy.pool) == ("A", None, None)
+    assert lazy == MockLazy("a", str.upper) != MockLazy("b", str.upper)
+    assert lazy != MockLazy("a", str.lower)
+    assert hash(lazy) == hash(MockLazy("a", str.upper))
+
+
+def test_a_lazy_may_travel(store: SystemFileStore) -> None:
+    assert pickle.loads(pickle.dumps(NoCachePool().get_lazy(store, "a"))).get() == b"A"
+
+
+def test_work_is_done_by_a_few_threads() -> None:
+    prefetcher = BackgroundThreads(2)
+    both = threading.Barrier(2)
+    names = [prefetcher.submit(lambda: (both.wait(60), threading.current_thread().name)[1]) for _ in range(2)]
+    assert {future.result(60) for future in names} == {"bridge_data cache"}
+    idents = {prefetcher.submit(threading.get_ident).result(60) for _ in range(50)}
+    assert 1 <= len(idents) <= 2
+    prefetcher.close()
+
+
+def test_what_is_queued_can_be_cancelled_and_what_fails_fails_alone() -> None:
+    prefetcher = BackgroundThreads(1)
+    gate, begun = threading.Event(), threading.Event()
+    first = prefetcher.submit(lambda: (begun.set(), gate.wait(60)))
+    second, third = prefetcher.submit(lambda: 1 / 0), prefetcher.submit(lambda: 3)
+    assert begun.wait(60)
+    assert third.cancel() and not first.cancel()
+    gate.set()
+    with pytest.raises(ZeroDivisionError):
+        second.result(60)
+    assert prefetcher.submit(lambda: 4).result(60) == 4
+    prefetcher.close()
+
+
+def test_closing_waits_for_what_has_begun_and_drops_the_rest() -> None:
+    prefetcher = BackgroundThreads(1)
+    gate, begun = threading.Event(), threading.Event()
+    first = prefetcher.submit(lambda: (begun.set(), gate.wait(60), "done")[2])
+    rest = [prefetcher.submit(lambda: 1) for _ in range(5)]
+    rest[-1].add_done_callback(lambda _: gate.set())
+    assert begun.wait(60)
+    prefetcher.close()
+    assert first.result(0) == "done"
+    assert all(future.cancelled() for future in rest)
+    assert prefetcher.submit(lambda: "again").result(60) == "again"
+    prefetcher.close()

@@ -1,6 +1,6 @@
 import os
 
-from bridge_data.loader.workers.watch import WatchPage, comes_soon
+from bridge_data.loader.workers.link import WatchPage, comes_soon
 from bridge_data.order import SampleRef
 
 
