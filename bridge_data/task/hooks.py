@@ -231,10 +231,10 @@ class Hooks:
         assert self._token is not None
         active_hook.reset(self._token)
         self._token = None
-        if self._callers is not None:
-            with observed(self.observer, "seed"):
+        with observed(self.observer, "seed"):
+            if self._callers is not None:
                 self._callers.restore()
-            self._callers = None
+                self._callers = None
 
     def _seed(self, stage: str, sample: tuple[int, ...]) -> None:
         with observed(self.observer, f"seed {stage}"):
