@@ -44,7 +44,7 @@ class Loader(Protocol):
             FatalSampleError: if the user's sample loader or joiner returns no sample.
         """
 
-    def places(self, index: int) -> Sequence[ByteRange]:
+    def byte_ranges(self, index: int) -> Sequence[ByteRange]:
         """The byte ranges that `read(index)` will read.
 
         Raises:
@@ -57,7 +57,7 @@ class Loader(Protocol):
     def block(self, index: int) -> range | None:
         """The indices of the block that sample `index` is in; None if samples are read one by one."""
 
-    def block_place(self, block: range) -> ByteRange | None:
+    def block_bytes(self, block: range) -> ByteRange | None:
         """The byte range read for the first sample of `block`; None if its samples are read one by one.
 
         Raises:
@@ -112,7 +112,7 @@ class SampleLoader:
     def read(self, index: int) -> RawSample:
         return self._reader.read(index, self._source.parts)
 
-    def places(self, index: int) -> Sequence[ByteRange]:
+    def byte_ranges(self, index: int) -> Sequence[ByteRange]:
         return self._reader.byte_ranges(index, self._source.parts)
 
     def read_in_blocks(self, cut: Cut | None, budget: BlockBudget) -> None:
@@ -121,7 +121,7 @@ class SampleLoader:
     def block(self, index: int) -> range | None:
         return self._reader.block(index)
 
-    def block_place(self, block: range) -> ByteRange | None:
+    def block_bytes(self, block: range) -> ByteRange | None:
         return self._reader.block_bytes(block)
 
     def stream(self, indices: Iterable[int]) -> Iterator[Sample | CrudeSample] | None:
@@ -214,7 +214,7 @@ class JoinedLoader:
     def read(self, index: int) -> RawSample:
         return self._reader.read(index)
 
-    def places(self, index: int) -> Sequence[ByteRange]:
+    def byte_ranges(self, index: int) -> Sequence[ByteRange]:
         return self._reader.byte_ranges(index)
 
     def read_in_blocks(self, cut: Cut | None, budget: BlockBudget) -> None:
@@ -223,7 +223,7 @@ class JoinedLoader:
     def block(self, index: int) -> range | None:
         return self._reader.block(index)
 
-    def block_place(self, block: range) -> ByteRange | None:
+    def block_bytes(self, block: range) -> ByteRange | None:
         return self._reader.block_bytes(block)
 
     def stream(self, indices: Iterable[int]) -> None:
