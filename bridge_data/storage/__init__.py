@@ -1,6 +1,5 @@
 """Bytes by location, local or in an object store: whole or not at all."""
 
-from bridge_data.storage.copies import local_copy
 from bridge_data.storage.local import close_files
 from bridge_data.storage.location import (
     Location,
@@ -8,6 +7,8 @@ from bridge_data.storage.location import (
     by_request,
     is_file,
     is_folder,
+    is_remote,
+    local_copy,
     location,
     on_disk,
     prefetch,
@@ -16,7 +17,6 @@ from bridge_data.storage.location import (
     read_if_there,
     size_bytes,
 )
-from bridge_data.storage.object_stores import is_remote
 from bridge_data.storage.prefetching import MAX_AHEAD_BYTES
 from bridge_data.storage.remote import list_sizes
 

@@ -2,7 +2,7 @@
 
 Enters: a path or a URL. Leaves: a `pathlib.Path`, or a `RemotePath`, which has what this package needs of one; exactly
 the bytes that were asked for. Guarantee: a location travels to other processes and holds no client; a read is whole or
-an error, see `bridge_data.storage.local` and `bridge_data.storage.remote`.
+a `DatasetError`, or, for a URL that cannot be read here, a `ConfigError`; see `storage.local` and `storage.remote`.
 """
 
 import os
@@ -12,8 +12,13 @@ from typing import TypeAlias
 
 from bridge_data.errors import ConfigError
 from bridge_data.storage import local, remote
-from bridge_data.storage.object_stores import is_remote, split_url
+from bridge_data.storage.object_stores import split_url
 from bridge_data.storage.prefetching import joined
+
+
+def is_remote(path: str | os.PathLike[str]) -> bool:
+    """Whether `path` is a URL."""
+    return "://" in os.fspath(path)
 
 
 class RemotePath:
@@ -117,64 +122,48 @@ def location(path: str | os.PathLike[str]) -> Location:
 
 
 def read(path: str | os.PathLike[str], start: int, num_bytes: int) -> bytes:
-    """`num_bytes` bytes of the content at `path`, from byte `start`.
-
-    Raises:
-        DatasetError: if it is missing, unreadable or ends earlier. ConfigError: if it is a URL that cannot be read
-        here.
-    """
+    """`num_bytes` bytes of the content at `path`, from byte `start`."""
     name = os.fspath(path)
     return remote.read(name, start, num_bytes) if "://" in name else local.read(name, start, num_bytes)
 
 
 def read_all(path: str | os.PathLike[str]) -> bytes:
-    """The whole content at `path`; the file is not kept open.
-
-    Raises:
-        DatasetError: if it is missing or unreadable. ConfigError: if it is a URL that cannot be read here.
-    """
+    """The whole content at `path`; the file is not kept open."""
     name = os.fspath(path)
     return remote.read_all(name) if "://" in name else local.read_all(name)
 
 
 def read_if_there(path: str | os.PathLike[str]) -> bytes | None:
-    """The whole content at `path`; None if there is none.
-
-    Raises:
-        DatasetError: if it is unreadable. ConfigError: if it is a URL that cannot be read here.
-    """
+    """The whole content at `path`; None if there is none."""
     name = os.fspath(path)
     if "://" in name:
         return remote.read_if_there(name)
     return local.read_all(name) if os.path.isfile(name) else None
 
 
-def size_bytes(path: str | os.PathLike[str]) -> int:
-    """The size of the content at `path`; of an object that was read before, its size at that time.
+def local_copy(path: str | os.PathLike[str]) -> Path | None:
+    """The path of a file on this machine with the content at `path`; None if there is none. An object is downloaded,
+    once a machine; a local file is its own copy."""
+    name = os.fspath(path)
+    if "://" in name:
+        return remote.local_copy(name)
+    return Path(name) if os.path.isfile(name) else None
 
-    Raises:
-        DatasetError: if it is missing or unreadable. ConfigError: if it is a URL that cannot be read here.
-    """
+
+def size_bytes(path: str | os.PathLike[str]) -> int:
+    """The size of the content at `path`; of an object that was read before, its size at that time."""
     name = os.fspath(path)
     return remote.size_bytes(name) if "://" in name else local.size_bytes(name)
 
 
 def is_file(path: str | os.PathLike[str]) -> bool:
-    """Whether there is a file, or an object, at `path`.
-
-    Raises:
-        DatasetError, ConfigError: of a URL, if it cannot be found out.
-    """
+    """Whether there is a file, or an object, at `path`."""
     name = os.fspath(path)
     return remote.find(name) is not None if "://" in name else os.path.isfile(name)
 
 
 def is_folder(path: str | os.PathLike[str]) -> bool:
-    """Whether there is a folder at `path`, or objects below it.
-
-    Raises:
-        DatasetError, ConfigError: of a URL, if it cannot be found out.
-    """
+    """Whether there is a folder at `path`, or objects below it."""
     name = os.fspath(path)
     return remote.is_folder(name) if "://" in name else os.path.isdir(name)
 

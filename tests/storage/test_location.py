@@ -6,7 +6,7 @@ import pytest
 
 from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError
-from bridge_data.storage import RemotePath, location, on_disk
+from bridge_data.storage import RemotePath, is_remote, location, on_disk
 from tests.object_store import Bucket
 
 
@@ -76,3 +76,8 @@ def test_what_one_request_fetches_is_said_of_objects_alone(tmp_path: Path) -> No
     places = [(far, 5 << 20, 10), (near, 0, 10), (RemotePath(far), 20, 10), (far, 0, 0), (far, 0, 10)]
     assert storage.by_request(places) == [[(far, 5 << 20, 10)], [(far, 0, 10), (far, 20, 10)]]
     assert storage.by_request([(near, 0, 10)]) == []
+
+
+def test_what_has_no_scheme_is_local() -> None:
+    assert all(map(is_remote, ("s3://bucket/a", "msc://profile/a", "hdfs://a")))
+    assert not any(map(is_remote, ("a/b", "/a:b", "C:/a", "s3:/bucket")))
