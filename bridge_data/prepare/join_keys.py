@@ -15,13 +15,14 @@ import math
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Literal
+from typing import TYPE_CHECKING, Literal
 
 from bridge_data.errors import DatasetError
 from bridge_data.later import numpy as np
 from bridge_data.prepare.processes import Progress, in_parallel, no_progress
-from bridge_data.shards import ShardSet, index_file
-from bridge_data.shards.join_index import MAGIC, JoinIndex, JoinMember, MemberEntry, entry_of, join_path
+from bridge_data.shards import ShardSet
+from bridge_data.shards.bridge_index import begin_index, finish_index
+from bridge_data.shards.joins import MAGIC, JoinIndex, JoinMember, entry_of, join_path
 from bridge_data.shards.key_index import KeyIndex
 from bridge_data.storage import on_disk
 from bridge_data.storage.atomic import replacing, writing
@@ -257,23 +258,6 @@ def _check_unique(members: Sequence[ShardKeys], twice: Sequence[_Twice]) -> None
     )
 
 
-class JoinIndexWriter:
-    """Writes an index to an open file, rows after rows; nothing of it is valid before `finish`."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        index_file.begin(file)
-
-    def add(self, rows: NDArray[np.int64]) -> None:
-        """Append rows."""
-        self._file.write(np.ascontiguousarray(rows, np.int64).data)
-
-    def finish(self, members: Sequence[MemberEntry], counts: Sequence[int]) -> None:
-        """Write the table and then the header, which makes the file valid."""
-        rows = [list(dataclasses.astuple(member)) for member in members]
-        index_file.finish(self._file, MAGIC, {"members": rows, "counts": list(counts)})
-
-
 def _write(path: Path, members: Sequence[JoinMember], keys: Sequence[ShardKeys], matches: NDArray[np.int64]) -> None:
     """Write the rows of the join to the file at `path`."""
     primary = members[0].shards
@@ -282,7 +266,7 @@ def _write(path: Path, members: Sequence[JoinMember], keys: Sequence[ShardKeys],
     skipping = [number for number, member in enumerate(members[1:]) if member.nonmatch == "skip"]
     counts = []
     with replacing(path) as temporary, open(temporary, "wb") as file:
-        writer = JoinIndexWriter(file)
+        begin_index(file)
         for start, end in itertools.pairwise(primary.starts):
             numbers = matches[start:end] - 1
             none = numbers < 0
@@ -292,13 +276,14 @@ def _write(path: Path, members: Sequence[JoinMember], keys: Sequence[ShardKeys],
                     lacking[member] += (start + np.flatnonzero(none[:, member - 1])[:_SHOWN]).tolist()
             rows = np.concatenate((np.arange(start, end)[:, None], numbers), axis=1)
             rows = rows[~none[:, skipping].any(axis=1)]
-            writer.add(rows)
+            file.write(np.ascontiguousarray(rows, np.int64).data)
             counts.append(len(rows))
         for member, absent in lacking.items():
             if absent:
                 raise DatasetError(_nonmatch(keys[0], members[member], absent[:_SHOWN], missing[member]))
         entries = [entry_of(path.parent, member, number) for member, number in zip(members, missing, strict=True)]
-        writer.finish(entries, counts)
+        table = {"members": [dataclasses.astuple(entry) for entry in entries], "counts": counts}
+        finish_index(file, MAGIC, table)
 
 
 def _nonmatch(primary: ShardKeys, member: JoinMember, absent: Sequence[int], count: int) -> str:

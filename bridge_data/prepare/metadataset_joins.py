@@ -24,7 +24,7 @@ from bridge_data.prepare.join_keys import make_join
 from bridge_data.prepare.processes import Progress, no_progress
 from bridge_data.prepare.tar_indexes import PrepareConfig
 from bridge_data.shards import ShardSet, open_shards
-from bridge_data.shards.join_index import FILE_SUFFIX, JoinIndex, join_folder
+from bridge_data.shards.joins import FILE_SUFFIX, JoinIndex, join_folder
 from bridge_data.storage import location, on_disk
 
 

@@ -20,8 +20,7 @@ from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.prepare.processes import Progress, no_progress
 from bridge_data.prepare.scan import ShardScan, has_seek_index, has_tar_index, scan_shards, write_tar_index
 from bridge_data.prepare.sqlite_index import SqliteIndexWriter
-from bridge_data.shards import index_file
-from bridge_data.shards.bridge_index import MAGIC, BridgeIndex, Segment, ShardEntry
+from bridge_data.shards.bridge_index import MAGIC, BridgeIndex, Segment, ShardEntry, begin_index, finish_index
 from bridge_data.shards.metadata import BRIDGE_INDEX, INDEX_SQLITE, INDEX_UUID, META_FOLDER, read_uuid
 from bridge_data.storage.atomic import replacing, write_file, writing
 
@@ -134,7 +133,7 @@ class BridgeIndexWriter:
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self._entries: list[ShardEntry] = []
-        index_file.begin(file)
+        begin_index(file)
 
     def add(self, name: str, num_bytes: int, mtime_ns: int, segment: bytes | memoryview) -> None:
         """Append the segment of shard `name`."""
@@ -146,7 +145,7 @@ class BridgeIndexWriter:
         """Write the table and then the header, which makes the file valid."""
         row_of = operator.attrgetter(*(field.name for field in dataclasses.fields(ShardEntry)))
         table = {"uuid": uuid, "shards": [row_of(entry) for entry in self._entries]}
-        index_file.finish(self._file, MAGIC, table)
+        finish_index(self._file, MAGIC, table)
 
 
 def _unchanged(root: Path, names: list[str], old: BridgeIndex) -> dict[str, ShardScan]:

@@ -20,10 +20,10 @@ from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.shards.bridge_index import BridgeIndex
 from bridge_data.shards.key_index import KeyIndex
 from bridge_data.shards.metadata import BRIDGE_INDEX, meta_folder, read_shard_counts, read_split, read_uuid, split_name
-from bridge_data.shards.reader import ShardReader
+from bridge_data.shards.records import ShardReader
+from bridge_data.shards.shard_table import first_samples, read_offsets
 from bridge_data.shards.tar_bytes import is_gzip, open_tar
 from bridge_data.shards.tar_headers import walk
-from bridge_data.shards.tar_samples import first_samples, read_offsets
 from bridge_data.storage import Location
 
 logger = logging.getLogger("bridge_data")

@@ -3,9 +3,14 @@
 Enters: a position, what reads the bytes of the tar, and the shard's segment or its path. Leaves: key and parts, or the
 byte ranges that hold them. Guarantee: the parts that the tar holds at this position, or a `DatasetError` that names the
 shard.
+
+`<shard>.tar.idx` is Energon's format, byte for byte: one u64, little-endian, for each sample, the offset of its first
+header, and one more for the end of the last sample.
 """
 
+import array
 import operator
+import sys
 from collections.abc import Callable, Container, Sequence
 from typing import Protocol
 
@@ -13,10 +18,10 @@ from bridge_data import storage
 from bridge_data.errors import DatasetError
 from bridge_data.shards.blocks import MAX_UNWANTED_BYTES, Samples
 from bridge_data.shards.bridge_index import Part, Segment
-from bridge_data.shards.metadata import split_name
-from bridge_data.shards.tar_bytes import FileTar, GzipTar, MemoryTar
+from bridge_data.shards.metadata import split_name, tar_index_path
+from bridge_data.shards.tar_bytes import FileTar, GzipTar, MemoryTar, open_tar
 from bridge_data.shards.tar_headers import TarBytes, walk
-from bridge_data.shards.tar_samples import read_offsets
+from bridge_data.storage import Location, location
 
 TOGETHER_BYTES = 1 << 16
 """Parts within a range of this size are read at once; larger ones each by itself, without a copy."""
@@ -199,3 +204,57 @@ def is_intact(path: str, tar: TarBytes, segment: Segment) -> bool:
     return [one for one in found if one[0]] == [
         ((key, name), offset, size) for name, offset, size in segment.parts(last)
     ]
+
+
+def first_samples(root: Location, name: str, limit: int) -> dict[str, list[Part]]:
+    """Keys and parts of the first samples of shard `name`, at most `limit` of them; the rest is not read.
+
+    Raises:
+        DatasetError: if their headers cannot be read.
+    """
+    file = str(root / name)
+    samples: dict[str, list[Part]] = {}
+    tar = open_tar(file)
+    for member in walk(tar, 0, tar.end, file=file):
+        split = split_name(member.name) if member.is_file else None
+        if split is None:
+            continue
+        if split[0] not in samples and len(samples) == limit:
+            break
+        samples.setdefault(split[0], []).append((split[1], member.content_offset, member.num_bytes))
+    return samples
+
+
+def encode_offsets(offsets: "array.array[int]") -> bytes:
+    """The content of the file for these offsets (type code `Q`)."""
+    return _little_endian(offsets).tobytes()
+
+
+def read_offsets(shard: str | Location, count: int) -> "array.array[int]":
+    """The `count` + 1 offsets of the shard at the path `shard`.
+
+    Raises:
+        DatasetError: if the file is missing, or is not that of a shard of `count` samples.
+    """
+    path = tar_index_path(location(shard))
+    data = storage.read_if_there(path)
+    if data is None:
+        raise DatasetError(
+            f"{path}: no such file, so the samples of the shard cannot be found; "
+            "run `bridge-data prepare --tar-index-only` on the data set"
+        )
+    offsets = array.array("Q")
+    if len(data) != 8 * (count + 1):
+        raise DatasetError(
+            f"{path}: has {len(data)} bytes, but {count} samples, as .nv-meta says, take {8 * (count + 1)}. Shard and "
+            "metadata are not of one preparation: run `bridge-data prepare` again."
+        )
+    offsets.frombytes(data)
+    return _little_endian(offsets)
+
+
+def _little_endian(offsets: "array.array[int]") -> "array.array[int]":
+    if sys.byteorder == "big":
+        offsets = offsets[:]
+        offsets.byteswap()
+    return offsets

@@ -1,11 +1,12 @@
-"""The index of a join: which samples of its members have the same key, in one memory-mapped file.
+"""Joins: samples of several data sets that have the same key, by an index in one memory-mapped file.
 
-Enters: rows, when a metadataset is prepared; a folder and the members, when it is read. Leaves: row number i, the
-numbers of the members' samples, -1 where a member has none. Guarantee: a file is found only by members that have not
-changed since it was made; for one that is out of date, the error says why.
+Enters: the members of a join, and the folder with the index that preparing the metadataset made. Leaves: for number i
+the sample of each member, None where one has no match. Order, shards and key are those of the first member. Guarantee:
+an index is found only by members that have not changed since it was made; for one that is out of date, the error says
+why.
 
-Layout: see `index_file`. The data are the rows (i64, one number a member); the table holds the members, and the number
-of rows of each shard of the first.
+Layout of the index: see `bridge_index`. The data are the rows (i64): for each member the number of its sample, -1 for
+none. The table holds the members, and the number of rows of each shard of the first.
 """
 
 from __future__ import annotations
@@ -15,16 +16,19 @@ import functools
 import hashlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Container, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from bridge_data import storage
 from bridge_data.errors import DatasetError
 from bridge_data.later import numpy as np
-from bridge_data.shards.index_file import HEADER_BYTES, IndexFile
+from bridge_data.samples import SourceInfo
+from bridge_data.shards.blocks import OpenBlocks
+from bridge_data.shards.bridge_index import HEADER_BYTES, IndexFile
 from bridge_data.shards.metadata import meta_folder, read_uuid
 from bridge_data.shards.prepared import ShardSet
+from bridge_data.shards.records import ByteRange, RawSample
 from bridge_data.storage import Location
 
 if TYPE_CHECKING:
@@ -70,11 +74,7 @@ class JoinIndex:
     @classmethod
     def open(cls, path: Location) -> JoinIndex | None:
         """The index at `path`; None if there is none, or none that can be used here. One in an object store is copied
-        to the disk first.
-
-        Raises:
-            ConfigError, DatasetError: if it cannot be copied.
-        """
+        to the disk first."""
         opened = IndexFile.open(path, MAGIC)
         try:
             return opened and cls(opened[0], [MemberEntry(*row) for row in opened[1]["members"]], opened[1]["counts"])
@@ -190,6 +190,127 @@ def open_join_at(path: Location, shard_sets: Sequence[ShardSet]) -> JoinIndex:
                 "metadataset"
             )
     return index
+
+
+@dataclasses.dataclass(slots=True)
+class JoinedRawSample(RawSample):
+    """The sample of the first member, with those of all `members`, including the first."""
+
+    members: tuple[RawSample | None, ...]
+
+    @property
+    def __sources__(self) -> tuple[SourceInfo, ...]:
+        return tuple(member.source_info() for member in self.members if member is not None)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class JoinRecords:
+    """The samples of a join; of each member's, `parts` are read (None: all)."""
+
+    index: JoinIndex
+    members: tuple[ShardSet, ...]
+    parts: tuple[Container[str] | None, ...]
+
+    @property
+    def root(self) -> Location:
+        return self.members[0].root
+
+    @property
+    def split_part(self) -> str:
+        return self.members[0].split_part
+
+    @property
+    def names(self) -> Sequence[str]:
+        return self.members[0].names
+
+    @property
+    def counts(self) -> Sequence[int]:
+        """Samples of each of these shards that are in the join."""
+        return self.index.counts
+
+    @property
+    def num_samples(self) -> int:
+        return self.index.num_rows
+
+    @property
+    def sample_bytes(self) -> float | None:
+        """The sum over the members."""
+        sizes = [member.sample_bytes for member in self.members]
+        return None if None in sizes else sum(size for size in sizes if size is not None)
+
+    def identity(self) -> dict[str, Any]:
+        """The identities of the members, their nonmatch settings, and the samples of each shard."""
+        return {
+            "join": [member.identity() for member in self.members],
+            "nonmatch": [entry.nonmatch for entry in self.index.members],
+            "counts": self.index.counts,
+        }
+
+    def part_names(self, shard: int) -> Collection[str] | None:
+        return self.members[0].part_names(shard)
+
+    def describe(self, index: int) -> str:
+        return self.members[0].describe(self.index.row(index)[0])
+
+    def reader(self) -> JoinReader:
+        return JoinReader(self)
+
+
+class JoinReader:
+    """Reads the samples of all members of a join."""
+
+    def __init__(self, records: JoinRecords) -> None:
+        self._records = records
+        self._readers = [member.reader() for member in records.members]
+
+    def read(self, index: int, parts: Container[str] | None = None) -> JoinedRawSample:
+        members = [
+            None if number < 0 else reader.read(number, _both(wanted, parts))
+            for number, reader, wanted in zip(self._row(index), self._readers, self._records.parts, strict=True)
+        ]
+        first = members[0]
+        assert first is not None
+        return JoinedRawSample(
+            first.key, first.shard_name, first.index, first.parts, first.dataset_path, tuple(members)
+        )
+
+    def byte_ranges(self, index: int, parts: Container[str] | None = None) -> list[ByteRange]:
+        return [
+            byte_range
+            for number, reader, wanted in zip(self._row(index), self._readers, self._records.parts, strict=True)
+            if number >= 0
+            for byte_range in reader.byte_ranges(number, _both(wanted, parts))
+        ]
+
+    def read_in_blocks(self, blocks: OpenBlocks | None) -> None:
+        """Do nothing: samples are read singly, as neighbours in the join need not be neighbours in all members."""
+
+    def block(self, index: int) -> range | None:
+        return None
+
+    def block_bytes(self, block: range) -> ByteRange | None:
+        return None
+
+    def _row(self, index: int) -> Sequence[int]:
+        records = self._records
+        if not 0 <= index < records.num_samples:
+            raise IndexError(f"join of {records.root} [{records.split_part}]: sample {index} of {records.num_samples}")
+        return records.index.row(index)
+
+
+def _both(wanted: Container[str] | None, parts: Container[str] | None) -> Container[str] | None:
+    return parts if wanted is None else wanted if parts is None else _Both(wanted, parts)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Both:
+    """The intersection of two containers."""
+
+    one: Container[str]
+    other: Container[str]
+
+    def __contains__(self, part: object) -> bool:
+        return part in self.one and part in self.other
 
 
 def _out_of_date(folder: Path, members: Sequence[MemberEntry]) -> str | None:
