@@ -24,7 +24,7 @@ from bridge_data.shards.media_metadata import MediaMetadata, encode_metadata
 from bridge_data.storage.atomic import replacing, writing
 
 if TYPE_CHECKING:
-    from bridge_data.prepare.media_files import MediaRule
+    from bridge_data.prepare.media import MediaRule
 
 
 _TABLES = """

@@ -3,6 +3,7 @@
 from bridge_data.storage.local import close_files
 from bridge_data.storage.location import (
     Location,
+    RangeFile,
     RemotePath,
     by_request,
     is_file,
@@ -23,6 +24,7 @@ from bridge_data.storage.remote import list_sizes
 __all__ = [
     "MAX_AHEAD_BYTES",
     "Location",
+    "RangeFile",
     "RemotePath",
     "by_request",
     "close_files",

@@ -5,8 +5,9 @@ the bytes that were asked for. Guarantee: a location travels to other processes 
 a `DatasetError`, or, for a URL that cannot be read here, a `ConfigError`; see `storage.local` and `storage.remote`.
 """
 
+import io
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
 from typing import TypeAlias
 
@@ -186,3 +187,32 @@ def by_request(ranges: Sequence[tuple[str | os.PathLike[str], int, int]]) -> lis
     located = [(os.fspath(path), start, num_bytes) for path, start, num_bytes in ranges]
     requests = joined([one for one in located if "://" in one[0] and one[2]])
     return [[(request.url, *one) for one in request.ranges] for request in requests]
+
+
+class RangeFile(io.RawIOBase):
+    """The `num_bytes` bytes from `start` on, of what `read` reads (offset, number of bytes), as a read-only file."""
+
+    def __init__(self, read: Callable[[int, int], bytes], start: int, num_bytes: int) -> None:
+        self._read, self._start, self._num_bytes = read, start, num_bytes
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        wanted = min(len(buffer), max(0, self._num_bytes - self._position))
+        data = self._read(self._start + self._position, wanted) if wanted else b""
+        buffer[: len(data)] = data
+        self._position += len(data)
+        return len(data)
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._num_bytes}[whence]
+        self._position = max(0, base + offset)
+        return self._position
+
+    def tell(self) -> int:
+        return self._position

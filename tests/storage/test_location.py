@@ -1,12 +1,16 @@
+import functools
+import io
 import os
 import pickle
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError
-from bridge_data.storage import RemotePath, is_remote, location, on_disk
+from bridge_data.storage import RangeFile, RemotePath, is_remote, location, on_disk
 from tests.object_store import Bucket
 
 
@@ -81,3 +85,43 @@ def test_what_one_request_fetches_is_said_of_objects_alone(tmp_path: Path) -> No
 def test_what_has_no_scheme_is_local() -> None:
     assert all(map(is_remote, ("s3://bucket/a", "msc://profile/a", "hdfs://a")))
     assert not any(map(is_remote, ("a/b", "/a:b", "C:/a", "s3:/bucket")))
+
+
+DATA = bytes(range(256)) * 10
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("read"), st.integers(0, 3000)),
+        st.tuples(st.just("seek"), st.integers(0, 3000)),
+        st.tuples(st.just("end"), st.integers(-100, 0)),
+    ),
+    max_size=10,
+)
+
+
+@given(steps=STEPS, start=st.integers(0, 2560), end=st.integers(0, 2560))
+def test_a_range_is_a_file_of_these_bytes(tmp_path_factory, steps, start, end) -> None:  # type: ignore[no-untyped-def]
+    start, end = sorted((start, end))
+    path = tmp_path_factory.getbasetemp() / "data.bin"
+    path.write_bytes(DATA)
+    read = functools.partial(storage.read, str(path))
+    file, plain = io.BufferedReader(RangeFile(read, start, end - start), 1 << 10), io.BytesIO(DATA[start:end])
+    for action, number in steps:
+        if action == "read":
+            assert file.read(number) == plain.read(number)
+        elif action == "seek" or end - start + number < 0:
+            assert file.seek(abs(number)) == plain.seek(abs(number))
+        else:
+            assert file.seek(number, io.SEEK_END) == plain.seek(number, io.SEEK_END)
+        assert file.tell() == plain.tell()
+
+
+def test_nothing_of_a_range_is_read_ahead_of_need(tmp_path: Path) -> None:
+    path = tmp_path / "big"
+    path.write_bytes(b"head")
+    with open(path, "r+b") as file:
+        file.truncate(1 << 40)
+    part = RangeFile(functools.partial(storage.read, str(path)), 0, 1 << 40)
+    assert part.read(4) == b"head"
+    assert part.seek(-1, io.SEEK_END) == (1 << 40) - 1
+    assert part.read() == b"\0"
