@@ -13,13 +13,13 @@ import contextlib
 import functools
 import os
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.storage.atomic import locked
 from bridge_data.storage.clients import open_store
-from bridge_data.storage.object_stores import Content, Missing, ObjectInfo, RequestError, persist
+from bridge_data.storage.object_stores import Content, Missing, ObjectInfo, RequestError, persist, split_url
 from bridge_data.storage.prefetching import Prefetcher
 
 MAX_KNOWN_SIZES = 1 << 17
@@ -33,6 +33,83 @@ CACHE_VARIABLE = "BRIDGE_DATA_CACHE"
 _LOCK = "lock"
 
 T = TypeVar("T")
+
+
+class RemotePath:
+    """The object, or the folder of objects, at `url`.
+
+    Raises:
+        ConfigError: for a URL of an unknown kind.
+    """
+
+    __slots__ = ("_base", "_path")
+
+    def __init__(self, url: str) -> None:
+        self._base, key = split_url(url)
+        self._path = PurePosixPath("/", key)
+
+    @property
+    def name(self) -> str:
+        """The last component."""
+        return self._path.name
+
+    @property
+    def suffix(self) -> str:
+        """The end of the name, from its last dot on."""
+        return self._path.suffix
+
+    @property
+    def parent(self) -> "RemotePath":
+        """The folder that it is in."""
+        return self._at(self._path.parent)
+
+    def with_name(self, name: str) -> "RemotePath":
+        """The path of `name` in the same folder."""
+        return self._at(self._path.with_name(name))
+
+    def with_suffix(self, suffix: str) -> "RemotePath":
+        """The same with another suffix."""
+        return self._at(self._path.with_suffix(suffix))
+
+    def absolute(self) -> "RemotePath":
+        """Itself: a URL is absolute."""
+        return self
+
+    def is_file(self) -> bool:
+        """Whether there is such an object."""
+        return find(str(self)) is not None
+
+    def is_dir(self) -> bool:
+        """Whether there are objects below it."""
+        return is_folder(str(self))
+
+    def exists(self) -> bool:
+        """Whether there is such an object, or some below it."""
+        return self.is_file() or self.is_dir()
+
+    def _at(self, path: PurePosixPath) -> "RemotePath":
+        return RemotePath(f"{self._base}{path}")
+
+    def __truediv__(self, below: str | os.PathLike[str]) -> "RemotePath":
+        return self._at(self._path / below)
+
+    def __fspath__(self) -> str:
+        return str(self)
+
+    def __str__(self) -> str:
+        return f"{self._base}{self._path}".rstrip("/")
+
+    def __repr__(self) -> str:
+        return f"RemotePath({str(self)!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RemotePath) and str(self) == str(other)
+
+    def __hash__(self) -> int:
+        return hash(str(self))
+
+    def __reduce__(self) -> tuple[type["RemotePath"], tuple[str]]:
+        return RemotePath, (str(self),)
 
 
 class _Known:

@@ -10,7 +10,7 @@ from bridge_data import storage
 from bridge_data.errors import DatasetError
 from bridge_data.samples import SourceInfo
 from bridge_data.shards import RawSample, ShardReader, open_shards, records
-from bridge_data.storage import local
+from bridge_data.storage import close_files
 from tests.shards.tars import prepare_by_ratio, text_of, write_shards, write_tar
 
 
@@ -35,7 +35,7 @@ def prepared(folder: Path, with_index: bool) -> ShardReader:
     prepare_by_ratio(folder, ALL)
     if not with_index:
         (folder / ".nv-meta/index.bridge").unlink()
-    local._table.clear()
+    close_files()
     return ShardReader(open_shards(folder, "train"))
 
 
