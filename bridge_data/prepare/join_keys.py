@@ -79,11 +79,7 @@ class ShardKeys:
 
     @classmethod
     def of(cls, shards: ShardSet) -> ShardKeys:
-        """The keys of `shards`.
-
-        Raises:
-            DatasetError: if the data set has no index of keys. ConfigError: if it is in an object store, without ours.
-        """
+        """The keys of `shards`."""
         if shards.index is not None:
             return cls(shards, None, ())
         index = KeyIndex.find(on_disk(shards.root))  # in a store, keys are looked up by our index only
@@ -95,11 +91,7 @@ class ShardKeys:
         return cls(shards, index, tuple(numbers[name] for name in shards.names))
 
     def of_shard(self, shard: int) -> list[str]:
-        """The keys of the samples of shard number `shard`.
-
-        Raises:
-            DatasetError: if the index cannot be read, or is not of this data.
-        """
+        """The keys of the samples of shard number `shard`."""
         shards = self.shards
         if self.index is not None:
             keys = self.index.keys(self.numbers[shard])

@@ -77,11 +77,7 @@ def _number(text: str) -> int | str:
 
 
 def split_lines_by_ranges(ranges: Sequence[tuple[str, SubsetRange]], num_samples: int) -> dict[str, tuple[int, int]]:
-    """The samples of each (split part, range).
-
-    Raises:
-        ConfigError: if a range reaches beyond the data, or a part has two.
-    """
+    """The samples of each (split part, range)."""
     parts: dict[str, tuple[int, int]] = {}
     for part, subset in ranges:
         if part in parts:

@@ -253,11 +253,7 @@ class MediaTable:
 
 @contextlib.contextmanager
 def writing_media(path: Path, rule: "MediaRule") -> Iterator[MediaTable]:
-    """The tables in the database at `path`, which is replaced by the result when the block ends well.
-
-    Raises:
-        DatasetError: if it cannot be written.
-    """
+    """The tables in the database at `path`, which is replaced by the result when the block ends well."""
     with writing(path.parent):
         path.parent.mkdir(exist_ok=True)
         with replacing(path) as temporary:

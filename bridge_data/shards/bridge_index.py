@@ -79,11 +79,7 @@ class IndexFile(NamedTuple):
             return None
 
     def check(self, file: BinaryIO) -> None:
-        """See that `file`, which was opened at `path`, is the one that was found valid.
-
-        Raises:
-            DatasetError: if it is another one.
-        """
+        """See that `file`, which was opened at `path`, is the one that was found valid."""
         try:
             magic, _, _, offset, _, checksum = _HEADER.unpack(file.read(HEADER_BYTES))
         except struct.error as error:
@@ -262,11 +258,7 @@ class BridgeIndex:
         return [rows[name][1] for name in shards]
 
     def segment(self, shard: str) -> Segment:
-        """The segment of `shard`.
-
-        Raises:
-            DatasetError: if the file was replaced since it was opened.
-        """
+        """The segment of `shard`."""
         entry = self.entries[shard]
         return Segment(self.segment_bytes(entry))
 

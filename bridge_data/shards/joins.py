@@ -97,11 +97,7 @@ class JoinIndex:
         return self.members[0].num_samples - self.num_rows
 
     def row(self, index: int) -> list[int]:
-        """The numbers of the members' samples in row `index`, -1 for none.
-
-        Raises:
-            DatasetError: if the file was replaced since it was opened.
-        """
+        """The numbers of the members' samples in row `index`, -1 for none."""
         numbers: list[int] = self._rows[index].tolist()
         return numbers
 
@@ -145,8 +141,9 @@ def join_path(folder: Location, members: Sequence[JoinMember]) -> Location:
 
 def entry_of(folder: Location, member: JoinMember, num_missing: int) -> MemberEntry:
     """The entry of a member for an index in `folder`."""
+    root = member.shards.root
     return MemberEntry(
-        path=_relative(member.shards.root, folder.parent),
+        path=os.path.relpath(root, folder.parent) if isinstance(root, Path) and isinstance(folder, Path) else str(root),
         split_part=member.shards.split_part,
         nonmatch=member.nonmatch,
         fingerprint=_fingerprint(member.shards),
@@ -331,11 +328,6 @@ def _out_of_date(folder: Path, members: Sequence[MemberEntry]) -> str | None:
                     f"{before.nonmatch} for {now.path}, which has nonmatch: {now.nonmatch} now"
                 )
     return None
-
-
-def _relative(root: Location, folder: Location) -> str:
-    local = isinstance(root, Path) and isinstance(folder, Path)
-    return os.path.relpath(root, folder) if local else str(root)
 
 
 def _fingerprint(shards: ShardSet) -> str:

@@ -61,11 +61,7 @@ class ReadOnlyDatabase:
         self._connection: sqlite3.Connection | None = None
 
     def rows(self, query: str, *values: object) -> list[Any]:
-        """All rows that answer `query`.
-
-        Raises:
-            DatasetError: if the database cannot be read.
-        """
+        """All rows that answer `query`."""
         with self._lock, self._reporting():
             if self._connection is None:
                 self._connection = self._connect()
@@ -127,11 +123,7 @@ class KeyIndex:
     @classmethod
     def find(cls, root: Location) -> "KeyIndex | None":
         """The index of the folder `root`; None if it has no `index.sqlite`. One in an object store is copied to the
-        disk.
-
-        Raises:
-            ConfigError: if there is no prepared data set. DatasetError: if the index cannot be copied.
-        """
+        disk."""
         file = storage.local_copy(meta_folder(root) / INDEX_SQLITE)
         return None if file is None else cls(root, file)
 
@@ -249,19 +241,11 @@ class PartReader:
         raise SampleError(self._complaint(name))
 
     def read(self, part: StoredPart) -> bytes:
-        """The content of a part.
-
-        Raises:
-            DatasetError: if it cannot be read, or is not there any more.
-        """
+        """The content of a part."""
         return self._content(part)(part.offset, part.num_bytes)
 
     def read_range(self, part: StoredPart, offset: int, num_bytes: int) -> bytes:
-        """A range of the content of a part, fewer bytes at its end.
-
-        Raises:
-            DatasetError: if it cannot be read, or is not there any more.
-        """
+        """A range of the content of a part, fewer bytes at its end."""
         wanted = max(0, min(num_bytes, part.num_bytes - offset))
         return self._content(part)(part.offset + offset, wanted) if wanted else b""
 

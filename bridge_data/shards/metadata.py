@@ -186,11 +186,7 @@ def load_document(path: Location) -> Any:
 
 
 def parse_document(data: bytes, path: Location) -> Any:
-    """`data` parsed, which are the bytes of the file at `path`; see `load_document`.
-
-    Raises:
-        ConfigError: if it cannot be parsed.
-    """
+    """`data` parsed, which are the bytes of the file at `path`; see `load_document`."""
     try:
         return json.loads(data) if path.suffix == ".json" else yaml.load(data, _YamlLoader)
     except yaml.MarkedYAMLError as error:

@@ -47,7 +47,6 @@ class ShardSet:
 
     @functools.cached_property
     def counts(self) -> list[int]:
-        """Samples of each shard."""
         without = self.excluded_positions
         return [count - len(without.get(shard, ())) for shard, count in enumerate(self.stored_counts)]
 
@@ -58,7 +57,6 @@ class ShardSet:
 
     @property
     def num_samples(self) -> int:
-        """Samples of all shards."""
         return self.starts[-1]
 
     def __len__(self) -> int:
@@ -103,11 +101,7 @@ class ShardSet:
         return sum(self.index.sizes_bytes(filled)) / sum(self.stored_counts)
 
     def identity(self) -> dict[str, Any]:
-        """Names, sizes and sample counts of the shards, and what is excluded.
-
-        Raises:
-            DatasetError: if a shard is missing.
-        """
+        """Names, sizes and sample counts of the shards, and what is excluded."""
         shards = zip(self.names, self._sizes_bytes(), self.counts, strict=True)
         return {"shards": list(shards), "excluded": sorted(self.excluded)}
 
@@ -124,11 +118,9 @@ class ShardSet:
         return None if self.index is None else self.index.segment(self.names[shard]).names
 
     def describe(self, index: int) -> str:
-        """The shard of sample `index`."""
         return self.names[self.locate(index)[0]]
 
     def reader(self) -> ShardReader:
-        """A reader of these samples."""
         return ShardReader(self)
 
 

@@ -167,9 +167,6 @@ class ShardReader:
     def __init__(self, shards: "ShardSet") -> None:
         self.shards = shards
         self._dataset_path = str(shards.root)
-        self._reset()
-
-    def _reset(self) -> None:
         self._tables: collections.OrderedDict[int, ShardTable] = collections.OrderedDict()
         self._blocks: OpenBlocks | None = None
 
@@ -287,12 +284,8 @@ class ShardReader:
             table = ParsedShard(path, content, compressed, shards.stored_counts[shard])
         return table
 
-    def __getstate__(self) -> dict[str, object]:
-        return {"shards": self.shards, "_dataset_path": self._dataset_path}
-
-    def __setstate__(self, state: dict[str, object]) -> None:
-        vars(self).update(state)
-        self._reset()
+    def __reduce__(self) -> tuple[type["ShardReader"], tuple["ShardSet"]]:
+        return ShardReader, (self.shards,)
 
 
 def _read_unchanged(url: str, num_bytes_indexed: int, start: int, num_bytes: int) -> bytes:

@@ -12,7 +12,7 @@ import array
 import operator
 import sys
 from collections.abc import Callable, Container, Sequence
-from typing import Protocol
+from typing import TypeAlias
 
 from bridge_data import storage
 from bridge_data.errors import DatasetError
@@ -33,29 +33,6 @@ ReadContent = Callable[[int, int], bytes]
 """(offset, number of bytes) to bytes of the tar."""
 
 
-class ShardTable(Protocol):
-    """Key and parts of each sample of one shard, and the byte ranges that hold them."""
-
-    content: ReadContent
-
-    @property
-    def offsets(self) -> Sequence[int]:
-        """Where each sample begins, and the last one ends."""
-
-    def read(self, position: int, wanted: Container[str] | None) -> KeyAndParts:
-        """The key of the sample at `position`, and its parts, or those of them that are `wanted`."""
-
-    def ranges(self, position: int, wanted: Container[str] | None) -> Sequence[tuple[int, int]]:
-        """The ranges (offset, number of bytes) that `read` reads, as far as they are known."""
-
-    def block_range(self, first: int, last: int, wanted: Container[str] | None) -> tuple[int, int]:
-        """(offset, number of bytes) of the samples at positions `first` to `last`; 0 bytes if they are better read
-        singly, as most of the range is not wanted."""
-
-    def cut_out(self, positions: Sequence[int], wanted: Container[str] | None, start: int, data: bytes) -> Samples:
-        """Consecutive samples, as `read` returns them, cut out of `data`, which begins at byte `start`."""
-
-
 class IndexedShard:
     """A shard whose parts our index knows."""
 
@@ -66,6 +43,7 @@ class IndexedShard:
         self._segment, self._sample = segment, segment.sample
 
     def read(self, position: int, wanted: Container[str] | None) -> KeyAndParts:
+        """The key of the sample at `position`, and its parts, or those of them that are `wanted`."""
         content = self.content
         key, parts = self._sample(position)
         if wanted is not None:
@@ -78,12 +56,15 @@ class IndexedShard:
         return key, {name: content(offset, size) for name, offset, size in parts}
 
     def ranges(self, position: int, wanted: Container[str] | None) -> Sequence[tuple[int, int]]:
+        """The ranges (offset, number of bytes) that `read` reads, as far as they are known."""
         parts = [part for part in self._segment.parts(position) if wanted is None or part[0] in wanted]
         if len(parts) > 1 and (together := _span(parts))[1] <= TOGETHER_BYTES:
             return [together]
         return [(start, num_bytes) for _, start, num_bytes in parts]
 
     def block_range(self, first: int, last: int, wanted: Container[str] | None) -> tuple[int, int]:
+        """(offset, number of bytes) of the samples at positions `first` to `last`; 0 bytes if they are better read
+        singly, as most of the range is not wanted."""
         segment = self._segment
         start, end = self.offsets[first], self.offsets[last + 1]
         if wanted is not None and not all(name in wanted for name in segment.names):
@@ -94,6 +75,7 @@ class IndexedShard:
         return start, end - start
 
     def cut_out(self, positions: Sequence[int], wanted: Container[str] | None, start: int, data: bytes) -> Samples:
+        """Consecutive samples, as `read` returns them, cut out of `data`, which begins at byte `start`."""
         end = start + len(data)
         columns = self._segment.columns(positions[0], positions[-1])
         if columns is not None and len(columns[0]) == len(positions):
@@ -114,7 +96,8 @@ class IndexedShard:
 
 
 class ParsedShard:
-    """A shard of which only the offsets of samples are known, from its `.tar.idx`."""
+    """A shard of which only the offsets of samples are known, from its `.tar.idx`. Its methods are those of
+    `IndexedShard`."""
 
     __slots__ = ("_compressed", "_path", "content", "offsets")
 
@@ -182,6 +165,9 @@ class ParsedShard:
         return samples
 
 
+ShardTable: TypeAlias = IndexedShard | ParsedShard
+
+
 def _span(parts: Sequence[Part]) -> tuple[int, int]:
     """(offset, number of bytes) of the range from the first part to the last."""
     start = parts[0][1]
@@ -207,11 +193,7 @@ def is_intact(path: str, tar: TarBytes, segment: Segment) -> bool:
 
 
 def first_samples(root: Location, name: str, limit: int) -> dict[str, list[Part]]:
-    """Keys and parts of the first samples of shard `name`, at most `limit` of them; the rest is not read.
-
-    Raises:
-        DatasetError: if their headers cannot be read.
-    """
+    """Keys and parts of the first samples of shard `name`, at most `limit` of them; the rest is not read."""
     file = str(root / name)
     samples: dict[str, list[Part]] = {}
     tar = open_tar(file)

@@ -81,11 +81,7 @@ class FileTar:
 
 
 def open_tar(path: str) -> "FileTar | GzipTar":
-    """The tar on disk, or in the compressed file, at `path`; its `end` is where to stop walking.
-
-    Raises:
-        DatasetError: if it is missing or unreadable.
-    """
+    """The tar on disk, or in the compressed file, at `path`; its `end` is where to stop walking."""
     return GzipTar(path) if is_gzip(path) else FileTar(path, storage.size_bytes(path))
 
 
@@ -129,11 +125,7 @@ class GzipTar:
             raise self._failure(error) from error
 
     def index(self) -> None:
-        """Read the whole file, check it, and find its points.
-
-        Raises:
-            DatasetError: if it is damaged.
-        """
+        """Read the whole file, check it, and find its points."""
         try:
             self._file = _opened(self._path)
             self._file.build_full_index()

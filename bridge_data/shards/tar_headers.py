@@ -69,11 +69,7 @@ def walk(tar: TarBytes, offset: int, end: int, *, file: str) -> Iterator[Member]
 
 
 def walk_runs(tar: TarBytes, offset: int, end: int, *, file: str) -> Iterator[Sequence[Fields]]:
-    """The same, in lists of members whose headers are in memory together: faster where all members are wanted.
-
-    Raises:
-        DatasetError: as `walk` does.
-    """
+    """The same, in lists of members whose headers are in memory together: faster where all members are wanted."""
     last = ""
     while offset < end:
         run: Sequence[Fields] = _plain_run(*tar.window(offset), offset, end)
@@ -145,11 +141,7 @@ def _checksum(field: bytes) -> int:
 
 def read_member(tar: TarBytes, offset: int, *, file: str, after: str = "where the index has one") -> Member | None:
     """The member whose first header is at `offset`; None at the end of the archive. `after` says in errors where that
-    is.
-
-    Raises:
-        DatasetError: if there is no readable header.
-    """
+    is."""
     header = tar.read(offset, BLOCK)
     if header == _ZEROS:
         return None
