@@ -78,18 +78,21 @@ class IndexFile(NamedTuple):
         except (OSError, struct.error, ValueError):
             return None
 
-    def check(self, file: BinaryIO) -> None:
-        """See that `file`, which was opened at `path`, is the one that was found valid."""
-        try:
-            magic, _, _, offset, _, checksum = _HEADER.unpack(file.read(HEADER_BYTES))
-        except struct.error as error:
-            raise self.replaced() from error
-        if (magic, offset, checksum) != (self.magic, self.table_offset, self.checksum):
-            raise self.replaced()
+    def mapped(self) -> mmap.mmap:
+        """The file in memory.
 
-    def replaced(self) -> DatasetError:
-        """The error that says that another file is at `path` now, or none."""
-        return DatasetError(
+        Raises:
+            DatasetError: if another file is at `path` now, or none.
+        """
+        try:
+            with open(self.path, "rb") as file:
+                data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            magic, _, _, offset, _, checksum = _HEADER.unpack_from(data)
+            if (magic, offset, checksum) == self[1:] and len(data) >= offset:
+                return data
+        except (OSError, ValueError, struct.error):
+            pass
+        raise DatasetError(
             f"{self.path}: was replaced or removed while it was in use: the data was prepared again. Start again."
         )
 
@@ -259,22 +262,13 @@ class BridgeIndex:
 
     def segment(self, shard: str) -> Segment:
         """The segment of `shard`."""
-        entry = self.entries[shard]
-        return Segment(self.segment_bytes(entry))
+        return Segment(self.segment_bytes(self.entries[shard]))
 
     def segment_bytes(self, entry: ShardEntry) -> memoryview:
         """The bytes of a segment, in the map."""
         if self._map is None:
-            self._map = self._mapped()
+            self._map = self._file.mapped()
         return memoryview(self._map)[entry.segment_start : entry.segment_start + entry.segment_bytes]
-
-    def _mapped(self) -> mmap.mmap:
-        try:
-            with open(self._file.path, "rb") as file:
-                self._file.check(file)
-                return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        except (OSError, ValueError) as error:
-            raise self._file.replaced() from error
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle rows: that is many times as fast as pickling entries, of which there may be a hundred thousand."""

@@ -29,7 +29,7 @@ from bridge_data.shards.bridge_index import HEADER_BYTES, IndexFile
 from bridge_data.shards.metadata import meta_folder, read_uuid
 from bridge_data.shards.prepared import ShardSet
 from bridge_data.shards.records import ByteRange, RawSample
-from bridge_data.storage import Location
+from bridge_data.storage import AnyLocation, Location
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -104,16 +104,7 @@ class JoinIndex:
     @functools.cached_property
     def _rows(self) -> NDArray[np.int64]:
         shape = (self.num_rows, len(self.members))
-        try:
-            with open(self.path, "rb") as file:
-                self._file.check(file)
-                if self._file.table_offset != HEADER_BYTES + 8 * shape[0] * shape[1]:
-                    raise self._file.replaced()
-                if not shape[0]:
-                    return np.empty(shape, np.int64)
-                return np.asarray(np.memmap(file, np.int64, "r", offset=HEADER_BYTES, shape=shape))
-        except (OSError, ValueError) as error:
-            raise self._file.replaced() from error
+        return np.frombuffer(self._file.mapped(), np.int64, shape[0] * shape[1], HEADER_BYTES).reshape(shape)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "_rows"}
@@ -129,11 +120,7 @@ def join_folder(metadataset: str | Location) -> Location:
     return path.with_name(path.name + FOLDER_SUFFIX)
 
 
-@overload
-def join_path(folder: Path, members: Sequence[JoinMember]) -> Path: ...
-@overload
-def join_path(folder: Location, members: Sequence[JoinMember]) -> Location: ...
-def join_path(folder: Location, members: Sequence[JoinMember]) -> Location:
+def join_path(folder: AnyLocation, members: Sequence[JoinMember]) -> AnyLocation:
     """The path in `folder` of the index of the join of these members; its name is a digest of their present state."""
     parts = [[_fingerprint(member.shards), member.nonmatch] for member in members]
     return folder / f"{_digest(parts)}{FILE_SUFFIX}"

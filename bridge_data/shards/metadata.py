@@ -18,7 +18,7 @@ import yaml
 
 from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError
-from bridge_data.storage import Location, location
+from bridge_data.storage import AnyLocation, Location, location
 
 _RUN = re.compile(r"(?P<before>[^{}\\]*)\{(?P<first>\d+)\.\.(?P<last>\d+)\}(?P<after>[^{}\\]*)", re.ASCII)
 _YamlLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -76,15 +76,7 @@ def tar_index_path(shard: str | Location) -> Location:
     return location(shard).with_suffix(".tar.idx")
 
 
-@overload
-def meta_folder(root: Path) -> Path: ...
-
-
-@overload
-def meta_folder(root: Location) -> Location: ...
-
-
-def meta_folder(root: Location) -> Location:
+def meta_folder(root: AnyLocation) -> AnyLocation:
     """The `.nv-meta` folder of the data set at `root`.
 
     Raises:

@@ -2,6 +2,7 @@
 
 from bridge_data.storage.prefetching import MAX_AHEAD_BYTES
 from bridge_data.storage.reading import (
+    AnyLocation,
     Location,
     RangeFile,
     by_request,
@@ -22,6 +23,7 @@ from bridge_data.storage.remote import RemotePath, list_sizes
 
 __all__ = [
     "MAX_AHEAD_BYTES",
+    "AnyLocation",
     "Location",
     "RangeFile",
     "RemotePath",

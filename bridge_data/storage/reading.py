@@ -31,6 +31,9 @@ RETRY_WAITS_S = (0.1, 0.5, 2.0)
 
 Location: TypeAlias = Path | RemotePath
 
+AnyLocation = TypeVar("AnyLocation", Path, Location)
+"""For functions that return a `Path` if they are given one."""
+
 T = TypeVar("T")
 
 _TRANSIENT = frozenset({errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EINTR, errno.ENOBUFS})

@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 
 class RemotePath:
-    """The object, or the folder of objects, at `url`.
+    """The object, or the folder of objects, at `url`. Its methods are those of `pathlib.Path`.
 
     Raises:
         ConfigError: for a URL of an unknown kind.
@@ -50,41 +50,32 @@ class RemotePath:
 
     @property
     def name(self) -> str:
-        """The last component."""
         return self._path.name
 
     @property
     def suffix(self) -> str:
-        """The end of the name, from its last dot on."""
         return self._path.suffix
 
     @property
     def parent(self) -> "RemotePath":
-        """The folder that it is in."""
         return self._at(self._path.parent)
 
     def with_name(self, name: str) -> "RemotePath":
-        """The path of `name` in the same folder."""
         return self._at(self._path.with_name(name))
 
     def with_suffix(self, suffix: str) -> "RemotePath":
-        """The same with another suffix."""
         return self._at(self._path.with_suffix(suffix))
 
     def absolute(self) -> "RemotePath":
-        """Itself: a URL is absolute."""
         return self
 
     def is_file(self) -> bool:
-        """Whether there is such an object."""
         return find(str(self)) is not None
 
     def is_dir(self) -> bool:
-        """Whether there are objects below it."""
         return is_folder(str(self))
 
     def exists(self) -> bool:
-        """Whether there is such an object, or some below it."""
         return self.is_file() or self.is_dir()
 
     def _at(self, path: PurePosixPath) -> "RemotePath":
