@@ -82,33 +82,27 @@ def write_indexes(
     old = None if config.rescan else BridgeIndex.open(meta / BRIDGE_INDEX)
     known = _unchanged(root, names, old) if old is not None else {}
     found = _Found(names, expected)
-    with writing(root), contextlib.ExitStack() as stack:
+    with writing(root):
         meta.mkdir(exist_ok=True)
         if len(known) == len(names) and old is not None and _is_whole(meta, names, old):
             for scan in known.values():
                 found.add(scan)
             found.raise_errors()
         else:
-            _write(root, found, config, known, stack, on_progress)
+            _write(root, found, config.num_workers, known, on_progress)
     return found.preparation(len(names) - len(known))
 
 
-def _write(
-    root: Path,
-    found: "_Found",
-    config: PrepareConfig,
-    known: dict[str, ShardScan],
-    stack: contextlib.ExitStack,
-    on_progress: Progress,
-) -> None:
+def _write(root: Path, found: "_Found", num_workers: int, known: dict[str, ShardScan], on_progress: Progress) -> None:
     meta, names = root / META_FOLDER, found.names
-    sqlite_path = stack.enter_context(replacing(meta / INDEX_SQLITE))
-    bridge_path = stack.enter_context(replacing(meta / BRIDGE_INDEX))
-    sqlite_index = SqliteIndexWriter(sqlite_path, old=meta / INDEX_SQLITE)
-    stack.callback(sqlite_index.close)
-    with open(bridge_path, "wb") as file:
+    with (
+        replacing(meta / INDEX_SQLITE) as sqlite_path,
+        replacing(meta / BRIDGE_INDEX) as bridge_path,
+        contextlib.closing(SqliteIndexWriter(sqlite_path, old=meta / INDEX_SQLITE)) as sqlite_index,
+        open(bridge_path, "wb") as file,
+    ):
         bridge_index = BridgeIndexWriter(file)
-        for number, scan in enumerate(_scans(root, names, config, known, on_progress)):
+        for number, scan in enumerate(_scans(root, names, num_workers, known, on_progress)):
             sound = found.add(scan)
             if sound is not None:
                 sqlite_index.add(number, Segment(sound.segment))
@@ -124,7 +118,7 @@ def _write(
             )
         identity = str(uuid.uuid4())
         bridge_index.finish(identity)
-    write_file(meta / INDEX_UUID, identity)
+        write_file(meta / INDEX_UUID, identity)
 
 
 class BridgeIndexWriter:
@@ -184,7 +178,7 @@ def _is_whole(meta: Path, names: list[str], old: BridgeIndex) -> bool:
 
 
 def _scans(
-    root: Path, names: list[str], config: PrepareConfig, known: dict[str, ShardScan], on_progress: Progress
+    root: Path, names: list[str], num_workers: int, known: dict[str, ShardScan], on_progress: Progress
 ) -> Iterator[ShardScan | DatasetError]:
     """The scan of each shard, in order: known, or made now."""
     done = len(known)
@@ -194,9 +188,7 @@ def _scans(
         done += 1
         on_progress(done, len(names))
 
-    fresh = scan_shards(
-        root, [name for name in names if name not in known], num_workers=config.num_workers, on_done=on_done
-    )
+    fresh = scan_shards(root, [name for name in names if name not in known], num_workers=num_workers, on_done=on_done)
     with contextlib.closing(fresh):
         for name in names:
             yield known[name] if name in known else next(fresh)

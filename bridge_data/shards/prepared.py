@@ -19,7 +19,15 @@ from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.shards.bridge_index import BridgeIndex
 from bridge_data.shards.key_index import KeyIndex
-from bridge_data.shards.metadata import BRIDGE_INDEX, meta_folder, read_shard_counts, read_split, read_uuid, split_name
+from bridge_data.shards.metadata import (
+    BRIDGE_INDEX,
+    META_FOLDER,
+    meta_folder,
+    read_shard_counts,
+    read_split,
+    read_uuid,
+    split_name,
+)
 from bridge_data.shards.records import ShardReader
 from bridge_data.shards.shard_table import first_samples, read_offsets
 from bridge_data.shards.tar_bytes import is_gzip, open_tar
@@ -153,7 +161,7 @@ class PreparedDataset:
     @property
     def meta(self) -> Location:
         """The folder with the metadata."""
-        return meta_folder(self.root)
+        return self.root / META_FOLDER
 
     def shard_bytes(self, shard: str) -> int:
         """The size of a shard, from our index, or else of its file."""
@@ -208,13 +216,13 @@ class PreparedDataset:
 
     def _positions(self, shard: str, keys: set[str]) -> tuple[int, ...]:
         """The positions of the samples `keys` in `shard`: from our index, Energon's, or else the headers of the tar."""
-        found: dict[str, int] | None = None
+        found: dict[str, int] | None
         if self.index is not None:
             found = {key: at for at, key in enumerate(self.index.segment(shard).keys()) if key in keys}
-        if found is None:
+        else:
             found = self._positions_by_keys(shard, keys)
-        if found is None:
-            found = self._positions_by_headers(shard, keys)
+            if found is None:
+                found = self._positions_by_headers(shard, keys)
         absent = keys - found.keys()
         if absent:
             logger.warning(
