@@ -19,7 +19,7 @@ from bridge_data.samples import CrudeSample, Sample, SourceInfo
 from bridge_data.samples.collation import flat_sources
 from bridge_data.shards import ByteRange, RawSample
 from bridge_data.shards.blocks import BlockBudget, Cut, OpenBlocks
-from bridge_data.shards.joined_records import JoinedRawSample
+from bridge_data.shards.joins import JoinedRawSample
 
 
 class Loader(abc.ABC):
@@ -55,7 +55,7 @@ class Loader(abc.ABC):
         """
         return None
 
-    def places(self, index: int) -> Sequence[ByteRange]:
+    def byte_ranges(self, index: int) -> Sequence[ByteRange]:
         """The byte ranges that `read(index)` will read."""
         return self._reader.byte_ranges(index, self._source.parts)
 
@@ -67,7 +67,7 @@ class Loader(abc.ABC):
         """The indices of the block that sample `index` is in; None if samples are read one by one."""
         return self._reader.block(index)
 
-    def block_place(self, block: range) -> ByteRange | None:
+    def block_bytes(self, block: range) -> ByteRange | None:
         """The byte range read for the first sample of `block`; None if its samples are read one by one."""
         return self._reader.block_bytes(block)
 

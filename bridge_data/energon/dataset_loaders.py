@@ -30,7 +30,7 @@ from bridge_data.plan.opening import Opening, open_plan
 from bridge_data.plan.weights import EpochsPerShuffle, check_epochs, multiplied
 from bridge_data.prepare.metadataset_joins import prepare_metadataset
 from bridge_data.shards import SubsetRange
-from bridge_data.shards.join_index import JoinIndex
+from bridge_data.shards.joins import JoinIndex
 
 Location: TypeAlias = str | os.PathLike[str]
 

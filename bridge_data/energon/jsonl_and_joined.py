@@ -16,7 +16,7 @@ from bridge_data.plan.source import Join, Parts, Source
 from bridge_data.plan.weights import EpochsPerShuffle
 from bridge_data.samples import CrudeSample, Sample
 from bridge_data.shards import Records, ShardSet, SubsetRange
-from bridge_data.shards.join_index import open_join_at
+from bridge_data.shards.joins import open_join_at
 from bridge_data.shards.jsonl_file import PART, open_jsonl
 from bridge_data.storage import Location, location
 

@@ -91,7 +91,7 @@ class ReadAhead:
             self._credit -= request.num_bytes + REQUEST_BYTES
             self._announced.append(request)
             self._announced_bytes += request.num_bytes
-            storage.prefetch(request.places)
+            storage.prefetch(request.ranges)
 
     def _wants_to_look(self, last_draw: int) -> bool:
         num_ahead = self._scout.draws - last_draw - 1
@@ -107,8 +107,8 @@ class ReadAhead:
         lot = self._lot(self._upcoming())
         self._is_ended = not lot
         self._next_look = max(draw, self._next_look) + len(lot) // 4  # so it is soon ahead, and not all at once
-        wanted = {place: begin + number for number, places in reversed([*enumerate(lot)]) for place in places}
-        for group in storage.by_request([place for places in lot for place in places]):
+        wanted = {one: begin + number for number, ranges in reversed([*enumerate(lot)]) for one in ranges}
+        for group in storage.by_request([one for ranges in lot for one in ranges]):
             request = _Request(min(map(wanted.__getitem__, group)), group, sum(size for *_, size in group))
             self._waiting.append(request)
             self._known_bytes += request.num_bytes
@@ -127,7 +127,7 @@ class ReadAhead:
     def announce(self, refs: Iterable[SampleRef]) -> bool:
         """Announce a lot at once: the first of `refs`; whether there were any."""
         lot = self._lot(refs)
-        storage.prefetch([place for places in lot for place in places])
+        storage.prefetch([one for ranges in lot for one in ranges])
         return bool(lot)
 
     def _lot(self, refs: Iterable[SampleRef]) -> list[Sequence[ByteRange]]:
@@ -135,34 +135,34 @@ class ReadAhead:
         lot: list[Sequence[ByteRange]] = []
         num_bytes = 0
         for ref in refs:
-            places: Sequence[ByteRange] = ()
+            ranges: Sequence[ByteRange] = ()
             try:
-                places = self._places(ref)
+                ranges = self._byte_ranges(ref)
             except DatasetError:
                 logger.debug("%s cannot be announced", ref, exc_info=True)  # the read says what is wrong
-            lot.append(places)
-            num_bytes += sum(size for *_, size in places)
+            lot.append(ranges)
+            num_bytes += sum(size for *_, size in ranges)
             if num_bytes >= self._max_bytes or len(lot) == LOT_SAMPLES:
                 break
         return lot
 
-    def _places(self, ref: SampleRef) -> Sequence[ByteRange]:
+    def _byte_ranges(self, ref: SampleRef) -> Sequence[ByteRange]:
         """What is read of this sample, but for what comes with one that was met before."""
         loader = self._loaders[ref.source]
         block = loader.block(ref.index)
         if block is None:
-            return loader.places(ref.index)
+            return loader.byte_ranges(ref.index)
         name = ref.source, ref.epoch, block.start
         known = self._open.pop(name, None)
-        place = loader.block_place(block) if known is None else None
-        num_left, comes_whole = (len(block), place is not None) if known is None else known
+        whole = loader.block_bytes(block) if known is None else None
+        num_left, comes_whole = (len(block), whole is not None) if known is None else known
         if num_left > 1:
             self._open[name] = num_left - 1, comes_whole
             if len(self._open) > MAX_OPEN_BLOCKS:
                 self._open.popitem(last=False)
         if not comes_whole:
-            return loader.places(ref.index)
-        return () if place is None else (place,)
+            return loader.byte_ranges(ref.index)
+        return () if whole is None else (whole,)
 
     def _upcoming(self) -> Iterable[SampleRef]:
         try:
@@ -176,5 +176,5 @@ class _Request(NamedTuple):
     """What comes with one request; the lane comes to it with `draw`."""
 
     draw: int
-    places: list[ByteRange]
+    ranges: list[ByteRange]
     num_bytes: int

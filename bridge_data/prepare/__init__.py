@@ -5,13 +5,9 @@ from typing import TYPE_CHECKING
 from bridge_data.later import names_of
 
 if TYPE_CHECKING:
-    from bridge_data.prepare.media import MediaPreparation, prepare_media
-    from bridge_data.prepare.media_files import MediaRule
+    from bridge_data.prepare.media import MediaPreparation, MediaRule, prepare_media
 
-_PLACES = {
-    "bridge_data.prepare.media": "MediaPreparation prepare_media",
-    "bridge_data.prepare.media_files": "MediaRule",
-}
+_PLACES = {"bridge_data.prepare.media": "MediaPreparation MediaRule prepare_media"}
 """The module of each public name: the same as above, for Python, as that is for those who read and check types."""
 
 __all__ = ["MediaPreparation", "MediaRule", "prepare_media"]

@@ -15,13 +15,14 @@ import math
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Literal
+from typing import TYPE_CHECKING, Literal
 
 from bridge_data.errors import DatasetError
 from bridge_data.later import numpy as np
 from bridge_data.prepare.processes import Progress, in_parallel, no_progress
-from bridge_data.shards import ShardSet, index_file
-from bridge_data.shards.join_index import MAGIC, JoinIndex, JoinMember, MemberEntry, entry_of, join_path
+from bridge_data.shards import ShardSet
+from bridge_data.shards.bridge_index import begin_index, finish_index
+from bridge_data.shards.joins import MAGIC, JoinIndex, JoinMember, entry_of, join_path
 from bridge_data.shards.key_index import KeyIndex
 from bridge_data.storage import on_disk
 from bridge_data.storage.atomic import replacing, writing
@@ -78,11 +79,7 @@ class ShardKeys:
 
     @classmethod
     def of(cls, shards: ShardSet) -> ShardKeys:
-        """The keys of `shards`.
-
-        Raises:
-            DatasetError: if the data set has no index of keys. ConfigError: if it is in an object store, without ours.
-        """
+        """The keys of `shards`."""
         if shards.index is not None:
             return cls(shards, None, ())
         index = KeyIndex.find(on_disk(shards.root))  # in a store, keys are looked up by our index only
@@ -94,11 +91,7 @@ class ShardKeys:
         return cls(shards, index, tuple(numbers[name] for name in shards.names))
 
     def of_shard(self, shard: int) -> list[str]:
-        """The keys of the samples of shard number `shard`.
-
-        Raises:
-            DatasetError: if the index cannot be read, or is not of this data.
-        """
+        """The keys of the samples of shard number `shard`."""
         shards = self.shards
         if self.index is not None:
             keys = self.index.keys(self.numbers[shard])
@@ -257,23 +250,6 @@ def _check_unique(members: Sequence[ShardKeys], twice: Sequence[_Twice]) -> None
     )
 
 
-class JoinIndexWriter:
-    """Writes an index to an open file, rows after rows; nothing of it is valid before `finish`."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        index_file.begin(file)
-
-    def add(self, rows: NDArray[np.int64]) -> None:
-        """Append rows."""
-        self._file.write(np.ascontiguousarray(rows, np.int64).data)
-
-    def finish(self, members: Sequence[MemberEntry], counts: Sequence[int]) -> None:
-        """Write the table and then the header, which makes the file valid."""
-        rows = [list(dataclasses.astuple(member)) for member in members]
-        index_file.finish(self._file, MAGIC, {"members": rows, "counts": list(counts)})
-
-
 def _write(path: Path, members: Sequence[JoinMember], keys: Sequence[ShardKeys], matches: NDArray[np.int64]) -> None:
     """Write the rows of the join to the file at `path`."""
     primary = members[0].shards
@@ -282,7 +258,7 @@ def _write(path: Path, members: Sequence[JoinMember], keys: Sequence[ShardKeys],
     skipping = [number for number, member in enumerate(members[1:]) if member.nonmatch == "skip"]
     counts = []
     with replacing(path) as temporary, open(temporary, "wb") as file:
-        writer = JoinIndexWriter(file)
+        begin_index(file)
         for start, end in itertools.pairwise(primary.starts):
             numbers = matches[start:end] - 1
             none = numbers < 0
@@ -292,13 +268,14 @@ def _write(path: Path, members: Sequence[JoinMember], keys: Sequence[ShardKeys],
                     lacking[member] += (start + np.flatnonzero(none[:, member - 1])[:_SHOWN]).tolist()
             rows = np.concatenate((np.arange(start, end)[:, None], numbers), axis=1)
             rows = rows[~none[:, skipping].any(axis=1)]
-            writer.add(rows)
+            file.write(np.ascontiguousarray(rows, np.int64).data)
             counts.append(len(rows))
         for member, absent in lacking.items():
             if absent:
                 raise DatasetError(_nonmatch(keys[0], members[member], absent[:_SHOWN], missing[member]))
         entries = [entry_of(path.parent, member, number) for member, number in zip(members, missing, strict=True)]
-        writer.finish(entries, counts)
+        table = {"members": [dataclasses.astuple(entry) for entry in entries], "counts": counts}
+        finish_index(file, MAGIC, table)
 
 
 def _nonmatch(primary: ShardKeys, member: JoinMember, absent: Sequence[int], count: int) -> str:

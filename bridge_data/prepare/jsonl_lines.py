@@ -20,8 +20,8 @@ from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.prepare.processes import Progress, in_parallel, no_progress
 from bridge_data.shards.jsonl_file import index_path, read_ranges, split_path
 from bridge_data.shards.metadata import JSONL_SUFFIX
+from bridge_data.shards.shard_table import encode_offsets
 from bridge_data.shards.subset import SubsetRange
-from bridge_data.shards.tar_samples import encode_offsets
 from bridge_data.storage.atomic import replacing, write_file, writing
 
 BLOCK_BYTES = 1 << 25
@@ -77,11 +77,7 @@ def _number(text: str) -> int | str:
 
 
 def split_lines_by_ranges(ranges: Sequence[tuple[str, SubsetRange]], num_samples: int) -> dict[str, tuple[int, int]]:
-    """The samples of each (split part, range).
-
-    Raises:
-        ConfigError: if a range reaches beyond the data, or a part has two.
-    """
+    """The samples of each (split part, range)."""
     parts: dict[str, tuple[int, int]] = {}
     for part, subset in ranges:
         if part in parts:

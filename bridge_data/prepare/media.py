@@ -1,36 +1,139 @@
 """Preparing media: the metadata of all images and clips of a data set, or of a plain folder of files.
 
 Enters: a folder and a rule that says which files are media. Leaves: the metadata in `.nv-meta/index.sqlite`, where
-`MediaIndex` finds them by key. Shards and files that were read by the same rule, and have not changed since, are not
-opened again. Guarantee: memory is bounded by a few shards; files that cannot be read are counted and named.
+`MediaIndex` finds them by key: of an image what its header says, of a clip what PyAV finds. Shards and files that were
+read by the same rule, and have not changed since, are not opened again. Guarantee: memory is bounded by a few shards;
+files that cannot be read are counted and named. No pixel is decoded, but of the few formats that keep their true size
+or mode in the image itself; audio is decoded once, to count its samples.
+
+Source: the three strategies, under these names, are those of Energon's `media_filters` table.
 """
 
 import contextlib
 import dataclasses
+import fnmatch
 import functools
 import io
 import itertools
 import os
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import BinaryIO, Literal, TypeAlias
+
+from PIL import Image
 
 from bridge_data import storage
-from bridge_data.errors import ConfigError, DatasetError, SampleError
-from bridge_data.prepare.media_files import HEAD_BYTES, MediaRule, extract, open_range
+from bridge_data.decode.av import AV_EXTENSIONS, AVDecoder
+from bridge_data.decode.image import IMAGE_EXTENSIONS
+from bridge_data.decode.sample_decoder import guess_kind
+from bridge_data.errors import BridgeDataError, ConfigError, DatasetError, SampleError
 from bridge_data.prepare.processes import Progress, in_parallel, no_progress
 from bridge_data.prepare.sqlite_index import MediaTable, SeenFile, writing_media
 from bridge_data.shards.bridge_index import BridgeIndex
-from bridge_data.shards.media_metadata import MediaMetadata
+from bridge_data.shards.media_metadata import ImageMetadata, MediaMetadata
 from bridge_data.shards.metadata import BRIDGE_INDEX, INDEX_SQLITE, INFO_JSON, INFO_YAML, META_FOLDER, split_name
 from bridge_data.shards.prepared import PreparedDataset
 from bridge_data.shards.tar_bytes import FileTar, GzipTar, open_tar
 from bridge_data.shards.tar_headers import walk
 
+MediaKind: TypeAlias = Literal["image", "av"]
+"""An image; or video, audio or both."""
+
+HEAD_BYTES = 512
+"""Bytes of a file by which its kind is recognised."""
+
+_FLAGS = "--media-metadata-by-extension, --media-metadata-by-header or --media-metadata-by-glob PATTERNS"
+
+_KNOWN_WHEN_LOADED = frozenset({"ICO", "ICNS", "CUR"})
+
 FILES_AT_ONCE = 256
 """Files of a plain folder that are one task."""
 
+READ_BYTES = 1 << 16
+"""Bytes of a file that are read at once."""
+
 MAX_EXAMPLES = 10
 """Messages kept of files that cannot be read."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class MediaRule:
+    """A strategy and, for `GLOB`, the patterns, of which one must match a file's name or its whole path."""
+
+    strategy: Literal["EXTENSION", "HEADER", "GLOB"]
+    patterns: tuple[str, ...] = ()
+
+    @classmethod
+    def parse(cls, by_glob: str | None, by_header: bool, by_extension: bool) -> "MediaRule":
+        """The rule that the flags ask for; patterns are separated by commas.
+
+        Raises:
+            ConfigError: if they ask for none, or for several.
+        """
+        if (by_glob is not None) + by_header + by_extension != 1:
+            raise ConfigError(f"which files are media? Give exactly one of {_FLAGS}")
+        if by_glob is None:
+            return cls("HEADER" if by_header else "EXTENSION")
+        patterns = tuple(pattern.strip() for pattern in by_glob.split(","))
+        if not all(patterns):
+            raise ConfigError(
+                f"--media-metadata-by-glob {by_glob!r}: expected patterns such as '*.jpg,clips/*.mp4', and none empty"
+            )
+        return cls("GLOB", patterns)
+
+    def may_be_media(self, name: str) -> bool:
+        """Whether the file must be opened, judged by its name. Case does not count."""
+        if self.strategy == "EXTENSION":
+            return kind_of_name(name) is not None
+        if self.strategy == "HEADER":
+            return True
+        whole, last = name.lower(), name.lower().rpartition("/")[2]
+        return any(fnmatch.fnmatchcase(text, pattern.lower()) for pattern in self.patterns for text in (whole, last))
+
+    def kind(self, name: str, head: bytes) -> MediaKind | None:
+        """The kind of a file that may be media, judged by its first bytes."""
+        if self.strategy == "EXTENSION":
+            return kind_of_name(name)
+        return guess_kind(head) or kind_of_name(name)
+
+    def __str__(self) -> str:
+        return ":".join((self.strategy, *self.patterns))
+
+
+def kind_of_name(name: str) -> MediaKind | None:
+    """The kind of a file by the extension of its name."""
+    extension = name.lower().rpartition("/")[2].rpartition(".")[2]
+    return "image" if extension in IMAGE_EXTENSIONS else "av" if extension in AV_EXTENSIONS else None
+
+
+def extract(kind: MediaKind, file: BinaryIO, name: str) -> MediaMetadata:
+    """The metadata of `file`, which is called `name`.
+
+    Raises:
+        SampleError: if it cannot be read as what it is said to be. ConfigError: if PyAV is needed and not installed.
+    """
+    try:
+        return _image(file) if kind == "image" else _clip(file)
+    except (ConfigError, MemoryError):
+        raise
+    except (BridgeDataError, OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        raise SampleError(f"{name}: not a readable {'image' if kind == 'image' else 'clip'}: {error}") from error
+
+
+def _image(file: BinaryIO) -> ImageMetadata:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with contextlib.closing(Image.open(file)) as image:
+            if image.format in _KNOWN_WHEN_LOADED:
+                image.load()
+            return ImageMetadata(
+                width=image.width, height=image.height, format=image.format or "UNKNOWN", mode=image.mode
+            )
+
+
+def _clip(file: BinaryIO) -> MediaMetadata:
+    return AVDecoder(file).get_metadata(get_audio_num_samples=True)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,9 +157,9 @@ class _Look:
     num_unreadable: int = 0
     examples: list[str] = dataclasses.field(default_factory=list)
 
-    def add(self, rule: MediaRule, key: str, opened: io.BufferedReader) -> None:
+    def add(self, rule: MediaRule, key: str, opened: io.RawIOBase) -> None:
         """Look at a file, which is called `key`."""
-        with contextlib.closing(opened) as file:
+        with io.BufferedReader(opened, READ_BYTES) as file:
             kind = rule.kind(key, file.peek(HEAD_BYTES)[:HEAD_BYTES])
             if kind is None:
                 return
@@ -122,7 +225,7 @@ def _look_at_shard(root: Path, rule: MediaRule, index_mtime_ns: int, shard: Seen
     read = tar.read_exactly if isinstance(tar, GzipTar) else functools.partial(storage.read, path)
     for key, offset, num_bytes in _members(_index(root, index_mtime_ns), tar, path, shard):
         if rule.may_be_media(key):
-            look.add(rule, key, open_range(read, offset, num_bytes))
+            look.add(rule, key, storage.RangeFile(read, offset, num_bytes))
     return look
 
 
@@ -176,7 +279,7 @@ def _look_at_files(root: Path, rule: MediaRule, files: Sequence[SeenFile]) -> _L
     for file in files:
         path = str(root / file.name)
         read = functools.partial(storage.read, path)
-        look.add(rule, file.name, open_range(read, 0, storage.size_bytes(path)))
+        look.add(rule, file.name, storage.RangeFile(read, 0, storage.size_bytes(path)))
     return look
 
 

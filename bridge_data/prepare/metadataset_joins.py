@@ -24,7 +24,7 @@ from bridge_data.prepare.join_keys import make_join
 from bridge_data.prepare.processes import Progress, no_progress
 from bridge_data.prepare.tar_indexes import PrepareConfig
 from bridge_data.shards import ShardSet, open_shards
-from bridge_data.shards.join_index import FILE_SUFFIX, JoinIndex, join_folder
+from bridge_data.shards.joins import FILE_SUFFIX, JoinIndex, join_folder
 from bridge_data.storage import location, on_disk
 
 
@@ -40,15 +40,15 @@ def prepare_metadataset(
         DatasetError: if a key occurs twice in a data set, or has no match where it must have one.
     """
     file = absolute(os.fspath(path))
-    if not os.path.isfile(file) or not file.endswith((".yaml", ".yml")):
+    cache = LoadCache()
+    is_yaml = os.path.isfile(file) and file.endswith((".yaml", ".yml"))
+    document = cache.document(file) if is_yaml else None
+    if document is None:
         raise ConfigError(
             f"{file}: expected a metadataset .yaml{'' if os.path.exists(file) else ', found no such file'}"
         )
     num_workers = PrepareConfig().num_workers if num_workers is None else num_workers
     made: dict[Path, JoinIndex] = {}
-    cache = LoadCache()
-    document = cache.document(file)
-    assert document is not None, f"{file} was there a moment ago"
     for part in read_splits(document)[1]:
         for join in _joins(declare(Reference(path=file, scope=Scope(split_part=part, cache=cache)))):
             members = join.join.with_shards([_shards(member) for member in join.members])

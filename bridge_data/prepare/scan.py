@@ -1,7 +1,8 @@
 """Scanning shards: which samples a tar holds, and whether it is damaged.
 
-Enters: paths of tars. Leaves: a segment for our index each, and its `.tar.idx` on disk. Headers are read and
-contents skipped. Guarantee: an accepted shard can be read by its index; else the error names file and key.
+Enters: paths of tars. Leaves: a segment for our index each, and its `.tar.idx` on disk. Headers are read and contents
+skipped. Guarantee: an accepted shard can be read by its index. The parts of a sample follow each other and have
+different names, and no key comes twice; else the error names file and key.
 """
 
 import array
@@ -11,16 +12,16 @@ import functools
 import itertools
 import json
 import os
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from bridge_data.errors import DatasetError
 from bridge_data.prepare.processes import in_parallel
 from bridge_data.shards.bridge_index import COUNTS, Part, Segment
-from bridge_data.shards.metadata import tar_index_path
+from bridge_data.shards.metadata import is_meta_member, split_name, tar_index_path
+from bridge_data.shards.shard_table import encode_offsets
 from bridge_data.shards.tar_bytes import GzipTar, is_gzip, open_tar, seek_index_path
-from bridge_data.shards.tar_headers import walk_runs
-from bridge_data.shards.tar_samples import SampleCollector, encode_offsets
+from bridge_data.shards.tar_headers import Fields, walk_runs
 from bridge_data.storage.atomic import replacing, write_file, writing
 
 _RUN_SHARDS, _RUN_BYTES = 32, 16 << 20
@@ -40,6 +41,63 @@ class ShardScan:
     segment: bytes | memoryview
     left_out: int
     example: str
+
+
+class SampleCollector:
+    """Groups members into samples. `left_out` counts files that are no part of a sample; `example` is one of them."""
+
+    def __init__(self, file: str) -> None:
+        self._file = file
+        self._key: str | None = None
+        self._names: set[str] = set()
+        self.keys: dict[str, int] = {}
+        self.offsets = array.array("Q")
+        self._starts = array.array("I")
+        self.parts: list[Part] = []
+        self.left_out, self.example = 0, ""
+
+    @property
+    def part_ends(self) -> "array.array[int]":
+        """For each sample, the number of the part after its last."""
+        return self._starts[1:] + array.array("I", (len(self.parts),)) if self._starts else self._starts
+
+    def extend(self, members: Iterable[Fields]) -> None:
+        """Add the next members."""
+        keys, parts = self.keys, self.parts
+        for name, offset, content_offset, num_bytes, is_file, _ in members:
+            split = split_name(name) if is_file else None
+            if split is None:
+                if is_file and not is_meta_member(name):
+                    self.left_out, self.example = self.left_out + 1, self.example or name
+                continue
+            key, part = split
+            if key != self._key:
+                if key in keys:
+                    raise DatasetError(self._complaint(key, part, keys[key]))
+                self._key, self._names = key, {part}
+                keys[key] = len(keys)
+                self.offsets.append(offset)
+                self._starts.append(len(parts))
+            elif part in self._names:
+                raise DatasetError(
+                    f"{self._file}: sample {key!r} has two members {key}.{part}: its parts cannot be told apart. "
+                    "Write the shard again with each name once."
+                )
+            else:
+                self._names.add(part)
+            parts.append((part, content_offset, num_bytes))
+
+    def _complaint(self, key: str, part: str, number: int) -> str:
+        before = [name for name, _, _ in self.parts[self._starts[number] : self._starts[number + 1]]]
+        if part in before:
+            return (
+                f"{self._file}: duplicate key {key!r}: sample number {number} has it, and another one later, with part "
+                f"{part!r} again. Write the shard again with different keys."
+            )
+        return (
+            f"{self._file}: the parts of sample {key!r} are not next to each other: {key}.{before[0]} comes first, "
+            f"then other samples, then {key}.{part}. Write the shard again, sorted by name (tar --sort=name)."
+        )
 
 
 def scan_shard(root: Path, name: str) -> ShardScan:

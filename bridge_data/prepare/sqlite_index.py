@@ -24,7 +24,7 @@ from bridge_data.shards.media_metadata import MediaMetadata, encode_metadata
 from bridge_data.storage.atomic import replacing, writing
 
 if TYPE_CHECKING:
-    from bridge_data.prepare.media_files import MediaRule
+    from bridge_data.prepare.media import MediaRule
 
 
 _TABLES = """
@@ -253,11 +253,7 @@ class MediaTable:
 
 @contextlib.contextmanager
 def writing_media(path: Path, rule: "MediaRule") -> Iterator[MediaTable]:
-    """The tables in the database at `path`, which is replaced by the result when the block ends well.
-
-    Raises:
-        DatasetError: if it cannot be written.
-    """
+    """The tables in the database at `path`, which is replaced by the result when the block ends well."""
     with writing(path.parent):
         path.parent.mkdir(exist_ok=True)
         with replacing(path) as temporary:

@@ -20,8 +20,7 @@ from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.prepare.processes import Progress, no_progress
 from bridge_data.prepare.scan import ShardScan, has_seek_index, has_tar_index, scan_shards, write_tar_index
 from bridge_data.prepare.sqlite_index import SqliteIndexWriter
-from bridge_data.shards import index_file
-from bridge_data.shards.bridge_index import MAGIC, BridgeIndex, Segment, ShardEntry
+from bridge_data.shards.bridge_index import MAGIC, BridgeIndex, Segment, ShardEntry, begin_index, finish_index
 from bridge_data.shards.metadata import BRIDGE_INDEX, INDEX_SQLITE, INDEX_UUID, META_FOLDER, read_uuid
 from bridge_data.storage.atomic import replacing, write_file, writing
 
@@ -83,33 +82,27 @@ def write_indexes(
     old = None if config.rescan else BridgeIndex.open(meta / BRIDGE_INDEX)
     known = _unchanged(root, names, old) if old is not None else {}
     found = _Found(names, expected)
-    with writing(root), contextlib.ExitStack() as stack:
+    with writing(root):
         meta.mkdir(exist_ok=True)
         if len(known) == len(names) and old is not None and _is_whole(meta, names, old):
             for scan in known.values():
                 found.add(scan)
             found.raise_errors()
         else:
-            _write(root, found, config, known, stack, on_progress)
+            _write(root, found, config.num_workers, known, on_progress)
     return found.preparation(len(names) - len(known))
 
 
-def _write(
-    root: Path,
-    found: "_Found",
-    config: PrepareConfig,
-    known: dict[str, ShardScan],
-    stack: contextlib.ExitStack,
-    on_progress: Progress,
-) -> None:
+def _write(root: Path, found: "_Found", num_workers: int, known: dict[str, ShardScan], on_progress: Progress) -> None:
     meta, names = root / META_FOLDER, found.names
-    sqlite_path = stack.enter_context(replacing(meta / INDEX_SQLITE))
-    bridge_path = stack.enter_context(replacing(meta / BRIDGE_INDEX))
-    sqlite_index = SqliteIndexWriter(sqlite_path, old=meta / INDEX_SQLITE)
-    stack.callback(sqlite_index.close)
-    with open(bridge_path, "wb") as file:
+    with (
+        replacing(meta / INDEX_SQLITE) as sqlite_path,
+        replacing(meta / BRIDGE_INDEX) as bridge_path,
+        contextlib.closing(SqliteIndexWriter(sqlite_path, old=meta / INDEX_SQLITE)) as sqlite_index,
+        open(bridge_path, "wb") as file,
+    ):
         bridge_index = BridgeIndexWriter(file)
-        for number, scan in enumerate(_scans(root, names, config, known, on_progress)):
+        for number, scan in enumerate(_scans(root, names, num_workers, known, on_progress)):
             sound = found.add(scan)
             if sound is not None:
                 sqlite_index.add(number, Segment(sound.segment))
@@ -125,7 +118,7 @@ def _write(
             )
         identity = str(uuid.uuid4())
         bridge_index.finish(identity)
-    write_file(meta / INDEX_UUID, identity)
+        write_file(meta / INDEX_UUID, identity)
 
 
 class BridgeIndexWriter:
@@ -134,7 +127,7 @@ class BridgeIndexWriter:
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self._entries: list[ShardEntry] = []
-        index_file.begin(file)
+        begin_index(file)
 
     def add(self, name: str, num_bytes: int, mtime_ns: int, segment: bytes | memoryview) -> None:
         """Append the segment of shard `name`."""
@@ -146,7 +139,7 @@ class BridgeIndexWriter:
         """Write the table and then the header, which makes the file valid."""
         row_of = operator.attrgetter(*(field.name for field in dataclasses.fields(ShardEntry)))
         table = {"uuid": uuid, "shards": [row_of(entry) for entry in self._entries]}
-        index_file.finish(self._file, MAGIC, table)
+        finish_index(self._file, MAGIC, table)
 
 
 def _unchanged(root: Path, names: list[str], old: BridgeIndex) -> dict[str, ShardScan]:
@@ -185,7 +178,7 @@ def _is_whole(meta: Path, names: list[str], old: BridgeIndex) -> bool:
 
 
 def _scans(
-    root: Path, names: list[str], config: PrepareConfig, known: dict[str, ShardScan], on_progress: Progress
+    root: Path, names: list[str], num_workers: int, known: dict[str, ShardScan], on_progress: Progress
 ) -> Iterator[ShardScan | DatasetError]:
     """The scan of each shard, in order: known, or made now."""
     done = len(known)
@@ -195,9 +188,7 @@ def _scans(
         done += 1
         on_progress(done, len(names))
 
-    fresh = scan_shards(
-        root, [name for name in names if name not in known], num_workers=config.num_workers, on_done=on_done
-    )
+    fresh = scan_shards(root, [name for name in names if name not in known], num_workers=num_workers, on_done=on_done)
     with contextlib.closing(fresh):
         for name in names:
             yield known[name] if name in known else next(fresh)

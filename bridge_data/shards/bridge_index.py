@@ -1,12 +1,15 @@
-"""`.nv-meta/index.bridge`: key, offset and size of every part, in one memory-mapped file, which Energon ignores.
+"""Our own index files, and `.nv-meta/index.bridge` among them: key, offset and size of every part of a data set.
 
-Enters: the path of an index. Leaves: the segment of a shard, which gives key and parts of sample number i by
-arithmetic, in about a microsecond. Only the pages that are used are ever loaded, once a machine. Guarantee: a file that
-is not of this data set as it is described now (another preparation, another version, damaged) is taken for absent;
-nothing else depends on it.
+Enters: the path of an index. Leaves: its table; of `index.bridge` the segment of a shard, which gives key and parts of
+sample number i by arithmetic, in about a microsecond. The file is memory-mapped: only the pages that are used are ever
+loaded, once a machine. Guarantee: a file of another kind, version or byte order, or one that is damaged or unfinished,
+or not of this data set as it is described now, is taken for absent, as nothing else depends on it; one that was
+replaced since it was opened is an error.
 
-Layout of the file: see `index_file`. The data are the segments; the table holds the preparation's uuid and, for each
-shard, its name, size and time of change, its number of samples, and offset and size of its segment.
+Layout of an index file: magic (8 bytes), byte-order mark and version (u32), offset and size of the table and its CRC-32
+(u64), in native byte order; the data follow, and the table, in JSON, comes last. The header is written at the end,
+which makes the file valid. Of `index.bridge`, the data are the segments; the table holds the preparation's uuid and,
+for each shard, its name, size and time of change, its number of samples, and offset and size of its segment.
 
 Layout of a segment, in native byte order: four counts (u64), then sample offsets (u64, one more than samples: the row
 is that of `.tar.idx`), part offsets and sizes (u64), then per sample the end of its parts and of its key (u32), per
@@ -17,13 +20,24 @@ import dataclasses
 import json
 import mmap
 import operator
+import os
 import struct
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, count, pairwise, repeat
-from typing import Any
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
 
-from bridge_data.shards.index_file import IndexFile
+from bridge_data import storage
+from bridge_data.errors import DatasetError
 from bridge_data.storage import Location
+
+HEADER_BYTES = 40
+"""The data of an index file begin here."""
+
+_HEADER = struct.Struct("=8sIIQQQ")
+_BYTE_ORDER = 0x01020304
+_VERSION = 1
 
 MAGIC = b"BRIDGEIX"
 
@@ -32,6 +46,69 @@ COUNTS = struct.Struct("=QQQQ")
 
 Part = tuple[str, int, int]
 """Name, offset of the content in the shard, its size."""
+
+
+class IndexFile(NamedTuple):
+    """An index file that was found valid: its path on this machine, its kind, and what its header says of the table."""
+
+    path: Path
+    magic: bytes
+    table_offset: int
+    checksum: int
+
+    @classmethod
+    def open(cls, path: Location, magic: bytes) -> "tuple[IndexFile, dict[str, Any]] | None":
+        """(the file at `path`, its table); None if there is none that can be used here. One in an object store is
+        copied to the disk first, once a machine."""
+        copy = storage.local_copy(path)
+        if copy is None:
+            return None
+        try:
+            with open(copy, "rb") as file:
+                found, order, version, offset, num_bytes, checksum = _HEADER.unpack(file.read(HEADER_BYTES))
+                if (found, order, version) != (magic, _BYTE_ORDER, _VERSION):
+                    return None
+                if offset + num_bytes > os.fstat(file.fileno()).st_size:
+                    return None
+                file.seek(offset)
+                table = file.read(num_bytes)
+            if zlib.crc32(table) != checksum:
+                return None
+            return cls(copy, magic, offset, checksum), json.loads(table)
+        except (OSError, struct.error, ValueError):
+            return None
+
+    def mapped(self) -> mmap.mmap:
+        """The file in memory.
+
+        Raises:
+            DatasetError: if another file is at `path` now, or none.
+        """
+        try:
+            with open(self.path, "rb") as file:
+                data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            magic, _, _, offset, _, checksum = _HEADER.unpack_from(data)
+            if (magic, offset, checksum) == self[1:] and len(data) >= offset:
+                return data
+        except (OSError, ValueError, struct.error):
+            pass
+        raise DatasetError(
+            f"{self.path}: was replaced or removed while it was in use: the data was prepared again. Start again."
+        )
+
+
+def begin_index(file: BinaryIO) -> None:
+    """Leave the space of the header free; nothing of the file is valid before `finish_index`."""
+    file.write(bytes(HEADER_BYTES))
+
+
+def finish_index(file: BinaryIO, magic: bytes, table: dict[str, Any]) -> None:
+    """Write the table behind the data, and then the header."""
+    offset = file.tell()
+    content = json.dumps(table, ensure_ascii=False).encode()
+    file.write(content)
+    file.seek(0)
+    file.write(_HEADER.pack(magic, _BYTE_ORDER, _VERSION, offset, len(content), zlib.crc32(content)))
 
 
 class Segment:
@@ -165,12 +242,7 @@ class BridgeIndex:
 
     @classmethod
     def open(cls, path: Location) -> "BridgeIndex | None":
-        """The index at `path`; None if there is none, or none that can be used here. One in an object store is copied
-        to the disk first, once a machine.
-
-        Raises:
-            ConfigError, DatasetError: if it cannot be copied.
-        """
+        """The index at `path`, as `IndexFile.open` finds it."""
         opened = IndexFile.open(path, MAGIC)
         try:
             return None if opened is None else cls(opened[0], opened[1]["uuid"], opened[1]["shards"])
@@ -189,27 +261,14 @@ class BridgeIndex:
         return [rows[name][1] for name in shards]
 
     def segment(self, shard: str) -> Segment:
-        """The segment of `shard`.
-
-        Raises:
-            DatasetError: if the file was replaced since it was opened.
-        """
-        entry = self.entries[shard]
-        return Segment(self.segment_bytes(entry))
+        """The segment of `shard`."""
+        return Segment(self.segment_bytes(self.entries[shard]))
 
     def segment_bytes(self, entry: ShardEntry) -> memoryview:
         """The bytes of a segment, in the map."""
         if self._map is None:
-            self._map = self._mapped()
+            self._map = self._file.mapped()
         return memoryview(self._map)[entry.segment_start : entry.segment_start + entry.segment_bytes]
-
-    def _mapped(self) -> mmap.mmap:
-        try:
-            with open(self._file.path, "rb") as file:
-                self._file.check(file)
-                return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        except (OSError, ValueError) as error:
-            raise self._file.replaced() from error
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle rows: that is many times as fast as pickling entries, of which there may be a hundred thousand."""

@@ -102,11 +102,7 @@ def read_ranges(path: Location, split_config: str | None = None) -> dict[str, Su
 
 
 def split_gaps(path: str | os.PathLike[str]) -> tuple[int, int]:
-    """Numbers of samples of the JSONL file `path` that are in no part of its split, and in several.
-
-    Raises:
-        ConfigError: if it is not prepared, or its split does not fit. DatasetError: if it was changed since.
-    """
+    """Numbers of samples of the JSONL file `path` that are in no part of its split, and in several."""
     num_samples = JsonlLines.open(path, "").num_samples
     ranges = read_ranges(location(path))
     return gaps(
@@ -136,11 +132,7 @@ class JsonlLines:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], split_part: str) -> "JsonlLines":
-        """The samples of the file `path`.
-
-        Raises:
-            ConfigError: if it is not prepared. DatasetError: if it was changed since.
-        """
+        """The samples of the file `path`."""
         root = location(path)
         index = index_path(root)
         if not root.is_file():
@@ -163,12 +155,10 @@ class JsonlLines:
 
     @property
     def names(self) -> list[str]:
-        """The file's name."""
         return [self.root.name]
 
     @property
     def counts(self) -> list[int]:
-        """The number of samples."""
         return [self.num_samples]
 
     @property
@@ -181,7 +171,6 @@ class JsonlLines:
         return {"jsonl": [self.root.name, self.num_bytes, self.num_samples]}
 
     def part_names(self, shard: int) -> Collection[str]:
-        """The one part."""
         return (PART,)
 
     def describe(self, index: int) -> str:
@@ -189,7 +178,6 @@ class JsonlLines:
         return f"{self.root.name}/{index}"
 
     def reader(self) -> RecordReader:
-        """A reader of these samples."""
         return JsonlReader(self)
 
 
@@ -214,11 +202,7 @@ class JsonlReader:
         self._blocks: OpenBlocks | None = None
 
     def read(self, index: int, parts: Container[str] | None = None) -> RawSample:
-        """Sample number `index`: its line, without white space around it.
-
-        Raises:
-            IndexError: if there is no such sample. DatasetError: if it cannot be read, or the file was changed.
-        """
+        """Sample number `index`: its line, without white space around it."""
         blocks = self._blocks
         if blocks is not None and blocks.parts is parts:
             held = blocks.held.pop(index, None)
@@ -247,11 +231,9 @@ class JsonlReader:
         return [(self._path, start - before, end - start + before)] if parts is None or PART in parts else []
 
     def read_in_blocks(self, blocks: OpenBlocks | None) -> None:
-        """Read by `blocks` from now on; None: singly."""
         self._blocks = blocks
 
     def block(self, index: int) -> range | None:
-        """The block that sample `index` is in; None if samples are read singly."""
         return None if self._blocks is None else self._blocks.cut.block(index, 0, self._lines.num_samples)
 
     def block_bytes(self, block: range) -> ByteRange | None:
@@ -333,5 +315,5 @@ class JsonlReader:
             f"restore it, or run `bridge-data prepare {self._path}` again."
         )
 
-    def __getstate__(self) -> dict[str, Any]:
-        return vars(self) | {"_index": None, "_blocks": None}
+    def __reduce__(self) -> tuple[type["JsonlReader"], tuple[JsonlLines]]:
+        return JsonlReader, (self._lines,)

@@ -2,8 +2,8 @@
 
 Enters: keys, or names of parts as their shard has them, `0001.jpg`. Leaves: offsets, and the bytes of parts. Each
 look-up is one search of an SQL index, in a data set of any size; no list of keys is loaded. Splits and exclusions do
-not matter. Guarantee: the bytes that the shard holds under this
-name, or an error that says whether the name is wrong or the data.
+not matter. Guarantee: the bytes that the shard holds under this name, or an error that says whether the name is wrong
+or the data. All classes here may be pickled, forked and used by any thread.
 
 Source: the tables `samples` and `sample_parts` are those of Megatron-Energon 7.4; older versions wrote the first only.
 """
@@ -14,6 +14,7 @@ import functools
 import os
 import sqlite3
 import threading
+import weakref
 from collections.abc import Callable, Generator, Iterator
 from os import PathLike
 from pathlib import Path
@@ -22,12 +23,12 @@ from typing import Any, NamedTuple
 from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError, SampleError
 from bridge_data.shards.metadata import INDEX_SQLITE, meta_folder, read_shard_counts, split_name, without_shard
-from bridge_data.shards.tar_bytes import GzipTar, is_gzip, open_tar
+from bridge_data.shards.tar_bytes import FileTar, GzipTar, is_gzip
 from bridge_data.shards.tar_headers import BLOCK, header_is_intact, walk
 from bridge_data.storage import Location
 
-MAX_KNOWN_SHARDS = 64
-"""Shards that a reader keeps open; a compressed one holds about 1% of its size and a buffer of 1 MiB."""
+MAX_KNOWN_COMPRESSED = 64
+"""Compressed shards that an index keeps open; each holds about 1% of its size and a buffer of 1 MiB."""
 
 _JOINED = """
 FROM samples s JOIN sample_parts p ON p.tar_file_id = s.tar_file_id AND p.sample_index = s.sample_index
@@ -47,27 +48,24 @@ _KEY_RANGE = "SELECT sample_key FROM samples WHERE sample_key >= ? AND sample_ke
 
 
 class ReadOnlyDatabase:
-    """The SQLite file at `file`, which nobody writes to. It may be pickled, forked and used by any thread; each process
-    connects by itself. `way_out` ends the message where it cannot be read."""
+    """The SQLite file at `file`, which nobody writes to. `way_out` ends the message where it cannot be read."""
 
     def __init__(self, file: Path, way_out: str) -> None:
         self.file, self.way_out = file, way_out
-        self._reset()
+        self.after_fork()
+        _in_use.add(self)
 
-    def _reset(self) -> None:
+    def after_fork(self) -> None:
+        """In a forked child: connect anew, with a lock that no thread of the parent can hold."""
         self._lock = threading.Lock()
-        self._connection: tuple[int, sqlite3.Connection] | None = None
+        self._connection: sqlite3.Connection | None = None
 
     def rows(self, query: str, *values: object) -> list[Any]:
-        """All rows that answer `query`.
-
-        Raises:
-            DatasetError: if the database cannot be read.
-        """
+        """All rows that answer `query`."""
         with self._lock, self._reporting():
-            if self._connection is None or self._connection[0] != os.getpid():
-                self._connection = os.getpid(), self._connect()
-            return self._connection[1].execute(query, values).fetchall()
+            if self._connection is None:
+                self._connection = self._connect()
+            return self._connection.execute(query, values).fetchall()
 
     def stream(self, query: str, *values: object) -> Generator[Any, None, None]:
         """The same rows, one by one, over a connection of their own."""
@@ -90,12 +88,8 @@ class ReadOnlyDatabase:
         except sqlite3.Error as error:
             raise DatasetError(f"{self.file}: cannot be read: {error}; {self.way_out}") from error
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"file": self.file, "way_out": self.way_out}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-        self._reset()
+    def __reduce__(self) -> tuple[type["ReadOnlyDatabase"], tuple[Path, str]]:
+        return ReadOnlyDatabase, (self.file, self.way_out)
 
 
 class StoredPart(NamedTuple):
@@ -114,20 +108,22 @@ class StoredPart(NamedTuple):
 
 
 class KeyIndex:
-    """The samples of the prepared data set in the folder `root`, by key. It may be pickled, and used by any thread."""
+    """The samples of the prepared data set in the folder `root`, by key; `file` is its `index.sqlite`."""
 
     def __init__(self, root: Location, file: Path) -> None:
         self.root = root
         self.database = ReadOnlyDatabase(file, _way_out(root))
+        self.after_fork()
+        _in_use.add(self)
+
+    def after_fork(self) -> None:
+        """In a forked child: open compressed shards anew, as a thread of the parent may have been reading one."""
+        self._compressed: collections.OrderedDict[int, GzipTar] = collections.OrderedDict()
 
     @classmethod
     def find(cls, root: Location) -> "KeyIndex | None":
         """The index of the folder `root`; None if it has no `index.sqlite`. One in an object store is copied to the
-        disk.
-
-        Raises:
-            ConfigError: if there is no prepared data set. DatasetError: if the index cannot be copied.
-        """
+        disk."""
         file = storage.local_copy(meta_folder(root) / INDEX_SQLITE)
         return None if file is None else cls(root, file)
 
@@ -148,6 +144,21 @@ class KeyIndex:
         """The paths of the shards, relative to the folder, by their numbers."""
         return list(read_shard_counts(meta_folder(self.root)))
 
+    def shard_path(self, shard: int) -> str:
+        """The path or URL of shard number `shard`."""
+        return f"{self.root}/{self.shard_names[shard]}"
+
+    def compressed(self, shard: int) -> GzipTar:
+        """The tar in shard number `shard`, which is compressed. It is kept open: to find a sample in it takes long."""
+        tar = self._compressed.get(shard)
+        if tar is None:
+            tar = GzipTar(self.shard_path(shard))
+            tar.warn_if_slow()
+            while len(self._compressed) >= MAX_KNOWN_COMPRESSED:
+                self._compressed.popitem(last=False)
+            self._compressed[shard] = tar
+        return tar
+
     @functools.cached_property
     def knows_parts(self) -> bool:
         """Whether there is a table of parts; in an older index there is none, and headers are read instead."""
@@ -166,8 +177,9 @@ class KeyIndex:
             return [StoredPart(key, *row) for row in self.database.rows(_PARTS, key)]
         found = []
         for shard, _, offset, num_bytes in self.database.rows(_SAMPLE, key):
-            path = str(self.root / self.shard_names[shard])
-            for member in walk(open_tar(path), offset, offset + num_bytes, file=path):
+            path = self.shard_path(shard)
+            tar = self.compressed(shard) if is_gzip(path) else FileTar(path, offset + num_bytes)
+            for member in walk(tar, offset, offset + num_bytes, file=path):
                 name = split_name(member.name) if member.is_file else None
                 if name is not None and name[0] == key:
                     found.append(StoredPart(*name, shard, member.content_offset, member.num_bytes))
@@ -203,7 +215,7 @@ class KeyIndex:
 
 
 class PartReader:
-    """Reads parts of the data set in the folder `root` by name. It may be pickled, and used by several threads.
+    """Reads parts of the data set in the folder `root` by name.
 
     Raises:
         ConfigError: if there is no prepared data set, or it has no index of its keys.
@@ -212,11 +224,8 @@ class PartReader:
     def __init__(self, root: str | PathLike[str]) -> None:
         self.root = storage.location(root).absolute()
         self.index = KeyIndex.open(self.root)
-        self._reset()
-
-    def _reset(self) -> None:
-        self._lock = threading.Lock()
-        self._contents: collections.OrderedDict[int, Callable[[int, int], bytes]] = collections.OrderedDict()
+        self._checked: set[int] = set()
+        """Shards of which a part was found where the index has it."""
 
     def find(self, name: str) -> StoredPart:
         """Where the part `name` is stored; a name that begins with that of a shard is also found without it.
@@ -232,19 +241,11 @@ class PartReader:
         raise SampleError(self._complaint(name))
 
     def read(self, part: StoredPart) -> bytes:
-        """The content of a part.
-
-        Raises:
-            DatasetError: if it cannot be read, or is not there any more.
-        """
+        """The content of a part."""
         return self._content(part)(part.offset, part.num_bytes)
 
     def read_range(self, part: StoredPart, offset: int, num_bytes: int) -> bytes:
-        """A range of the content of a part, fewer bytes at its end.
-
-        Raises:
-            DatasetError: if it cannot be read, or is not there any more.
-        """
+        """A range of the content of a part, fewer bytes at its end."""
         wanted = max(0, min(num_bytes, part.num_bytes - offset))
         return self._content(part)(part.offset + offset, wanted) if wanted else b""
 
@@ -260,46 +261,23 @@ class PartReader:
 
     def _content(self, part: StoredPart) -> Callable[[int, int], bytes]:
         """The function that reads the shard of `part`. The first time, check that the part is still stored there."""
-        with self._lock:
-            content = self._contents.get(part.shard)
-            if content is None:
-                path = str(self.root / self.index.shard_names[part.shard])
-                content = _content_of(path)
-                header = content(part.offset - BLOCK, BLOCK)
-                if not (header_is_intact(header) and _size_in(header) in (part.num_bytes, None)):
-                    raise DatasetError(
-                        f"{path}: does not hold {part.name!r} at byte {part.offset}, where the index has it. The "
-                        f"shard was replaced: restore it, or run `bridge-data prepare {self.root}` again."
-                    )
-                while len(self._contents) >= MAX_KNOWN_SHARDS:
-                    self._contents.popitem(last=False)
-                self._contents[part.shard] = content
-            return content
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"root": self.root, "index": self.index}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-        self._reset()
+        path = self.index.shard_path(part.shard)
+        content: Callable[[int, int], bytes] = functools.partial(storage.read, path)
+        if is_gzip(path):
+            content = self.index.compressed(part.shard).read_exactly
+        if part.shard not in self._checked:
+            header = content(part.offset - BLOCK, BLOCK)
+            if not (header_is_intact(header) and _size_in(header) in (part.num_bytes, None)):
+                raise DatasetError(
+                    f"{path}: does not hold {part.name!r} at byte {part.offset}, where the index has it. The "
+                    f"shard was replaced: restore it, or run `bridge-data prepare {self.root}` again."
+                )
+            self._checked.add(part.shard)
+        return content
 
 
 def _way_out(root: Location) -> str:
     return f"run `bridge-data prepare {root} --tar-index-only`"
-
-
-def _content_of(path: str) -> Callable[[int, int], bytes]:
-    """The function that reads ranges of the tar at `path`, which may be compressed."""
-    if not is_gzip(path):
-        return functools.partial(storage.read, path)
-    tar, lock = GzipTar(path), threading.Lock()
-    tar.warn_if_slow()
-
-    def read(offset: int, num_bytes: int) -> bytes:
-        with lock:
-            return tar.read_exactly(offset, num_bytes)
-
-    return read
 
 
 def _size_in(header: bytes) -> int | None:
@@ -308,3 +286,14 @@ def _size_in(header: bytes) -> int | None:
         return int(header[124:136].rstrip(b"\0 "), 8)
     except ValueError:
         return None
+
+
+_in_use: "weakref.WeakSet[ReadOnlyDatabase | KeyIndex]" = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for each in list(_in_use):
+        each.after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)

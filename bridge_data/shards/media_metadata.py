@@ -9,6 +9,7 @@ those of Megatron-Energon 7.4.
 """
 
 import dataclasses
+import functools
 import json
 from os import PathLike
 from typing import Any, ClassVar, TypeAlias
@@ -86,7 +87,6 @@ class MediaIndex:
 
     def __init__(self, root: str | PathLike[str]) -> None:
         self.root = storage.location(root)
-        self._database: ReadOnlyDatabase | None = None
 
     @classmethod
     def open(cls, root: str | PathLike[str]) -> "MediaIndex":
@@ -96,7 +96,7 @@ class MediaIndex:
             ConfigError: if `root` has no media metadata.
         """
         index = cls(root)
-        index._opened()
+        _ = index._database
         return index
 
     @property
@@ -110,7 +110,7 @@ class MediaIndex:
         Raises:
             SampleError: if there are none. DatasetError: if they are damaged.
         """
-        row = next(iter((self._database or self._opened()).rows(_METADATA, key)), None)
+        row = next(iter(self._database.rows(_METADATA, key)), None)
         if row is None:
             raise SampleError(
                 f"{self.root}: no media metadata of {key!r}: there is no such file, or it was not seen as media. Check "
@@ -124,15 +124,15 @@ class MediaIndex:
                 f"{_WAY_OUT.format(root=self.root)} again"
             ) from error
 
-    def _opened(self) -> ReadOnlyDatabase:
+    @functools.cached_property
+    def _database(self) -> ReadOnlyDatabase:
         file = storage.local_copy(self.path)
         if file is None:
             raise ConfigError(f"{self.root}: has no media metadata; {_WAY_OUT.format(root=self.root)}")
         database = ReadOnlyDatabase(file, f"prepare {self.root} again")
         if not database.has_table(MEDIA_TABLE):
             raise ConfigError(f"{self.root}: has no media metadata yet; {_WAY_OUT.format(root=self.root)}")
-        self._database = database
         return database
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"root": self.root, "_database": None}
+    def __reduce__(self) -> tuple[type["MediaIndex"], tuple[Location]]:
+        return MediaIndex, (self.root,)

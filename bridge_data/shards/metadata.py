@@ -18,7 +18,7 @@ import yaml
 
 from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError
-from bridge_data.storage import Location, location
+from bridge_data.storage import AnyLocation, Location, location
 
 _RUN = re.compile(r"(?P<before>[^{}\\]*)\{(?P<first>\d+)\.\.(?P<last>\d+)\}(?P<after>[^{}\\]*)", re.ASCII)
 _YamlLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -76,15 +76,7 @@ def tar_index_path(shard: str | Location) -> Location:
     return location(shard).with_suffix(".tar.idx")
 
 
-@overload
-def meta_folder(root: Path) -> Path: ...
-
-
-@overload
-def meta_folder(root: Location) -> Location: ...
-
-
-def meta_folder(root: Location) -> Location:
+def meta_folder(root: AnyLocation) -> AnyLocation:
     """The `.nv-meta` folder of the data set at `root`.
 
     Raises:
@@ -186,11 +178,7 @@ def load_document(path: Location) -> Any:
 
 
 def parse_document(data: bytes, path: Location) -> Any:
-    """`data` parsed, which are the bytes of the file at `path`; see `load_document`.
-
-    Raises:
-        ConfigError: if it cannot be parsed.
-    """
+    """`data` parsed, which are the bytes of the file at `path`; see `load_document`."""
     try:
         return json.loads(data) if path.suffix == ".json" else yaml.load(data, _YamlLoader)
     except yaml.MarkedYAMLError as error:

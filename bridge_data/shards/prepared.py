@@ -19,11 +19,19 @@ from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.shards.bridge_index import BridgeIndex
 from bridge_data.shards.key_index import KeyIndex
-from bridge_data.shards.metadata import BRIDGE_INDEX, meta_folder, read_shard_counts, read_split, read_uuid, split_name
-from bridge_data.shards.reader import ShardReader
+from bridge_data.shards.metadata import (
+    BRIDGE_INDEX,
+    META_FOLDER,
+    meta_folder,
+    read_shard_counts,
+    read_split,
+    read_uuid,
+    split_name,
+)
+from bridge_data.shards.records import ShardReader
+from bridge_data.shards.shard_table import first_samples, read_offsets
 from bridge_data.shards.tar_bytes import is_gzip, open_tar
 from bridge_data.shards.tar_headers import walk
-from bridge_data.shards.tar_samples import first_samples, read_offsets
 from bridge_data.storage import Location
 
 logger = logging.getLogger("bridge_data")
@@ -47,7 +55,6 @@ class ShardSet:
 
     @functools.cached_property
     def counts(self) -> list[int]:
-        """Samples of each shard."""
         without = self.excluded_positions
         return [count - len(without.get(shard, ())) for shard, count in enumerate(self.stored_counts)]
 
@@ -58,7 +65,6 @@ class ShardSet:
 
     @property
     def num_samples(self) -> int:
-        """Samples of all shards."""
         return self.starts[-1]
 
     def __len__(self) -> int:
@@ -103,11 +109,7 @@ class ShardSet:
         return sum(self.index.sizes_bytes(filled)) / sum(self.stored_counts)
 
     def identity(self) -> dict[str, Any]:
-        """Names, sizes and sample counts of the shards, and what is excluded.
-
-        Raises:
-            DatasetError: if a shard is missing.
-        """
+        """Names, sizes and sample counts of the shards, and what is excluded."""
         shards = zip(self.names, self._sizes_bytes(), self.counts, strict=True)
         return {"shards": list(shards), "excluded": sorted(self.excluded)}
 
@@ -124,11 +126,9 @@ class ShardSet:
         return None if self.index is None else self.index.segment(self.names[shard]).names
 
     def describe(self, index: int) -> str:
-        """The shard of sample `index`."""
         return self.names[self.locate(index)[0]]
 
     def reader(self) -> ShardReader:
-        """A reader of these samples."""
         return ShardReader(self)
 
 
@@ -161,7 +161,7 @@ class PreparedDataset:
     @property
     def meta(self) -> Location:
         """The folder with the metadata."""
-        return meta_folder(self.root)
+        return self.root / META_FOLDER
 
     def shard_bytes(self, shard: str) -> int:
         """The size of a shard, from our index, or else of its file."""
@@ -216,13 +216,13 @@ class PreparedDataset:
 
     def _positions(self, shard: str, keys: set[str]) -> tuple[int, ...]:
         """The positions of the samples `keys` in `shard`: from our index, Energon's, or else the headers of the tar."""
-        found: dict[str, int] | None = None
+        found: dict[str, int] | None
         if self.index is not None:
             found = {key: at for at, key in enumerate(self.index.segment(shard).keys()) if key in keys}
-        if found is None:
+        else:
             found = self._positions_by_keys(shard, keys)
-        if found is None:
-            found = self._positions_by_headers(shard, keys)
+            if found is None:
+                found = self._positions_by_headers(shard, keys)
         absent = keys - found.keys()
         if absent:
             logger.warning(

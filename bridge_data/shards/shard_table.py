@@ -3,20 +3,25 @@
 Enters: a position, what reads the bytes of the tar, and the shard's segment or its path. Leaves: key and parts, or the
 byte ranges that hold them. Guarantee: the parts that the tar holds at this position, or a `DatasetError` that names the
 shard.
+
+`<shard>.tar.idx` is Energon's format, byte for byte: one u64, little-endian, for each sample, the offset of its first
+header, and one more for the end of the last sample.
 """
 
+import array
 import operator
+import sys
 from collections.abc import Callable, Container, Sequence
-from typing import Protocol
+from typing import TypeAlias
 
 from bridge_data import storage
 from bridge_data.errors import DatasetError
 from bridge_data.shards.blocks import MAX_UNWANTED_BYTES, Samples
 from bridge_data.shards.bridge_index import Part, Segment
-from bridge_data.shards.metadata import split_name
-from bridge_data.shards.tar_bytes import FileTar, GzipTar, MemoryTar
+from bridge_data.shards.metadata import split_name, tar_index_path
+from bridge_data.shards.tar_bytes import FileTar, GzipTar, MemoryTar, open_tar
 from bridge_data.shards.tar_headers import TarBytes, walk
-from bridge_data.shards.tar_samples import read_offsets
+from bridge_data.storage import Location, location
 
 TOGETHER_BYTES = 1 << 16
 """Parts within a range of this size are read at once; larger ones each by itself, without a copy."""
@@ -26,29 +31,6 @@ KeyAndParts = tuple[str, dict[str, bytes]]
 
 ReadContent = Callable[[int, int], bytes]
 """(offset, number of bytes) to bytes of the tar."""
-
-
-class ShardTable(Protocol):
-    """Key and parts of each sample of one shard, and the byte ranges that hold them."""
-
-    content: ReadContent
-
-    @property
-    def offsets(self) -> Sequence[int]:
-        """Where each sample begins, and the last one ends."""
-
-    def read(self, position: int, wanted: Container[str] | None) -> KeyAndParts:
-        """The key of the sample at `position`, and its parts, or those of them that are `wanted`."""
-
-    def ranges(self, position: int, wanted: Container[str] | None) -> Sequence[tuple[int, int]]:
-        """The ranges (offset, number of bytes) that `read` reads, as far as they are known."""
-
-    def block_range(self, first: int, last: int, wanted: Container[str] | None) -> tuple[int, int]:
-        """(offset, number of bytes) of the samples at positions `first` to `last`; 0 bytes if they are better read
-        singly, as most of the range is not wanted."""
-
-    def cut_out(self, positions: Sequence[int], wanted: Container[str] | None, start: int, data: bytes) -> Samples:
-        """Consecutive samples, as `read` returns them, cut out of `data`, which begins at byte `start`."""
 
 
 class IndexedShard:
@@ -61,6 +43,7 @@ class IndexedShard:
         self._segment, self._sample = segment, segment.sample
 
     def read(self, position: int, wanted: Container[str] | None) -> KeyAndParts:
+        """The key of the sample at `position`, and its parts, or those of them that are `wanted`."""
         content = self.content
         key, parts = self._sample(position)
         if wanted is not None:
@@ -73,12 +56,15 @@ class IndexedShard:
         return key, {name: content(offset, size) for name, offset, size in parts}
 
     def ranges(self, position: int, wanted: Container[str] | None) -> Sequence[tuple[int, int]]:
+        """The ranges (offset, number of bytes) that `read` reads, as far as they are known."""
         parts = [part for part in self._segment.parts(position) if wanted is None or part[0] in wanted]
         if len(parts) > 1 and (together := _span(parts))[1] <= TOGETHER_BYTES:
             return [together]
         return [(start, num_bytes) for _, start, num_bytes in parts]
 
     def block_range(self, first: int, last: int, wanted: Container[str] | None) -> tuple[int, int]:
+        """(offset, number of bytes) of the samples at positions `first` to `last`; 0 bytes if they are better read
+        singly, as most of the range is not wanted."""
         segment = self._segment
         start, end = self.offsets[first], self.offsets[last + 1]
         if wanted is not None and not all(name in wanted for name in segment.names):
@@ -89,6 +75,7 @@ class IndexedShard:
         return start, end - start
 
     def cut_out(self, positions: Sequence[int], wanted: Container[str] | None, start: int, data: bytes) -> Samples:
+        """Consecutive samples, as `read` returns them, cut out of `data`, which begins at byte `start`."""
         end = start + len(data)
         columns = self._segment.columns(positions[0], positions[-1])
         if columns is not None and len(columns[0]) == len(positions):
@@ -109,7 +96,8 @@ class IndexedShard:
 
 
 class ParsedShard:
-    """A shard of which only the offsets of samples are known, from its `.tar.idx`."""
+    """A shard of which only the offsets of samples are known, from its `.tar.idx`. Its methods are those of
+    `IndexedShard`."""
 
     __slots__ = ("_compressed", "_path", "content", "offsets")
 
@@ -177,6 +165,9 @@ class ParsedShard:
         return samples
 
 
+ShardTable: TypeAlias = IndexedShard | ParsedShard
+
+
 def _span(parts: Sequence[Part]) -> tuple[int, int]:
     """(offset, number of bytes) of the range from the first part to the last."""
     start = parts[0][1]
@@ -199,3 +190,53 @@ def is_intact(path: str, tar: TarBytes, segment: Segment) -> bool:
     return [one for one in found if one[0]] == [
         ((key, name), offset, size) for name, offset, size in segment.parts(last)
     ]
+
+
+def first_samples(root: Location, name: str, limit: int) -> dict[str, list[Part]]:
+    """Keys and parts of the first samples of shard `name`, at most `limit` of them; the rest is not read."""
+    file = str(root / name)
+    samples: dict[str, list[Part]] = {}
+    tar = open_tar(file)
+    for member in walk(tar, 0, tar.end, file=file):
+        split = split_name(member.name) if member.is_file else None
+        if split is None:
+            continue
+        if split[0] not in samples and len(samples) == limit:
+            break
+        samples.setdefault(split[0], []).append((split[1], member.content_offset, member.num_bytes))
+    return samples
+
+
+def encode_offsets(offsets: "array.array[int]") -> bytes:
+    """The content of the file for these offsets (type code `Q`)."""
+    return _little_endian(offsets).tobytes()
+
+
+def read_offsets(shard: str | Location, count: int) -> "array.array[int]":
+    """The `count` + 1 offsets of the shard at the path `shard`.
+
+    Raises:
+        DatasetError: if the file is missing, or is not that of a shard of `count` samples.
+    """
+    path = tar_index_path(location(shard))
+    data = storage.read_if_there(path)
+    if data is None:
+        raise DatasetError(
+            f"{path}: no such file, so the samples of the shard cannot be found; "
+            "run `bridge-data prepare --tar-index-only` on the data set"
+        )
+    offsets = array.array("Q")
+    if len(data) != 8 * (count + 1):
+        raise DatasetError(
+            f"{path}: has {len(data)} bytes, but {count} samples, as .nv-meta says, take {8 * (count + 1)}. Shard and "
+            "metadata are not of one preparation: run `bridge-data prepare` again."
+        )
+    offsets.frombytes(data)
+    return _little_endian(offsets)
+
+
+def _little_endian(offsets: "array.array[int]") -> "array.array[int]":
+    if sys.byteorder == "big":
+        offsets = offsets[:]
+        offsets.byteswap()
+    return offsets

@@ -167,17 +167,14 @@ class Subset:
 
     @property
     def root(self) -> Location:
-        """The folder, or the file, of `records`."""
         return self.records.root
 
     @property
     def split_part(self) -> str:
-        """The split part of `records`."""
         return self.records.split_part
 
     @property
     def num_samples(self) -> int:
-        """Samples in the range."""
         return self.end - self.start
 
     @functools.cached_property
@@ -190,7 +187,6 @@ class Subset:
 
     @functools.cached_property
     def counts(self) -> Sequence[int]:
-        """Samples of each shard, as far as they are in the range."""
         if self.start == self.end:
             return []
         inner = self._ends[self._first_shard : bisect.bisect_left(self._ends, self.end)]
@@ -198,7 +194,6 @@ class Subset:
 
     @property
     def names(self) -> Sequence[str]:
-        """The names of the shards in the range."""
         return self.records.names[self._first_shard : self._first_shard + len(self.counts)]
 
     @property
@@ -211,11 +206,9 @@ class Subset:
         return {"of": self.records.identity(), "range": [self.start, self.end]}
 
     def part_names(self, shard: int) -> Collection[str] | None:
-        """The names of the parts in that shard of `records`."""
         return self.records.part_names(self._first_shard + shard)
 
     def describe(self, index: int) -> str:
-        """Where sample `index` of the range is stored."""
         return self.records.describe(self.start + index)
 
     def reader(self) -> RecordReader:

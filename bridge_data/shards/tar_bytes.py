@@ -13,6 +13,7 @@ import importlib
 import logging
 import os
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -80,11 +81,7 @@ class FileTar:
 
 
 def open_tar(path: str) -> "FileTar | GzipTar":
-    """The tar on disk, or in the compressed file, at `path`; its `end` is where to stop walking.
-
-    Raises:
-        DatasetError: if it is missing or unreadable.
-    """
+    """The tar on disk, or in the compressed file, at `path`; its `end` is where to stop walking."""
     return GzipTar(path) if is_gzip(path) else FileTar(path, storage.size_bytes(path))
 
 
@@ -99,10 +96,12 @@ def seek_index_path(shard: str | Path) -> Path:
 
 
 class GzipTar:
-    """The tar in the compressed file `path`. `end` is its size, or an upper bound until it has been read."""
+    """The tar in the compressed file `path`, which any thread may read. `end` is its size, or an upper bound until it
+    has been read."""
 
     def __init__(self, path: str) -> None:
         self._path = path
+        self._lock = threading.Lock()
         self.end = sys.maxsize
         storage.size_bytes(path)  # names the file if it is missing
         try:
@@ -126,11 +125,7 @@ class GzipTar:
             raise self._failure(error) from error
 
     def index(self) -> None:
-        """Read the whole file, check it, and find its points.
-
-        Raises:
-            DatasetError: if it is damaged.
-        """
+        """Read the whole file, check it, and find its points."""
         try:
             self._file = _opened(self._path)
             self._file.build_full_index()
@@ -150,7 +145,8 @@ class GzipTar:
     def read(self, offset: int, num_bytes: int) -> bytes:
         """The bytes of this range of the tar, fewer at the end."""
         try:
-            data: bytes = self._file.pread(num_bytes, offset)
+            with self._lock:
+                data: bytes = self._file.pread(num_bytes, offset)
         except OSError as error:
             raise self._failure(error) from error
         return data

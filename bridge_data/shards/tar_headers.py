@@ -10,7 +10,6 @@ Source: POSIX.1-1988 ustar, POSIX.1-2001 pax and GNU tar header layouts, as docu
 """
 
 import functools
-import io
 import re
 import struct
 import sys
@@ -19,6 +18,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 from zlib import adler32
 
 from bridge_data.errors import DatasetError
+from bridge_data.storage import RangeFile
 
 BLOCK = 512
 """Headers are of this size, and contents are padded to it."""
@@ -69,11 +69,7 @@ def walk(tar: TarBytes, offset: int, end: int, *, file: str) -> Iterator[Member]
 
 
 def walk_runs(tar: TarBytes, offset: int, end: int, *, file: str) -> Iterator[Sequence[Fields]]:
-    """The same, in lists of members whose headers are in memory together: faster where all members are wanted.
-
-    Raises:
-        DatasetError: as `walk` does.
-    """
+    """The same, in lists of members whose headers are in memory together: faster where all members are wanted."""
     last = ""
     while offset < end:
         run: Sequence[Fields] = _plain_run(*tar.window(offset), offset, end)
@@ -145,11 +141,7 @@ def _checksum(field: bytes) -> int:
 
 def read_member(tar: TarBytes, offset: int, *, file: str, after: str = "where the index has one") -> Member | None:
     """The member whose first header is at `offset`; None at the end of the archive. `after` says in errors where that
-    is.
-
-    Raises:
-        DatasetError: if there is no readable header.
-    """
+    is."""
     header = tar.read(offset, BLOCK)
     if header == _ZEROS:
         return None
@@ -246,31 +238,10 @@ def _pax_records(data: bytes) -> dict[bytes, bytes] | None:
     return records
 
 
-class _View(io.RawIOBase):
-    """`TarBytes` as a file object for `tarfile`, starting at `base`."""
-
-    def __init__(self, tar: TarBytes, base: int) -> None:
-        self._tar, self._base, self._position = tar, base, 0
-
-    def read(self, size: int = -1) -> bytes:
-        data = self._tar.read(self._base + self._position, size)
-        self._position += len(data)
-        return data
-
-    def tell(self) -> int:
-        return self._position
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        if whence != 0:
-            raise io.UnsupportedOperation("seek from the beginning only")
-        self._position = offset
-        return offset
-
-
 def _by_tarfile(tar: TarBytes, offset: int, *, file: str, after: str) -> Member | None:
     import tarfile  # imported here: few tars need it
 
-    view = _View(tar, offset)
+    view = RangeFile(tar.read, offset, sys.maxsize)
     try:
         with tarfile.TarFile(fileobj=view, mode="r", ignore_zeros=False, errors="strict") as archive:
             info = archive.next()

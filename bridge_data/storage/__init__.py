@@ -1,13 +1,16 @@
 """Bytes by location, local or in an object store: whole or not at all."""
 
-from bridge_data.storage.copies import local_copy
-from bridge_data.storage.local import close_files
-from bridge_data.storage.location import (
+from bridge_data.storage.prefetching import MAX_AHEAD_BYTES
+from bridge_data.storage.reading import (
+    AnyLocation,
     Location,
-    RemotePath,
+    RangeFile,
     by_request,
+    close_files,
     is_file,
     is_folder,
+    is_remote,
+    local_copy,
     location,
     on_disk,
     prefetch,
@@ -16,13 +19,13 @@ from bridge_data.storage.location import (
     read_if_there,
     size_bytes,
 )
-from bridge_data.storage.object_stores import is_remote
-from bridge_data.storage.prefetching import MAX_AHEAD_BYTES
-from bridge_data.storage.remote import list_sizes
+from bridge_data.storage.remote import RemotePath, list_sizes
 
 __all__ = [
     "MAX_AHEAD_BYTES",
+    "AnyLocation",
     "Location",
+    "RangeFile",
     "RemotePath",
     "by_request",
     "close_files",

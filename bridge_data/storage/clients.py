@@ -110,24 +110,21 @@ class MscStore:
             raise ConfigError(f"{base}: cannot be opened: {first_line(error)}") from error
 
     def read(self, key: str, start: int, num_bytes: int) -> tuple[bytes, None]:
-        """See `Store.read`. A `read` with a range asks for no more; `open` and `seek` would fetch the whole object."""
+        """A `read` with a range asks for no more; `open` and `seek` would fetch the whole object."""
         content: bytes = self._done(self._client.read, key, byte_range=self._range(start, num_bytes))
         return content, None
 
     def read_all(self, key: str, at_most: int) -> bytes:
-        """See `Store.read_all`."""
         content: bytes = self._done(self._client.read, key)
         return content
 
     def info(self, key: str) -> ObjectInfo:
-        """See `Store.info`."""
         meta = self._done(self._client.info, key)
         if meta.type != "file":
             raise Missing(f"{key} is a folder")
         return ObjectInfo(meta.content_length, f"{meta.etag} {meta.last_modified}")
 
     def list(self, folder: str) -> Iterator[tuple[str, int]]:
-        """See `Store.list`."""
         prefix = f"{folder}/" if folder else ""
         for meta in self._done(lambda: [*self._client.list(path=prefix)]):
             yield meta.key.lstrip("/").removeprefix(prefix), meta.content_length
@@ -168,7 +165,6 @@ class ObstoreStore:
         self._has_answered = False
 
     def read(self, key: str, start: int, num_bytes: int) -> tuple[memoryview, int]:
-        """See `Store.read`."""
 
         def request() -> tuple[memoryview, int]:
             answer = self._obstore.get(self._bucket, key, options={"range": (start, start + num_bytes)})
@@ -177,7 +173,6 @@ class ObstoreStore:
         return self._asked(request)
 
     def read_all(self, key: str, at_most: int) -> bytes | int:
-        """See `Store.read_all`."""
 
         def request() -> bytes | int:
             answer = self._obstore.get(self._bucket, key)  # its head alone; the content comes when it is asked for
@@ -187,12 +182,10 @@ class ObstoreStore:
         return self._asked(request)
 
     def info(self, key: str) -> ObjectInfo:
-        """See `Store.info`."""
         meta = self._asked(lambda: self._obstore.head(self._bucket, key))
         return ObjectInfo(meta["size"], f"{meta['e_tag']} {meta['version']} {meta['last_modified']}")
 
     def list(self, folder: str) -> Iterator[tuple[str, int]]:
-        """See `Store.list`."""
         prefix = f"{folder}/" if folder else ""
         try:
             for batch in self._obstore.list(self._bucket, prefix):

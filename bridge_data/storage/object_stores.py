@@ -2,7 +2,7 @@
 
 Enters: a URL such as `s3://bucket/folder/file`, or an action that raises a `RequestError` when it fails. Leaves: the
 store and the key that the URL names; the result of the action, or a `DatasetError` that names the object, the number of
-attempts and the way out. Guarantee: a path without `://` is local. What is missing or denied is said at once; transient
+attempts and the way out. Guarantee: what is missing or denied is said at once; transient
 faults are retried for a bounded time, at growing intervals with jitter, so that a thousand readers do not come back
 together.
 """
@@ -25,11 +25,6 @@ _PASSING_STATUS = frozenset({408, 425, 429})
 T = TypeVar("T")
 Content: TypeAlias = bytes | memoryview
 SCHEMES = ("s3", "gs", "az", "msc")
-
-
-def is_remote(path: str | os.PathLike[str]) -> bool:
-    """Whether `path` is a URL."""
-    return "://" in os.fspath(path)
 
 
 def split_url(url: str) -> tuple[str, str]:

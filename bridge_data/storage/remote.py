@@ -1,17 +1,25 @@
-"""Objects in stores: whole, in ranges, and listed.
+"""Objects in stores: whole, in ranges, listed, and copied to this machine to be mapped into memory.
 
-Enters: a URL. Leaves: bytes and sizes. Guarantees: never half a read; transient faults are retried for a bounded
-time; what was announced by `prefetch` is read from memory. All functions may be called from any thread.
+Enters: a URL. Leaves: bytes, sizes, the path of a copy. Guarantees: never half a read; transient faults are retried for
+a bounded time; what was announced by `prefetch` is read from memory; a copy is whole, has the size and version that the
+object has now, and is downloaded once per machine. All functions may be called from any thread. They raise
+`DatasetError` if the object cannot be read, and `ConfigError` as `open_store` does.
+
+Copies are in `$BRIDGE_DATA_CACHE`, or in `bridge_data` in the user's cache. Of each object only the newest version is
+kept; a process that has mapped an older one keeps it.
 """
 
+import contextlib
 import functools
 import os
 from collections.abc import Callable, Sequence
+from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
-from bridge_data.errors import DatasetError
+from bridge_data.errors import ConfigError, DatasetError
+from bridge_data.storage.atomic import locked
 from bridge_data.storage.clients import open_store
-from bridge_data.storage.object_stores import Content, Missing, ObjectInfo, RequestError, persist
+from bridge_data.storage.object_stores import Content, Missing, ObjectInfo, RequestError, persist, split_url
 from bridge_data.storage.prefetching import Prefetcher
 
 MAX_KNOWN_SIZES = 1 << 17
@@ -21,7 +29,78 @@ PIECE_BYTES = 16 << 20
 
 NUM_THREADS = 4
 
+CACHE_VARIABLE = "BRIDGE_DATA_CACHE"
+_LOCK = "lock"
+
 T = TypeVar("T")
+
+
+class RemotePath:
+    """The object, or the folder of objects, at `url`. Its methods are those of `pathlib.Path`.
+
+    Raises:
+        ConfigError: for a URL of an unknown kind.
+    """
+
+    __slots__ = ("_base", "_path")
+
+    def __init__(self, url: str) -> None:
+        self._base, key = split_url(url)
+        self._path = PurePosixPath("/", key)
+
+    @property
+    def name(self) -> str:
+        return self._path.name
+
+    @property
+    def suffix(self) -> str:
+        return self._path.suffix
+
+    @property
+    def parent(self) -> "RemotePath":
+        return self._at(self._path.parent)
+
+    def with_name(self, name: str) -> "RemotePath":
+        return self._at(self._path.with_name(name))
+
+    def with_suffix(self, suffix: str) -> "RemotePath":
+        return self._at(self._path.with_suffix(suffix))
+
+    def absolute(self) -> "RemotePath":
+        return self
+
+    def is_file(self) -> bool:
+        return find(str(self)) is not None
+
+    def is_dir(self) -> bool:
+        return is_folder(str(self))
+
+    def exists(self) -> bool:
+        return self.is_file() or self.is_dir()
+
+    def _at(self, path: PurePosixPath) -> "RemotePath":
+        return RemotePath(f"{self._base}{path}")
+
+    def __truediv__(self, below: str | os.PathLike[str]) -> "RemotePath":
+        return self._at(self._path / below)
+
+    def __fspath__(self) -> str:
+        return str(self)
+
+    def __str__(self) -> str:
+        return f"{self._base}{self._path}".rstrip("/")
+
+    def __repr__(self) -> str:
+        return f"RemotePath({str(self)!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RemotePath) and str(self) == str(other)
+
+    def __hash__(self) -> int:
+        return hash(str(self))
+
+    def __reduce__(self) -> tuple[type["RemotePath"], tuple[str]]:
+        return RemotePath, (str(self),)
 
 
 class _Known:
@@ -37,12 +116,7 @@ class _Known:
 
 
 def read(url: str, start: int, num_bytes: int) -> bytes:
-    """`num_bytes` bytes of the object at `url`, from byte `start`.
-
-    Raises:
-        DatasetError: if there is no such object, it ends earlier, or it cannot be read. ConfigError: see
-        `open_store`.
-    """
+    """`num_bytes` bytes of the object at `url`, from byte `start`."""
     if not num_bytes:
         return b""
     ahead = _known.ahead.take(url, start, num_bytes)
@@ -54,33 +128,21 @@ def read(url: str, start: int, num_bytes: int) -> bytes:
 
 
 def read_all(url: str) -> bytes:
-    """The object at `url`.
-
-    Raises:
-        DatasetError: if there is none, or it cannot be read. ConfigError: see `open_store`.
-    """
+    """The object at `url`."""
     store, key = open_store(url)
     content = persist(lambda: store.read_all(key, PIECE_BYTES), url)
     return _in_pieces(url, 0, content) if isinstance(content, int) else content
 
 
 def read_if_there(url: str) -> bytes | None:
-    """The object at `url`; None if there is none.
-
-    Raises:
-        DatasetError: if it cannot be read. ConfigError: see `open_store`.
-    """
+    """The object at `url`; None if there is none."""
     store, key = open_store(url)
     content = persist(lambda: _unless_missing(store.read_all, key, PIECE_BYTES), url) if key else None
     return _in_pieces(url, 0, content) if isinstance(content, int) else content
 
 
 def size_bytes(url: str) -> int:
-    """The size of the object at `url`, as the last answer had it.
-
-    Raises:
-        DatasetError: if there is none, or it cannot be found out. ConfigError: see `open_store`.
-    """
+    """The size of the object at `url`, as the last answer had it."""
     num_bytes = _known.sizes.get(url)
     if num_bytes is None:
         num_bytes = info(url).num_bytes
@@ -89,41 +151,25 @@ def size_bytes(url: str) -> int:
 
 
 def info(url: str) -> ObjectInfo:
-    """Size and version of the object at `url` as it is now.
-
-    Raises:
-        DatasetError: if there is none, or it cannot be found out. ConfigError: see `open_store`.
-    """
+    """Size and version of the object at `url` as it is now."""
     store, key = open_store(url)
     return persist(lambda: store.info(key), url)
 
 
 def find(url: str) -> ObjectInfo | None:
-    """Size and version of the object at `url`; None if there is none.
-
-    Raises:
-        DatasetError: if it cannot be found out. ConfigError: see `open_store`.
-    """
+    """Size and version of the object at `url`; None if there is none."""
     store, key = open_store(url)
     return persist(lambda: _unless_missing(store.info, key), url) if key else None
 
 
 def is_folder(url: str) -> bool:
-    """Whether there are objects below `url`.
-
-    Raises:
-        DatasetError: if it cannot be found out. ConfigError: see `open_store`.
-    """
+    """Whether there are objects below `url`."""
     store, key = open_store(url)
     return bool(persist(lambda: _unless_missing(lambda folder: next(store.list(folder), None), key), url))
 
 
 def list_sizes(url: str) -> dict[str, int]:
-    """The sizes of all objects below `url`, by their paths relative to it, sorted.
-
-    Raises:
-        DatasetError: if they cannot be listed. ConfigError: see `open_store`.
-    """
+    """The sizes of all objects below `url`, by their paths relative to it, sorted."""
     store, key = open_store(url)
     return persist(lambda: dict(sorted(store.list(key))), url)
 
@@ -131,6 +177,39 @@ def list_sizes(url: str) -> dict[str, int]:
 def prefetch(ranges: Sequence[tuple[str, int, int]]) -> None:
     """Fetch ranges (URL, offset, number of bytes) in the background, as they will be read soon, in about this order."""
     _known.ahead.prefetch(ranges)
+
+
+def local_copy(url: str) -> Path | None:
+    """The path of a file with the content of the object at `url`; None if there is no such object.
+
+    Raises:
+        ConfigError: if the cache cannot be written.
+    """
+    found = find(url)
+    if found is None:
+        return None
+    folder = cache_folder() / "copies" / _digest(url)
+    file = folder / f"{_digest(found.version)}-{found.num_bytes}-{url.rpartition('/')[2]}"
+    try:
+        if not _is_whole(file, found):
+            folder.mkdir(parents=True, exist_ok=True)
+            with locked(str(folder / _LOCK)):
+                if not _is_whole(file, found):
+                    _download(url, found, file)
+    except OSError as error:
+        raise ConfigError(
+            f"{folder}: cannot hold a copy of {url}: {error.strerror or error}; set {CACHE_VARIABLE} to a folder that "
+            f"can be written and has {found.num_bytes / 1e6:,.0f} MB of free space"
+        ) from error
+    return file
+
+
+def cache_folder() -> Path:
+    """Where copies are kept."""
+    given = os.environ.get(CACHE_VARIABLE)
+    if given:
+        return Path(given)
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "bridge_data"
 
 
 def _in_pieces(url: str, start: int, num_bytes: int) -> bytes:
@@ -160,9 +239,8 @@ def _range(url: str, start: int, num_bytes: int) -> Content:
     try:
         content, size = store.read(key, start, num_bytes)
     except RequestError as fault:
-        if (
-            type(fault) is RequestError and not fault.is_transient
-        ):  # some stores call a range beyond the end a bad request
+        if type(fault) is RequestError and not fault.is_transient:
+            # Some stores call a range beyond the end a bad request.
             _check_end(url, start, num_bytes, None)
         raise
     if size is not None:
@@ -187,6 +265,47 @@ def _remember(url: str, num_bytes: int) -> None:
     if len(_known.sizes) >= MAX_KNOWN_SIZES:
         _known.sizes.clear()
     _known.sizes[url] = num_bytes
+
+
+def _is_whole(file: Path, found: ObjectInfo) -> bool:
+    try:
+        return file.stat().st_size == found.num_bytes
+    except FileNotFoundError:
+        return False
+
+
+def _download(url: str, found: ObjectInfo, file: Path) -> None:
+    """Fetch the object in pieces, several at a time, and remove its older versions."""
+    import concurrent.futures  # imported here: slow, and local data does not need it
+    import tempfile
+
+    old = [path for path in file.parent.iterdir() if path.name != _LOCK]
+    descriptor, partial = tempfile.mkstemp(dir=file.parent)
+    try:
+
+        def fetch(start: int) -> None:
+            os.pwrite(descriptor, read(url, start, min(PIECE_BYTES, found.num_bytes - start)), start)
+
+        with concurrent.futures.ThreadPoolExecutor(NUM_THREADS) as threads:
+            list(threads.map(fetch, range(0, found.num_bytes, PIECE_BYTES)))
+        if find(url) != found:
+            raise DatasetError(f"{url}: was replaced while it was downloaded. Start again when it is complete.")
+        os.fsync(descriptor)
+        os.rename(partial, file)
+    except BaseException:
+        os.unlink(partial)
+        raise
+    finally:
+        os.close(descriptor)
+    for path in old:
+        with contextlib.suppress(FileNotFoundError):
+            path.unlink()
+
+
+def _digest(text: str) -> str:
+    import hashlib
+
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 _known = _Known()

@@ -10,8 +10,7 @@ from bridge_data.lanes.block_plan import Process, plan_blocks, plan_runs
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.order import Geometry
 from bridge_data.plan import Plan, load_plan
-from bridge_data.prepare.splits import parse_ratio, split_by_ratio
-from bridge_data.prepare.tars import prepare, write_dataset_yaml
+from bridge_data.prepare.tars import parse_ratio, prepare, split_by_ratio, write_dataset_yaml
 from bridge_data.shards.blocks import ChunkCut, RunCut
 from bridge_data.shards.tar_bytes import GzipTar
 from tests.object_store import Bucket
@@ -137,8 +136,8 @@ def test_each_block_of_an_epoch_is_read_once_and_samples_are_those_that_are_read
     assert texts(dataset) == expected and len(set(expected)) == 3000
     loader = dataset._loaders[0]
     blocks = {loader.block(index) for index in range(3000)}
-    places = {loader.block_place(block) for block in blocks if block is not None}
-    assert len([read for read in reads if read in places]) == len(places) == len(blocks) < 500
+    ranges = {loader.block_bytes(block) for block in blocks if block is not None}
+    assert len([read for read in reads if read in ranges]) == len(ranges) == len(blocks) < 500
     assert sum(size for *_, size in reads) < 1.2 * 3000 * 2048
     assert dataset._budget.num_bytes == 0
 
@@ -169,7 +168,7 @@ def test_validation_reads_each_run_once(tmp_path: Path, reads: Reads, num_lanes:
     dataset = get_val_dataset(str(tmp_path / "a"), worker_config=config, batch_size=16)
     assert texts(dataset) == [f"text {number}" for number in range(500)]
     loader = dataset._loaders[0]
-    places = {loader.block_place(block) for block in map(loader.block, range(500)) if block is not None}
+    ranges = {loader.block_bytes(block) for block in map(loader.block, range(500)) if block is not None}
     assert (
-        len([read for read in reads if read in places]) == len(places) == 40  # 8 runs go on in a next shard
+        len([read for read in reads if read in ranges]) == len(ranges) == 40  # 8 runs go on in a next shard
     )  # 32, and 7 that go on in the next shard

@@ -30,7 +30,7 @@ def dataset(path: object, num_lanes: int = 2, **settings: Any) -> LaneDataset:
 
 
 def write_far_apart(folder: Path, num_samples: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Texts of which each is a whole place, and each comes with a request of its own."""
+    """Texts of which each is a whole range, and each comes with a request of its own."""
     write_texts(folder, num_samples, lambda n: f"a{n}", ratio="1,0,0")
     (folder / ".nv-meta/index.bridge").unlink()
     monkeypatch.setattr(prefetching, "MAX_REQUEST_BYTES", 1)
@@ -58,10 +58,10 @@ def followed(data: LaneDataset, state: Any, announced: Announced, count: int) ->
         except StopIteration:
             return cursor.draws
         for ref in refs:
-            for place in data._loaders[ref.source].places(ref.index):
-                assert any(url == place[0] and start <= place[1] for url, start, _ in announced)
+            for one in data._loaders[ref.source].byte_ranges(ref.index):
+                assert any(url == one[0] and start <= one[1] for url, start, _ in announced)
             block = data._loaders[ref.source].block(ref.index)
-            assert block is None or data._loaders[ref.source].block_place(block) in announced
+            assert block is None or data._loaders[ref.source].block_bytes(block) in announced
 
 
 @pytest.mark.parametrize("count", [1, 5, 30])

@@ -10,7 +10,7 @@ from bridge_data.plan import load_plan
 from bridge_data.prepare.tars import refresh_index
 from bridge_data.samples import TextSample
 from bridge_data.shards import RawSample
-from bridge_data.shards.joined_records import JoinedRawSample
+from bridge_data.shards.joins import JoinedRawSample
 from tests.plan.joins import BY_FIELDS, NOTED, OWN, joined, metadataset, own, prepared_plan, texts
 from tests.plan.own_joins import Both, Told, swap
 from tests.prepared import CRUDE

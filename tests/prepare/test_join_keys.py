@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from bridge_data.errors import DatasetError
 from bridge_data.prepare import join_keys
 from bridge_data.prepare.join_keys import ShardKeys, make_join
-from bridge_data.shards.join_index import JoinMember
+from bridge_data.shards.joins import JoinMember
 from tests.shards.joins import dataset, join, narrowed, rows
 
 

@@ -1,16 +1,19 @@
 import gzip
+import io
 import os
 import sqlite3
+import warnings
 from functools import partial
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from bridge_data.errors import ConfigError, DatasetError, SampleError
 from bridge_data.prepare import MediaRule, prepare_media
-from bridge_data.prepare.splits import parse_ratio, split_by_ratio
-from bridge_data.prepare.tars import prepare, refresh_index
-from bridge_data.shards.media_metadata import ImageMetadata, MediaIndex
+from bridge_data.prepare.media import extract, kind_of_name
+from bridge_data.prepare.tars import parse_ratio, prepare, refresh_index, split_by_ratio
+from bridge_data.shards.media_metadata import AVMetadata, ImageMetadata, MediaIndex
 from tests.prepare.files import FILES, METADATA, film, picture, sound, write_files
 from tests.shards.tars import write_tar
 
@@ -192,3 +195,91 @@ def test_sounds_are_counted_in_samples(tmp_path: Path) -> None:
     prepare_media(tmp_path, BY_EXTENSION)
     clip = MediaIndex.open(tmp_path).get("a.wav")
     assert (clip.audio_num_samples, clip.audio_channels, clip.audio_sample_rate) == (12_345, 2, 16_000)
+
+
+def test_flags_make_a_rule() -> None:
+    assert MediaRule.parse(None, True, False) == MediaRule("HEADER")
+    assert MediaRule.parse(None, False, True) == MediaRule("EXTENSION")
+    assert MediaRule.parse("*.jpg, a/*", False, False) == MediaRule("GLOB", ("*.jpg", "a/*"))
+
+
+@pytest.mark.parametrize("flags", [(None, False, False), ("*.jpg", True, False), (None, True, True)])
+def test_one_flag_is_needed(flags: tuple[str | None, bool, bool]) -> None:
+    with pytest.raises(ConfigError, match="Give exactly one of --media-metadata-by-extension"):
+        MediaRule.parse(*flags)
+
+
+@pytest.mark.parametrize("patterns", ["", "*.jpg,", ","])
+def test_empty_patterns_are_refused(patterns: str) -> None:
+    with pytest.raises(ConfigError, match="none empty"):
+        MediaRule.parse(patterns, False, False)
+
+
+def test_patterns_match_the_name_or_the_path() -> None:
+    rule = MediaRule("GLOB", ("IMG*.jpg", "clips/*.mp4"))
+    assert rule.may_be_media("a/b/img1.JPG")
+    assert rule.may_be_media("clips/a.mp4")
+    assert not rule.may_be_media("other/a.mp4")
+
+
+def test_by_extension_the_content_does_not_count() -> None:
+    rule = MediaRule("EXTENSION")
+    assert rule.kind("a.png", sound()) == "image"
+    assert rule.kind("a.bin", picture()) is None
+    assert not rule.may_be_media("a.bin")
+
+
+@pytest.mark.parametrize("rule", [MediaRule("HEADER"), MediaRule("GLOB", ("*",))])
+def test_otherwise_the_content_counts_and_then_the_name(rule: MediaRule) -> None:
+    assert rule.kind("a.png", sound()) == "av"
+    assert rule.kind("a.bin", picture()) == "image"
+    assert rule.kind("a.mp4", b"?") == "av"
+    assert rule.kind("a.bin", b"?") is None
+
+
+def test_a_name_tells_by_its_last_piece() -> None:
+    kinds = [kind_of_name(name) for name in ("a/b.JPG", "x.left.png", "a.jpg/b.mp4", "a.opus", "a.txt", "a.json", "a.")]
+    assert kinds == ["image", "image", "av", "av", None, None, None]
+
+
+@pytest.mark.parametrize(
+    ("format", "mode"),
+    [("PNG", "RGBA"), ("PNG", "P"), ("PNG", "I;16"), ("JPEG", "CMYK"), ("GIF", "L"), ("ICO", "RGBA")],
+)
+def test_an_image_is_what_pillow_says(format: str, mode: str) -> None:
+    data = picture(format, (16, 16), mode)
+    with Image.open(io.BytesIO(data)) as image:
+        image.load()
+        expected = ImageMetadata(width=16, height=16, format=format, mode=image.mode)
+    assert extract("image", io.BytesIO(data), "a") == expected
+
+
+def test_no_pixel_is_decoded() -> None:
+    data = picture("PNG", (30, 20))
+    assert extract("image", io.BytesIO(data[:60]), "a") == ImageMetadata(width=30, height=20, format="PNG", mode="RGB")
+
+
+def test_a_large_image_is_measured_without_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 400)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert extract("image", io.BytesIO(picture(size=(30, 20))), "a") is not None
+    with pytest.raises(SampleError, match=r"b\.png: not a readable image: .*exceeds limit"):
+        extract("image", io.BytesIO(picture(size=(300, 200))), "b.png")
+
+
+def test_a_film_has_frames_and_sound() -> None:
+    clip = extract("av", io.BytesIO(film()), "a")
+    assert isinstance(clip, AVMetadata)
+    assert (clip.video_num_frames, clip.video_fps, clip.audio_sample_rate) == (10, 25.0, 44_100)
+
+
+def test_a_sound_has_no_frames() -> None:
+    clip = extract("av", io.BytesIO(sound()), "a")
+    assert clip == AVMetadata(audio_duration=0.5, audio_channels=1, audio_sample_rate=8000, audio_num_samples=4000)
+
+
+@pytest.mark.parametrize("kind", ["image", "av"])
+def test_what_is_neither_is_named(kind) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(SampleError, match=r"deep/a\.x: not a readable"):
+        extract(kind, io.BytesIO(b"neither"), "deep/a.x")

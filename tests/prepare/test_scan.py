@@ -12,7 +12,6 @@ from bridge_data import storage
 from bridge_data.errors import DatasetError, WorkerError
 from bridge_data.prepare.scan import ShardScan, scan_shard, scan_shards
 from bridge_data.shards.bridge_index import Segment
-from bridge_data.shards.tar_samples import first_samples
 from tests.shards.tars import write_shards, write_tar
 
 
@@ -123,12 +122,6 @@ def test_what_gnu_tar_writes(tmp_path: Path) -> None:
     subprocess.run([*command, str(tmp_path / "b.tar"), "--sparse", "hole.bin"], check=True)
     with pytest.raises(DatasetError, match=r"'hole\.bin' is stored as a sparse file"):
         scan_shard(tmp_path, "b.tar")
-
-
-def test_first_samples_look_no_further(tmp_path: Path) -> None:
-    write_tar(tmp_path / "a.tar", {"1.png": b"p", "1.txt": b"t", "2.png": b"q", "3.png": b"r", "4.png": b"s"})
-    (tmp_path / "a.tar").write_bytes((tmp_path / "a.tar").read_bytes()[:4300])
-    assert first_samples(tmp_path, "a.tar", 2) == {"1": [("png", 512, 1), ("txt", 1536, 1)], "2": [("png", 2560, 1)]}
 
 
 SCAN_IN_PROCESSES = """

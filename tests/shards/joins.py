@@ -7,7 +7,7 @@ import yaml
 
 from bridge_data.prepare.join_keys import make_join
 from bridge_data.shards import ShardSet, open_shards
-from bridge_data.shards.join_index import JoinIndex, JoinMember, Nonmatch, open_join
+from bridge_data.shards.joins import JoinIndex, JoinMember, Nonmatch, open_join
 from tests.shards.tars import prepare_by_ratio, write_tar
 
 

@@ -1,6 +1,7 @@
 import gzip
 import os
 import pickle
+import signal
 import sqlite3
 import tarfile
 import threading
@@ -13,6 +14,7 @@ from bridge_data.errors import ConfigError, DatasetError, SampleError
 from bridge_data.prepare.tars import refresh_index
 from bridge_data.shards import key_index
 from bridge_data.shards.key_index import PartReader
+from bridge_data.shards.tar_bytes import GzipTar
 from tests.shards.tars import prepare_by_ratio, write_tar
 from tests.task.stores.media import content, write_media
 
@@ -81,12 +83,14 @@ def test_a_reader_travels_and_serves_many_threads(media: Path) -> None:
     assert not wrong
 
 
-def test_a_forked_process_has_a_connection_of_its_own(media: Path) -> None:
+def test_a_forked_process_waits_for_no_thread_of_its_parent(media: Path) -> None:
     parts = PartReader(media)
     read(parts, "000000.bin")
-    pid = os.fork()
-    if pid == 0:
-        os._exit(0 if read(parts, "000011.bin") == content(11) else 1)
+    with parts.index.database._lock:  # as a thread that reads holds it
+        pid = os.fork()
+        if pid == 0:
+            signal.alarm(60)  # kills a child that waits
+            os._exit(0 if read(parts, "000011.bin") == content(11) else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
@@ -110,6 +114,26 @@ def test_an_older_index_that_knows_no_parts_serves_too(tmp_path: Path) -> None:
     assert read(parts, "a/000009.left.txt") == b"left 9"
     with pytest.raises(SampleError, match="there is no part"):
         parts.find("000009.jpg")
+
+
+def test_a_compressed_shard_is_opened_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tar = write_tar(tmp_path / "a.tar", {f"{n}.bin": b"%d" % n for n in range(5)})
+    (tmp_path / "a.tgz").write_bytes(gzip.compress(tar.read_bytes()))
+    tar.unlink()
+    prepare_by_ratio(tmp_path, "1,0,0")
+    with sqlite3.connect(tmp_path / ".nv-meta/index.sqlite") as database:
+        database.execute("DROP TABLE sample_parts")
+    opened: list[str] = []
+
+    class Opened(GzipTar):
+        def __init__(self, path: str) -> None:
+            opened.append(path)
+            super().__init__(path)
+
+    monkeypatch.setattr(key_index, "GzipTar", Opened)
+    parts = PartReader(tmp_path)
+    assert [read(parts, f"{n}.bin") for n in range(5)] == [b"0", b"1", b"2", b"3", b"4"]
+    assert opened == [str(tmp_path / "a.tgz")]
 
 
 def test_a_replaced_shard_is_found_out(tmp_path: Path) -> None:

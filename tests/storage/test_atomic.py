@@ -1,11 +1,14 @@
 import contextlib
 import errno
+import os
+import threading
 from pathlib import Path
 
 import pytest
 
 from bridge_data.errors import DatasetError
-from bridge_data.storage.atomic import replacing, sync_folder, write_file, writing
+from bridge_data.storage.atomic import EXCLUSIVE, SHARED, lock, locked, replacing, sync_folder, write_file, writing
+from tests.task.stores.processes import Child
 
 
 def test_the_new_file_takes_the_place_of_the_old(tmp_path: Path) -> None:
@@ -43,3 +46,41 @@ def test_a_file_system_that_cannot_sync_folders_is_no_failure(
     monkeypatch.setattr("os.fsync", fsync)
     with contextlib.nullcontext() if number == errno.EINVAL else pytest.raises(OSError, match="no"):
         sync_folder(tmp_path)
+
+
+def test_locks_exclude_each_other_within_a_process(tmp_path: Path) -> None:
+    path = str(tmp_path / "lock")
+    with locked(path):
+        assert lock(path, EXCLUSIVE, wait=False) is None
+        assert lock(path, SHARED, wait=False) is None
+    first, second = lock(path, SHARED), lock(path, SHARED, wait=False)
+    assert first is not None and second is not None
+    assert lock(path, EXCLUSIVE, wait=False) is None
+    os.close(first), os.close(second)
+
+
+def test_a_lock_on_a_file_that_was_replaced_is_not_counted(tmp_path: Path) -> None:
+    path = str(tmp_path / "lock")
+    got: list[os.stat_result] = []
+
+    def wait_for_it() -> None:
+        with locked(path) as descriptor:
+            got.append(os.fstat(descriptor))
+
+    with locked(path):
+        thread = threading.Thread(target=wait_for_it)
+        thread.start()
+        os.rename(path, path + ".done")
+        os.close(os.open(path, os.O_CREAT))
+    thread.join()
+    assert got[0].st_ino == os.stat(path).st_ino
+
+
+def test_a_killed_process_holds_no_lock(tmp_path: Path) -> None:
+    path = str(tmp_path / "lock")
+    with Child(lambda ready: (lock(path, EXCLUSIVE), ready("locked"))) as child:
+        assert lock(path, EXCLUSIVE, wait=False) is None
+        child.kill()
+        descriptor = lock(path, EXCLUSIVE, wait=False)
+        assert descriptor is not None
+        os.close(descriptor)

@@ -2,7 +2,7 @@ import pytest
 
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.storage import object_stores
-from bridge_data.storage.object_stores import Denied, Missing, RequestError, first_line, is_remote, persist, split_url
+from bridge_data.storage.object_stores import Denied, Missing, RequestError, first_line, persist, split_url
 
 
 @pytest.fixture(autouse=True)
@@ -69,7 +69,6 @@ def test_of_an_error_what_says_something_is_kept() -> None:
 )
 def test_a_url_is_a_store_and_a_key(url: str, parts: tuple[str, str]) -> None:
     assert split_url(url) == parts
-    assert is_remote(url)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +82,3 @@ def test_a_url_is_a_store_and_a_key(url: str, parts: tuple[str, str]) -> None:
 def test_others_are_refused(url: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         split_url(url)
-
-
-def test_paths_are_local() -> None:
-    assert not any(map(is_remote, ("a/b", "/a:b", "C:/a", "s3:/bucket")))

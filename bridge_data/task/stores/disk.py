@@ -27,7 +27,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from bridge_data.errors import ConfigError
-from bridge_data.storage.locks import EXCLUSIVE, SHARED, lock, locked
+from bridge_data.storage.atomic import EXCLUSIVE, SHARED, lock, locked
 
 KEEP_FREE_BYTES = 1 << 30
 """The cache leaves this much of its disk free."""

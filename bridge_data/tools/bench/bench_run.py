@@ -12,7 +12,7 @@ from typing import Any
 
 from bridge_data.loader import SavableDataLoader
 from bridge_data.shards import RawSample
-from bridge_data.shards.joined_records import JoinedRawSample
+from bridge_data.shards.joins import JoinedRawSample
 from bridge_data.tools.bench.bench_config import BenchConfig
 from bridge_data.tools.bench.clock import BETWEEN, Clock, Clocked, Key, Tally
 from bridge_data.tools.bench.figures import RECEIVE, SEND, Figures, Machine, Profile, Trainer

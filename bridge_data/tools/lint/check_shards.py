@@ -24,9 +24,9 @@ from bridge_data.shards.metadata import (
     split_name,
     tar_index_path,
 )
+from bridge_data.shards.shard_table import encode_offsets
 from bridge_data.shards.tar_bytes import FileTar, GzipTar, open_tar
 from bridge_data.shards.tar_headers import walk
-from bridge_data.shards.tar_samples import encode_offsets
 from bridge_data.tools.lint.faults import Fault
 
 Report = Callable[[Fault], None]

@@ -3,8 +3,7 @@
 from functools import partial
 from pathlib import Path
 
-from bridge_data.prepare.splits import parse_ratio, split_by_ratio
-from bridge_data.prepare.tars import prepare
+from bridge_data.prepare.tars import parse_ratio, prepare, split_by_ratio
 from tests.shards.tars import write_tar
 
 SHARDS = {

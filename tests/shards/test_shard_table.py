@@ -5,10 +5,11 @@ from pathlib import Path
 import pytest
 
 from bridge_data.errors import DatasetError
-from bridge_data.shards.tar_samples import encode_offsets, read_offsets
+from bridge_data.shards.shard_table import encode_offsets, first_samples, read_offsets
+from tests.shards.tars import write_tar
 
 
-def test_is_a_row_of_little_endian_u64(tmp_path: Path) -> None:
+def test_offsets_are_a_row_of_little_endian_u64(tmp_path: Path) -> None:
     data = encode_offsets(array.array("Q", [0, 1024, 2**40]))
     assert data == struct.pack("<QQQ", 0, 1024, 2**40)
     (tmp_path / "a.tar.idx").write_bytes(data)
@@ -25,3 +26,9 @@ def test_a_file_of_another_shard_is_an_error(tmp_path: Path, num_bytes: int) -> 
     (tmp_path / "a.tar.idx").write_bytes(bytes(num_bytes))
     with pytest.raises(DatasetError, match=rf"has {num_bytes} bytes, but 2 samples.*take 24"):
         read_offsets(tmp_path / "a.tar", 2)
+
+
+def test_first_samples_look_no_further(tmp_path: Path) -> None:
+    write_tar(tmp_path / "a.tar", {"1.png": b"p", "1.txt": b"t", "2.png": b"q", "3.png": b"r", "4.png": b"s"})
+    (tmp_path / "a.tar").write_bytes((tmp_path / "a.tar").read_bytes()[:4300])
+    assert first_samples(tmp_path, "a.tar", 2) == {"1": [("png", 512, 1), ("txt", 1536, 1)], "2": [("png", 2560, 1)]}

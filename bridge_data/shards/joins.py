@@ -1,11 +1,12 @@
-"""The index of a join: which samples of its members have the same key, in one memory-mapped file.
+"""Joins: samples of several data sets that have the same key, by an index in one memory-mapped file.
 
-Enters: rows, when a metadataset is prepared; a folder and the members, when it is read. Leaves: row number i, the
-numbers of the members' samples, -1 where a member has none. Guarantee: a file is found only by members that have not
-changed since it was made; for one that is out of date, the error says why.
+Enters: the members of a join, and the folder with the index that preparing the metadataset made. Leaves: for number i
+the sample of each member, None where one has no match. Order, shards and key are those of the first member. Guarantee:
+an index is found only by members that have not changed since it was made; for one that is out of date, the error says
+why.
 
-Layout: see `index_file`. The data are the rows (i64, one number a member); the table holds the members, and the number
-of rows of each shard of the first.
+Layout of the index: see `bridge_index`. The data are the rows (i64): for each member the number of its sample, -1 for
+none. The table holds the members, and the number of rows of each shard of the first.
 """
 
 from __future__ import annotations
@@ -15,17 +16,20 @@ import functools
 import hashlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Container, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from bridge_data import storage
 from bridge_data.errors import DatasetError
 from bridge_data.later import numpy as np
-from bridge_data.shards.index_file import HEADER_BYTES, IndexFile
+from bridge_data.samples import SourceInfo
+from bridge_data.shards.blocks import OpenBlocks
+from bridge_data.shards.bridge_index import HEADER_BYTES, IndexFile
 from bridge_data.shards.metadata import meta_folder, read_uuid
 from bridge_data.shards.prepared import ShardSet
-from bridge_data.storage import Location
+from bridge_data.shards.records import ByteRange, RawSample
+from bridge_data.storage import AnyLocation, Location
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -70,11 +74,7 @@ class JoinIndex:
     @classmethod
     def open(cls, path: Location) -> JoinIndex | None:
         """The index at `path`; None if there is none, or none that can be used here. One in an object store is copied
-        to the disk first.
-
-        Raises:
-            ConfigError, DatasetError: if it cannot be copied.
-        """
+        to the disk first."""
         opened = IndexFile.open(path, MAGIC)
         try:
             return opened and cls(opened[0], [MemberEntry(*row) for row in opened[1]["members"]], opened[1]["counts"])
@@ -97,27 +97,14 @@ class JoinIndex:
         return self.members[0].num_samples - self.num_rows
 
     def row(self, index: int) -> list[int]:
-        """The numbers of the members' samples in row `index`, -1 for none.
-
-        Raises:
-            DatasetError: if the file was replaced since it was opened.
-        """
+        """The numbers of the members' samples in row `index`, -1 for none."""
         numbers: list[int] = self._rows[index].tolist()
         return numbers
 
     @functools.cached_property
     def _rows(self) -> NDArray[np.int64]:
         shape = (self.num_rows, len(self.members))
-        try:
-            with open(self.path, "rb") as file:
-                self._file.check(file)
-                if self._file.table_offset != HEADER_BYTES + 8 * shape[0] * shape[1]:
-                    raise self._file.replaced()
-                if not shape[0]:
-                    return np.empty(shape, np.int64)
-                return np.asarray(np.memmap(file, np.int64, "r", offset=HEADER_BYTES, shape=shape))
-        except (OSError, ValueError) as error:
-            raise self._file.replaced() from error
+        return np.frombuffer(self._file.mapped(), np.int64, shape[0] * shape[1], HEADER_BYTES).reshape(shape)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "_rows"}
@@ -133,11 +120,7 @@ def join_folder(metadataset: str | Location) -> Location:
     return path.with_name(path.name + FOLDER_SUFFIX)
 
 
-@overload
-def join_path(folder: Path, members: Sequence[JoinMember]) -> Path: ...
-@overload
-def join_path(folder: Location, members: Sequence[JoinMember]) -> Location: ...
-def join_path(folder: Location, members: Sequence[JoinMember]) -> Location:
+def join_path(folder: AnyLocation, members: Sequence[JoinMember]) -> AnyLocation:
     """The path in `folder` of the index of the join of these members; its name is a digest of their present state."""
     parts = [[_fingerprint(member.shards), member.nonmatch] for member in members]
     return folder / f"{_digest(parts)}{FILE_SUFFIX}"
@@ -145,8 +128,9 @@ def join_path(folder: Location, members: Sequence[JoinMember]) -> Location:
 
 def entry_of(folder: Location, member: JoinMember, num_missing: int) -> MemberEntry:
     """The entry of a member for an index in `folder`."""
+    root = member.shards.root
     return MemberEntry(
-        path=_relative(member.shards.root, folder.parent),
+        path=os.path.relpath(root, folder.parent) if isinstance(root, Path) and isinstance(folder, Path) else str(root),
         split_part=member.shards.split_part,
         nonmatch=member.nonmatch,
         fingerprint=_fingerprint(member.shards),
@@ -192,6 +176,127 @@ def open_join_at(path: Location, shard_sets: Sequence[ShardSet]) -> JoinIndex:
     return index
 
 
+@dataclasses.dataclass(slots=True)
+class JoinedRawSample(RawSample):
+    """The sample of the first member, with those of all `members`, including the first."""
+
+    members: tuple[RawSample | None, ...]
+
+    @property
+    def __sources__(self) -> tuple[SourceInfo, ...]:
+        return tuple(member.source_info() for member in self.members if member is not None)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class JoinRecords:
+    """The samples of a join; of each member's, `parts` are read (None: all)."""
+
+    index: JoinIndex
+    members: tuple[ShardSet, ...]
+    parts: tuple[Container[str] | None, ...]
+
+    @property
+    def root(self) -> Location:
+        return self.members[0].root
+
+    @property
+    def split_part(self) -> str:
+        return self.members[0].split_part
+
+    @property
+    def names(self) -> Sequence[str]:
+        return self.members[0].names
+
+    @property
+    def counts(self) -> Sequence[int]:
+        """Samples of each of these shards that are in the join."""
+        return self.index.counts
+
+    @property
+    def num_samples(self) -> int:
+        return self.index.num_rows
+
+    @property
+    def sample_bytes(self) -> float | None:
+        """The sum over the members."""
+        sizes = [member.sample_bytes for member in self.members]
+        return None if None in sizes else sum(size for size in sizes if size is not None)
+
+    def identity(self) -> dict[str, Any]:
+        """The identities of the members, their nonmatch settings, and the samples of each shard."""
+        return {
+            "join": [member.identity() for member in self.members],
+            "nonmatch": [entry.nonmatch for entry in self.index.members],
+            "counts": self.index.counts,
+        }
+
+    def part_names(self, shard: int) -> Collection[str] | None:
+        return self.members[0].part_names(shard)
+
+    def describe(self, index: int) -> str:
+        return self.members[0].describe(self.index.row(index)[0])
+
+    def reader(self) -> JoinReader:
+        return JoinReader(self)
+
+
+class JoinReader:
+    """Reads the samples of all members of a join."""
+
+    def __init__(self, records: JoinRecords) -> None:
+        self._records = records
+        self._readers = [member.reader() for member in records.members]
+
+    def read(self, index: int, parts: Container[str] | None = None) -> JoinedRawSample:
+        members = [
+            None if number < 0 else reader.read(number, _both(wanted, parts))
+            for number, reader, wanted in zip(self._row(index), self._readers, self._records.parts, strict=True)
+        ]
+        first = members[0]
+        assert first is not None
+        return JoinedRawSample(
+            first.key, first.shard_name, first.index, first.parts, first.dataset_path, tuple(members)
+        )
+
+    def byte_ranges(self, index: int, parts: Container[str] | None = None) -> list[ByteRange]:
+        return [
+            byte_range
+            for number, reader, wanted in zip(self._row(index), self._readers, self._records.parts, strict=True)
+            if number >= 0
+            for byte_range in reader.byte_ranges(number, _both(wanted, parts))
+        ]
+
+    def read_in_blocks(self, blocks: OpenBlocks | None) -> None:
+        """Do nothing: samples are read singly, as neighbours in the join need not be neighbours in all members."""
+
+    def block(self, index: int) -> range | None:
+        return None
+
+    def block_bytes(self, block: range) -> ByteRange | None:
+        return None
+
+    def _row(self, index: int) -> Sequence[int]:
+        records = self._records
+        if not 0 <= index < records.num_samples:
+            raise IndexError(f"join of {records.root} [{records.split_part}]: sample {index} of {records.num_samples}")
+        return records.index.row(index)
+
+
+def _both(wanted: Container[str] | None, parts: Container[str] | None) -> Container[str] | None:
+    return parts if wanted is None else wanted if parts is None else _Both(wanted, parts)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Both:
+    """The intersection of two containers."""
+
+    one: Container[str]
+    other: Container[str]
+
+    def __contains__(self, part: object) -> bool:
+        return part in self.one and part in self.other
+
+
 def _out_of_date(folder: Path, members: Sequence[MemberEntry]) -> str | None:
     """Why an older index of the join of these data sets cannot be used, if there is one."""
     for path in sorted(folder.glob(f"*{FILE_SUFFIX}")):
@@ -210,11 +315,6 @@ def _out_of_date(folder: Path, members: Sequence[MemberEntry]) -> str | None:
                     f"{before.nonmatch} for {now.path}, which has nonmatch: {now.nonmatch} now"
                 )
     return None
-
-
-def _relative(root: Location, folder: Location) -> str:
-    local = isinstance(root, Path) and isinstance(folder, Path)
-    return os.path.relpath(root, folder) if local else str(root)
 
 
 def _fingerprint(shards: ShardSet) -> str:

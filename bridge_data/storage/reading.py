@@ -1,0 +1,273 @@
+"""Locations of data, local paths and URLs alike, and reading what is there.
+
+Enters: a path or a URL; where to start, how many bytes. Leaves: a `pathlib.Path`, or a `RemotePath`, which has what
+this package needs of one; exactly the bytes that were asked for. Guarantees: a location travels to other processes and
+holds no client. Never half a read: what is missing, unreadable or too short is a `DatasetError` that names it, a URL
+that cannot be read here a `ConfigError`; transient faults of stores and network file systems are retried. All functions
+may be called from any thread. Open descriptors of local files are kept for the next read, at most `MAX_OPEN` of them; a
+forked child starts with none, so that it may close what it inherited.
+"""
+
+import collections
+import errno
+import io
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeAlias, TypeVar
+
+from bridge_data.errors import ConfigError, DatasetError
+from bridge_data.storage import remote
+from bridge_data.storage.prefetching import joined
+from bridge_data.storage.remote import RemotePath
+
+MAX_OPEN = 256
+"""Descriptors that a process keeps open for reading."""
+
+RETRY_WAITS_S = (0.1, 0.5, 2.0)
+"""Waits before the second, third and fourth attempt at a read that failed for a transient reason."""
+
+Location: TypeAlias = Path | RemotePath
+
+AnyLocation = TypeVar("AnyLocation", Path, Location)
+"""For functions that return a `Path` if they are given one."""
+
+T = TypeVar("T")
+
+_TRANSIENT = frozenset({errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EINTR, errno.ENOBUFS})
+_TOO_MANY_OPEN = frozenset({errno.EMFILE, errno.ENFILE})
+
+
+def is_remote(path: str | os.PathLike[str]) -> bool:
+    """Whether `path` is a URL."""
+    return "://" in os.fspath(path)
+
+
+def location(path: str | os.PathLike[str]) -> Location:
+    """The location that `path` names.
+
+    Raises:
+        ConfigError: for a URL of an unknown kind.
+    """
+    return RemotePath(os.fspath(path)) if is_remote(path) else Path(path)
+
+
+def on_disk(path: Location) -> Path:
+    """`path`, for code that writes there, or reads all of it.
+
+    Raises:
+        ConfigError: if it is in an object store.
+    """
+    if isinstance(path, RemotePath):
+        raise ConfigError(f"{path}: this takes data on a disk; copy them to one, and back if they were written to")
+    return path
+
+
+class _OpenFile:
+    """A descriptor that is closed when the table and all threads that read it have dropped it."""
+
+    __slots__ = ("fd",)
+
+    def __init__(self, path: str) -> None:
+        self.fd = -1
+        self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def __del__(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
+
+
+class DescriptorTable:
+    """The open files of this process, in order of last use."""
+
+    def __init__(self, max_open: int = MAX_OPEN) -> None:
+        self._max_open = max_open
+        self._files: collections.OrderedDict[str, _OpenFile] = collections.OrderedDict()
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def get(self, path: str) -> _OpenFile:
+        """The open file at `path`; keep a reference while its descriptor is used."""
+        with self._lock:
+            file = self._files.get(path)
+            if file is not None:
+                self._files.move_to_end(path)
+                return file
+        file = _OpenFile(path)
+        with self._lock:
+            file = self._files.setdefault(path, file)
+            while len(self._files) > self._max_open:
+                self._files.popitem(last=False)
+        return file
+
+    def drop(self, path: str) -> None:
+        """Forget `path`, so that the next read opens it again."""
+        with self._lock:
+            self._files.pop(path, None)
+
+    def clear(self) -> None:
+        """Forget all files."""
+        with self._lock:
+            self._files.clear()
+
+    def after_fork(self) -> None:
+        """In a forked child: close what was inherited, with a lock that no thread of the parent can hold."""
+        self._lock = threading.Lock()
+        self._files.clear()
+
+
+_table = DescriptorTable()
+os.register_at_fork(after_in_child=_table.after_fork)
+
+
+def read(path: str | os.PathLike[str], start: int, num_bytes: int) -> bytes:
+    """`num_bytes` bytes of the content at `path`, from byte `start`."""
+    name = os.fspath(path)
+    if "://" in name:
+        return remote.read(name, start, num_bytes)
+    try:
+        file = _table.get(name)
+        data = os.pread(file.fd, num_bytes, start)
+    except OSError:
+        data = b""
+    if len(data) != num_bytes:
+        data = _attempt(name, lambda: _read_range(name, start, num_bytes))
+    if len(data) != num_bytes:
+        _table.drop(name)
+        raise DatasetError(
+            f"{name}: wanted bytes {start} to {start + num_bytes}, but the file has {size_bytes(name)}. "
+            "It is truncated, or was replaced after it was prepared: restore it, or run `bridge-data prepare` again."
+        )
+    return data
+
+
+def read_all(path: str | os.PathLike[str]) -> bytes:
+    """The whole content at `path`; the file is not kept open."""
+    name = os.fspath(path)
+    return remote.read_all(name) if "://" in name else _attempt(name, Path(name).read_bytes)
+
+
+def read_if_there(path: str | os.PathLike[str]) -> bytes | None:
+    """The whole content at `path`; None if there is none."""
+    name = os.fspath(path)
+    if "://" in name:
+        return remote.read_if_there(name)
+    return read_all(name) if os.path.isfile(name) else None
+
+
+def local_copy(path: str | os.PathLike[str]) -> Path | None:
+    """The path of a file on this machine with the content at `path`; None if there is none. An object is downloaded,
+    once a machine; a local file is its own copy."""
+    name = os.fspath(path)
+    if "://" in name:
+        return remote.local_copy(name)
+    return Path(name) if os.path.isfile(name) else None
+
+
+def size_bytes(path: str | os.PathLike[str]) -> int:
+    """The size of the content at `path`; of an object that was read before, its size at that time."""
+    name = os.fspath(path)
+    return remote.size_bytes(name) if "://" in name else _attempt(name, lambda: os.stat(name).st_size)
+
+
+def is_file(path: str | os.PathLike[str]) -> bool:
+    """Whether there is a file, or an object, at `path`."""
+    name = os.fspath(path)
+    return remote.find(name) is not None if "://" in name else os.path.isfile(name)
+
+
+def is_folder(path: str | os.PathLike[str]) -> bool:
+    """Whether there is a folder at `path`, or objects below it."""
+    name = os.fspath(path)
+    return remote.is_folder(name) if "://" in name else os.path.isdir(name)
+
+
+def prefetch(ranges: Sequence[tuple[str | os.PathLike[str], int, int]]) -> None:
+    """Fetch ranges (location, offset, number of bytes) in the background, as they will be read soon, in about this
+    order. A `read` within one of them waits for it and takes its bytes, which are then freed. Ranges that are never
+    read cost requests; a failed fetch is no error; for local files nothing is done.
+    """
+    located = [(os.fspath(path), start, num_bytes) for path, start, num_bytes in ranges]
+    wanted = [one for one in located if "://" in one[0]]
+    if wanted:
+        remote.prefetch(wanted)
+
+
+def by_request(ranges: Sequence[tuple[str | os.PathLike[str], int, int]]) -> list[list[tuple[str, int, int]]]:
+    """Those of `ranges` that `prefetch` would fetch, grouped by request if they are announced together; in the order in
+    which they are wanted first.
+    """
+    located = [(os.fspath(path), start, num_bytes) for path, start, num_bytes in ranges]
+    requests = joined([one for one in located if "://" in one[0] and one[2]])
+    return [[(request.url, *one) for one in request.ranges] for request in requests]
+
+
+def close_files() -> None:
+    """Close the files that are kept open for the next read."""
+    _table.clear()
+
+
+def _read_range(path: str, start: int, num_bytes: int) -> bytes:
+    """As much of the range as exists: a system call reads less than 2 GiB, and may read less than asked for."""
+    file = _table.get(path)
+    pieces, have = [], 0
+    while have < num_bytes and (piece := os.pread(file.fd, num_bytes - have, start + have)):
+        pieces.append(piece)
+        have += len(piece)
+    return b"".join(pieces)
+
+
+def _attempt(path: str, action: Callable[[], T]) -> T:
+    """The result of `action`, tried again for as long as it fails for a transient reason."""
+    waits = iter(RETRY_WAITS_S)
+    while True:
+        try:
+            return action()
+        except OSError as error:
+            if error.errno in _TOO_MANY_OPEN:
+                _table.clear()
+            else:
+                _table.drop(path)
+            wait_s = next(waits, None) if error.errno in _TRANSIENT | _TOO_MANY_OPEN else None
+            if wait_s is None:
+                raise _failure(path, error) from error
+            time.sleep(wait_s)
+
+
+def _failure(path: str, error: OSError) -> DatasetError:
+    if isinstance(error, FileNotFoundError):
+        return DatasetError(f"{path}: no such file. Restore it, or run `bridge-data prepare` again without it.")
+    return DatasetError(f"{path}: cannot be read: {error.strerror or error}")
+
+
+class RangeFile(io.RawIOBase):
+    """The `num_bytes` bytes from `start` on, of what `read` reads (offset, number of bytes), as a read-only file."""
+
+    def __init__(self, read: Callable[[int, int], bytes], start: int, num_bytes: int) -> None:
+        self._read, self._start, self._num_bytes = read, start, num_bytes
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        wanted = min(len(buffer), max(0, self._num_bytes - self._position))
+        data = self._read(self._start + self._position, wanted) if wanted else b""
+        buffer[: len(data)] = data
+        self._position += len(data)
+        return len(data)
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._num_bytes}[whence]
+        self._position = max(0, base + offset)
+        return self._position
+
+    def tell(self) -> int:
+        return self._position
