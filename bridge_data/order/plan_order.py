@@ -22,7 +22,7 @@ from bridge_data.order.random_keys import key64
 from bridge_data.order.redeal import redeal_ordered, redeal_shuffled
 from bridge_data.order.state import Generation, LoaderState
 from bridge_data.plan import Plan
-from bridge_data.plan.weights import WITH_REPLACEMENT, EpochsPerShuffle, check_epochs, multiplied, together
+from bridge_data.plan.source import WITH_REPLACEMENT, EpochsPerShuffle, check_epochs, multiplied, together
 
 logger = logging.getLogger("bridge_data")
 
@@ -45,7 +45,7 @@ class Shuffle:
     max_samples_per_sequence: int | None
     """Maximum number of samples in a chunk; None: a chunk is a shard."""
     epochs_per_shuffle: EpochsPerShuffle = 1
-    """Number of epochs whose chunks are shuffled together, multiplied by each source's own (see `plan.weights`)."""
+    """Number of epochs whose chunks are shuffled together, multiplied by each source's own (see `EpochsPerShuffle`)."""
     repeat: bool = True
     """Whether epochs follow each other without end."""
 

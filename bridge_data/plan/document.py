@@ -99,6 +99,12 @@ def as_node(value: Any, what: str) -> Node:
     return Node(os.fspath(value) if isinstance(value, os.PathLike) else value, what, 0)
 
 
+def given(entries: Mapping[str, Node], key: str) -> Node | None:
+    """The entry with this key; None if there is none, or it has no value."""
+    node = entries.get(key)
+    return None if node is None or node.value is None else node
+
+
 def nearest(wanted: str, known: Collection[str]) -> str:
     """`; did you mean ...? Known are: ...`, to end a message about an unknown name."""
     near = difflib.get_close_matches(wanted, sorted(known), n=1, cutoff=0.5)

@@ -1,8 +1,8 @@
-"""Opening a plan: from a prepared folder, a JSONL file or a metadataset to the tree of its sources.
+"""Opening a plan: the data sets that a prepared folder, a JSONL file or a metadataset stands for.
 
-Enters: a path and the name of a split part. Leaves: a `Plan`. Only metadata are read, once per load for each data set.
-Guarantee: mistakes in any of the YAML files, or between them, the index and the references, are found here, before the
-first sample is read, and are reported with file and line.
+Enters: a path and the name of a split part. Leaves: a `Plan` of opened sources. Only metadata are read, of each data
+set once. Guarantee: mistakes in a YAML file, and references or field maps that do not fit the data, are errors here,
+with file and line, before the first sample is read.
 """
 
 import concurrent.futures
@@ -14,15 +14,13 @@ from typing import Any
 from bridge_data import storage
 from bridge_data.errors import ConfigError
 from bridge_data.plan.auxiliary import check_aux
-from bridge_data.plan.blending import Branch, Plan, Tree, leaves, plan_of
-from bridge_data.plan.dataset_code import read_function
+from bridge_data.plan.blending import Branch, Plan, Tree, changes, leaves, plan_of, weight_at
 from bridge_data.plan.dataset_yaml import check_parts, find_object, is_our_module, read_sample_config
 from bridge_data.plan.declared import Declared, DeclaredBlend, DeclaredJoin, Reference, Scope, declare, read_splits
 from bridge_data.plan.document import Node, absolute, is_jsonl, parse_yaml
-from bridge_data.plan.factories import BaseCoreDatasetFactory
+from bridge_data.plan.factories import BaseCoreDatasetFactory, read_function
 from bridge_data.plan.join import join_source
 from bridge_data.plan.source import Source
-from bridge_data.plan.weights import changes, weight_at
 from bridge_data.samples import CrudeSample
 from bridge_data.shards import PreparedDataset, Subset
 from bridge_data.shards.jsonl_file import open_jsonl, read_ranges
