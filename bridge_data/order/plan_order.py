@@ -16,10 +16,8 @@ from typing import Any
 
 from bridge_data.errors import ConfigError
 from bridge_data.order import Cursor, Geometry, OrderedCursor, OrderedRow, Phase, Row, Schedule
-from bridge_data.order.blend import check_weights
-from bridge_data.order.migrate import migrate
-from bridge_data.order.random_keys import key64
-from bridge_data.order.redeal import redeal_ordered, redeal_shuffled
+from bridge_data.order.random_draws import check_weights, key64
+from bridge_data.order.redeal import migrate, redeal_ordered, redeal_shuffled
 from bridge_data.order.state import Generation, LoaderState
 from bridge_data.plan import Plan
 from bridge_data.plan.source import WITH_REPLACEMENT, EpochsPerShuffle, check_epochs, multiplied, together
@@ -150,7 +148,7 @@ class PlanOrder:
         """`state` converted to this order, whose run has `fingerprint`; differences are logged.
 
         Raises:
-            StateError: if they are not allowed (see `migrate.TOLERATED`).
+            StateError: if they are not allowed (see `redeal.TOLERATED`).
         """
         for name, difference in state.differences(fingerprint):
             logger.warning("restoring a state of another run: %s; %s", difference, MEANING.get(name, "not allowed"))

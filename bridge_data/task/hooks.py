@@ -19,7 +19,7 @@ import numpy as np
 from bridge_data.current import HookContext, Numbering, active
 from bridge_data.errors import ConfigError, DatasetError, ErrorHandler, FatalSampleError, SkipSample
 from bridge_data.later import torch
-from bridge_data.order.random_keys import key64
+from bridge_data.order.random_draws import key64
 from bridge_data.samples import SourceInfo
 from bridge_data.task.augment import AugmentTaskEncoder
 from bridge_data.task.observer import Observer, observed
