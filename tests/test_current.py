@@ -7,20 +7,8 @@ from typing import Any
 import pytest
 
 from bridge_data import ConfigError, DefaultTaskEncoder, WorkerConfig, get_savable_loader, get_train_dataset, stateless
-from bridge_data.current import Numbering
 from tests.prepared import write_blend, write_texts
 from tests.properties.jobs import key_of, length_of
-
-
-def test_no_two_samples_have_the_same_number() -> None:
-    numbering = Numbering([7, 8, 9], [3, 1, 2])
-    numbers = [
-        numbering.number_of(key, epoch, index)
-        for epoch in range(3)
-        for key, size in ((7, 3), (8, 1), (9, 2))
-        for index in range(size)
-    ]
-    assert numbers == list(range(18))
 
 
 class Asking(DefaultTaskEncoder[Any, Any, Any, Any]):

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from bridge_data.errors import ConfigError, FatalSampleError
-from bridge_data.lanes.read_ahead import ReadAhead
+from bridge_data.lanes.reading import ReadAhead
 from bridge_data.lanes.survival import Survival, skips_of_empty
 from bridge_data.lanes.units import UNREAD, Batching, Item, LaneBatch, Pack, Unit
 from bridge_data.lanes.work import Watch, Work

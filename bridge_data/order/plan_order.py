@@ -166,11 +166,7 @@ class PlanOrder:
         return migrate(state, fingerprint, old_cursor, self._generation)
 
     def redealt(self, state: LoaderState, num_lanes: int, lanes: Collection[int]) -> LoaderState:
-        """`state` converted to `num_lanes` lanes, of which only `lanes` are computed.
-
-        Raises:
-            StateError: if a lane of the old state is missing.
-        """
+        """`state` converted to `num_lanes` lanes, of which only `lanes` are computed."""
         state.check_complete()
 
         def old_cursor(lane: int) -> Cursor:
@@ -242,6 +238,25 @@ class PlanOrder:
     def __getstate__(self) -> dict[str, Any]:
         """Without tables: each worker makes its own."""
         return {name: value for name, value in vars(self).items() if name != "_schedule"} | {"_rows_made": {}}
+
+
+class Numbering:
+    """A unique number for each sample of each epoch of some sources.
+
+    Sample `index` in `epoch` of a source has number `epoch * (samples of all sources) + (samples of the sources before
+    it) + index`.
+    """
+
+    def __init__(self, source_keys: Sequence[int], num_samples: Sequence[int]) -> None:
+        self._total = 0
+        self._first: dict[int, int] = {}
+        for key, size in zip(source_keys, num_samples, strict=True):
+            self._first[key] = self._total
+            self._total += size
+
+    def number_of(self, source_key: int, epoch: int, index: int) -> int:
+        """The number of a sample."""
+        return epoch * self._total + self._first[source_key] + index
 
 
 def _unique(fingerprints: Sequence[str]) -> list[str]:

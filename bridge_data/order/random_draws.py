@@ -151,11 +151,7 @@ def check_weights(weights: Sequence[float], names: Sequence[str] | None = None) 
 
 
 class Blend:
-    """The blend of sources with constant `weights`; a source with weight 0 is never drawn.
-
-    Raises:
-        ConfigError: see `check_weights`.
-    """
+    """The blend of sources with constant `weights`; a source with weight 0 is never drawn."""
 
     def __init__(self, weights: Sequence[float], seed: int) -> None:
         check_weights(weights)
@@ -210,9 +206,6 @@ class Schedule:
 
     Which phase a draw belongs to is computed from its number; all lanes change together, at the first block of draws
     at which the job has reached the phase.
-
-    Raises:
-        ConfigError: see `check_weights`.
     """
 
     def __init__(self, phases: Sequence[Phase], seed: int) -> None:

@@ -1,5 +1,7 @@
 """What is to be read: sources with their weights, from YAML files whose every mistake is found here.
 
+Mistakes of the user are `ConfigError`s that name file and line; data that differ from their metadata, `DatasetError`s.
+
 A name is imported when it is first used: a command that checks a field map needs no blend.
 """
 

@@ -33,11 +33,7 @@ class AuxReference:
 
 
 def read_aux(node: Node, file: str) -> dict[str, AuxReference]:
-    """The auxiliary data in `node`, the value of `aux` in the metadataset `file`.
-
-    Raises:
-        ConfigError: naming file and line, if it is not of the form above.
-    """
+    """The auxiliary data in `node`, the value of `aux` in the metadataset `file`."""
     return {name: _reference(name, entry, file) for name, entry in node.mapping("aux").items()}
 
 
@@ -69,11 +65,7 @@ def _reference(name: str, node: Node, file: str) -> AuxReference:
 
 
 def check_aux(references: Mapping[str, AuxReference], node: Node) -> None:
-    """Check that the auxiliary data that `node` names exist.
-
-    Raises:
-        ConfigError: naming file and line, if they do not.
-    """
+    """Check that the auxiliary data that `node` names exist."""
     for reference in references.values():
         fail = node.mapping("aux")[reference.name].error
         if storage.is_file(reference.path):

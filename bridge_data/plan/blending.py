@@ -225,11 +225,7 @@ def _lines(
 
 
 def read_weight(node: Node, key: str, of: str = "") -> Weight:
-    """The weight at `node`, the value of `key`; only a `weight` may be a schedule, or 0. Messages name what it is `of`.
-
-    Raises:
-        ConfigError: naming file and line, if it is neither a finite number of 0 or more nor a schedule.
-    """
+    """The weight at `node`, the value of `key`; only a `weight` may be a schedule, or 0. `of` is for messages."""
     what = f"{key} of {of}" if of else key
     if isinstance(node.value, list) and key == "weight":
         return _schedule(node)

@@ -125,11 +125,7 @@ class SampleConfig:
 def read_sample_config(
     root: Node, trusted_modules: Collection[str], *, trust_dataset_code: bool = False
 ) -> SampleConfig:
-    """The settings in a dataset.yaml.
-
-    Raises:
-        ConfigError: naming file and line.
-    """
+    """The settings in a dataset.yaml."""
     entries = root.mapping("dataset.yaml", _KEYS)
     holder, reference = entries.get("sample_type", root), entries
     if holder is not root:
@@ -177,11 +173,7 @@ def read_sample_config(
 
 
 def check_parts(root: Node, config: SampleConfig, records: Records) -> None:
-    """Check that the samples have the parts that the field map in `root` names, as far as an index lists them.
-
-    Raises:
-        ConfigError: naming the field, file and line, if no shard has any of its parts.
-    """
+    """Check that the samples have the parts that the field map in `root` names, as far as an index lists them."""
     known: dict[str, None] = {"__key__": None}
     shards = iter(range(len(records.names)))
     for field, access in config.field_map.items():
@@ -202,11 +194,7 @@ def check_parts(root: Node, config: SampleConfig, records: Records) -> None:
 
 
 def read_field_map(field_map: Node, sample_class: SampleClass) -> dict[str, FieldAccess]:
-    """The access that fills each field of `sample_class`.
-
-    Raises:
-        ConfigError: naming the field, if it is missing, unknown, or its access cannot be parsed.
-    """
+    """The access that fills each field of `sample_class`."""
     check_fields(sample_class, field_map)
     accesses = {}
     for name, node in field_map.mapping("field_map").items():
@@ -250,11 +238,7 @@ def is_our_module(name: str) -> bool:
 
 def find_class(module: Node, name: Node, trusted_modules: Collection[str]) -> SampleClass:
     """The sample class `name` of `module`. Names in older files, such as `CaptioningWebdataset`, mean the class of the
-    samples.
-
-    Raises:
-        ConfigError: for a module that is not trusted, and for an unknown class.
-    """
+    samples."""
     module_name, class_name = module.text("__module__"), name.text("__class__")
     if is_our_module(module_name):
         found = _OUR_CLASSES.get(class_name) or _OUR_CLASSES.get(class_name.removesuffix(_OLD_SUFFIX) + "Sample")
@@ -286,11 +270,7 @@ def find_object(module: Node, name: Node, trusted_modules: Collection[str]) -> A
 
 
 def check_fields(sample_class: SampleClass, field_map: Node) -> None:
-    """Check that `field_map` has the fields that the class requires, and no unknown ones.
-
-    Raises:
-        ConfigError: naming the field.
-    """
+    """Check that `field_map` has the fields that the class requires, and no unknown ones."""
     fields = [f for f in dataclasses.fields(sample_class) if f.init and not f.name.startswith("__")]
     entries = field_map.mapping(f"field_map of {sample_class.__name__}", [f.name for f in fields])
     for field in fields:

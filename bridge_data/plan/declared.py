@@ -10,7 +10,7 @@ Source: the formats of Megatron-Energon, https://nvidia.github.io/Megatron-Energ
 import dataclasses
 import os
 import threading
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeAlias, TypeVar
 
@@ -62,11 +62,7 @@ class LoadCache:
         return made.result()
 
     def document(self, path: str) -> Node | None:
-        """The YAML file at `path`, parsed; None if there is no such file.
-
-        Raises:
-            ConfigError: naming file and line, if it is not readable as YAML.
-        """
+        """The YAML file at `path`, parsed; None if there is no such file."""
 
         def parse() -> Node | None:
             text = storage.read_if_there(path)
@@ -140,11 +136,7 @@ Declared: TypeAlias = Reference | DeclaredJoin | DeclaredBlend
 
 
 def declare(reference: Reference) -> Declared:
-    """The reference itself, or the tree that the metadataset at its path declares.
-
-    Raises:
-        ConfigError: naming file and line of the mistake.
-    """
+    """The reference itself, or the tree that the metadataset at its path declares."""
     path, scope = reference.path, reference.scope
     if not path.endswith((".yaml", ".yml")) or os.path.isdir(path):
         return reference
@@ -163,11 +155,7 @@ def declare(reference: Reference) -> Declared:
 
 
 def declare_split(root: Node, file: str, scope: Scope) -> Declared:
-    """What the metadataset `root`, from the YAML file `file`, declares for the split part of `scope`.
-
-    Raises:
-        ConfigError: naming file and line of the mistake.
-    """
+    """What the metadataset `root`, from the YAML file `file`, declares for the split part of `scope`."""
     first, splits = read_splits(root)
     part = scope.split_part
     if part not in splits:
@@ -180,11 +168,7 @@ def declare_split(root: Node, file: str, scope: Scope) -> Declared:
 
 
 def read_splits(root: Node) -> tuple[bool, Mapping[str, Node]]:
-    """(whether it has the first format, its splits) of a metadataset.
-
-    Raises:
-        ConfigError: naming file and line, if it is not a metadataset.
-    """
+    """(whether it has the first format, its splits) of a metadataset."""
     entries = root.mapping("metadataset", ("__module__", "__class__", "splits"))
     headless = "__class__" not in entries and "__module__" not in entries
     for key in ("splits",) if headless else ("__class__", "__module__", "splits"):
@@ -216,14 +200,8 @@ def _first_format(split: Node, what: str, file: str, scope: Scope) -> DeclaredBl
     for item in items:
         if "path" not in item.mapping("data set", _FIRST_FORMAT_KEYS):
             raise item.error(f"data set: expected `path:`, got {item.shown()}")
-    return DeclaredBlend(
-        label=f"datasets in {file} [{scope.split_part}]",
-        node=entries["datasets"],
-        nodes=items,
-        weights=tuple(_weight(item, "weight") for item in items),
-        children=tuple(declare(_reference(item, file, scope)) for item in items),
-        split_part=scope.split_part,
-    )
+    children = [declare(_reference(item, file, scope)) for item in items]
+    return _blend("datasets", entries["datasets"], children, file, scope)
 
 
 def _declared(node: Node, what: str, file: str, scope: Scope, extra_keys: tuple[str, ...] = ()) -> Declared:
@@ -232,18 +210,12 @@ def _declared(node: Node, what: str, file: str, scope: Scope, extra_keys: tuple[
     for kind, key in _KEY_OF_KIND.items():
         if kind in entries:
             node.mapping(what, (kind, "subset", *extra_keys))
-            items, inner = _items(entries[kind], kind), _within(entries, scope)
+            inner = _within(entries, scope)
             if subset := given(entries, "subset"):
                 _check_share(subset, inner)
-            return DeclaredBlend(
-                label=f"{kind} in {file} [{scope.split_part}]",
-                node=entries[kind],
-                nodes=items,
-                weights=tuple(_weight(item, key) for item in items),
-                children=tuple(_declared(item, "item of a blend", file, inner, (key,)) for item in items),
-                epochized=kind == "blend_epochized",
-                split_part=scope.split_part,
-            )
+            items = _items(entries[kind], kind)
+            children = [_declared(item, "item of a blend", file, inner, (key,)) for item in items]
+            return _blend(kind, entries[kind], children, file, scope)
     if given(entries, "join"):
         node.mapping(what, (*JOIN_KEYS, *_SCOPE_KEYS, *extra_keys))
         join, inner = read_join(node), _within(entries, scope)
@@ -254,6 +226,19 @@ def _declared(node: Node, what: str, file: str, scope: Scope, extra_keys: tuple[
         raise node.error(f"{what}: expected `path:`, `blend:`, `blend_epochized:` or `join:`, got {node.shown()}")
     node.mapping(what, (*_REFERENCE_KEYS, *extra_keys))
     return declare(_reference(node, file, scope))
+
+
+def _blend(kind: str, node: Node, children: Sequence[Declared], file: str, scope: Scope) -> DeclaredBlend:
+    items = _items(node, kind)
+    return DeclaredBlend(
+        label=f"{kind} in {file} [{scope.split_part}]",
+        node=node,
+        nodes=items,
+        weights=tuple(_weight(item, _KEY_OF_KIND.get(kind, "weight")) for item in items),
+        children=tuple(children),
+        epochized=kind == "blend_epochized",
+        split_part=scope.split_part,
+    )
 
 
 def _items(blend: Node, kind: str) -> tuple[Node, ...]:

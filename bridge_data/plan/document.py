@@ -198,20 +198,12 @@ def absolute(path: str) -> str:
 
 
 def located(node: Node, what: str, file: str) -> str:
-    """The location that the text at `node` in the YAML file `file` names.
-
-    Raises:
-        ConfigError: naming file and line, if it is not text, or names an environment variable that is not set.
-    """
+    """The location that the text at `node` in the YAML file `file` names."""
     return located_text(node.text(what), node, file)
 
 
 def located_text(text: str, node: Node, file: str) -> str:
-    """The location that `text`, from `node` in the YAML file `file`, names.
-
-    Raises:
-        ConfigError: naming file and line, for an environment variable that is not set.
-    """
+    """The location that `text`, from `node` in the YAML file `file`, names."""
 
     def value(match: re.Match[str]) -> str:
         name = match[1] or match[2]

@@ -65,11 +65,7 @@ class ChosenParts:
 
 
 def read_function(node: Node, what: str, trust_dataset_code: bool) -> DatasetFunction:
-    """The function that `node`, the value of `what` in a dataset.yaml, names.
-
-    Raises:
-        ConfigError: naming file and line, if it is not trusted, cannot be run, or does not exist.
-    """
+    """The function that `node`, the value of `what` in a dataset.yaml, names."""
     text = node.text(what)
     if not trust_dataset_code:
         raise node.error(
@@ -84,11 +80,7 @@ def read_function(node: Node, what: str, trust_dataset_code: bool) -> DatasetFun
 
 
 def load_function(text: str, what: str, folder: str) -> DatasetFunction:
-    """The function `text`, `file.py:function`, of a file in `folder`. The default function name is `what`.
-
-    Raises:
-        ConfigError: if the file cannot be run, or has no such function.
-    """
+    """The function `text`, `file.py:function`, of a file in `folder`. The default function name is `what`."""
     path, _, name = text.partition(":")
     file, name = os.path.join(folder, path), name or what
     content = storage.read_if_there(file)

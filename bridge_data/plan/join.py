@@ -46,11 +46,7 @@ class JoinNode:
 
 
 def read_join(node: Node) -> JoinNode:
-    """The join at `node`; its members are not opened yet.
-
-    Raises:
-        ConfigError: naming file and line.
-    """
+    """The join at `node`; its members are not opened yet."""
     join = node.mapping("join")["join"]
     if isinstance(join.value, dict):
         names, members = tuple(join.value), tuple(join.value.values())
@@ -98,11 +94,7 @@ def _nonmatch(member: Node) -> Nonmatch:
 
 
 def join_source(join: JoinNode, members: Sequence[Tree], file: str, trusted_modules: Collection[str]) -> Source:
-    """The source of the join of `members` in the metadataset `file`.
-
-    Raises:
-        ConfigError: naming file and line, if the members cannot be joined, or the join has not been prepared.
-    """
+    """The source of the join of `members` in the metadataset `file`."""
     sources, shard_sets = [], []
     for node, member in zip(join.members, members, strict=True):
         if not isinstance(member, Source) or not isinstance(member.records, ShardSet):
@@ -146,11 +138,7 @@ def assemble(
 
 
 def find_joiner(node: Node, trusted_modules: Collection[str]) -> tuple[SampleClass, Callable[..., Any]]:
-    """The class of the joined samples (`Sample` if the joiner is a function), and the joiner.
-
-    Raises:
-        ConfigError: naming file and line.
-    """
+    """The class of the joined samples (`Sample` if the joiner is a function), and the joiner."""
     entry = given(node.mapping("join"), "joiner")
     if entry is None:
         raise node.error(f"joiner is missing: say into which class the samples are joined, as {_EXAMPLE}")

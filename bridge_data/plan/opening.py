@@ -72,12 +72,7 @@ def load_plan(
 
 
 def open_plan(declared: Declared, opening: Opening, what: str) -> Plan:
-    """The plan of the declared tree, which messages call `what`.
-
-    Raises:
-        EmptySplitError: if it has no samples. ConfigError: for other mistakes.
-        DatasetError: if the data differ from their metadata.
-    """
+    """The plan of the declared tree, which messages call `what`."""
     return plan_of(_open(declared, opening), training=opening.training, what=what)
 
 
@@ -127,11 +122,7 @@ def _open_blend(declared: DeclaredBlend, opening: Opening) -> Branch:
 
 
 def open_reference(reference: Reference, opening: Opening) -> Source:
-    """The source that `reference` names.
-
-    Raises:
-        ConfigError: naming file and line of the mistake. DatasetError: if the data differ from their metadata.
-    """
+    """The source that `reference` names."""
     path = reference.path
     if storage.is_folder(path):
         source = _open_folder(reference, opening)
@@ -156,11 +147,7 @@ def open_reference(reference: Reference, opening: Opening) -> Source:
 
 
 def cut(source: Source, declared: Reference | DeclaredJoin) -> Source:
-    """`source` with the range and the epochs of its scope.
-
-    Raises:
-        ConfigError: naming file and line, if the range exceeds the data or is empty.
-    """
+    """`source` with the range and the epochs of its scope."""
     scope, records = declared.scope, source.records
     source = dataclasses.replace(source, epochs_per_shuffle=scope.epochs_per_shuffle)
     if scope.subset is None:
@@ -253,8 +240,6 @@ def _open_jsonl(reference: Reference) -> Source:
         split_part=part,
         records=records,
         sample_class=CrudeSample,
-        field_map={},
-        parts=None,
         subflavors=scope.subflavors,
         config_file=path,
     )
@@ -262,11 +247,7 @@ def _open_jsonl(reference: Reference) -> Source:
 
 def find_factory(root: Node, trusted_modules: Collection[str]) -> type[BaseCoreDatasetFactory[Any]] | None:
     """The user's factory that the dataset.yaml `root` names by `__module__` and `__class__`; None if these name a
-    sample class, or a class of this package.
-
-    Raises:
-        ConfigError: naming file and line, if its module is not trusted, or cannot be imported.
-    """
+    sample class, or a class of this package."""
     entries = root.mapping("dataset.yaml")
     if not all(key in entries for key in _FACTORY_KEYS) or is_our_module(entries["__module__"].text("__module__")):
         return None

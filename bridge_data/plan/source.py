@@ -59,8 +59,8 @@ class Source:
     split_part: str
     records: Records
     sample_class: SampleClass
-    field_map: Mapping[str, FieldAccess]
-    parts: Container[str] | None
+    field_map: Mapping[str, FieldAccess] = dataclasses.field(default_factory=dict)
+    parts: Container[str] | None = None
     subflavors: Mapping[str, Any]
     config_file: str
     joined: Join | None = None
@@ -93,11 +93,7 @@ class Source:
 
 
 def check_epochs(epochs: object) -> EpochsPerShuffle:
-    """`epochs`, if it is valid.
-
-    Raises:
-        ConfigError: if it is not.
-    """
+    """`epochs`, if it is valid."""
     if epochs is None or (isinstance(epochs, int) and not isinstance(epochs, bool) and (epochs >= 1 or epochs == -1)):
         return epochs
     raise ConfigError(

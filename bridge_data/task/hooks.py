@@ -12,11 +12,11 @@ import collections
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import Token
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from bridge_data.current import HookContext, Numbering, active
+from bridge_data.current import HookContext, active
 from bridge_data.errors import ConfigError, DatasetError, ErrorHandler, FatalSampleError, SkipSample
 from bridge_data.later import torch
 from bridge_data.order.random_draws import key64
@@ -26,6 +26,9 @@ from bridge_data.task.observer import Observer, observed
 from bridge_data.task.stores import CachePool, NoCachePool
 from bridge_data.task.task_encoder import Declared, DefaultTaskEncoder, TaskEncoder, check_tolerance, declared
 from bridge_data.topology import WorkerConfig
+
+if TYPE_CHECKING:
+    from bridge_data.order.plan_order import Numbering
 
 STAGES = (
     "decode",
@@ -148,7 +151,7 @@ class Hooks:
         self,
         encoder: TaskEncoder[Any, Any, Any, Any],
         worker_config: WorkerConfig,
-        numbering: Numbering,
+        numbering: "Numbering",
         handler: ErrorHandler | None = None,
     ) -> None:
         self.encoder = encoder

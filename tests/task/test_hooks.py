@@ -9,8 +9,8 @@ import pytest
 import torch
 from PIL import Image
 
-from bridge_data.current import Numbering
 from bridge_data.errors import ConfigError, FatalSampleError, SkipSample, log_exception, reraise_exception
+from bridge_data.order.plan_order import Numbering
 from bridge_data.samples import TextSample
 from bridge_data.task import DefaultTaskEncoder, Hooks, stateless
 from bridge_data.topology import WorkerConfig
