@@ -256,7 +256,7 @@ def _weight(item: Node, key: str) -> Weight:
 def _reference(node: Node, file: str, scope: Scope) -> Reference:
     entries = {key: entry for key, entry in node.mapping("reference").items() if entry.value is not None}
     return Reference(
-        path=located(entries["path"], "path", file),
+        path=located(entries["path"].text("path"), entries["path"], file),
         scope=_within(node.mapping("reference"), scope),
         entries=entries,
         aux=read_aux(entries["aux"], file) if "aux" in entries else {},

@@ -197,12 +197,7 @@ def absolute(path: str) -> str:
     return str(RemotePath(path)) if is_remote(path) else os.path.abspath(os.path.expanduser(path))
 
 
-def located(node: Node, what: str, file: str) -> str:
-    """The location that the text at `node` in the YAML file `file` names."""
-    return located_text(node.text(what), node, file)
-
-
-def located_text(text: str, node: Node, file: str) -> str:
+def located(text: str, node: Node, file: str) -> str:
     """The location that `text`, from `node` in the YAML file `file`, names."""
 
     def value(match: re.Match[str]) -> str:
