@@ -209,11 +209,7 @@ class Work:
         return [pack for pack in packs if pack], list(free.values())
 
     def pack(self, items: list[Item]) -> Pack | None:
-        """The packed sample of some items; None if nothing of it is left.
-
-        Raises:
-            ConfigError: if `pack_selected_samples` makes several of one pack.
-        """
+        """The packed sample of some items; None if nothing of it is left."""
         members = [(item, sample) for item in items for sample in self.members(item)]
         if not members:
             return None
@@ -239,11 +235,7 @@ class Work:
         return self.hooks.run("postencode_sample", hook, item.sample, self._first(item))
 
     def group(self, unit: Unit) -> tuple[str, int | None] | None:
-        """(bucket, its batch size or None) of a unit; None if it is left out.
-
-        Raises:
-            ConfigError: for a key that is another text in every process, and so no key.
-        """
+        """(bucket, its batch size or None) of a unit; None if it is left out."""
         hook, sample_key = hook_of(self._encoder, "batch_group_criterion"), self._first(unit.items[0])
         result = self.hooks.run("batch_group_criterion", hook, unit.sample, sample_key, len(unit.items))
         if not result:

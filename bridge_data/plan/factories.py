@@ -27,7 +27,7 @@ from bridge_data.plan.dataset_yaml import FieldAccess, SampleClass
 from bridge_data.plan.document import Node, nearest
 from bridge_data.plan.source import EpochsPerShuffle, Parts, Source, check_epochs
 from bridge_data.samples import CrudeSample, Sample
-from bridge_data.shards import Records, Subset, SubsetRange
+from bridge_data.shards import Records, SubsetRange
 from bridge_data.storage import Location, location
 
 T_sample = TypeVar("T_sample")
@@ -195,10 +195,7 @@ class BaseCoreDatasetFactory(abc.ABC, Generic[T_sample]):
 
     def _cut(self, source: Source) -> Source:
         """`source` with the range and the epochs of this factory."""
-        records: Records = source.records
-        if self.subset is not None:
-            records = Subset(records, *self.subset.resolve(records.num_samples))
-        return dataclasses.replace(source, records=records, epochs_per_shuffle=self.shuffle_over_epochs)
+        return source.cut(self.subset, self.shuffle_over_epochs)
 
 
 class PathDatasetFactory(BaseCoreDatasetFactory[T_sample]):

@@ -22,7 +22,7 @@ from bridge_data.plan.factories import BaseCoreDatasetFactory, read_function
 from bridge_data.plan.join import join_source
 from bridge_data.plan.source import Source
 from bridge_data.samples import CrudeSample
-from bridge_data.shards import PreparedDataset, Subset
+from bridge_data.shards import PreparedDataset
 from bridge_data.shards.jsonl_file import open_jsonl, read_ranges
 from bridge_data.shards.metadata import DATASET_YAML, META_FOLDER
 from bridge_data.storage import Location, is_remote, location
@@ -148,19 +148,16 @@ def open_reference(reference: Reference, opening: Opening) -> Source:
 
 def cut(source: Source, declared: Reference | DeclaredJoin) -> Source:
     """`source` with the range and the epochs of its scope."""
-    scope, records = declared.scope, source.records
-    source = dataclasses.replace(source, epochs_per_shuffle=scope.epochs_per_shuffle)
-    if scope.subset is None:
-        return source
+    subset = declared.scope.subset
     try:
-        start, end = scope.subset.resolve(records.num_samples)
+        found = source.cut(subset, declared.scope.epochs_per_shuffle)
     except ConfigError as error:
         raise declared.error(f"{error} [{source.name}]", "subset") from None
-    if start == end and records.num_samples:
+    if source.num_samples and not found.num_samples:
         raise declared.error(
-            f"subset: range: {scope.subset} leaves none of the {records.num_samples} samples of {source.name}", "subset"
+            f"subset: range: {subset} leaves none of the {source.num_samples} samples of {source.name}", "subset"
         )
-    return dataclasses.replace(source, records=Subset(records, start, end))
+    return found
 
 
 def split_parts(path: Location) -> list[str]:

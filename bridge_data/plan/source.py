@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeAlias
 from bridge_data.errors import ConfigError
 from bridge_data.plan.auxiliary import AuxReference
 from bridge_data.plan.dataset_yaml import FieldAccess, SampleClass
-from bridge_data.shards import Records
+from bridge_data.shards import Records, Subset, SubsetRange
 
 EpochsPerShuffle: TypeAlias = int | None
 """How many epochs of a source are shuffled together, `shuffle_over_epochs_multiplier` of a metadataset. With 1, each
@@ -90,6 +90,13 @@ class Source:
 
         text = json.dumps(self.records.identity(), sort_keys=True, separators=(",", ":"))
         return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+    def cut(self, subset: SubsetRange | None, epochs_per_shuffle: EpochsPerShuffle) -> "Source":
+        """This source with the samples of `subset` (None: all), and `epochs_per_shuffle` epochs shuffled together."""
+        records = self.records
+        if subset is not None:
+            records = Subset(records, *subset.resolve(records.num_samples))
+        return dataclasses.replace(self, records=records, epochs_per_shuffle=epochs_per_shuffle)
 
 
 def check_epochs(epochs: object) -> EpochsPerShuffle:
