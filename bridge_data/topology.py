@@ -7,7 +7,6 @@ or on the position in the job, not on the rank or worker, and are the same after
 import dataclasses
 import functools
 import logging
-from collections.abc import Sequence
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self
 
@@ -194,24 +193,6 @@ class HookContext(Protocol):
 
 active_hook: ContextVar[HookContext | None] = ContextVar("bridge_data_active", default=None)
 """The hook that runs in this thread, if any."""
-
-
-class Numbering:
-    """A unique number for each sample of each epoch of some sources.
-
-    Sample `index` in `epoch` of a source has number `epoch * (samples of all sources) + (samples of the sources before
-    it) + index`.
-    """
-
-    def __init__(self, source_keys: Sequence[int], num_samples: Sequence[int]) -> None:
-        self._total = 0
-        self._first: dict[int, int] = {}
-        for key, size in zip(source_keys, num_samples, strict=True):
-            self._first[key] = self._total
-            self._total += size
-
-    def number_of(self, source_key: int, epoch: int, index: int) -> int:
-        return epoch * self._total + self._first[source_key] + index
 
 
 def current_sample_index() -> int:

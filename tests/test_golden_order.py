@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from bridge_data.order import Blend, Cursor, Geometry, OrderedCursor, OrderedRow, Row
-from bridge_data.order.random_keys import key64
+from bridge_data.order.random_draws import key64
 from bridge_data.order.state import VERSION
 
 FILE = Path(__file__).parent / "golden" / f"order_v{VERSION}.json"

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from bridge_data import ConfigError, DefaultTaskEncoder, WorkerConfig, get_savable_loader, get_train_dataset, stateless
-from bridge_data.topology import Numbering
 from tests.prepared import write_blend, write_texts
 from tests.properties.jobs import key_of, length_of
 
@@ -98,17 +97,6 @@ def test_the_sequence_of_batches_is_the_same_with_0_1_2_and_3_workers_by_default
 def test_what_may_be_held_is_no_negative_number() -> None:
     with pytest.raises(ConfigError, match=r"max_open_bytes=-1\): expected 0 or more"):
         WorkerConfig(rank=0, world_size=1, num_workers=0, max_open_bytes=-1)
-
-
-def test_no_two_samples_have_the_same_number() -> None:
-    numbering = Numbering([7, 8, 9], [3, 1, 2])
-    numbers = [
-        numbering.number_of(key, epoch, index)
-        for epoch in range(3)
-        for key, size in ((7, 3), (8, 1), (9, 2))
-        for index in range(size)
-    ]
-    assert numbers == list(range(18))
 
 
 class Asking(DefaultTaskEncoder[Any, Any, Any, Any]):

@@ -13,7 +13,7 @@ from bridge_data.errors import ConfigError, ErrorHandler
 from bridge_data.lanes.datasets import DatasetOptions
 from bridge_data.loader.loader_config import LoaderOptions
 from bridge_data.plan.document import nearest
-from bridge_data.plan.weights import EpochsPerShuffle
+from bridge_data.plan.source import EpochsPerShuffle
 from bridge_data.task.stores import CachePool
 
 

@@ -27,7 +27,7 @@ from bridge_data.plan.declared import (
 from bridge_data.plan.document import Node, absolute, as_node, parse_yaml
 from bridge_data.plan.factories import BaseCoreDatasetFactory
 from bridge_data.plan.opening import Opening, open_plan
-from bridge_data.plan.weights import EpochsPerShuffle, check_epochs, multiplied
+from bridge_data.plan.source import EpochsPerShuffle, check_epochs, multiplied
 from bridge_data.prepare.metadataset_joins import prepare_metadataset
 from bridge_data.shards import SubsetRange
 from bridge_data.shards.joins import JoinIndex
@@ -63,7 +63,7 @@ class DatasetLoaderInterface(abc.ABC):
 
         Args:
             subflavors: for all samples, before those of the data sets.
-            shuffle_over_epochs_multiplier: times what the data sets say (see `bridge_data.plan.weights`).
+            shuffle_over_epochs_multiplier: times what the data sets say (see `EpochsPerShuffle`).
             subset: a range of each data set.
 
         Raises:

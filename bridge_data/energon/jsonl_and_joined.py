@@ -12,8 +12,7 @@ from bridge_data.energon.webdatasets import BaseWebdatasetFactory
 from bridge_data.errors import ConfigError, SampleError
 from bridge_data.plan.factories import BaseCoreDatasetFactory, FactorySettings, PathDatasetFactory, T_sample
 from bridge_data.plan.join import assemble
-from bridge_data.plan.source import Join, Parts, Source
-from bridge_data.plan.weights import EpochsPerShuffle
+from bridge_data.plan.source import EpochsPerShuffle, Join, Parts, Source
 from bridge_data.samples import CrudeSample, Sample
 from bridge_data.shards import Records, ShardSet, SubsetRange
 from bridge_data.shards.joins import open_join_at
@@ -92,7 +91,7 @@ class JoinedWebdatasetFactory(BaseCoreDatasetFactory[T_sample]):
         inner_datasets: the members; the joiner gets their samples by position, or by the names of a mapping.
         join_index: the index of this join, a file in the `.joins` folder beside a metadataset that has it.
         joiner: the class of the joined samples, whose `from_joined` joins them, or a function that does.
-        shuffle_over_epochs: how many epochs are shuffled together (see `bridge_data.plan.weights`).
+        shuffle_over_epochs: how many epochs are shuffled together (see `EpochsPerShuffle`).
         subset: a range of the joined samples.
         worker_config, parallel_shard_iters, max_samples_per_sequence: no effect (see `bridge_data.options`).
 

@@ -11,11 +11,17 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Unpack
 
 from bridge_data.errors import ConfigError
-from bridge_data.plan.dataset_code import ChosenParts, load_function, made
-from bridge_data.plan.dataset_yaml import SampleClass, needed_parts, read_field_map
+from bridge_data.plan.dataset_yaml import FieldAccess, SampleClass, needed_parts, read_field_map
 from bridge_data.plan.document import as_node
-from bridge_data.plan.factories import Decode, FactorySettings, PathDatasetFactory, T_sample
-from bridge_data.plan.field_map import FieldAccess
+from bridge_data.plan.factories import (
+    ChosenParts,
+    Decode,
+    FactorySettings,
+    PathDatasetFactory,
+    T_sample,
+    load_function,
+    made,
+)
 from bridge_data.plan.source import Parts, Source
 from bridge_data.samples import (
     CaptioningSample,

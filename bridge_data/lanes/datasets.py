@@ -15,7 +15,7 @@ from bridge_data.options import takes_options, warn_ignored
 from bridge_data.order.plan_order import Shuffle
 from bridge_data.plan import Plan, Source
 from bridge_data.plan.factories import BaseCoreDatasetFactory
-from bridge_data.plan.weights import EpochsPerShuffle
+from bridge_data.plan.source import EpochsPerShuffle
 from bridge_data.task import DefaultTaskEncoder, TaskEncoder, with_decoding
 from bridge_data.topology import WorkerConfig
 

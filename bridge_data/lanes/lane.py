@@ -20,7 +20,7 @@ from bridge_data.lanes.survival import Survival, skips_of_empty
 from bridge_data.lanes.units import UNREAD, Batching, Item, LaneBatch, Pack, Unit
 from bridge_data.lanes.work import Watch, Work
 from bridge_data.order import Cursor
-from bridge_data.order.pending import Drawn, Pending
+from bridge_data.order.cursor import Drawn, Pending
 from bridge_data.samples.arena import current_arena
 from bridge_data.task import TRUNCATED
 
@@ -320,7 +320,8 @@ class Lane:
         first = self._cursor.draws if base is None else base["draws"]
         if self._chosen is None:
             self._chosen = Pending(carried=pending.carried, packs=pending.packs).encode(first)
-        encoded = {**pending.without_packs().encode(first), **self._chosen}
+        others: Pending[Item, Unit] = Pending(queue=pending.queue, buckets=pending.buckets, open=pending.open)
+        encoded = {**others.encode(first), **self._chosen}
         if pending.packs:
             encoded["packs"] = self._chosen["packs"][-len(pending.packs) :]
         else:

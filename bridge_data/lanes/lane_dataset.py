@@ -1,34 +1,39 @@
-"""A data set as lanes: a plan, an order and a task encoder, put together.
+"""A data set as lanes, and running them, in this process or in a worker.
 
-Enters: a plan and the settings of a run. Leaves: any lane of the job, from nothing or from a saved state; any sample
-once more. It holds no data and no handles, so it travels to worker processes as it is.
+A `LaneDataset` puts together a plan, an order and a task encoder. Enters: a plan and the settings of a run. Leaves: any
+lane of the job, from nothing or from a saved state; any sample once more. It holds no data and no handles, so it
+travels to worker processes as it is.
+
+A `LaneRunner` gives the batches of the lanes asked for, each with its lane's state after it. Guarantee: a lane opened
+from the state that came with a batch goes on with the batch after it.
 """
 
 import copy
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from bridge_data import storage
 from bridge_data.decode import Loader, open_loader
 from bridge_data.errors import ConfigError, DatasetError, ErrorHandler
-from bridge_data.lanes.block_plan import Process, plan_blocks, plan_runs
 from bridge_data.lanes.lane import Lane
-from bridge_data.lanes.read_ahead import ReadAhead
-from bridge_data.lanes.restoring import Restorer
-from bridge_data.lanes.units import Batching
-from bridge_data.lanes.work import Work
+from bridge_data.lanes.read_ahead import Process, ReadAhead, plan_blocks, plan_runs
+from bridge_data.lanes.units import Batching, Restorer
+from bridge_data.lanes.work import Watch, Work
 from bridge_data.order import Geometry, SampleRef
-from bridge_data.order.plan_order import PlanOrder, Shuffle
+from bridge_data.order.plan_order import Numbering, PlanOrder, Shuffle
 from bridge_data.order.state import LaneState, LoaderState
 from bridge_data.plan import Plan
+from bridge_data.samples.arena import Arena
 from bridge_data.shards import RawSample
 from bridge_data.shards.blocks import BlockBudget
 from bridge_data.task import Hooks, SourceCook, TaskEncoder, hook_of
 from bridge_data.task.observer import Observer, observed_source
 from bridge_data.task.stores import CachePool, NoCachePool
-from bridge_data.topology import Numbering, WorkerConfig
+from bridge_data.topology import WorkerConfig
+
+T = TypeVar("T")
 
 _OF_PROCESS = ("_loaders", "_cooks", "_budget", "_cut_for", "_observer")
 """Attributes that each process makes for itself."""
@@ -153,7 +158,7 @@ class LaneDataset:
                 return False
         return True
 
-    def lane(self, lane: int, state: LoaderState, watch: Callable[[SampleRef], None] | None = None) -> Lane:
+    def lane(self, lane: int, state: LoaderState, watch: Watch | None = None) -> Lane:
         """The lane with number `lane`, where `state` has it; `watch` is called with each sample before it is read."""
         self._read_in_blocks(state)
         batching = self.batching
@@ -263,3 +268,44 @@ class LaneDataset:
     def __getstate__(self) -> dict[str, Any]:
         """Handles stay behind; a worker makes its own."""
         return {name: value for name, value in vars(self).items() if name not in _OF_PROCESS}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Produced(Generic[T]):
+    """A batch, the lane's state after it, and the samples left out on the way to it."""
+
+    lane: int
+    batch: T
+    state: LaneState
+    skipped: dict[str, int]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Ended:
+    """The lane has no more batches; these samples were left out after its last one."""
+
+    lane: int
+    skipped: dict[str, int]
+
+
+class LaneRunner:
+    """Runs lanes of one dataset in this process, each opened where `state` has it when it is first wanted.
+
+    Batches are built in `arena`.
+    """
+
+    def __init__(self, dataset: LaneDataset, state: LoaderState, arena: Arena, watch: Watch | None = None) -> None:
+        self._dataset, self._state, self._watch, self._arena = dataset, state, watch, arena
+        self._lanes: dict[int, Lane] = {}
+
+    def take(self, lane: int) -> Produced[Any] | Ended:
+        """The next item of `lane`. After an exception the runner is spent: make another from the last states."""
+        if lane not in self._lanes:
+            self._lanes[lane] = self._dataset.lane(lane, self._state, self._watch)
+        run = self._lanes[lane]
+        try:
+            with self._arena.active():
+                item = run.next()
+        except StopIteration:
+            return Ended(lane, run.take_skipped())
+        return Produced(lane, item.batch, item.state, item.skipped)

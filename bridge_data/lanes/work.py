@@ -11,8 +11,7 @@ from typing import Any, TypeAlias
 
 from bridge_data.decode import Loader
 from bridge_data.errors import ConfigError, FatalSampleError
-from bridge_data.lanes.restore_keys import Key, batch_key, pack_key
-from bridge_data.lanes.units import Item, Pack, Unit
+from bridge_data.lanes.units import Item, Key, Pack, Unit, batch_key, pack_key
 from bridge_data.order import ALL_PARTS, SampleRef
 from bridge_data.task import STAGES, TRUNCATED, Hooks, Packing, SourceCook, does_something, hook_of, is_overridden
 from bridge_data.task.observer import observed_iterator
@@ -47,11 +46,13 @@ class Work:
         self.hooks = hooks
         self._encoder = encoder = hooks.encoder
         self._loaders, self._cooks, self._names, self._keys = loaders, cooks, source_names, source_keys
-        self._packing = packing
+        self.packs = packing
+        """Whether samples are packed."""
+        self.groups = is_overridden(encoder, "batch_group_criterion")
+        """Whether the encoder says which samples are batched together."""
         self._does = {hook for hook in STAGES if hook != "decode" and does_something(encoder, hook)}
         selection = hook_of(encoder, "select_samples_to_pack")
         self._admit = selection.admitted if packing and isinstance(selection, Packing) else None
-        self._grouping = is_overridden(encoder, "batch_group_criterion")
         self._postencodes = is_overridden(encoder, "postencode_sample")
         preencodes = self._postencodes or is_overridden(encoder, "preencode_sample")
         if preencodes and is_overridden(encoder, "encode_sample"):
@@ -97,7 +98,7 @@ class Work:
         """Whether samples are batched as they are decoded, by the batch hook that everybody has: no cooker, maker,
         handler or other hook has seen them, or could have kept them."""
         decoder = self._encoder.decoder
-        if self._changes or self._packing or self._grouping or "batch" in self._does:
+        if self._changes or self.packs or self.groups or "batch" in self._does:
             return False
         if decoder is not None and not decoder.is_ours_alone:
             return False
@@ -208,11 +209,7 @@ class Work:
         return [pack for pack in packs if pack], list(free.values())
 
     def pack(self, items: list[Item]) -> Pack | None:
-        """The packed sample of some items; None if nothing of it is left.
-
-        Raises:
-            ConfigError: if `pack_selected_samples` makes several of one pack.
-        """
+        """The packed sample of some items; None if nothing of it is left."""
         members = [(item, sample) for item in items for sample in self.members(item)]
         if not members:
             return None
@@ -232,27 +229,13 @@ class Work:
 
     def members(self, item: Item) -> list[Any]:
         """What `pack_selected_samples` (without packing: the batch) is given of an item."""
-        if not (self._packing and self._postencodes):
+        if not (self.packs and self._postencodes):
             return [item.sample]
-        hook, sample_key = hook_of(self._encoder, "postencode_sample"), self._sample_key(item.ref, item.part)
-        return self.hooks.run("postencode_sample", hook, item.sample, sample_key)
-
-    @property
-    def packs(self) -> bool:
-        """Whether samples are packed."""
-        return self._packing
-
-    @property
-    def groups(self) -> bool:
-        """Whether the encoder says which samples are batched together."""
-        return self._grouping
+        hook = hook_of(self._encoder, "postencode_sample")
+        return self.hooks.run("postencode_sample", hook, item.sample, self._first(item))
 
     def group(self, unit: Unit) -> tuple[str, int | None] | None:
-        """(bucket, its batch size or None) of a unit; None if it is left out.
-
-        Raises:
-            ConfigError: for a key that is another text in every process, and so no key.
-        """
+        """(bucket, its batch size or None) of a unit; None if it is left out."""
         hook, sample_key = hook_of(self._encoder, "batch_group_criterion"), self._first(unit.items[0])
         result = self.hooks.run("batch_group_criterion", hook, unit.sample, sample_key, len(unit.items))
         if not result:
@@ -280,7 +263,7 @@ class Work:
         if not collate:
             return [units[0].sample]
         sample_key = self._first(units[0].items[0])
-        count = sum(len(unit.items) for unit in units) if self._packing else len(units)
+        count = sum(len(unit.items) for unit in units) if self.packs else len(units)
         samples = [unit.sample for unit in units]
         batches = self.hooks.run("batch", hook_of(self._encoder, "batch"), samples, sample_key, count)
         if "encode_batch" in self._does:

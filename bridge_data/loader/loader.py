@@ -18,8 +18,7 @@ from typing import Any, Self
 
 from bridge_data import samples
 from bridge_data.errors import StateError, WorkerError
-from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.lanes.runner import Ended, LaneRunner, Produced
+from bridge_data.lanes.lane_dataset import Ended, LaneDataset, LaneRunner, Produced
 from bridge_data.later import torch
 from bridge_data.loader.loader_config import LoaderConfig
 from bridge_data.loader.memory.slots import Kept

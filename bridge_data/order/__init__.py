@@ -2,18 +2,14 @@
 
 The modules, each using only those above it:
 
-    random_keys   keyed random numbers and permutations
+    random_draws  keyed random numbers and permutations; which source a draw takes, by weights
     chunks        a source cut into chunks (each read by one lane) and blocks (each fetched by one read)
-    ordered       the validation order: all samples, front to back
     row           the training order of one source: chunks permuted per epoch, dealt to lanes, shuffled in windows
-    blend         which source a draw takes, by weights
-    stream        the samples of one lane in one row, and its inbox
-    cursor        the samples of one lane in all sources, as `SampleRef(source, epoch, index)`
-    pending       samples that were drawn but not yet emitted
+    stream        the samples of one lane in one row, and its inbox; the row of the validation order
+    cursor        the samples of one lane in all sources, as `SampleRef(source, epoch, index)`, and those still pending
     state_check   the structure of a saved state
     state         the state of all lanes as plain data, and the fingerprint of the run
-    redeal        continue with another number of lanes
-    migrate       continue with other weights or sources
+    redeal        continue with another number of lanes, or with other weights or sources
     plan_order    all of this for one run: from a plan to cursors
 
 Terms. A *row* is the sequence of a source's chunks over all epochs. A *shuffle* is the epochs of a row whose chunks are
@@ -23,12 +19,11 @@ first epoch. A *re-deal* changes the number of lanes: it starts a new *generatio
 remains of the epochs in progress in the *inboxes* of the new lanes.
 """
 
-from bridge_data.order.blend import Blend, Phase, Schedule
 from bridge_data.order.chunks import Geometry
 from bridge_data.order.cursor import Cursor, OrderedCursor, SampleRef
-from bridge_data.order.ordered import OrderedRow
+from bridge_data.order.random_draws import Blend, Phase, Schedule
 from bridge_data.order.row import Row
-from bridge_data.order.stream import ALL_PARTS, BEGINNING
+from bridge_data.order.stream import ALL_PARTS, BEGINNING, OrderedRow
 
 __all__ = [
     "ALL_PARTS",

@@ -16,13 +16,11 @@ from typing import Any
 
 from bridge_data.errors import ConfigError
 from bridge_data.order import Cursor, Geometry, OrderedCursor, OrderedRow, Phase, Row, Schedule
-from bridge_data.order.blend import check_weights
-from bridge_data.order.migrate import migrate
-from bridge_data.order.random_keys import key64
-from bridge_data.order.redeal import redeal_ordered, redeal_shuffled
+from bridge_data.order.random_draws import check_weights, key64
+from bridge_data.order.redeal import migrate, redeal_ordered, redeal_shuffled
 from bridge_data.order.state import Generation, LoaderState
 from bridge_data.plan import Plan
-from bridge_data.plan.weights import WITH_REPLACEMENT, EpochsPerShuffle, check_epochs, multiplied, together
+from bridge_data.plan.source import WITH_REPLACEMENT, EpochsPerShuffle, check_epochs, multiplied, together
 
 logger = logging.getLogger("bridge_data")
 
@@ -45,7 +43,7 @@ class Shuffle:
     max_samples_per_sequence: int | None
     """Maximum number of samples in a chunk; None: a chunk is a shard."""
     epochs_per_shuffle: EpochsPerShuffle = 1
-    """Number of epochs whose chunks are shuffled together, multiplied by each source's own (see `plan.weights`)."""
+    """Number of epochs whose chunks are shuffled together, multiplied by each source's own (see `EpochsPerShuffle`)."""
     repeat: bool = True
     """Whether epochs follow each other without end."""
 
@@ -150,7 +148,7 @@ class PlanOrder:
         """`state` converted to this order, whose run has `fingerprint`; differences are logged.
 
         Raises:
-            StateError: if they are not allowed (see `migrate.TOLERATED`).
+            StateError: if they are not allowed (see `redeal.TOLERATED`).
         """
         for name, difference in state.differences(fingerprint):
             logger.warning("restoring a state of another run: %s; %s", difference, MEANING.get(name, "not allowed"))
@@ -168,11 +166,7 @@ class PlanOrder:
         return migrate(state, fingerprint, old_cursor, self._generation)
 
     def redealt(self, state: LoaderState, num_lanes: int, lanes: Collection[int]) -> LoaderState:
-        """`state` converted to `num_lanes` lanes, of which only `lanes` are computed.
-
-        Raises:
-            StateError: if a lane of the old state is missing.
-        """
+        """`state` converted to `num_lanes` lanes, of which only `lanes` are computed."""
         state.check_complete()
 
         def old_cursor(lane: int) -> Cursor:
@@ -244,6 +238,25 @@ class PlanOrder:
     def __getstate__(self) -> dict[str, Any]:
         """Without tables: each worker makes its own."""
         return {name: value for name, value in vars(self).items() if name != "_schedule"} | {"_rows_made": {}}
+
+
+class Numbering:
+    """A unique number for each sample of each epoch of some sources.
+
+    Sample `index` in `epoch` of a source has number `epoch * (samples of all sources) + (samples of the sources before
+    it) + index`.
+    """
+
+    def __init__(self, source_keys: Sequence[int], num_samples: Sequence[int]) -> None:
+        self._total = 0
+        self._first: dict[int, int] = {}
+        for key, size in zip(source_keys, num_samples, strict=True):
+            self._first[key] = self._total
+            self._total += size
+
+    def number_of(self, source_key: int, epoch: int, index: int) -> int:
+        """The number of a sample."""
+        return epoch * self._total + self._first[source_key] + index
 
 
 def _unique(fingerprints: Sequence[str]) -> list[str]:

@@ -1,7 +1,11 @@
-"""Re-deal: continue a run with another number of lanes.
+"""Continuing a run that has changed: a state becomes one for another number of lanes, or for other weights or sources.
 
-Input: a state with all lanes. Output: a state with `num_lanes` lanes. Guarantee: the new lanes get exactly the samples
-of the epochs in progress that the old lanes had not emitted, each once, in equal shares (to one sample per source; in
+`migrate` converts a state to a plan with other weights, additional sources, or another micro-batch size. Guarantee:
+every source continues where it was, with nothing repeated or lost; only which source is drawn when changes. Schedules
+of weights count the samples that the job has drawn, including those under the old plan.
+
+A re-deal converts a state with all lanes to `num_lanes` lanes. Guarantee: the new lanes get exactly the samples of the
+epochs in progress that the old lanes had not emitted, each once, in equal shares (to one sample per source; in
 validation, to one block). Epochs that no lane had started follow, under the new geometry.
 
 The leftovers become the inboxes of the new lanes. Nothing nests: a second re-deal cuts the same slices again. Draws are
@@ -20,13 +24,72 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bridge_data.errors import EDITED, StateError
-from bridge_data.order import BEGINNING, Cursor, OrderedRow, Row
-from bridge_data.order.pending import Pending
+from bridge_data.order.cursor import Cursor, Pending
+from bridge_data.order.row import Row
 from bridge_data.order.state import Generation, LaneState, LoaderState
-from bridge_data.order.stream import Entry, cut_entry, entry_size, is_slice
+from bridge_data.order.stream import BEGINNING, Entry, OrderedRow, cut_entry, entry_size, is_slice
+
+TOLERATED = frozenset({"sources", "weights", "schedule", "batch_size"})
+"""Items of the fingerprint that may differ in a migration."""
 
 MakeCursor: TypeAlias = Callable[[int], Cursor]
 """Lane number -> a cursor at the start of that lane, under the old geometry."""
+
+
+def migrate(
+    state: LoaderState,
+    fingerprint: dict[str, Any],
+    make_cursor: MakeCursor,
+    new_generation: Callable[[int, Sequence[int]], Generation],
+) -> LoaderState:
+    """Convert a state to the plan with `fingerprint`.
+
+    `make_cursor` makes a cursor of a lane under the old plan. `new_generation` makes the geometries of the new plan's
+    sources from the number of lanes and each source's first epoch.
+
+    Raises:
+        StateError: if more differs than `TOLERATED`, or a source is missing from the new plan.
+    """
+    state.check(fingerprint, tolerated=TOLERATED)
+    old = [name for name, _ in state.fingerprint["sources"]]
+    new = [name for name, _ in fingerprint["sources"]]
+    gone = [label for name, label in state.fingerprint["sources"] if name not in new]
+    if gone:
+        raise StateError(
+            f"the saved state has read from {', '.join(gone)}, which this plan lacks or has changed. Data sets can be "
+            "added to a run; to stop drawing from one, keep it with weight 0."
+        )
+    if fingerprint["order"] == "ordered" and state.fingerprint != fingerprint:
+        raise StateError(
+            "a validation in progress cannot go on with other data or another batch size; start it from the beginning"
+        )
+    slots = [new.index(name) for name in old]
+    weights = [[of.get("weights"), of.get("schedule")] for of in (state.fingerprint, fingerprint)]
+    if slots == list(range(len(new))) and weights[0] == weights[1]:
+        return dataclasses.replace(state, fingerprint=fingerprint)
+    generations = []
+    for num_lanes, geometry in state.generations:
+        merged = new_generation(num_lanes, [0] * len(new))[1]
+        for number, numbers in zip(slots, geometry, strict=True):
+            merged[number] = numbers
+        generations.append((num_lanes, merged))
+    lanes = {
+        lane: _renumbered(lane_state, make_cursor(lane), slots) if lane_state else {}
+        for lane, lane_state in state.lanes.items()
+    }
+    return dataclasses.replace(state, fingerprint=fingerprint, generations=generations, lanes=lanes)
+
+
+def _renumbered(state: LaneState, cursor: Cursor, slots: Sequence[int]) -> LaneState:
+    """A lane's state with renumbered sources. Pending items become explicit: their draws can no longer be replayed."""
+    pending = Pending.decode(state, cursor).explicit(slots).to_dict()
+    cursors = {str(slots[int(source)]): position for source, position in state["cursors"].items()}
+    moved: LaneState = {"draws": state["draws"], "cursors": cursors, "micro_batches": state["micro_batches"]}
+    if "inbox" in state:
+        moved["inbox"] = {str(slots[int(source)]): entries for source, entries in state["inbox"].items()}
+    if pending:
+        moved["pending"] = pending
+    return moved
 
 
 def redeal_shuffled(

@@ -24,8 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bridge_data.order.chunks import ChunkTable, Geometry
-from bridge_data.order.ordered import too_few_draws
-from bridge_data.order.random_keys import Permutation, key64
+from bridge_data.order.random_draws import Permutation, key64
 
 _CHUNK_STAGE, _SAMPLE_STAGE, _STRIDE_STAGE = 1, 2, 3
 
@@ -167,7 +166,9 @@ class Row:
             return f"there is no window {number} of shuffle {shuffle}, of which the lane has {share.num_windows}"
         if not offset <= taken <= share.num_chunks * most or (offset < taken and not number):
             return f"{taken} samples taken of shuffle {shuffle} do not lead to offset {offset} in window {number}"
-        return None if draws is None else too_few_draws(share.first * least + taken, draws)
+        taken += share.first * least
+        too_many = draws is not None and taken > draws
+        return f"{taken} samples or more were taken before it, in {draws} draws" if too_many else None
 
     def seek(self, lane: int, shuffle: int, number: int, count: int, end: tuple[int, int]) -> tuple[int, int, int]:
         """(shuffle, window, offset) of the lane's sample `count` samples after the start of window `number`.

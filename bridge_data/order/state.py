@@ -148,11 +148,7 @@ class LoaderState:
         return list(_differences(self.fingerprint, fingerprint))
 
     def check_complete(self) -> None:
-        """Check that no lane of the job is missing.
-
-        Raises:
-            StateError: naming the missing lanes.
-        """
+        """Check that no lane of the job is missing."""
         missing = [lane for lane in range(self.num_lanes) if lane not in self.lanes]
         if missing:
             raise StateError(
@@ -161,11 +157,7 @@ class LoaderState:
             )
 
     def of_rank(self, config: WorkerConfig) -> Self:
-        """The state with only the lanes of the rank of `config`.
-
-        Raises:
-            StateError: if a lane is missing.
-        """
+        """The state with only the lanes of the rank of `config`."""
         mine = range(config.rank, self.num_lanes, config.world_size)
         missing = [lane for lane in mine if lane not in self.lanes]
         if missing:

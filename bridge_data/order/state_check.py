@@ -45,8 +45,8 @@ def check_structure(data: dict[str, Any]) -> None:
     _check_extras("extras", data)
     _check_generations(data["generations"], fingerprint)
     check = _LaneCheck(data["generations"], fingerprint)
-    for path, lane, state in check.numbered("lanes", data["lanes"], data["generations"][-1][0]):
-        check.lane(path, lane, state)
+    for path, state in check.numbered("lanes", data["lanes"], data["generations"][-1][0]):
+        check.lane(path, state)
 
 
 def _check_fingerprint(fingerprint: Any) -> None:
@@ -131,7 +131,7 @@ class _LaneCheck:
         self._packs = fingerprint.get("packing_buffer_size") is not None
         self._sources = {str(number) for number in range(self._num_rows)}
 
-    def lane(self, path: str, lane: int, state: Any) -> None:
+    def lane(self, path: str, state: Any) -> None:
         """The state of one lane, `{}` if it has not started."""
         if state == {}:
             return
@@ -142,15 +142,15 @@ class _LaneCheck:
         if "pending" in state:
             self._check_pending(f"{path}.pending", state["pending"], state["draws"])
 
-    def numbered(self, path: str, values: Any, stop: int) -> Iterable[tuple[str, int, Any]]:
-        """(path, number, value) of a dict whose keys are numbers below `stop`, as strings."""
+    def numbered(self, path: str, values: Any, stop: int) -> Iterable[tuple[str, Any]]:
+        """(path, value) of a dict whose keys are numbers below `stop`, as strings."""
         if not isinstance(values, dict):
             raise _wrong(path, values, "a dict")
         for name, value in values.items():
             is_number = isinstance(name, str) and name.isdecimal() and len(name) < 10 and str(int(name)) == name
             if not is_number or int(name) >= stop:
                 raise StateError(f"{path}.{name}: unknown name, expected a number from 0 to {stop - 1}; {EDITED}")
-            yield f"{path}.{name}", int(name), value
+            yield f"{path}.{name}", value
 
     def _check_cursor(self, path: str, state: dict[str, Any]) -> None:
         _check_number(f"{path}.draws", state["draws"])
@@ -161,7 +161,7 @@ class _LaneCheck:
         for source, position in cursors.items():
             if not _are_numbers(position, 4):
                 raise _wrong(f"{path}.cursors.{source}", position, _POSITION)
-        for inbox, _, entries in self.numbered(f"{path}.inbox", state.get("inbox", {}), self._num_rows):
+        for inbox, entries in self.numbered(f"{path}.inbox", state.get("inbox", {}), self._num_rows):
             _check_list(inbox, entries)
             for number, entry in enumerate(entries):
                 if fault := self._fault_of_entry(entry):

@@ -4,6 +4,8 @@ Input: a row (shuffled or ordered), a lane, a saved position. Output: (epoch, in
 the position after them. Guarantee: a position is four integers, an inbox plain lists, and a stream that starts from
 them continues exactly as the one that saved them.
 
+A row is a `Row`, shuffled, or an `OrderedRow`, for validation, which has the same methods.
+
 A re-deal fills inboxes. An entry is a slice `[generation, lane, shuffle, window, offset, skip, count]`: from that
 position of an old lane's stream, skip `skip` samples and take the next `count`. Or it is a list of
 `[epoch, index, part]`: single samples, or parts of samples, that were drawn but not yet emitted.
@@ -14,9 +16,10 @@ import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import numpy as np
+
 from bridge_data.errors import EDITED, StateError
-from bridge_data.order.ordered import OrderedRow, OrderedWindow
-from bridge_data.order.row import Row, Window
+from bridge_data.order.row import Ints, Row, Window
 
 BEGINNING = (0, 0, 0, 0)
 """The position before the first sample."""
@@ -26,6 +29,87 @@ ALL_PARTS = -1
 
 Entry = list[Any]
 """An entry of an inbox."""
+
+
+class OrderedRow:
+    """The validation order: samples 0..`num_samples`-1 of all sources, front to back, as a row of one epoch.
+
+    A block is the `block_size` samples of one micro-batch. Blocks go to the lanes round-robin, so the micro-batches of
+    the job are the data set from start to end. The row starts with block `first_block`: after a re-deal, the first that
+    no lane has touched; what is left before it is in the lanes' inboxes.
+    """
+
+    def __init__(self, num_samples: int, num_lanes: int, block_size: int, first_block: int = 0) -> None:
+        self.num_samples, self.num_lanes = num_samples, num_lanes
+        self.block_size, self.first_block = block_size, first_block
+        self._num_blocks = -(-num_samples // block_size)
+
+    def window(self, lane: int, shuffle: int, number: int) -> "OrderedWindow | None":
+        """The lane's only window; None if the lane has no samples."""
+        size = self.num_samples_to(self._num_blocks, lane)
+        return OrderedWindow(self, lane, size) if size else None
+
+    def after(self, lane: int, shuffle: int, number: int) -> None:
+        """None: there is only one window."""
+        return
+
+    def starts_at(self, shuffle: int) -> tuple[int, int]:
+        """The smallest (epoch, index) of the row."""
+        return 0, self.first_block * self.block_size
+
+    def fault(self, lane: int, position: Sequence[int], draws: int | None) -> str | None:
+        """Why a saved position of a lane after `draws` draws (None: unknown) is invalid; None if it is valid."""
+        size = self.num_samples_to(self._num_blocks, lane)
+        shuffle, number, offset, taken = position
+        if shuffle or number or offset != taken:
+            return "in validation a position is [0, 0, samples taken, samples taken]"
+        if taken > size:
+            return f"{taken} samples taken of the {size} that the lane has"
+        if draws is not None and taken > draws:
+            return f"{taken} samples were taken before it, in {draws} draws"
+        return None
+
+    def seek(self, lane: int, shuffle: int, number: int, count: int, end: tuple[int, int]) -> tuple[int, int, int]:
+        """(shuffle, window, offset) of the lane's sample number `count`; `ValueError` if there is none."""
+        missing = count - self.num_samples_to(self._num_blocks, lane)
+        if missing >= 0:
+            raise ValueError(f"the lane ends {missing} samples before it")
+        return shuffle, number, count
+
+    def num_samples_to(self, block: int, lane: int) -> int:
+        """The number of samples in the lane's blocks before `block`."""
+        blocks = -((self.first_block_of(lane) - min(block, self._num_blocks)) // self.num_lanes)
+        last = self.first_block_of(lane) + (blocks - 1) * self.num_lanes
+        missing = self._num_blocks * self.block_size - self.num_samples if last == self._num_blocks - 1 else 0
+        return blocks * self.block_size - missing if blocks > 0 else 0
+
+    def untouched_block(self, lane: int, taken: int) -> int:
+        """The block after the last one that a lane has touched, given how many samples it has taken."""
+        blocks = -(-taken // self.block_size)
+        return self.first_block_of(lane) + (blocks - 1) * self.num_lanes + 1 if blocks else self.first_block
+
+    def first_block_of(self, lane: int) -> int:
+        """The first block of a lane."""
+        return self.first_block + (lane - self.first_block) % self.num_lanes
+
+
+class OrderedWindow:
+    """The `size` samples of a lane, in ascending order."""
+
+    __slots__ = ("_lane", "_row", "_size")
+
+    def __init__(self, row: OrderedRow, lane: int, size: int) -> None:
+        self._row, self._lane, self._size = row, lane, size
+
+    def __len__(self) -> int:
+        return self._size
+
+    def take(self, start: int, stop: int) -> tuple[Ints, Ints]:
+        """(epochs, indices) of samples number `start` to `stop` - 1."""
+        row = self._row
+        blocks, offsets = np.divmod(np.arange(start, min(stop, self._size), dtype=np.int64), row.block_size)
+        indices = (row.first_block_of(self._lane) + blocks * row.num_lanes) * row.block_size + offsets
+        return np.zeros_like(indices), indices
 
 
 class Stream:

@@ -1,5 +1,7 @@
 """What is to be read: sources with their weights, from YAML files whose every mistake is found here.
 
+Mistakes of the user are `ConfigError`s that name file and line; data that differ from their metadata, `DatasetError`s.
+
 A name is imported when it is first used: a command that checks a field map needs no blend.
 """
 
@@ -9,13 +11,13 @@ from bridge_data.later import names_of
 
 if TYPE_CHECKING:
     from bridge_data.plan.blending import Branch, EmptySplitError, Plan
-    from bridge_data.plan.field_map import FieldAccess, parse_access
+    from bridge_data.plan.dataset_yaml import FieldAccess, parse_access
     from bridge_data.plan.opening import load_plan
     from bridge_data.plan.source import Source
 
 _PLACES = {
     "bridge_data.plan.blending": "Branch EmptySplitError Plan",
-    "bridge_data.plan.field_map": "FieldAccess parse_access",
+    "bridge_data.plan.dataset_yaml": "FieldAccess parse_access",
     "bridge_data.plan.opening": "load_plan",
     "bridge_data.plan.source": "Source",
 }

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from bridge_data import storage
-from bridge_data.plan.document import Node, located_text
+from bridge_data.plan.document import Node, located
 from bridge_data.shards.metadata import INFO_JSON, INFO_YAML, META_FOLDER
 
 _URL = re.compile(r"(?P<protocol>[A-Za-z][\w.+-]*)://(?P<path>.*)", re.DOTALL)
@@ -33,11 +33,7 @@ class AuxReference:
 
 
 def read_aux(node: Node, file: str) -> dict[str, AuxReference]:
-    """The auxiliary data in `node`, the value of `aux` in the metadataset `file`.
-
-    Raises:
-        ConfigError: naming file and line, if it is not of the form above.
-    """
+    """The auxiliary data in `node`, the value of `aux` in the metadataset `file`."""
     return {name: _reference(name, entry, file) for name, entry in node.mapping("aux").items()}
 
 
@@ -51,29 +47,23 @@ def _reference(name: str, node: Node, file: str) -> AuxReference:
             )
         ((key, entry),) = entries.items()
         given = entry.text(f"aux {name!r}: {key}")
-        return AuxReference(name, located_text(given, entry, file), "dataset" if key == "path" else "folder", given)
-    given = node.text(f"aux {name!r}")
+        return AuxReference(name, located(given, entry, file), "dataset" if key == "path" else "folder", given)
+    path = given = node.text(f"aux {name!r}")
     match = _URL.fullmatch(given)
-    if match is None:
-        return AuxReference(name, located_text(given, node, file), "dataset", given)
-    first, plus, second = match["protocol"].partition("+")
-    if first == _FOLDER and "+" not in second:
+    first, plus, second = match["protocol"].partition("+") if match else ("", "", "")
+    is_folder = first == _FOLDER and "+" not in second
+    if match and is_folder:
         path = f"{second}://{match['path']}" if plus else match["path"]
-        return AuxReference(name, located_text(path, node, file), "folder", given)
-    if plus:
+    elif plus:
         raise node.error(
-            f"aux {name!r}: unknown form {match['protocol']}://; expected a path, filesystem://FOLDER or "
+            f"aux {name!r}: unknown form {first}{plus}{second}://; expected a path, filesystem://FOLDER or "
             "filesystem+PROTOCOL://FOLDER"
         )
-    return AuxReference(name, located_text(given, node, file), "dataset", given)
+    return AuxReference(name, located(path, node, file), "folder" if is_folder else "dataset", given)
 
 
 def check_aux(references: Mapping[str, AuxReference], node: Node) -> None:
-    """Check that the auxiliary data that `node` names exist.
-
-    Raises:
-        ConfigError: naming file and line, if they do not.
-    """
+    """Check that the auxiliary data that `node` names exist."""
     for reference in references.values():
         fail = node.mapping("aux")[reference.name].error
         if storage.is_file(reference.path):

@@ -4,17 +4,53 @@ Enters: a tree of blends with weights. Leaves: the sources in the order of the t
 the normalised weights on the path to it. With weight schedules, there is a list of shares for each sample at which a
 weight changes. Guarantee: shares are computed exactly from the weights as written, and rounded once, so weights 0.3 and
 0.1 are the same blend as 3 and 1. Shares sum to 1, and are 0 only where a weight is.
+
+A weight is a finite number of 0 or more, or a schedule of them that follows the samples drawn so far; 0 leaves the item
+out, for as long as it holds:
+
+    weight: [{from_sample: 0, weight: 5}, {from_sample: 1_000_000, weight: 1}]
 """
 
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
 from typing import TypeAlias
 
 from bridge_data.errors import ConfigError
+from bridge_data.plan.document import Node
 from bridge_data.plan.source import Source
-from bridge_data.plan.weights import Weight, WeightSchedule, as_written, changes, weight_at
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class WeightSchedule:
+    """`(from_sample, weight)` in ascending sequence, the first from sample 0: each holds until the next one, counted
+    in samples that the whole job has drawn."""
+
+    steps: tuple[tuple[int, float], ...]
+
+    def at(self, sample: int) -> float:
+        """The weight that holds from `sample` on."""
+        return [weight for start, weight in self.steps if start <= sample][-1]
+
+
+Weight: TypeAlias = float | WeightSchedule
+
+
+def weight_at(weight: Weight, sample: int) -> float:
+    """The weight that holds when the job has drawn `sample` samples."""
+    return weight.at(sample) if isinstance(weight, WeightSchedule) else weight
+
+
+def as_written(number: float) -> Fraction:
+    """The number that was written for `number`: 1/10 for 0.1, where the float is a little more."""
+    return Fraction(str(number))
+
+
+def changes(weights: Iterable[Weight]) -> set[int]:
+    """The samples above 0 at which one of the weights changes."""
+    schedules = (weight for weight in weights if isinstance(weight, WeightSchedule))
+    return {start for schedule in schedules for start, _ in schedule.steps[1:]}
 
 
 class EmptySplitError(ConfigError):
@@ -186,3 +222,49 @@ def _lines(
             shares,
             "repetitions" if tree.epochized else "weight",
         )
+
+
+def read_weight(node: Node, key: str, of: str = "") -> Weight:
+    """The weight at `node`, the value of `key`; only a `weight` may be a schedule, or 0. `of` is for messages."""
+    what = f"{key} of {of}" if of else key
+    if isinstance(node.value, list) and key == "weight":
+        return _schedule(node)
+    number = _number(node, what)
+    if not number and key != "weight":
+        raise node.error(f"{what}: expected a number above 0, got 0; to leave a data set out, remove it")
+    return number
+
+
+def _number(node: Node, what: str) -> float:
+    try:
+        number = float(node.number(what))
+    except OverflowError:
+        number = math.inf
+    if not 0 <= number < math.inf:
+        raise node.error(f"{what}: expected a finite number of 0 or more, got {number:g}")
+    return number
+
+
+def _schedule(node: Node) -> WeightSchedule:
+    steps: list[tuple[int, float]] = []
+    for item in node.sequence("weight"):
+        step = item.mapping("step of a schedule", ("from_sample", "weight"))
+        for key in ("from_sample", "weight"):
+            if key not in step:
+                raise item.error(f"step of a schedule: {key} is missing, expected {{from_sample: N, weight: W}}")
+        start, weight = step["from_sample"].number("from_sample"), _number(step["weight"], "weight")
+        if not float(start).is_integer() or start < 0:
+            raise step["from_sample"].error(f"from_sample: expected a whole number of samples, got {start:g}")
+        if not steps and start != 0:
+            raise step["from_sample"].error(
+                f"from_sample: the first step of a schedule begins at 0, got {start:g}; give the weight from there on "
+                "(0: to begin later)"
+            )
+        if steps and start <= steps[-1][0]:
+            raise step["from_sample"].error(
+                f"from_sample: {start:g} comes after {steps[-1][0]:g}; the steps of a schedule must ascend"
+            )
+        steps.append((int(start), weight))
+    if not steps:
+        raise node.error("weight: the schedule is empty, expected steps {from_sample: N, weight: W}")
+    return WeightSchedule(tuple(steps))

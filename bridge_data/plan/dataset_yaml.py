@@ -13,6 +13,9 @@ beside the dataset.yaml, which is only run if it is trusted:
     sample_loader: sample_loader.py:sample_loader
     part_filter: sample_loader.py:part_filter
 
+A field map says which part of a sample, and what inside it, fills a field: `"jpg"`, `"json[caption]"`,
+`"json[turns][0][text]"`, or alternatives separated by commas, of which the first that exists is used.
+
 `megatron.energon` and `bridge_data` stand for this package. Another module is imported only if the caller trusts it,
 since importing a module runs it.
 """
@@ -20,14 +23,15 @@ since importing a module runs it.
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import importlib
-from collections.abc import Collection, Container, Mapping
+import re
+from collections.abc import Collection, Container, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from bridge_data import samples
-from bridge_data.errors import ConfigError
-from bridge_data.plan.document import Node, nearest
-from bridge_data.plan.field_map import FieldAccess, parse_access
+from bridge_data.errors import ConfigError, SampleError
+from bridge_data.plan.document import Node, given, nearest
 from bridge_data.samples import CrudeSample, Sample
 
 if TYPE_CHECKING:
@@ -44,10 +48,66 @@ _OUR_CLASSES: dict[str, SampleClass] = {
     if isinstance(value, type) and issubclass(value, (Sample, CrudeSample)) and value is not Sample
 }
 _OLD_SUFFIX = "Webdataset"
-_KEYS = (
-    *("sample_type", "__module__", "__class__"),
-    *("field_map", "part_filter", "sample_loader", "subflavors", "subflavor"),
-)
+_CLASS_KEYS = ("__module__", "__class__")
+_KEYS = ("sample_type", *_CLASS_KEYS, "field_map", "part_filter", "sample_loader", "subflavors", "subflavor")
+_OPTION = re.compile(r"(?P<part>[^\[\],]+)(?P<path>(?:\[[^\[\]]+\])*)")
+_MISSING = object()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FieldAccess:
+    """Takes one value out of a sample's decoded parts: from `part`, along `path`, or else from an alternative."""
+
+    part: str
+    path: tuple[str, ...] = ()
+    alternatives: tuple[FieldAccess, ...] = ()
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Every part that may be needed: that of this access and those of its alternatives."""
+        return tuple(dict.fromkeys((self.part, *(other.part for other in self.alternatives))))
+
+    def get(self, parts: Mapping[str, Any]) -> Any:
+        """The value in `parts`, a mapping of part names to decoded contents with the sample's key as `__key__`.
+
+        Raises:
+            SampleError: naming the sample, the part or step that is absent and what there is instead.
+        """
+        if not self.path and not self.alternatives:
+            try:
+                return parts[self.part]
+            except KeyError:
+                raise SampleError(self._complaint(parts)) from None
+        for access in (self, *self.alternatives):
+            value = access._find(parts)
+            if value is not _MISSING:
+                return value
+        raise SampleError(self._complaint(parts))
+
+    def _find(self, parts: Mapping[str, Any]) -> Any:
+        value: Any = parts.get(self.part, _MISSING)
+        for step in self.path:
+            value = _take(value, step)
+        return value
+
+    def _complaint(self, parts: Mapping[str, Any]) -> str:
+        reasons = [access._reason(parts) for access in (self, *self.alternatives)]
+        return f"sample {parts.get('__key__', '(no key)')!r}: {'; '.join(reasons)}"
+
+    def _reason(self, parts: Mapping[str, Any]) -> str:
+        if self.part not in parts:
+            return f"part {self.part!r} is absent; {_offer(self.part, (p for p in parts if not p.startswith('__')))}"
+        value, walked = parts[self.part], self.part
+        for step in self.path:
+            inner = _take(value, step)
+            if inner is _MISSING:
+                return f"{walked} has no [{step}]; {_contents(value, step)}"
+            value, walked = inner, f"{walked}[{step}]"
+        return f"{walked} is there"
+
+    def __str__(self) -> str:
+        own = self.part + "".join(f"[{step}]" for step in self.path)
+        return ",".join((own, *map(str, self.alternatives)))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -65,20 +125,15 @@ class SampleConfig:
 def read_sample_config(
     root: Node, trusted_modules: Collection[str], *, trust_dataset_code: bool = False
 ) -> SampleConfig:
-    """The settings in a dataset.yaml.
-
-    Raises:
-        ConfigError: naming file and line.
-    """
+    """The settings in a dataset.yaml."""
     entries = root.mapping("dataset.yaml", _KEYS)
-    holder = entries.get("sample_type", root)
-    reference = entries
+    holder, reference = entries.get("sample_type", root), entries
     if holder is not root:
-        reference = holder.mapping("sample_type", ("__module__", "__class__"))
-        for key in ("__module__", "__class__"):
+        reference = holder.mapping("sample_type", _CLASS_KEYS)
+        for key in _CLASS_KEYS:
             if key in entries:
                 raise entries[key].error(f"{key} at the top says the same as sample_type; remove one of them")
-    for key in ("__module__", "__class__"):
+    for key in _CLASS_KEYS:
         if key not in reference:
             raise holder.error(
                 f"{key} is missing; expected `sample_type: {{__module__: megatron.energon, __class__: "
@@ -88,40 +143,37 @@ def read_sample_config(
     maker, field_map, parts = None, {}, None
     if issubclass(sample_class, CrudeSample):
         for key in ("field_map", "sample_loader"):
-            if _given(entries, key):
-                raise entries[key].error(f"crude samples have no {key}: remove it, or name another sample class")
+            if node := given(entries, key):
+                raise node.error(f"crude samples have no {key}: remove it, or name another sample class")
         parts = _part_filter(entries, trust_dataset_code)
-    elif _given(entries, "sample_loader"):
-        if _given(entries, "field_map"):
-            raise entries["field_map"].error("field_map: there is a sample_loader too; remove one of them")
-        from bridge_data.plan.dataset_code import LoadedBy, read_function  # here: a field map needs no code
+    elif loader := given(entries, "sample_loader"):
+        if node := given(entries, "field_map"):
+            raise node.error("field_map: there is a sample_loader too; remove one of them")
+        from bridge_data.plan.factories import LoadedBy, read_function  # here: a field map needs no code
 
-        maker = LoadedBy(sample_class, read_function(entries["sample_loader"], "sample_loader", trust_dataset_code))
+        maker = LoadedBy(sample_class, read_function(loader, "sample_loader", trust_dataset_code))
         parts = _part_filter(entries, trust_dataset_code)
     else:
-        if not _given(entries, "field_map"):
+        node = given(entries, "field_map")
+        if node is None:
             raise root.error(f"field_map is missing: say which part gives each field of {sample_class.__name__}")
         if "part_filter" in entries:
             raise entries["part_filter"].error(
                 "part_filter is for crude samples and for a sample_loader; a field_map says which parts it needs"
             )
-        field_map = read_field_map(entries["field_map"], sample_class)
+        field_map = read_field_map(node, sample_class)
         parts = needed_parts(field_map)
     return SampleConfig(
         sample_class=sample_class,
         field_map=field_map,
         parts=parts,
-        subflavors=_subflavors(entries),
+        subflavors=read_subflavors(entries),
         maker=maker,
     )
 
 
 def check_parts(root: Node, config: SampleConfig, records: Records) -> None:
-    """Check that the samples have the parts that the field map in `root` names, as far as an index lists them.
-
-    Raises:
-        ConfigError: naming the field, file and line, if no shard has any of its parts.
-    """
+    """Check that the samples have the parts that the field map in `root` names, as far as an index lists them."""
     known: dict[str, None] = {"__key__": None}
     shards = iter(range(len(records.names)))
     for field, access in config.field_map.items():
@@ -141,16 +193,8 @@ def check_parts(root: Node, config: SampleConfig, records: Records) -> None:
             known.update(dict.fromkeys(names))
 
 
-def _given(entries: Mapping[str, Node], key: str) -> bool:
-    return key in entries and entries[key].value is not None
-
-
 def read_field_map(field_map: Node, sample_class: SampleClass) -> dict[str, FieldAccess]:
-    """The access that fills each field of `sample_class`.
-
-    Raises:
-        ConfigError: naming the field, if it is missing, unknown, or its access cannot be parsed.
-    """
+    """The access that fills each field of `sample_class`."""
     check_fields(sample_class, field_map)
     accesses = {}
     for name, node in field_map.mapping("field_map").items():
@@ -167,19 +211,21 @@ def needed_parts(field_map: Mapping[str, FieldAccess]) -> frozenset[str]:
     return frozenset(part for access in field_map.values() for part in access.parts)
 
 
-def _subflavors(entries: Mapping[str, Node]) -> dict[str, Any]:
+def read_subflavors(entries: Mapping[str, Node]) -> dict[str, Any]:
     """The sub-flavors; the single one in older files is called `__subflavor__`."""
-    own = entries["subflavors"].mapping("subflavors") if _given(entries, "subflavors") else {}
-    older = {"__subflavor__": entries["subflavor"].text("subflavor")} if _given(entries, "subflavor") else {}
-    return older | {name: node.plain() for name, node in own.items()}
+    one, several = given(entries, "subflavor"), given(entries, "subflavors")
+    found = {} if one is None else {"__subflavor__": one.text("subflavor")}
+    if several is not None:
+        found |= {name: node.plain() for name, node in several.mapping("subflavors").items()}
+    return found
 
 
 def _part_filter(entries: Mapping[str, Node], trust_dataset_code: bool) -> Container[str] | None:
-    if not _given(entries, "part_filter"):
+    node = given(entries, "part_filter")
+    if node is None:
         return None
-    node = entries["part_filter"]
     if isinstance(node.value, str):
-        from bridge_data.plan.dataset_code import ChosenParts, read_function
+        from bridge_data.plan.factories import ChosenParts, read_function
 
         return ChosenParts(read_function(node, "part_filter", trust_dataset_code))
     return frozenset(part.text("part_filter") for part in node.sequence("part_filter"))
@@ -192,11 +238,7 @@ def is_our_module(name: str) -> bool:
 
 def find_class(module: Node, name: Node, trusted_modules: Collection[str]) -> SampleClass:
     """The sample class `name` of `module`. Names in older files, such as `CaptioningWebdataset`, mean the class of the
-    samples.
-
-    Raises:
-        ConfigError: for a module that is not trusted, and for an unknown class.
-    """
+    samples."""
     module_name, class_name = module.text("__module__"), name.text("__class__")
     if is_our_module(module_name):
         found = _OUR_CLASSES.get(class_name) or _OUR_CLASSES.get(class_name.removesuffix(_OLD_SUFFIX) + "Sample")
@@ -228,11 +270,7 @@ def find_object(module: Node, name: Node, trusted_modules: Collection[str]) -> A
 
 
 def check_fields(sample_class: SampleClass, field_map: Node) -> None:
-    """Check that `field_map` has the fields that the class requires, and no unknown ones.
-
-    Raises:
-        ConfigError: naming the field.
-    """
+    """Check that `field_map` has the fields that the class requires, and no unknown ones."""
     fields = [f for f in dataclasses.fields(sample_class) if f.init and not f.name.startswith("__")]
     entries = field_map.mapping(f"field_map of {sample_class.__name__}", [f.name for f in fields])
     for field in fields:
@@ -242,3 +280,49 @@ def check_fields(sample_class: SampleClass, field_map: Node) -> None:
                 f"field_map: {field.name!r} is missing, which {sample_class.__name__} requires; "
                 f"add a line such as `{field.name}: jpg` or `{field.name}: json[{field.name}]`"
             )
+
+
+def parse_access(text: str) -> FieldAccess:
+    """The access that `text` describes, such as `"jpg"`, `"json[caption]"` or `"png,jpg"`.
+
+    Raises:
+        ConfigError: if `text` is not of that form.
+    """
+    options = [_OPTION.fullmatch(option.strip()) for option in text.split(",")]
+    accesses = []
+    for option in options:
+        if option is None:
+            raise ConfigError(
+                f"field access {text!r}: expected a part, optionally followed by what to take from it in brackets, "
+                'such as "jpg", "json[caption]" or "json[turns][0]", and commas between alternatives'
+            )
+        accesses.append(FieldAccess(option["part"], tuple(re.findall(r"\[([^\[\]]+)\]", option["path"]))))
+    return dataclasses.replace(accesses[0], alternatives=tuple(accesses[1:]))
+
+
+def _take(value: Any, step: str) -> Any:
+    """`value[step]`, or `_MISSING`."""
+    if isinstance(value, dict):
+        return value.get(step, _MISSING)
+    if isinstance(value, list):
+        try:
+            return value[int(step)]
+        except (ValueError, IndexError):
+            return _MISSING
+    return _MISSING
+
+
+def _contents(value: Any, step: str) -> str:
+    if isinstance(value, dict):
+        return _offer(step, map(str, value))
+    if isinstance(value, list):
+        return f"it is a list of {len(value)}"
+    return f"it is a {type(value).__name__}"
+
+
+def _offer(wanted: str, present: Iterable[str]) -> str:
+    """What there is instead, the nearest first."""
+    names = sorted(present)
+    near = difflib.get_close_matches(wanted, names, n=1)
+    shown = ", ".join(names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "")
+    return f"there is {shown or 'nothing'}" + (f"; did you mean {near[0]!r}?" if near else "")

@@ -10,16 +10,18 @@ Source: the formats of Megatron-Energon, https://nvidia.github.io/Megatron-Energ
 import dataclasses
 import os
 import threading
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from concurrent.futures import Future
 from typing import Any, TypeAlias, TypeVar
 
 from bridge_data import storage
 from bridge_data.errors import ConfigError
 from bridge_data.plan.auxiliary import AuxReference, read_aux
-from bridge_data.plan.dataset_yaml import OUR_MODULES, is_our_module
-from bridge_data.plan.document import Node, located, nearest, parse_yaml
+from bridge_data.plan.blending import Weight, read_weight
+from bridge_data.plan.dataset_yaml import OUR_MODULES, is_our_module, read_subflavors
+from bridge_data.plan.document import Node, given, located, nearest, parse_yaml
 from bridge_data.plan.join import JOIN_KEYS, JoinNode, read_join
-from bridge_data.plan.weights import EpochsPerShuffle, Weight, check_epochs, multiplied, read_weight
+from bridge_data.plan.source import EpochsPerShuffle, check_epochs, multiplied
 from bridge_data.shards import SubsetRange
 
 _MULTIPLIER = "shuffle_over_epochs_multiplier"
@@ -40,25 +42,27 @@ class LoadCache:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._locks: dict[Hashable, threading.Lock] = {}
-        self._made: dict[Hashable, Any] = {}
+        self._made: dict[Hashable, Future[Any]] = {}
 
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
-        """The value of `key`, which `make` makes on the first call. An error is not kept."""
+        """The value of `key`, which `make` makes on the first call.
+
+        An error is raised in all threads that wait for the value, and is not kept: a later call makes it again.
+        """
         with self._lock:
-            lock = self._locks.setdefault(key, threading.Lock())
-        with lock:
-            if key not in self._made:
-                self._made[key] = make()
-            made: T = self._made[key]
-            return made
+            is_first = key not in self._made
+            made: Future[T] = self._made.setdefault(key, Future())
+        if is_first:
+            try:
+                made.set_result(make())
+            except BaseException as error:
+                with self._lock:
+                    del self._made[key]
+                made.set_exception(error)
+        return made.result()
 
     def document(self, path: str) -> Node | None:
-        """The YAML file at `path`, parsed; None if there is no such file.
-
-        Raises:
-            ConfigError: naming file and line, if it is not readable as YAML.
-        """
+        """The YAML file at `path`, parsed; None if there is no such file."""
 
         def parse() -> Node | None:
             text = storage.read_if_there(path)
@@ -132,11 +136,7 @@ Declared: TypeAlias = Reference | DeclaredJoin | DeclaredBlend
 
 
 def declare(reference: Reference) -> Declared:
-    """The reference itself, or the tree that the metadataset at its path declares.
-
-    Raises:
-        ConfigError: naming file and line of the mistake.
-    """
+    """The reference itself, or the tree that the metadataset at its path declares."""
     path, scope = reference.path, reference.scope
     if not path.endswith((".yaml", ".yml")) or os.path.isdir(path):
         return reference
@@ -155,11 +155,7 @@ def declare(reference: Reference) -> Declared:
 
 
 def declare_split(root: Node, file: str, scope: Scope) -> Declared:
-    """What the metadataset `root`, from the YAML file `file`, declares for the split part of `scope`.
-
-    Raises:
-        ConfigError: naming file and line of the mistake.
-    """
+    """What the metadataset `root`, from the YAML file `file`, declares for the split part of `scope`."""
     first, splits = read_splits(root)
     part = scope.split_part
     if part not in splits:
@@ -172,11 +168,7 @@ def declare_split(root: Node, file: str, scope: Scope) -> Declared:
 
 
 def read_splits(root: Node) -> tuple[bool, Mapping[str, Node]]:
-    """(whether it has the first format, its splits) of a metadataset.
-
-    Raises:
-        ConfigError: naming file and line, if it is not a metadataset.
-    """
+    """(whether it has the first format, its splits) of a metadataset."""
     entries = root.mapping("metadataset", ("__module__", "__class__", "splits"))
     headless = "__class__" not in entries and "__module__" not in entries
     for key in ("splits",) if headless else ("__class__", "__module__", "splits"):
@@ -208,14 +200,8 @@ def _first_format(split: Node, what: str, file: str, scope: Scope) -> DeclaredBl
     for item in items:
         if "path" not in item.mapping("data set", _FIRST_FORMAT_KEYS):
             raise item.error(f"data set: expected `path:`, got {item.shown()}")
-    return DeclaredBlend(
-        label=f"datasets in {file} [{scope.split_part}]",
-        node=entries["datasets"],
-        nodes=items,
-        weights=tuple(_weight(item, "weight") for item in items),
-        children=tuple(declare(_reference(item, file, scope)) for item in items),
-        split_part=scope.split_part,
-    )
+    children = [declare(_reference(item, file, scope)) for item in items]
+    return _blend("datasets", entries["datasets"], children, file, scope)
 
 
 def _declared(node: Node, what: str, file: str, scope: Scope, extra_keys: tuple[str, ...] = ()) -> Declared:
@@ -224,28 +210,35 @@ def _declared(node: Node, what: str, file: str, scope: Scope, extra_keys: tuple[
     for kind, key in _KEY_OF_KIND.items():
         if kind in entries:
             node.mapping(what, (kind, "subset", *extra_keys))
-            items, inner = _items(entries[kind], kind), _within(entries, scope)
-            if _given(entries, "subset"):
-                _check_share(entries["subset"], inner)
-            return DeclaredBlend(
-                label=f"{kind} in {file} [{scope.split_part}]",
-                node=entries[kind],
-                nodes=items,
-                weights=tuple(_weight(item, key) for item in items),
-                children=tuple(_declared(item, "item of a blend", file, inner, (key,)) for item in items),
-                epochized=kind == "blend_epochized",
-                split_part=scope.split_part,
-            )
-    if _given(entries, "join"):
+            inner = _within(entries, scope)
+            if subset := given(entries, "subset"):
+                _check_share(subset, inner)
+            items = _items(entries[kind], kind)
+            children = [_declared(item, "item of a blend", file, inner, (key,)) for item in items]
+            return _blend(kind, entries[kind], children, file, scope)
+    if given(entries, "join"):
         node.mapping(what, (*JOIN_KEYS, *_SCOPE_KEYS, *extra_keys))
         join, inner = read_join(node), _within(entries, scope)
         below = dataclasses.replace(inner, subset=None, epochs_per_shuffle=1)
         members = tuple(_reference(member, file, below) for member in join.members)
         return DeclaredJoin(join=join, members=members, file=file, scope=inner)
-    if not _given(entries, "path"):
+    if not given(entries, "path"):
         raise node.error(f"{what}: expected `path:`, `blend:`, `blend_epochized:` or `join:`, got {node.shown()}")
     node.mapping(what, (*_REFERENCE_KEYS, *extra_keys))
     return declare(_reference(node, file, scope))
+
+
+def _blend(kind: str, node: Node, children: Sequence[Declared], file: str, scope: Scope) -> DeclaredBlend:
+    items = _items(node, kind)
+    return DeclaredBlend(
+        label=f"{kind} in {file} [{scope.split_part}]",
+        node=node,
+        nodes=items,
+        weights=tuple(_weight(item, _KEY_OF_KIND.get(kind, "weight")) for item in items),
+        children=tuple(children),
+        epochized=kind == "blend_epochized",
+        split_part=scope.split_part,
+    )
 
 
 def _items(blend: Node, kind: str) -> tuple[Node, ...]:
@@ -254,8 +247,8 @@ def _items(blend: Node, kind: str) -> tuple[Node, ...]:
 
 def _weight(item: Node, key: str) -> Weight:
     entries = item.mapping("item of a blend")
-    weight, path = entries.get(key), entries.get("path")
-    if weight is None or weight.value is None:
+    weight, path = given(entries, key), entries.get("path")
+    if weight is None:
         return 1.0
     return read_weight(weight, key, path.shown() if path is not None and not item.line else "")
 
@@ -263,7 +256,7 @@ def _weight(item: Node, key: str) -> Weight:
 def _reference(node: Node, file: str, scope: Scope) -> Reference:
     entries = {key: entry for key, entry in node.mapping("reference").items() if entry.value is not None}
     return Reference(
-        path=located(entries["path"], "path", file),
+        path=located(entries["path"].text("path"), entries["path"], file),
         scope=_within(node.mapping("reference"), scope),
         entries=entries,
         aux=read_aux(entries["aux"], file) if "aux" in entries else {},
@@ -272,39 +265,29 @@ def _reference(node: Node, file: str, scope: Scope) -> Reference:
 
 def _within(entries: Mapping[str, Node], scope: Scope) -> Scope:
     """The scope below a node with these entries."""
-    own = entries["subflavors"].mapping("subflavors") if _given(entries, "subflavors") else {}
-    subflavors = {key: value.plain() for key, value in own.items()}
-    if _given(entries, "subflavor"):
-        subflavors = {"__subflavor__": entries["subflavor"].text("subflavor")} | subflavors
     epochs = scope.epochs_per_shuffle
     if _MULTIPLIER in entries:
         try:
             epochs = multiplied(epochs, check_epochs(entries[_MULTIPLIER].plain()))
         except ConfigError as error:
             raise entries[_MULTIPLIER].error(str(error)) from None
-    subset = scope.subset
-    if _given(entries, "subset"):
-        subset = SubsetRange.parse(entries["subset"]).within(scope.subset)
+    part, subset = given(entries, "split_part"), given(entries, "subset")
     return dataclasses.replace(
         scope,
-        split_part=entries["split_part"].text("split_part") if _given(entries, "split_part") else scope.split_part,
-        subflavors=subflavors | dict(scope.subflavors),
-        subset=subset,
+        split_part=scope.split_part if part is None else part.text("split_part"),
+        subflavors=read_subflavors(entries) | dict(scope.subflavors),
+        subset=scope.subset if subset is None else SubsetRange.parse(subset).within(scope.subset),
         epochs_per_shuffle=epochs,
     )
 
 
 def _check_share(subset: Node, scope: Scope) -> None:
-    """Check that the range `subset`, which is for several data sets, is in percentages.
+    """Check that the range in `scope`, which all data sets below it share, is in percentages.
 
     Raises:
-        ConfigError: naming file and line, if it does not.
+        ConfigError: naming file and line of `subset`, if it counts samples.
     """
     try:
         SubsetRange().within(scope.subset)
     except ConfigError as error:
         raise subset.error(str(error)) from None
-
-
-def _given(entries: Mapping[str, Node], key: str) -> bool:
-    return key in entries and entries[key].value is not None

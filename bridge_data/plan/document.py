@@ -99,6 +99,12 @@ def as_node(value: Any, what: str) -> Node:
     return Node(os.fspath(value) if isinstance(value, os.PathLike) else value, what, 0)
 
 
+def given(entries: Mapping[str, Node], key: str) -> Node | None:
+    """The entry with this key; None if there is none, or it has no value."""
+    node = entries.get(key)
+    return None if node is None or node.value is None else node
+
+
 def nearest(wanted: str, known: Collection[str]) -> str:
     """`; did you mean ...? Known are: ...`, to end a message about an unknown name."""
     near = difflib.get_close_matches(wanted, sorted(known), n=1, cutoff=0.5)
@@ -191,21 +197,8 @@ def absolute(path: str) -> str:
     return str(RemotePath(path)) if is_remote(path) else os.path.abspath(os.path.expanduser(path))
 
 
-def located(node: Node, what: str, file: str) -> str:
-    """The location that the text at `node` in the YAML file `file` names.
-
-    Raises:
-        ConfigError: naming file and line, if it is not text, or names an environment variable that is not set.
-    """
-    return located_text(node.text(what), node, file)
-
-
-def located_text(text: str, node: Node, file: str) -> str:
-    """The location that `text`, from `node` in the YAML file `file`, names.
-
-    Raises:
-        ConfigError: naming file and line, for an environment variable that is not set.
-    """
+def located(text: str, node: Node, file: str) -> str:
+    """The location that `text`, from `node` in the YAML file `file`, names."""
 
     def value(match: re.Match[str]) -> str:
         name = match[1] or match[2]

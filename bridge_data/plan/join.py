@@ -14,7 +14,7 @@ from typing import Any, cast
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.plan.blending import Tree
 from bridge_data.plan.dataset_yaml import SampleClass, find_class, find_object, is_our_module
-from bridge_data.plan.document import Node, nearest
+from bridge_data.plan.document import Node, given, nearest
 from bridge_data.plan.source import Join, Source
 from bridge_data.samples import CrudeSample, Sample
 from bridge_data.shards import ShardSet
@@ -45,11 +45,7 @@ class JoinNode:
 
 
 def read_join(node: Node) -> JoinNode:
-    """The join at `node`; its members are not opened yet.
-
-    Raises:
-        ConfigError: naming file and line.
-    """
+    """The join at `node`; its members are not opened yet."""
     join = node.mapping("join")["join"]
     if isinstance(join.value, dict):
         names, members = tuple(join.value), tuple(join.value.values())
@@ -79,15 +75,16 @@ def _check_keys(member: Node) -> None:
     if "aux" in entries:
         raise entries["aux"].error("aux is for crude samples that are cooked; samples of a join are joined instead")
     member.mapping("member of a join", (*MEMBER_KEYS, *_OF_THE_JOIN))
-    if "path" not in entries or entries["path"].value is None:
+    path = given(entries, "path")
+    if path is None:
         raise member.error(f"member of a join: expected `path:`, got {member.shown()}")
-    if entries["path"].text("path").endswith((".yaml", ".yml", ".jsonl")):
-        raise entries["path"].error(f"{_NOT_PREPARED}, got {entries['path'].shown()}")
+    if path.text("path").endswith((".yaml", ".yml", ".jsonl")):
+        raise path.error(f"{_NOT_PREPARED}, got {path.shown()}")
 
 
 def _nonmatch(member: Node) -> Nonmatch:
-    entry = member.mapping("member of a join").get("nonmatch")
-    if entry is None or entry.value is None:
+    entry = given(member.mapping("member of a join"), "nonmatch")
+    if entry is None:
         return "error"
     value = entry.text("nonmatch")
     if value not in _NONMATCH:
@@ -96,11 +93,7 @@ def _nonmatch(member: Node) -> Nonmatch:
 
 
 def join_source(join: JoinNode, members: Sequence[Tree], file: str, trusted_modules: Collection[str]) -> Source:
-    """The source of the join of `members` in the metadataset `file`.
-
-    Raises:
-        ConfigError: naming file and line, if the members cannot be joined, or the join has not been prepared.
-    """
+    """The source of the join of `members` in the metadataset `file`."""
     sources, shard_sets = [], []
     for node, member in zip(join.members, members, strict=True):
         if not isinstance(member, Source) or not isinstance(member.records, ShardSet):
@@ -144,13 +137,9 @@ def assemble(
 
 
 def find_joiner(node: Node, trusted_modules: Collection[str]) -> tuple[SampleClass, Callable[..., Any]]:
-    """The class of the joined samples (`Sample` if the joiner is a function), and the joiner.
-
-    Raises:
-        ConfigError: naming file and line.
-    """
-    entry = node.mapping("join").get("joiner")
-    if entry is None or entry.value is None:
+    """The class of the joined samples (`Sample` if the joiner is a function), and the joiner."""
+    entry = given(node.mapping("join"), "joiner")
+    if entry is None:
         raise node.error(f"joiner is missing: say into which class the samples are joined, as {_EXAMPLE}")
     entries = entry.mapping("joiner", ("__module__", "__class__", "__function__"))
     if "__module__" not in entries or ("__class__" in entries) == ("__function__" in entries):

@@ -1,8 +1,8 @@
-"""Opening a plan: from a prepared folder, a JSONL file or a metadataset to the tree of its sources.
+"""Opening a plan: the data sets that a prepared folder, a JSONL file or a metadataset stands for.
 
-Enters: a path and the name of a split part. Leaves: a `Plan`. Only metadata are read, once per load for each data set.
-Guarantee: mistakes in any of the YAML files, or between them, the index and the references, are found here, before the
-first sample is read, and are reported with file and line.
+Enters: a path and the name of a split part. Leaves: a `Plan` of opened sources. Only metadata are read, of each data
+set once. Guarantee: mistakes in a YAML file, and references or field maps that do not fit the data, are errors here,
+with file and line, before the first sample is read.
 """
 
 import concurrent.futures
@@ -14,17 +14,15 @@ from typing import Any
 from bridge_data import storage
 from bridge_data.errors import ConfigError
 from bridge_data.plan.auxiliary import check_aux
-from bridge_data.plan.blending import Branch, Plan, Tree, leaves, plan_of
-from bridge_data.plan.dataset_code import read_function
+from bridge_data.plan.blending import Branch, Plan, Tree, changes, leaves, plan_of, weight_at
 from bridge_data.plan.dataset_yaml import check_parts, find_object, is_our_module, read_sample_config
 from bridge_data.plan.declared import Declared, DeclaredBlend, DeclaredJoin, Reference, Scope, declare, read_splits
 from bridge_data.plan.document import Node, absolute, is_jsonl, parse_yaml
-from bridge_data.plan.factories import BaseCoreDatasetFactory
+from bridge_data.plan.factories import BaseCoreDatasetFactory, read_function
 from bridge_data.plan.join import join_source
 from bridge_data.plan.source import Source
-from bridge_data.plan.weights import changes, weight_at
 from bridge_data.samples import CrudeSample
-from bridge_data.shards import PreparedDataset, Subset
+from bridge_data.shards import PreparedDataset
 from bridge_data.shards.jsonl_file import open_jsonl, read_ranges
 from bridge_data.shards.metadata import DATASET_YAML, META_FOLDER
 from bridge_data.storage import Location, is_remote, location
@@ -74,12 +72,7 @@ def load_plan(
 
 
 def open_plan(declared: Declared, opening: Opening, what: str) -> Plan:
-    """The plan of the declared tree, which messages call `what`.
-
-    Raises:
-        EmptySplitError: if it has no samples. ConfigError: for other mistakes.
-        DatasetError: if the data differ from their metadata.
-    """
+    """The plan of the declared tree, which messages call `what`."""
     return plan_of(_open(declared, opening), training=opening.training, what=what)
 
 
@@ -129,11 +122,7 @@ def _open_blend(declared: DeclaredBlend, opening: Opening) -> Branch:
 
 
 def open_reference(reference: Reference, opening: Opening) -> Source:
-    """The source that `reference` names.
-
-    Raises:
-        ConfigError: naming file and line of the mistake. DatasetError: if the data differ from their metadata.
-    """
+    """The source that `reference` names."""
     path = reference.path
     if storage.is_folder(path):
         source = _open_folder(reference, opening)
@@ -158,24 +147,17 @@ def open_reference(reference: Reference, opening: Opening) -> Source:
 
 
 def cut(source: Source, declared: Reference | DeclaredJoin) -> Source:
-    """`source` with the range and the epochs of its scope.
-
-    Raises:
-        ConfigError: naming file and line, if the range exceeds the data or is empty.
-    """
-    scope, records = declared.scope, source.records
-    source = dataclasses.replace(source, epochs_per_shuffle=scope.epochs_per_shuffle)
-    if scope.subset is None:
-        return source
+    """`source` with the range and the epochs of its scope."""
+    subset = declared.scope.subset
     try:
-        start, end = scope.subset.resolve(records.num_samples)
+        found = source.cut(subset, declared.scope.epochs_per_shuffle)
     except ConfigError as error:
         raise declared.error(f"{error} [{source.name}]", "subset") from None
-    if start == end and records.num_samples:
+    if source.num_samples and not found.num_samples:
         raise declared.error(
-            f"subset: range: {scope.subset} leaves none of the {records.num_samples} samples of {source.name}", "subset"
+            f"subset: range: {subset} leaves none of the {source.num_samples} samples of {source.name}", "subset"
         )
-    return dataclasses.replace(source, records=Subset(records, start, end))
+    return found
 
 
 def split_parts(path: Location) -> list[str]:
@@ -255,8 +237,6 @@ def _open_jsonl(reference: Reference) -> Source:
         split_part=part,
         records=records,
         sample_class=CrudeSample,
-        field_map={},
-        parts=None,
         subflavors=scope.subflavors,
         config_file=path,
     )
@@ -264,11 +244,7 @@ def _open_jsonl(reference: Reference) -> Source:
 
 def find_factory(root: Node, trusted_modules: Collection[str]) -> type[BaseCoreDatasetFactory[Any]] | None:
     """The user's factory that the dataset.yaml `root` names by `__module__` and `__class__`; None if these name a
-    sample class, or a class of this package.
-
-    Raises:
-        ConfigError: naming file and line, if its module is not trusted, or cannot be imported.
-    """
+    sample class, or a class of this package."""
     entries = root.mapping("dataset.yaml")
     if not all(key in entries for key in _FACTORY_KEYS) or is_our_module(entries["__module__"].text("__module__")):
         return None

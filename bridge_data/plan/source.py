@@ -1,4 +1,4 @@
-"""A source: one split part of one prepared data set, and how its samples are built."""
+"""A source: one split part of one prepared data set, how its samples are built, and how its epochs are shuffled."""
 
 import dataclasses
 import functools
@@ -6,11 +6,22 @@ import json
 from collections.abc import Callable, Container, Mapping
 from typing import Any, Protocol, TypeAlias
 
+from bridge_data.errors import ConfigError
 from bridge_data.plan.auxiliary import AuxReference
-from bridge_data.plan.dataset_yaml import SampleClass
-from bridge_data.plan.field_map import FieldAccess
-from bridge_data.plan.weights import EpochsPerShuffle
-from bridge_data.shards import Records
+from bridge_data.plan.dataset_yaml import FieldAccess, SampleClass
+from bridge_data.shards import Records, Subset, SubsetRange
+
+EpochsPerShuffle: TypeAlias = int | None
+"""How many epochs of a source are shuffled together, `shuffle_over_epochs_multiplier` of a metadataset. With 1, each
+epoch is shuffled alone. With n, a sample comes n times in n epochs, maybe twice before another comes once. -1 draws
+chunks as if with replacement, each equally often in the long run. None does not shuffle: every lane reads its chunks in
+the order of the data."""
+
+WITH_REPLACEMENT = -1
+
+MANY_EPOCHS = 256
+"""Epochs that are shuffled together for -1. The number of draws of a chunk then varies 99.6% as much as it would with
+replacement."""
 
 Parts: TypeAlias = dict[str, Any]
 """A sample as a dict: its parts by name, and its provenance under the dunder names."""
@@ -48,8 +59,8 @@ class Source:
     split_part: str
     records: Records
     sample_class: SampleClass
-    field_map: Mapping[str, FieldAccess]
-    parts: Container[str] | None
+    field_map: Mapping[str, FieldAccess] = dataclasses.field(default_factory=dict)
+    parts: Container[str] | None = None
     subflavors: Mapping[str, Any]
     config_file: str
     joined: Join | None = None
@@ -79,3 +90,34 @@ class Source:
 
         text = json.dumps(self.records.identity(), sort_keys=True, separators=(",", ":"))
         return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+    def cut(self, subset: SubsetRange | None, epochs_per_shuffle: EpochsPerShuffle) -> "Source":
+        """This source with the samples of `subset` (None: all), and `epochs_per_shuffle` epochs shuffled together."""
+        records = self.records
+        if subset is not None:
+            records = Subset(records, *subset.resolve(records.num_samples))
+        return dataclasses.replace(self, records=records, epochs_per_shuffle=epochs_per_shuffle)
+
+
+def check_epochs(epochs: object) -> EpochsPerShuffle:
+    """`epochs`, if it is valid."""
+    if epochs is None or (isinstance(epochs, int) and not isinstance(epochs, bool) and (epochs >= 1 or epochs == -1)):
+        return epochs
+    raise ConfigError(
+        f"shuffle_over_epochs_multiplier: got {epochs!r}, expected a number of epochs from 1 on, -1 for drawing with "
+        "replacement, or null for no shuffling"
+    )
+
+
+def multiplied(outer: EpochsPerShuffle, inner: EpochsPerShuffle) -> EpochsPerShuffle:
+    """The value for a source below two levels that give one: None wins over -1, which wins over the product."""
+    if outer is None or inner is None:
+        return None
+    if WITH_REPLACEMENT in (outer, inner):
+        return WITH_REPLACEMENT
+    return outer * inner
+
+
+def together(epochs: EpochsPerShuffle) -> int | None:
+    """The number of epochs that a `Row` shuffles together."""
+    return MANY_EPOCHS if epochs == WITH_REPLACEMENT else epochs

@@ -9,22 +9,26 @@ A hook may have several versions, which call each other by `super()`: those of i
 """
 
 import collections
+import contextlib
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import Token
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from bridge_data.errors import ConfigError, DatasetError, ErrorHandler, FatalSampleError, SkipSample
 from bridge_data.later import torch
-from bridge_data.order.random_keys import key64
+from bridge_data.order.random_draws import key64
 from bridge_data.samples import SourceInfo
 from bridge_data.task.augment import AugmentTaskEncoder
-from bridge_data.task.observer import Observer, observed
+from bridge_data.task.observer import Observer
 from bridge_data.task.stores import CachePool, NoCachePool
 from bridge_data.task.task_encoder import Declared, DefaultTaskEncoder, TaskEncoder, check_tolerance, declared
-from bridge_data.topology import HookContext, Numbering, WorkerConfig, active_hook
+from bridge_data.topology import HookContext, WorkerConfig, active_hook
+
+if TYPE_CHECKING:
+    from bridge_data.order.plan_order import Numbering
 
 STAGES = (
     "decode",
@@ -122,6 +126,23 @@ def seed_generators(key: int) -> None:
     torch.default_generator.manual_seed(key & 0x7FFFFFFFFFFFFFFF)
 
 
+_NOT_OBSERVED = contextlib.nullcontext()
+
+
+def observed(observer: Observer | None, stage: str) -> contextlib.AbstractContextManager[None]:
+    """A `with` block that is inside `stage`; without an observer, it does nothing."""
+    return _NOT_OBSERVED if observer is None else _inside(observer, stage)
+
+
+@contextlib.contextmanager
+def _inside(observer: Observer, stage: str) -> Iterator[None]:
+    observer.begin(stage)
+    try:
+        yield
+    finally:
+        observer.end()
+
+
 class _Generators:
     """A snapshot of the states of Python's, numpy's and torch's CPU generators."""
 
@@ -146,7 +167,7 @@ class Hooks:
         self,
         encoder: TaskEncoder[Any, Any, Any, Any],
         worker_config: WorkerConfig,
-        numbering: Numbering,
+        numbering: "Numbering",
         handler: ErrorHandler | None = None,
     ) -> None:
         self.encoder = encoder

@@ -147,7 +147,7 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
         """The number of the sample that the current hook works on; of a pack or batch, of its first sample.
 
         It is unique for each sample and epoch; parts that a generator yields share it. It is the same on any rank, in
-        any worker and after any resume (see `topology.Numbering`).
+        any worker and after any resume (see `Numbering` in `order/plan_order.py`).
 
         Raises:
             ConfigError: outside hooks.

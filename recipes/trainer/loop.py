@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.errors import ConfigError
-from bridge_data.order.random_keys import key64
+from bridge_data.order.random_draws import key64
 from recipes.trainer.checkpoint import latest_iteration, load_checkpoint, save_checkpoint
 from recipes.trainer.config import MegatronTrainerConfig
 from recipes.trainer.exit_signal import ExitSignal

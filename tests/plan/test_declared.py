@@ -1,6 +1,7 @@
 """What metadatasets declare, of both formats: nothing but YAML files is there."""
 
 import concurrent.futures
+import sys
 import threading
 
 import pytest
@@ -166,6 +167,30 @@ def test_a_load_makes_each_value_once_in_all_its_threads():
     with concurrent.futures.ThreadPoolExecutor(4) as threads:
         values = [future.result() for future in [threads.submit(get) for _ in range(4)]]
     assert made == [1] and all(value is made for value in values)
+
+
+def test_a_failure_is_shared_by_the_threads_that_wait_for_the_value():
+    cache, made, begun = LoadCache(), [], threading.Barrier(4)
+
+    def waits(frame):
+        while frame is not None and frame.f_code is not concurrent.futures.Future.result.__code__:
+            frame = frame.f_back
+        return frame is not None and frame.f_back.f_code is LoadCache.get.__code__
+
+    def make():
+        made.append(1)
+        while sum(map(waits, sys._current_frames().values())) < 3:
+            threading.Event().wait(0.001)
+        raise ConfigError("broken")
+
+    def get():
+        begun.wait()
+        return cache.get("key", make)
+
+    with concurrent.futures.ThreadPoolExecutor(4) as threads:
+        errors = [future.exception() for future in [threads.submit(get) for _ in range(4)]]
+    assert made == [1]
+    assert [str(error) for error in errors] == ["broken"] * 4
 
 
 def test_what_failed_is_tried_again():

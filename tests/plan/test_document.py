@@ -94,7 +94,7 @@ def test_many_aliases_cost_no_time():
 def place(text, monkeypatch):
     monkeypatch.setenv("DATA_ROOT", "/data")
     monkeypatch.setenv("HOME", "/home/someone")
-    return located(parse_yaml(f"'{text}'", "/sets/blend.yaml"), "path", "/sets/blend.yaml")
+    return located(text, parse_yaml("path", "/sets/blend.yaml"), "/sets/blend.yaml")
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_paths_are_relative_to_the_file_and_variables_are_replaced(text, expecte
 )
 def test_paths_in_a_file_at_a_url_are_relative_to_it(text, expected):
     file = "s3://bucket/sets/blend.yaml"
-    assert located(parse_yaml(f"'{text}'", file), "path", file) == expected
+    assert located(text, parse_yaml("path", file), file) == expected
 
 
 def test_a_url_of_an_unknown_kind_is_named_with_file_and_line(monkeypatch):

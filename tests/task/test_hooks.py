@@ -10,9 +10,10 @@ import torch
 from PIL import Image
 
 from bridge_data.errors import ConfigError, FatalSampleError, SkipSample, log_exception, reraise_exception
+from bridge_data.order.plan_order import Numbering
 from bridge_data.samples import TextSample
 from bridge_data.task import DefaultTaskEncoder, Hooks, stateless
-from bridge_data.topology import Numbering, WorkerConfig
+from bridge_data.topology import WorkerConfig
 
 SAMPLE = TextSample(__key__="s.tar/7", text="seven")
 REF = (1, 0, 7, 0)

@@ -10,7 +10,7 @@ from bridge_data import ConfigError, FatalSampleError, TextSample
 from bridge_data.decode import SampleDecoder
 from bridge_data.decode.sample_loader import SampleLoader
 from bridge_data.plan import load_plan
-from bridge_data.plan.dataset_code import LoadedBy, made
+from bridge_data.plan.factories import LoadedBy, made
 from tests.prepared import CRUDE, write_dataset
 
 CODE = """\

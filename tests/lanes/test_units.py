@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from bridge_data import ConfigError
-from bridge_data.lanes.restore_keys import BatchKey, SampleKey, UnitKey, batch_key, pack_key, read_key
+from bridge_data.lanes.units import BatchKey, SampleKey, UnitKey, batch_key, pack_key, read_key
 
 SAMPLES = [("a1", 0, 3, 0), ("b2#1", 2, 1, 4)]
 MEMBERS = tuple(SampleKey(*sample) for sample in SAMPLES)

@@ -1,0 +1,119 @@
+"""The samples of one lane in one row: streams, the row of the validation order, and what re-deals leave in inboxes."""
+
+import itertools
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bridge_data import StateError
+from bridge_data.order import ALL_PARTS, BEGINNING, Geometry, OrderedRow, Row
+from bridge_data.order.stream import Entry, Inbox, Stream, cut_entry, entry_size
+
+
+def shuffled(first_epoch: int = 0, num_epochs: int | None = None) -> Row:
+    return Row([30, 7], Geometry(3, 5, 2, 16, first_epoch), key=1, num_epochs=num_epochs)
+
+
+def drained(stream: Any, count: int) -> list[Any]:
+    """All that is left, `count` at a time."""
+    taken: list[Any] = []
+    while part := stream.take(count):
+        if isinstance(stream, Stream):
+            part = list(zip(*part, strict=True))
+            if not part:
+                return taken
+        taken += part
+    return taken
+
+
+@given(
+    num_samples=st.integers(1, 60), num_lanes=st.integers(1, 7), block_size=st.integers(1, 9), size=st.integers(1, 9)
+)
+def test_the_micro_batches_of_validation_are_the_data_from_start_to_end(
+    num_samples: int, num_lanes: int, block_size: int, size: int
+) -> None:
+    row = OrderedRow(num_samples, num_lanes, block_size)
+    lanes = [[index for _, index in drained(Stream(row, lane), size)] for lane in range(num_lanes)]
+    blocks = [iter(_cut(lane, block_size)) for lane in lanes]
+    turns = range(-(-num_samples // block_size))
+    job = itertools.chain.from_iterable(next(blocks[turn % num_lanes]) for turn in turns)
+    assert list(job) == list(range(num_samples))
+
+
+def _cut(samples: list[int], size: int) -> list[list[int]]:
+    return [samples[start : start + size] for start in range(0, len(samples), size)]
+
+
+@given(lane=st.integers(0, 2), before=st.integers(0, 25), unread=st.integers(0, 3), is_ordered=st.booleans())
+def test_a_stream_continues_at_the_position_of_another(lane: int, before: int, unread: int, is_ordered: bool) -> None:
+    row = OrderedRow(37, 3, 4) if is_ordered else shuffled(num_epochs=2)
+    first = Stream(row, lane)
+    taken = 0
+    while taken < before:
+        epochs, _ = first.take(before - taken)
+        if not epochs:
+            return
+        taken, last = taken + len(epochs), len(epochs)
+    unread = min(unread, last) if taken else 0
+    again = Stream(row, lane, first.position(unread))
+    assert again.fault(taken) is None
+    assert drained(again, 5) == drained(Stream(row, lane), 5)[taken - unread :]
+
+
+@pytest.mark.parametrize(
+    ("position", "says"),
+    [
+        ((0, 0, 3, 4), "in validation a position is"),
+        ((1, 0, 0, 0), "in validation a position is"),
+        ((0, 0, 99, 99), "99 samples taken of the 13 that the lane has"),
+        ((0, 0, 9, 9), "9 samples were taken before it, in 8 draws"),
+    ],
+)
+def test_a_position_that_validation_never_had_is_a_fault(position: tuple[int, ...], says: str) -> None:
+    assert says in (Stream(OrderedRow(37, 3, 4), 0, position).fault(8) or "")
+
+
+@given(cuts=st.lists(st.integers(1, 9), min_size=1, max_size=12), size=st.integers(1, 8))
+def test_an_inbox_gives_what_was_cut_in_its_order(cuts: list[int], size: int) -> None:
+    old, new = shuffled(num_epochs=1), shuffled(first_epoch=1)
+    expected = [(epoch, index, ALL_PARTS) for epoch, index in drained(Stream(old, 1), 99)]
+    rest: Entry = [0, 1, *BEGINNING[:3], 0, len(expected)]
+    entries: list[Entry] = [[[0, 5, 2]]]
+    for cut in cuts:
+        first, rest = cut_entry(rest, min(cut, entry_size(rest)))
+        entries += [first] if entry_size(first) else []
+    entries += [rest] if entry_size(rest) else []
+    inbox = Inbox(entries, [old, new], "inbox")
+    assert drained(inbox, size) == [(0, 5, 2), *expected]
+
+
+@pytest.mark.parametrize("taken", range(0, 11, 2))
+@pytest.mark.parametrize("unread", [0, 2])
+def test_an_inbox_continues_from_the_entries_of_another(taken: int, unread: int) -> None:
+    rows = [shuffled(num_epochs=1), shuffled(first_epoch=1)]
+    entries: list[Entry] = [[[0, 1, 0], [0, 2, 0]], [0, 0, 0, 0, 0, 3, 4], [0, 2, 0, 0, 0, 0, 5]]
+    expected = drained(Inbox(entries, rows, "inbox"), 99)
+    inbox, got, last = Inbox(entries, rows, "inbox"), 0, 0
+    while got < taken and (part := inbox.take(taken - got)):
+        got, last = got + len(part), len(part)
+    unread = min(unread, last)
+    assert drained(Inbox(inbox.entries(unread), rows, "inbox"), 2) == expected[got - unread :]
+
+
+@pytest.mark.parametrize(
+    ("entry", "says"),
+    [
+        ([[0, 37, 0]], "there is no sample 37, the data has 37"),
+        ([0, 0, 1, 0, 0, 0, 5], "shuffle 1 is one of the next generation's"),
+        ([0, 0, 0, 0, 0, 99, 5], "the skip is too long"),
+        ([0, 0, 0, 0, 99, 0, 5], "offset 99"),
+        ([0, 0, 0, 0, 0, 0, 99], "the lane had fewer samples left than the count says"),
+    ],
+)
+def test_an_entry_of_samples_that_do_not_exist_is_refused(entry: Entry, says: str) -> None:
+    with pytest.raises(StateError) as raised:
+        drained(Inbox([entry], [shuffled(), shuffled(first_epoch=1)], "lanes.7.inbox.0"), 99)
+    assert str(raised.value).startswith("lanes.7.inbox.0: ")
+    assert says in str(raised.value)
