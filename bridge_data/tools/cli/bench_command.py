@@ -15,7 +15,7 @@ from bridge_data.storage import Location
 from bridge_data.task import TaskEncoder
 from bridge_data.tools.bench import BenchConfig, Figures, Profile, advise, measure
 from bridge_data.tools.bench import profile as profile_of
-from bridge_data.tools.cli.terminal import LOCATION, note, sized, table
+from bridge_data.tools.cli.terminal import LOCATION, headed, note, sized, table, trust_options
 
 _MAX_SOURCES = 20
 """Data sets that are shown, of a large blend those that cost most."""
@@ -37,8 +37,7 @@ _MAX_SOURCES = 20
 @click.option("--seconds", default=10.0, show_default=True, help="How long each run is measured.")
 @click.option("--batches", type=int, help="Measure this many batches instead.")
 @click.option("--json", "json_file", type=click.File("w", lazy=False), help="Write the figures to this file, too.")
-@click.option("--trusted-module", multiple=True, help="A module that YAML files may name classes of. Repeatable.")
-@click.option("--trust-dataset-code", is_flag=True, help="Run the code stored beside the data (sample_loader.py).")
+@trust_options
 def bench(
     path: Location, with_profile: bool, task_encoder: str | None, json_file: IO[str] | None, **settings: Any
 ) -> None:
@@ -66,7 +65,7 @@ def bench(
     length = f"{config.seconds:g} s" if config.num_batches is None else f"{config.num_batches} batches"
     note(f"measuring {length}{', and again with clocks' if with_profile else ''}")
     figures = measure(config)
-    click.echo("\n".join(_figures(path, config, figures)))
+    click.echo(headed(_figures(path, config, figures)))
     profile = profile_of(config) if with_profile else None
     if profile is not None:
         click.echo("\n".join(shown_profile(profile, figures)))
@@ -81,7 +80,7 @@ def bench(
         json_file.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
 
 
-def _figures(path: Location, config: BenchConfig, figures: Figures) -> Iterator[str]:
+def _figures(path: Location, config: BenchConfig, figures: Figures) -> list[tuple[str, str]]:
     rate = sized(figures.samples_per_s * figures.sample_bytes)
     rows = [
         ("data set", f"{path} [{config.split_part}]"),
@@ -98,8 +97,7 @@ def _figures(path: Location, config: BenchConfig, figures: Figures) -> Iterator[
         rows.insert(4, ("workers", f"{config.num_workers}, at work after {figures.workers_ready_s:.2f} s"))
     if figures.num_skipped:
         rows.insert(2, ("left out", f"{figures.num_skipped:,} of {figures.num_samples:,} samples"))
-    for heading, text in rows:
-        yield f"{click.style(f'{heading:<12}', bold=True)} {text}"
+    return rows
 
 
 def shown_profile(profile: Profile, figures: Figures) -> Iterator[str]:
