@@ -180,6 +180,7 @@ def test_ranks_of_the_collection_share_the_data(path: Path) -> None:
         assert stream(module, 10) == whole[rank::2]
 
 
+@pytest.mark.processes
 def test_workers_are_as_many_as_asked_for(path: Path) -> None:
     reference = stream(make_module(path, num_lanes=2))
     module = make_module(path, num_workers=2, num_val_workers=0, num_lanes=2)

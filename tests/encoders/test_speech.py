@@ -87,6 +87,7 @@ def test_fifty_recordings_are_as_the_processor_has_them(monkeypatch: pytest.Monk
             assert (batch["labels"][row, len(ids) :] == -100).all()
 
 
+@pytest.mark.processes
 def test_a_tiny_model_learns() -> None:
     tokenizer = speech_tokenizer()
     encoder = SpeechTaskEncoder(tokenizer, extractor(), start_token_id=tokenizer.bos_token_id)

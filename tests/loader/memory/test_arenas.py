@@ -127,6 +127,7 @@ def test_a_small_part_of_what_was_built_does_not_keep_the_rest(ends: Ends) -> No
     assert ends.copied == [True] and int(arrived.sum()) == 150_000
 
 
+@pytest.mark.processes
 def test_batches_that_grow_and_those_with_gradients_arrive(ends: Ends) -> None:
     for size in range(SIZE, 20 * SIZE, SIZE):
         batch = ends.pass_on([{"a": stacked(1, size), "b": stacked(2, size)}])

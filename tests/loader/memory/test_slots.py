@@ -84,6 +84,7 @@ def test_kept_batches_never_change_and_make_new_slots() -> None:
     assert len(ends.slots) == 9
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(("max_bytes", "max_slots"), [(2 << 20, 256), (1 << 30, 5)])
 def test_beyond_the_bounds_the_trainer_gets_private_copies_and_slots_stay_few(
     max_bytes: int, max_slots: int, monkeypatch: pytest.MonkeyPatch
@@ -99,6 +100,7 @@ def test_beyond_the_bounds_the_trainer_gets_private_copies_and_slots_stay_few(
     assert ends.reader.take_released() == [] and one.sum() == 50_000
 
 
+@pytest.mark.processes
 def test_the_memory_of_batches_that_were_kept_is_given_back() -> None:
     ends = Ends()
     kept = [ends.pass_on(torch.ones(50_000)) for _ in range(40)]

@@ -18,6 +18,7 @@ from tests.tools.cli.conftest import Run
 HERE = "tests.tools.bench.encoders"
 
 
+@pytest.mark.processes
 def test_figures_with_workers(run: Run, tmp_path: Path) -> None:
     path = write_texts(tmp_path / "texts", 40)
     result = run("bench", path, "--workers", 2, "--batches", 5, "--batch-size", 4)
