@@ -16,7 +16,8 @@ from tests.object_store import Bucket, Server, environment
 hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None)
 hypothesis.settings.register_profile("fast", derandomize=True, deadline=None, max_examples=20)
 hypothesis.settings.register_profile("search", print_blob=True, deadline=None)
-hypothesis.settings.load_profile("search" if "BRIDGE_DATA_EXAMPLES" in os.environ else "repeatable")
+PROFILE = "search" if "BRIDGE_DATA_EXAMPLES" in os.environ else "repeatable"
+hypothesis.settings.load_profile(os.environ.get("BRIDGE_DATA_PROFILE", PROFILE))
 
 WORKERS = {"two_workers", "three_workers"}
 """Fixtures that start worker processes."""

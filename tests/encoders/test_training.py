@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 import torch
-import transformers as hf
 
 from bridge_data import TextSample
 from bridge_data.encoders import FamilyBatch, FamilyConfig, FamilyTaskEncoder, PretrainingTaskEncoder, text_encoder
 from bridge_data.encoders.sequences import padded
 from tests.encoders.parts import CASES, TILE, draw_talk, make_tokenizer
+from tests.later import hf
 
 HIDDEN = 32
 SIZES: dict[str, Any] = {
