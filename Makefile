@@ -23,10 +23,10 @@ test: setup
 test-most: setup
 	$(BIN)/python -m pytest $(SPREAD) -m "not slow and not peer and not gpu and not data and not long"
 
-# The stages, without processes: under two minutes on 2 cores.
+# The stages, without processes and with fewer random cases: about a minute on 2 cores.
 STAGES := $(addprefix tests/,storage shards plan order decode task lanes loader datamodule samples prepare energon encoders tools) $(wildcard tests/test_*.py)
 test-fast: setup
-	$(BIN)/python -m pytest $(SPREAD) $(STAGES) -m "not slow and not peer and not gpu and not data and not long and not processes"
+	BRIDGE_DATA_PROFILE=fast $(BIN)/python -m pytest $(SPREAD) $(STAGES) -m "not slow and not peer and not gpu and not data and not long and not processes"
 
 test-all: setup $(PEER)/.complete
 	BRIDGE_DATA_PEER="$(CURDIR)/$(PEER)/bin/python" BRIDGE_DATA_EXAMPLES=3000 $(BIN)/python -m pytest $(SPREAD) -m "not gpu" --timeout 1800

@@ -12,17 +12,24 @@ import torch
 from tests.object_store import Bucket, Server, environment
 
 # `make test` draws the same examples each time, so that what lands does not hang on luck; `make test-all` draws anew.
+# `make test-fast` draws fewer, where a test does not say how many.
 hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None)
+hypothesis.settings.register_profile("fast", derandomize=True, deadline=None, max_examples=20)
 hypothesis.settings.register_profile("search", print_blob=True, deadline=None)
-hypothesis.settings.load_profile("search" if "BRIDGE_DATA_EXAMPLES" in os.environ else "repeatable")
+PROFILE = "search" if "BRIDGE_DATA_EXAMPLES" in os.environ else "repeatable"
+hypothesis.settings.load_profile(os.environ.get("BRIDGE_DATA_PROFILE", PROFILE))
+
+WORKERS = {"two_workers", "three_workers"}
+"""Fixtures that start worker processes."""
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests marked `gpu` are skipped where there is none."""
-    if torch.cuda.is_available():
-        return
+    """Mark tests that use `WORKERS` as `processes`. Skip tests marked `gpu` where there is none."""
     for item in items:
-        if item.get_closest_marker("gpu"):
+        if WORKERS.intersection(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.processes)
+        if item.get_closest_marker("gpu") and not torch.cuda.is_available():
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
 
 

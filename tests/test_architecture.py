@@ -116,14 +116,17 @@ def passed() -> dict[str, list[str]]:
     return found
 
 
+@pytest.mark.processes
 def test_to_open_a_data_set_passes_no_more_modules_than_before(passed: dict[str, list[str]]) -> None:
     assert len(passed["open"]) <= MAX_TO_OPEN, passed["open"]
 
 
+@pytest.mark.processes
 def test_to_restore_a_state_passes_no_more_modules_than_before(passed: dict[str, list[str]]) -> None:
     assert len(passed["restore"]) <= MAX_TO_RESTORE, passed["restore"]
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("way", ["open", "restore"])
 def test_the_page_names_every_module_that_is_passed(passed: dict[str, list[str]], way: str) -> None:
     assert [module for module in passed[way] if f"`{module}`" not in PAGE] == []

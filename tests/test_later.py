@@ -31,6 +31,7 @@ def test_what_is_patched_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     assert later.Image.MAX_IMAGE_PIXELS == 17
 
 
+@pytest.mark.processes
 def test_what_is_no_tensor_is_known_without_torch() -> None:
     assert later.is_tensor(torch.ones(1)) and later.is_tensor(torch.nn.Parameter(torch.ones(1)))
     assert not later.is_tensor([torch.ones(1)])
@@ -49,6 +50,7 @@ def test_annotations_are_the_real_classes() -> None:
     assert hints["similarity_matrix"] == torch.Tensor | None
 
 
+@pytest.mark.processes
 def test_annotations_bring_torch_when_they_are_asked_for() -> None:
     code = (
         "import sys, typing; from bridge_data.samples import ImageSample; assert 'torch' not in sys.modules\n"

@@ -77,6 +77,7 @@ def test_outside_hooks_no_configuration_is_active() -> None:
         _ = WorkerConfig(rank=0, world_size=1, num_workers=0).active_worker_sample_index
 
 
+@pytest.mark.processes
 def test_the_sequence_of_batches_is_the_same_with_0_1_2_and_3_workers_by_default(tmp_path: Path) -> None:
     data = write_texts(tmp_path / "data", 200)
 

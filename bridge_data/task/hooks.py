@@ -252,10 +252,10 @@ class Hooks:
         assert self._token is not None
         active_hook.reset(self._token)
         self._token = None
-        with observed(self.observer, "seed"):
-            if self._callers is not None:
+        if self._callers is not None:
+            with observed(self.observer, "seed"):
                 self._callers.restore()
-                self._callers = None
+            self._callers = None
 
     def _seed(self, stage: str, sample: tuple[int, ...]) -> None:
         with observed(self.observer, f"seed {stage}"):

@@ -8,6 +8,8 @@ import pytest
 from tests.datamodule.launch import on_ranks, run_job
 from tests.datamodule.parts import NUM_TRAIN, draw, make_module, write_numbers
 
+pytestmark = pytest.mark.processes
+
 WAYS = ("tensor", "context", "pipeline", "data")
 
 
@@ -27,7 +29,6 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> list[list[int]]:
     return draw(make_module(data, num_lanes=4).train_dataloader(), 32)
 
 
-@pytest.mark.processes
 @pytest.mark.parametrize("way", WAYS)
 def test_all_ranks_of_a_replica_draw_the_same_and_replicas_share_the_data(
     ranks: list[dict[str, Any]], reference: list[list[int]], way: str

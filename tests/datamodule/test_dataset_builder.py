@@ -3,7 +3,6 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoTokenizer
 
 from bridge_data import (
     ConfigError,
@@ -17,6 +16,7 @@ from recipes.demo_tokenizer import train_tokenizer
 from tests.datamodule import bridge
 from tests.datamodule.parts import NUM_TRAIN, NUM_VAL, draw, make_module, take, write_numbers
 from tests.datamodule.test_dataset_config import EncoderSettings
+from tests.later import hf
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +100,7 @@ def test_the_global_batch_size_gives_the_step_where_bridge_says_none(path: Path)
 
 
 def test_without_a_task_encoder_the_run_s_tokenizer_makes_one(path: Path, tokenizer_folder: Path) -> None:
-    tokenizer = AutoTokenizer.from_pretrained(tokenizer_folder, local_files_only=True)
+    tokenizer = hf.AutoTokenizer.from_pretrained(tokenizer_folder, local_files_only=True)
     config = make_config(path, task_encoder=None, pad_to_max_length=True, pad_to_multiple_of=8)
     train, _, _ = build(config, tokenizer=tokenizer)
     assert next(train).tokens.shape == (1, 16)

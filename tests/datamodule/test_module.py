@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import CLIPImageProcessor
 
 from bridge_data import (
     ConfigError,
@@ -24,6 +23,7 @@ from bridge_data.plan import EmptySplitError
 from bridge_data.samples import Batch
 from tests.datamodule.parts import NUM_TRAIN, NUM_VAL, draw, make_module, write_numbers
 from tests.encoders.multimodal_parts import IMAGE, image_processor, make_tokenizer, png
+from tests.later import hf
 from tests.prepared import write_dataset, write_texts
 
 CAPTIONING = {
@@ -70,7 +70,7 @@ def test_the_default_encoder_is_made_of_tokenizer_and_image_processor(captions: 
 
 
 def test_another_image_processor_makes_other_images_and_another_tokenizer_other_tokens(captions: Path) -> None:
-    large = CLIPImageProcessor(size={"shortest_edge": 24}, crop_size={"height": 24, "width": 24})
+    large = hf.CLIPImageProcessor(size={"shortest_edge": 24}, crop_size={"height": 24, "width": 24})
     config = MultiModalSampleConfig(patch_size=8)
     plain = make_tokenizer(PLAIN_CHAT_TEMPLATE)
     module = EnergonMultiModalDataModule(captions, plain, large, multimodal_sample_config=config, num_workers=0)
@@ -180,6 +180,7 @@ def test_ranks_of_the_collection_share_the_data(path: Path) -> None:
         assert stream(module, 10) == whole[rank::2]
 
 
+@pytest.mark.processes
 def test_workers_are_as_many_as_asked_for(path: Path) -> None:
     reference = stream(make_module(path, num_lanes=2))
     module = make_module(path, num_workers=2, num_val_workers=0, num_lanes=2)

@@ -10,6 +10,8 @@ from tests.datamodule.launch import on_ranks, run_job
 from tests.datamodule.parts import NUM_TRAIN, draw, make_module, write_numbers
 from tests.datamodule.state_job import DRAWN, MORE, NUM_LANES
 
+pytestmark = pytest.mark.processes
+
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
@@ -34,7 +36,6 @@ def in_order(ranks: list[dict[str, Any]], name: str) -> list[list[int]]:
     return [batch for batches in zip(*drawn, strict=True) for batch in batches]
 
 
-@pytest.mark.processes
 def test_the_state_of_rank_0_is_whole_and_the_others_hold_their_lanes(ranks: list[dict[str, Any]]) -> None:
     assert [rank["lanes"] for rank in ranks] == [list(range(12)), *(list(range(n, 12, 4)) for n in (1, 2, 3))]
 

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from PIL import Image
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import CLIPImageProcessor, PreTrainedTokenizer, PreTrainedTokenizerFast
 
 from bridge_data.encoders import ImageToken, MultiModalSampleConfig, MultiModalTaskEncoder
+from tests.later import hf
 
 WORDS = (
     "<pad> <end> <unk> <image> <user> <bot> <system> "
@@ -41,7 +41,7 @@ def make_tokenizer(template: str | None = TURNS, *, pad: bool = True, end: bool 
     backend = Tokenizer(models.WordLevel(VOCABULARY, unk_token="<unk>"))
     backend.pre_tokenizer = pre_tokenizers.Whitespace()
     special = {"pad_token": "<pad>" if pad else None, "eos_token": "<end>" if end else None, "unk_token": "<unk>"}
-    return PreTrainedTokenizerFast(
+    return hf.PreTrainedTokenizerFast(
         tokenizer_object=backend,
         chat_template=template,
         additional_special_tokens=["<image>", "<user>", "<bot>", "<system>", "<pad>", "<end>"],
@@ -49,11 +49,12 @@ def make_tokenizer(template: str | None = TURNS, *, pad: bool = True, end: bool 
     )
 
 
-class SlowTokenizer(PreTrainedTokenizer):
-    """The same words by plain Python: it knows no offsets."""
+class Words:
+    """What `PreTrainedTokenizer` of transformers lacks."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(pad_token="<pad>", eos_token="<end>", unk_token="<unk>", **options)
+        special = {"pad_token": "<pad>", "eos_token": "<end>", "unk_token": "<unk>"}
+        super().__init__(**special, **options)
 
     @property
     def vocab_size(self) -> int:
@@ -72,10 +73,15 @@ class SlowTokenizer(PreTrainedTokenizer):
         return WORDS.split()[index]
 
 
+def slow_tokenizer(words: type[Words] = Words, **options: Any) -> Any:
+    """A tokenizer of the same words by plain Python: it knows no offsets."""
+    return type("SlowTokenizer", (words, hf.PreTrainedTokenizer), {})(**options)
+
+
 @functools.cache
 def image_processor() -> Any:
     """CLIP's, for images of 16 by 16: 4 patches of 8 by 8."""
-    return CLIPImageProcessor(size={"shortest_edge": 16}, crop_size={"height": 16, "width": 16})
+    return hf.CLIPImageProcessor(size={"shortest_edge": 16}, crop_size={"height": 16, "width": 16})
 
 
 def make_encoder(

@@ -13,19 +13,10 @@ import numpy as np
 import torch
 from PIL import Image
 from tokenizers.processors import TemplateProcessing
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
-from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
-from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
-from transformers.models.idefics3.processing_idefics3 import Idefics3Processor
-from transformers.models.internvl.processing_internvl import InternVLProcessor
-from transformers.models.llava.image_processing_pil_llava import LlavaImageProcessorPil
-from transformers.models.llava.processing_llava import LlavaProcessor
-from transformers.models.llava_next.image_processing_pil_llava_next import LlavaNextImageProcessorPil
-from transformers.models.llava_next.processing_llava_next import LlavaNextProcessor
-from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
 
 from bridge_data.encoders import ConversationSample, Idefics3, InternVL, Llava, LlavaNext, VisionFamily
 from recipes.demo_tokenizer import train_tokenizer
+from tests.later import hf
 
 TILE = 16
 TEXT = "a boat on the sea what is this red Describe image . ? one two three and where of sails"
@@ -39,9 +30,9 @@ def make_tokenizer(*, begin: bool = False, pad: bool = True, template: str | Non
     beginning-of-sequence token by itself, as that of Llama does."""
     with tempfile.TemporaryDirectory() as folder:
         train_tokenizer([TEXT, "user system assistant\n"], Path(folder), 320)
-        backend = AutoTokenizer.from_pretrained(folder).backend_tokenizer
+        backend = hf.AutoTokenizer.from_pretrained(folder).backend_tokenizer
     names = {"start_image_token": "<img>", "end_image_token": "</img>", "context_image_token": "<IMG_CONTEXT>"}
-    tokenizer = PreTrainedTokenizerFast(
+    tokenizer = hf.PreTrainedTokenizerFast(
         tokenizer_object=backend,
         eos_token="<|im_end|>",
         pad_token="<pad>" if pad else None,
@@ -66,21 +57,21 @@ class Case:
 
 
 def _llava_images() -> Any:
-    return LlavaImageProcessorPil(size={"shortest_edge": TILE}, crop_size={"height": TILE, "width": TILE})
+    return hf.LlavaImageProcessorPil(size={"shortest_edge": TILE}, crop_size={"height": TILE, "width": TILE})
 
 
 def _next_images() -> Any:
     grids = [[TILE * rows, TILE * columns] for rows, columns in ((1, 2), (2, 1), (2, 2), (3, 1), (1, 3))]
-    size = {"shortest_edge": TILE}
-    return LlavaNextImageProcessorPil(size=size, crop_size={"height": TILE, "width": TILE}, image_grid_pinpoints=grids)
+    sizes = {"size": {"shortest_edge": TILE}, "crop_size": {"height": TILE, "width": TILE}}
+    return hf.LlavaNextImageProcessorPil(**sizes, image_grid_pinpoints=grids)
 
 
-def _idefics_images(kind: Any = Idefics3ImageProcessorPil, **options: Any) -> Any:
-    return kind(size={"longest_edge": 4 * TILE}, max_image_size={"longest_edge": TILE}, **options)
+def _idefics_images(kind: str = "Idefics3ImageProcessorPil", **options: Any) -> Any:
+    return getattr(hf, kind)(size={"longest_edge": 4 * TILE}, max_image_size={"longest_edge": TILE}, **options)
 
 
 def _intern_images(most: int = 6) -> Any:
-    return GotOcr2ImageProcessorPil(size={"height": TILE, "width": TILE}, max_patches=most)
+    return hf.GotOcr2ImageProcessorPil(size={"height": TILE, "width": TILE}, max_patches=most)
 
 
 class _VideoProcessor:
@@ -89,15 +80,13 @@ class _VideoProcessor:
     model_input_names: Sequence[str] = ()
 
 
-class _InternVLProcessor(InternVLProcessor):
-    """InternVL's, without the check of the class of its parts."""
-
-    def check_argument_for_proper_class(self, argument_name: str, argument: Any) -> None:
-        pass
+def unchecked(kind: Any) -> Any:
+    """The class `kind` of processors without the check of the classes of its parts."""
+    return type("Unchecked", (kind,), {"check_argument_for_proper_class": lambda *_: None})
 
 
 def _tower(processor: Any) -> Callable[[Any], Any]:
-    kind = LlavaNextProcessor if isinstance(processor, LlavaNextImageProcessorPil) else LlavaProcessor
+    kind = hf.LlavaNextProcessor if isinstance(processor, hf.LlavaNextImageProcessorPil) else hf.LlavaProcessor
     return lambda tokenizer: kind(
         processor, tokenizer, patch_size=4, vision_feature_select_strategy="default", num_additional_image_tokens=1
     )
@@ -109,19 +98,19 @@ CASES = {
     "llava_next": Case(lambda: LlavaNext(_next_images(), patch_size=4), lambda t: _tower(_next_images())(t)),
     "idefics3": Case(
         lambda: Idefics3(_idefics_images(), image_seq_len=4),
-        lambda t: Idefics3Processor(_idefics_images(), t, image_seq_len=4),
+        lambda t: hf.Idefics3Processor(_idefics_images(), t, image_seq_len=4),
     ),
     "smolvlm": Case(  # its processor needs torchvision; it differs from that of Idefics3 in videos alone
-        lambda: Idefics3(_idefics_images(SmolVLMImageProcessorPil), image_seq_len=4),
-        lambda t: Idefics3Processor(_idefics_images(SmolVLMImageProcessorPil), t, image_seq_len=4),
+        lambda: Idefics3(_idefics_images("SmolVLMImageProcessorPil"), image_seq_len=4),
+        lambda t: hf.Idefics3Processor(_idefics_images("SmolVLMImageProcessorPil"), t, image_seq_len=4),
     ),
     "idefics3_whole": Case(
         lambda: Idefics3(_idefics_images(do_image_splitting=False), image_seq_len=4),
-        lambda t: Idefics3Processor(_idefics_images(do_image_splitting=False), t, image_seq_len=4),
+        lambda t: hf.Idefics3Processor(_idefics_images(do_image_splitting=False), t, image_seq_len=4),
     ),
     "internvl": Case(
         lambda: InternVL(_intern_images(), image_seq_length=4),
-        lambda t: _InternVLProcessor(_intern_images(), t, _VideoProcessor(), image_seq_length=4),
+        lambda t: unchecked(hf.InternVLProcessor)(_intern_images(), t, _VideoProcessor(), image_seq_length=4),
     ),
 }
 

@@ -13,16 +13,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers.image_utils import SizeDict
-from transformers.models.qwen2_5_vl.processing_qwen2_5_vl import Qwen2_5_VLProcessor
-from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
-from transformers.models.qwen2_vl.processing_qwen2_vl import Qwen2VLProcessor
-from transformers.models.qwen3_vl.processing_qwen3_vl import Qwen3VLProcessor
-from transformers.video_processing_utils import BaseVideoProcessor
 
 from bridge_data.encoders import Qwen2_5VL, Qwen2VL, Qwen3VL
 from recipes import tiny_models, tiny_parts
-from tests.encoders.parts import make_tokenizer
+from tests.encoders.parts import make_tokenizer, unchecked
+from tests.later import hf
 
 PATCH, MERGE = 4, 2
 IMAGE_PIXELS = (64, 2048)
@@ -31,12 +26,12 @@ FRAME_PIXELS = {"qwen2_vl": (256, 1024), "qwen2_5_vl": (256, 1024), "qwen3_vl": 
 
 TOKENS = ["<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"]
 FAMILIES = {"qwen2_vl": Qwen2VL, "qwen2_5_vl": Qwen2_5VL, "qwen3_vl": Qwen3VL}
-_PROCESSORS = {"qwen2_vl": Qwen2VLProcessor, "qwen2_5_vl": Qwen2_5_VLProcessor, "qwen3_vl": Qwen3VLProcessor}
+_PROCESSORS = {"qwen2_vl": "Qwen2VLProcessor", "qwen2_5_vl": "Qwen2_5_VLProcessor", "qwen3_vl": "Qwen3VLProcessor"}
 
 
 def image_processor() -> Any:
     size = dict(zip(("shortest_edge", "longest_edge"), IMAGE_PIXELS, strict=True))
-    return Qwen2VLImageProcessorPil(patch_size=PATCH, merge_size=MERGE, size=size)
+    return hf.Qwen2VLImageProcessorPil(patch_size=PATCH, merge_size=MERGE, size=size)
 
 
 def make_family(name: str) -> Qwen2VL:
@@ -51,14 +46,14 @@ def qwen_tokenizer(name: str) -> Any:
     return tokenizer
 
 
-class _PillowFrames(BaseVideoProcessor):
+class _PillowFrames:
     """Operations on pixels, frame by frame, by the image processor."""
 
     def convert_to_rgb(self, video: Any) -> Any:
         return video
 
-    def resize(self, image: Any, size: SizeDict, resample: Any = None, **_: Any) -> Any:
-        backend = super(Qwen2VLImageProcessorPil, image_processor())
+    def resize(self, image: Any, size: Any, resample: Any = None, **_: Any) -> Any:
+        backend = super(hf.Qwen2VLImageProcessorPil, image_processor())
         frames = [backend.resize(frame.numpy(), size, 3) for frame in image.flatten(0, 1)]
         return torch.from_numpy(np.stack(frames)).unflatten(0, image.shape[:2])
 
@@ -71,6 +66,8 @@ class _PillowFrames(BaseVideoProcessor):
 
 @functools.cache
 def _video_processor_class(name: str) -> Any:
+    from transformers.video_processing_utils import BaseVideoProcessor
+
     model = "qwen3_vl" if name == "qwen3_vl" else "qwen2_vl"
     names = (
         "torchvision",
@@ -90,7 +87,8 @@ def _video_processor_class(name: str) -> Any:
         for name in missing:
             del sys.modules[name]
     original = module.Qwen3VLVideoProcessor if model == "qwen3_vl" else module.Qwen2VLVideoProcessor
-    return type("PillowVideoProcessor", (original, _PillowFrames), {})
+    frames = type("PillowFrames", (_PillowFrames, BaseVideoProcessor), {})  # before the base, after the original
+    return type("PillowVideoProcessor", (original, frames), {})
 
 
 def video_processor(name: str) -> Any:
@@ -102,8 +100,7 @@ def video_processor(name: str) -> Any:
 @functools.cache
 def make_processor(name: str) -> Any:
     """The family's processor, without the check of the class of its parts."""
-    unchecked = {"check_argument_for_proper_class": lambda *_: None}
-    kind = type("Unchecked", (_PROCESSORS[name],), unchecked)
+    kind = unchecked(getattr(hf, _PROCESSORS[name]))
     processor = kind(image_processor(), qwen_tokenizer(name), video_processor(name))
     processor.video_token = TOKENS[3]  # the tokenizer of all families has that of another one
     processor.video_token_id = processor.tokenizer.convert_tokens_to_ids(TOKENS[3])

@@ -11,7 +11,15 @@ from bridge_data.encoders.chat import (
     tokenize_text,
 )
 from bridge_data.errors import ConfigError
-from tests.encoders.multimodal_parts import END, TURNS, TURNS_WITHOUT_MARKS, VOCABULARY, SlowTokenizer, make_tokenizer
+from tests.encoders.multimodal_parts import (
+    END,
+    TURNS,
+    TURNS_WITHOUT_MARKS,
+    VOCABULARY,
+    Words,
+    make_tokenizer,
+    slow_tokenizer,
+)
 
 CONFIG = ConversationTemplateConfig()
 MESSAGES = [
@@ -42,7 +50,7 @@ def test_without_marks_the_answers_are_found_by_rendering_what_is_before_them() 
 
 @pytest.mark.parametrize("template", [TURNS, TURNS_WITHOUT_MARKS])
 def test_a_tokenizer_without_offsets_finds_the_same(template: str) -> None:
-    tokenizer = SlowTokenizer(chat_template=template)
+    tokenizer = slow_tokenizer(chat_template=template)
     assert not tokenizer.is_fast
     assert answers(tokenizer) == (WHOLE, "a boat <end> the sea <end>")
 
@@ -95,7 +103,7 @@ def test_templates_that_take_parts_are_told_from_those_that_take_texts(template:
     assert takes_parts(template) == parts
 
 
-class BeginningTokenizer(SlowTokenizer):
+class BeginningWords(Words):
     """It begins every text with `<system>`."""
 
     def build_inputs_with_special_tokens(self, token_ids_0: Any, token_ids_1: Any = None) -> list[int]:
@@ -105,6 +113,6 @@ class BeginningTokenizer(SlowTokenizer):
 def test_special_tokens_around_a_conversation_are_not_learnt() -> None:
     text = "what is this ? a boat"
     for add in (True, False):
-        marked = tokenize_spans(BeginningTokenizer(), text, [(15, 21)], add_special_tokens=add)
+        marked = tokenize_spans(slow_tokenizer(BeginningWords), text, [(15, 21)], add_special_tokens=add)
         assert marked.is_answer == [False] * (4 + add) + [True] * 2
         assert marked.ids[-2:] == [VOCABULARY["a"], VOCABULARY["boat"]]

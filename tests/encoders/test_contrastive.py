@@ -6,16 +6,12 @@ from typing import Any
 
 import pytest
 import torch
-import transformers as hf
 from tokenizers.processors import TemplateProcessing
-from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
-from transformers.models.clip.processing_clip import CLIPProcessor
-from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
-from transformers.models.siglip.processing_siglip import SiglipProcessor
 
 from bridge_data import CaptioningSample, ConfigError, SampleError, SkipSample, TextSample
 from bridge_data.encoders import ContrastiveConfig, ContrastiveTaskEncoder, ImageLimits
-from tests.encoders.parts import TEXT, make_tokenizer, picture, png
+from tests.encoders.parts import TEXT, make_tokenizer, picture, png, unchecked
+from tests.later import hf
 
 LENGTH, SIDE = 16, 16
 
@@ -31,11 +27,11 @@ def parts_of(name: str) -> tuple[Any, Any, Any]:
     tokenizer.model_input_names = ["input_ids", "attention_mask"] if name == "clip" else ["input_ids"]
     size = {"height": SIDE, "width": SIDE}
     if name == "clip":
-        images: Any = CLIPImageProcessorPil(size={"shortest_edge": SIDE}, crop_size=size)
-        processor: Any = type("Unchecked", (CLIPProcessor,), {"check_argument_for_proper_class": lambda *_: None})
+        images: Any = hf.CLIPImageProcessorPil(size={"shortest_edge": SIDE}, crop_size=size)
+        processor: Any = unchecked(hf.CLIPProcessor)
     else:
-        images = SiglipImageProcessorPil(size=size)
-        processor = type("Unchecked", (SiglipProcessor,), {"check_argument_for_proper_class": lambda *_: None})
+        images = hf.SiglipImageProcessorPil(size=size)
+        processor = unchecked(hf.SiglipProcessor)
     return tokenizer, images, processor(images, tokenizer)
 
 

@@ -4,13 +4,11 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
-from transformers.models.llava_next.image_processing_pil_llava_next import LlavaNextImageProcessorPil
-from transformers.models.llava_next.processing_llava_next import LlavaNextProcessor
 
 from bridge_data.encoders import Idefics3, LlavaNext
 from bridge_data.encoders.idefics3 import _within
 from tests.encoders.parts import make_tokenizer, picture
+from tests.later import hf
 
 sides = st.integers(1, 700)
 
@@ -18,7 +16,7 @@ sides = st.integers(1, 700)
 @settings(deadline=None)
 @given(sides, sides, st.integers(8, 20), st.integers(8, 90), st.data())
 def test_idefics3_at_any_size_of_tiles_and_images(height: int, width: int, tile: int, longest: int, data: Any) -> None:
-    processor = Idefics3ImageProcessorPil(size={"longest_edge": longest}, max_image_size={"longest_edge": tile})
+    processor = hf.Idefics3ImageProcessorPil(size={"longest_edge": longest}, max_image_size={"longest_edge": tile})
     family = Idefics3(processor, image_seq_len=1)
     detail = data.draw(st.integers(0, family.num_details - 1))
     tiles = family.pixels([picture((width, height))], detail)["pixel_values"]  # compares rows and columns itself
@@ -28,7 +26,7 @@ def test_idefics3_at_any_size_of_tiles_and_images(height: int, width: int, tile:
 
 
 def test_idefics3_has_at_least_one_level_of_detail_with_one_tile() -> None:
-    family = Idefics3(Idefics3ImageProcessorPil())
+    family = Idefics3(hf.Idefics3ImageProcessorPil())
     assert [family.num_tiles((3000, 2000), detail) for detail in range(family.num_details)] == [13, 7, 5, 1]
     assert _within((5000, 2500)) == (4096, 2048) and _within((2500, 5000)) == (2048, 4096)
 
@@ -36,8 +34,8 @@ def test_idefics3_has_at_least_one_level_of_detail_with_one_tile() -> None:
 @settings(deadline=None)
 @given(st.integers(1, 5000), st.integers(1, 5000), st.sampled_from(["default", "full"]))
 def test_llava_next_with_the_settings_of_its_checkpoints(height: int, width: int, strategy: Any) -> None:
-    processor = LlavaNextImageProcessorPil(size={"shortest_edge": 336}, crop_size={"height": 336, "width": 336})
+    processor = hf.LlavaNextImageProcessorPil(size={"shortest_edge": 336}, crop_size={"height": 336, "width": 336})
     options = {"patch_size": 14, "vision_feature_select_strategy": strategy, "num_additional_image_tokens": 1}
-    whole = LlavaNextProcessor(processor, make_tokenizer(), **options)
+    whole = hf.LlavaNextProcessor(processor, make_tokenizer(), **options)
     (expected,) = whole._get_num_multimodal_tokens([(height, width)])["num_image_tokens"]
     assert LlavaNext(processor, 14, strategy).image_text((height, width), 0) == [("<image>", expected)]

@@ -4,7 +4,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import transformers
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
@@ -15,6 +14,7 @@ from bridge_data.errors import ConfigError, SampleError, SkipSample
 from tests.encoders.multimodal_parts import image_processor, png
 from tests.encoders.parts import picture
 from tests.encoders.parts import png as encoded
+from tests.later import hf
 
 
 def forms(data: bytes) -> dict[str, Any]:
@@ -62,7 +62,7 @@ def test_tokens_of_an_image_are_its_patches_or_as_many_as_the_settings_say() -> 
 
 
 def test_a_processor_that_knows_its_patch_size_needs_no_setting() -> None:
-    processor = transformers.CLIPImageProcessor(size={"shortest_edge": 16}, crop_size={"height": 16, "width": 16})
+    processor = hf.CLIPImageProcessor(size={"shortest_edge": 16}, crop_size={"height": 16, "width": 16})
     processor.patch_size = 4
     assert Images(processor).num_tokens(MultiModalSampleConfig()) == 16
 
@@ -70,7 +70,7 @@ def test_a_processor_that_knows_its_patch_size_needs_no_setting() -> None:
 @pytest.mark.parametrize("name", ["Qwen2VLImageProcessor", "LlavaNextImageProcessor", "PixtralImageProcessor"])
 def test_processors_whose_tokens_depend_on_the_image_are_refused(name: str) -> None:
     with pytest.raises(ConfigError, match="see FamilyTaskEncoder"):
-        Images(getattr(transformers, name)())
+        Images(getattr(hf, name)())
 
 
 def test_the_size_is_known_in_every_form_and_from_the_header_alone() -> None:

@@ -18,7 +18,6 @@ from bridge_data import (
     get_loader,
     get_train_dataset,
 )
-from bridge_data.datamodule.parallel import slice_for_context_parallel
 from bridge_data.encoders import (
     Conversation,
     ConversationSample,
@@ -202,6 +201,8 @@ def test_a_pack_is_one_sequence_whose_samples_can_be_told_apart() -> None:
 def test_samples_are_filled_up_to_a_multiple_also_within_a_pack() -> None:
     config = dataclasses.replace(CONFIG, pad_to_multiple_of=8)
     plain, encoder = make_encoder(seq_length=64), make_encoder(config=config, seq_length=64)
+    from bridge_data.datamodule.parallel import slice_for_context_parallel  # brings Lightning
+
     said = [
         caption(key="x"),
         TextSample(__key__="y", text="a boat"),

@@ -91,6 +91,7 @@ def draw_videos(seed: int) -> tuple[list[dict[str, Any]], VideoConversationSampl
     return talk.messages, sample
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("name", FAMILIES)
 def test_videos_are_as_the_processor_has_them(name: str) -> None:
     processor, encoder = make_processor(name), make_encoder(name)

@@ -6,15 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
-from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
-from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
-from transformers.models.qwen3_vl.video_processing_qwen3_vl import Qwen3VLVideoProcessor
-from transformers.video_utils import VideoMetadata
 
 from bridge_data.encoders import Qwen2VL, Qwen3VL, VideoSampling
 from bridge_data.encoders.qwen_vl import MAX_ASPECT, fitted
 from bridge_data.errors import ConfigError
 from tests.encoders.qwen_parts import image_processor, make_family, video_processor
+from tests.later import hf
 
 SIDES = st.integers(1, 3000)
 
@@ -24,6 +21,8 @@ def test_sizes_are_those_of_transformers(height: int, width: int, factor: int, m
     if max(height, width) > MAX_ASPECT * min(height, width):
         return
     limits = 4 * factor**2, (4 + most) * factor**2
+    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
+
     expected = smart_resize(height, width, factor, *limits)
     assert fitted((height, width), factor, *limits) == expected
 
@@ -31,6 +30,9 @@ def test_sizes_are_those_of_transformers(height: int, width: int, factor: int, m
 @given(num_frames=st.integers(1, 900), fps=st.floats(1, 120), wanted=st.sampled_from([None, 0.5, 1.0, 2.0, 10.0]))
 @settings(max_examples=100)
 def test_frames_are_those_that_transformers_takes(num_frames: int, fps: float, wanted: float | None) -> None:
+    from transformers.models.qwen3_vl.video_processing_qwen3_vl import Qwen3VLVideoProcessor
+    from transformers.video_utils import VideoMetadata
+
     sampling = VideoSampling(fps=wanted, max_frames=64)
     metadata = VideoMetadata(total_num_frames=num_frames, fps=fps)
     theirs = Qwen3VLVideoProcessor(max_frames=64).sample_frames(metadata, fps=wanted or fps)
@@ -75,6 +77,6 @@ def test_limits_that_contradict_each_other_are_refused(options: dict[str, int], 
 
 
 def test_another_image_processor_is_refused() -> None:
-    other: Any = CLIPImageProcessorPil()
+    other: Any = hf.CLIPImageProcessorPil()
     with pytest.raises(ConfigError, match="expected a Qwen2VLImageProcessor"):
         Qwen2VL(other)

@@ -10,23 +10,21 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import transformers as hf
 from tokenizers.processors import TemplateProcessing
-from transformers import WhisperFeatureExtractor
-from transformers.models.whisper.processing_whisper import WhisperProcessor
 
 from bridge_data import ConfigError, SampleError, SkipSample, TextSample
 from bridge_data.decode.av import AVDecoder
 from bridge_data.encoders import LogMel, SpeechConfig, SpeechTaskEncoder, TranscriptionSample, cook_transcription
 from bridge_data.encoders.speech import mel_filters, mono, resampled
 from bridge_data.samples import CrudeSample
-from tests.encoders.parts import TEXT, make_tokenizer
+from tests.encoders.parts import TEXT, make_tokenizer, unchecked
+from tests.later import hf
 
 SECONDS = 1
 
 
 def extractor() -> Any:
-    return WhisperFeatureExtractor(chunk_length=SECONDS)
+    return hf.WhisperFeatureExtractor(chunk_length=SECONDS)
 
 
 def speech_tokenizer() -> Any:
@@ -59,8 +57,7 @@ def draw_speech(seed: int) -> tuple[Any, str]:
 @pytest.mark.processes
 def test_fifty_recordings_are_as_the_processor_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizer = speech_tokenizer()
-    unchecked = type("Unchecked", (WhisperProcessor,), {"check_argument_for_proper_class": lambda *_: None})
-    processor = unchecked(extractor(), tokenizer)
+    processor = unchecked(hf.WhisperProcessor)(extractor(), tokenizer)
     drawn = [draw_speech(seed) for seed in range(50)]
     expected = [
         (
@@ -71,8 +68,8 @@ def test_fifty_recordings_are_as_the_processor_has_them(monkeypatch: pytest.Monk
         )
         for noise, text in drawn
     ]
-    monkeypatch.setattr(WhisperProcessor, "__call__", None)
-    monkeypatch.setattr(WhisperFeatureExtractor, "__call__", None)
+    monkeypatch.setattr(hf.WhisperProcessor, "__call__", None)
+    monkeypatch.setattr(hf.WhisperFeatureExtractor, "__call__", None)
     encoder = SpeechTaskEncoder(tokenizer, extractor())
     samples = [
         encoder.encode_sample(TranscriptionSample(__key__=str(number), audio=wav(noise), text=text))
@@ -87,6 +84,7 @@ def test_fifty_recordings_are_as_the_processor_has_them(monkeypatch: pytest.Monk
             assert (batch["labels"][row, len(ids) :] == -100).all()
 
 
+@pytest.mark.processes
 def test_a_tiny_model_learns() -> None:
     tokenizer = speech_tokenizer()
     encoder = SpeechTaskEncoder(tokenizer, extractor(), start_token_id=tokenizer.bos_token_id)
@@ -172,14 +170,14 @@ def test_wrong_samples_are_refused_as_declared() -> None:
 
 @pytest.mark.parametrize("num_mels", [80, 128])
 def test_the_filters_are_those_of_transformers(num_mels: int) -> None:
-    extractor = WhisperFeatureExtractor(feature_size=num_mels)
+    extractor = hf.WhisperFeatureExtractor(feature_size=num_mels)
     assert np.allclose(mel_filters(num_mels, 201, 16_000).numpy(), extractor.mel_filters.T, atol=1e-8)
 
 
 @pytest.mark.parametrize("num_mels", [80, 128])
 @pytest.mark.parametrize("num_samples", [1, 159, 160, 15_999, 32_000, 40_000])
 def test_features_and_mask_are_those_of_the_feature_extractor(num_mels: int, num_samples: int) -> None:
-    extractor = WhisperFeatureExtractor(feature_size=num_mels, chunk_length=2)
+    extractor = hf.WhisperFeatureExtractor(feature_size=num_mels, chunk_length=2)
     waveform = np.random.default_rng(num_samples).normal(0, 0.1, num_samples).astype(np.float32)
     made = extractor(waveform, sampling_rate=16_000, return_tensors="pt", return_attention_mask=True)
     log_mel = LogMel.of(extractor)
@@ -212,6 +210,6 @@ def test_other_extractors_are_refused() -> None:
     with pytest.raises(ConfigError, match="expected a WhisperFeatureExtractor"):
         LogMel.of(object())
     with pytest.raises(ConfigError, match=r"dither=0\.0"):
-        LogMel.of(WhisperFeatureExtractor(dither=0.1))
+        LogMel.of(hf.WhisperFeatureExtractor(dither=0.1))
     with pytest.raises(ConfigError, match="hop_length=0"):
         LogMel(hop_length=0)

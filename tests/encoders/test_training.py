@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 import torch
-import transformers as hf
 
 from bridge_data import TextSample
 from bridge_data.encoders import FamilyBatch, FamilyConfig, FamilyTaskEncoder, PretrainingTaskEncoder, text_encoder
 from bridge_data.encoders.sequences import padded
 from tests.encoders.parts import CASES, TILE, draw_talk, make_tokenizer
+from tests.later import hf
 
 HIDDEN = 32
 SIZES: dict[str, Any] = {
@@ -92,6 +92,7 @@ def test_a_tiny_model_learns(name: str) -> None:
     assert name == "text" or any("vision" in part for part in moved), "images must have a say"
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("name", ["text", "llava", "llava_next", "idefics3", "internvl"])
 def test_a_pack_has_the_loss_of_its_samples(name: str) -> None:
     """What a model predicts in a packed row, it predicts for the samples alone."""
@@ -113,6 +114,7 @@ def test_a_pack_has_the_loss_of_its_samples(name: str) -> None:
         assert torch.allclose(got[:length], wanted[:length], atol=1e-4)
 
 
+@pytest.mark.processes
 def test_a_tiny_model_learns_documents() -> None:
     tokenizer = make_tokenizer()
     encoder = PretrainingTaskEncoder(tokenizer, seq_length=32)

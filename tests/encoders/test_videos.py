@@ -1,5 +1,6 @@
 """Videos in all their forms give the frames that they said."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,13 +14,16 @@ from bridge_data.errors import ConfigError, SampleError
 from tests.decode.av.media import decode_all, numbers, write
 from tests.encoders.qwen_parts import make_family
 
-CHOOSE = make_family("qwen2_vl").choose_frames
+
+def choose(num_frames: int, fps: float, sampling: VideoSampling) -> Sequence[int]:
+    """The frames that Qwen2-VL takes."""
+    return make_family("qwen2_vl").choose_frames(num_frames, fps, sampling)
 
 
 def test_encoded_videos_give_the_frames_chosen() -> None:
     data = write("mp4", video="libx264")
     for source in (data, AVDecoder(data)):
-        video = open_video(source, "v", VideoSampling(fps=4), CHOOSE)
+        video = open_video(source, "v", VideoSampling(fps=4), choose)
         assert (video.num_frames, video.fps, video.size) == (50, 25.0, (48, 64))
         assert video.frames == (0, 6, 12, 18, 25, 31, 37, 43)
         assert video.sampled_fps == 4
@@ -30,7 +34,7 @@ def test_encoded_videos_give_the_frames_chosen() -> None:
 
 def test_tensors_give_the_frames_chosen() -> None:
     frames = torch.randint(0, 255, (48, 3, 6, 8), dtype=torch.uint8)
-    video = open_video(frames, "v", VideoSampling(fps=2, default_fps=24), CHOOSE)
+    video = open_video(frames, "v", VideoSampling(fps=2, default_fps=24), choose)
     assert video.frames == (0, 12, 24, 36)
     shown = np.stack([np.asarray(picture) for picture in video.pictures()]).transpose(0, 3, 1, 2)
     assert np.array_equal(shown, frames[[0, 12, 24, 36]].numpy())
@@ -48,7 +52,7 @@ def test_tensors_give_the_frames_chosen() -> None:
 )
 def test_what_is_no_video_is_refused(source: Any, message: str) -> None:
     with pytest.raises(SampleError, match=message):
-        open_video(source, "v", VideoSampling(), CHOOSE)
+        open_video(source, "v", VideoSampling(), choose)
 
 
 @pytest.mark.parametrize("options", [{"fps": 0}, {"min_frames": 0}, {"min_frames": 9, "max_frames": 8}])

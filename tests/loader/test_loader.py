@@ -303,6 +303,7 @@ def test_workers_take_over_when_ready_and_leave_nothing_behind_but_batches() -> 
     assert len(os.listdir("/proc/self/fd")) <= num_descriptors
 
 
+@pytest.mark.processes
 def test_a_loader_that_is_let_go_ends_its_processes_even_while_they_start() -> None:
     children = psutil.Process().children(recursive=True)
     loader = get_loader(Streams(config(2)))

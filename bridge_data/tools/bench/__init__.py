@@ -1,8 +1,7 @@
 """How fast a user's own pipeline is, and where its time goes."""
 
 from bridge_data.tools.bench.advice import advise
-from bridge_data.tools.bench.bench_config import BenchConfig, named_encoder
-from bridge_data.tools.bench.bench_run import measure, profile
+from bridge_data.tools.bench.bench_run import BenchConfig, measure, profile
 from bridge_data.tools.bench.figures import Figures, Profile
 
-__all__ = ["BenchConfig", "Figures", "Profile", "advise", "measure", "named_encoder", "profile"]
+__all__ = ["BenchConfig", "Figures", "Profile", "advise", "measure", "profile"]

@@ -10,16 +10,77 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from bridge_data.loader import SavableDataLoader
+from bridge_data.energon.dataset_loaders import Data
+from bridge_data.errors import ConfigError
+from bridge_data.lanes.datasets import get_train_dataset
+from bridge_data.lanes.lane_dataset import LaneDataset
+from bridge_data.loader import SavableDataLoader, get_loader
 from bridge_data.shards import RawSample
 from bridge_data.shards.joins import JoinedRawSample
-from bridge_data.tools.bench.bench_config import BenchConfig
-from bridge_data.tools.bench.clock import BETWEEN, Clock, Clocked, Key, Tally
+from bridge_data.task import TaskEncoder
+from bridge_data.tools.bench.clock import BETWEEN, Clock, Clocked, Key, Tally, idle_cores_s, num_cores, tree_cpu_s
 from bridge_data.tools.bench.figures import RECEIVE, SEND, Figures, Machine, Profile, Trainer
-from bridge_data.tools.bench.machine import idle_cores_s, num_cores, tree_cpu_s
+from bridge_data.topology import WorkerConfig
 
 _SAVES = 10
 _SIZED_SAMPLES = 64
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class BenchConfig:
+    """A run of training data, as `get_train_dataset` and `get_loader` have it, for `seconds` or, if that is given, for
+    `num_batches`. `step_s` is how long the trainer does not ask for a batch after each, as it has a step to do.
+
+    Raises:
+        ConfigError: if a number is out of range.
+    """
+
+    path: Data
+    split_part: str = "train"
+    task_encoder: TaskEncoder[Any, Any, Any, Any] | None = None
+    num_workers: int = 2
+    batch_size: int | None = 16
+    packing_buffer_size: int | None = None
+    shuffle_buffer_size: int | None = 100
+    max_samples_per_sequence: int | None = 100
+    prefetch_factor: int = 2
+    pin_memory: bool = False
+    trusted_modules: tuple[str, ...] = ()
+    trust_dataset_code: bool = False
+    seconds: float = 10.0
+    num_batches: int | None = None
+    step_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not self.seconds > 0:
+            raise ConfigError(f"seconds={self.seconds:g}: expected more than 0")
+        if self.num_batches is not None and self.num_batches < 1:
+            raise ConfigError(f"num_batches={self.num_batches}: expected at least 1")
+        if not self.step_s >= 0:
+            raise ConfigError(f"step_s={self.step_s:g}: expected 0 or more")
+
+    def dataset(self) -> LaneDataset:
+        """The data set, opened.
+
+        Raises:
+            ConfigError: for wrong settings. DatasetError: if the data cannot be opened.
+        """
+        return get_train_dataset(
+            self.path,
+            split_part=self.split_part,
+            worker_config=WorkerConfig(0, 1, self.num_workers),
+            batch_size=self.batch_size,
+            packing_buffer_size=self.packing_buffer_size,
+            shuffle_buffer_size=self.shuffle_buffer_size,
+            max_samples_per_sequence=self.max_samples_per_sequence,
+            task_encoder=self.task_encoder,
+            trusted_modules=self.trusted_modules,
+            trust_dataset_code=self.trust_dataset_code,
+        )
+
+    def loader(self, dataset: LaneDataset) -> SavableDataLoader:
+        """A loader of it."""
+        return get_loader(dataset, prefetch_factor=self.prefetch_factor, pin_memory=self.pin_memory)
 
 
 @dataclasses.dataclass(slots=True)

@@ -1,16 +1,19 @@
-"""A clock that knows what is being done: the observer of a profiled data set.
+"""Clocks: of the stages of a profiled data set, of the CPU time of all processes, and of idle cores.
 
-Enters: the stages of making batches, as a data set's `Observer` is told of them. Leaves: how long each took, without
-the stages inside it; with each batch comes what its process did since the batch before, so nothing else has to be sent
+`Clock` is the observer of a data set. Enters: the stages of making batches. Leaves: how long each took, without the
+stages inside it; with each batch comes what its process did since the batch before, so nothing else has to be sent
 from a worker to the trainer. Guarantee: every nanosecond since the clock was made is charged to exactly one key, so
-shares add up.
+shares add up. The functions read what the kernel writes in `/proc` and `/sys/fs/cgroup`.
 """
 
 import collections
 import contextlib
 import dataclasses
+import math
+import os
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import IO, Any, NamedTuple, Self
 
 from bridge_data import samples
@@ -21,6 +24,11 @@ CPU_EVERY = 8
 
 _OF_SOURCES = ("read", *STAGES[: STAGES.index("postencode_sample") + 1])
 """Stages that work on one sample, and so for one source."""
+
+_TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+_PARENT, _CPU = 1, slice(11, 13)  # of the fields of /proc/PID/stat that stand after the name
+_IDLE = slice(4, 6)  # of a core's line in /proc/stat: idle, and waiting for a disk
+_LIMIT = Path("/sys/fs/cgroup/cpu.max")
 
 
 class Key(NamedTuple):
@@ -162,3 +170,49 @@ class _Schedule:
         delay_ns = int(self._file.read().split()[1])
         taken, self._delay_ns = delay_ns - self._delay_ns, delay_ns
         return taken
+
+
+def tree_cpu_s() -> float:
+    """CPU seconds so far of this process and of its descendants that are alive."""
+    stats = {int(path.name): _stat(path) for path in Path("/proc").iterdir() if path.name.isdecimal()}
+    children = collections.defaultdict(list)
+    for process, fields in stats.items():
+        if fields:
+            children[int(fields[_PARENT])].append(process)
+    total, waiting = time.process_time(), [*children[os.getpid()]]
+    while waiting:
+        process = waiting.pop()
+        total += sum(map(int, stats[process][_CPU])) * _TICK_S
+        waiting += children[process]
+    return total
+
+
+def num_cores() -> float:
+    """The cores that this process may use; fewer than it may run on, if its container is given less of their time."""
+    cores = float(len(os.sched_getaffinity(0)))
+    try:
+        limit = _LIMIT.read_text()
+    except OSError:
+        return cores
+    return min(cores, allowed_cores(limit))
+
+
+def allowed_cores(limit: str) -> float:
+    """The cores that the text of a control group's `cpu.max` allows: microseconds in each so many, or `max`."""
+    quota, period = limit.split()
+    return math.inf if quota == "max" else int(quota) / int(period)
+
+
+def idle_cores_s() -> float:
+    """Seconds so far in which cores that this process may run on had nothing to do for anybody, added up."""
+    names = {f"cpu{number}" for number in os.sched_getaffinity(0)}
+    rows = (line.split() for line in Path("/proc/stat").read_text().splitlines())
+    return sum(sum(map(int, row[_IDLE])) for row in rows if row[0] in names) * _TICK_S
+
+
+def _stat(process: Path) -> list[str]:
+    """The fields of its `stat` from the state on; none if the process has ended."""
+    try:
+        return (process / "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []

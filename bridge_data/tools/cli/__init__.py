@@ -41,9 +41,8 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in _COMMANDS:
             return None
-        function = name.replace("-", "_")
-        module = importlib.import_module(f"bridge_data.tools.cli.{function}_command")
-        command: click.Command = getattr(module, function)
+        module = importlib.import_module(f"bridge_data.tools.cli.{name.partition('-')[0]}_command")
+        command: click.Command = getattr(module, name.replace("-", "_"))
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -1,15 +1,21 @@
 """`bridge-data bench`: how fast a user's own pipeline is, and where its time goes."""
 
+import importlib
 import json
+import os
+import sys
 from collections.abc import Iterator
+from types import ModuleType
 from typing import IO, Any
 
 import click
 
+from bridge_data.errors import ConfigError
 from bridge_data.storage import Location
-from bridge_data.tools.bench import BenchConfig, Figures, Profile, advise, measure, named_encoder
+from bridge_data.task import TaskEncoder
+from bridge_data.tools.bench import BenchConfig, Figures, Profile, advise, measure
 from bridge_data.tools.bench import profile as profile_of
-from bridge_data.tools.cli.terminal import LOCATION, note, sized, table
+from bridge_data.tools.cli.terminal import LOCATION, headed, note, sized, table, trust_options
 
 _MAX_SOURCES = 20
 """Data sets that are shown, of a large blend those that cost most."""
@@ -31,8 +37,7 @@ _MAX_SOURCES = 20
 @click.option("--seconds", default=10.0, show_default=True, help="How long each run is measured.")
 @click.option("--batches", type=int, help="Measure this many batches instead.")
 @click.option("--json", "json_file", type=click.File("w", lazy=False), help="Write the figures to this file, too.")
-@click.option("--trusted-module", multiple=True, help="A module that YAML files may name classes of. Repeatable.")
-@click.option("--trust-dataset-code", is_flag=True, help="Run the code stored beside the data (sample_loader.py).")
+@trust_options
 def bench(
     path: Location, with_profile: bool, task_encoder: str | None, json_file: IO[str] | None, **settings: Any
 ) -> None:
@@ -60,7 +65,7 @@ def bench(
     length = f"{config.seconds:g} s" if config.num_batches is None else f"{config.num_batches} batches"
     note(f"measuring {length}{', and again with clocks' if with_profile else ''}")
     figures = measure(config)
-    click.echo("\n".join(_figures(path, config, figures)))
+    click.echo(headed(_figures(path, config, figures)))
     profile = profile_of(config) if with_profile else None
     if profile is not None:
         click.echo("\n".join(shown_profile(profile, figures)))
@@ -75,7 +80,7 @@ def bench(
         json_file.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
 
 
-def _figures(path: Location, config: BenchConfig, figures: Figures) -> Iterator[str]:
+def _figures(path: Location, config: BenchConfig, figures: Figures) -> list[tuple[str, str]]:
     rate = sized(figures.samples_per_s * figures.sample_bytes)
     rows = [
         ("data set", f"{path} [{config.split_part}]"),
@@ -92,8 +97,7 @@ def _figures(path: Location, config: BenchConfig, figures: Figures) -> Iterator[
         rows.insert(4, ("workers", f"{config.num_workers}, at work after {figures.workers_ready_s:.2f} s"))
     if figures.num_skipped:
         rows.insert(2, ("left out", f"{figures.num_skipped:,} of {figures.num_samples:,} samples"))
-    for heading, text in rows:
-        yield f"{click.style(f'{heading:<12}', bold=True)} {text}"
+    return rows
 
 
 def shown_profile(profile: Profile, figures: Figures) -> Iterator[str]:
@@ -139,3 +143,58 @@ def _sources(profile: Profile) -> str:
     shown_table = table(["data set, µs/sample", "samples", *stages, "all", "share"], rows)
     more = len(profile.sources) - len(rows)
     return shown_table + (f"\n… and {more} more that cost less" if more > 0 else "")
+
+
+def named_encoder(name: str) -> TaskEncoder[Any, Any, Any, Any]:
+    """The task encoder called `name`. Its module is looked for in the current folder, too.
+
+    Raises:
+        ConfigError: if there is none of this name, or it cannot be made.
+    """
+    module_name, colon, attribute = name.partition(":")
+    if not (module_name and colon and attribute):
+        raise ConfigError(f"task encoder {name!r}: expected package.module:Name, such as my_training.encoders:Captions")
+    module = _imported(module_name)
+    try:
+        made = getattr(module, attribute)
+    except AttributeError:
+        raise ConfigError(f"task encoder {name!r}: {module.__file__} has no {attribute}; {_offers(module)}") from None
+    if not isinstance(made, TaskEncoder) and callable(made):
+        try:
+            made = made()
+        except Exception as error:
+            raise ConfigError(
+                f"task encoder {name!r}: {attribute}() failed: {type(error).__name__}: {error}. If it needs arguments, "
+                "name a function without any that returns the task encoder"
+            ) from error
+    if not isinstance(made, TaskEncoder):
+        raise ConfigError(f"task encoder {name!r}: got {made!r}, which is no TaskEncoder; {_offers(module)}")
+    return made
+
+
+def _imported(name: str) -> ModuleType:
+    folder = os.getcwd()
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise ConfigError(f"{name} cannot be imported: it needs {error.name}, which is not installed") from error
+        raise ConfigError(
+            f"no module {error.name!r}: it is neither in {folder} nor installed in {sys.prefix}; run the command where "
+            "`import` finds it, or set PYTHONPATH"
+        ) from None
+    except Exception as error:
+        raise ConfigError(f"{name} cannot be imported: {type(error).__name__}: {error}") from error
+
+
+def _offers(module: ModuleType) -> str:
+    """What there is in a module."""
+    names = [
+        name
+        for name, value in vars(module).items()
+        if isinstance(value, TaskEncoder)
+        or (isinstance(value, type) and issubclass(value, TaskEncoder) and value.__module__ == module.__name__)
+    ]
+    return f"there is {', '.join(names)}" if names else "there is no task encoder in it"

@@ -5,7 +5,6 @@ A path is that of an iteration's folder, of one rank's file, or of a file with a
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -13,7 +12,7 @@ from bridge_data.errors import ConfigError, StateError
 from bridge_data.loader.checkpoint import Checkpoint, read_checkpoint, save_states
 from bridge_data.loader.checkpoint.state_files import MANIFEST, rank_files
 from bridge_data.tools.cli.state_contents import LaneContents, SourceContents, differences, lanes_of, sources_of
-from bridge_data.tools.cli.terminal import counted, note, sized, table
+from bridge_data.tools.cli.terminal import counted, headed, note, sized, table
 
 _PATH = click.Path(path_type=Path)
 _SHOWN_ELSEWHERE = ("sources", "weights", "schedule", "order")
@@ -31,21 +30,20 @@ def info(path: Path, max_lanes: int) -> None:
     """Show step, ranks, position, sources and lanes of the data state at PATH."""
     found = read_checkpoint(path)
     state, sources = found.state, sources_of(found.state)
-    settings = {name: value for name, value in state.fingerprint.items() if name not in _SHOWN_ELSEWHERE}
-    schedule = [f"{sample:,}" for sample, _ in state.fingerprint.get("schedule", ())]
-    settings["other weights from sample"] = " and ".join(schedule) or None
-    for heading, text in (
+    schedule = " and ".join(f"{sample:,}" for sample, _ in state.fingerprint.get("schedule", ())) or None
+    shown = {name: value for name, value in state.fingerprint.items() if name not in _SHOWN_ELSEWHERE}
+    shown["other weights from sample"] = schedule
+    settings = [f"{name} {value}" for name, value in shown.items() if value is not None]
+    rows = [
         ("data state", str(path)),
         ("saved", _saved(found)),
         ("position", f"{state.next_slot:,} micro-batches of the job handed out"),
         ("lanes", _lanes(found)),
         ("deals", ", then to ".join(counted(num_lanes, "lane") for num_lanes, _ in state.generations)),
-        ("order", ", ".join([state.fingerprint["order"], *_set(settings)])),
-    ):
-        click.echo(f"{click.style(f'{heading:<12}', bold=True)} {text}")
-    click.echo()
-    click.echo(_source_table(sources))
-    click.echo()
+        ("order", ", ".join([state.fingerprint["order"], *settings])),
+    ]
+    click.echo(headed(rows) + "\n")
+    click.echo(_source_table(sources) + "\n")
     click.echo(_lane_table(lanes_of(state), max_lanes))
 
 
@@ -101,10 +99,6 @@ def redist(source: Path, target: Path, world_size: int, step: int | None) -> Non
         note(f"{world_size} ranks cannot share {num_lanes} lanes equally: they will be dealt again when restored")
     held = f"all {num_lanes:,} lanes in that of rank 0"
     click.echo(f"{target}: step {step:,}, {counted(world_size, 'file')}, {held}")
-
-
-def _set(settings: dict[str, Any]) -> list[str]:
-    return [f"{name} {value}" for name, value in settings.items() if value is not None]
 
 
 def _saved(found: Checkpoint) -> str:

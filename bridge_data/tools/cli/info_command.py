@@ -2,14 +2,14 @@
 
 import json
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import yaml
 
 from bridge_data import storage
 from bridge_data.errors import BridgeDataError, ConfigError, DatasetError
-from bridge_data.plan import EmptySplitError, load_plan
+from bridge_data.plan import EmptySplitError, Source, load_plan
 from bridge_data.plan.document import is_jsonl
 from bridge_data.plan.opening import split_parts
 from bridge_data.shards.jsonl_file import index_path, open_jsonl, split_gaps
@@ -18,7 +18,20 @@ from bridge_data.shards.media_metadata import MEDIA_TABLE
 from bridge_data.shards.metadata import BRIDGE_INDEX, DATASET_YAML, INDEX_SQLITE, INFO_JSON, INFO_YAML, load_document
 from bridge_data.shards.prepared import PreparedDataset
 from bridge_data.storage import Location, RemotePath
-from bridge_data.tools.cli.terminal import LOCATION, counted, listed, sized, spanned, split_table, table
+from bridge_data.tools.cli.terminal import (
+    LOCATION,
+    counted,
+    headed,
+    listed,
+    sized,
+    spanned,
+    split_table,
+    table,
+    trust_options,
+)
+
+if TYPE_CHECKING:
+    from bridge_data.order.plan_order import Shuffle
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -28,8 +41,7 @@ _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 @click.option("--num-lanes", type=click.IntRange(1), help="Also show how training data are dealt to this many lanes.")
 @click.option("--max-samples-per-sequence", type=int, help="As in get_train_dataset.  [default: None, whole shards]")
 @click.option("--shuffle-buffer-size", type=int, help="As in get_train_dataset.  [default: None]")
-@click.option("--trusted-module", multiple=True, help="A module that YAML files may name classes of. Repeatable.")
-@click.option("--trust-dataset-code", is_flag=True, help="Run the code stored beside the data (sample_loader.py).")
+@trust_options
 def info(
     path: Location,
     num_lanes: int | None,
@@ -53,13 +65,12 @@ def info(
     else:
         _show_metadataset(path, **trust)
     if num_lanes is not None:
-        from bridge_data.order.plan_order import Shuffle
-        from bridge_data.tools.cli.lane_shares import lane_shares  # numpy, which nothing else here needs
+        from bridge_data.order.plan_order import Shuffle  # brings numpy, which nothing else here needs
 
         shuffle = Shuffle(shuffle_buffer_size=shuffle_buffer_size, max_samples_per_sequence=max_samples_per_sequence)
         for source in load_plan(path, split_part="train", **trust).sources:
             click.echo()
-            _echo(lane_shares(source, num_lanes, shuffle))
+            click.echo(headed(_lane_shares(source, num_lanes, shuffle)) + "\n")
 
 
 def _show_folder(dataset: PreparedDataset) -> None:
@@ -78,7 +89,7 @@ def _show_folder(dataset: PreparedDataset) -> None:
     media = _media(dataset.meta / INDEX_SQLITE)
     if media is not None:
         rows.append(("media", media))
-    _echo(rows)
+    click.echo(headed(rows) + "\n")
     click.echo(split_table(dataset))
 
 
@@ -91,7 +102,7 @@ def _show_jsonl(path: Location) -> None:
         ("sample type", "crude"),
         ("index", index_path(path).name),
     ]
-    _echo(rows)
+    click.echo(headed(rows) + "\n")
     num_unused, _ = split_gaps(path)
     shown = {**parts, **({"(in no part)": num_unused} if num_unused else {})}
     click.echo(table(["split part", "samples"], [[part, f"{number:,}"] for part, number in shown.items()]))
@@ -99,7 +110,7 @@ def _show_jsonl(path: Location) -> None:
 
 def _show_metadataset(path: Location, **trust: Any) -> None:
     """The tree of every split part, with what is drawn from each data set; what is wrong with one hides no other."""
-    _echo([("metadataset", str(path))])
+    click.echo(headed([("metadataset", str(path))]) + "\n")
     for part in split_parts(path):
         click.echo(click.style(part, bold=True))
         try:
@@ -115,12 +126,6 @@ def _show_metadataset(path: Location, **trust: Any) -> None:
             for name, reference in source.aux.items():
                 click.echo(f"  aux {name} of {source.name}: {reference.path}")
         click.echo(f"  {counted(sum(source.num_samples for source in plan.sources), 'sample')} in all\n")
-
-
-def _echo(rows: list[tuple[str, str]]) -> None:
-    for heading, text in rows:
-        click.echo(f"{click.style(f'{heading:<12}', bold=True)} {text}")
-    click.echo()
 
 
 def _preparation(meta: Location) -> str:
@@ -169,3 +174,42 @@ def _described(content: dict[str, Any]) -> Iterator[str]:
         yield f", made by {content['sample_loader']}"
     if content.get("subflavors"):
         yield f", subflavors {json.dumps(content['subflavors'], ensure_ascii=False)}"
+
+
+def _lane_shares(source: Source, num_lanes: int, shuffle: "Shuffle") -> list[tuple[str, str]]:
+    """How an order deals the samples of a data set: chunks, windows, and what a lane has of an epoch."""
+    from bridge_data.order import Geometry
+    from bridge_data.order.chunks import ChunkTable, overlap
+
+    geometry = Geometry.choose(
+        source.records.counts,
+        num_lanes=num_lanes,
+        max_samples_per_sequence=shuffle.max_samples_per_sequence,
+        shuffle_buffer_size=shuffle.shuffle_buffer_size,
+        sample_bytes=source.records.sample_bytes,
+    )
+    chunks = ChunkTable(source.records.counts, geometry.chunk_size)
+    lengths = _range(chunks.shortest, chunks.longest)
+    mixed = f"of at least {geometry.window_size:,} samples, or a lane's share"
+    rows = [
+        ("samples", f"{source.num_samples:,} of {source.name}, for {counted(num_lanes, 'lane')}"),
+        ("chunks", f"{chunks.num_chunks:,} of {lengths}, in blocks of at most {geometry.block_size:,}"),
+        ("windows", mixed if geometry.window_size else "none, each chunk is read front to back"),
+    ]
+    if source.epochs_per_shuffle != 1:
+        times = f"shuffle_over_epochs_multiplier {source.epochs_per_shuffle}"
+        return [*rows, ("repeats", f"not known for one epoch, because of {times}")]
+    found, percent = overlap(chunks, num_lanes), 100 / source.num_samples
+    equal = source.num_samples / num_lanes
+    mean = f"{equal:,.0f} on the average, with a standard deviation of {found.share_std:,.1f}"
+    typical = f"about {found.mean_repeats:,.0f} ({found.mean_repeats * percent:.1f}%)"
+    most = f"at most {found.most_repeats:,} ({found.most_repeats * percent:.1f}%)"
+    return [
+        *rows,
+        ("a lane has", f"{_range(found.fewest, found.most)} of an epoch: {mean}"),
+        ("repeats", f"of {source.num_samples:,} draws {typical} come twice before others come once, {most}"),
+    ]
+
+
+def _range(least: int, most: int) -> str:
+    return f"{most:,} samples" if least == most else f"{least:,} to {most:,} samples"

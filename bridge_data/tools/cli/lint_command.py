@@ -9,7 +9,7 @@ import click
 
 from bridge_data.errors import ConfigError
 from bridge_data.plan.opening import Opening
-from bridge_data.tools.cli.terminal import ON_DISK, counted, progress_bar
+from bridge_data.tools.cli.terminal import ON_DISK, counted, progress_bar, trust_options
 from bridge_data.tools.lint import KINDS, Fault, LintConfig, LintReport
 from bridge_data.tools.lint import lint as check
 
@@ -25,8 +25,7 @@ SHOWN_ON_SCREEN = 5
 @click.option("--ignore", metavar="CODE", multiple=True, help="A kind of fault that is meant to be so. Repeatable.")
 @click.option("--show", type=int, help=f"Faults to show of each kind.  [default: {SHOWN_ON_SCREEN}; with --json 1000]")
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON document.")
-@click.option("--trusted-module", multiple=True, help="A module that YAML files may name classes of. Repeatable.")
-@click.option("--trust-dataset-code", is_flag=True, help="Run the code stored beside the data (sample_loader.py).")
+@trust_options
 @click.option("--progress/--no-progress", default=True, help="Show a progress bar.")
 @click.pass_context
 def lint(

@@ -1,4 +1,4 @@
-"""`bridge-data prepare`: from a folder of tars to a data set.
+"""`bridge-data prepare`: from a folder of tars to a data set; and `bridge-data prepare-media`, whose flags it has too.
 
 All questions are asked and all settings checked against the first samples before anything is written; the indexing
 that follows needs nobody.
@@ -29,7 +29,6 @@ from bridge_data.prepare.tars import (
 from bridge_data.prepare.tars import prepare as prepare_shards
 from bridge_data.shards.metadata import DATASET_YAML, INFO_JSON, INFO_YAML, JSONL_SUFFIX, META_FOLDER
 from bridge_data.shards.prepared import PreparedDataset
-from bridge_data.tools.cli.prepare_media_command import media_options, store_media
 from bridge_data.tools.cli.sample_types import (
     CRUDE,
     SAMPLE_TYPES,
@@ -42,10 +41,37 @@ from bridge_data.tools.cli.sample_types import (
     find_sample_type,
     parse_field_map,
 )
-from bridge_data.tools.cli.terminal import ON_DISK, counted, listed, note, progress_bar, sized, spanned, split_table
+from bridge_data.tools.cli.terminal import (
+    ON_DISK,
+    Command,
+    counted,
+    listed,
+    note,
+    progress_bar,
+    sized,
+    spanned,
+    split_table,
+)
 
 if TYPE_CHECKING:
     from bridge_data.prepare import MediaRule
+
+
+def _media_options(command: Command) -> Command:
+    """Add the flags that say which files are media."""
+    for option in (
+        click.option(
+            "--media-metadata-by-extension", is_flag=True, help="Media are the files with the usual extensions."
+        ),
+        click.option("--media-metadata-by-header", is_flag=True, help="Media are told by their first bytes."),
+        click.option(
+            "--media-metadata-by-glob",
+            metavar="PATTERNS",
+            help="Media are the files that match, such as '*.jpg,clips/*.mp4'; commas between patterns.",
+        ),
+    ):
+        command = option(command)
+    return command
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +148,7 @@ class _Options:
 @click.option("--dataset-yaml-name", metavar="NAME", default=DATASET_YAML, show_default=True, help="Its file name.")
 @click.option("--num-workers", type=int, help="Processes that read shards.  [default: one a core, at most 16]")
 @click.option("--rescan", is_flag=True, help="Read all shards, also those that have not changed since last time.")
-@media_options
+@_media_options
 @click.option("--progress/--no-progress", default=True, help="Show a progress bar.")
 def prepare(path: Path, **flags: Any) -> None:
     """Prepare the tars below the folder PATH, the file PATH.jsonl or the joins of the metadataset PATH.yaml.
@@ -167,7 +193,7 @@ def prepare(path: Path, **flags: Any) -> None:
     click.echo()
     click.echo(split_table(PreparedDataset.open(path)))
     if options.media_rule is not None:
-        store_media(path, options.media_rule, config.num_workers, options.progress)
+        _store_media(path, options.media_rule, config.num_workers, options.progress)
     if unfilled:
         note(f"no shard for {' and '.join(unfilled)}: shards are not divided, and there are {len(names)}")
     if content is None and not (path / META_FOLDER / options.dataset_yaml_name).is_file():
@@ -230,3 +256,44 @@ def _indexed(action: Callable[..., Preparation], options: _Options) -> Preparati
     for text in done.notes:
         note(text)
     return done
+
+
+@click.command("prepare-media")
+@click.argument("path", type=ON_DISK)
+@_media_options
+@click.option("--num-workers", type=int, help="Processes that look at media.  [default: one a core, at most 16]")
+@click.option("--progress/--no-progress", default=True, help="Show a progress bar.")
+def prepare_media(
+    path: Path,
+    media_metadata_by_glob: str | None,
+    media_metadata_by_header: bool,
+    media_metadata_by_extension: bool,
+    num_workers: int | None,
+    progress: bool,
+) -> None:
+    """Find out sizes, lengths and rates of the images and clips below the folder PATH, and store them there.
+
+    PATH is a prepared data set, or any folder of files that serves as auxiliary data. What was found is then at hand
+    without opening the files: get_media_metadata of a file store. What has not changed is not looked at again.
+    """
+    from bridge_data.prepare import MediaRule
+
+    rule = MediaRule.parse(media_metadata_by_glob, media_metadata_by_header, media_metadata_by_extension)
+    _store_media(path, rule, PrepareConfig().num_workers if num_workers is None else num_workers, progress)
+
+
+def _store_media(path: Path, rule: "MediaRule", num_workers: int, progress: bool) -> None:
+    """Do it under a progress bar, and tell what was done."""
+    from bridge_data.prepare import prepare_media as look_at_media
+
+    started = time.monotonic()
+    with progress_bar("looking at media", "steps", shown=progress) as show:
+        done = look_at_media(path, rule, num_workers=num_workers, on_progress=show)
+    unchanged = f"; {done.num_unchanged:,} had not changed" if done.num_unchanged else ""
+    click.echo(
+        f"{path}: metadata of {counted(done.num_stored, 'media file')} stored, in {time.monotonic() - started:.1f} s"
+        + unchanged
+    )
+    if done.num_unreadable:
+        shown = "\n  ".join(done.examples)
+        note(f"left out, for it cannot be read: {counted(done.num_unreadable, 'media file')}\n  {shown}")

@@ -52,7 +52,8 @@ def prepare_lines(path: Path, flags: Mapping[str, Any]) -> None:
     Raises:
         ConfigError: if a flag is given that means nothing here, or does not fit. DatasetError: if lines are damaged.
     """
-    _check_flags(path, flags)
+    _refuse_others(path, "JSONL file", flags, _LINE_FLAGS)
+    _check_flags(flags)
     split = _line_split(flags)
     if split is not None and split_path(path).is_file() and not flags["force_overwrite"]:
         if flags["non_interactive"]:
@@ -77,12 +78,15 @@ def prepare_lines(path: Path, flags: Mapping[str, Any]) -> None:
             note(f"{counted(count, 'sample')} in {where} of the split; --split-ratio and --split-parts write another")
 
 
-def _check_flags(path: Path, flags: Mapping[str, Any]) -> None:
+def _refuse_others(path: Path, kind: str, flags: Mapping[str, Any], known: frozenset[str]) -> None:
+    """Refuse flags that were given and mean nothing for a file of this kind."""
     context = click.get_current_context()
-    for name in flags:
-        given = context.get_parameter_source(name) not in (ParameterSource.DEFAULT, ParameterSource.DEFAULT_MAP, None)
-        if given and name not in _LINE_FLAGS:
-            raise ConfigError(f"--{name.replace('_', '-')} is for folders of tars, but {path} is a JSONL file")
+    for name in flags.keys() - known:
+        if context.get_parameter_source(name) not in (ParameterSource.DEFAULT, ParameterSource.DEFAULT_MAP, None):
+            raise ConfigError(f"--{name.replace('_', '-')} is for folders of tars, but {path} is a {kind}")
+
+
+def _check_flags(flags: Mapping[str, Any]) -> None:
     if flags["sample_type"] not in (None, CRUDE):
         raise ConfigError(
             f"--sample-type {flags['sample_type']}: the samples of a JSONL file are crude; leave it out, and turn them "
@@ -109,10 +113,7 @@ def prepare_joins(path: Path, flags: Mapping[str, Any]) -> None:
         ConfigError: if a flag is given that means nothing here, or the metadataset is not right. DatasetError: if its
         data sets cannot be joined.
     """
-    context = click.get_current_context()
-    for name in flags.keys() - _JOIN_FLAGS:
-        if context.get_parameter_source(name) not in (ParameterSource.DEFAULT, ParameterSource.DEFAULT_MAP, None):
-            raise ConfigError(f"--{name.replace('_', '-')} is for folders of tars, but {path} is a metadataset")
+    _refuse_others(path, "metadataset", flags, _JOIN_FLAGS)
     with progress_bar("joining", "steps", shown=flags["progress"]) as on_progress:
         made = prepare_metadataset(path, num_workers=flags["num_workers"], on_progress=on_progress)
     for index in made:

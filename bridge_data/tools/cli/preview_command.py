@@ -25,7 +25,7 @@ from bridge_data.shards import RawSample, RecordReader, Records
 from bridge_data.shards.joins import JoinedRawSample
 from bridge_data.shards.metadata import DATASET_YAML, META_FOLDER
 from bridge_data.shards.prepared import PreparedDataset
-from bridge_data.tools.cli.terminal import ON_DISK, note, sized
+from bridge_data.tools.cli.terminal import ON_DISK, note, sized, trust_options
 
 TEXT_PARTS = frozenset({"txt", "text", "transcript", "cls", "cls2", "index", "csv", "md", "yaml", "yml", "html"})
 
@@ -51,8 +51,7 @@ class _Shown:
 @click.option("--count", "-n", default=3, show_default=True, help="How many samples, of each data set.")
 @click.option("--start", default=0, show_default=True, help="The number of the first.")
 @click.option("--split-part", help="The part of the split.  [default: the first that has samples]")
-@click.option("--trusted-module", multiple=True, help="A module that YAML files may name classes of. Repeatable.")
-@click.option("--trust-dataset-code", is_flag=True, help="Run the code stored beside the data (sample_loader.py).")
+@trust_options
 def preview(
     path: Path,
     count: int,

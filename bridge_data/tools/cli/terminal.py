@@ -4,14 +4,19 @@ data."""
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from bridge_data.errors import ConfigError
 from bridge_data.storage import Location, is_remote, location
+
+if TYPE_CHECKING:
+    from tqdm import tqdm
+
+    from bridge_data.shards.prepared import PreparedDataset
 
 SHOWN_AFTER_S = 0.5
 """Shorter commands show no bar."""
@@ -56,15 +61,14 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join((click.style(line(header), bold=True), *map(line, rows)))
 
 
+def headed(rows: Iterable[tuple[str, str]]) -> str:
+    """A line for each (heading, text)."""
+    return "\n".join(f"{click.style(f'{heading:<12}', bold=True)} {text}" for heading, text in rows)
+
+
 def note(text: str) -> None:
     """Write a note for the user to stderr."""
     click.echo(f"{click.style('note:', fg='yellow')} {text}", err=True)
-
-
-if TYPE_CHECKING:
-    from tqdm import tqdm
-
-    from bridge_data.shards.prepared import PreparedDataset
 
 
 @contextlib.contextmanager
@@ -123,12 +127,24 @@ class _OnDiskParam(click.ParamType):  # type: ignore[type-arg]
 
 
 LOCATION = _LocationParam()
-
-
 """An argument that is a path or a URL."""
 
 ON_DISK = _OnDiskParam()
 """An argument that is a path, which says so of a URL."""
+
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def trust_options(command: Command) -> Command:
+    """Add the flags that say what code may be run."""
+    module = click.option(
+        "--trusted-module", multiple=True, help="A module that YAML files may name classes of. Repeatable."
+    )
+    code = click.option(
+        "--trust-dataset-code", is_flag=True, help="Run the code stored beside the data (sample_loader.py)."
+    )
+    return module(code(command))
 
 
 def split_table(dataset: "PreparedDataset") -> str:

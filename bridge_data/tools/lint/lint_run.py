@@ -25,8 +25,7 @@ from bridge_data.prepare.processes import Progress, in_parallel, no_progress
 from bridge_data.shards.metadata import split_name
 from bridge_data.shards.tar_bytes import open_tar
 from bridge_data.shards.tar_headers import read_member
-from bridge_data.tools.lint.check_keys import KeyLog, digests
-from bridge_data.tools.lint.check_metadata import check_metadata
+from bridge_data.tools.lint.check_dataset import KeyLog, check_metadata, digests
 from bridge_data.tools.lint.check_samples import Recipe, SampleCheck, code_of
 from bridge_data.tools.lint.check_shards import ShardContents, ShardWalk, check_indexes
 from bridge_data.tools.lint.faults import Fault, FaultTally, LintReport

@@ -12,6 +12,8 @@ from tests.datamodule.launch import run_job
 from tests.datamodule.parallel.balance_job import BAD, GLOBAL_BATCH, NUM_LEFT_OUT, SAVED_AT, STEPS, length_of
 from tests.datamodule.parts import NUM_TRAIN, draw, make_module, write_numbers
 
+pytestmark = pytest.mark.processes
+
 
 @pytest.fixture(scope="module")
 def job(tmp_path_factory: pytest.TempPathFactory) -> Any:
@@ -47,7 +49,6 @@ def greatest(parts: list[list[int]]) -> float:
     return max(loads) * len(loads) / sum(loads)
 
 
-@pytest.mark.processes
 def test_a_step_has_the_same_micro_batches_as_on_one_rank_and_goes_on_after_a_restore(job: Any) -> None:
     data, seen = job
     ranks = seen("train", 4)

@@ -10,6 +10,8 @@ import pytest
 from tests.datamodule.launch import on_ranks, run_job
 from tests.datamodule.parts import NUM_TRAIN, NUM_VAL, write_numbers
 
+pytestmark = pytest.mark.processes
+
 WORLDS = {2: ("2x1x1", "1x2x1", "1x1x2"), 4: ("2x1x1", "1x2x1", "1x1x2", "2x2x1", "1x1x4")}
 """TP x CP x PP; what is left of the ranks is data parallel."""
 
@@ -40,7 +42,6 @@ def by_replica(ranks: list[dict[str, Any]], case: str) -> dict[int, list[dict[st
     return replicas
 
 
-@pytest.mark.processes
 def test_ranks_of_a_replica_see_equal_batches_and_replicas_are_disjoint(job: Any) -> None:
     world_size, ranks = job
     for topology in WORLDS[world_size]:

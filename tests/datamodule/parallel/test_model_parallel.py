@@ -62,6 +62,7 @@ def test_what_cannot_be_cut_says_why() -> None:
         slice_for_context_parallel({"tokens": torch.zeros(2, 8)}, 0, 2, cu_seqlens=torch.tensor([0, 8]))
 
 
+@pytest.mark.processes
 def test_parameters_of_packed_sequences() -> None:
     params = packed_seq_params(torch.tensor([0, 3, 9, 9, 9]), cu_seqlens_padded=torch.tensor([0, 4, 12, 12, 12]))
     assert params.qkv_format == "thd"

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from fractions import Fraction
 from typing import Any
 
-import av
 import numpy as np
 from numpy.typing import NDArray
 
 from bridge_data.decode.av import AVDecoder
+from tests.later import av
 
 WIDTH, HEIGHT = 64, 48
 RATE = 25
@@ -70,14 +70,14 @@ def write(
     return file.getvalue()
 
 
-def _frames(times: Iterable[int]) -> Iterable[av.VideoFrame]:
+def _frames(times: Iterable[int]) -> Iterable["av.VideoFrame"]:
     for number, time in enumerate(times):
         frame = av.VideoFrame.from_ndarray(picture(number), format="rgb24")
         frame.pts, frame.time_base = time, Fraction(1, RATE)
         yield frame
 
 
-def sounds(stream: av.AudioStream, num_samples: int, rate: int) -> Iterable[av.AudioFrame]:
+def sounds(stream: "av.AudioStream", num_samples: int, rate: int) -> Iterable["av.AudioFrame"]:
     frame = av.AudioFrame.from_ndarray(tone(num_samples, rate), format="fltp", layout="stereo")
     frame.sample_rate, frame.pts = rate, 0
     size = stream.codec_context.frame_size or 1024

@@ -3,7 +3,6 @@
 import io
 from collections.abc import Callable
 
-import av
 import numpy as np
 import pytest
 import torch
@@ -13,6 +12,7 @@ from hypothesis import strategies as st
 from bridge_data.decode.av import AVDecoder
 from bridge_data.errors import SampleError
 from tests.decode.av.media import SOUNDS, sound, video
+from tests.later import av
 
 
 @pytest.mark.processes

@@ -6,7 +6,6 @@ import pickle
 import weakref
 from typing import Any
 
-import av
 import cloudpickle
 import pytest
 import torch
@@ -15,6 +14,7 @@ from bridge_data.decode.av import AVDecoder
 from bridge_data.errors import ConfigError, SampleError
 from tests.decode.av import media
 from tests.decode.av.media import decoder_of, sound, video
+from tests.later import av
 
 
 def test_metadata_of_a_video_with_sound() -> None:

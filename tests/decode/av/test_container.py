@@ -3,12 +3,12 @@
 import io
 from typing import Any
 
-import av
 import pytest
 
 from bridge_data.decode.av import AVDecoder, AVWebdatasetDecoder
 from bridge_data.errors import ConfigError, SampleError
 from tests.decode.av.media import video
+from tests.later import av
 
 
 def test_what_is_no_medium() -> None:

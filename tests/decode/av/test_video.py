@@ -3,7 +3,6 @@
 import io
 import math
 
-import av
 import numpy as np
 import pytest
 import torch
@@ -14,6 +13,7 @@ from bridge_data.decode.av import AVDecoder
 from bridge_data.errors import SampleError
 from tests.decode.av import media
 from tests.decode.av.media import IRREGULAR, VIDEOS, decoder_of, video
+from tests.later import av
 
 
 @pytest.mark.parametrize("name", VIDEOS)

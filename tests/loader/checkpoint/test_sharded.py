@@ -13,6 +13,8 @@ from tests.loader.checkpoint.gloo_ranks import MORE, STEPS
 from tests.loader.checkpoint.states import make_state
 from tests.prepared import write_texts
 
+pytestmark = pytest.mark.processes
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -35,7 +37,6 @@ def in_order(ranks: list[dict[str, Any]], name: str) -> list[list[str]]:
     return [batch for batches in zip(*(rank[name] for rank in ranks), strict=True) for batch in batches]
 
 
-@pytest.mark.processes
 def test_all_forms_load_at_any_data_parallel_size(folder: Path) -> None:
     for world_size in (1, 2, 3):
         assert [rank["equal"] for rank in results(folder, "load", world_size)] == [True] * world_size

@@ -86,6 +86,7 @@ def test_kept_batches_never_change_and_make_new_slots() -> None:
     assert len(ends.slots) == 9
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(("max_bytes", "max_slots"), [(2 << 20, 256), (1 << 30, 5)])
 def test_beyond_the_bounds_the_trainer_gets_private_copies_and_slots_stay_few(
     max_bytes: int, max_slots: int, monkeypatch: pytest.MonkeyPatch
@@ -101,6 +102,7 @@ def test_beyond_the_bounds_the_trainer_gets_private_copies_and_slots_stay_few(
     assert ends.reader.take_released() == [] and one.sum() == 50_000
 
 
+@pytest.mark.processes
 def test_the_memory_of_batches_that_were_kept_is_given_back() -> None:
     ends = SlotEnds()
     kept = [ends.pass_on(torch.ones(50_000)) for _ in range(40)]
@@ -247,6 +249,7 @@ def test_a_small_part_of_what_was_built_does_not_keep_the_rest(ends: Ends) -> No
     assert ends.copied == [True] and int(arrived.sum()) == 150_000
 
 
+@pytest.mark.processes
 def test_batches_that_grow_and_those_with_gradients_arrive(ends: Ends) -> None:
     for size in range(SIZE, 20 * SIZE, SIZE):
         batch = ends.pass_on([{"a": stacked(1, size), "b": stacked(2, size)}])

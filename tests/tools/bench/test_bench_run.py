@@ -1,7 +1,9 @@
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from bridge_data.errors import ConfigError
 from bridge_data.tools.bench import BenchConfig, Profile, measure, profile
 from tests.prepared import CRUDE, write_blend, write_dataset, write_texts
 from tests.tools.bench.encoders import Cooked, Hashing, OnlyOdd, Packed
@@ -46,7 +48,7 @@ def test_what_takes_longest_is_found_in_this_process(texts: Path) -> None:
     config = BenchConfig(path=texts, num_workers=0, batch_size=4, num_batches=8, task_encoder=Hashing())
     found = profile(config)
     assert greatest(found) == "encode"
-    assert list(shares(found)) == ["read", "decode", "encode", "batch", "seed", "order", "transfer"]
+    assert list(shares(found)) == ["read", "decode", "encode", "batch", "order", "transfer"]
     assert (found.num_samples, found.num_batches, found.idle_s, found.busy) == (32, 8, 0, 1)
     assert (found.trainer.waiting_s, found.trainer.step_s) == (0, 0)
     assert found.total_s <= found.trainer.seconds
@@ -102,3 +104,17 @@ def test_cooks_and_packs_are_found(tmp_path: Path, texts: Path) -> None:
         path=texts, num_workers=0, batch_size=2, packing_buffer_size=16, num_batches=4, task_encoder=Packed()
     )
     assert greatest(profile(packed)) == "pack"
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"seconds": 0}, "seconds=0: expected more than 0"),
+        ({"seconds": float("nan")}, "seconds=nan: expected more than 0"),
+        ({"num_batches": 0}, "num_batches=0: expected at least 1"),
+        ({"step_s": -1}, "step_s=-1: expected 0 or more"),
+    ],
+)
+def test_wrong_settings(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        BenchConfig(path="somewhere", **settings)

@@ -1,4 +1,8 @@
+import math
+import os
 import pickle
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -8,11 +12,26 @@ import pytest
 from bridge_data import TaskEncoder, WorkerConfig, get_train_dataset
 from bridge_data.errors import DatasetError
 from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.tools.bench.clock import BETWEEN, CPU_EVERY, LANE, Clock, Clocked, Key, Tally
+from bridge_data.tools.bench.clock import (
+    BETWEEN,
+    CPU_EVERY,
+    LANE,
+    Clock,
+    Clocked,
+    Key,
+    Tally,
+    allowed_cores,
+    idle_cores_s,
+    num_cores,
+    tree_cpu_s,
+)
 from tests.prepared import CRUDE, write_blend, write_dataset, write_texts
 from tests.tools.bench.encoders import Cooked, Hashing, OnlyOdd, Packed, work_hard
 
 Encoder = TaskEncoder[Any, Any, Any, Any]
+
+WORK = "import time\nwhile time.process_time() < 0.2: pass\nprint('done', flush=True); input()"
+PARENT = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {WORK!r}])"
 
 
 def opened(path: Path, encoder: Encoder | None = None, **settings: Any) -> LaneDataset:
@@ -133,7 +152,6 @@ def test_reading_decoding_and_batching_are_counted(tmp_path: Path) -> None:
         "read": (12, {0}),
         "decode": (12, {0}),
         "batch": (3, {None}),
-        "seed": (3, {None}),
     }
 
 
@@ -181,3 +199,23 @@ def test_without_an_observer_nothing_is_wrapped(tmp_path: Path) -> None:
     dataset.observed(Clock).lane(0, dataset.new_state()).next()
     assert dataset.make_observer is None
     assert not isinstance(dataset.lane(0, dataset.new_state()).next().batch, Clocked)
+
+
+def test_descendants_are_counted() -> None:
+    before = tree_cpu_s()
+    command = [sys.executable, "-c", PARENT]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "done\n"
+        assert tree_cpu_s() - before >= 0.15
+        process.communicate("\n")
+
+
+def test_cores() -> None:
+    assert 0 < num_cores() <= (os.cpu_count() or 1)
+    assert idle_cores_s() >= 0
+
+
+@pytest.mark.parametrize(("limit", "cores"), [("max 100000\n", math.inf), ("150000 100000\n", 1.5)])
+def test_containers_may_have_less(limit: str, cores: float) -> None:
+    assert allowed_cores(limit) == cores

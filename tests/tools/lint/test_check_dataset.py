@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge_data.tools.lint import check_keys as keys_module
-from bridge_data.tools.lint.check_keys import KeyLog, digests
+from bridge_data.tools.lint import check_dataset
+from bridge_data.tools.lint.check_dataset import KeyLog, digests
 
 
 @given(
@@ -34,7 +34,7 @@ def test_keys_of_two_data_sets_are_two_keys() -> None:
 
 def test_nothing_is_left_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(keys_module, "KEYS_A_FILE", 10)
+    monkeypatch.setattr(check_dataset, "KEYS_A_FILE", 10)
     with KeyLog(1000) as log:
         log.add(digests(0, 0, [str(number) for number in range(1000)], range(1000)))
         log.add(digests(0, 1, ["77"], [5]))

@@ -1,18 +1,111 @@
 import errno
 import os
 import shutil
+import sqlite3
 import stat
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from bridge_data.errors import ConfigError
-from bridge_data.tools.mount import Layout, View, mount, operations
-from bridge_data.tools.mount.operations import ViewOperations
-from tests.tools.mount.datasets import MEMBERS, SHARDS, write_dataset
+import bridge_data.tools.mount as mount_module
+from bridge_data.errors import ConfigError, DatasetError
+from bridge_data.prepare.tars import parse_ratio, prepare, split_by_ratio
+from bridge_data.tools.mount import Catalog, Layout, View, ViewOperations, mount
+from tests.shards.tars import write_tar
+
+SHARDS = {
+    "one/data-0.tar": {"b.txt": b"bee", "b.left.png": b"left", "b-c.txt": b"dash", "in/x.txt": b"x" * 5000},
+    "one/data-1.tar": {"in/y.txt": b"y", "in/deep/z.txt": b"", "in.txt": b"both a sample and a folder"},
+    "last.tar": {"ä.json": b"{}", "in/deep/zz.json": b"[]"},
+}
+
+MEMBERS = {name: content for members in SHARDS.values() for name, content in members.items()}
+
+
+def write_dataset(folder: Path) -> Path:
+    """The data set."""
+    for name, members in SHARDS.items():
+        write_tar(folder / name, members)
+    prepare(folder, partial(split_by_ratio, ratio=parse_ratio("1,0,0")))
+    return folder
+
+
+def pieces(keys: set[str], prefix: str) -> set[tuple[str, bool]]:
+    """What stands directly below a prefix."""
+    rests = [key[len(prefix) :].partition("/") for key in keys if key.startswith(prefix)]
+    return {(piece, not slash) for piece, slash, _ in rests}
+
+
+KEYS = st.lists(st.sampled_from(["a", "b", "a-b", "ä", "0"]), min_size=1, max_size=4).map("/".join)
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data set whose table of keys a test writes anew."""
+    return write_dataset(tmp_path_factory.mktemp("keys"))
+
+
+@settings(deadline=None, max_examples=30)
+@given(keys=st.sets(KEYS, min_size=1, max_size=30))
+def test_what_is_below_is_listed_once_in_order(root: Path, keys: set[str]) -> None:
+    with sqlite3.connect(root / ".nv-meta/index.sqlite") as db:
+        db.execute("DELETE FROM samples")
+        rows = ((number % 2, key, number, 0, 0) for number, key in enumerate(sorted(keys)))
+        db.executemany("INSERT INTO samples VALUES (?, ?, ?, ?, ?)", rows)
+    catalog = Catalog(root)
+    for prefix in ("", "a/", "a/b/", "no/"):
+        for shard in (None, 0, 1):
+            own = {key for number, key in enumerate(sorted(keys)) if shard in (None, number % 2)}
+            listed = list(catalog.names_below(prefix, shard))
+            assert len(listed) == len(set(listed))
+            assert set(listed) == pieces(own, prefix)
+            assert catalog.has_below(prefix, shard) == bool(listed)
+
+
+def test_parts_are_found_by_key(tmp_path: Path) -> None:
+    catalog = Catalog(write_dataset(tmp_path))
+    assert [part.part for part in catalog.parts("b")] == ["txt", "left.png"]
+    assert catalog.parts("nothing") == []
+    shard = catalog.shards.index("last.tar")
+    assert catalog.parts("b", shard) == []
+    assert [part.part for part in catalog.parts("ä", shard)] == ["json"]
+
+
+def test_an_older_index_without_parts_is_enough(tmp_path: Path) -> None:
+    write_dataset(tmp_path)
+    keys = ("b", "in/x", "in", "in/deep/zz")
+    new = {key: Catalog(tmp_path).parts(key) for key in keys}
+    with sqlite3.connect(tmp_path / ".nv-meta/index.sqlite") as db:
+        db.execute("DROP TABLE sample_parts")
+    old = Catalog(tmp_path)
+    assert {key: old.parts(key) for key in keys} == new
+    assert all(new.values())
+
+
+def test_ranges_of_parts_are_read(tmp_path: Path) -> None:
+    catalog = Catalog(write_dataset(tmp_path))
+    (part,) = catalog.parts("in/x")
+    whole = MEMBERS["in/x.txt"]
+    for start, size in ((0, 10), (4990, 100), (0, 10_000), (9000, 1)):
+        assert catalog.reader.read_range(part, start, size) == whole[start : start + size]
+
+
+def test_what_is_missing_is_said(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="not a prepared data set"):
+        Catalog(tmp_path)
+    write_dataset(tmp_path)
+    (tmp_path / ".nv-meta/index.sqlite").write_bytes(b"x" * 5000)
+    with pytest.raises(DatasetError, match="cannot be read"):
+        Catalog(tmp_path)
+    (tmp_path / ".nv-meta/index.sqlite").unlink()
+    with pytest.raises(ConfigError, match=r"has no index of its keys, index\.sqlite; run `bridge-data prepare"):
+        Catalog(tmp_path)
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +186,7 @@ def test_nothing_can_be_written(dataset: Path) -> None:
 def test_the_size_of_the_whole(dataset: Path) -> None:
     facts = ViewOperations(View(dataset)).statfs("/")
     assert facts["f_files"] == 8
-    assert facts["f_blocks"] * 512 >= sum(map(len, MEMBERS.values()))
+    assert facts["f_blocks"] * 512 > sum(map(len, MEMBERS.values()))
 
 
 def test_a_damaged_shard_is_an_input_output_error(tmp_path: Path) -> None:
@@ -116,7 +209,7 @@ def test_without_the_package_it_says_what_to_install(dataset: Path, monkeypatch:
 def has_fuse() -> bool:
     """Whether mfusepy finds libfuse."""
     try:
-        operations.import_fuse()
+        mount_module.import_fuse()
     except ConfigError:
         return False
     return True
@@ -133,7 +226,7 @@ needs_device = pytest.mark.skipif(
 def test_without_the_device_it_says_what_is_missing(
     dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(operations, "_DEVICE", tmp_path / "fuse")
+    monkeypatch.setattr(mount_module, "_DEVICE", tmp_path / "fuse")
     with pytest.raises(ConfigError, match="no such device: this machine, or container, cannot mount by FUSE"):
         mount(View(dataset), tmp_path / "view")
 

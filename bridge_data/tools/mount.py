@@ -1,18 +1,24 @@
-"""The tree of folders and files as which a data set is shown.
+"""A prepared data set as a folder of files, read-only, without unpacking it; by FUSE.
 
-Enters: paths. Leaves: what each is, and what is in it. Three layouts: `members`, all parts under the names that they
-have in the shards; `samples`, a folder for each sample, with a file for each part; `shards`, a folder for each shard,
-with its members. Slashes in keys are folders in all of them. All comes from look-ups in `index.sqlite`; little is held
-in memory.
+Enters: the folder of a data set and a mount point. Leaves: nothing; `mount` returns when the mount point is unmounted.
+`View` is the tree of folders and files, in three layouts: `members`, all parts under the names that they have in the
+shards; `samples`, a folder for each sample, with a file for each part; `shards`, a folder for each shard, with its
+members. Slashes in keys are folders in all of them. Names are looked up in `index.sqlite`, and a file is read in the
+ranges that are asked for, from its shard; little is held in memory.
 """
 
 import bisect
 import dataclasses
+import errno
+import importlib
+import os
+import stat
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
+from bridge_data.errors import BridgeDataError, ConfigError
 from bridge_data.shards.key_index import PartReader, StoredPart
 from bridge_data.shards.metadata import split_name
 
@@ -22,6 +28,8 @@ MAX_LISTED = 8
 """Shards whose keys are held in memory, while their folders are looked at."""
 
 _LAST = "\U0010ffff"
+
+_DEVICE = Path("/dev/fuse")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -64,7 +72,7 @@ class View:
         """Whether `path` is a folder."""
         found = self._locate(path)
         if found is None:
-            return path == "/" or self._has_shard_below(path[1:] + "/")
+            return path == "/" or next(self._shard_names(path[1:] + "/"), None) is not None
         if not found.rest or self.catalog.has_below(found.rest + "/", found.shard):
             return True
         return self._by_sample and bool(self.catalog.parts(found.rest, found.shard))
@@ -100,9 +108,6 @@ class View:
             end = rest.rfind("/", 0, end)
         return None
 
-    def _has_shard_below(self, prefix: str) -> bool:
-        return next(self._shard_names(prefix), None) is not None
-
     def _shard_names(self, prefix: str) -> Iterator[str]:
         """The next pieces of the shards' names that begin with `prefix`."""
         last = ""
@@ -135,8 +140,8 @@ class Catalog:
     """
 
     def __init__(self, root: Path) -> None:
-        self._reader = PartReader(root)
-        self._index = self._reader.index
+        self.reader = PartReader(root)
+        self._index = self.reader.index
         self.shards = self._index.shard_names
         self.path = self._index.database.file
         self._index.knows_parts  # noqa: B018 - reports a damaged index at once
@@ -164,18 +169,6 @@ class Catalog:
             else:
                 return
 
-    def size(self) -> tuple[int, int]:
-        """(bytes, number) of all samples."""
-        return self._index.size()
-
-    def read(self, part: StoredPart, offset: int, num_bytes: int) -> bytes:
-        """A range of a part, fewer bytes at its end.
-
-        Raises:
-            DatasetError: if it cannot be read.
-        """
-        return self._reader.read_range(part, offset, num_bytes)
-
     def _keys_from(self, start: str, prefix: str, shard: int | None) -> Iterator[str]:
         """The keys that begin with `prefix`, sorted, from `start` on; of one shard, by a list of all its keys."""
         if shard is not None:
@@ -198,3 +191,117 @@ class Catalog:
                 while len(self._keys) > MAX_LISTED:
                     self._keys.pop(next(iter(self._keys)))
             return keys
+
+
+class ViewOperations:
+    """The operations that mfusepy calls, in its form: paths with a slash in front; failures are `OSError`s.
+
+    The attributes of `mfusepy.Operations` that are not here are added by `mount`.
+    """
+
+    use_ns = True
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+        self._mtime_ns = os.stat(view.catalog.path).st_mtime_ns
+        self._open: dict[int, StoredPart] = {}
+        self._next = 0
+        self._size: tuple[int, int] | None = None
+
+    def getattr(self, path: str, fh: int | None = None) -> dict[str, Any]:
+        """What `path` is: kind, rights, size and times."""
+        part = self._open.get(fh) if fh is not None else None
+        part = part or self._checked(self._view.file, path)
+        if part is not None:
+            mode, num_bytes, links = stat.S_IFREG | 0o444, part.num_bytes, 1
+        elif self._checked(self._view.is_folder, path):
+            mode, num_bytes, links = stat.S_IFDIR | 0o555, 0, 2
+        else:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        times = dict.fromkeys(("st_atime", "st_mtime", "st_ctime"), self._mtime_ns)
+        return {
+            "st_mode": mode,
+            "st_nlink": links,
+            "st_size": num_bytes,
+            "st_uid": os.getuid(),
+            "st_gid": os.getgid(),
+        } | times
+
+    def readdir(self, path: str, fh: int) -> Iterator[str]:
+        """The names in the folder `path`."""
+        yield from (".", "..")
+        yield from self._checked(self._view.names, path)
+
+    def open(self, path: str, flags: int) -> int:
+        """A handle on the file `path`."""
+        if flags & (os.O_WRONLY | os.O_RDWR):
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
+        part = self._checked(self._view.file, path)
+        if part is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        self._next += 1
+        self._open[self._next] = part
+        return self._next
+
+    def read(self, path: str, size: int, offset: int, fh: int) -> bytes:
+        """`size` bytes of an open file from `offset` on, fewer at its end."""
+        try:
+            return self._view.catalog.reader.read_range(self._open[fh], offset, size)
+        except BridgeDataError as error:
+            raise OSError(errno.EIO, str(error), path) from error
+
+    def release(self, path: str, fh: int) -> int:
+        """Forget a handle."""
+        self._open.pop(fh, None)
+        return 0
+
+    def statfs(self, path: str) -> dict[str, int]:
+        """The size of the whole, for `df`."""
+        if self._size is None:
+            self._size = self._view.catalog.reader.index.size()
+        num_bytes, num_samples = self._size
+        return {"f_bsize": 512, "f_blocks": num_bytes // 512, "f_files": num_samples, "f_namemax": 1024}
+
+    @staticmethod
+    def _checked(ask: Any, path: str) -> Any:
+        try:
+            return ask(path)
+        except BridgeDataError as error:
+            raise OSError(errno.EIO, str(error), path) from error
+
+
+def mount(view: View, mountpoint: Path, *, detach: bool = False) -> None:
+    """Show `view` at the folder `mountpoint` until it is unmounted; with `detach`, from a process in the background.
+
+    Raises:
+        ConfigError: if there is no FUSE here, or the folder cannot be used.
+    """
+    library = import_fuse()
+    if not os.access(_DEVICE, os.R_OK | os.W_OK):
+        raise ConfigError(
+            f"{_DEVICE}: {'may not be used by this user' if _DEVICE.exists() else 'no such device'}: this machine, or "
+            "container, cannot mount by FUSE (docker run --device /dev/fuse --cap-add SYS_ADMIN)"
+        )
+    try:
+        mountpoint.mkdir(parents=True, exist_ok=True)
+        if next(mountpoint.iterdir(), None) is not None:
+            raise ConfigError(f"{mountpoint}: is not empty, and what is in it would be hidden; give another folder")
+    except OSError as error:
+        raise ConfigError(f"{mountpoint}: cannot be mounted on: {error.strerror}") from error
+    operations = type("Operations", (ViewOperations, library.Operations), {})(view)
+    try:
+        library.FUSE(operations, str(mountpoint), foreground=not detach, nothreads=True, ro=True, fsname="bridge-data")
+    except RuntimeError as error:
+        raise ConfigError(
+            f"{mountpoint}: FUSE could not mount on it (code {error}): see its message above. May this user mount?"
+        ) from error
+
+
+def import_fuse() -> Any:
+    """The module mfusepy."""
+    try:
+        return importlib.import_module("mfusepy")
+    except ImportError as error:
+        raise ConfigError(f'mounting needs a package ({error}): pip install "bridge-data[mount]"') from error
+    except OSError as error:
+        raise ConfigError(f"mounting needs libfuse ({error}): apt install fuse3, or its like") from error
