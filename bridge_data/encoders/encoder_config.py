@@ -1,4 +1,5 @@
-"""Settings of the encoders of conversations: templates, labels, padding, images, and what to do with bad samples.
+"""Settings of the encoders of conversations: templates, labels, padding, images, and what to do with bad samples; and
+the tokenizers and image processors that settings name by a folder or a hub id.
 
 `ConversationConfig` holds what all of them share. `MultiModalSampleConfig` adds the settings of the default encoder,
 `FamilyConfig` those of model families.
@@ -13,7 +14,8 @@ Source: the names follow NeMo's and Megatron-Bridge's `MultiModalSampleConfig`.
 """
 
 import dataclasses
-from typing import Literal, NoReturn, TypeAlias, get_args
+from pathlib import Path
+from typing import Any, Literal, NoReturn, TypeAlias, get_args
 
 from bridge_data.errors import ConfigError, SampleError, SkipSample
 from bridge_data.task.packers import Packer
@@ -236,3 +238,35 @@ class FamilyConfig(ConversationConfig):
     def placeholder(self) -> str:
         """`image_placeholder`."""
         return self.image_placeholder
+
+
+def open_tokenizer(given: Any) -> Any:
+    """The tokenizer in the folder or with the hub id `given`; an object is returned unchanged.
+
+    Raises:
+        ConfigError: if there is none.
+    """
+    return _open("AutoTokenizer", "tokenizer", given)
+
+
+def open_image_processor(given: Any) -> Any:
+    """The image processor in the folder or with the hub id `given`; an object is returned unchanged.
+
+    Raises:
+        ConfigError: if there is none.
+    """
+    return _open("AutoImageProcessor", "image_processor", given)
+
+
+def _open(auto_class: str, argument: str, given: Any) -> Any:
+    if not isinstance(given, str | Path):
+        return given
+    import transformers
+
+    try:
+        return getattr(transformers, auto_class).from_pretrained(given)
+    except (OSError, ValueError, KeyError) as error:
+        raise ConfigError(
+            f"{argument}={str(given)!r}: transformers.{auto_class} finds none in such a folder, or on the hub under "
+            f"such an id: {error}"
+        ) from error

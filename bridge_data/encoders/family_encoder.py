@@ -26,10 +26,8 @@ from bridge_data.encoders.chat import (
     tokenize_text,
 )
 from bridge_data.encoders.conversation import Conversation, conversation_of
-from bridge_data.encoders.encoder_config import ConversationConfig, FamilyConfig, refuse
+from bridge_data.encoders.encoder_config import ConversationConfig, FamilyConfig, open_tokenizer, refuse
 from bridge_data.encoders.family import Media, Pieces, VisionFamily, joined
-from bridge_data.encoders.images import picture_sizes, pictures
-from bridge_data.encoders.pretrained import open_tokenizer
 from bridge_data.encoders.sequences import (
     FamilySample,
     TokenizedSample,
@@ -43,6 +41,7 @@ from bridge_data.encoders.sequences import (
     sequence_fields,
     with_image_tokens,
 )
+from bridge_data.encoders.visuals import picture_sizes, pictures
 from bridge_data.errors import ConfigError, SkipSample
 from bridge_data.samples import Batch, Sample
 from bridge_data.task import DefaultTaskEncoder, Packing, TaskEncoder, stateless

@@ -27,8 +27,8 @@ from bridge_data.encoders.conversation import Conversation
 from bridge_data.encoders.encoder_config import FamilyConfig, refuse
 from bridge_data.encoders.family import Media, joined, stack_padded
 from bridge_data.encoders.family_encoder import ConversationTaskEncoder
-from bridge_data.encoders.images import picture_sizes, pictures
 from bridge_data.encoders.sequences import FamilySample, check_length, filled_up, sequence_fields
+from bridge_data.encoders.visuals import picture_sizes, pictures
 from bridge_data.errors import ConfigError, SkipSample
 from bridge_data.samples import Sample
 from bridge_data.task import stateless

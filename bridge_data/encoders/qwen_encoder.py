@@ -22,10 +22,9 @@ from bridge_data.encoders.conversation import Conversation, ConversationSample, 
 from bridge_data.encoders.encoder_config import FamilyConfig, refuse
 from bridge_data.encoders.family import Media, Pieces
 from bridge_data.encoders.family_encoder import FamilyTaskEncoder
-from bridge_data.encoders.images import pictures
 from bridge_data.encoders.qwen_vl import MAX_ASPECT, Grid, Qwen2VL
 from bridge_data.encoders.sequences import FamilyBatch, FamilySample, WaitingSample
-from bridge_data.encoders.videos import VideoFrames, VideoSampling, open_video
+from bridge_data.encoders.visuals import VideoFrames, VideoSampling, open_video, pictures
 from bridge_data.samples import Sample, VidQASample, VQASample, edataclass
 from bridge_data.task import stateless
 
@@ -36,10 +35,12 @@ TEXT, IMAGE, VIDEO = 0, 1, 2
 def mrope_positions(
     types: Tensor, images: Sequence[Grid], videos: Sequence[Grid], intervals: Sequence[Tensor | float] | None = None
 ) -> Tensor:
-    """The positions, int64 (3, S), of a sequence with tokens of `types`, int64 (S,).
+    """The positions, int64 (3, S), of a sequence with tokens of `types`, int64 (S,): time, row and column.
 
-    `images` and `videos` are their grids; `intervals` are the distances between the time steps of each video (None: 1).
-    Text counts all three numbers on together; after an image or video, they go on from its longer side.
+    `images` has the grid of each image, in tokens. `videos` has the grid of each run of consecutive video tokens, of
+    which a video may have several; `intervals` has the distance between the time steps of each run (None: 1). A text
+    token has the same number three times, one more than the token before. Those of an image or a run begin where the
+    text would go on; the text after it goes on at this number plus the larger of its rows and columns.
     """
     grids = {IMAGE: iter(images), VIDEO: iter(videos)}
     steps = iter(intervals if intervals is not None else itertools.repeat(1))
