@@ -34,6 +34,7 @@ PLAIN_CHAT_TEMPLATE = """\
 Policy: TypeAlias = Literal["skip", "error"]
 RolesPolicy: TypeAlias = Literal["skip", "error", "keep"]
 AnswerPolicy: TypeAlias = Literal["skip", "error", "keep"]
+Layout: TypeAlias = Literal["native", "bridge"]
 OverlongPolicy: TypeAlias = Literal["truncate", "skip", "error"]
 
 
@@ -217,7 +218,8 @@ class FamilyConfig(ConversationConfig):
     `image_placeholder` stands for an image in the text of samples: the same for all families, so that the same data
     serve any of them; a line break beside it is dropped where the chat template writes its own. `packer` and
     `carry_over` are those of `Packing`, used with a `packing_buffer_size`; `pack_in_batch` makes one row of all samples
-    of a micro-batch.
+    of a micro-batch. `layout` is that of batches: "native" (`FamilyBatch`), or "bridge", a dict for Megatron-Bridge's
+    step (see `bridge_layout`), which pads the rows of a batch rather than each of its samples.
 
     Raises:
         ConfigError: if a setting is wrong.
@@ -228,11 +230,13 @@ class FamilyConfig(ConversationConfig):
     pack_in_batch: bool = False
     packer: str | Packer = "first_fit_decreasing"
     carry_over: bool = True
+    layout: Layout = "native"
 
     def __post_init__(self) -> None:
         ConversationConfig.__post_init__(self)
         if not self.image_placeholder:
             raise ConfigError("FamilyConfig(image_placeholder=''): expected text, such as '<image>'")
+        check_policy("FamilyConfig(layout", self.layout, get_args(Layout))
 
     @property
     def placeholder(self) -> str:

@@ -15,9 +15,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from PIL import Image
 from torch import Tensor
 
-from bridge_data.encoders.chat import MarkedTokens, messages_for, only_token
+from bridge_data.encoders.bridge_layout import resized_by_utils, utils_size
+from bridge_data.encoders.chat import MarkedTokens, only_token
 from bridge_data.encoders.conversation import Conversation, ConversationSample, VideoConversationSample
 from bridge_data.encoders.encoder_config import FamilyConfig, refuse
 from bridge_data.encoders.family import Media, Pieces
@@ -122,6 +124,8 @@ class QwenVLTaskEncoder(FamilyTaskEncoder):
     def postencode_sample(self, sample: Any) -> FamilySample:
         """The sequence with its images and videos as the model takes them, and its M-RoPE positions."""
         made: FamilySample = super().postencode_sample(sample)
+        if self._for_bridge:  # its models work positions and types out of the tokens
+            return made
         types = (made.tokens == self._image_id) * IMAGE + (made.tokens == self._video_id) * VIDEO
         merge = int(self.family.image_processor.merge_size)
         grids = {}
@@ -135,9 +139,10 @@ class QwenVLTaskEncoder(FamilyTaskEncoder):
         return made
 
     @stateless
-    def batch(self, samples: list[Any]) -> QwenVLBatch:
-        """The sequences as rows of one batch; with `pack_in_batch`, as one row."""
-        return QwenVLBatch.extend(super().batch(samples))
+    def batch(self, samples: list[Any]) -> QwenVLBatch | dict[str, Any]:
+        """The sequences as rows of one batch; with `pack_in_batch`, as one row. In Bridge's layout a dict."""
+        made = super().batch(samples)
+        return made if isinstance(made, dict) else QwenVLBatch.extend(made)
 
     def _marked(self, sample: Sample) -> tuple[MarkedTokens, list[Any]]:
         """The tokens of a sample, with one image token for each image and video; and these, in their order."""
@@ -180,11 +185,12 @@ class QwenVLTaskEncoder(FamilyTaskEncoder):
             self.config.placeholder: ("image", family.image_token),
             family.video_placeholder: ("video", family.video_token),
         }
-        return messages_for(template, messages, media)
+        return self._messages_for(messages, template, media, media_first=True)
 
     def _sized(self, visuals: list[Any], key: str) -> list[Any]:
         """The sizes of images, and the videos."""
-        sizes = iter(super()._sized([visual for visual in visuals if not isinstance(visual, VideoFrames)], key))
+        images = [visual for visual in visuals if not isinstance(visual, VideoFrames)]
+        sizes = iter(map(utils_size, super()._sized(images, key)) if self._for_bridge else super()._sized(images, key))
         sized = [visual if isinstance(visual, VideoFrames) else next(sizes) for visual in visuals]
         for visual in sized:
             height, width = visual.size if isinstance(visual, VideoFrames) else visual
@@ -207,7 +213,12 @@ class QwenVLTaskEncoder(FamilyTaskEncoder):
         videos = [visual for visual in sample.images if isinstance(visual, VideoFrames)]
         media: Media = {}
         if images:
-            media |= self.family.pixels(pictures(images, self._limits, sample.__key__), sample.detail)
+            media |= self.family.pixels(self._pictures(images, sample.__key__), sample.detail)
         if videos:
             media |= self.family.video_pixels(videos, sample.detail)
         return media
+
+    def _pictures(self, images: list[Any], key: str) -> list[Image.Image]:
+        """The images, decoded; in Bridge's layout resized a first time, as its encoders do."""
+        made = pictures(images, self._limits, key)
+        return [resized_by_utils(picture) for picture in made] if self._for_bridge else made
