@@ -135,6 +135,11 @@ class ConversationTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
         length = self.seq_length if fixed else None
         return padded_rows(rows, media, pad=pad, ignored=ignored, multiple=multiple, length=length)
 
+    def empty_batch(self, batch: Any) -> Any:
+        """A batch without loss and keys, also in Bridge's layout."""
+        emptied = super().empty_batch(batch)
+        return emptied | {"__keys__": []} if isinstance(emptied, dict) else emptied
+
     def _labelled(self, marked: MarkedTokens, whole: MarkedTokens) -> dict[str, Tensor]:
         """Tokens, labels and loss mask of a decoder, padded to the multiple. In Bridge's layout the last position of a
         full sequence learns the token of the `whole` that was cut off after it."""

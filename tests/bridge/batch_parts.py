@@ -31,6 +31,7 @@ from bridge_data.encoders import (
     Qwen2_5VL,
     Qwen3VL,
     QwenVLTaskEncoder,
+    SamplePolicies,
 )
 from bridge_data.samples import CaptioningSample, Sample, VQASample
 from tests.encoders.parts import TEXT, make_tokenizer, picture, png
@@ -86,7 +87,7 @@ def qwen_collator() -> Any:
 
 MIN_PIXELS, MAX_PIXELS = 56 * 56, 168 * 168
 MODELS = {"Qwen2_5_VLProcessor": (Qwen2_5VL, "qwen2_5_vl", 14), "Qwen3VLProcessor": (Qwen3VL, "qwen3_vl", 16)}
-TOKENS = ["<|im_start|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"]
+TOKENS = ["<|endoftext|>", "<|im_start|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"]
 
 _TURN = """\
 {{- '<|im_start|>' + message['role'] + '\\n' -}}
@@ -112,6 +113,7 @@ def tokenizer(template: str) -> Any:
     """A trained byte-level BPE tokenizer with the special tokens of Qwen-VL."""
     made = copy.deepcopy(make_tokenizer(template=template))
     made.add_special_tokens({"additional_special_tokens": TOKENS}, replace_extra_special_tokens=False)
+    made.pad_token = "<|endoftext|>"  # is not token 0, which Bridge pads with, too
     return made
 
 
@@ -240,7 +242,14 @@ def bridges(name: str, template: str, how: Batching, *, generic: bool) -> Callab
     return made
 
 
-def our_encoder(name: str, template: str, how: Batching, *, generic: bool = False) -> Any:
+def our_encoder(
+    name: str,
+    template: str,
+    how: Batching,
+    *,
+    generic: bool = False,
+    policies: SamplePolicies = SamplePolicies(),  # noqa: B008  it is frozen
+) -> Any:
     """The encoder of ours for the same."""
     family, _, patch_size = MODELS[name]
     config = FamilyConfig(
@@ -249,6 +258,7 @@ def our_encoder(name: str, template: str, how: Batching, *, generic: bool = Fals
         pad_to_multiple_of=how.multiple,
         pack_in_batch=how.pack,
         layout="bridge",
+        policies=policies,
     )
     limits = {"min_pixels": MIN_PIXELS, "max_pixels": MAX_PIXELS}
     if generic:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from bridge_data.encoders import QWEN2_VL_TEMPLATE
+from bridge_data.encoders import QWEN2_VL_TEMPLATE, ConversationSample, SamplePolicies
 from bridge_data.encoders.qwen_encoder import IMAGE, mrope_positions
 from bridge_data.errors import SkipSample
 from tests.bridge.batch_parts import (
@@ -20,6 +20,7 @@ from tests.bridge.batch_parts import (
     PLAIN,
     TALKS,
     Batching,
+    Talk,
     bridge,
     bridges,
     is_installed,
@@ -27,6 +28,7 @@ from tests.bridge.batch_parts import (
     ours,
     tokenizer,
 )
+from tests.encoders.parts import picture, png
 
 pytestmark = [
     pytest.mark.bridge,
@@ -128,6 +130,33 @@ def test_long_conversations_are_cut_alike_unless_an_image_is_cut(generic: bool) 
             assert 4 * int((got["input_ids"] == image_id).sum()) == num_patches(got)
             assert 4 * int((expected["input_ids"] == image_id).sum()) < num_patches(expected)
     assert all(found[kind] for kind in ("no label is left", "cut", "whole", "an image is cut")), found
+
+
+@GENERIC
+def test_images_without_a_placeholder_come_first_where_bridge_loses_them(generic: bool) -> None:
+    turns = [{"role": "user", "content": "what is this ?"}, {"role": "assistant", "content": "a boat"}]
+    shown = picture((60, 60))
+    sample = ConversationSample(__key__="k", messages=turns, images=[png(shown)])
+    expected, got = (
+        make("Qwen2_5_VLProcessor", PLAIN, BATCHINGS["packed"], generic=generic)([Talk(sample, turns, [shown])])
+        for make in (bridges, ours)
+    )
+    assert expected["visual_inputs"].pixel_values is None
+    assert got["visual_inputs"].image_grid_thw.tolist() == [[1, 4, 4]]
+    assert got["total_tokens"] == expected["input_ids"].shape[1] + 7  # 4 of the image, 2 around them, a line break
+
+
+def test_empty_answers_and_roles_in_any_order_are_alike_where_they_are_kept() -> None:
+    said = [("system", "a"), ("user", "what ?"), ("user", "where ?"), ("assistant", ""), ("assistant", "a boat")]
+    turns = [{"role": role, "content": content} for role, content in [*said, ("user", "and ?")]]
+    one = Talk(ConversationSample(__key__="k", messages=turns), turns, [])
+    how = BATCHINGS["padded"]
+    kept = SamplePolicies(empty_answer="keep", roles_out_of_order="keep")
+    encoder = our_encoder("Qwen3VLProcessor", PLAIN, how, policies=kept)
+    got = encoder.batch([encoder.postencode_sample(encoder.preencode_sample(one.sample))])
+    compare(got, bridges("Qwen3VLProcessor", PLAIN, how, generic=False)([one]))
+    learnt = tokenizer(PLAIN).decode(got["labels"][got["loss_mask"] > 0])
+    assert learnt == "<|im_end|>\na boat<|im_end|>\n"
 
 
 def test_packs_of_a_buffer_are_as_packed_in_a_batch() -> None:

@@ -103,6 +103,15 @@ def test_rows_are_padded_with_the_padding_token_and_then_with_0() -> None:
     assert fixed["input_ids"].shape == fixed["position_ids"].shape == (1, 16)
 
 
+def test_an_empty_batch_has_no_loss_and_names_no_sample() -> None:
+    encoder = FamilyTaskEncoder(make_tokenizer(template="{{ messages }}"), None, FamilyConfig(layout="bridge"))
+    batch = encoder.batch([sample("a", 3), sample("b", 5)])
+    emptied = encoder.empty_batch(batch)
+    assert emptied["loss_mask"].sum() == 0 < batch["loss_mask"].sum()
+    assert emptied["__key__"] == emptied["__keys__"] == []
+    assert torch.equal(emptied["input_ids"], batch["input_ids"])
+
+
 @pytest.mark.parametrize("as_packs", [False, True])
 def test_a_row_of_samples_has_bounds_with_and_without_padding(as_packs: bool) -> None:
     samples = [sample("a", 3), sample("b", 4), sample("c", 2)]
