@@ -1,7 +1,7 @@
 """Task encoders for conversations, captions, speech and text: the default one for images and text, and those of model
 families, whose batches equal those of transformers' processors.
 
-    conversation ─ chat (template, tokens) ─ images (limits, decoding) ─ sequences (labels, packs, batches)
+    conversation ─ chat (template, tokens) ─ visuals (limits, decoding) ─ sequences (labels, packs, batches)
     family_encoder calls them in order; multimodal_encoder, qwen_encoder and hf build on it
 """
 
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from bridge_data.encoders.family import VisionFamily
     from bridge_data.encoders.family_encoder import ConversationTaskEncoder, FamilyTaskEncoder, text_encoder
     from bridge_data.encoders.hf import HFTaskEncoder
-    from bridge_data.encoders.idefics3 import IDEFICS3_TEMPLATE, Idefics3
-    from bridge_data.encoders.internvl import INTERNVL_TEMPLATE, InternVL
     from bridge_data.encoders.llava import LLAVA_TEMPLATE, Llava, LlavaNext
     from bridge_data.encoders.multimodal_encoder import MultiModalTaskEncoder
     from bridge_data.encoders.qwen_encoder import QwenVLBatch, QwenVLTaskEncoder
@@ -51,7 +49,8 @@ if TYPE_CHECKING:
         cook_transcription,
     )
     from bridge_data.encoders.text import PretrainingTaskEncoder
-    from bridge_data.encoders.videos import VideoSampling
+    from bridge_data.encoders.tiled_families import IDEFICS3_TEMPLATE, INTERNVL_TEMPLATE, Idefics3, InternVL
+    from bridge_data.encoders.visuals import VideoSampling
 
 _PLACES = {
     "bridge_data.encoders.contrastive": "ContrastiveBatch ContrastiveConfig ContrastiveTaskEncoder",
@@ -63,8 +62,6 @@ _PLACES = {
     "bridge_data.encoders.family": "VisionFamily",
     "bridge_data.encoders.family_encoder": "ConversationTaskEncoder FamilyTaskEncoder text_encoder",
     "bridge_data.encoders.hf": "HFTaskEncoder",
-    "bridge_data.encoders.idefics3": "IDEFICS3_TEMPLATE Idefics3",
-    "bridge_data.encoders.internvl": "INTERNVL_TEMPLATE InternVL",
     "bridge_data.encoders.llava": "LLAVA_TEMPLATE Llava LlavaNext",
     "bridge_data.encoders.multimodal_encoder": "MultiModalTaskEncoder",
     "bridge_data.encoders.qwen_encoder": "QwenVLBatch QwenVLTaskEncoder",
@@ -74,9 +71,11 @@ _PLACES = {
         "LogMel SpeechBatch SpeechConfig SpeechTaskEncoder TranscriptionSample cook_transcription"
     ),
     "bridge_data.encoders.text": "PretrainingTaskEncoder",
-    "bridge_data.encoders.videos": "VideoSampling",
+    "bridge_data.encoders.tiled_families": "IDEFICS3_TEMPLATE INTERNVL_TEMPLATE Idefics3 InternVL",
+    "bridge_data.encoders.visuals": "VideoSampling",
 }
-"""The module of each public name: the same as above, for Python, as that is for those who read and check types."""
+"""The public names of each module, which is imported when one of them is first used. Type checkers and editors read the
+imports above instead: both must name the same."""
 
 __all__ = [
     "IDEFICS3_TEMPLATE",

@@ -40,18 +40,6 @@ def tokenize_text(tokenizer: Any, text: str) -> MarkedTokens:
     return MarkedTokens(ids, [True] * len(ids))
 
 
-def tokenize_conversation(
-    tokenizer: Any, messages: list[dict[str, Any]], template: str, answers: str, *, add_special_tokens: bool = False
-) -> MarkedTokens:
-    """The conversation as `template` writes it, with marks on the turns of the role `answers`.
-
-    With `add_special_tokens`, the tokenizer adds its own where the template wrote no beginning-of-sequence token.
-    """
-    text, spans = render_conversation(tokenizer, messages, template, answers)
-    added = add_special_tokens and lacks_beginning(tokenizer, text)
-    return tokenize_spans(tokenizer, text, spans, add_special_tokens=added)
-
-
 def chat_template_of(tokenizer: Any, config: ConversationTemplateConfig, fallback: str | None = None) -> str:
     """The chat template: that of the settings, else the tokenizer's (or processor's) own, else `fallback`. The settings
     may also name one of several templates of the tokenizer. A ConfigError if there is none."""

@@ -14,7 +14,7 @@ from bridge_data.decode import SampleDecoder
 from bridge_data.decode.image import IMAGE_EXTENSIONS
 from bridge_data.encoders.chat import padding_token_of
 from bridge_data.encoders.encoder_config import ImageLimits, OverlongPolicy, Policy, check_policy, refuse
-from bridge_data.encoders.images import Images, picture_sizes, pictures
+from bridge_data.encoders.visuals import Images, picture_sizes, pictures
 from bridge_data.errors import ConfigError
 from bridge_data.samples import Batch, CaptioningSample, Sample, edataclass
 from bridge_data.task import DefaultTaskEncoder, stateless

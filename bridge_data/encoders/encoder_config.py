@@ -1,4 +1,5 @@
-"""Settings of the encoders of conversations: templates, labels, padding, images, and what to do with bad samples.
+"""Settings of the encoders of conversations: templates, labels, padding, images, and what to do with bad samples; and
+the tokenizers and image processors that settings name by a folder or a hub id.
 
 `ConversationConfig` holds what all of them share. `MultiModalSampleConfig` adds the settings of the default encoder,
 `FamilyConfig` those of model families.
@@ -13,7 +14,8 @@ Source: the names follow NeMo's and Megatron-Bridge's `MultiModalSampleConfig`.
 """
 
 import dataclasses
-from typing import Literal, NoReturn, TypeAlias, get_args
+from pathlib import Path
+from typing import Any, Literal, NoReturn, TypeAlias, get_args
 
 from bridge_data.errors import ConfigError, SampleError, SkipSample
 from bridge_data.task.packers import Packer
@@ -32,6 +34,7 @@ PLAIN_CHAT_TEMPLATE = """\
 Policy: TypeAlias = Literal["skip", "error"]
 RolesPolicy: TypeAlias = Literal["skip", "error", "keep"]
 AnswerPolicy: TypeAlias = Literal["skip", "error", "keep"]
+Layout: TypeAlias = Literal["native", "bridge"]
 OverlongPolicy: TypeAlias = Literal["truncate", "skip", "error"]
 
 
@@ -215,7 +218,8 @@ class FamilyConfig(ConversationConfig):
     `image_placeholder` stands for an image in the text of samples: the same for all families, so that the same data
     serve any of them; a line break beside it is dropped where the chat template writes its own. `packer` and
     `carry_over` are those of `Packing`, used with a `packing_buffer_size`; `pack_in_batch` makes one row of all samples
-    of a micro-batch.
+    of a micro-batch. `layout` is that of batches: "native" (`FamilyBatch`), or "bridge", a dict for Megatron-Bridge's
+    step (see `bridge_layout`), which pads the rows of a batch rather than each of its samples.
 
     Raises:
         ConfigError: if a setting is wrong.
@@ -226,13 +230,47 @@ class FamilyConfig(ConversationConfig):
     pack_in_batch: bool = False
     packer: str | Packer = "first_fit_decreasing"
     carry_over: bool = True
+    layout: Layout = "native"
 
     def __post_init__(self) -> None:
         ConversationConfig.__post_init__(self)
         if not self.image_placeholder:
             raise ConfigError("FamilyConfig(image_placeholder=''): expected text, such as '<image>'")
+        check_policy("FamilyConfig(layout", self.layout, get_args(Layout))
 
     @property
     def placeholder(self) -> str:
         """`image_placeholder`."""
         return self.image_placeholder
+
+
+def open_tokenizer(given: Any) -> Any:
+    """The tokenizer in the folder or with the hub id `given`; an object is returned unchanged.
+
+    Raises:
+        ConfigError: if there is none.
+    """
+    return _open("AutoTokenizer", "tokenizer", given)
+
+
+def open_image_processor(given: Any) -> Any:
+    """The image processor in the folder or with the hub id `given`; an object is returned unchanged.
+
+    Raises:
+        ConfigError: if there is none.
+    """
+    return _open("AutoImageProcessor", "image_processor", given)
+
+
+def _open(auto_class: str, argument: str, given: Any) -> Any:
+    if not isinstance(given, str | Path):
+        return given
+    import transformers
+
+    try:
+        return getattr(transformers, auto_class).from_pretrained(given)
+    except (OSError, ValueError, KeyError) as error:
+        raise ConfigError(
+            f"{argument}={str(given)!r}: transformers.{auto_class} finds none in such a folder, or on the hub under "
+            f"such an id: {error}"
+        ) from error

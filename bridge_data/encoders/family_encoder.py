@@ -8,7 +8,7 @@ processor of transformers is never called, only its parts: the tokenizer and the
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,20 +16,30 @@ from torch import Tensor
 
 from bridge_data.decode import SampleDecoder
 from bridge_data.decode.image import IMAGE_EXTENSIONS
+from bridge_data.encoders.bridge_layout import (
+    PackedSample,
+    bridge_parts,
+    never_learnt_ids,
+    packed_row,
+    padded_rows,
+    turn_ends,
+)
 from bridge_data.encoders.chat import (
     MarkedTokens,
+    Span,
     chat_template_of,
+    lacks_beginning,
     messages_for,
     only_token,
     padding_token_of,
-    tokenize_conversation,
+    render_conversation,
+    takes_parts,
+    tokenize_spans,
     tokenize_text,
 )
 from bridge_data.encoders.conversation import Conversation, conversation_of
-from bridge_data.encoders.encoder_config import ConversationConfig, FamilyConfig, refuse
+from bridge_data.encoders.encoder_config import ConversationConfig, FamilyConfig, open_tokenizer, refuse
 from bridge_data.encoders.family import Media, Pieces, VisionFamily, joined
-from bridge_data.encoders.images import picture_sizes, pictures
-from bridge_data.encoders.pretrained import open_tokenizer
 from bridge_data.encoders.sequences import (
     FamilySample,
     TokenizedSample,
@@ -43,6 +53,7 @@ from bridge_data.encoders.sequences import (
     sequence_fields,
     with_image_tokens,
 )
+from bridge_data.encoders.visuals import picture_sizes, pictures
 from bridge_data.errors import ConfigError, SkipSample
 from bridge_data.samples import Batch, Sample
 from bridge_data.task import DefaultTaskEncoder, Packing, TaskEncoder, stateless
@@ -74,9 +85,12 @@ class ConversationTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
         self.tokenizer, self.seq_length, self.config = tokenizer, seq_length, config
         self._pad_id = padding_token_of(tokenizer)
         self._limits, self._pack_in_batch = config.images, config.pack_in_batch
+        self._for_bridge = config.layout == "bridge"
+        self._multiple = 1 if self._for_bridge else config.pad_to_multiple_of
+        self._never_learnt = never_learnt_ids(tokenizer) if self._for_bridge else frozenset()
         if type(self).select_samples_to_pack is TaskEncoder.select_samples_to_pack:  # else a subclass has its own
             self.select_samples_to_pack = Packing(  # type: ignore[method-assign]
-                length=_length,
+                length=functools.partial(_padded_length, multiple=config.pad_to_multiple_of),
                 capacity=seq_length,
                 overlong="drop",  # nothing is: sequences were truncated before
                 packer=config.packer,
@@ -103,29 +117,68 @@ class ConversationTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
     @stateless
     def pack_selected_samples(self, samples: list[Any]) -> Any:
         """One sequence of several, told apart by `cu_seqlens` and `position_ids`."""
-        return pack_family(samples, self.join_media([sample.media for sample in samples]))
+        pack = pack_family(samples, self.join_media([sample.media for sample in samples]))
+        return PackedSample.extend(pack) if self._for_bridge else pack
 
     @stateless
-    def batch(self, samples: list[Any]) -> Batch:
-        """The sequences as rows of one batch; with `pack_in_batch`, as one row."""
+    def batch(self, samples: list[Any]) -> Batch | dict[str, Any]:
+        """The sequences as rows of one batch; with `pack_in_batch`, as one row. In Bridge's layout a dict, and packs
+        in one row."""
         rows: list[FamilySample] = [self.pack_selected_samples(samples)] if self._pack_in_batch else samples
-        return batch_family(
-            rows,
-            self.batch_media([row.media for row in rows]),
-            pad=self._pad_id,
-            ignored=self.config.ignore_place_holder,
-            length=self.seq_length if self.config.pad_to_max_length else 0,
-        )
+        media = self.batch_media([row.media for row in rows])
+        pad, ignored, fixed = self._pad_id, self.config.ignore_place_holder, self.config.pad_to_max_length
+        if not self._for_bridge:
+            return batch_family(rows, media, pad=pad, ignored=ignored, length=self.seq_length if fixed else 0)
+        multiple = self.config.pad_to_multiple_of
+        if isinstance(rows[0], PackedSample):
+            return packed_row(rows, media, samples, ignored=ignored, multiple=multiple)
+        length = self.seq_length if fixed else None
+        return padded_rows(rows, media, pad=pad, ignored=ignored, multiple=multiple, length=length)
 
-    def _labelled(self, marked: MarkedTokens) -> dict[str, Tensor]:
-        """Tokens, labels and loss mask of a decoder, padded to the multiple."""
-        return self._filled(marked.ids, *next_token_labels(marked, self.config.ignore_place_holder))
+    def empty_batch(self, batch: Any) -> Any:
+        """A batch without loss and keys, also in Bridge's layout."""
+        emptied = super().empty_batch(batch)
+        return emptied | {"__keys__": []} if isinstance(emptied, dict) else emptied
+
+    def _labelled(self, marked: MarkedTokens, whole: MarkedTokens) -> dict[str, Tensor]:
+        """Tokens, labels and loss mask of a decoder, padded to the multiple. In Bridge's layout the last position of a
+        full sequence learns the token of the `whole` that was cut off after it."""
+        labels, loss_mask = next_token_labels(marked, self.config.ignore_place_holder)
+        length = len(marked.ids)
+        if self._for_bridge and self.seq_length == length < len(whole.ids) and whole.is_answer[length]:
+            labels[-1], loss_mask[-1] = whole.ids[length], 1
+        return self._filled(marked.ids, labels, loss_mask)
+
+    def _spans(self, text: str, spans: list[Span]) -> list[Span]:
+        """What is learnt of the text of a conversation, of which `spans` are the answers."""
+        return turn_ends(text, spans) if self._for_bridge else spans
+
+    def _learnt(self, marked: MarkedTokens) -> MarkedTokens:
+        """The tokens without the marks of those that are never learnt."""
+        if not self._never_learnt:
+            return marked
+        pairs = zip(marked.ids, marked.is_answer, strict=True)
+        return MarkedTokens(marked.ids, [answer and number not in self._never_learnt for number, answer in pairs])
+
+    def _messages_for(
+        self,
+        messages: list[dict[str, str]],
+        template: str,
+        media: Mapping[str, tuple[str, str]],
+        *,
+        media_first: bool = False,
+    ) -> list[dict[str, Any]]:
+        """The messages in the form that the template reads; `media` as of `messages_for`, `media_first` as of
+        `bridge_parts`."""
+        if not (self._for_bridge and takes_parts(template)):
+            return messages_for(template, messages, media)
+        return [{**turn, "content": bridge_parts(turn["content"], media, media_first=media_first)} for turn in messages]
 
     def _filled(self, ids: Sequence[int], labels: Tensor, loss_mask: Tensor) -> dict[str, Tensor]:
         """The sequence padded to the multiple. A SkipSample if it has no label."""
         if not loss_mask.any():
             raise SkipSample(f"no label is left within seq_length={self.seq_length}")
-        multiple = self.config.pad_to_multiple_of
+        multiple = self._multiple
         return {
             "tokens": filled_up(torch.tensor(ids), multiple, self._pad_id),
             "labels": filled_up(labels, multiple, self.config.ignore_place_holder),
@@ -211,14 +264,15 @@ class FamilyTaskEncoder(ConversationTaskEncoder):
             return tokenize_text(self.tokenizer, said.text)
         template = self.chat_template
         messages = self._messages(said.messages, template)
-        added = self._adds_special_tokens
-        return tokenize_conversation(self.tokenizer, messages, template, self.answers, add_special_tokens=added)
+        text, spans = render_conversation(self.tokenizer, messages, template, self.answers)
+        added = self._adds_special_tokens and lacks_beginning(self.tokenizer, text)
+        return self._learnt(tokenize_spans(self.tokenizer, text, self._spans(text, spans), add_special_tokens=added))
 
     def _messages(self, messages: list[dict[str, str]], template: str) -> list[dict[str, Any]]:
         """The messages in the form that the template reads."""
         placeholder = self.config.placeholder
         token = placeholder if self.family is None else self.family.image_token
-        return messages_for(template, messages, {placeholder: ("image", token)})
+        return self._messages_for(messages, template, {placeholder: ("image", token)})
 
     def _visual_tokens(self, visuals: list[Any], key: str) -> tuple[int, list[list[int]]]:
         """The first level of detail within the budget of tokens, and the tokens of each image."""
@@ -259,7 +313,8 @@ class FamilyTaskEncoder(ConversationTaskEncoder):
     def _sequence(self, marked: MarkedTokens, texts: list[list[int]], sample: Sample) -> tuple[dict[str, Tensor], int]:
         """Tokens, labels and loss mask, at most `seq_length` of them; and the number of images that fit."""
         fitting, num_images = self._fitted(marked, texts, sample.__key__)
-        return self._labelled(fitting), num_images
+        whole = with_image_tokens(marked, self._image_id, texts)[0] if self._for_bridge else fitting
+        return self._labelled(fitting, whole), num_images
 
     def _fitted(self, marked: MarkedTokens, texts: list[list[int]], key: str) -> tuple[MarkedTokens, int]:
         check_length(marked, texts, self.seq_length, self.config.policies.overlong, key)
@@ -280,5 +335,5 @@ def text_encoder(tokenizer: Any, config: FamilyConfig | None = None, *, seq_leng
     return FamilyTaskEncoder(tokenizer, None, config, seq_length=seq_length)
 
 
-def _length(sample: Any) -> int:
-    return int(sample.tokens.shape[-1])
+def _padded_length(sample: Any, *, multiple: int) -> int:
+    return -(-int(sample.tokens.shape[-1]) // multiple) * multiple

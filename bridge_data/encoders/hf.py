@@ -13,12 +13,12 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from bridge_data.encoders.bridge_layout import resized_by_utils
 from bridge_data.encoders.chat import (
     MarkedTokens,
     Span,
     chat_template_of,
     lacks_beginning,
-    messages_for,
     render_conversation,
     tokenize_text,
     touching,
@@ -27,13 +27,16 @@ from bridge_data.encoders.conversation import Conversation
 from bridge_data.encoders.encoder_config import FamilyConfig, refuse
 from bridge_data.encoders.family import Media, joined, stack_padded
 from bridge_data.encoders.family_encoder import ConversationTaskEncoder
-from bridge_data.encoders.images import picture_sizes, pictures
 from bridge_data.encoders.sequences import FamilySample, check_length, filled_up, sequence_fields
+from bridge_data.encoders.visuals import picture_sizes, pictures
 from bridge_data.errors import ConfigError, SkipSample
 from bridge_data.samples import Sample
 from bridge_data.task import stateless
 
 _NOT_FOR_MODELS = ("offset_mapping", "text_replacement_offsets", "attention_mask")
+
+_QWEN_PROCESSORS = ("Qwen2VLProcessor", "Qwen2_5_VLProcessor", "Qwen3VLProcessor")
+"""Processors before which Bridge resizes images."""
 
 
 class HFTaskEncoder(ConversationTaskEncoder):
@@ -69,6 +72,8 @@ class HFTaskEncoder(ConversationTaskEncoder):
         own = None if getattr(processor, "chat_template", None) else tokenizer
         self.chat_template = chat_template_of(own or processor, template)
         self.image_token = getattr(processor, "image_token", None)
+        kinds = {kind.__name__ for kind in type(processor).__mro__}
+        self._resizes_twice = self._for_bridge and not kinds.isdisjoint(_QWEN_PROCESSORS)
         self._by_rows: frozenset[str] = frozenset()
         self._by_rows = self._probe()
 
@@ -76,10 +81,10 @@ class HFTaskEncoder(ConversationTaskEncoder):
     def encode_sample(self, sample: Sample) -> FamilySample:
         """The sequence and its processed images."""
         said, key = self.conversation(sample), sample.__key__
-        marked, media, aligned = self._process(said, key)
-        aligned = {name: filled_up(tensor, self.config.pad_to_multiple_of, 0) for name, tensor in aligned.items()}
+        marked, whole, media, aligned = self._process(said, key)
+        aligned = {name: filled_up(tensor, self._multiple, 0) for name, tensor in aligned.items()}
         return FamilySample.derive_from(
-            sample, **sequence_fields(**self._labelled(marked)), media=media, aligned=aligned
+            sample, **sequence_fields(**self._labelled(marked, whole)), media=media, aligned=aligned
         )
 
     def join_media(self, rows: list[Media]) -> Media:
@@ -95,25 +100,30 @@ class HFTaskEncoder(ConversationTaskEncoder):
             media[name] = stack_padded(groups, max(map(len, groups)))
         return media
 
-    def _process(self, said: Conversation, key: str) -> tuple[MarkedTokens, Media, dict[str, Tensor]]:
+    def _process(self, said: Conversation, key: str) -> tuple[MarkedTokens, MarkedTokens, Media, dict[str, Tensor]]:
+        """The tokens that fit, all tokens, media, and tensors with one number for each token that fits."""
         if not said.messages:
             marked = tokenize_text(self.tokenizer, said.text)
             check_length(marked, [], self.seq_length, self.config.policies.overlong, key)
-            return MarkedTokens(marked.ids[: self.seq_length], marked.is_answer[: self.seq_length]), {}, {}
+            return MarkedTokens(marked.ids[: self.seq_length], marked.is_answer[: self.seq_length]), marked, {}, {}
         limits = self._limits
         picture_sizes(said.images, limits, key)
         images = pictures(said.images, limits, key)
+        if self._resizes_twice:
+            images = [resized_by_utils(image) for image in images]
         placeholder = self.config.placeholder
         media_tokens = {placeholder: ("image", self.image_token or placeholder)}
-        messages = messages_for(self.chat_template, said.messages, media_tokens)
+        messages = self._messages_for(said.messages, self.chat_template, media_tokens)
         renderer = self.processor if getattr(self.processor, "chat_template", None) else self.tokenizer
         text, spans = render_conversation(renderer, messages, self.chat_template, self.answers)
+        spans = self._spans(text, spans)
         special = lacks_beginning(renderer, text)
         if self.image_token is not None and (found := text.count(self.image_token)) != len(images):
             what = f"the chat template made {found} image placeholders of {len(images)}"
             refuse(self.config.policies.image_mismatch, key, what)
         made = self._call(text, images, special)
         marked, images_at = _marked(made, spans)
+        whole = marked = self._learnt(marked)
         if limits.max_image_tokens is not None and _total(images_at) > limits.max_image_tokens:
             raise SkipSample(f"its images take more than max_image_tokens={limits.max_image_tokens}")
         length, limit = len(marked.ids), self.seq_length
@@ -125,10 +135,10 @@ class HFTaskEncoder(ConversationTaskEncoder):
                 # Process the text again without the images that are cut off, so that they have no pixel values.
                 text = text[: made["text_replacement_offsets"][0][cut]["span"][0]]
                 made = self._call(text, images[:cut], special)
-                marked, _ = _marked(made, spans)
+                marked = self._learnt(_marked(made, spans)[0])
         kept = MarkedTokens(marked.ids[:limit], marked.is_answer[:limit])
         media, aligned = self._sorted(made, len(marked.ids))
-        return kept, media, {name: value[: len(kept.ids)] for name, value in aligned.items()}
+        return kept, whole, media, {name: value[: len(kept.ids)] for name, value in aligned.items()}
 
     def _call(self, text: str, images: Sequence[Image.Image], special: bool) -> Mapping[str, Any]:
         made: Mapping[str, Any] = self.processor(

@@ -1,10 +1,11 @@
 """LLaVA and LLaVA-NeXT.
 
-LLaVA resizes every image to one size: each takes as many tokens as the vision tower makes patches of it.
+LLaVA resizes every image to one size. Each takes as many tokens as the vision tower makes patches of it, plus its
+class token where the model keeps that.
 
-LLaVA-NeXT ("anyres") fits an image into the best of several grids of tiles, and adds the whole image as one more tile.
-The whole image is the first tile. The model cuts off the padding that fills the grid, so the
-number of tokens depends on the aspect of the image; a newline token ends each row of patches.
+LLaVA-NeXT ("anyres") makes the whole image the first tile, and fits the image into the best of several grids of further
+tiles. The model cuts the padding off the grid and ends each of its rows of patches with a newline token, so the number
+of tokens depends on the aspect of the image.
 
 Source: H. Liu et al., LLaVA-NeXT (2024); the rounding is that of transformers.
 """
@@ -28,7 +29,7 @@ from bridge_data.encoders.family import (
     split,
     stack_padded,
 )
-from bridge_data.encoders.images import Images
+from bridge_data.encoders.visuals import Images
 from bridge_data.errors import ConfigError
 
 LLAVA_TEMPLATE = """\

@@ -13,11 +13,14 @@ import torch
 from torch import Tensor
 
 from bridge_data.encoders.chat import MarkedTokens
-from bridge_data.encoders.encoder_config import ConversationConfig, FamilyConfig, MultiModalSampleConfig
+from bridge_data.encoders.encoder_config import (
+    ConversationConfig,
+    FamilyConfig,
+    MultiModalSampleConfig,
+    open_image_processor,
+)
 from bridge_data.encoders.family import FixedSizeFamily
 from bridge_data.encoders.family_encoder import FamilyTaskEncoder
-from bridge_data.encoders.images import Images
-from bridge_data.encoders.pretrained import open_image_processor
 from bridge_data.encoders.sequences import (
     ImageTextBatch,
     ImageTextSample,
@@ -28,6 +31,7 @@ from bridge_data.encoders.sequences import (
     packed,
     sequence_fields,
 )
+from bridge_data.encoders.visuals import Images
 from bridge_data.errors import ConfigError
 from bridge_data.samples import Sample
 from bridge_data.task import stateless

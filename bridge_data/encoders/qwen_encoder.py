@@ -15,17 +15,18 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from PIL import Image
 from torch import Tensor
 
-from bridge_data.encoders.chat import MarkedTokens, messages_for, only_token
+from bridge_data.encoders.bridge_layout import resized_by_utils, utils_size
+from bridge_data.encoders.chat import MarkedTokens, only_token
 from bridge_data.encoders.conversation import Conversation, ConversationSample, VideoConversationSample
 from bridge_data.encoders.encoder_config import FamilyConfig, refuse
 from bridge_data.encoders.family import Media, Pieces
 from bridge_data.encoders.family_encoder import FamilyTaskEncoder
-from bridge_data.encoders.images import pictures
 from bridge_data.encoders.qwen_vl import MAX_ASPECT, Grid, Qwen2VL
 from bridge_data.encoders.sequences import FamilyBatch, FamilySample, WaitingSample
-from bridge_data.encoders.videos import VideoFrames, VideoSampling, open_video
+from bridge_data.encoders.visuals import VideoFrames, VideoSampling, open_video, pictures
 from bridge_data.samples import Sample, VidQASample, VQASample, edataclass
 from bridge_data.task import stateless
 
@@ -36,10 +37,12 @@ TEXT, IMAGE, VIDEO = 0, 1, 2
 def mrope_positions(
     types: Tensor, images: Sequence[Grid], videos: Sequence[Grid], intervals: Sequence[Tensor | float] | None = None
 ) -> Tensor:
-    """The positions, int64 (3, S), of a sequence with tokens of `types`, int64 (S,).
+    """The positions, int64 (3, S), of a sequence with tokens of `types`, int64 (S,): time, row and column.
 
-    `images` and `videos` are their grids; `intervals` are the distances between the time steps of each video (None: 1).
-    Text counts all three numbers on together; after an image or video, they go on from its longer side.
+    `images` has the grid of each image, in tokens. `videos` has the grid of each run of consecutive video tokens, of
+    which a video may have several; `intervals` has the distance between the time steps of each run (None: 1). A text
+    token has the same number three times, one more than the token before. Those of an image or a run begin where the
+    text would go on; the text after it goes on at this number plus the larger of its rows and columns.
     """
     grids = {IMAGE: iter(images), VIDEO: iter(videos)}
     steps = iter(intervals if intervals is not None else itertools.repeat(1))
@@ -121,6 +124,8 @@ class QwenVLTaskEncoder(FamilyTaskEncoder):
     def postencode_sample(self, sample: Any) -> FamilySample:
         """The sequence with its images and videos as the model takes them, and its M-RoPE positions."""
         made: FamilySample = super().postencode_sample(sample)
+        if self._for_bridge:  # its models work positions and types out of the tokens
+            return made
         types = (made.tokens == self._image_id) * IMAGE + (made.tokens == self._video_id) * VIDEO
         merge = int(self.family.image_processor.merge_size)
         grids = {}
@@ -134,9 +139,10 @@ class QwenVLTaskEncoder(FamilyTaskEncoder):
         return made
 
     @stateless
-    def batch(self, samples: list[Any]) -> QwenVLBatch:
-        """The sequences as rows of one batch; with `pack_in_batch`, as one row."""
-        return QwenVLBatch.extend(super().batch(samples))
+    def batch(self, samples: list[Any]) -> QwenVLBatch | dict[str, Any]:
+        """The sequences as rows of one batch; with `pack_in_batch`, as one row. In Bridge's layout a dict."""
+        made = super().batch(samples)
+        return made if isinstance(made, dict) else QwenVLBatch.extend(made)
 
     def _marked(self, sample: Sample) -> tuple[MarkedTokens, list[Any]]:
         """The tokens of a sample, with one image token for each image and video; and these, in their order."""
@@ -179,11 +185,12 @@ class QwenVLTaskEncoder(FamilyTaskEncoder):
             self.config.placeholder: ("image", family.image_token),
             family.video_placeholder: ("video", family.video_token),
         }
-        return messages_for(template, messages, media)
+        return self._messages_for(messages, template, media, media_first=True)
 
     def _sized(self, visuals: list[Any], key: str) -> list[Any]:
         """The sizes of images, and the videos."""
-        sizes = iter(super()._sized([visual for visual in visuals if not isinstance(visual, VideoFrames)], key))
+        images = [visual for visual in visuals if not isinstance(visual, VideoFrames)]
+        sizes = iter(map(utils_size, super()._sized(images, key)) if self._for_bridge else super()._sized(images, key))
         sized = [visual if isinstance(visual, VideoFrames) else next(sizes) for visual in visuals]
         for visual in sized:
             height, width = visual.size if isinstance(visual, VideoFrames) else visual
@@ -206,7 +213,12 @@ class QwenVLTaskEncoder(FamilyTaskEncoder):
         videos = [visual for visual in sample.images if isinstance(visual, VideoFrames)]
         media: Media = {}
         if images:
-            media |= self.family.pixels(pictures(images, self._limits, sample.__key__), sample.detail)
+            media |= self.family.pixels(self._pictures(images, sample.__key__), sample.detail)
         if videos:
             media |= self.family.video_pixels(videos, sample.detail)
         return media
+
+    def _pictures(self, images: list[Any], key: str) -> list[Image.Image]:
+        """The images, decoded; in Bridge's layout resized a first time, as its encoders do."""
+        made = pictures(images, self._limits, key)
+        return [resized_by_utils(picture) for picture in made] if self._for_bridge else made

@@ -19,7 +19,7 @@ from PIL import Image
 from torch import Tensor
 
 from bridge_data.encoders.family import Media, Pieces, Size, check_tiles, edge_of, joined
-from bridge_data.encoders.videos import VideoFrames, VideoSampling
+from bridge_data.encoders.visuals import VideoFrames, VideoSampling
 from bridge_data.errors import ConfigError
 
 Grid = tuple[int, int, int]
@@ -124,10 +124,6 @@ class Qwen2VL:
         """The image token, once for each token of the grid; the template writes the tokens around it."""
         _, rows, columns = self.grid(size, detail)
         return [(self.image_token, rows * columns)]
-
-    def num_tiles(self, size: Size, detail: int) -> int:
-        """One."""
-        return 1
 
     def grid(self, size: Size, detail: int) -> Grid:
         """The grid of an image, in tokens."""

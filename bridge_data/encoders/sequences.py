@@ -8,6 +8,7 @@ conversations, padded on the right, with labels.
     SequenceBatch ─ ImageTextBatch, FamilyBatch
 """
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -153,7 +154,7 @@ class FamilyBatch(SequenceBatch):
 
 
 def with_image_tokens(
-    marked: MarkedTokens, placeholder: int, images: Sequence[Sequence[int]], limit: int
+    marked: MarkedTokens, placeholder: int, images: Sequence[Sequence[int]], limit: int = sys.maxsize
 ) -> tuple[MarkedTokens, int]:
     """At most `limit` tokens, with the tokens of each of `images` in place of its `placeholder`; and the number of
     images that fit.

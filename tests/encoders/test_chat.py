@@ -5,8 +5,8 @@ import pytest
 from bridge_data.encoders import LLAVA_TEMPLATE, PLAIN_CHAT_TEMPLATE, ConversationTemplateConfig
 from bridge_data.encoders.chat import (
     chat_template_of,
+    render_conversation,
     takes_parts,
-    tokenize_conversation,
     tokenize_spans,
     tokenize_text,
 )
@@ -34,7 +34,7 @@ WHOLE = "<user> what is this ? <bot> a boat <end> <user> what is on the boat ? <
 def answers(tokenizer: Any, messages: list[dict[str, str]] = MESSAGES, config: Any = CONFIG) -> tuple[str, str]:
     """All words, and those of answers."""
     template = chat_template_of(tokenizer, config)
-    marked = tokenize_conversation(tokenizer, messages, template, config.roles[1])
+    marked = tokenize_spans(tokenizer, *render_conversation(tokenizer, messages, template, config.roles[1]))
     names = {number: word for word, number in VOCABULARY.items()}
     learnt = [names[i] for i, is_answer in zip(marked.ids, marked.is_answer, strict=True) if is_answer]
     return " ".join(names[i] for i in marked.ids), " ".join(learnt)

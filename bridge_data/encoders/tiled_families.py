@@ -1,10 +1,14 @@
-"""Idefics3 and SmolVLM: an image is enlarged to a whole number of tiles, split, and seen whole beside.
+"""Families that split an image into tiles and see the whole image beside them: Idefics3 with SmolVLM, and InternVL.
 
-Enters: images of any size. Leaves: tiles, row by row, the whole image last; the row and column of each tile are written
-before its tokens. A small image (or any, without splitting) is one tile.
+Enters: images of any size. Leaves: tiles, row by row, the whole image last.
+
+Idefics3 and SmolVLM enlarge an image to a whole number of tiles; the row and column of each are written before its
+tokens. A small image (or any, without splitting) is one tile. InternVL takes the grid of tiles nearest to the aspect of
+the image; an image of one tile is not seen a second time.
 
 Source: H. Laurençon et al., Building and better understanding vision-language models (2024); A. Marafioti et al.,
-SmolVLM (2025); the rounding is that of transformers.
+SmolVLM (2025); Z. Chen et al., How far are we to GPT-4V? (2024). The rounding and the choice of a grid are those of
+transformers.
 """
 
 import dataclasses
@@ -15,8 +19,10 @@ from typing import Any
 import torch
 from PIL import Image
 
-from bridge_data.encoders.family import Media, Pieces, Size, check_tiles, edge_of, stack_padded
+from bridge_data.encoders.family import Media, Pieces, Size, check_tiles, edge_of, joined, stack_padded
 from bridge_data.errors import ConfigError
+
+# Idefics3
 
 IDEFICS3_TEMPLATE = """\
 {{- '<|im_start|>' -}}
@@ -95,11 +101,6 @@ class Idefics3:
         whole = f"{line_break}{line_break}{self.fake_image_token}{self.global_image_token}"
         return [*text, (whole, 1), (self.image_token, self.image_seq_len), (self.fake_image_token, 1)]
 
-    def num_tiles(self, size: Size, detail: int) -> int:
-        """The tiles of the grid, plus the whole image."""
-        rows, columns = self._grid(size, detail)
-        return rows * columns + 1
-
     def pixels(self, images: Sequence[Image.Image], detail: int) -> Media:
         """`pixel_values` float32 (tiles, channels, height, width) and `pixel_attention_mask` int64 (tiles, height,
         width) of all images."""
@@ -155,3 +156,84 @@ def _within(size: Size) -> Size:
     if height > width and height > _LARGEST:
         return _LARGEST, max(1, int(_LARGEST * aspect))
     return size
+
+
+# InternVL
+
+INTERNVL_TEMPLATE = """\
+{%- for message in messages -%}
+{{- '<|im_start|>' + message['role'] + '\\n' -}}
+{%- if message['role'] == 'assistant' -%}
+{%- generation -%}
+{%- for part in message['content'] if part['type'] == 'text' -%}{{- part['text'] -}}{%- endfor -%}
+{{- '<|im_end|>' -}}
+{%- endgeneration -%}
+{%- else -%}
+{%- for part in message['content'] -%}
+{%- if part['type'] == 'image' -%}{{- '<IMG_CONTEXT>\\n' -}}{%- else -%}{{- part['text'] -}}{%- endif -%}
+{%- endfor -%}
+{{- '<|im_end|>' -}}
+{%- endif -%}
+{{- '\\n' -}}
+{%- endfor -%}
+{%- if add_generation_prompt -%}{{- '<|im_start|>assistant\\n' -}}{%- endif -%}
+"""
+"""ChatML, with a line break after each image, as in the checkpoints of InternVL."""
+
+
+@dataclasses.dataclass(frozen=True)
+class InternVL:
+    """`image_processor` is `GotOcr2ImageProcessor`, with its `min_patches` and `max_patches` (tiles of an image); a
+    tile takes `image_seq_length` tokens, which is (tile size / patch size)² · scale factor².
+
+    Each level of detail halves the largest number of tiles, down to one.
+
+    Raises:
+        ConfigError: if the processor does not tile like that.
+    """
+
+    image_processor: Any
+    image_seq_length: int = 256
+    image_token: str = "<IMG_CONTEXT>"
+    start_image_token: str = "<img>"
+    end_image_token: str = "</img>"
+    chat_template: str | None = INTERNVL_TEMPLATE
+
+    def __post_init__(self) -> None:
+        if self.image_seq_length < 1:
+            raise ConfigError(f"InternVL(image_seq_length={self.image_seq_length}): expected at least 1")
+        if not hasattr(self.image_processor, "max_patches"):
+            raise ConfigError(
+                f"InternVL(image_processor={type(self.image_processor).__name__}): it has no max_patches; expected a "
+                "GotOcr2ImageProcessor, which is InternVL's"
+            )
+
+    @property
+    def num_details(self) -> int:
+        """How often the largest number of tiles can be halved, plus one."""
+        return int(self.image_processor.max_patches).bit_length()
+
+    def image_text(self, size: Size, detail: int) -> Pieces:
+        """The image token, `image_seq_length` times for each tile, between the start and end tokens of an image."""
+        num_tokens = self.image_seq_length * self.num_tiles(size, detail)
+        return [(self.start_image_token, 1), (self.image_token, num_tokens), (self.end_image_token, 1)]
+
+    def num_tiles(self, size: Size, detail: int) -> int:
+        """The tiles of the grid, plus the thumbnail if there are several."""
+        return int(self.image_processor.get_number_of_image_patches(*size, self._options(detail)))
+
+    def pixels(self, images: Sequence[Image.Image], detail: int) -> Media:
+        """`pixel_values` float32 (tiles, channels, height, width) of all images."""
+        made = self.image_processor(images=list(images), return_tensors="pt", **self._options(detail))
+        expected = sum(self.num_tiles((image.height, image.width), detail) for image in images)
+        check_tiles("InternVL", len(made["pixel_values"]), expected)
+        return {"pixel_values": torch.as_tensor(made["pixel_values"])}
+
+    def batch(self, rows: Sequence[Media]) -> Media:
+        """The tiles of all rows."""
+        return joined(rows)
+
+    def _options(self, detail: int) -> dict[str, Any]:
+        most = max(1, int(self.image_processor.max_patches) >> detail)
+        least = min(most, int(self.image_processor.min_patches))
+        return {"crop_to_patches": True, "min_patches": least, "max_patches": most}

@@ -1,0 +1,34 @@
+"""The tiles of an image follow from its size alone, for any settings of the image processor."""
+
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bridge_data.encoders import Idefics3
+from bridge_data.encoders.tiled_families import _within
+from tests.encoders.parts import picture
+from tests.later import hf
+
+sides = st.integers(1, 700)
+
+
+def num_tiles(family: Idefics3, size: tuple[int, int], detail: int) -> int:
+    """Tiles of an image, of a family with one token for each."""
+    return sum(times for piece, times in family.image_text(size, detail) if piece == family.image_token)
+
+
+@settings(deadline=None)
+@given(sides, sides, st.integers(8, 20), st.integers(8, 90), st.data())
+def test_idefics3_at_any_size_of_tiles_and_images(height: int, width: int, tile: int, longest: int, data: Any) -> None:
+    processor = hf.Idefics3ImageProcessorPil(size={"longest_edge": longest}, max_image_size={"longest_edge": tile})
+    family = Idefics3(processor, image_seq_len=1)
+    detail = data.draw(st.integers(0, family.num_details - 1))
+    tiles = family.pixels([picture((width, height))], detail)["pixel_values"]  # compares rows and columns itself
+    assert num_tiles(family, (height, width), detail) == len(tiles)
+
+
+def test_idefics3_has_at_least_one_level_of_detail_with_one_tile() -> None:
+    family = Idefics3(hf.Idefics3ImageProcessorPil(), image_seq_len=1)
+    assert [num_tiles(family, (3000, 2000), detail) for detail in range(family.num_details)] == [13, 7, 5, 1]
+    assert _within((5000, 2500)) == (4096, 2048) and _within((2500, 5000)) == (2048, 4096)
