@@ -57,12 +57,16 @@ class _Finder(MetaPathFinder, Loader):
 
 
 class _Replacement(ModuleType):
-    """The names of the module of `bridge_data.energon` that has the same path; at the root, also of `bridge_data`."""
+    """The names of the module of `bridge_data.energon` that has the same path, and those of `bridge_data`, which
+    modules of Energon import from one another."""
 
     def __getattr__(self, name: str) -> Any:
         if name in ("__path__", "__file__", "__wrapped__"):
             raise AttributeError(name)
-        ours = importlib.import_module(self.__name__.replace(_THEIRS, _OURS, 1))
-        if self.__name__ == _THEIRS and not hasattr(ours, name):
-            ours = importlib.import_module("bridge_data")
-        return getattr(ours, name)
+        try:
+            return getattr(importlib.import_module(self.__name__.replace(_THEIRS, _OURS, 1)), name)
+        except (AttributeError, ImportError):
+            everything = importlib.import_module("bridge_data")
+            if not hasattr(everything, name):
+                raise
+            return getattr(everything, name)
