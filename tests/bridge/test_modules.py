@@ -12,10 +12,12 @@ import pytest
 import torch
 import webdataset as wds
 from megatron.bridge.data.base import DatasetBuildContext
+from megatron.bridge.data.builders import energon as builders
 from megatron.bridge.data.energon import base_energon_datamodule as theirs
 from megatron.bridge.data.energon.hf_task_encoder import HFTaskEncoder
 from megatron.bridge.data.energon.prepare import prepare_webdataset
 from megatron.bridge.data.energon.task_encoder_utils import ChatMLSample
+from megatron.bridge.data.utils import get_dataset_provider
 from megatron.bridge.diffusion.data.flux.flux_energon_datamodule import FluxDatasetConfig
 from megatron.bridge.diffusion.data.flux.flux_taskencoder import FluxTaskEncoder
 from megatron.bridge.diffusion.data.wan.wan_energon_datamodule import WanDatasetConfig
@@ -25,7 +27,14 @@ from megatron.bridge.training.vlm_step import get_batch_from_iterator
 from megatron.core import parallel_state
 from megatron.core.rerun_state_machine import RerunDataIterator
 
-from bridge_data import DefaultTaskEncoder, EnergonMultiModalDataModule, SampleDecoder
+from bridge_data import (
+    DefaultTaskEncoder,
+    EnergonDataloader,
+    EnergonDatasetBuilder,
+    EnergonDatasetConfig,
+    EnergonMultiModalDataModule,
+    SampleDecoder,
+)
 from tests.datamodule.parts import NUM_TRAIN, draw, make_module, write_numbers
 from tests.peer.media import picture
 from tests.prepared import CRUDE, write_dataset
@@ -188,6 +197,30 @@ def test_bridge_s_forward_step_takes_the_batches_of_its_hf_encoder(
     assert batch["visual_inputs"].pixel_values.shape == (2, 3)
     middle = get_batch_from_iterator(iterator, is_first_pp_stage=False, is_last_pp_stage=False)
     assert middle["labels"] is None and middle["visual_inputs"].pixel_values is None
+
+
+def test_a_task_encoder_config_of_bridge_goes_into_our_dataset_config(
+    conversations: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Qwen3VLProcessor:
+        """By its name Bridge chooses how to collate; a real one needs a hub."""
+
+    monkeypatch.setattr(builders.AutoProcessor, "from_pretrained", lambda *_, **__: Qwen3VLProcessor())
+    config = EnergonDatasetConfig(
+        path=str(conversations),
+        seq_length=64,
+        micro_batch_size=2,
+        num_workers=0,
+        task_encoder=builders.HFEnergonTaskEncoderConfig(hf_processor_path="org/model", min_pixels=16),
+        pad_to_max_length=True,
+    )
+    config.finalize()
+    encoder = EnergonDatasetBuilder(config).datamodule(DatasetBuildContext(8, 0, 0)).task_encoder
+    assert isinstance(encoder, HFTaskEncoder)
+    settings = (encoder.seq_length, encoder.min_pixels, encoder.pad_to_max_length, encoder.pad_to_multiple_of)
+    assert settings == (64, 16, True, 128)
+    train, _, _ = get_dataset_provider(config)([8, 0, 0], config)
+    assert isinstance(train, EnergonDataloader)
 
 
 # ----- diffusion ------------------------------------------------------------------------------------------------------
