@@ -10,6 +10,7 @@ from megatron.bridge.data.builders import energon as builders
 from megatron.bridge.data.builders.energon import HFEnergonTaskEncoderConfig
 from megatron.bridge.data.utils import get_dataset_provider
 from megatron.bridge.models.gpt_provider import GPTModelProvider
+from megatron.bridge.models.transformer_config import _HYBRIDEP_PADDING_FIELDS
 from megatron.bridge.training import config as training
 from megatron.bridge.training.tokenizers.config import TokenizerConfig
 from megatron.bridge.utils.instantiate_utils import InstantiationMode, instantiate
@@ -164,3 +165,16 @@ def test_in_batch_packing_makes_lengths_vary_between_pipeline_stages(monkeypatch
 def test_in_batch_packing_wants_several_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="micro_batch_size should be greater than 1"):
         validated(monkeypatch, make_dataset(enable_in_batch_packing=True, micro_batch_size=1), micro_batch_size=1)
+
+
+def test_in_batch_packing_makes_experts_take_uneven_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "validate_flex_dispatcher_backend", lambda model: None)  # it asks the GPU's driver
+    experts = {
+        "num_moe_experts": 2,
+        "expert_model_parallel_size": 2,
+        "moe_token_dispatcher_type": "flex",
+        "moe_flex_dispatcher_backend": "hybridep",
+    }
+    for is_packed in (False, True):
+        model = validated(monkeypatch, make_dataset(enable_in_batch_packing=is_packed), model=experts).model
+        assert any(getattr(model, name, False) for name in _HYBRIDEP_PADDING_FIELDS) == is_packed
