@@ -8,7 +8,7 @@ PEER   := $(PEERS)/energon
 # Tests start processes of their own: two at a time keep two cores busy.
 SPREAD := -n 2 --dist worksteal
 
-.PHONY: setup demo test test-fast test-most test-all test-data lint peers bench bench-more clean
+.PHONY: setup demo test test-fast test-most test-all test-bridge test-data lint peers bench bench-more clean
 
 setup:
 	@VENV=$(VENV) PYTHON="$(if $(filter-out file,$(origin PYTHON)),$(PYTHON))" .ci/setup
@@ -28,8 +28,28 @@ STAGES := $(addprefix tests/,storage shards plan order decode task lanes loader 
 test-fast: setup
 	BRIDGE_DATA_PROFILE=fast $(BIN)/python -m pytest $(SPREAD) $(STAGES) -m "not slow and not peer and not gpu and not data and not long and not processes"
 
-test-all: setup $(PEER)/.complete
+test-all: setup $(PEER)/.complete test-bridge
 	BRIDGE_DATA_PEER="$(CURDIR)/$(PEER)/bin/python" BRIDGE_DATA_EXAMPLES=3000 $(BIN)/python -m pytest $(SPREAD) -m "not gpu" --timeout 1800
+
+# Megatron-Bridge itself, on a CPU, with its import of Energon changed to ours. Its release wants Python 3.12: the first
+# that runs of python3.12 and those of pyenv (whose shim runs only where it is selected), or PYTHON312=/path/to/python.
+BRIDGE    := $(PEERS)/bridge
+PYTHON312 ?= $(shell for python in python3.12 "$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/3.12.*/bin/python3; do \
+  "$$python" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 12))' 2>/dev/null && echo "$$python" && break; done)
+# Without what it needs of its own accord, which is for CUDA; these are what its modules import.
+bridge := megatron-core==0.19.2 'megatron-energon[av-decode]==7.4.1' 'transformers>=5.8,<=5.12.1' datasets diffusers \
+  einops 'hydra-core>=1.3.4,<1.4' qwen-vl-utils tensorboard
+
+test-bridge: $(BRIDGE)/.bridge
+	$(BRIDGE)/bin/python -m pytest tests/bridge -m bridge
+
+$(BRIDGE)/.bridge: pyproject.toml
+	@test -n "$(PYTHON312)" || { echo "megatron-bridge 0.6.2 needs Python 3.12, and there is none that runs: name one," \
+	  "make test-bridge PYTHON312=/path/to/python3.12" >&2; exit 1; }
+	VENV=$(BRIDGE) PYTHON="$(PYTHON312)" .ci/setup
+	$(BRIDGE)/bin/pip install -q $(bridge)
+	$(BRIDGE)/bin/pip install -q --no-deps megatron-bridge==0.6.2
+	@touch $@
 
 # Real data: fetched once from Debian and PyPI into .data, without installing anything. What is compared with
 # Megatron-Energon is so where `make test-all` has set its environment up.

@@ -28,12 +28,8 @@ def takes_options(options: type, defaults: Mapping[str, Any]) -> Callable[[F], F
     filled = {name: defaults.get(name) for name in options.__annotations__}
 
     def decorate(function: F) -> F:
-        *fixed, _ = inspect.signature(function).parameters.values()
-        shown = [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=filled[name], annotation=annotation)
-            for name, annotation in options.__annotations__.items()
-        ]
-        known = [parameter.name for parameter in (*fixed, *shown)]
+        signature = _with_options(inspect.signature(function), options, filled)
+        known = [*signature.parameters]
 
         @functools.wraps(function)
         def call(*args: Any, **given: Any) -> Any:
@@ -44,11 +40,41 @@ def takes_options(options: type, defaults: Mapping[str, Any]) -> Callable[[F], F
                     raise TypeError(f"{function.__name__}() got an unexpected keyword argument {name!r}{hint}")
             return function(*args, **filled | given)
 
-        signature = inspect.signature(function).replace(parameters=[*fixed, *shown])
         call.__signature__ = signature  # type: ignore[attr-defined]
         return call  # type: ignore[return-value]
 
     return decorate
+
+
+def _with_options(signature: inspect.Signature, options: type, defaults: Mapping[str, Any]) -> inspect.Signature:
+    """`signature`, whose last parameter is `**options`, with each option instead."""
+    *fixed, _ = signature.parameters.values()
+    shown = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=defaults[name], annotation=annotation)
+        for name, annotation in options.__annotations__.items()
+    ]
+    return signature.replace(parameters=[*fixed, *shown])
+
+
+class ShownOptions:
+    """The `__signature__` of a class whose `__init__` ends in `**kwargs: Unpack[SomeOptions]`: it shows each option.
+
+    A derived class with an `__init__` of its own has the signature of that. The signature of `__init__` itself stays,
+    because jsonargparse passes on every default that a signature has, and `__init__` tells given options from others.
+    """
+
+    def __init__(self, options: type, defaults: Callable[[], Mapping[str, Any]]) -> None:
+        self._options, self._defaults = options, defaults
+        self._owner: type | None = None
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._owner = owner
+
+    def __get__(self, instance: Any, owner: type) -> inspect.Signature:
+        if instance is not None or inspect.getattr_static(owner, "__init__") is not vars(self._owner)["__init__"]:
+            raise AttributeError("__signature__")
+        _, *parameters = inspect.signature(owner.__init__).parameters.values()  # type: ignore[misc]
+        return _with_options(inspect.Signature(parameters), self._options, self._defaults())
 
 
 IGNORED = {

@@ -1,5 +1,6 @@
 import dataclasses
 import inspect
+import pydoc
 import re
 import warnings
 from collections.abc import Callable
@@ -10,6 +11,7 @@ import pytest
 
 import bridge_data
 from bridge_data import (
+    EnergonMultiModalDataModule,
     WorkerConfig,
     get_loader,
     get_savable_loader,
@@ -18,6 +20,7 @@ from bridge_data import (
     get_val_datasets,
     options,
 )
+from bridge_data.datamodule.settings import DataModuleOptions
 from bridge_data.lanes.datasets import DATASET_DEFAULTS, DatasetOptions
 from bridge_data.loader.loader_config import LOADER_DEFAULTS, LoaderConfig, LoaderOptions
 from bridge_data.options import takes_options
@@ -69,6 +72,34 @@ def test_signatures_show_each_option_with_its_type_and_default(
         shown = parameters[name]
         assert (shown.kind, shown.annotation) == (shown.KEYWORD_ONLY, hint)
         assert shown.default == defaults.get(name)
+
+
+def test_the_data_module_shows_all_options_with_their_types_and_defaults() -> None:
+    (*fixed, kwargs) = list(inspect.signature(EnergonMultiModalDataModule.__init__).parameters)[1:]
+    shown = inspect.signature(EnergonMultiModalDataModule).parameters
+    assert kwargs == "kwargs" and [*shown] == [*fixed, *DataModuleOptions.__annotations__]
+    hints = get_type_hints(DataModuleOptions)
+    assert {name: shown[name].annotation for name in hints} == hints
+    assert {name: shown[name].default for name in ("seed", "prefetch_factor", "share", "split_part")} == {
+        "seed": 0,
+        "prefetch_factor": inspect.signature(get_savable_loader).parameters["prefetch_factor"].default,
+        "share": "replicate",
+        "split_part": "train",
+    }
+    told = pydoc.render_doc(EnergonMultiModalDataModule, renderer=pydoc.plaintext)
+    assert "prefetch_factor: int = " in told.partition("Training and validation data at")[0]
+
+
+def test_a_class_derived_from_the_data_module_shows_its_own_signature() -> None:
+    class Same(EnergonMultiModalDataModule):
+        pass
+
+    class Other(EnergonMultiModalDataModule):
+        def __init__(self, folder: str) -> None:
+            super().__init__(folder)
+
+    assert inspect.signature(Same) == inspect.signature(EnergonMultiModalDataModule)
+    assert [*inspect.signature(Other).parameters] == ["folder"]
 
 
 def test_loader_options_are_fields_of_the_loader_config() -> None:

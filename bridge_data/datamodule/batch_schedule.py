@@ -7,6 +7,7 @@ consumed, so a run can resume at any step on any number of ranks.
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Self
 
 from bridge_data.errors import ConfigError
 
@@ -25,6 +26,26 @@ class BatchSchedule:
     global_batch_size: int
     micro_batch_size: int
     rampup_batch_size: Sequence[int] | None = None
+
+    @classmethod
+    def for_ranks(
+        cls,
+        global_batch_size: int | None,
+        micro_batch_size: int,
+        rampup_batch_size: Sequence[int] | None,
+        num_micro_batches: int,
+    ) -> Self:
+        """The schedule of a job that may leave the global batch size to us: None is `num_micro_batches` micro-batches.
+
+        Raises:
+            ConfigError: also for a ramp to a size that is not given.
+        """
+        if global_batch_size is None and rampup_batch_size is not None:
+            raise ConfigError(
+                f"rampup_batch_size={list(rampup_batch_size)} is a ramp to global_batch_size, which is None: give it"
+            )
+        size = micro_batch_size * num_micro_batches if global_batch_size is None else global_batch_size
+        return cls(size, micro_batch_size, rampup_batch_size)
 
     def __post_init__(self) -> None:
         for name in ("micro_batch_size", "global_batch_size"):

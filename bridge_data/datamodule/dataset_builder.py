@@ -7,9 +7,9 @@ validation, which Bridge wraps into its `RerunDataIterator`. Guarantee: they sav
 import dataclasses
 from typing import TYPE_CHECKING, Any, Protocol
 
-from bridge_data.datamodule.dataset_config import EnergonDatasetConfig
+from bridge_data.datamodule.bridge_classes import build_bridge_encoder
+from bridge_data.datamodule.dataset_config import EnergonDatasetConfig, TaskEncoderConfig
 from bridge_data.datamodule.module import EnergonMultiModalDataModule
-from bridge_data.datamodule.sharing import build_worker_config
 from bridge_data.encoders import MultiModalSampleConfig
 from bridge_data.task import TaskEncoder
 
@@ -72,8 +72,7 @@ class EnergonDatasetBuilder:
             config.image_processor,
             seq_length=config.seq_length,
             micro_batch_size=config.micro_batch_size,
-            global_batch_size=config.global_batch_size
-            or config.micro_batch_size * build_worker_config(groups, num_workers=0).world_size,
+            global_batch_size=config.global_batch_size,
             num_workers=config.num_workers,
             num_val_workers=config.num_val_workers,
             pin_memory=config.pin_memory,
@@ -91,7 +90,9 @@ class EnergonDatasetBuilder:
         encoder = self.config.task_encoder
         if encoder is None or isinstance(encoder, TaskEncoder):
             return encoder
-        return encoder.build(self.config, tokenizer)
+        if isinstance(encoder, TaskEncoderConfig):
+            return encoder.build(self.config, tokenizer)
+        return build_bridge_encoder(self.config)
 
     def _sample_config(self) -> MultiModalSampleConfig | None:
         """The sample config of the default encoder."""
@@ -99,7 +100,7 @@ class EnergonDatasetBuilder:
         asked: dict[str, Any] = {}
         if self.config.pad_to_max_length:
             asked["pad_to_max_length"] = True
-        if self.config.pad_to_multiple_of > 1:
+        if (self.config.pad_to_multiple_of or 1) > 1:
             asked["pad_to_multiple_of"] = self.config.pad_to_multiple_of
         if self.config.task_encoder is not None or not asked:
             return given

@@ -1,27 +1,25 @@
 """The data settings of a Megatron-Bridge run: what its `ConfigContainer` holds as `dataset`.
 
-Enters: plain settings, from a recipe, a YAML file or the command line. Leaves: the same, checked. Guarantee: each has
-an effect, or is refused with the reason.
+Enters: plain settings, from a recipe, a YAML file or the command line. Leaves: the same, checked. Guarantees: each has
+an effect, or is refused with the reason; where Bridge is installed, they are also settings of its own class, so that it
+checks and derives what it does for that.
 
 Source: the names and defaults are those of Megatron-Bridge: `EnergonProvider` (0.3), `EnergonDatasetConfig` and
 `DataloaderConfig` (0.6).
 """
 
 import dataclasses
-import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
 
+from bridge_data.datamodule.bridge_classes import PLAIN_CLASS, BridgeEncoderConfig, bridge_class, is_bridge_encoder
 from bridge_data.datamodule.settings import sort_settings
 from bridge_data.errors import ConfigError
 from bridge_data.task import TaskEncoder
 
 if TYPE_CHECKING:
     from bridge_data.encoders import MultiModalSampleConfig
-
-_PROVIDERS = ("megatron.bridge.data.base", "megatron.bridge.training.config")
-"""Where Bridge has its `DatasetProvider`: 0.6, 0.3."""
 
 
 @runtime_checkable
@@ -36,9 +34,11 @@ class TaskEncoderConfig(Protocol):
 class EnergonDatasetConfig:
     """Training and validation data at `path`. The fields are mutable, as Bridge sets some while it prepares a run.
 
+    Where Megatron-Bridge is installed, an instance is also one of Bridge's class of this name.
+
     Args:
-        task_encoder: the encoder, or a `TaskEncoderConfig`; None for the `MultiModalTaskEncoder` of the run's
-            tokenizer, `image_processor` and `multimodal_sample_config`.
+        task_encoder: the encoder, a `TaskEncoderConfig`, or one of Bridge's task-encoder configs; None for the
+            `MultiModalTaskEncoder` of the run's tokenizer, `image_processor` and `multimodal_sample_config`.
         global_batch_size: samples of a step, over all ranks; None for a micro-batch of each. (Bridge has its own.)
         drop_last: drop the last micro-batch of validation if it is not full. (Training has no end.)
         dataloader_save, dataloader_load: where Bridge saves and loads the position of the data; None for a folder
@@ -47,6 +47,7 @@ class EnergonDatasetConfig:
         enable_in_batch_packing, defer_in_batch_packing_to_step: one sequence of all samples of a micro-batch, made by
             the `TaskEncoderConfig`, or deferred to Bridge's forward step.
         pad_to_max_length, pad_to_multiple_of, in_batch_packing_pad_to_multiple_of: lengths of the sequences.
+            `pad_to_multiple_of` None becomes 128 for Bridge's task-encoder configs, as there, else 1.
         trust_remote_code: for the `TaskEncoderConfig`.
         dataset_kwargs: `DataModuleOptions`, such as `seed`, `num_lanes`, `share`.
         The others are those of `EnergonMultiModalDataModule`.
@@ -56,7 +57,7 @@ class EnergonDatasetConfig:
     seq_length: int
     micro_batch_size: int
     global_batch_size: int | None = None
-    task_encoder: TaskEncoder[Any, Any, Any, Any] | TaskEncoderConfig | None = None
+    task_encoder: TaskEncoder[Any, Any, Any, Any] | TaskEncoderConfig | BridgeEncoderConfig | None = None
     image_processor: Any = None
     multimodal_sample_config: "MultiModalSampleConfig | None" = None
     dataloader_type: str | None = "external"
@@ -77,12 +78,20 @@ class EnergonDatasetConfig:
     enable_in_batch_packing: bool = False
     defer_in_batch_packing_to_step: bool = False
     pad_to_max_length: bool = False
-    pad_to_multiple_of: int = 1
+    pad_to_multiple_of: int | None = None
     in_batch_packing_pad_to_multiple_of: int = 1
     dataset_kwargs: dict[str, Any] = dataclasses.field(default_factory=dict)
 
+    def __new__(cls, **settings: Any) -> Self:
+        return super().__new__(bridge_class(cls, _build_for_bridge))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The class that is also Bridge's cannot be found by its name.
+        return _restored, (getattr(type(self), PLAIN_CLASS, type(self)), vars(self))
+
     def __post_init__(self) -> None:
-        _register_with_bridge()
+        if self.pad_to_multiple_of is None:
+            self.pad_to_multiple_of = 128 if is_bridge_encoder(self.task_encoder) else 1
 
     def finalize(self) -> None:
         """Check the settings, once all are set; Bridge calls it.
@@ -90,7 +99,6 @@ class EnergonDatasetConfig:
         Raises:
             ConfigError: naming the first that is wrong.
         """
-        _register_with_bridge()
         if self.num_workers == 0:
             self.persistent_workers = False
         self.validate()
@@ -154,6 +162,9 @@ class EnergonDatasetConfig:
         for name in ("image_processor", "multimodal_sample_config"):
             if self.task_encoder is not None and getattr(self, name) is not None:
                 raise self._error(name, "no effect beside a task_encoder: give it to that")
+        if is_bridge_encoder(self.task_encoder):
+            self.task_encoder.validate()
+            return
         if not isinstance(self.task_encoder, TaskEncoder | TaskEncoderConfig | None):
             raise self._error(
                 "task_encoder", "expected a TaskEncoder, settings with build(dataset, tokenizer), or None"
@@ -166,10 +177,11 @@ class EnergonDatasetConfig:
         if self.trust_remote_code is not None:
             raise self._error("trust_remote_code", "nothing is loaded from a hub here: set None")
         own = getattr(self.task_encoder, "config", self.task_encoder)
-        pads = self.task_encoder is None or getattr(own, "pad_to_multiple_of", 1) % self.pad_to_multiple_of == 0
-        if self.pad_to_multiple_of > 1 and self.seq_length % self.pad_to_multiple_of:
+        multiple = self.pad_to_multiple_of or 1
+        pads = self.task_encoder is None or getattr(own, "pad_to_multiple_of", 1) % multiple == 0
+        if self.seq_length % multiple:
             raise self._error("pad_to_multiple_of", f"seq_length={self.seq_length} is no multiple of it; make it one")
-        if self.pad_to_multiple_of > 1 and not (pads or self.pad_to_max_length):
+        if multiple > 1 and not (pads or self.pad_to_max_length):
             raise self._error(
                 "pad_to_multiple_of", f"{needs}: set it in the encoder's own config; or pad_to_max_length"
             )
@@ -207,9 +219,25 @@ _REFUSED = {
 """Settings that have only one valid value here, and why."""
 
 
-def _register_with_bridge() -> None:
-    """Register as a `DatasetProvider`, if Bridge is in use: it dispatches on that class."""
-    for name in _PROVIDERS:
-        provider = getattr(sys.modules.get(name), "DatasetProvider", None)
-        if provider is not None:
-            provider.register(EnergonDatasetConfig)
+def _restored(config_class: type[EnergonDatasetConfig], settings: dict[str, Any]) -> EnergonDatasetConfig:
+    config = config_class.__new__(config_class)
+    vars(config).update(settings)
+    return config
+
+
+def _build_for_bridge(
+    num_samples: Sequence[int], config: EnergonDatasetConfig, tokenizer: Any = None, pg_collection: Any = None
+) -> tuple[Any, Any, None]:
+    """What Bridge calls for the loaders; `num_samples` are those of training, validation and test."""
+    from bridge_data.datamodule.dataset_builder import DatasetBuildContext
+
+    train, validation, test = num_samples
+    return config.build_datasets(
+        DatasetBuildContext(
+            train_samples=train,
+            valid_samples=validation,
+            test_samples=test,
+            tokenizer=tokenizer,
+            pg_collection=pg_collection,
+        )
+    )

@@ -5,7 +5,6 @@ Source: the names and their order are those of Megatron-Bridge's `EnergonMultiMo
 
 import functools
 import logging
-import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Never, TypeAlias, Unpack
 
@@ -15,7 +14,7 @@ from lightning.pytorch import LightningDataModule
 from bridge_data.datamodule import lightning_trainer
 from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.datamodule.parallel import find_cost
-from bridge_data.datamodule.settings import DataModuleOptions, sort_settings
+from bridge_data.datamodule.settings import DataModuleOptions, option_defaults, sort_settings, warn_without_effect
 from bridge_data.datamodule.sharing import IdleDataloader, RankLoader, balancing_of, build_worker_config, rank_loader
 from bridge_data.datamodule.training import EnergonDataloader
 from bridge_data.datamodule.validation import ValidationDataloader, names_of
@@ -24,6 +23,7 @@ from bridge_data.encoders.encoder_config import open_image_processor, open_token
 from bridge_data.errors import ConfigError, StateError
 from bridge_data.lanes.datasets import get_train_dataset, get_val_dataset, get_val_datasets
 from bridge_data.lanes.lane_dataset import LaneDataset
+from bridge_data.options import ShownOptions
 from bridge_data.order.state import LoaderState
 from bridge_data.plan import EmptySplitError, Source
 from bridge_data.task import TaskEncoder
@@ -51,7 +51,8 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
             `MultiModalTaskEncoder` that is made where `task_encoder` is None. Tokenizer and image processor may be
             given by the folder (or hub id) that they were saved to. (Megatron's schedules also read `seq_length`.)
         micro_batch_size: samples (with packing: packs) per batch.
-        global_batch_size: samples per step of all ranks: a multiple of `micro_batch_size` times the number of ranks.
+        global_batch_size: samples per step of all ranks: a multiple of `micro_batch_size` times the number of ranks. If
+            None, one micro-batch of each rank; with Lightning, `accumulate_grad_batches` of each.
         num_val_workers: workers for validation; as many as `num_workers` if None.
         pin_memory: put batches into page-locked memory, where there is a GPU.
         shuffle_buffer_size, max_samples_per_sequence, packing_buffer_size: as in `get_train_dataset`.
@@ -62,6 +63,8 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
         ConfigError: for a setting that is unknown, out of range, or contradicts another.
     """
 
+    __signature__ = ShownOptions(DataModuleOptions, option_defaults)
+
     def __init__(
         self,
         path: str | Path,
@@ -69,7 +72,7 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
         image_processor: Any = None,
         seq_length: int = 2048,
         micro_batch_size: int = 1,
-        global_batch_size: int = 1,
+        global_batch_size: int | None = None,
         num_workers: int = 1,
         num_val_workers: int | None = None,
         pin_memory: bool = True,
@@ -105,18 +108,25 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
         self._loaded_from: Any = None
         self._num_overfitted: int | None = None
         self._test_dataloader: ValLoader | None = None
-        self.batch_schedule = BatchSchedule(global_batch_size, micro_batch_size, self.settings.rampup_batch_size)
+        self._batch_schedule(1)  # checks the sizes
         self.task_encoder = self._default_encoder() if task_encoder is None else task_encoder
         self.validation_task_encoder = validation_task_encoder or self.task_encoder
         self._cost = None if self.settings.balance is False else find_cost(self.settings.balance, self.task_encoder)
         if task_encoder is not None:
-            self._warn_without_effect()
+            warn_without_effect(
+                multimodal_sample_config=multimodal_sample_config, decoder_seq_length=decoder_seq_length
+            )
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self.path)!r}, task_encoder={type(self.task_encoder).__name__})"
 
     def __str__(self) -> str:
         return repr(self)  # Lightning's own would start all loaders
+
+    @property
+    def batch_schedule(self) -> BatchSchedule:
+        """The global batch size of each step."""
+        return self._batch_schedule(self._worker_config(0).world_size)
 
     @property
     def init_global_step(self) -> int:
@@ -138,8 +148,8 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
         Raises:
             ConfigError: if the ranks cannot share the global batch equally.
         """
-        schedule = BatchSchedule(self.global_batch_size, self.micro_batch_size)
-        return schedule.num_micro_batches(0, worker_config.world_size)
+        size = self._batch_schedule(worker_config.world_size).global_batch_size
+        return BatchSchedule(size, self.micro_batch_size).num_micro_batches(0, worker_config.world_size)
 
     def datasets_provider(
         self, worker_config: WorkerConfig, split: Literal["train", "val", "test"] = "val"
@@ -195,11 +205,11 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
             StateError: if the trainer resumes from a checkpoint without a state of the data.
         """
         config = self._worker_config(self.num_workers)
-        num_micro_batches = self.num_micro_batches(config)
+        schedule, num_micro_batches = self._batch_schedule(config.world_size), self.num_micro_batches(config)
         num_overfitted = None
         if self.trainer is not None:
             virtual_epoch_length = self.settings.dataset.get("virtual_epoch_length", 0)
-            lightning_trainer.check_steps(self.trainer, self.batch_schedule, num_micro_batches, virtual_epoch_length)
+            lightning_trainer.check_steps(self.trainer, schedule, num_micro_batches, virtual_epoch_length)
             if self._cost is not None and config.world_size > 1:
                 lightning_trainer.check_whole_steps(self.trainer, num_micro_batches, virtual_epoch_length)
             if self._loaded_state is None and self._loaded_from != self.trainer.ckpt_path:
@@ -209,7 +219,7 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
             dataset = self.datasets_provider(config, "train")
             if num_overfitted is not None:
                 dataset = dataset.first(num_overfitted * config.world_size)
-            balancing = balancing_of(self._cost, self.batch_schedule, num_micro_batches, config)
+            balancing = balancing_of(self._cost, schedule, num_micro_batches, config)
             loader = self._loader(dataset, balancing=balancing)
             self.train_dataloader_object = IdleDataloader(config) if loader is None else EnergonDataloader(loader)
             self._num_overfitted = num_overfitted
@@ -330,6 +340,12 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
         self._loaded_in_epoch = state_dict.get(_IN_EPOCH)
         self._loaded_from = None if self.trainer is None else self.trainer.ckpt_path
 
+    def _batch_schedule(self, num_ranks: int) -> BatchSchedule:
+        num_accumulated = 1 if self.trainer is None else self.trainer.accumulate_grad_batches
+        return BatchSchedule.for_ranks(
+            self.global_batch_size, self.micro_batch_size, self.settings.rampup_batch_size, num_ranks * num_accumulated
+        )
+
     def _worker_config(self, num_workers: int) -> WorkerConfig:
         return build_worker_config(self.pg_collection, num_workers, **self.settings.workers)
 
@@ -343,11 +359,3 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
             seq_length=self.seq_length,
             decoder_seq_length=self.decoder_seq_length,
         )
-
-    def _warn_without_effect(self) -> None:
-        for name in ("multimodal_sample_config", "decoder_seq_length"):
-            if getattr(self, name) is not None:
-                warnings.warn(
-                    f"EnergonMultiModalDataModule: {name} has no effect beside a task_encoder: give it to that",
-                    stacklevel=3,
-                )

@@ -5,16 +5,20 @@ the workers, the loader, the DataModule itself. Guarantee: an unknown name is re
 """
 
 import dataclasses
+import inspect
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypedDict
 
 from bridge_data.datamodule.sharing import Share, check_share
 from bridge_data.errors import ConfigError, ErrorHandler
-from bridge_data.lanes.datasets import DatasetOptions
+from bridge_data.lanes.datasets import DatasetOptions, get_train_dataset
+from bridge_data.loader import get_savable_loader
 from bridge_data.loader.loader_config import LoaderOptions
 from bridge_data.plan.document import nearest
 from bridge_data.plan.source import EpochsPerShuffle
 from bridge_data.task.stores import CachePool
+from bridge_data.topology import WorkerConfig
 
 
 class TrainingOptions(TypedDict, total=False):
@@ -81,6 +85,15 @@ class DataModuleOptions(
     """All of them. (`ends` of `LoaderOptions` defaults to "even" for validation in a distributed run.)"""
 
 
+def option_defaults() -> dict[str, Any]:
+    """The default of each of `DataModuleOptions`."""
+    found: dict[str, Any] = {}
+    for taker in (get_train_dataset, get_savable_loader, WorkerConfig, DataModuleSettings):
+        found |= {name: parameter.default for name, parameter in inspect.signature(taker).parameters.items()}
+    found["seed"] = found["seed_offset"]
+    return {name: found[name] for name in DataModuleOptions.__annotations__}
+
+
 _DATASET = {*TrainingOptions.__annotations__, *DatasetOptions.__annotations__}
 _LOADER = {*EnergonLoaderOptions.__annotations__, *LoaderOptions.__annotations__}
 _WORKER_FIELDS = {name: name for name in WorkerOptions.__annotations__} | {"seed": "seed_offset"}
@@ -130,3 +143,13 @@ def sort_settings(given: Mapping[str, Any]) -> DataModuleSettings:
         loader={name: value for name, value in given.items() if name in _LOADER},
         **{name: value for name, value in given.items() if name in OwnOptions.__annotations__},
     )
+
+
+def warn_without_effect(**given: Any) -> None:
+    """Warn of arguments, not None, that only the default task encoder takes."""
+    for name, value in given.items():
+        if value is not None:
+            warnings.warn(
+                f"EnergonMultiModalDataModule: {name} has no effect beside a task_encoder: give it to that",
+                stacklevel=3,
+            )

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         DefaultCrudeJsonlDatasetFactory,
         JoinedWebdatasetFactory,
     )
+    from bridge_data.energon.replacing import replace_energon
     from bridge_data.energon.webdatasets import (
         BaseWebdatasetFactory,
         CaptioningWebdataset,
@@ -48,6 +49,7 @@ _PLACES = {
     "bridge_data.energon.jsonl_and_joined": (
         "CrudeJsonlDatasetFactory DefaultCrudeJsonlDatasetFactory JoinedWebdatasetFactory"
     ),
+    "bridge_data.energon.replacing": "replace_energon",
     "bridge_data.energon.webdatasets": (
         "BaseWebdatasetFactory CaptioningWebdataset CrudeWebdataset DefaultDecoderWebdatasetFactory "
         "DefaultGenericWebdatasetFactory ImageClassificationWebdataset ImageWebdataset InterleavedWebdataset "
@@ -87,6 +89,7 @@ __all__ = [
     "VidQAWebdataset",
     "load_dataset",
     "prepare_metadataset",
+    "replace_energon",
     "traverse_metadataset",
 ]
 

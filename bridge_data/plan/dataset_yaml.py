@@ -42,6 +42,9 @@ SampleClass: TypeAlias = type[Any]
 """A class derived from `Sample` or `CrudeSample`."""
 
 OUR_MODULES = ("megatron.energon", "bridge_data")
+_TRUSTED_MODULES = ("megatron.bridge",)
+"""Packages whose classes may be named without the caller's trust: what Megatron-Bridge prepares names its own."""
+
 _OUR_CLASSES: dict[str, SampleClass] = {
     name: value
     for name, value in vars(samples).items()
@@ -252,12 +255,13 @@ def find_class(module: Node, name: Node, trusted_modules: Collection[str]) -> Sa
 
 
 def find_object(module: Node, name: Node, trusted_modules: Collection[str]) -> Any:
-    """The object `name` of `module`, which is imported; None if there is no such name.
+    """The object `name` of `module`, which is imported; None if there is no such name. Megatron-Bridge is trusted.
 
     Raises:
         ConfigError: for a module that is not trusted, or cannot be imported.
     """
     module_name = module.text("__module__")
+    trusted_modules = (*trusted_modules, *_TRUSTED_MODULES)
     if not any(module_name == trusted or module_name.startswith(f"{trusted}.") for trusted in trusted_modules):
         raise module.error(
             f"__module__: {module_name!r} would be imported, which runs its code, and is not trusted; "

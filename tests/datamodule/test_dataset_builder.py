@@ -13,7 +13,6 @@ from bridge_data import (
 )
 from bridge_data.datamodule.dataset_builder import transformers_tokenizer
 from recipes.demo_tokenizer import train_tokenizer
-from tests.datamodule import bridge
 from tests.datamodule.parts import NUM_TRAIN, NUM_VAL, draw, make_module, take, write_numbers
 from tests.datamodule.test_dataset_config import EncoderSettings
 from tests.later import hf
@@ -56,8 +55,8 @@ def test_it_builds_what_the_data_module_gives(path: Path) -> None:
     assert train.dataloader.dataset.worker_config.num_workers == 0
 
 
-def test_bridge_builds_it_as_a_provider_with_a_context_of_either_release(path: Path) -> None:
-    train, validation, _ = make_config(path).build_datasets(bridge.Context(10, 4, 0))
+def test_a_config_builds_its_loaders_itself(path: Path) -> None:
+    train, validation, _ = make_config(path).build_datasets(DatasetBuildContext(train_samples=10, valid_samples=4))
     assert len(draw(train, 3)) == len(draw(validation, 3)) == 3
 
 
@@ -94,9 +93,10 @@ def test_each_evaluation_begins_with_the_first_sample_after_training(path: Path)
 
 def test_the_global_batch_size_gives_the_step_where_bridge_says_none(path: Path) -> None:
     context = DatasetBuildContext(train_samples=1, valid_samples=1)
-    assert EnergonDatasetBuilder(make_config(path, micro_batch_size=3)).datamodule(context).global_batch_size == 3
+    module = EnergonDatasetBuilder(make_config(path, micro_batch_size=3)).datamodule(context)
+    assert module.batch_schedule.global_batch_size == 3
     module = EnergonDatasetBuilder(make_config(path, micro_batch_size=3, global_batch_size=6)).datamodule(context)
-    assert module.global_batch_size == 6
+    assert module.batch_schedule.global_batch_size == 6
 
 
 def test_without_a_task_encoder_the_run_s_tokenizer_makes_one(path: Path, tokenizer_folder: Path) -> None:

@@ -287,6 +287,15 @@ def test_fast_dev_run_is_one_batch_of_each(path: Path, expected: list[list[int]]
     assert (recorder.trained, recorder.evaluated) == (expected[:1], [VAL[:1]])
 
 
+def test_without_a_global_batch_size_a_step_is_what_the_trainer_accumulates(
+    path: Path, expected: list[list[int]], tmp_path: Path
+) -> None:
+    module = make_module(path)
+    run = fit(module, make_trainer(tmp_path, max_steps=3, accumulate_grad_batches=2))
+    assert run.trained == expected[:6]
+    assert module.batch_schedule.global_batch_size == 2
+
+
 def test_an_epoch_that_ends_within_a_step_is_warned_of(path: Path, tmp_path: Path) -> None:
     for module_options, limit in (({}, 5), ({"virtual_epoch_length": 5}, 1.0), ({"virtual_epoch_length": 10}, 0.5)):
         module = make_module(path, global_batch_size=2, **module_options)

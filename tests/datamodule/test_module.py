@@ -150,15 +150,31 @@ def test_the_global_batch_size_gives_the_micro_batches_of_a_step(path: Path) -> 
         module.num_micro_batches(ranks[3])
 
 
+def test_without_a_global_batch_size_a_step_takes_a_micro_batch_of_each_rank(path: Path) -> None:
+    for num_ranks in (1, 3):
+        groups = SimpleNamespace(dp=SimpleNamespace(rank=lambda: 0, size=lambda n=num_ranks: n))
+        module = make_module(path, micro_batch_size=2, pg_collection=groups)
+        assert module.global_batch_size is None
+        assert module.batch_schedule.global_batch_size == 2 * num_ranks
+        assert module.num_micro_batches(WorkerConfig(rank=0, world_size=num_ranks, num_workers=0)) == 1
+        assert len(draw(module.train_dataloader(), 2)[1]) == 2
+    module.global_batch_size = 12  # as a DataModule derived from this one may do after __init__
+    assert module.num_micro_batches(WorkerConfig(rank=0, world_size=3, num_workers=0)) == 2
+
+
 @pytest.mark.parametrize(
     ("sizes", "message"),
     [
         ({"micro_batch_size": 0}, "micro_batch_size=0"),
         ({"global_batch_size": 0}, "global_batch_size=0"),
-        ({"micro_batch_size": 4}, "global_batch_size=1.*multiple of micro_batch_size=4"),
+        ({"micro_batch_size": 4, "global_batch_size": 1}, "global_batch_size=1.*multiple of micro_batch_size=4"),
+        (
+            {"rampup_batch_size": [1, 1, 4]},
+            r"rampup_batch_size=\[1, 1, 4\] is a ramp to global_batch_size, which is None",
+        ),
     ],
 )
-def test_batch_sizes_that_cannot_be_are_refused(path: Path, sizes: dict[str, int], message: str) -> None:
+def test_batch_sizes_that_cannot_be_are_refused(path: Path, sizes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         make_module(path, **sizes)
 

@@ -45,6 +45,14 @@ def test_only_the_parts_that_fields_need_are_read():
     assert config.parts == {"png", "jpg", "json"}
 
 
+def test_classes_of_megatron_bridge_need_no_trust():
+    text = "sample_type: {__module__: megatron.bridge.nowhere, __class__: X}\nfield_map: {text: txt}"
+    with pytest.raises(ConfigError, match=r"'megatron\.bridge\.nowhere' cannot be imported"):
+        read(text)
+    with pytest.raises(ConfigError, match="is not trusted"):
+        read(text.replace("megatron.bridge.", "megatron.bridges."))
+
+
 def test_a_module_that_is_trusted_is_imported():
     text = "sample_type: {__module__: tests.plan.own_samples, __class__: Pair}\nfield_map: {left: jpg}\n"
     assert read(text, ["tests.plan.own_samples"]).sample_class is Pair

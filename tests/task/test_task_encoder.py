@@ -88,6 +88,7 @@ def test_arguments_are_kept() -> None:
 
     assert declared(hook).seeded
     assert declared(hook).failure_tolerance == 7
+    assert (hook.__stateless__, hook.__failure_tolerance__) == (True, 7), "under Energon's names too"
 
 
 def test_an_undeclared_hook_is_seeded() -> None:
