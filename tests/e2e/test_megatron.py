@@ -33,10 +33,10 @@ def start(
         "data.multiple_validation_sets=true",
         f"loader.num_workers={num_workers}",
         "loader.num_lanes=4",
-        f"megatron.train_steps={NUM_STEPS}",
-        "megatron.save_interval=3",
-        "megatron.eval_interval=4",
-        "megatron.exit_signal=SIGTERM",
+        f"training.train_steps={NUM_STEPS}",
+        "training.save_interval=3",
+        "training.eval_interval=4",
+        "training.exit_signal=SIGTERM",
     )
     run_job("recipes.train", arguments, folder=run, num_ranks=num_ranks, on_step=on_step, **job)
     return output_of(run)
