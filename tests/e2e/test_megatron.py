@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from recipes.compare_runs import compare
-from recipes.demo_jobs import run_job
+from recipes.demo_jobs import RANKS, run_job
 from recipes.run_log import read_run
 from tests.recipes.trainer.job import arguments as job_arguments
-from tests.recipes.trainer.job import evaluations, make_inputs, output_of
+from tests.recipes.trainer.job import evaluations, make_inputs
 
 NUM_STEPS, SIGNAL_AFTER = 12, 1
 SIZES = [2, 2, 4, 6] + (NUM_STEPS - 4) * [8]
@@ -39,7 +39,7 @@ def start(
         "training.exit_signal=SIGTERM",
     )
     run_job("recipes.train", arguments, folder=run, num_ranks=num_ranks, on_step=on_step, **job)
-    return output_of(run)
+    return "".join(file.read_text() for file in (run / RANKS).glob("*/attempt_0/*/stdout.log"))
 
 
 @pytest.mark.slow
