@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
+VOCABULARY = 384
+"""Tokens of the demo's tokenizer."""
 SKIP_ONE = "BRIDGE_DATA_DEMO_SKIP_ONE"
 
 
@@ -40,13 +42,14 @@ RESUMES = (Run(name="resumed"), Run(name="on-1-rank", num_ranks=1), Run(name="ot
 class Demo:
     """The runs of one demo in one folder."""
 
-    def __init__(self, folder: Path, num_steps: int, resumes: Sequence[str]) -> None:
+    def __init__(self, folder: Path, num_steps: int, resumes: Sequence[str], *, skips_one: bool = False) -> None:
         self.folder = folder
         self.num_steps = num_steps
         self.resumes = resumes
         self.save_interval = num_steps // 4
         self.kill_after_step = 2 * self.save_interval + (self.save_interval - 1) // 2
         self.runs = folder / "runs"
+        self.skips_one = skips_one
 
     def plan(self) -> list[Run]:
         """What is launched, in order."""
@@ -62,7 +65,6 @@ class Demo:
 
         from recipes.demo_data import DemoDataConfig, make_demo_data
         from recipes.demo_tokenizer import demo_texts, train_tokenizer
-        from recipes.recipe import ModelConfig
 
         config, data = DemoDataConfig(), self.folder / "data"
         with tqdm(total=config.num_captions + config.num_questions, unit=" crops", disable=None, leave=False) as bar:
@@ -72,7 +74,7 @@ class Demo:
                 bar.update("cutting" in what)
 
             make_demo_data(data, config, tick)
-        train_tokenizer(demo_texts(data), self.folder / "tokenizer", ModelConfig().vocab_size)
+        train_tokenizer(demo_texts(data), self.folder / "tokenizer", VOCABULARY)
         counts = f"{config.num_captions} crops with captions, {config.num_questions} with questions"
         print(f"data: {counts}, in {len(list(data.glob('*/tars/*.tar')))} shards")
 
@@ -110,19 +112,31 @@ class Demo:
         print(f"{label}: {end} after step {last['step']}, loss {last['loss']:.3f} ({seconds:.0f} s)", flush=True)
 
     def arguments(self, run: Run) -> list[str]:
-        """The command line of a run."""
+        """The command line of a run; that of "resumed" may leave out a sample."""
         folder = self.runs / run.name
         return [
             f"--config={ROOT / 'configs' / 'demo.yaml'}",
             "trainer=megatron",
             f"log_dir={folder}",
-            f"tokenizer.path={self.folder / 'tokenizer'}",
+            f"tokenizer.pretrained={self.folder / 'tokenizer'}",
             f"data.path={self.folder / 'data' / 'blend.yaml'}",
             f"loader.num_workers={run.num_workers}",
-            f"megatron.train_steps={self.num_steps}",
-            f"megatron.save_interval={self.save_interval}",
-            f"megatron.checkpoint_dir={folder / 'checkpoints'}",
-            f"megatron.eval_interval={self.num_steps // 2}",
+            f"training.train_steps={self.num_steps}",
+            f"training.save_interval={self.save_interval}",
+            f"training.checkpoint_dir={folder / 'checkpoints'}",
+            f"training.eval_interval={self.num_steps // 2}",
+            *(self._skipping(run) if self.skips_one and run.name == "resumed" else []),
+        ]
+
+    def _skipping(self, run: Run) -> list[str]:
+        """Arguments for the encoder that leaves out one sample."""
+        from recipes.tiny_parts import PATCH
+
+        key = key_to_skip(self.runs / "no-kill", self.first_step(run))
+        arguments = {"patch_size": PATCH, "skipped_key": key}
+        return [
+            "task_encoder=recipes.demo_encoder:SkippingTaskEncoder",
+            *(f"task_encoder_arguments.{name}={value}" for name, value in arguments.items()),
         ]
 
     def first_step(self, run: Run) -> int:
@@ -192,7 +206,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from recipes.demo_jobs import JobFailed, end_descendants
 
     started = time.monotonic()
-    demo = Demo(chosen.folder.absolute(), chosen.steps, chosen.resumes)
+    demo = Demo(chosen.folder.absolute(), chosen.steps, chosen.resumes, skips_one=bool(os.environ.get(SKIP_ONE)))
     shutil.rmtree(demo.runs, ignore_errors=True)
     try:
         demo.prepare()
@@ -201,8 +215,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             environment = {"CUDA_VISIBLE_DEVICES": ""}  # 2 ranks want 2 GPUs; the proof is the same without
             if run.resumes:
                 demo.hand_over(run)
-            if run.name == "resumed" and os.environ.get(SKIP_ONE):
-                environment["BRIDGE_DATA_DEMO_SKIP_KEY"] = key_to_skip(demo.runs / "no-kill", demo.first_step(run))
             demo.launch(run, number, len(plan), environment)
             if run.kill_after_step is not None:
                 demo.report_kill()

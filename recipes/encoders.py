@@ -25,6 +25,7 @@ class ConversationConfig:
     system: str | None = None
     chat_template: str | None = None
     pad_to_max_length: bool = False
+    pad_to_multiple_of: int = 1
     pack_in_batch: bool = False
     packer: str = "first_fit_decreasing"
     image_mismatch: str = "error"
@@ -51,6 +52,7 @@ class ConversationConfig:
             image_placeholder=self.image_placeholder,
             caption_prompt=self.caption_prompt,
             pad_to_max_length=self.pad_to_max_length,
+            pad_to_multiple_of=self.pad_to_multiple_of,
             pack_in_batch=self.pack_in_batch,
             packer=self.packer,
         )

@@ -3,15 +3,15 @@
 import dataclasses
 
 from recipes.encoders import InternVLEncoderSettings
-from recipes.family_recipe import FamilyRecipe, family_recipe, tiny_recipe
-from recipes.recipe import DataConfig
+from recipes.recipe import Recipe, hub_recipe, tiny_recipe
+from recipes.run_config import DataConfig
 from recipes.tiny_parts import MERGE, PATCH, TILE
 
 
-def internvl(*, tiny: bool = False) -> FamilyRecipe:
+def internvl(*, tiny: bool = False) -> Recipe:
     """InternVL 3, 1B: up to twelve tiles an image, 256 tokens a tile."""
     encoder = InternVLEncoderSettings()
-    recipe = family_recipe(
+    recipe = hub_recipe(
         "internvl",
         "OpenGVLab/InternVL3-1B-hf",
         encoder,

@@ -26,10 +26,10 @@ def override(config: T, changes: Mapping[str, Any], where: str) -> T:
 
     known = dict(_leaves(config))
     for key in _keys(changes):
-        if key not in known and not any(name.startswith(f"{key}.") for name in known):
+        if key not in known and not any(_is_part(key, name, value) for name, value in known.items()):
             raise ConfigError(f"{where}: there is no setting {key!r}{_nearest(key, list(known))}")
     try:
-        merged = OmegaConf.merge(OmegaConf.structured(config), OmegaConf.create(dict(changes)))
+        merged = OmegaConf.merge(_writable(OmegaConf.structured(config)), OmegaConf.create(dict(changes)))
         changed: T = OmegaConf.to_object(merged)
     except OmegaConfBaseException as error:
         raise ConfigError(f"{where}: {str(error).splitlines()[0]} (setting {error.full_key})") from error
@@ -89,6 +89,22 @@ def _leaves(config: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield from _leaves(value, f"{prefix}{field.name}.")
         else:
             yield prefix + field.name, value
+
+
+def _writable(node: Any) -> Any:
+    """The tree of OmegaConf with frozen dataclasses writable: OmegaConf 2.3 merges nothing into read-only ones."""
+    from omegaconf import DictConfig, OmegaConf
+
+    OmegaConf.set_readonly(node, False)
+    for name in node:
+        if isinstance(child := node._get_node(name), DictConfig) and not child._is_none():
+            _writable(child)
+    return node
+
+
+def _is_part(key: str, name: str, value: Any) -> bool:
+    """Whether `key` is a section that holds the setting `name`, or an entry of it, if that is a mapping."""
+    return name.startswith(f"{key}.") or (isinstance(value, Mapping) and key.startswith(f"{name}."))
 
 
 def _keys(changes: Mapping[str, Any], prefix: str = "") -> Iterator[str]:

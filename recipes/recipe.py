@@ -5,216 +5,183 @@ imported until something is built.
 """
 
 import dataclasses
-import os
 from typing import TYPE_CHECKING, Any
 
 from bridge_data.errors import ConfigError
-from recipes.trainer.config import MegatronTrainerConfig
+from recipes.encoders import EncoderSettings
+from recipes.named_encoder import named_encoder
+from recipes.run_config import (
+    TINY,
+    DataConfig,
+    ImageProcessorConfig,
+    LoaderConfig,
+    ModelConfig,
+    TokenizerConfig,
+    data_module,
+)
+from recipes.trainer.config import ParallelConfig, TrainingConfig
 
 if TYPE_CHECKING:
     from megatron.core.process_groups_config import ProcessGroupCollection
 
-    from bridge_data import EnergonMultiModalDataModule, MultiModalTaskEncoder
-    from recipes.demo_model import DemoModel
+    from bridge_data import EnergonMultiModalDataModule
+    from bridge_data.task import TaskEncoder
+    from recipes.megatron_model import MegatronModel
 
 TRAINERS = ("megatron", "lightning")
 
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class TokenizerConfig:
-    """A tokenizer of transformers in a local folder."""
-
-    path: str
-
-    def build(self) -> Any:
-        """The tokenizer."""
-        from transformers import AutoTokenizer
-
-        if not os.path.isdir(self.path):
-            raise ConfigError(
-                f"tokenizer.path={self.path}: no such folder; `make demo` trains one in demo_run/tokenizer"
-            )
-        return AutoTokenizer.from_pretrained(self.path, local_files_only=True)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class ImageProcessorConfig:
-    """CLIP's image processor for images of `image_size` pixels a side."""
-
-    image_size: int = 32
-
-    def build(self) -> Any:
-        """The image processor."""
-        from transformers import CLIPImageProcessor
-
-        size = {"height": self.image_size, "width": self.image_size}
-        return CLIPImageProcessor(size=size, crop_size=size)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class EncoderConfig:
-    """How samples become sequences; an image takes (image size / patch size)² tokens."""
-
-    image_token: str = "<image>"
-    caption_prompt: str = "Describe the image."
-    pad_to_max_length: bool = False
-
-    def build(
-        self, tokenizer: Any, image_processor: Any, *, patch_size: int, seq_length: int
-    ) -> "MultiModalTaskEncoder":
-        """The task encoder."""
-        from bridge_data.encoders import ImageToken, MultiModalSampleConfig
-        from recipes.demo_encoder import make_encoder
-
-        config = MultiModalSampleConfig(
-            image_token=ImageToken(token_str=self.image_token),
-            caption_prompt=self.caption_prompt,
-            patch_size=patch_size,
-            pad_to_max_length=self.pad_to_max_length,
-        )
-        return make_encoder(tokenizer, image_processor, config, seq_length=seq_length)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class DataConfig:
-    """What is trained on, in which order; sequences are in tokens, batches in sequences (with packing: packs)."""
-
-    path: str
-    seq_length: int = 256
-    micro_batch_size: int = 1
-    global_batch_size: int = 4
-    rampup_batch_size: list[int] | None = None
-    multiple_validation_sets: bool = False
-    packing_buffer_size: int | None = 24
-    shuffle_buffer_size: int = 100
-    max_samples_per_sequence: int | None = 100
-    seed: int = 0
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class LoaderConfig:
-    """Who makes the batches; `num_lanes` is fixed when a run begins and bounds what it can be scaled to.
-
-    Until workers are ready, batches come from the trainer itself; with `wait_for_workers` (under Megatron) none does.
-    """
-
-    num_workers: int = 2
-    num_val_workers: int = 0
-    num_lanes: int = 4
-    prefetch_factor: int = 2
-    pin_memory: bool = True
-    wait_for_workers: bool = False
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class ModelConfig:
-    """Sizes of the demo model: a CLIP vision tower, a linear projection, a GPT; `bf16` is for Megatron only."""
-
-    vocab_size: int = 384
-    patch_size: int = 8
-    vision_hidden_size: int = 32
-    vision_layers: int = 2
-    hidden_size: int = 48
-    num_layers: int = 2
-    num_heads: int = 4
-    ffn_hidden_size: int = 128
-    bf16: bool = False
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class LightningTrainerConfig:
-    """Length, optimizer and checkpoints of a run under `lightning.Trainer`; None means never."""
-
-    train_steps: int
-    checkpoint_dir: str | None = None
-    save_interval: int | None = None
-    eval_interval: int | None = None
-    eval_batches: int = 1
-    learning_rate: float = 1e-3
-    seed: int = 1234
-
-    def __post_init__(self) -> None:
-        if self.save_interval is not None and self.checkpoint_dir is None:
-            raise ConfigError(
-                f"LightningTrainerConfig(save_interval={self.save_interval}): saving needs a folder; set checkpoint_dir"
-            )
+_MROPE = (
+    "its tokens have three positions each (mRoPE), and megatron-core has no Qwen-VL tower; use trainer=lightning, or "
+    "Megatron-Bridge's Qwen-VL model with the same data and encoder"
+)
+_PAIRS = (
+    "it is two encoders with a contrastive loss over a micro-batch, no decoder that megatron-core has; use "
+    "trainer=lightning"
+)
+FAMILIES: dict[str, str | None] = {
+    "text": None,
+    "llava": None,
+    "llava_next": None,
+    "idefics3": None,
+    "smolvlm": None,
+    "internvl": None,
+    "qwen2_vl": _MROPE,
+    "qwen2_5_vl": _MROPE,
+    "qwen3_vl": _MROPE,
+    "clip": _PAIRS,
+    "siglip": _PAIRS,
+    "whisper": "it is an encoder and a decoder, and megatron-core's GPT is a decoder alone; use trainer=lightning",
+}
+"""The families, and why they cannot be trained under Megatron (None: they can)."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Recipe:
-    """A whole run. `trainer` says which of the two trains; each rank logs its steps to `log_dir`, if there is one."""
+    """A whole run of a model of `family`; each rank logs its steps to `log_dir`, if there is one.
 
-    trainer: str = "megatron"
+    `trainer` says who trains: `lightning.Trainer`, or our loop on megatron-core, to which alone `parallel` applies. Of
+    whisper, `image_processor` is the feature extractor; of text there is none. `task_encoder`, as
+    "package.module:Class", replaces `encoder`; see `named_encoder` for its arguments.
+
+    Raises:
+        ConfigError: if settings contradict each other.
+    """
+
+    family: str
+    trainer: str = "lightning"
     log_dir: str | None = None
     tokenizer: TokenizerConfig
-    image_processor: ImageProcessorConfig = ImageProcessorConfig()
-    encoder: EncoderConfig = EncoderConfig()
+    image_processor: ImageProcessorConfig | None
+    encoder: EncoderSettings
+    task_encoder: str | None = None
+    task_encoder_arguments: dict[str, Any] = dataclasses.field(default_factory=dict)
     data: DataConfig
-    loader: LoaderConfig = LoaderConfig()
-    model: ModelConfig = ModelConfig()
-    megatron: MegatronTrainerConfig
-    lightning: LightningTrainerConfig
+    loader: LoaderConfig = dataclasses.field(default_factory=LoaderConfig)
+    model: ModelConfig
+    training: TrainingConfig
+    parallel: ParallelConfig = dataclasses.field(default_factory=ParallelConfig)
 
     def __post_init__(self) -> None:
+        if self.family not in FAMILIES:
+            raise ConfigError(f"family={self.family!r}: expected one of {', '.join(FAMILIES)}")
         if self.trainer not in TRAINERS:
             raise ConfigError(f"trainer={self.trainer!r}: expected {' or '.join(TRAINERS)}")
-        if self.model.bf16 and self.trainer != "megatron":
-            raise ConfigError(f"model.bf16=True: only trainer=megatron keeps weights in bfloat16, not {self.trainer}")
+        if self.task_encoder_arguments and self.task_encoder is None:
+            raise ConfigError("task_encoder_arguments: there is no task_encoder that they are for; name one")
+        if self.trainer == "megatron":
+            self._check_megatron()
+        else:
+            self._check_lightning()
+
+    def _check_megatron(self) -> None:
+        reason = FAMILIES[self.family]
+        if reason is not None:
+            raise ConfigError(f"trainer=megatron: {self.family} cannot be trained by it: {reason}")
+        if self.model.dtype == "float16":
+            raise ConfigError("model.dtype=float16: trainer=megatron has float32 and bfloat16")
+
+    def _check_lightning(self) -> None:
+        for field in dataclasses.fields(self.parallel):
+            if getattr(self.parallel, field.name) != 1:
+                raise ConfigError(f"parallel.{field.name}: trainer=lightning has data parallelism only")
+        if self.training.exit_signal is not None:
+            raise ConfigError("training.exit_signal: only trainer=megatron saves on a signal")
+
+    def build_tokenizer(self) -> Any:
+        """The tokenizer."""
+        return self.tokenizer.build(self.family)
+
+    def build_image_processor(self) -> Any:
+        """The image processor, or the feature extractor; None if there is none."""
+        return self.image_processor and self.image_processor.build(self.family)
 
     def build_data(self, groups: "ProcessGroupCollection | None", tokenizer: Any) -> "EnergonMultiModalDataModule":
         """The DataModule of this rank; without `groups`, ranks are those of `torch.distributed`."""
-        image_processor = self.image_processor.build()
-        task_encoder = self.encoder.build(
-            tokenizer, image_processor, patch_size=self.model.patch_size, seq_length=self.data.seq_length
-        )
-        return data_module(self.data, self.loader, groups, tokenizer, image_processor, task_encoder)
+        image_processor = self.build_image_processor()
+        encoder = self.build_encoder(tokenizer, image_processor)
+        return data_module(self.data, self.loader, groups, tokenizer, image_processor, encoder)
 
-    def build_model(self, groups: "ProcessGroupCollection", tokenizer: Any) -> "DemoModel":
-        """This rank's stage of the model."""
-        from recipes.demo_model import DemoModel
+    def build_encoder(self, tokenizer: Any, image_processor: Any) -> "TaskEncoder":
+        """The task encoder."""
+        if self.task_encoder is None:
+            return self.encoder.build(tokenizer, image_processor, seq_length=self.data.seq_length)
+        provided = {
+            "tokenizer": tokenizer,
+            "image_processor": image_processor,
+            "seq_length": self.data.seq_length,
+        }
+        return named_encoder(self.task_encoder, self.task_encoder_arguments, provided)
 
-        if len(tokenizer) > self.model.vocab_size:
-            raise ConfigError(
-                f"model.vocab_size={self.model.vocab_size}, but the tokenizer has {len(tokenizer)} tokens; raise it"
-            )
-        return DemoModel(
-            self.model,
-            groups,
-            seq_length=self.data.seq_length,
-            image_size=self.image_processor.image_size,
-            image_token_id=tokenizer.convert_tokens_to_ids(self.encoder.image_token),
-        )
+    def build_model(self, tokenizer: Any) -> Any:
+        """The model of transformers."""
+        return self.model.build(self.family, tokenizer)
+
+    def build_megatron_model(self, groups: "ProcessGroupCollection", tokenizer: Any) -> "MegatronModel":
+        """This rank's stage of the model, with the weights of the model of transformers.
+
+        Raises:
+            ConfigError: if megatron-core's GPT is another model, or the parallel sizes do not divide it.
+        """
+        import torch
+
+        from recipes.megatron_model import MegatronModel
+
+        dtype = getattr(torch, self.model.dtype)
+        return MegatronModel(self.build_model(tokenizer), groups, seq_length=self.data.seq_length, dtype=dtype)
 
 
-def data_module(
-    data: DataConfig,
-    loader: LoaderConfig,
-    groups: "ProcessGroupCollection | None",
-    tokenizer: Any,
-    image_processor: Any,
-    task_encoder: Any,
-) -> "EnergonMultiModalDataModule":
-    """The DataModule of this rank; without `groups`, ranks are those of `torch.distributed`."""
-    from bridge_data import EnergonMultiModalDataModule
+def hub_recipe(
+    family: str, hub_id: str, encoder: EncoderSettings, data: DataConfig, *, auto_class: str, learning_rate: float
+) -> Recipe:
+    """The recipe of a family with all parts of one checkpoint of the hub."""
+    return Recipe(
+        family=family,
+        tokenizer=TokenizerConfig(pretrained=hub_id),
+        image_processor=None if family == "text" else ImageProcessorConfig(pretrained=hub_id),
+        encoder=encoder,
+        data=data,
+        model=ModelConfig(pretrained=hub_id, auto_class=auto_class),
+        training=TrainingConfig(train_steps=1000, learning_rate=learning_rate),
+    )
 
-    return EnergonMultiModalDataModule(
-        data.path,
-        tokenizer,
-        image_processor,
-        seq_length=data.seq_length,
-        micro_batch_size=data.micro_batch_size,
-        global_batch_size=data.global_batch_size,
-        num_workers=loader.num_workers,
-        num_val_workers=loader.num_val_workers,
-        pin_memory=loader.pin_memory,
-        shuffle_buffer_size=data.shuffle_buffer_size,
-        max_samples_per_sequence=data.max_samples_per_sequence,
-        task_encoder=task_encoder,
-        packing_buffer_size=data.packing_buffer_size,
-        pg_collection=groups,
-        seed=data.seed,
-        rampup_batch_size=data.rampup_batch_size,
-        multiple_validation_sets=data.multiple_validation_sets,
-        num_lanes=loader.num_lanes,
-        prefetch_factor=loader.prefetch_factor,
+
+def tiny_recipe(recipe: Recipe, encoder: EncoderSettings) -> Recipe:
+    """The recipe in small: `tiny` parts, five steps of two sequences, no workers, data out of `recipes.tiny_data`."""
+    is_packed = recipe.data.packing_buffer_size is not None
+    return dataclasses.replace(
+        recipe,
+        tokenizer=TokenizerConfig(pretrained=TINY),
+        image_processor=recipe.image_processor and ImageProcessorConfig(pretrained=TINY),
+        encoder=encoder,
+        data=dataclasses.replace(
+            recipe.data,
+            path=f"tiny_{recipe.data.path}",
+            seq_length=512,
+            micro_batch_size=1 if is_packed else 4,
+            global_batch_size=2 if is_packed else 8,
+            packing_buffer_size=8 if is_packed else None,
+        ),
+        loader=LoaderConfig(num_workers=0, num_lanes=2, pin_memory=False),
+        model=dataclasses.replace(recipe.model, pretrained=TINY, dtype="float32"),
+        training=TrainingConfig(train_steps=5, learning_rate=1e-2),
     )

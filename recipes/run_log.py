@@ -83,3 +83,8 @@ def read_run(folder: Path) -> dict[int, GlobalBatch]:
             keys = tuple(names for _, names in numbered)
             batches[step] = GlobalBatch(step=step, loss=loss, num_ranks=num_ranks, keys=keys)
     return batches
+
+
+def sample_keys(batch: Any) -> list[str]:
+    """The keys of all samples of a batch, in order; a pack names its samples with commas between them."""
+    return [key for row in batch.__key__ for key in row.split(",")]

@@ -4,14 +4,14 @@ import dataclasses
 
 from bridge_data.encoders import INTERNVL_TEMPLATE
 from recipes.encoders import ConversationConfig, DocumentEncoderSettings, TextEncoderSettings
-from recipes.family_recipe import FamilyRecipe, family_recipe, tiny_recipe
-from recipes.recipe import DataConfig
+from recipes.recipe import Recipe, hub_recipe, tiny_recipe
+from recipes.run_config import DataConfig
 
 
-def text_sft(*, tiny: bool = False) -> FamilyRecipe:
+def text_sft(*, tiny: bool = False) -> Recipe:
     """Qwen 2.5, 0.5B, on conversations."""
     encoder = TextEncoderSettings()
-    recipe = family_recipe(
+    recipe = hub_recipe(
         "text",
         "Qwen/Qwen2.5-0.5B-Instruct",
         encoder,
@@ -23,10 +23,10 @@ def text_sft(*, tiny: bool = False) -> FamilyRecipe:
     return tiny_recipe(recipe, chat) if tiny else recipe
 
 
-def text_pretraining(*, tiny: bool = False) -> FamilyRecipe:
+def text_pretraining(*, tiny: bool = False) -> Recipe:
     """Qwen 2.5, 0.5B, on documents."""
     encoder = DocumentEncoderSettings()
-    recipe = family_recipe(
+    recipe = hub_recipe(
         "text",
         "Qwen/Qwen2.5-0.5B",
         encoder,

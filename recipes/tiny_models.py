@@ -20,7 +20,8 @@ def tiny_model(family: str, tokenizer: Any, seed: int = 1234) -> Any:
 
 def _text_options(tokenizer: Any) -> dict[str, Any]:
     ids = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("bos", "eos", "pad")}
-    return _SIZES | ids | {"vocab_size": len(tokenizer), "num_key_value_heads": 2, "max_position_embeddings": 4096}
+    sizes = {"num_hidden_layers": 2, "num_key_value_heads": 2, "max_position_embeddings": 4096}  # for TP2 and PP2
+    return _SIZES | ids | sizes | {"vocab_size": len(tokenizer) + len(tokenizer) % 2}
 
 
 def _text(tokenizer: Any) -> Any:

@@ -14,11 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from recipes.family_recipe import FamilyRecipe
     from recipes.recipe import Recipe
 
 RECIPES = {
-    "clip_gpt": "clip_gpt",
     "text_sft": "text",
     "text_pretraining": "text",
     "llava": "llava",
@@ -38,23 +36,20 @@ RECIPES = {
 
 def load_recipe(
     config: Path | None, arguments: Sequence[str], *, recipe: str | None = None, tiny: bool = False
-) -> "Recipe | FamilyRecipe":
-    """The recipe of that name, or that `config` names (`recipe: clip_gpt` if neither does), with the changes of
-    `config` and those of `arguments`; with `tiny`, or `tiny: true` in `config`, in small.
+) -> "Recipe":
+    """The recipe of that name, or that `config` names, with the changes of `config` and those of `arguments`; with
+    `tiny`, or `tiny: true` in `config`, in small.
 
     Raises:
         ConfigError: for an unknown recipe or setting, or a value that does not fit.
     """
-    from bridge_data.errors import ConfigError
     from recipes.overrides import override, parse_arguments
 
     name, changes = read_config(config, recipe)
     is_tiny = changes.pop("tiny", False) is True or tiny
-    if is_tiny and name == "clip_gpt":
-        raise ConfigError("recipe clip_gpt is tiny as it is; leave out --tiny, and `tiny: true` in the YAML")
     function = getattr(importlib.import_module(f"recipes.{RECIPES[name]}"), name)
     made = override(function(tiny=True) if is_tiny else function(), changes, str(config))
-    changed: Recipe | FamilyRecipe = override(made, parse_arguments(arguments), "command line")
+    changed: Recipe = override(made, parse_arguments(arguments), "command line")
     return changed
 
 
@@ -68,8 +63,10 @@ def read_config(config: Path | None, recipe: str | None) -> tuple[str, dict[str,
     from recipes.overrides import near, read_yaml
 
     changes = read_yaml(config) if config is not None else {}
-    named = changes.pop("recipe", "clip_gpt")
+    named = changes.pop("recipe", None)
     name = named if recipe is None else recipe
+    if name is None:
+        raise ConfigError(f"no recipe is named: give --recipe, or `recipe:` in a YAML; there are: {', '.join(RECIPES)}")
     if name not in RECIPES:
         where = config if recipe is None else "--recipe"
         raise ConfigError(
@@ -111,15 +108,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _train(recipe: "Recipe | FamilyRecipe") -> None:
+def _train(recipe: "Recipe") -> None:
     """Train with the trainer that the recipe names."""
-    from recipes.family_recipe import FamilyRecipe
-
-    if isinstance(recipe, FamilyRecipe):
-        from recipes.train_family import train_family
-
-        train_family(recipe)
-    elif recipe.trainer == "megatron":
+    if recipe.trainer == "megatron":
         from recipes.train_megatron import train_megatron
 
         train_megatron(recipe)

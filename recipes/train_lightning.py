@@ -1,45 +1,63 @@
-"""A recipe under `lightning.Trainer`: the same DataModule, the same model, the same log of keys and losses."""
+"""A recipe under `lightning.Trainer`: a model of transformers, which makes its own loss of a batch."""
 
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import lightning
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 
-from recipes import cpu_shim
-from recipes.demo_attention import sequence_numbers
-from recipes.demo_step import sample_keys
+from bridge_data.errors import ConfigError
 from recipes.recipe import Recipe
-from recipes.run_log import StepLog
-from recipes.trainer.config import MegatronTrainerConfig
-from recipes.trainer.parallel import global_loss, initialize_parallel
-
-if TYPE_CHECKING:
-    from bridge_data import EnergonMultiModalDataModule
-    from recipes.family_recipe import FamilyRecipe
+from recipes.run_log import StepLog, sample_keys
+from recipes.trainer.parallel import global_loss
 
 
-class LoggedLightningModule(lightning.LightningModule):
-    """A model with plain AdamW; logs a step once its last micro-batch is done. Subclasses build it as `model`, and say
-    what the losses of a batch are."""
+class RecipeLightningModule(lightning.LightningModule):
+    """The model of a recipe with AdamW; logs a step once its last micro-batch is done."""
 
-    def __init__(self, recipe: "Recipe | FamilyRecipe", tokenizer: Any) -> None:
+    def __init__(self, recipe: Recipe, tokenizer: Any) -> None:
         super().__init__()
         self.recipe, self.tokenizer = recipe, tokenizer
         self.model: Any = None
+        self.training_config = recipe.training.in_steps(recipe.data.batch_schedule)
         self._log: StepLog | None = None
         self._micro_batches: list[tuple[float, float, list[str]]] = []
 
-    def losses(self, batch: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        """The sum of the losses of a batch, and over how many targets."""
-        raise NotImplementedError
+    def configure_model(self) -> None:
+        """Build the model."""
+        if self.model is None:
+            self.model = self.recipe.build_model(self.tokenizer).train()
 
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        """AdamW over all weights."""
-        return torch.optim.AdamW(self.parameters(), lr=self.recipe.lightning.learning_rate)
+    def configure_optimizers(self) -> Any:
+        """AdamW over all weights, with the learning rates of the recipe."""
+        config = self.training_config
+        optimizer = torch.optim.AdamW(self.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay)
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, config.learning_rate_factor)
+        return [optimizer], [{"scheduler": schedule, "interval": "step"}]
+
+    def losses(self, batch: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        """The sum of the losses of a batch, and over how many targets: labels, or pairs where there are none.
+
+        Raises:
+            ConfigError: if the batch has no inputs for a model of transformers.
+        """
+        if not hasattr(batch, "model_inputs"):
+            raise ConfigError(
+                f"task_encoder: it makes batches of {type(batch).__name__} without `model_inputs()`, the keyword "
+                "arguments of the model's `forward`; trainer=lightning takes batches that have it, such as FamilyBatch"
+            )
+        inputs = batch.model_inputs()
+        loss = self.model(**inputs).loss
+        if "labels" not in inputs:
+            num_targets = torch.tensor(len(batch.__key__), device=loss.device)
+        elif "input_features" in inputs:  # the model shifts by putting a start token before
+            num_targets = (inputs["labels"] >= 0).sum()
+        else:
+            num_targets = (inputs["labels"][:, 1:] >= 0).sum()
+        return loss * num_targets, num_targets
 
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
         """Mean token loss of a micro-batch."""
@@ -75,37 +93,27 @@ class LoggedLightningModule(lightning.LightningModule):
         return loss_sum / max(num_targets, 1), int(num_targets)
 
 
-class DemoLightningModule(LoggedLightningModule):
-    """The demo model."""
-
-    recipe: Recipe
-
-    def configure_model(self) -> None:
-        """Build the model once the ranks know each other."""
-        if self.model is None:
-            config = self.recipe.lightning
-            groups = initialize_parallel(MegatronTrainerConfig(train_steps=config.train_steps, seed=config.seed))
-            self.model = self.recipe.build_model(groups, self.tokenizer)
-
-    def losses(self, batch: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        """Of its tokens, where the loss mask says so."""
-        sequences = sequence_numbers(batch.cu_seqlens, batch.tokens.shape[1])
-        losses = self.model(batch.tokens, batch.images, sequences, batch.labels)
-        return (losses * batch.loss_mask).sum(), batch.loss_mask.sum()
-
-
 def train_lightning(recipe: Recipe) -> None:
-    """Train the demo model to its end, from the newest checkpoint where there is one."""
-    cpu_shim.install()
-    tokenizer = recipe.tokenizer.build()
-    fit(DemoLightningModule(recipe, tokenizer), recipe.build_data(None, tokenizer))
+    """Train the recipe to its end, from the newest checkpoint where there is one; with `skip_train`, evaluate that.
+
+    Raises:
+        ConfigError: if its parts or its data are not as it says.
+    """
+    tokenizer = recipe.build_tokenizer()
+    module, data = RecipeLightningModule(recipe, tokenizer), recipe.build_data(None, tokenizer)
+    config = module.training_config
+    checkpoint = newest_checkpoint(config.checkpoint_dir)
+    trainer = _trainer(module)
+    if config.skip_train:
+        trainer.validate(module, datamodule=data, ckpt_path=checkpoint)
+    else:
+        trainer.fit(module, datamodule=data, ckpt_path=checkpoint)
 
 
-def fit(module: LoggedLightningModule, data: "EnergonMultiModalDataModule") -> None:
-    """Train to the end of the module's recipe, from the newest checkpoint where there is one."""
-    recipe, config = module.recipe, module.recipe.lightning
+def _trainer(module: RecipeLightningModule) -> lightning.Trainer:
+    recipe, config = module.recipe, module.training_config
     num_ranks = int(os.environ.get("WORLD_SIZE", "1"))
-    num_micro_batches = recipe.data.global_batch_size // (recipe.data.micro_batch_size * num_ranks)
+    num_micro_batches = recipe.data.batch_schedule.num_micro_batches(0, num_ranks)
     callbacks: list[lightning.Callback] = []
     if config.save_interval is not None:
         callbacks.append(
@@ -116,15 +124,18 @@ def fit(module: LoggedLightningModule, data: "EnergonMultiModalDataModule") -> N
                 save_top_k=-1,
             )
         )
-    trainer = lightning.Trainer(
-        max_steps=config.train_steps,
+    is_evaluated = config.eval_interval is not None or config.skip_train
+    return lightning.Trainer(
+        max_steps=config.train_steps or -1,
         max_epochs=-1,
         accelerator="auto",
         devices=int(os.environ.get("LOCAL_WORLD_SIZE", "1")),
         num_nodes=num_ranks // int(os.environ.get("LOCAL_WORLD_SIZE", "1")),
-        strategy="ddp" if num_ranks > 1 else "auto",
+        # a micro-batch without images gives the tower no gradients
+        strategy="ddp_find_unused_parameters_true" if num_ranks > 1 else "auto",
         accumulate_grad_batches=num_micro_batches,
-        limit_val_batches=config.eval_batches if config.eval_interval is not None else 0,
+        gradient_clip_val=config.clip_grad,
+        limit_val_batches=config.eval_iters * num_micro_batches if is_evaluated else 0,
         check_val_every_n_epoch=None,
         val_check_interval=None if config.eval_interval is None else config.eval_interval * num_micro_batches,
         num_sanity_val_steps=0,
@@ -135,7 +146,6 @@ def fit(module: LoggedLightningModule, data: "EnergonMultiModalDataModule") -> N
         enable_model_summary=False,
         logger=False,
     )
-    trainer.fit(module, datamodule=data, ckpt_path=newest_checkpoint(config.checkpoint_dir))
 
 
 def newest_checkpoint(folder: str | None) -> str | None:

@@ -12,14 +12,15 @@ def train_megatron(recipe: Recipe) -> None:
 
     from bridge_data.errors import WorkerError
     from recipes import cpu_shim
-    from recipes.demo_step import forward_step
+    from recipes.forward_step import forward_step
     from recipes.run_log import StepLog
     from recipes.trainer.loop import MegatronTrainer, StepReport
     from recipes.trainer.parallel import initialize_parallel
 
     cpu_shim.install()
-    groups = initialize_parallel(recipe.megatron)
-    tokenizer = recipe.tokenizer.build()
+    training = recipe.training.in_steps(recipe.data.batch_schedule)
+    groups = initialize_parallel(recipe.parallel, training.seed)
+    tokenizer = recipe.build_tokenizer()
     data = recipe.build_data(groups, tokenizer)
     loader = data.train_dataloader()  # its workers start while the model is built
     is_logged = groups.tp.rank() == groups.cp.rank() == 0 and groups.pp.rank() == groups.pp.size() - 1
@@ -43,12 +44,12 @@ def train_megatron(recipe: Recipe) -> None:
                 of = "" if name == "validation" else f" of {name}"
                 print(f"after {num_steps} steps: validation loss{of} {loss:.6f}", flush=True)
 
-    model = recipe.build_model(groups, tokenizer)
-    trainer = MegatronTrainer(recipe.megatron, groups, model, forward_step, on_step, on_evaluation)
+    model = recipe.build_megatron_model(groups, tokenizer)
+    trainer = MegatronTrainer(training, groups, model, forward_step, on_step, on_evaluation)
     if recipe.loader.wait_for_workers and recipe.loader.num_workers and not loader.wait_for_workers():
         raise WorkerError(f"{recipe.loader.num_workers} workers were not ready in time; look at the log above")
     num_steps = trainer.fit(data)
-    if num_steps < recipe.megatron.train_steps and dist.get_rank() == 0:
-        print(f"{recipe.megatron.exit_signal}: saved and ended after {num_steps} steps", flush=True)
+    if num_steps < trainer.num_steps and not training.skip_train and dist.get_rank() == 0:
+        print(f"{training.exit_signal}: saved and ended after {num_steps} steps", flush=True)
     dist.barrier()
     dist.destroy_process_group()

@@ -3,14 +3,14 @@
 import dataclasses
 
 from recipes.encoders import SpeechEncoderSettings
-from recipes.family_recipe import FamilyRecipe, family_recipe, tiny_recipe
-from recipes.recipe import DataConfig
+from recipes.recipe import Recipe, hub_recipe, tiny_recipe
+from recipes.run_config import DataConfig
 
 
-def whisper(*, tiny: bool = False) -> FamilyRecipe:
+def whisper(*, tiny: bool = False) -> Recipe:
     """Whisper, small, on English."""
     encoder = SpeechEncoderSettings(language="english", task="transcribe")
-    recipe = family_recipe(
+    recipe = hub_recipe(
         "whisper",
         "openai/whisper-small",
         encoder,

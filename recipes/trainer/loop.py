@@ -20,7 +20,7 @@ from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.errors import ConfigError
 from bridge_data.order.random_draws import key64
 from recipes.trainer.checkpoint import latest_iteration, load_checkpoint, save_checkpoint
-from recipes.trainer.config import MegatronTrainerConfig
+from recipes.trainer.config import TrainingConfig
 from recipes.trainer.exit_signal import ExitSignal
 from recipes.trainer.parallel import global_loss, seed_stage
 
@@ -88,7 +88,7 @@ class MegatronTrainer:
 
     def __init__(
         self,
-        config: MegatronTrainerConfig,
+        config: TrainingConfig,
         groups: "ProcessGroupCollection",
         model: torch.nn.Module,
         forward_step: ForwardStep,
@@ -97,7 +97,9 @@ class MegatronTrainer:
     ) -> None:
         from megatron.core import rerun_state_machine
 
-        self.config = config
+        if config.train_steps is None:
+            raise ConfigError("MegatronTrainer(config=...): it counts steps; give it TrainingConfig.in_steps(...)")
+        self.config, self.num_steps = config, config.train_steps
         self.groups = groups
         self.device = (
             torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
@@ -160,17 +162,18 @@ class MegatronTrainer:
             max_lr=config.learning_rate,
             min_lr=config.min_learning_rate,
             lr_warmup_steps=config.warmup_steps,
-            lr_decay_steps=config.train_steps,
+            lr_decay_steps=self.num_steps,
             lr_decay_style="cosine",
             start_wd=config.weight_decay,
             end_wd=config.weight_decay,
-            wd_incr_steps=config.train_steps,
+            wd_incr_steps=self.num_steps,
             wd_incr_style="constant",
         )
         return optimizer, schedule
 
     def fit(self, data: TrainingData) -> int:
-        """Resume from the newest checkpoint, if any, and train to `train_steps` or an `exit_signal`.
+        """Resume from the newest checkpoint, if any, and train to `train_steps` or an `exit_signal`. With `skip_train`,
+        only evaluate it.
 
         Returns:
             The number of steps done.
@@ -179,12 +182,15 @@ class MegatronTrainer:
 
         loader: SavableLoader = data.train_dataloader()  # checks that the batch sizes fit the number of ranks
         step = self._restore(loader)
+        if self.config.skip_train:
+            self._report_evaluation(step, self.evaluate(data))
+            return step
         first, dp_size = loader.first_micro_batch, self.groups.dp.size()
         schedule = data.batch_schedule
         schedule.check(first * data.micro_batch_size, dp_size)
         iterator = RerunDataIterator(loader)
         with ExitSignal(self.config.exit_signal, self.device) as exit_signal:
-            while step < self.config.train_steps:
+            while step < self.num_steps:
                 num_micro_batches = schedule.num_micro_batches(first * data.micro_batch_size, dp_size)
                 report = self._train_step(step, first, iterator, num_micro_batches, data)
                 step, first = step + 1, first + num_micro_batches * dp_size
@@ -221,7 +227,7 @@ class MegatronTrainer:
         return losses
 
     def _is_due(self, step: int, interval: int | None) -> bool:
-        return interval is not None and (step % interval == 0 or step == self.config.train_steps)
+        return interval is not None and (step % interval == 0 or step == self.num_steps)
 
     def _report_evaluation(self, step: int, losses: Mapping[str, float]) -> None:
         if self._on_evaluation is not None and losses:

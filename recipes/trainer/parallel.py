@@ -11,13 +11,13 @@ import torch
 import torch.distributed as dist
 
 from bridge_data.errors import ConfigError
-from recipes.trainer.config import MegatronTrainerConfig
+from recipes.trainer.config import ParallelConfig
 
 if TYPE_CHECKING:
     from megatron.core.process_groups_config import ProcessGroupCollection
 
 
-def initialize_parallel(config: MegatronTrainerConfig) -> "ProcessGroupCollection":
+def initialize_parallel(config: ParallelConfig, seed: int) -> "ProcessGroupCollection":
     """Join the job that torchrun started (or start a job of one rank), create the process groups, and seed the ranks.
 
     Raises:
@@ -47,7 +47,7 @@ def initialize_parallel(config: MegatronTrainerConfig) -> "ProcessGroupCollectio
         context_parallel_size=config.context_parallel_size,
     )
     groups = ProcessGroupCollection.use_mpu_process_groups()
-    seed_stage(config.seed, groups.pp.rank())
+    seed_stage(seed, groups.pp.rank())
     return groups
 
 

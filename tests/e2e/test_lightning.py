@@ -28,9 +28,9 @@ def launch(inputs: Path, run: Path, **options: object) -> None:
     settings = [
         "trainer=lightning",
         "loader.num_workers=1",
-        f"lightning.train_steps={NUM_STEPS}",
-        "lightning.save_interval=4",
-        f"lightning.checkpoint_dir={run / 'lightning'}",
+        f"training.train_steps={NUM_STEPS}",
+        "training.save_interval=4",
+        f"training.checkpoint_dir={run / 'lightning'}",
     ]
     command = [str(run), json.dumps(options), *arguments(inputs, run, *settings)]
     done = subprocess.run(

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from recipes.compare_runs import compare
-from recipes.demo_jobs import run_job
+from recipes.demo_jobs import RANKS, run_job
 from recipes.run_log import read_run
 from tests.recipes.trainer.job import arguments as job_arguments
-from tests.recipes.trainer.job import evaluations, make_inputs, output_of
+from tests.recipes.trainer.job import evaluations, make_inputs
 
 NUM_STEPS, SIGNAL_AFTER = 12, 1
 SIZES = [2, 2, 4, 6] + (NUM_STEPS - 4) * [8]
@@ -33,13 +33,13 @@ def start(
         "data.multiple_validation_sets=true",
         f"loader.num_workers={num_workers}",
         "loader.num_lanes=4",
-        f"megatron.train_steps={NUM_STEPS}",
-        "megatron.save_interval=3",
-        "megatron.eval_interval=4",
-        "megatron.exit_signal=SIGTERM",
+        f"training.train_steps={NUM_STEPS}",
+        "training.save_interval=3",
+        "training.eval_interval=4",
+        "training.exit_signal=SIGTERM",
     )
     run_job("recipes.train", arguments, folder=run, num_ranks=num_ranks, on_step=on_step, **job)
-    return output_of(run)
+    return "".join(file.read_text() for file in (run / RANKS).glob("*/attempt_0/*/stdout.log"))
 
 
 @pytest.mark.slow

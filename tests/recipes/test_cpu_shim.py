@@ -52,21 +52,21 @@ import megatron.core
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 from megatron.core.tensor_parallel.random import checkpoint, get_cuda_rng_tracker
-from recipes.trainer.config import MegatronTrainerConfig
+from recipes.trainer.config import ParallelConfig
 from recipes.trainer.parallel import initialize_parallel
-from recipes.demo_model import DemoModel
-from recipes.recipe import ModelConfig
+from recipes.megatron_model import MegatronModel
+from recipes.tiny_models import tiny_model
+from recipes.tiny_parts import tiny_tokenizer
 
-groups = initialize_parallel(MegatronTrainerConfig(train_steps=1))
-tokens, image = torch.arange(2, 66).reshape(1, 64), torch.rand(1, 3, 32, 32)
-tokens[:, 4:20] = 1
+groups = initialize_parallel(ParallelConfig(), seed=1)
+tokenizer = tiny_tokenizer("text")
+tokens = torch.arange(2, 66).reshape(1, 64)
 with get_cuda_rng_tracker().fork():
     found["tracked"] = list(torch.rand(3).shape)
 
 
 def losses(**options):
-    torch.manual_seed(1)
-    model = DemoModel(ModelConfig(), groups, seq_length=64, image_size=32, image_token_id=1)
+    model = MegatronModel(tiny_model("text", tokenizer, seed=1), groups, seq_length=64)
     ddp = DistributedDataParallel(
         config=model.config, ddp_config=DistributedDataParallelConfig(**options), module=model, pg_collection=groups
     )
@@ -78,7 +78,7 @@ def losses(**options):
     for _ in range(3):
         ddp.zero_grad_buffer()
         optimizer.zero_grad()
-        loss = ddp(tokens, image, torch.zeros(1, 64, dtype=torch.long), tokens.roll(-1, 1)).mean()
+        loss = ddp(tokens, {}, torch.zeros(1, 64, dtype=torch.long), tokens.roll(-1, 1)).mean()
         loss.backward()
         finalize_model_grads([ddp])
         optimizer.step()

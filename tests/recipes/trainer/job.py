@@ -48,13 +48,13 @@ def arguments(inputs: Path, run: Path, *overrides: str) -> list[str]:
     return [
         f"--config={ROOT / 'configs' / 'demo.yaml'}",
         f"log_dir={run}",
-        f"tokenizer.path={inputs / 'tokenizer'}",
+        f"tokenizer.pretrained={inputs / 'tokenizer'}",
         f"data.path={inputs / 'data' / 'blend.yaml'}",
         "data.global_batch_size=4",
         "loader.num_workers=0",
-        f"megatron.train_steps={NUM_STEPS}",
-        f"megatron.save_interval={SAVE_INTERVAL}",
-        f"megatron.checkpoint_dir={run / 'checkpoints'}",
+        f"training.train_steps={NUM_STEPS}",
+        f"training.save_interval={SAVE_INTERVAL}",
+        f"training.checkpoint_dir={run / 'checkpoints'}",
         *overrides,
     ]
 

@@ -30,7 +30,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def whole(inputs: Path) -> Path:
     """A run that nothing happened to; it evaluates on the way."""
     run = inputs / "whole"
-    evaluation = ["megatron.eval_interval=4", "megatron.eval_iters=2", "data.multiple_validation_sets=true"]
+    evaluation = ["training.eval_interval=4", "training.eval_iters=2", "data.multiple_validation_sets=true"]
     done = run_job([*JOB, *arguments(inputs, run, *evaluation)], run)
     assert done.returncode == 0, output_of(run)
     return run
@@ -93,8 +93,9 @@ def test_killed_while_saving_a_run_resumes_from_the_checkpoint_before_bit_by_bit
 def test_one_rank_s_checkpoint_goes_on_under_any_parallelism(inputs: Path, whole: Path, name: str) -> None:
     run = inputs / f"{name}_parallel"
     continue_from(whole, run, 3)
-    sizes = [] if name == "data" else [f"megatron.{name}_parallel_size=2", "encoder.pad_to_max_length=true"]
-    command = [*JOB, *arguments(inputs, run, *sizes)]
+    sizes = [] if name == "data" else [f"parallel.{name}_parallel_size=2"]
+    whole_rows = "encoder.conversation.pad_to_max_length=true"  # so that context parallelism can cut them
+    command = [*JOB, *arguments(inputs, run, whole_rows, *sizes)]
     assert run_job(command, run, num_ranks=2).returncode == 0, output_of(run)
     batches, expected = read_run(run), read_run(whole)
     assert list(batches) == list(range(3, NUM_STEPS))
@@ -106,8 +107,8 @@ def test_one_rank_s_checkpoint_goes_on_under_any_parallelism(inputs: Path, whole
 @pytest.mark.slow
 def test_weights_in_bfloat16_resume_bit_by_bit(inputs: Path) -> None:
     run, resumed = inputs / "bf16", inputs / "bf16_resumed"
-    assert run_job([*JOB, *arguments(inputs, run, "model.bf16=true")], run).returncode == 0, output_of(run)
+    assert run_job([*JOB, *arguments(inputs, run, "model.dtype=bfloat16")], run).returncode == 0, output_of(run)
     continue_from(run, resumed, 3)
-    done = run_job([*JOB, *arguments(inputs, resumed, "model.bf16=true")], resumed)
+    done = run_job([*JOB, *arguments(inputs, resumed, "model.dtype=bfloat16")], resumed)
     assert done.returncode == 0, output_of(resumed)
     assert compare_with(run, resumed, first=3).complaints == ()

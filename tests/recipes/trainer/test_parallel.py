@@ -25,10 +25,10 @@ dist.destroy_process_group()
 
 TOO_FEW_RANKS = """
 from bridge_data.errors import ConfigError
-from recipes.trainer.config import MegatronTrainerConfig
+from recipes.trainer.config import ParallelConfig
 from recipes.trainer.parallel import initialize_parallel
 try:
-    initialize_parallel(MegatronTrainerConfig(train_steps=1, tensor_parallel_size=2, context_parallel_size=3))
+    initialize_parallel(ParallelConfig(tensor_parallel_size=2, context_parallel_size=3), seed=1)
 except ConfigError as error:
     print(error)
 """

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from bridge_data.errors import ConfigError
-from recipes.family_recipe import FAMILIES, FamilyRecipe
+from recipes.recipe import FAMILIES, Recipe
 from recipes.tiny_data import write_tiny_data
 from recipes.train import RECIPES, load_recipe, main
 
-NAMES = [name for name in RECIPES if name != "clip_gpt"]
+NAMES = list(RECIPES)
 QUICK = ("qwen2_5_vl", "clip")
 
 
@@ -24,7 +24,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_family_has_a_recipe() -> None:
-    made = {load_recipe(None, [], recipe=name).family for name in NAMES}  # type: ignore[union-attr]
+    made = {load_recipe(None, [], recipe=name).family for name in NAMES}
     assert made == set(FAMILIES)
 
 
@@ -34,13 +34,13 @@ def test_a_recipe_is_printed_and_given_back(
     name: str, tiny: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     flags = ["--recipe", name, *(["--tiny"] if tiny else [])]
-    assert main([*flags, "--print-config", "data.seed=3", "lightning.train_steps=7"]) == 0
+    assert main([*flags, "--print-config", "data.seed=3", "training.train_steps=7"]) == 0
     printed = capsys.readouterr().out
     assert printed.startswith(f"recipe: {name}\n")
     (tmp_path / "run.yaml").write_text(printed)
     again = load_recipe(tmp_path / "run.yaml", [])
-    assert isinstance(again, FamilyRecipe)
-    assert again == load_recipe(None, ["data.seed=3", "lightning.train_steps=7"], recipe=name, tiny=tiny)
+    assert isinstance(again, Recipe)
+    assert again == load_recipe(None, ["data.seed=3", "training.train_steps=7"], recipe=name, tiny=tiny)
     assert (again.tokenizer.pretrained == again.model.pretrained == "tiny") == tiny
     assert tiny or re.fullmatch(r"[\w-]+/[\w.-]+", again.model.pretrained)
 
@@ -75,7 +75,28 @@ def test_the_data_of_tiny_recipes_is_written_once(data: Path) -> None:
         (["--recipe", "qwen2_vl", "encoder.video.fps=often"], "encoder.video.fps"),
         (["--recipe", "siglip", "model.dtype=int8"], "model.dtype='int8': expected float32, bfloat16 or float16"),
         (["--recipe", "siglip", "family=siglib"], "family='siglib': expected one of text, llava"),
-        (["--tiny"], "recipe clip_gpt is tiny as it is"),
+        (["--tiny"], "no recipe is named: give --recipe, or `recipe:` in a YAML; there are: text_sft, "),
+        (
+            ["--recipe", "clip", "trainer=megatron"],
+            "clip cannot be trained by it: it is two encoders",
+        ),
+        (
+            ["--recipe", "qwen3_vl", "trainer=megatron"],
+            "qwen3_vl cannot be trained by it: its tokens have",
+        ),
+        (
+            ["--recipe", "whisper", "trainer=megatron"],
+            "whisper cannot be trained by it: it is an encoder",
+        ),
+        (["--recipe", "llava", "trainer=keras"], "trainer='keras': expected megatron or lightning"),
+        (["--recipe", "llava", "trainer=megatron", "model.dtype=float16"], "trainer=megatron has float32 and bfloat16"),
+        (["--recipe", "llava", "parallel.tensor_parallel_size=2"], "trainer=lightning has data parallelism only"),
+        (
+            ["--recipe", "llava", "training.exit_signal=SIGTERM", "training.checkpoint_dir=x"],
+            "only trainer=megatron saves on a signal",
+        ),
+        (["--recipe", "llava", "training.train_samples=9"], "expected one of them; set the other to null"),
+        (["--recipe", "llava", "task_encoder_arguments.limit=9"], "there is no task_encoder that they are for"),
     ],
 )
 def test_a_wrong_setting_is_one_line_and_exit_code_2(
@@ -101,7 +122,7 @@ def test_what_only_shows_when_it_is_built_is_one_line_too(
 def test_a_yaml_may_ask_for_the_recipe_in_small(tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text("recipe: whisper\ntiny: true\ndata: {seed: 5}\n")
     recipe = load_recipe(tmp_path / "run.yaml", [])
-    assert (recipe.model.pretrained, recipe.data.seed) == ("tiny", 5)  # type: ignore[union-attr]
+    assert (recipe.model.pretrained, recipe.data.seed) == ("tiny", 5)
     assert load_recipe(tmp_path / "run.yaml", [], tiny=True) == recipe
 
 
@@ -116,7 +137,6 @@ def test_settings_reach_what_is_built() -> None:
         recipe="qwen3_vl",
         tiny=True,
     )
-    assert isinstance(recipe, FamilyRecipe)
     built = recipe.encoder.build(recipe.build_tokenizer(), recipe.build_image_processor(), seq_length=99)
     encoder: object = built
     assert encoder.family.grid((64, 64), 0) == (1, 2, 2)  # type: ignore[attr-defined]
@@ -128,6 +148,5 @@ def test_settings_reach_what_is_built() -> None:
 
 def test_a_tokenizer_without_languages_is_refused() -> None:
     recipe = load_recipe(None, ["encoder.language=english"], recipe="whisper", tiny=True)
-    assert isinstance(recipe, FamilyRecipe)
     with pytest.raises(ConfigError, match="knows none; expected Whisper's"):
         recipe.encoder.build(recipe.build_tokenizer(), recipe.build_image_processor(), seq_length=1)

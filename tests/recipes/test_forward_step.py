@@ -1,6 +1,6 @@
 from types import SimpleNamespace
 
-from recipes.demo_step import sample_keys
+from recipes.run_log import sample_keys
 
 
 def test_the_keys_of_a_batch_are_those_of_the_samples_in_its_packs() -> None:

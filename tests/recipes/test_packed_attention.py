@@ -3,7 +3,7 @@ import itertools
 import pytest
 import torch
 
-from recipes.demo_attention import sequence_numbers, zigzag_positions
+from recipes.packed_attention import sequence_numbers, zigzag_positions
 
 
 def attend_one_by_one(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, cu_seqlens: list[int]) -> torch.Tensor:
@@ -26,7 +26,7 @@ class OneRank:
 def packed_attention() -> torch.nn.Module:
     from megatron.core.transformer import TransformerConfig
 
-    from recipes.demo_attention import PackedAttention
+    from recipes.packed_attention import PackedAttention
 
     config = TransformerConfig(num_layers=1, hidden_size=32, num_attention_heads=4, use_cpu_initialization=True)
     groups = type("Groups", (), {"cp": OneRank()})()

@@ -1,0 +1,184 @@
+"""The parts of a recipe that all families share: tokenizer, image processor, data, loader, model.
+
+A part that is `pretrained` is a folder that `save_pretrained` wrote, or an id of the hub at a `revision` (None: the
+newest); `tiny` in its place is a small part of the same family, made on the spot. Nothing heavy is imported, and
+nothing is loaded, until something is built.
+"""
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from bridge_data.datamodule.batch_schedule import BatchSchedule
+from bridge_data.errors import ConfigError
+
+if TYPE_CHECKING:
+    from megatron.core.process_groups_config import ProcessGroupCollection
+
+    from bridge_data import EnergonMultiModalDataModule
+
+TINY = "tiny"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class TokenizerConfig:
+    """A tokenizer of transformers: a folder, an id of the hub, or `tiny`."""
+
+    pretrained: str
+    revision: str | None = None
+
+    def build(self, family: str) -> Any:
+        """The tokenizer.
+
+        Raises:
+            ConfigError: if it cannot be found.
+        """
+        if self.pretrained == TINY:
+            from recipes.tiny_parts import tiny_tokenizer
+
+            return tiny_tokenizer(family)
+        from transformers import AutoTokenizer
+
+        return _load(self, AutoTokenizer, "tokenizer")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class ImageProcessorConfig:
+    """An image processor of transformers, of Whisper the feature extractor: a folder, an id of the hub, or `tiny`."""
+
+    pretrained: str
+    revision: str | None = None
+
+    def build(self, family: str) -> Any:
+        """The image processor, or the feature extractor.
+
+        Raises:
+            ConfigError: if it cannot be found.
+        """
+        if self.pretrained == TINY:
+            from recipes.tiny_parts import tiny_image_processor
+
+            return tiny_image_processor(family)
+        from transformers import AutoFeatureExtractor, AutoImageProcessor
+
+        kind = AutoFeatureExtractor if family == "whisper" else AutoImageProcessor
+        return _load(self, kind, "image_processor")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class ModelConfig:
+    """A model of transformers, by the name of its automatic class: a folder, an id of the hub, or `tiny`; `dtype` is
+    that of its weights. `seed` is that of the weights of a tiny one.
+
+    Raises:
+        ConfigError: for another dtype.
+    """
+
+    pretrained: str
+    revision: str | None = None
+    auto_class: str = "AutoModelForImageTextToText"
+    dtype: str = "bfloat16"
+    seed: int = 1234
+
+    def __post_init__(self) -> None:
+        if self.dtype not in ("float32", "bfloat16", "float16"):
+            raise ConfigError(f"model.dtype={self.dtype!r}: expected float32, bfloat16 or float16")
+
+    def build(self, family: str, tokenizer: Any) -> Any:
+        """The model.
+
+        Raises:
+            ConfigError: if it cannot be found.
+        """
+        import torch
+        import transformers
+
+        dtype = getattr(torch, self.dtype)
+        if self.pretrained == TINY:
+            from recipes.tiny_models import tiny_model
+
+            return tiny_model(family, tokenizer, self.seed).to(dtype)
+        kind = getattr(transformers, self.auto_class, None)
+        if kind is None:
+            raise ConfigError(f"model.auto_class={self.auto_class!r}: transformers has no such class")
+        return _load(self, kind, "model", dtype=dtype)
+
+
+def _load(part: TokenizerConfig | ImageProcessorConfig | ModelConfig, kind: Any, what: str, **options: Any) -> Any:
+    """A part of a checkpoint, by a class of transformers with `from_pretrained`."""
+    try:
+        return kind.from_pretrained(part.pretrained, revision=part.revision, **options)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"{what}.pretrained={part.pretrained!r}: {str(error).splitlines()[0]}; give an id of the hub, a folder "
+            f"that save_pretrained wrote (`make demo` makes demo_run/tokenizer), or {TINY!r}"
+        ) from error
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class DataConfig:
+    """What is trained on, in which order; sequences are in tokens, batches in sequences (with packing: packs)."""
+
+    path: str
+    seq_length: int = 256
+    micro_batch_size: int = 1
+    global_batch_size: int = 4
+    rampup_batch_size: list[int] | None = None
+    multiple_validation_sets: bool = False
+    packing_buffer_size: int | None = 24
+    shuffle_buffer_size: int = 100
+    max_samples_per_sequence: int | None = 100
+    seed: int = 0
+
+    @property
+    def batch_schedule(self) -> BatchSchedule:
+        """The global batch size of each step."""
+        return BatchSchedule(self.global_batch_size, self.micro_batch_size, self.rampup_batch_size)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class LoaderConfig:
+    """Who makes the batches; `num_lanes` is fixed when a run begins and bounds what it can be scaled to.
+
+    Until workers are ready, batches come from the trainer itself; with `wait_for_workers` (under Megatron) none does.
+    """
+
+    num_workers: int = 2
+    num_val_workers: int = 0
+    num_lanes: int = 4
+    prefetch_factor: int = 2
+    pin_memory: bool = True
+    wait_for_workers: bool = False
+
+
+def data_module(
+    data: DataConfig,
+    loader: LoaderConfig,
+    groups: "ProcessGroupCollection | None",
+    tokenizer: Any,
+    image_processor: Any,
+    task_encoder: Any,
+) -> "EnergonMultiModalDataModule":
+    """The DataModule of this rank; without `groups`, ranks are those of `torch.distributed`."""
+    from bridge_data import EnergonMultiModalDataModule
+
+    return EnergonMultiModalDataModule(
+        data.path,
+        tokenizer,
+        image_processor,
+        seq_length=data.seq_length,
+        micro_batch_size=data.micro_batch_size,
+        global_batch_size=data.global_batch_size,
+        num_workers=loader.num_workers,
+        num_val_workers=loader.num_val_workers,
+        pin_memory=loader.pin_memory,
+        shuffle_buffer_size=data.shuffle_buffer_size,
+        max_samples_per_sequence=data.max_samples_per_sequence,
+        task_encoder=task_encoder,
+        packing_buffer_size=data.packing_buffer_size,
+        pg_collection=groups,
+        seed=data.seed,
+        rampup_batch_size=data.rampup_batch_size,
+        multiple_validation_sets=data.multiple_validation_sets,
+        num_lanes=loader.num_lanes,
+        prefetch_factor=loader.prefetch_factor,
+    )

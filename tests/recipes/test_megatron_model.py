@@ -1,0 +1,185 @@
+"""The model needs the CPU shim, which changes torch: it is tried in a process of its own, on whichever version of
+megatron-core is installed."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+PROGRAM = """
+import copy, json, sys
+import torch
+import transformers as hf
+from recipes import cpu_shim
+cpu_shim.install()
+from bridge_data.errors import ConfigError
+from recipes.forward_step import media_of
+from recipes.megatron_model import MegatronModel
+from recipes.packed_attention import sequence_numbers
+from recipes.tiny_data import write_tiny_data
+from recipes.tiny_models import tiny_model
+from recipes.tiny_parts import TILE, tiny_tokenizer
+from recipes.train import load_recipe
+from recipes.trainer.config import ParallelConfig
+from recipes.trainer.parallel import initialize_parallel
+from pathlib import Path
+
+groups = initialize_parallel(ParallelConfig(), seed=1)
+found = {}
+
+# Families: the loss of a packed batch of each, beside that of transformers.
+write_tiny_data(Path("tiny_data"))
+
+
+def losses(original, batch):
+    inputs = batch.model_inputs()
+    expected = original(**inputs).loss.item()
+    model = MegatronModel(copy.deepcopy(original), groups, seq_length=512)
+    numbers = sequence_numbers(batch.cu_seqlens, batch.tokens.shape[1])
+    losses = model(batch.tokens, media_of(batch), numbers, batch.labels)
+    losses.sum().backward()
+    return [expected, ((losses * batch.loss_mask).sum() / batch.loss_mask.sum()).item()]
+
+
+found["families"] = {}
+for name in ("text_sft", "llava", "llava_next", "idefics3", "smolvlm", "internvl"):
+    recipe = load_recipe(None, [], recipe=name, tiny=True)
+    tokenizer = recipe.build_tokenizer()
+    loader = recipe.build_data(None, tokenizer).train_dataloader()
+    batch = next(batch for batch in loader if batch.is_packed and (batch.media or name == "text_sft"))
+    found["families"][name] = losses(recipe.build_model(tokenizer), batch)
+
+# Kinds of language models, on the batch of text.
+recipe = load_recipe(None, [], recipe="text_sft", tiny=True)
+batch = next(iter(recipe.build_data(None, recipe.build_tokenizer()).train_dataloader()))
+sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+sizes |= {"vocab_size": 320, "num_key_value_heads": 2, "max_position_embeddings": 4096}
+makers = {
+    "llama, wide heads": lambda: hf.LlamaForCausalLM(hf.LlamaConfig(head_dim=16, **sizes)),
+    "mistral": lambda: hf.MistralForCausalLM(hf.MistralConfig(sliding_window=None, **sizes)),
+    "qwen2": lambda: hf.Qwen2ForCausalLM(hf.Qwen2Config(**sizes)),
+    "qwen2, shared embeddings": lambda: hf.Qwen2ForCausalLM(hf.Qwen2Config(tie_word_embeddings=True, **sizes)),
+}
+found["kinds"] = {}
+for name, make in makers.items():
+    torch.manual_seed(3)
+    original = make()
+    for weight in original.parameters():  # biases are zero and norms one at first
+        torch.nn.init.normal_(weight, std=0.3)
+    found["kinds"][name] = losses(original, batch)
+
+# What the model is not.
+rope = {"rope_type": "llama3", "rope_theta": 1e4, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+others = {
+    "a window": lambda: hf.MistralForCausalLM(hf.MistralConfig(sliding_window=64, **sizes)),
+    "other positions": lambda: hf.LlamaForCausalLM(
+        hf.LlamaConfig(rope_parameters=rope | {"original_max_position_embeddings": 64}, **sizes)
+    ),
+    "other layers": lambda: hf.Qwen3ForCausalLM(hf.Qwen3Config(**sizes)),
+    "biases": lambda: hf.LlamaForCausalLM(hf.LlamaConfig(attention_bias=True, **sizes)),
+}
+found["refusals"] = {}
+for name, make in others.items():
+    try:
+        MegatronModel(make(), groups, seq_length=512)
+    except ConfigError as error:
+        found["refusals"][name] = str(error)
+
+# Attention, and images.
+tokenizer = tiny_tokenizer("llava")
+model = MegatronModel(tiny_model("llava", tokenizer), groups, seq_length=64)
+found["weights"] = sum(p.numel() for p in model.parameters())
+tokens = torch.arange(2, 66).reshape(1, 64)
+tokens[:, 4:20] = tokenizer.convert_tokens_to_ids("<image>")
+images = torch.rand(1, 3, TILE, TILE)
+first, second = torch.zeros(1, 64, dtype=torch.long), torch.tensor([[0] * 32 + [1] * 32])
+labels = tokens.roll(-1, 1)
+
+
+def run(tokens, images, sequences):
+    return model(tokens, {"pixel_values": images}, sequences, labels)
+
+
+loss = run(tokens, images, second)
+found["shape"] = list(loss.shape)
+loss.sum().backward()
+found["without gradient"] = [name for name, p in model.named_parameters() if p.grad is None]
+other = tokens.clone()
+other[:, 20:32] = 99
+found["sees its own sequence"] = not torch.equal(run(other, images, second)[:, 24:32], loss[:, 24:32])
+found["is blind to the other"] = torch.equal(run(other, images, second)[:, 32:], loss[:, 32:])
+found["sees it if it is one"] = not torch.equal(run(other, images, first)[:, 32:], run(tokens, images, first)[:, 32:])
+found["sees the image"] = not torch.equal(run(tokens, 1 - images, second)[:, 20:32], loss[:, 20:32])
+for name, (model, media) in {
+    "two images": (model, torch.rand(2, 3, TILE, TILE)),
+    "text only": (MegatronModel(tiny_model("text", tokenizer), groups, seq_length=64), images),
+}.items():
+    try:
+        run(tokens, media, second)
+    except ConfigError as error:
+        found["refusals"][name] = str(error)
+print(json.dumps(found))
+"""
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", PROGRAM],
+        cwd=tmp_path_factory.mktemp("model"),
+        env={"PATH": "", "PYTHONPATH": str(ROOT)},
+        text=True,
+        capture_output=True,
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stderr
+    return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
+@pytest.mark.parametrize("family", ["text_sft", "llava", "llava_next", "idefics3", "smolvlm", "internvl"])
+def test_a_family_has_the_loss_of_its_model_of_transformers(found: dict[str, Any], family: str) -> None:
+    expected, got = found["families"][family]
+    assert got == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["llama, wide heads", "mistral", "qwen2", "qwen2, shared embeddings"])
+def test_a_kind_of_language_model_has_the_loss_of_that_of_transformers(found: dict[str, Any], kind: str) -> None:
+    expected, got = found["kinds"][kind]
+    assert got == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ("a window", "attends to the last 64 tokens only (sliding_window)"),
+        ("other positions", "rotary embedding is of type 'llama3'"),
+        ("other layers", "of type 'qwen3'; recipes under Megatron know llama, mistral, qwen2"),
+        ("biases", "has attention_bias=True"),
+        ("two images", "16 image tokens, but the model makes 32 features of its images"),
+        ("text only", "batches have pixel_values, but the model takes text only"),
+    ],
+)
+def test_what_the_model_is_not_is_a_config_error(found: dict[str, Any], what: str, message: str) -> None:
+    assert message in found["refusals"][what]
+
+
+def test_it_is_small_and_all_weights_learn_but_those_that_the_original_does_not_use(found: dict[str, Any]) -> None:
+    assert 30_000 < found["weights"] < 80_000
+    assert found["without gradient"] and all("vision_tower" in name for name in found["without gradient"])
+    assert len(found["without gradient"]) == 2, "the norm of the pooled class token"
+
+
+def test_it_makes_a_loss_for_each_token(found: dict[str, Any]) -> None:
+    assert found["shape"] == [1, 64]
+
+
+@pytest.mark.parametrize(
+    "what", ["sees its own sequence", "is blind to the other", "sees it if it is one", "sees the image"]
+)
+def test_attention_stays_within_a_sequence_of_the_pack(found: dict[str, Any], what: str) -> None:
+    assert found[what] is True
