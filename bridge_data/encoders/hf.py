@@ -6,6 +6,8 @@ are processed, so a packing buffer holds pixel values, not files. For families t
 `FamilyTaskEncoder` gives the same batches with less memory, and less work for samples that are skipped.
 """
 
+import itertools
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -150,7 +152,32 @@ class HFTaskEncoder(ConversationTaskEncoder):
             images_kwargs={"return_tensors": "pt"},
             **self.processor_options,
         )
+        if images and self.image_token is not None and "text_replacement_offsets" not in made:
+            made = {**made, "text_replacement_offsets": [self._replacements(text, made)]}
         return made
+
+    def _replacements(self, text: str, made: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """What the processor put in place of each image token, where it does not say: older versions of transformers
+        (5.12) do not. It is known if an image becomes a run of its token. A KeyError otherwise."""
+        token = str(self.image_token)
+        number = self.tokenizer.convert_tokens_to_ids(token)
+        pairs = zip(made["input_ids"][0], made["offset_mapping"][0], strict=True)
+        runs = [
+            [offset for _, offset in run]
+            for is_image, run in itertools.groupby(pairs, lambda pair: pair[0] == number)
+            if is_image
+        ]
+        replaced: list[dict[str, Any]] = []
+        grown = 0
+        for match, run in zip(re.finditer(re.escape(token), text), runs, strict=False):
+            start, end = run[0][0], run[-1][1]
+            if start == match.start() + grown:
+                span, becomes = match.span(), token * len(run)
+                replaced.append({"span": span, "text": token, "new_span": (start, end), "replacement": becomes})
+                grown = end - match.end()
+        if not len(replaced) == len(runs) == text.count(token):
+            raise KeyError("text_replacement_offsets")
+        return replaced
 
     def _sorted(self, made: Mapping[str, Any], length: int) -> tuple[Media, dict[str, Tensor]]:
         """The outputs of the processor without the tokens: media, and tensors with one number for each token."""
@@ -177,8 +204,8 @@ class HFTaskEncoder(ConversationTaskEncoder):
         except (KeyError, TypeError) as error:
             raise ConfigError(
                 f"HFTaskEncoder(processor={type(self.processor).__name__}): it does not say what it makes of an image "
-                f"({type(error).__name__}: {error}); expected a processor of transformers 5 that takes "
-                "return_offsets_mapping and return_text_replacement_offsets"
+                f"({type(error).__name__}: {error}); expected a processor that takes "
+                "return_offsets_mapping and return_text_replacement_offsets, as those of transformers 5.23 do"
             ) from error
         media, _ = self._sorted(made, len(made["input_ids"][0]))
         return frozenset(name for name, value in media.items() if len(value) == 1 < len(replaced) and value.ndim > 2)

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
+from packaging.version import Version
 
 from bridge_data.encoders import QWEN2_VL_TEMPLATE, ConversationSample, SamplePolicies
 from bridge_data.encoders.qwen_encoder import IMAGE, mrope_positions
@@ -98,8 +100,23 @@ def test_50_conversations_are_equal_in_every_field(name: str, how: str, generic:
 def test_a_template_that_marks_answers_makes_the_same_labels(name: str, how: str) -> None:
     theirs = bridges(name, MARKED, BATCHINGS[how], generic=False)
     mine = ours(name, MARKED, BATCHINGS[how], generic=False)
-    for talks in in_batches(10):
-        compare(mine(talks), theirs(talks))
+    num_wrong = 0
+    for one in TALKS:
+        got, expected = mine([one]), theirs([one])
+        said = [turn["content"] for turn in one.turns if turn["role"] == "assistant"]
+        answers = "".join(f"{answer}<|im_end|>\n" for answer in said)
+        assert learnt(got) == answers
+        if learnt(expected) == answers:
+            compare(got, expected)
+        else:
+            num_wrong += 1
+    # The masks of answers of transformers 5.12 are those of the text before its images grew, and Bridge learns by them.
+    assert num_wrong <= (10 if Version(transformers.__version__) < Version("5.23") else 0)
+
+
+def learnt(batch: dict[str, Any]) -> str:
+    """The labels of a batch of one sample, as text."""
+    return str(tokenizer(MARKED).decode(batch["labels"][batch["loss_mask"] > 0]))
 
 
 @GENERIC
@@ -155,8 +172,7 @@ def test_empty_answers_and_roles_in_any_order_are_alike_where_they_are_kept() ->
     encoder = our_encoder("Qwen3VLProcessor", PLAIN, how, policies=kept)
     got = encoder.batch([encoder.postencode_sample(encoder.preencode_sample(one.sample))])
     compare(got, bridges("Qwen3VLProcessor", PLAIN, how, generic=False)([one]))
-    learnt = tokenizer(PLAIN).decode(got["labels"][got["loss_mask"] > 0])
-    assert learnt == "<|im_end|>\na boat<|im_end|>\n"
+    assert learnt(got) == "<|im_end|>\na boat<|im_end|>\n"
 
 
 def test_packs_of_a_buffer_are_as_packed_in_a_batch() -> None:

@@ -1,11 +1,13 @@
+import copy
 from typing import Any
 
 import pytest
 import torch
 
-from bridge_data import ConfigError
+from bridge_data import ConfigError, SkipSample
 from bridge_data.encoders import ConversationTemplateConfig, FamilyConfig, HFTaskEncoder, SamplePolicies
 from tests.encoders.parts import CASES, draw_talk, make_tokenizer, of_transformers
+from tests.encoders.qwen_parts import make_processor
 
 
 def driven(name: str, **options: Any) -> tuple[Any, str, HFTaskEncoder]:
@@ -47,6 +49,41 @@ def test_a_processor_of_its_own_template_is_written_with_it() -> None:
     assert HFTaskEncoder(processor).chat_template == template
 
 
+def silent(processor: Any) -> Any:
+    """The processor as older versions of transformers have it: it does not say what it put in place of images."""
+    kind = type(processor)
+
+    def call(self: Any, **options: Any) -> dict[str, Any]:
+        made = kind.__call__(self, **options)
+        return {name: value for name, value in made.items() if name != "text_replacement_offsets"}
+
+    made = copy.copy(processor)
+    made.__class__ = type(kind.__name__, (kind,), {"__call__": call})
+    return made
+
+
+@pytest.mark.parametrize("seq_length", [60, 2048])
+def test_runs_of_image_tokens_are_found_without_the_help_of_the_processor(seq_length: int) -> None:
+    processor = make_processor("qwen2_5_vl")
+    encoders = [HFTaskEncoder(each, seq_length=seq_length) for each in (processor, silent(processor))]
+    num_cut = 0
+    for seed in range(12):
+        sample = draw_talk(seed).sample
+        try:
+            expected = encoders[0].encode_sample(sample)
+        except SkipSample:
+            num_cut += 1
+            with pytest.raises(SkipSample):
+                encoders[1].encode_sample(sample)
+            continue
+        got = encoders[1].encode_sample(sample)
+        assert torch.equal(got.tokens, expected.tokens) and torch.equal(got.labels, expected.labels)
+        assert got.media.keys() == expected.media.keys()
+        assert all(torch.equal(value, expected.media[name]) for name, value in got.media.items())
+        num_cut += expected.length == seq_length
+    assert bool(num_cut) == (seq_length == 60)
+
+
 class Mute:
     """A processor that does not say what it makes of an image."""
 
@@ -66,6 +103,10 @@ class Mute:
     [
         (lambda: HFTaskEncoder(make_tokenizer()), "expected a processor of transformers with a fast tokenizer"),
         (lambda: HFTaskEncoder(CASES["llava"].processor(make_tokenizer())), "has no chat template"),
+        (
+            lambda: HFTaskEncoder(silent(CASES["idefics3"].processor(make_tokenizer(template="{{ messages }}")))),
+            "it does not say what it makes of an image",
+        ),
         (lambda: HFTaskEncoder(Mute()), r"Mute\): it does not say what it makes of an image"),
         (lambda: HFTaskEncoder(Mute(), FamilyConfig(policies=SamplePolicies(overlong="no"))), "overlong='no'"),
     ],
