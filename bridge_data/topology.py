@@ -114,6 +114,16 @@ class WorkerConfig:
             )
         return cls(rank=0, world_size=1, num_workers=num_workers)
 
+    def config(self) -> dict[str, int | None]:
+        """The ranks and workers as plain numbers; `data_parallel_group` is the size of the group."""
+        group = self.data_parallel_group
+        return {
+            "rank": self.rank,
+            "world_size": self.world_size,
+            "num_workers": self.num_workers,
+            "data_parallel_group": None if group is None else group.size(),
+        }
+
     @property
     def lanes(self) -> range:
         """The lanes that this rank serves: `l mod world_size == rank`."""

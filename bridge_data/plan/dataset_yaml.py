@@ -13,6 +13,8 @@ beside the dataset.yaml, which is only run if it is trusted:
     sample_loader: sample_loader.py:sample_loader
     part_filter: sample_loader.py:part_filter
 
+`split_config: other_split.yaml` names another file for the split.
+
 `megatron.energon` and `bridge_data` stand for this package. Another module is imported only if the caller trusts it,
 since importing a module runs it.
 """
@@ -46,20 +48,22 @@ _OUR_CLASSES: dict[str, SampleClass] = {
 _OLD_SUFFIX = "Webdataset"
 _KEYS = (
     *("sample_type", "__module__", "__class__"),
-    *("field_map", "part_filter", "sample_loader", "subflavors", "subflavor"),
+    *("field_map", "part_filter", "sample_loader", "subflavors", "subflavor", "split_config"),
 )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SampleConfig:
     """How a sample is built: its class, the source of its fields (empty, if crude), the parts to read (None for all),
-    the sub-flavors of the data set, and a maker of samples that replaces the field map."""
+    the sub-flavors of the data set, a maker of samples that replaces the field map, and the file of its split (None:
+    the usual one)."""
 
     sample_class: SampleClass
     field_map: Mapping[str, FieldAccess]
     parts: Container[str] | None
     subflavors: dict[str, Any]
     maker: SampleMaker | None = None
+    split_config: str | None = None
 
 
 def read_sample_config(
@@ -113,6 +117,7 @@ def read_sample_config(
         parts=parts,
         subflavors=_subflavors(entries),
         maker=maker,
+        split_config=entries["split_config"].text("split_config") if _given(entries, "split_config") else None,
     )
 
 

@@ -9,10 +9,11 @@ Source: the three strategies, under these names, are those of Energon's `media_f
 
 import contextlib
 import dataclasses
+import enum
 import fnmatch
 import io
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import BinaryIO, Literal, TypeAlias
 
 from PIL import Image
@@ -37,12 +38,20 @@ Read = Callable[[int, int], bytes]
 """Called with an offset and a number of bytes, returns exactly these."""
 
 
+class MediaFilterStrategy(enum.StrEnum):
+    """By what media are told."""
+
+    EXTENSION = "EXTENSION"
+    HEADER = "HEADER"
+    GLOB = "GLOB"
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class MediaRule:
     """A strategy and, for `GLOB`, the patterns, of which one must match a file's name or its whole path."""
 
-    strategy: Literal["EXTENSION", "HEADER", "GLOB"]
-    patterns: tuple[str, ...] = ()
+    strategy: MediaFilterStrategy | Literal["EXTENSION", "HEADER", "GLOB"]
+    patterns: Sequence[str] = ()
 
     @classmethod
     def parse(cls, by_glob: str | None, by_header: bool, by_extension: bool) -> "MediaRule":

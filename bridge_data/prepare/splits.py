@@ -46,12 +46,29 @@ def split_by_ratio(names: Sequence[str], ratio: Sequence[Fraction], *, shuffle: 
 
     A boundary is rounded down, so that with few shards a part may get none.
     """
+    shares = list(zip(RATIO_PARTS, ratio, strict=True))
+    return split_by_shares(names, shares, shuffle_seed=SHUFFLE_SEED if shuffle else None)
+
+
+def split_by_shares(
+    names: Sequence[str], shares: Sequence[tuple[str, Fraction]], *, shuffle_seed: int | None = None
+) -> dict[str, list[str]]:
+    """The same for any parts, (name, share) each; in the random order of `shuffle_seed`, unless it is None.
+
+    Raises:
+        ConfigError: if a share is below 0, or all are 0.
+    """
+    total = sum(share for _, share in shares)
+    if not total or min(share for _, share in shares) < 0:
+        raise ConfigError(f"split shares {shares}: expected numbers, none below 0 and not all 0")
     ordered = list(names)
-    if shuffle:
+    if shuffle_seed is not None:
         import random  # imported here: slow (hashlib), and few splits need it
 
-        random.Random(SHUFFLE_SEED).shuffle(ordered)
-    return {part: ordered[start:end] for part, (start, end) in ratio_bounds(ratio, len(ordered)).items()}
+        random.Random(shuffle_seed).shuffle(ordered)
+    ends = [int(len(ordered) * share / total) for share in itertools.accumulate(share for _, share in shares)]
+    bounds = itertools.pairwise([0, *ends])
+    return {part: ordered[start:end] for (part, _), (start, end) in zip(shares, bounds, strict=True)}
 
 
 def ratio_bounds(ratio: Sequence[Fraction], count: int) -> dict[str, tuple[int, int]]:

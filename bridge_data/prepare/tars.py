@@ -15,9 +15,10 @@ from typing import Any
 import yaml
 
 from bridge_data.errors import ConfigError
+from bridge_data.prepare.key_prefixes import prefix_keys
 from bridge_data.prepare.processes import Progress, no_progress
 from bridge_data.prepare.splits import collapse
-from bridge_data.prepare.tar_indexes import Preparation, PrepareConfig, write_indexes
+from bridge_data.prepare.tar_indexes import DuplicateKeyError, Preparation, PrepareConfig, write_indexes
 from bridge_data.shards.metadata import INFO_JSON, INFO_YAML, META_FOLDER, SPLIT_YAML, read_shard_counts, tar_index_path
 from bridge_data.shards.tar_bytes import GZIP_SUFFIXES
 from bridge_data.storage.atomic import write_file, writing
@@ -72,17 +73,27 @@ def prepare(
     split: Split,
     config: PrepareConfig | None = None,
     *,
+    names: Sequence[str] | None = None,
+    split_config: str = SPLIT_YAML,
     on_progress: Progress = no_progress,
 ) -> Preparation:
-    """Prepare the tars below `root`; `on_progress` is called with shards done and shards in all.
+    """Prepare the tars below `root`, or those of them that `names` lists; write their split to `split_config`, YAML or
+    JSON. `on_progress` is called with shards done and shards in all.
 
     Raises:
         ConfigError: for wrong settings. DatasetError: naming each shard that is damaged.
     """
     config = config or PrepareConfig()
-    names = find_shards(root, config.exclude)
+    check_split_config(split_config)
+    names = find_shards(root, config.exclude) if names is None else list(names)
     parts = split(names)
-    preparation = write_indexes(root, names, config, on_progress)
+    try:
+        preparation = write_indexes(root, names, config, on_progress)
+    except DuplicateKeyError:
+        if not config.fix_duplicates:
+            raise
+        prefix_keys(root, names)
+        preparation = write_indexes(root, names, config, on_progress)
     meta = root / META_FOLDER
     info = {"energon_version": ENERGON_VERSION, "shard_counts": preparation.shard_counts}
     written = {part: collapse(shards) for part, shards in parts.items()}
@@ -90,8 +101,19 @@ def prepare(
         write_file(meta / INFO_JSON, _json(info))
         if (meta / INFO_YAML).is_file():
             write_file(meta / INFO_YAML, _yaml(info))
-        write_file(meta / SPLIT_YAML, _yaml({"split_parts": written, "exclude": []}))
+        write = _json if split_config.endswith(".json") else _yaml
+        write_file(meta / split_config, write({"split_parts": written, "exclude": []}))
     return dataclasses.replace(preparation, notes=(*preparation.notes, *_split_notes(parts, names)))
+
+
+def check_split_config(name: str) -> None:
+    """Check the name of a file for the split.
+
+    Raises:
+        ConfigError: if it is a path, or names neither YAML nor JSON.
+    """
+    if Path(name).name != name or not name.endswith((".yaml", ".json")):
+        raise ConfigError(f"split_config={name!r}: expected the name of a file that ends with .yaml or .json")
 
 
 def refresh_index(

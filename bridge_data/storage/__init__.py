@@ -16,7 +16,7 @@ from bridge_data.storage.location import (
     read_if_there,
     size_bytes,
 )
-from bridge_data.storage.object_stores import is_remote
+from bridge_data.storage.object_stores import is_remote, of_dataset_service
 from bridge_data.storage.prefetching import MAX_AHEAD_BYTES
 from bridge_data.storage.remote import list_sizes
 
@@ -32,6 +32,7 @@ __all__ = [
     "list_sizes",
     "local_copy",
     "location",
+    "of_dataset_service",
     "on_disk",
     "prefetch",
     "read",
