@@ -67,13 +67,15 @@ def current_batch_index() -> int:
     """The number of the current micro-batch in the whole job.
 
     Raises:
-        ConfigError: outside `batch` and `encode_batch`, as the batch of a sample is not known before.
+        ConfigError: where it is not known: in hooks of samples that are packed, grouped or made by generators, and
+            outside hooks.
     """
     number = _at_work("current_batch_index").batch_index
     if number is None:
         raise ConfigError(
-            "current_batch_index is known in batch and encode_batch: which batch a sample will be in is decided after "
-            "it is encoded, and encoding it again after a resume must give the same. Use current_sample_index there"
+            "current_batch_index is known in batch and encode_batch. Which batch a sample will be in is known before "
+            "only without packing, batch_group_criterion, and hooks that are generators, as encoding a sample again "
+            "after a resume must give the same. Use current_sample_index"
         )
     return number
 

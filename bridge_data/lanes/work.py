@@ -243,6 +243,11 @@ class Work:
         return self._packing
 
     @property
+    def knows_batch_of_samples(self) -> bool:
+        """Whether a sample is encoded for the batch that it goes into: without packing, groups and generators."""
+        return not self.packs and not self.groups and self.hooks.makes_one_of_one
+
+    @property
     def groups(self) -> bool:
         """Whether the encoder says which samples are batched together."""
         return self._grouping

@@ -9,6 +9,8 @@ A hook may have several versions, which call each other by `super()`: those of i
 """
 
 import collections
+import functools
+import inspect
 import logging
 import math
 import random
@@ -178,6 +180,13 @@ class Hooks:
         self._seeded = frozenset(name for name, hook in self._declared.items() if hook.seeded)
         self._tolerance = encoder.__default_failure_tolerance__
         check_tolerance(f"{type(encoder).__name__}(__default_failure_tolerance__", self._tolerance)
+
+    @functools.cached_property
+    def makes_one_of_one(self) -> bool:
+        """Whether the hooks of samples are no generators, so that a sample goes into the batch it is encoded for."""
+        hooks = [hook_of(self.encoder, stage) for stage in ("encode_sample", "preencode_sample", "postencode_sample")]
+        hooks += [cooker.cook for cooker in self.encoder.cookers]
+        return not any(inspect.isgeneratorfunction(hook) for hook in hooks)
 
     @property
     def sample_index(self) -> int:

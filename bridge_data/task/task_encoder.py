@@ -157,14 +157,15 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
 
     @property
     def current_batch_index(self) -> int:
-        """The number of the current micro-batch among those of all ranks; for `batch` and `encode_batch`. Parts that a
-        generator yields have the number of the first.
+        """The number of the current micro-batch among those of all ranks: in `batch` and `encode_batch`, and in hooks
+        of samples that are neither packed nor grouped nor made by generators. Parts that a generator yields have the
+        number of the first.
 
         With n micro-batches a step, of all ranks together, `current_batch_index // n` is the number of the step on all
         ranks.
 
         Raises:
-            ConfigError: outside those two hooks.
+            ConfigError: in other hooks, and outside hooks.
         """
         return current.current_batch_index()
 

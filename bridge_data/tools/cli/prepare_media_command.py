@@ -37,6 +37,7 @@ def media_options(command: Function) -> Function:
 @click.argument("path", type=ON_DISK)
 @media_options
 @click.option("--num-workers", type=int, help="Processes that look at media.  [default: one a core, at most 16]")
+@click.option("--tmp-path", metavar="PATH", help="No effect: media are measured on a disk, where nothing is uploaded.")
 @click.option("--progress/--no-progress", default=True, help="Show a progress bar.")
 def prepare_media(
     path: Path,
@@ -44,6 +45,7 @@ def prepare_media(
     media_metadata_by_header: bool,
     media_metadata_by_extension: bool,
     num_workers: int | None,
+    tmp_path: str | None,
     progress: bool,
 ) -> None:
     """Find out sizes, lengths and rates of the images and clips below the folder PATH, and store them there.

@@ -247,3 +247,13 @@ def test_paths_that_are_no_folders_of_tars(run: Run, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     refused(run("prepare", tmp_path / "notes.txt"), "expected a folder of tars")
     refused(run("prepare", tmp_path / "empty"), "there are no .tar files", "bridge-data pack")
+
+
+def test_duplicate_keys_are_fixed_if_that_is_asked_for(run: Run, tars: Path) -> None:
+    names = sorted(path.name for path in tars.glob("*.tar"))
+    (tars / "again.tar").write_bytes((tars / names[0]).read_bytes())
+    flags = (*QUIET, "--split-ratio", "1,0,0")
+    refused(run("prepare", tars, *flags), "duplicate key", "--fix-duplicates")
+    result = succeeded(run("prepare", tars, *flags, "--fix-duplicates", "--tmp-path", "/tmp"))
+    assert result.output.endswith("Done\n")
+    assert counts(tars)["train"] == 14
