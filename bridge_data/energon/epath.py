@@ -11,6 +11,10 @@ from typing import IO, Any
 from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError
 
+DEFAULT_PROFILE_NAME = "__filesystem__"
+"""The profile of `msc://` that is the disk."""
+
+_LOCAL = re.compile(rf"file://|msc://(?:{DEFAULT_PROFILE_NAME}|default)(?=/)")
 _PROTOCOL = re.compile(r"([a-z0-9]+)://")
 
 
@@ -28,7 +32,7 @@ class EPath:
 
     def __init__(self, initial_path: "str | os.PathLike[str]") -> None:
         text = os.fspath(initial_path)
-        text = storage.of_dataset_service(text.removeprefix("file://"))
+        text = storage.of_dataset_service(_LOCAL.sub("", text, count=1) if _LOCAL.match(text) else text)
         protocol = _PROTOCOL.match(text)
         if protocol is None:
             self._location: storage.Location = Path(os.path.normpath(os.path.abspath(text)))
@@ -167,6 +171,8 @@ class EPath:
 
     def glob(self, pattern: str) -> Iterator["EPath"]:
         """The files below it whose relative paths match `pattern`: `*` within a component, `**` across components."""
+        if isinstance(self._location, Path):
+            return (EPath(path) for path in sorted(self._location.glob(pattern)) if path.is_file())
         expression = re.compile(_translated(pattern), re.DOTALL)
         return (path for path in self.walk() if expression.fullmatch(path.relative_to(self)))
 
@@ -212,7 +218,7 @@ class EPath:
 
 
 def _translated(pattern: str) -> str:
-    """The regular expression of a pattern with `*`, `**` and `?`."""
+    """The regular expression of a pattern with `*`, `**`, `?` and `[0-9]`."""
     meaning = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
-    tokens = re.split(r"(\*\*/|\*\*|\*|\?)", pattern)
-    return "".join(meaning.get(token, re.escape(token)) for token in tokens)
+    tokens = re.split(r"(\*\*/|\*\*|\*|\?|\[[^]]+\])", pattern)
+    return "".join(token if token[:1] == "[" else meaning.get(token, re.escape(token)) for token in tokens)

@@ -12,7 +12,8 @@ from bridge_data.errors import ConfigError
 def test_local_paths_are_absolute_and_resolved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert str(EPath("a/./b/../c")) == str(tmp_path / "a/c") == EPath("a/c").url
-    assert EPath(f"file://{tmp_path}/x").local_path() == tmp_path / "x"
+    for disk in ("file://", "msc://default", "msc://__filesystem__"):
+        assert EPath(f"{disk}{tmp_path}/x").local_path() == tmp_path / "x"
     path = EPath(tmp_path) / "d" / "e.tar"
     assert (path.name, path.parent, path.with_suffix(".idx").name) == ("e.tar", EPath(tmp_path / "d"), "e.idx")
     assert path.relative_to(EPath(tmp_path)) == "d/e.tar"
@@ -31,6 +32,7 @@ def test_files_are_written_read_listed_moved_and_removed(tmp_path: Path) -> None
     assert sorted(path.relative_to(root) for path in root.walk()) == ["p/a.tar", "p/q/b.tar"]
     assert [path.name for path in root.glob("p/*.tar")] == ["a.tar"]
     assert sorted(path.name for path in root.glob("p/**/*.tar")) == ["a.tar", "b.tar"]
+    assert [path.name for path in root.glob("p/[ab].ta?")] == ["a.tar"]
     (root / "p/a.tar").move(root / "c.tar")
     (root / "p").copy(root / "r")
     assert (root / "c.tar").read_text() == "12" and (root / "r/q/b.tar").read_text() == "3"
