@@ -171,7 +171,7 @@ class EPath:
 
     def glob(self, pattern: str) -> Iterator["EPath"]:
         """The files below it whose relative paths match `pattern`: `*` within a component, `**` across components."""
-        if isinstance(self._location, Path):
+        if isinstance(self._location, Path) and "**" not in pattern:
             return (EPath(path) for path in sorted(self._location.glob(pattern)) if path.is_file())
         expression = re.compile(_translated(pattern), re.DOTALL)
         return (path for path in self.walk() if expression.fullmatch(path.relative_to(self)))

@@ -65,6 +65,9 @@ def stateless(
 
     def declare(hook: Callable[..., Any]) -> Callable[..., Any]:
         setattr(hook, _ATTRIBUTE, Declared(seeded=restore_seeds, failure_tolerance=failure_tolerance))
+        setattr(hook, "__stateless__", True)  # noqa: B010 - for programs that look, as Energon's can
+        if failure_tolerance is not None:
+            setattr(hook, "__failure_tolerance__", failure_tolerance)  # noqa: B010
         return hook
 
     return declare if fn is None else declare(fn)

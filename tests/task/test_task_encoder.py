@@ -86,7 +86,8 @@ def test_arguments_are_kept() -> None:
         return sample
 
     assert declared(hook).seeded
-    assert declared(hook).failure_tolerance == 7
+    assert declared(hook).failure_tolerance == hook.__failure_tolerance__ == 7
+    assert hook.__stateless__
 
 
 def test_an_undeclared_hook_is_seeded() -> None:
