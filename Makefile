@@ -8,7 +8,7 @@ PEER   := $(PEERS)/energon
 # Tests start processes of their own: two at a time keep two cores busy.
 SPREAD := -n 2 --dist worksteal
 
-.PHONY: setup demo test test-fast test-most test-all test-bridge test-data lint peers bench bench-more clean
+.PHONY: setup demo test test-fast test-most test-all test-bridge test-data compat lint peers bench bench-more clean
 
 setup:
 	@VENV=$(VENV) PYTHON="$(if $(filter-out file,$(origin PYTHON)),$(PYTHON))" .ci/setup
@@ -83,6 +83,11 @@ $(NAMES:%=$(PEERS)/%/.complete): $(PEERS)/torch/.complete
 # A peer that cannot be installed is missing from the table, which then says so.
 peers:
 	-@$(MAKE) --no-print-directory -k $(NAMES:%=$(PEERS)/%/.complete)
+
+# The tests of a checkout of Megatron-Energon or Megatron-Bridge, run on ours: make compat CHECKOUT=../Megatron-Energon
+# ARGS="test_dataset.py -k len" for some of them. Bridge needs an environment with it: VENV=...
+compat:
+	@$(BIN)/python -m tests.compat "$(CHECKOUT)" $(ARGS)
 
 lint: setup
 	$(BIN)/ruff format --check .

@@ -119,6 +119,16 @@ class WorkerConfig:
             )
         return cls(rank=0, world_size=1, num_workers=num_workers)
 
+    def config(self) -> dict[str, int | None]:
+        """The ranks and workers as plain numbers; `data_parallel_group` is the size of the group."""
+        group = self.data_parallel_group
+        return {
+            "rank": self.rank,
+            "world_size": self.world_size,
+            "num_workers": self.num_workers,
+            "data_parallel_group": None if group is None else group.size(),
+        }
+
     @property
     def lanes(self) -> range:
         """The lanes that this rank serves: `l mod world_size == rank`."""
@@ -205,8 +215,9 @@ def current_batch_index() -> int:
     number = _at_work("current_batch_index").batch_index
     if number is None:
         raise ConfigError(
-            "current_batch_index is known in batch and encode_batch: which batch a sample will be in is decided after "
-            "it is encoded, and encoding it again after a resume must give the same. Use current_sample_index there"
+            "current_batch_index is known in batch and encode_batch. Which batch a sample will be in is known before "
+            "only without packing, batch_group_criterion, and hooks that are generators, as encoding a sample again "
+            "after a resume must give the same. Use current_sample_index"
         )
     return number
 

@@ -21,7 +21,7 @@ STAGES = ("storage", "shards", "plan", "order", "decode", "task", "lanes", "load
 
 LAYERS = (
     *("later", "samples", "errors", "topology", "options"),
-    *("storage", "shards", "plan", "order", "decode", "av", "prepare", "energon", "task", "lanes", "loader"),
+    *("storage", "shards", "plan", "order", "decode", "prepare", "energon", "task", "lanes", "loader"),
     *("encoders", "datamodule", "tools"),
 )
 """From the first to the last: what all stages use, then the stages and what stands beside them."""

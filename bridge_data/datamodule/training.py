@@ -54,6 +54,8 @@ class EnergonDataloader(Iterator[Any]):
         return batch
 
     def __len__(self) -> int:
+        if not self.dataloader.dataset.virtual_epoch_length:
+            raise TypeError("this loader is endless; virtual_epoch_length ends iterations after so many batches")
         return len(self.dataloader)
 
     @property

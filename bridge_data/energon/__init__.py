@@ -1,7 +1,12 @@
-"""Data sets described in Python under Energon's names: loaders, and factories of each sample class."""
+"""What `megatron.energon` has, under its paths; and its data sets described in Python: loaders and factories.
 
-from typing import TYPE_CHECKING
+`bridge_data.energon` and its modules answer to every import from `megatron.energon` 7.4.1 (see `module_paths`).
+"""
 
+from typing import TYPE_CHECKING, Any
+
+import bridge_data
+from bridge_data.energon import module_paths
 from bridge_data.later import names_of
 
 if TYPE_CHECKING:
@@ -93,5 +98,21 @@ __all__ = [
     "traverse_metadataset",
 ]
 
-if not TYPE_CHECKING:
-    __getattr__ = names_of(__name__, _PLACES)
+_own = names_of(__name__, _PLACES)
+
+
+def __getattr__(name: str) -> Any:
+    """A name of this package; else what `megatron.energon` has under it.
+
+    Raises:
+        ImportError: if Energon has it and this package has not, with what to use instead.
+    """
+    if name not in __all__ and (name in bridge_data.__all__ or name in module_paths.NAMES or name == "__version__"):
+        return module_paths.value_of(name)
+    try:
+        return _own(name)
+    except AttributeError:
+        raise module_paths.missing("", name) from None
+
+
+module_paths.add_paths()

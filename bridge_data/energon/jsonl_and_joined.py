@@ -17,7 +17,7 @@ from bridge_data.samples import CrudeSample, Sample
 from bridge_data.shards import Records, ShardSet, SubsetRange
 from bridge_data.shards.joins import open_join_at
 from bridge_data.shards.jsonl_file import PART, open_jsonl
-from bridge_data.storage import Location, location
+from bridge_data.storage import Location, location, on_disk
 
 Members = Sequence[BaseWebdatasetFactory[Any]] | Mapping[str, BaseWebdatasetFactory[Any]]
 
@@ -35,6 +35,17 @@ class CrudeJsonlDatasetFactory(PathDatasetFactory[CrudeSample]):
     """
 
     __sample_type__ = CrudeSample
+
+    @classmethod
+    def prepare_dataset(cls, path: str | os.PathLike[str]) -> int:
+        """Write the index of the JSONL file `path`, and return the number of its lines.
+
+        Raises:
+            ConfigError: if there is no such file. DatasetError: naming the lines that are damaged.
+        """
+        from bridge_data.prepare.jsonl_lines import prepare_jsonl  # here: programs that train do not prepare
+
+        return prepare_jsonl(on_disk(location(path))).num_samples
 
     def load_sample(self, sample: Parts) -> CrudeSample:
         """See `PathDatasetFactory.load_sample`."""

@@ -68,6 +68,13 @@ class BaseWebdatasetFactory(PathDatasetFactory[T_sample]):
     The settings are those of `PathDatasetFactory`; `split_config` is a file in `.nv-meta`, `split.yaml` if None.
     """
 
+    @classmethod
+    def prepare_dataset(cls, parent_path: str | os.PathLike[str], paths: Sequence[str], **settings: Any) -> set[str]:
+        """See `bridge_data.energon.preparing.prepare_dataset`."""
+        from bridge_data.energon.preparing import prepare_dataset  # here: programs that train do not prepare
+
+        return prepare_dataset(parent_path, paths, **settings)
+
     def _open(self) -> Records:
         return open_shards(self.path, self.split_part, split_config=self.split_config)
 

@@ -45,6 +45,8 @@ class DatasetOptions(TypedDict, total=False):
     """No effect: see `bridge_data.options`."""
     parallel_shard_iters: int | None
     """No effect: see `bridge_data.options`."""
+    sample_type: type[Any] | None
+    """The class that the samples of all data sets must have."""
 
 
 DATASET_DEFAULTS = DatasetOptions(trusted_modules=(), trust_dataset_code=False)
@@ -170,6 +172,15 @@ def _plan(data: Data, split_part: str, options: DatasetOptions, *, training: boo
         for name, value in (("dataset_config", options["dataset_config"]), ("split_config", options["split_config"])):
             if value is not None:
                 raise ConfigError(f"{name}={value!r}: is for a path, but got a {type(data).__name__}: give it to that")
+    plan = _opened(data, split_part, options, training=training)
+    wanted = options["sample_type"]
+    for source in plan.sources:
+        if wanted is not None and not issubclass(source.sample_class, wanted):
+            raise ConfigError(f"{source.path}: has {source.sample_class.__name__}, not sample_type={wanted.__name__}")
+    return plan
+
+
+def _opened(data: Data, split_part: str, options: DatasetOptions, *, training: bool) -> Plan:
     if isinstance(data, BaseCoreDatasetFactory):
         data = data.build()
     if isinstance(data, Plan):

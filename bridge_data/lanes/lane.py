@@ -173,6 +173,8 @@ class Lane:
         size = self._batching.batch_size
         assert size is not None
         bucket, queue = self._pending.buckets.setdefault("", []), self._pending.queue
+        if self._work.knows_batch_of_samples:
+            self._work.hooks.batch_index = self._micro_batches * self._num_lanes + self._number
         try:
             while len(bucket) < size:
                 if self._work.packs:
@@ -183,6 +185,7 @@ class Lane:
                     bucket.append(item)
             return self._pending.buckets.pop("")
         finally:
+            self._work.hooks.batch_index = None
             if not bucket:
                 self._pending.buckets.pop("", None)
 

@@ -11,6 +11,7 @@ from the state that came with a batch goes on with the batch after it.
 import copy
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
@@ -68,8 +69,33 @@ class LaneDataset:
         """Called once in each process that runs lanes, with the keys of the sources."""
         self.finite = shuffle is None or not shuffle.repeat
         """Whether the lanes end by themselves."""
+        self.begins_anew = False
+        """Whether a pass that `virtual_epoch_length` ends is followed by the same one."""
+        self.repeats = False
+        """Whether a pass goes on with the first batch where the lanes end."""
         self._order = PlanOrder(plan, worker_config.seed_offset, shuffle, batching.batch_size or 1)
         self._work()  # raises for contradictory hooks here rather than in a worker
+
+    def __len__(self) -> int:
+        """The batches that this rank gets in a pass; of endless data without `virtual_epoch_length`, in an epoch.
+
+        Exact for `virtual_epoch_length`, and for validation without packing, grouping, or hooks that leave samples out
+        or make several of one. Else an estimate: of shuffled data lanes have about equal shares, and of packs the
+        samples are counted.
+        """
+        if self.virtual_epoch_length:
+            return self.virtual_epoch_length
+        samples, size = self.plan.num_samples, self.batching.batch_size or 1
+        if self.plan.repetitions is not None:
+            pairs = zip(self.plan.repetitions, self.plan.sources, strict=True)
+            samples = math.floor(sum(times * source.num_samples for times, source in pairs))
+        total = samples // size if self.batching.drop_last else -(-samples // size)
+        if self.batching.max_micro_batches is not None:
+            total = min(total, self.batching.max_micro_batches)
+        return -(-max(0, total - self.worker_config.rank) // self.worker_config.world_size)
+
+    def __bool__(self) -> bool:
+        return True  # also if this rank has no batches
 
     @property
     def source_names(self) -> list[str]:
@@ -139,7 +165,9 @@ class LaneDataset:
         config = self.worker_config
         num_lanes = config.num_lanes_after(state.num_lanes)
         if state.ended or self._is_at_end(state):
-            return self.new_state(num_lanes)
+            new = self.new_state(num_lanes)
+            kept = state.epoch_batches if self.repeats and not state.ended else 0
+            return dataclasses.replace(new, epoch_batches=kept)
         if num_lanes != state.num_lanes:
             mine = range(config.rank, num_lanes, config.world_size)
             state = self._order.redealt(state, num_lanes, mine)

@@ -189,8 +189,11 @@ class Restorer:
                     f"{'packs samples' if self._work.packs else 'has no packing_buffer_size'}: restore it from one "
                     "with the settings of the run"
                 )
+        hooks = self._work.hooks
+        if self._work.knows_batch_of_samples:
+            hooks.batch_index = key.number
         units = [self._unit(unit) for unit in key.units]
-        self._work.hooks.batch_index = key.number
+        hooks.batch_index = key.number
         batches = self._work.batch(units, collate=True)
         if key.part >= len(batches):
             raise self._left_out(f"part {key.part} of the batch of", key.units[0])

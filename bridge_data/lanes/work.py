@@ -234,6 +234,11 @@ class Work:
         hook = hook_of(self._encoder, "postencode_sample")
         return self.hooks.run("postencode_sample", hook, item.sample, self._first(item))
 
+    @property
+    def knows_batch_of_samples(self) -> bool:
+        """Whether a sample is encoded for the batch that it goes into: without packing, groups and generators."""
+        return not self.packs and not self.groups and self.hooks.makes_one_of_one
+
     def group(self, unit: Unit) -> tuple[str, int | None] | None:
         """(bucket, its batch size or None) of a unit; None if it is left out."""
         hook, sample_key = hook_of(self._encoder, "batch_group_criterion"), self._first(unit.items[0])

@@ -4,16 +4,20 @@ from typing import Unpack
 
 from bridge_data.errors import ConfigError
 from bridge_data.lanes.lane_dataset import LaneDataset
+from bridge_data.lanes.units import Batching
 from bridge_data.loader.loader import SavableDataLoader
 from bridge_data.loader.loader_config import LOADER_DEFAULTS, LoaderConfig, LoaderOptions
 from bridge_data.options import takes_options, warn_ignored
+from bridge_data.order.plan_order import Shuffle
+from bridge_data.plan import Plan
+from bridge_data.task import DefaultTaskEncoder
 from bridge_data.task.stores import CachePool
 from bridge_data.topology import WorkerConfig
 
 
 @takes_options(LoaderOptions, LOADER_DEFAULTS)
 def get_loader(
-    dataset: LaneDataset,
+    dataset: LaneDataset | Plan,
     *,
     worker_config: WorkerConfig | None = None,
     prefetch_factor: int = 2,
@@ -27,12 +31,15 @@ def get_loader(
     """A loader for `dataset`; `LoaderConfig` and `LoaderOptions` explain the settings.
 
     `worker_config` is that of the dataset and may be left out. `cache_pool` is the cache of the cookers; without one
-    nothing is prefetched for them.
+    nothing is prefetched for them. A plan, such as `build()` of a factory gives, is read sample by sample: in the order
+    of the data, or endlessly shuffled if it is for training; without `worker_config`, in this process.
 
     Raises:
         ConfigError: if a setting is out of range, or `worker_config` is not the dataset's.
         WorkerError: if the dataset cannot be sent to workers, or they cannot be started in this way.
     """
+    if isinstance(dataset, Plan):
+        dataset = _of_plan(dataset, worker_config or WorkerConfig.default_worker_config(num_workers=0))
     _check_same(worker_config, dataset.worker_config)
     if cache_pool is not None:
         if not isinstance(cache_pool, CachePool):
@@ -51,7 +58,7 @@ def get_loader(
 
 @takes_options(LoaderOptions, LOADER_DEFAULTS)
 def get_savable_loader(
-    dataset: LaneDataset,
+    dataset: LaneDataset | Plan,
     *,
     worker_config: WorkerConfig | None = None,
     checkpoint_every_sec: float | None = None,
@@ -90,6 +97,18 @@ def get_savable_loader(
         fail_on_timeout=fail_on_timeout,
         pin_memory=pin_memory,
         **options,
+    )
+
+
+def _of_plan(plan: Plan, worker_config: WorkerConfig) -> LaneDataset:
+    """The single samples of a plan."""
+    shuffle = None if plan.weights is None else Shuffle(shuffle_buffer_size=None, max_samples_per_sequence=None)
+    return LaneDataset(
+        plan,
+        shuffle=shuffle,
+        batching=Batching(batch_size=None),
+        task_encoder=DefaultTaskEncoder(),
+        worker_config=worker_config,
     )
 
 

@@ -71,9 +71,23 @@ class SavableDataLoader:
         return _Iteration(self)
 
     def __len__(self) -> int:
-        if not self.dataset.virtual_epoch_length:
-            raise TypeError("this loader has no length; virtual_epoch_length ends iterations after so many batches")
-        return self.dataset.virtual_epoch_length
+        """The batches of a pass; of endless data, of an epoch. See `LaneDataset.__len__` for where it is exact."""
+        return len(self.dataset)
+
+    def __bool__(self) -> bool:
+        return True  # also if this rank has no batches
+
+    def state_dict(self) -> dict[str, Any]:
+        """`save_state_rank`, under the name that torch and Lightning call."""
+        return self.save_state_rank()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """`restore_state_rank`, under the name that torch and Lightning call."""
+        self.restore_state_rank(state)
+
+    def can_restore_sample(self) -> bool:
+        """True: any sample, pack or batch can be made again; see `restore_sample`."""
+        return True
 
     def save_state_rank(self) -> dict[str, Any]:
         """The position after the last batch handed out, as a plain dict (`json` and `weights_only` loads take it)."""
@@ -195,9 +209,11 @@ class SavableDataLoader:
         self._source = source
         return item.batch
 
-    def _rewind(self) -> None:
-        """Go to the first batch of finite data."""
-        self._go_to(self.dataset.new_state(self._position.state.num_lanes))
+    def _rewind(self, *, within_pass: bool = False) -> None:
+        """Go to the first batch of finite data, `within_pass` as a part of this pass."""
+        before = self._position.state
+        state = self.dataset.new_state(before.num_lanes)
+        self._go_to(dataclasses.replace(state, epoch_batches=before.epoch_batches if within_pass else 0))
 
     def _go_to(self, state: LoaderState) -> None:
         self._position = Position(self.dataset.worker_config, state, self.dataset.virtual_epoch_length)
@@ -232,11 +248,16 @@ class _Iteration(Iterator[Any]):
         if batch is _NONE_LEFT and is_first and was_within_pass:  # the pass before was over, and only now is it known
             loader._rewind()
             batch = self._take()
+        elif batch is _NONE_LEFT and loader.dataset.repeats:
+            loader._rewind(within_pass=True)
+            batch = self._take()
         if batch is _NONE_LEFT:
             self._over = True
             loader._position.end_pass()
             raise StopIteration
         self._over = loader._position.is_at_virtual_epoch
+        if self._over and loader.dataset.begins_anew:
+            loader._position.end_pass()
         return batch
 
     def _take(self) -> Any:

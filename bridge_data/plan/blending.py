@@ -104,6 +104,9 @@ class Plan:
         """The number of samples of all sources."""
         return sum(source.num_samples for source in self.sources)
 
+    def __len__(self) -> int:
+        return self.num_samples
+
     def __str__(self) -> str:
         if self.weights is None:
             return "\n".join(_lines(self.tree, None, "", "", None))

@@ -13,6 +13,8 @@ beside the dataset.yaml, which is only run if it is trusted:
     sample_loader: sample_loader.py:sample_loader
     part_filter: sample_loader.py:part_filter
 
+`split_config: other_split.yaml` names another file for the split.
+
 A field map says which part of a sample, and what inside it, fills a field: `"jpg"`, `"json[caption]"`,
 `"json[turns][0][text]"`, or alternatives separated by commas, of which the first that exists is used.
 
@@ -52,7 +54,16 @@ _OUR_CLASSES: dict[str, SampleClass] = {
 }
 _OLD_SUFFIX = "Webdataset"
 _CLASS_KEYS = ("__module__", "__class__")
-_KEYS = ("sample_type", *_CLASS_KEYS, "field_map", "part_filter", "sample_loader", "subflavors", "subflavor")
+_KEYS = (
+    "sample_type",
+    *_CLASS_KEYS,
+    "field_map",
+    "part_filter",
+    "sample_loader",
+    "subflavors",
+    "subflavor",
+    "split_config",
+)
 _OPTION = re.compile(r"(?P<part>[^\[\],]+)(?P<path>(?:\[[^\[\]]+\])*)")
 _MISSING = object()
 
@@ -116,13 +127,15 @@ class FieldAccess:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SampleConfig:
     """How a sample is built: its class, the source of its fields (empty, if crude), the parts to read (None for all),
-    the sub-flavors of the data set, and a maker of samples that replaces the field map."""
+    the sub-flavors of the data set, a maker of samples that replaces the field map, and the file of its split (None:
+    the usual one)."""
 
     sample_class: SampleClass
     field_map: Mapping[str, FieldAccess]
     parts: Container[str] | None
     subflavors: dict[str, Any]
     maker: SampleMaker | None = None
+    split_config: str | None = None
 
 
 def read_sample_config(
@@ -172,6 +185,7 @@ def read_sample_config(
         parts=parts,
         subflavors=read_subflavors(entries),
         maker=maker,
+        split_config=entries["split_config"].text("split_config") if given(entries, "split_config") else None,
     )
 
 

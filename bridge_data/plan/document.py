@@ -20,7 +20,7 @@ import yaml
 
 from bridge_data.errors import ConfigError
 from bridge_data.shards.metadata import JSONL_SUFFIX
-from bridge_data.storage import RemotePath, is_remote
+from bridge_data.storage import RemotePath, is_remote, of_dataset_service
 from bridge_data.storage.object_stores import split_url
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -193,7 +193,7 @@ def absolute(path: str) -> str:
     Raises:
         ConfigError: for a URL of an unknown kind.
     """
-    path = path.removeprefix(_LOCAL)
+    path = of_dataset_service(path.removeprefix(_LOCAL))
     return str(RemotePath(path)) if is_remote(path) else os.path.abspath(os.path.expanduser(path))
 
 
@@ -208,6 +208,7 @@ def located(text: str, node: Node, file: str) -> str:
 
     path = os.path.expanduser(_VARIABLE.sub(value, text).removeprefix(_LOCAL))
     try:
+        path = of_dataset_service(path)
         if is_remote(path):
             return str(RemotePath(path))
         if is_remote(file) and not os.path.isabs(path):

@@ -197,7 +197,7 @@ def _open_folder(reference: Reference, opening: Opening) -> Source:
     if factory is not None:
         return _factory_source(factory, document, reference, opening)
     config = read_sample_config(document, opening.trusted_modules, trust_dataset_code=opening.trust_dataset_code)
-    part, split_config = scope.split_part, reference.text("split_config")
+    part, split_config = scope.split_part, config.split_config or reference.text("split_config")
     try:
         dataset = cache.get(("folder", path), lambda: PreparedDataset.open(path))
         key = ("shards", path, part, split_config)

@@ -11,6 +11,7 @@ Source: the three strategies, under these names, are those of Energon's `media_f
 
 import contextlib
 import dataclasses
+import enum
 import fnmatch
 import functools
 import io
@@ -57,12 +58,20 @@ MAX_EXAMPLES = 10
 """Messages kept of files that cannot be read."""
 
 
+class MediaFilterStrategy(enum.StrEnum):
+    """By what media are told."""
+
+    EXTENSION = "EXTENSION"
+    HEADER = "HEADER"
+    GLOB = "GLOB"
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class MediaRule:
     """A strategy and, for `GLOB`, the patterns, of which one must match a file's name or its whole path."""
 
-    strategy: Literal["EXTENSION", "HEADER", "GLOB"]
-    patterns: tuple[str, ...] = ()
+    strategy: MediaFilterStrategy | Literal["EXTENSION", "HEADER", "GLOB"]
+    patterns: Sequence[str] = ()
 
     @classmethod
     def parse(cls, by_glob: str | None, by_header: bool, by_extension: bool) -> "MediaRule":

@@ -34,12 +34,14 @@ _SHOWN = 10
 class PrepareConfig:
     """Settings of a preparation. `exclude` is a regular expression that leaves out shards in whose path it is found.
 
-    `rescan` scans all shards, also those that have not changed.
+    `rescan` scans all shards, also those that have not changed. With `fix_duplicates`, if several shards have a sample
+    of the same name, all shards are written again, with their members below folders of the shards' names.
     """
 
     exclude: str | None = None
     num_workers: int = dataclasses.field(default_factory=lambda: min(16, len(os.sched_getaffinity(0))))
     rescan: bool = False
+    fix_duplicates: bool = False
 
     def __post_init__(self) -> None:
         if self.num_workers < 1:
@@ -48,6 +50,10 @@ class PrepareConfig:
             re.compile(self.exclude or "")
         except re.error as error:
             raise ConfigError(f"exclude {self.exclude!r} is not a regular expression: {error}") from None
+
+
+class DuplicateKeyError(DatasetError):
+    """Two shards have a sample of the same name."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,10 +117,10 @@ def _write(root: Path, found: "_Found", num_workers: int, known: dict[str, Shard
         duplicate = sqlite_index.finish()
         if duplicate is not None:
             first, second = (names[shard] for shard in duplicate.shards)
-            raise DatasetError(
+            raise DuplicateKeyError(
                 f"{root}: duplicate key {duplicate.key!r}: shards {first} and {second} both have a sample of that "
-                "name, but keys must be unique in a data set. Write the shards again with different keys, such as the "
-                "shard's name in front."
+                "name, but keys must be unique in a data set. Write the shards again with different keys; "
+                "--fix-duplicates does it, with the shard's name in front."
             )
         identity = str(uuid.uuid4())
         bridge_index.finish(identity)

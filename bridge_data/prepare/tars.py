@@ -24,8 +24,9 @@ import braceexpand
 import yaml
 
 from bridge_data.errors import ConfigError
+from bridge_data.prepare.key_prefixes import prefix_keys
 from bridge_data.prepare.processes import Progress, no_progress
-from bridge_data.prepare.tar_indexes import Preparation, PrepareConfig, write_indexes
+from bridge_data.prepare.tar_indexes import DuplicateKeyError, Preparation, PrepareConfig, write_indexes
 from bridge_data.shards.metadata import INFO_JSON, INFO_YAML, META_FOLDER, SPLIT_YAML, read_shard_counts, tar_index_path
 from bridge_data.shards.tar_bytes import GZIP_SUFFIXES
 from bridge_data.storage.atomic import write_file, writing
@@ -89,17 +90,27 @@ def prepare(
     split: Split,
     config: PrepareConfig | None = None,
     *,
+    names: Sequence[str] | None = None,
+    split_config: str = SPLIT_YAML,
     on_progress: Progress = no_progress,
 ) -> Preparation:
-    """Prepare the tars below `root`; `on_progress` is called with shards done and shards in all.
+    """Prepare the tars below `root`, or those of them that `names` lists; write their split to `split_config`, YAML or
+    JSON. `on_progress` is called with shards done and shards in all.
 
     Raises:
         ConfigError: for wrong settings. DatasetError: naming each shard that is damaged.
     """
     config = config or PrepareConfig()
-    names = find_shards(root, config.exclude)
+    check_split_config(split_config)
+    names = find_shards(root, config.exclude) if names is None else list(names)
     parts = split(names)
-    preparation = write_indexes(root, names, config, on_progress)
+    try:
+        preparation = write_indexes(root, names, config, on_progress)
+    except DuplicateKeyError:
+        if not config.fix_duplicates:
+            raise
+        prefix_keys(root, names)
+        preparation = write_indexes(root, names, config, on_progress)
     meta = root / META_FOLDER
     info = {"energon_version": ENERGON_VERSION, "shard_counts": preparation.shard_counts}
     written = {part: collapse(shards) for part, shards in parts.items()}
@@ -107,8 +118,19 @@ def prepare(
         write_file(meta / INFO_JSON, _json(info))
         if (meta / INFO_YAML).is_file():
             write_file(meta / INFO_YAML, _yaml(info))
-        write_file(meta / SPLIT_YAML, _yaml({"split_parts": written, "exclude": []}))
+        write = _json if split_config.endswith(".json") else _yaml
+        write_file(meta / split_config, write({"split_parts": written, "exclude": []}))
     return dataclasses.replace(preparation, notes=(*preparation.notes, *_split_notes(parts, names)))
+
+
+def check_split_config(name: str) -> None:
+    """Check the name of a file for the split.
+
+    Raises:
+        ConfigError: if it is a path, or names neither YAML nor JSON.
+    """
+    if Path(name).name != name or not name.endswith((".yaml", ".json")):
+        raise ConfigError(f"split_config={name!r}: expected the name of a file that ends with .yaml or .json")
 
 
 def refresh_index(
@@ -180,12 +202,29 @@ def split_by_ratio(names: Sequence[str], ratio: Sequence[Fraction], *, shuffle: 
 
     A boundary is rounded down, so that with few shards a part may get none.
     """
+    shares = list(zip(RATIO_PARTS, ratio, strict=True))
+    return split_by_shares(names, shares, shuffle_seed=SHUFFLE_SEED if shuffle else None)
+
+
+def split_by_shares(
+    names: Sequence[str], shares: Sequence[tuple[str, Fraction]], *, shuffle_seed: int | None = None
+) -> dict[str, list[str]]:
+    """The same for any parts, (name, share) each; in the random order of `shuffle_seed`, unless it is None.
+
+    Raises:
+        ConfigError: if a share is below 0, or all are 0.
+    """
+    total = sum(share for _, share in shares)
+    if not total or min(share for _, share in shares) < 0:
+        raise ConfigError(f"split shares {shares}: expected numbers, none below 0 and not all 0")
     ordered = list(names)
-    if shuffle:
+    if shuffle_seed is not None:
         import random  # imported here: slow (hashlib), and few splits need it
 
-        random.Random(SHUFFLE_SEED).shuffle(ordered)
-    return {part: ordered[start:end] for part, (start, end) in ratio_bounds(ratio, len(ordered)).items()}
+        random.Random(shuffle_seed).shuffle(ordered)
+    ends = [int(len(ordered) * share / total) for share in itertools.accumulate(share for _, share in shares)]
+    bounds = itertools.pairwise([0, *ends])
+    return {part: ordered[start:end] for (part, _), (start, end) in zip(shares, bounds, strict=True)}
 
 
 def ratio_bounds(ratio: Sequence[Fraction], count: int) -> dict[str, tuple[int, int]]:

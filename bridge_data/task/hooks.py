@@ -10,6 +10,10 @@ A hook may have several versions, which call each other by `super()`: those of i
 
 import collections
 import contextlib
+import functools
+import inspect
+import logging
+import math
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import Token
@@ -42,6 +46,11 @@ STAGES = (
     "batch",
     "encode_batch",
 )
+
+logger = logging.getLogger("bridge_data")
+
+_MANY_FAILURES = 100
+"""Failures in a row of which a hook without a limit warns."""
 
 TRUNCATED = "truncated"
 """The name under which truncated samples are counted; they are not skipped."""
@@ -191,6 +200,13 @@ class Hooks:
         self._tolerance = encoder.__default_failure_tolerance__
         check_tolerance(f"{type(encoder).__name__}(__default_failure_tolerance__", self._tolerance)
 
+    @functools.cached_property
+    def makes_one_of_one(self) -> bool:
+        """Whether the hooks of samples are no generators, so that a sample goes into the batch it is encoded for."""
+        hooks = [hook_of(self.encoder, stage) for stage in ("encode_sample", "preencode_sample", "postencode_sample")]
+        hooks += [cooker.cook for cooker in self.encoder.cookers]
+        return not any(inspect.isgeneratorfunction(hook) for hook in hooks)
+
     @property
     def sample_index(self) -> int:
         source_key, epoch, index = self.sample[:3]
@@ -274,13 +290,17 @@ class Hooks:
             raise error  # from the system; Pillow raises OSError without a number for broken images
         self._leave_out(stage, count, f"{type(error).__name__}: {error}"[:200])
         declared_tolerance = self._declared[stage].failure_tolerance if stage in self._declared else None
-        tolerance = self._tolerance if declared_tolerance is None else declared_tolerance
+        tolerance = (self._tolerance if declared_tolerance is None else declared_tolerance) or math.inf
         self.failures[stage] += 1
-        no_limit = "" if tolerance else "; no limit would be math.inf"
+        if tolerance == math.inf and self.failures[stage] == _MANY_FAILURES:
+            logger.warning(
+                "%s of %s failed %d times in a row, and goes on, as its tolerance has no limit; last on sample %s, %s",
+                *(stage, type(self.encoder).__name__, _MANY_FAILURES, keys_of(argument), where),
+            )
         if self.failures[stage] > tolerance:
             raise FatalSampleError(
                 f"{stage} of {type(self.encoder).__name__} failed {self.failures[stage]} times in a row "
-                f"(tolerance {tolerance}{no_limit}), last on sample {keys_of(argument)}, {where}: "
+                f"(tolerance {tolerance}), last on sample {keys_of(argument)}, {where}: "
                 f"{type(error).__name__}: {error}. Fix the hook or the data; "
                 f"@stateless(failure_tolerance=...) sets the tolerance, SkipSample leaves a sample out on purpose."
             ) from error

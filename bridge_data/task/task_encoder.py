@@ -53,8 +53,9 @@ def stateless(
     seeded before it, which saves time. With `restore_seeds=True`, as without the decorator, they are seeded from the
     sample, so that it is augmented alike on any rank, worker or resume.
 
-    `failure_tolerance` is how many failures of this hook in a row are tolerated; one more stops the run (0: the first
-    one does; `math.inf`: no limit; None: the encoder's `__default_failure_tolerance__`).
+    `failure_tolerance` is how many failures of this hook in a row are tolerated; one more stops the run (0, as in
+    Energon, or `math.inf`: no limit; None: the encoder's `__default_failure_tolerance__`). For the first failure to
+    stop the run, `WorkerConfig(global_error_handler=reraise_exception)`.
 
     Raises:
         ConfigError: for a negative tolerance.
@@ -76,8 +77,8 @@ def check_tolerance(name: str, tolerance: Any) -> None:
     """Raise a ConfigError that names the setting, unless a tolerance is a number of failures."""
     if not isinstance(tolerance, (int, float)) or not tolerance >= 0:
         raise ConfigError(
-            f"{name}={tolerance!r}): expected a number of failures in a row that are left out: 0 or more (0: the first "
-            "one stops the run; math.inf: none does)"
+            f"{name}={tolerance!r}): expected a number of failures in a row that are left out: 1 or more, or 0 for no "
+            "limit"
         )
 
 
@@ -159,14 +160,15 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
 
     @property
     def current_batch_index(self) -> int:
-        """The number of the current micro-batch among those of all ranks; for `batch` and `encode_batch`. Parts that a
-        generator yields have the number of the first.
+        """The number of the current micro-batch among those of all ranks: in `batch` and `encode_batch`, and in hooks
+        of samples that are neither packed nor grouped nor made by generators. Parts that a generator yields have the
+        number of the first.
 
         With n micro-batches a step, of all ranks together, `current_batch_index // n` is the number of the step on all
         ranks.
 
         Raises:
-            ConfigError: outside those two hooks.
+            ConfigError: in other hooks, and outside hooks.
         """
         return current_batch_index()
 

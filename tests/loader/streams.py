@@ -78,6 +78,12 @@ class Streams:
         self.worker_config, self.virtual_epoch_length = worker_config, virtual_epoch_length
         self.lengths, self.size, self.before_sample, self.make = lengths, size, before_sample, make
         self.modules: tuple[str, ...] = ()
+        self.begins_anew = self.repeats = False
+
+    def __len__(self) -> int:
+        if not self.virtual_epoch_length:
+            raise TypeError("only that of virtual epochs is known")
+        return self.virtual_epoch_length
 
     def length(self, lane: int) -> int | None:
         return self.lengths[lane] if isinstance(self.lengths, list) else self.lengths

@@ -58,6 +58,6 @@ class _Commands(click.Group):
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="bridge-data", prog_name="bridge-data")
+@click.version_option(None, "--version", "-V", package_name="bridge-data", prog_name="bridge-data")
 def main() -> None:
     """Make, prepare and look at multimodal data sets, and at the data states of training runs."""

@@ -1,6 +1,7 @@
 """`bridge-data checkpoint info`, `diff` and `redist`: look at saved data states, and write them for other ranks.
 
-A path is that of an iteration's folder, of one rank's file, or of a file with a merged state.
+A path is that of an iteration's folder, of one rank's file, or of a file with a merged state; `info` and `redist` also
+take the files of all ranks, one after the other.
 """
 
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ import click
 from bridge_data.errors import ConfigError, StateError
 from bridge_data.loader.checkpoint import Checkpoint, read_checkpoint, save_states
 from bridge_data.loader.checkpoint.state_files import MANIFEST, rank_files
+from bridge_data.order.state import LoaderState, merge_states
 from bridge_data.tools.cli.state_contents import LaneContents, SourceContents, differences, lanes_of, sources_of
 from bridge_data.tools.cli.terminal import counted, headed, note, sized, table
 
@@ -24,18 +26,18 @@ def checkpoint() -> None:
 
 
 @checkpoint.command()
-@click.argument("path", type=_PATH)
+@click.argument("paths", metavar="PATH...", type=_PATH, nargs=-1, required=True)
 @click.option("--max-lanes", default=32, show_default=True, help="Show this many lanes, at most.")
-def info(path: Path, max_lanes: int) -> None:
-    """Show step, ranks, position, sources and lanes of the data state at PATH."""
-    found = read_checkpoint(path)
+def info(paths: tuple[Path, ...], max_lanes: int) -> None:
+    """Show step, ranks, position, sources and lanes of the data state at PATH, or in the files of all ranks."""
+    found = _read(paths)
     state, sources = found.state, sources_of(found.state)
     schedule = " and ".join(f"{sample:,}" for sample, _ in state.fingerprint.get("schedule", ())) or None
     shown = {name: value for name, value in state.fingerprint.items() if name not in _SHOWN_ELSEWHERE}
     shown["other weights from sample"] = schedule
     settings = [f"{name} {value}" for name, value in shown.items() if value is not None]
     rows = [
-        ("data state", str(path)),
+        ("data state", str(found.path)),
         ("saved", _saved(found)),
         ("position", f"{state.next_slot:,} micro-batches of the job handed out"),
         ("lanes", _lanes(found)),
@@ -69,18 +71,26 @@ def diff(ctx: click.Context, first: Path, second: Path, max_lanes: int) -> None:
 
 
 @checkpoint.command()
-@click.argument("source", metavar="SRC", type=_PATH)
+@click.argument("sources", metavar="SRC...", type=_PATH, nargs=-1, required=True)
 @click.argument("target", metavar="DST", type=_PATH)
-@click.option("--world-size", type=click.IntRange(min=1), required=True, help="Data-parallel ranks to write files for.")
+@click.option(
+    "--world-size",
+    "--new-world-size",
+    type=click.IntRange(min=1),
+    required=True,
+    help="Data-parallel ranks to write files for.",
+)
 @click.option("--step", type=int, help="The step to write down, where SRC does not say it.")
-def redist(source: Path, target: Path, world_size: int, step: int | None) -> None:
-    """Write the whole data state at SRC to the folder DST as files of another number of ranks.
+def redist(sources: tuple[Path, ...], target: Path, world_size: int, step: int | None) -> None:
+    """Write the whole data state at SRC, or in the files of all ranks, to the folder DST as files of another number of
+    ranks.
 
     This is for trainers in which each rank reads its own file only, and must have one: load_states takes any checkpoint
     as it is. The file of rank 0 has all lanes, the others those of their rank. Where the ranks cannot share the lanes
     equally, the DataModule's loader hands on the state of rank 0, and all ranks deal it again.
     """
-    found = read_checkpoint(source)
+    found = _read(sources)
+    source = found.path
     if None not in (found.step, step) and found.step != step:
         raise ConfigError(f"--step {step}: {source} says that it is of step {found.step}")
     step = found.step if step is None else step
@@ -99,6 +109,28 @@ def redist(source: Path, target: Path, world_size: int, step: int | None) -> Non
         note(f"{world_size} ranks cannot share {num_lanes} lanes equally: they will be dealt again when restored")
     held = f"all {num_lanes:,} lanes in that of rank 0"
     click.echo(f"{target}: step {step:,}, {counted(world_size, 'file')}, {held}")
+
+
+def _read(paths: Sequence[Path]) -> Checkpoint:
+    """The checkpoint in a folder or file, or in the files of all ranks."""
+    if len(paths) == 1:
+        return read_checkpoint(paths[0])
+    folder = paths[0].parent
+    if {path.absolute() for path in paths} == {path.absolute() for path in rank_files(folder).values()}:
+        return read_checkpoint(folder)
+    parts = [read_checkpoint(path) for path in paths]
+    steps = {part.step for part in parts}
+    if len(steps) > 1:
+        raise StateError(f"{', '.join(map(str, paths[:4]))}: are of different steps: {sorted(map(str, steps))}")
+    merged = merge_states([part.state.to_dict() for part in parts])
+    return Checkpoint(
+        path=folder,
+        state=LoaderState.from_dict(merged),
+        step=parts[0].step,
+        world_size=parts[0].world_size,
+        num_files=len(parts),
+        num_bytes=sum(part.num_bytes for part in parts),
+    )
 
 
 def _saved(found: Checkpoint) -> str:

@@ -38,12 +38,16 @@ _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 @click.command()
 @click.argument("path", type=LOCATION)
+@click.option("--split-config", metavar="NAME", help="The file of the split in .nv-meta.  [default: split.yaml]")
+@click.option("--dataset-config", metavar="NAME", default=DATASET_YAML, show_default=True, help="That of the samples.")
 @click.option("--num-lanes", type=click.IntRange(1), help="Also show how training data are dealt to this many lanes.")
 @click.option("--max-samples-per-sequence", type=int, help="As in get_train_dataset.  [default: None, whole shards]")
 @click.option("--shuffle-buffer-size", type=int, help="As in get_train_dataset.  [default: None]")
 @trust_options
 def info(
     path: Location,
+    split_config: str | None,
+    dataset_config: str,
     num_lanes: int | None,
     max_samples_per_sequence: int | None,
     shuffle_buffer_size: int | None,
@@ -59,7 +63,7 @@ def info(
         raise ConfigError("--max-samples-per-sequence and --shuffle-buffer-size say nothing without --num-lanes")
     trust: dict[str, Any] = {"trusted_modules": trusted_module, "trust_dataset_code": trust_dataset_code}
     if not storage.is_file(path):
-        _show_folder(PreparedDataset.open(path))
+        _show_folder(PreparedDataset.open(path), split_config, dataset_config)
     elif is_jsonl(str(path)):
         _show_jsonl(path)
     else:
@@ -73,7 +77,7 @@ def info(
             click.echo(headed(_lane_shares(source, num_lanes, shuffle)) + "\n")
 
 
-def _show_folder(dataset: PreparedDataset) -> None:
+def _show_folder(dataset: PreparedDataset, split_config: str | None, dataset_config: str) -> None:
     names = list(dataset.shard_counts)
     num_bytes = sum(map(dataset.shard_bytes, names))
     total = f"{counted(sum(dataset.shard_counts.values()), 'sample')} in {counted(len(names), 'shard')}"
@@ -82,7 +86,7 @@ def _show_folder(dataset: PreparedDataset) -> None:
         ("holds", f"{total}, {sized(num_bytes)}"),
         ("shards", spanned(names) if names else "none"),
         ("parts", listed(dataset.part_names(), 20)),
-        ("sample type", _sample_type(dataset.meta / DATASET_YAML)),
+        ("sample type", _sample_type(dataset.meta / dataset_config)),
         ("prepared by", _preparation(dataset.meta)),
         ("index", ".tar.idx only; prepare with bridge-data for more speed" if dataset.index is None else BRIDGE_INDEX),
     ]
@@ -90,7 +94,7 @@ def _show_folder(dataset: PreparedDataset) -> None:
     if media is not None:
         rows.append(("media", media))
     click.echo(headed(rows) + "\n")
-    click.echo(split_table(dataset))
+    click.echo(split_table(dataset, split_config))
 
 
 def _show_jsonl(path: Location) -> None:

@@ -18,8 +18,15 @@ SHOWN_ON_SCREEN = 5
 
 @click.command()
 @click.argument("path", type=ON_DISK)
-@click.option("--split-part", help="Check this part of the split only.  [default: all, and shards in none]")
-@click.option("--num-workers", type=int, help="Processes that read.  [default: one a core, at most 16]")
+@click.option(
+    "--split-parts",
+    "--split-part",
+    metavar="NAMES",
+    help="Check these parts of the split only, such as train,val.  [default: all, and shards in none]",
+)
+@click.option("--dataset-config", metavar="NAME", help="The file of the samples in .nv-meta.  [default: dataset.yaml]")
+@click.option("--split-config", metavar="NAME", help="That of the split.  [default: split.yaml]")
+@click.option("--num-workers", "--parallel", type=int, help="Processes that read.  [default: one a core, at most 16]")
 @click.option("--limit", type=int, help="Check at most this many samples of each data set.")
 @click.option("--decode/--no-decode", default=True, help="Decode every part, or only see whether it is there.")
 @click.option("--ignore", metavar="CODE", multiple=True, help="A kind of fault that is meant to be so. Repeatable.")
@@ -31,7 +38,9 @@ SHOWN_ON_SCREEN = 5
 def lint(
     context: click.Context,
     path: Path,
-    split_part: str | None,
+    split_parts: str | None,
+    dataset_config: str | None,
+    split_config: str | None,
     num_workers: int | None,
     limit: int | None,
     decode: bool,
@@ -51,7 +60,9 @@ def lint(
         if code not in KINDS:
             raise ConfigError(f"--ignore {code}: unknown kind of fault; there is {', '.join(KINDS)}")
     config = LintConfig(
-        split_part=split_part,
+        split_parts=tuple(split_parts.split(",")) if split_parts else (),
+        dataset_config=dataset_config,
+        split_config=split_config,
         limit=limit,
         decode=decode,
         max_kept=show or (1000 if as_json else SHOWN_ON_SCREEN),

@@ -27,7 +27,7 @@ from bridge_data.prepare.tars import (
     write_dataset_yaml,
 )
 from bridge_data.prepare.tars import prepare as prepare_shards
-from bridge_data.shards.metadata import DATASET_YAML, INFO_JSON, INFO_YAML, JSONL_SUFFIX, META_FOLDER
+from bridge_data.shards.metadata import DATASET_YAML, INFO_JSON, INFO_YAML, JSONL_SUFFIX, META_FOLDER, SPLIT_YAML
 from bridge_data.shards.prepared import PreparedDataset
 from bridge_data.tools.cli.sample_types import (
     CRUDE,
@@ -91,6 +91,9 @@ class _Options:
     dataset_yaml_name: str
     num_workers: int | None
     rescan: bool
+    fix_duplicates: bool
+    split_config: str
+    tmp_path: str | None
     media_metadata_by_extension: bool
     media_metadata_by_header: bool
     media_metadata_by_glob: str | None
@@ -123,9 +126,8 @@ class _Options:
     @property
     def config(self) -> PrepareConfig:
         """The settings of the indexing."""
-        if self.num_workers is None:
-            return PrepareConfig(exclude=self.exclude, rescan=self.rescan)
-        return PrepareConfig(exclude=self.exclude, rescan=self.rescan, num_workers=self.num_workers)
+        config = PrepareConfig(exclude=self.exclude, rescan=self.rescan, fix_duplicates=self.fix_duplicates)
+        return config if self.num_workers is None else dataclasses.replace(config, num_workers=self.num_workers)
 
 
 @click.command()
@@ -148,6 +150,14 @@ class _Options:
 @click.option("--dataset-yaml-name", metavar="NAME", default=DATASET_YAML, show_default=True, help="Its file name.")
 @click.option("--num-workers", type=int, help="Processes that read shards.  [default: one a core, at most 16]")
 @click.option("--rescan", is_flag=True, help="Read all shards, also those that have not changed since last time.")
+@click.option(
+    "--fix-duplicates",
+    is_flag=True,
+    help="If samples of several tars have the same key, write the tars again, with their members below folders of the "
+    "tars' names.",
+)
+@click.option("--split-config", metavar="NAME", default=SPLIT_YAML, show_default=True, help="The file of the split.")
+@click.option("--tmp-path", metavar="PATH", help="No effect: data are prepared on a disk, where nothing is uploaded.")
 @_media_options
 @click.option("--progress/--no-progress", default=True, help="Show a progress bar.")
 def prepare(path: Path, **flags: Any) -> None:
@@ -187,17 +197,18 @@ def prepare(path: Path, **flags: Any) -> None:
     content = None if options.skip_dataset_yaml else _dataset_yaml(options, first)
     if content is not None:
         first.check(content)
-    done = _indexed(partial(prepare_shards, path, split, config), options)
+    done = _indexed(partial(prepare_shards, path, split, config, split_config=options.split_config), options)
     if content is not None:
         write_dataset_yaml(path, content, options.dataset_yaml_name)
     click.echo()
-    click.echo(split_table(PreparedDataset.open(path)))
+    click.echo(split_table(PreparedDataset.open(path), options.split_config))
     if options.media_rule is not None:
         _store_media(path, options.media_rule, config.num_workers, options.progress)
     if unfilled:
         note(f"no shard for {' and '.join(unfilled)}: shards are not divided, and there are {len(names)}")
     if content is None and not (path / META_FOLDER / options.dataset_yaml_name).is_file():
         note(f"there is no {options.dataset_yaml_name} yet; give --sample-type, or write it yourself")
+    click.echo("Done")
 
 
 def _may_write(path: Path, options: _Options) -> bool:
@@ -262,6 +273,7 @@ def _indexed(action: Callable[..., Preparation], options: _Options) -> Preparati
 @click.argument("path", type=ON_DISK)
 @_media_options
 @click.option("--num-workers", type=int, help="Processes that look at media.  [default: one a core, at most 16]")
+@click.option("--tmp-path", metavar="PATH", help="No effect: media are measured on a disk, where nothing is uploaded.")
 @click.option("--progress/--no-progress", default=True, help="Show a progress bar.")
 def prepare_media(
     path: Path,
@@ -269,6 +281,7 @@ def prepare_media(
     media_metadata_by_header: bool,
     media_metadata_by_extension: bool,
     num_workers: int | None,
+    tmp_path: str | None,
     progress: bool,
 ) -> None:
     """Find out sizes, lengths and rates of the images and clips below the folder PATH, and store them there.

@@ -69,6 +69,7 @@ def prepare_lines(path: Path, flags: Mapping[str, Any]) -> None:
         note(f"{counted(done.num_blank, 'blank line')}: samples are numbered without them")
     if done.parts is None:
         note("no split: each split part is the whole file; give --split-ratio 8,1,1 for parts")
+        click.echo(f"Done. Found {counted(done.num_samples, 'sample')}.")
         return
     click.echo()
     rows = [[part, f"{start:,}", f"{end:,}", f"{end - start:,}"] for part, (start, end) in done.parts.items()]
@@ -76,6 +77,7 @@ def prepare_lines(path: Path, flags: Mapping[str, Any]) -> None:
     for count, where in zip(gaps(done.parts.values(), done.num_samples), ("no part", "several parts"), strict=True):
         if count:
             note(f"{counted(count, 'sample')} in {where} of the split; --split-ratio and --split-parts write another")
+    click.echo(f"Done. Found {counted(done.num_samples, 'sample')}.")
 
 
 def _refuse_others(path: Path, kind: str, flags: Mapping[str, Any], known: frozenset[str]) -> None:

@@ -17,9 +17,9 @@ from PIL import Image
 
 from bridge_data.decode import Loader, SampleDecoder, open_loader
 from bridge_data.decode.av import AV_EXTENSIONS, AVDecoder
+from bridge_data.energon import load_dataset
 from bridge_data.errors import BridgeDataError, ConfigError, SampleError
-from bridge_data.plan import EmptySplitError, Source, load_plan
-from bridge_data.plan.opening import split_parts
+from bridge_data.plan import EmptySplitError, Source, opening
 from bridge_data.samples import CrudeSample
 from bridge_data.shards import RawSample, RecordReader, Records
 from bridge_data.shards.joins import JoinedRawSample
@@ -50,13 +50,20 @@ class _Shown:
 @click.argument("path", type=ON_DISK)
 @click.option("--count", "-n", default=3, show_default=True, help="How many samples, of each data set.")
 @click.option("--start", default=0, show_default=True, help="The number of the first.")
-@click.option("--split-part", help="The part of the split.  [default: the first that has samples]")
+@click.option(
+    "--split-parts",
+    "--split-part",
+    metavar="NAMES",
+    help="The part of the split; of several, such as train,val, the first that has samples.  [default: of all]",
+)
+@click.option("--dataset-config", metavar="NAME", help="The file of the samples in .nv-meta.  [default: dataset.yaml]")
 @trust_options
 def preview(
     path: Path,
     count: int,
     start: int,
-    split_part: str | None,
+    split_parts: str | None,
+    dataset_config: str | None,
     trusted_module: tuple[str, ...],
     trust_dataset_code: bool,
 ) -> None:
@@ -66,8 +73,10 @@ def preview(
     """
     if count < 1 or start < 0:
         raise ConfigError(f"--count {count} --start {start}: expected a count of at least 1 and a start of at least 0")
-    trust = {"trusted_modules": trusted_module, "trust_dataset_code": trust_dataset_code}
-    parts = split_parts(path) if split_part is None else [split_part]
+    trust: dict[str, Any] = {"trusted_modules": trusted_module, "trust_dataset_code": trust_dataset_code}
+    if dataset_config is not None:
+        trust["dataset_config"] = dataset_config
+    parts = opening.split_parts(path) if split_parts is None else split_parts.split(",")
     found = next(filter(None, (_open(path, part, trust) for part in parts)), None)
     if found is None:
         raise ConfigError(f"{path}: no samples in {' or '.join(parts) or 'the split'}")
@@ -85,7 +94,8 @@ def preview(
 def _open(path: Path, part: str, trust: Mapping[str, Any]) -> list[_Shown]:
     """The samples of a split part; without a dataset.yaml, as they are stored."""
     try:
-        return [_Shown(s.records, s) for s in load_plan(path, split_part=part, training=False, **trust).sources]
+        plan = load_dataset(path, **trust).get_datasets(training=False, split_part=part)
+        return [_Shown(source.records, source) for source in plan.sources]
     except EmptySplitError:
         return []
     except ConfigError as error:

@@ -147,12 +147,12 @@ def trust_options(command: Command) -> Command:
     return module(code(command))
 
 
-def split_table(dataset: "PreparedDataset") -> str:
+def split_table(dataset: "PreparedDataset", split_config: str | None = None) -> str:
     """Shards, samples and bytes by split part, and those that are in none."""
     rows: list[list[str]] = []
     named: set[str] = set()
-    for part in dataset.split_parts():
-        shards = dataset.split(part)
+    for part in dataset.split_parts(split_config):
+        shards = dataset.split(part, split_config=split_config)
         named.update(shards.names)
         num_bytes = sum(map(dataset.shard_bytes, shards.names))
         rows.append([part, f"{len(shards.names):,}", f"{shards.num_samples:,}", sized(num_bytes)])

@@ -39,17 +39,26 @@ MAX_TASKS = 256
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class LintConfig:
-    """What to check: `split_part` alone, or all shards (None); at most `limit` samples of each data set; without
+    """What to check: `split_parts` alone, or all shards (none named); at most `limit` samples of each data set; without
     `decode`, only whether samples are stored soundly and have their parts. `max_kept` faults of a kind are kept
-    with shard and key. `opening` says what code may be run.
+    with shard and key. `opening` says what code may be run. `dataset_config` and `split_config` are other files than
+    `dataset.yaml` and `split.yaml`, of a prepared folder.
     """
 
-    split_part: str | None = None
+    split_parts: tuple[str, ...] = ()
+    dataset_config: str | None = None
+    split_config: str | None = None
     num_workers: int = dataclasses.field(default_factory=lambda: min(16, len(os.sched_getaffinity(0))))
     limit: int | None = None
     decode: bool = True
     max_kept: int = 1000
     opening: Opening = dataclasses.field(default_factory=lambda: Opening(training=False))
+
+    @property
+    def named_files(self) -> dict[str, str]:
+        """The configuration files that are named."""
+        given = {"dataset_config": self.dataset_config, "split_config": self.split_config}
+        return {key: name for key, name in given.items() if name is not None}
 
     def __post_init__(self) -> None:
         for name, value in (("num_workers", self.num_workers), ("limit", self.limit), ("max_kept", self.max_kept)):
@@ -65,7 +74,7 @@ def lint(path: Path, config: LintConfig | None = None, *, on_progress: Progress 
     """
     config = config or LintConfig()
     tally = FaultTally(config.max_kept)
-    targets = find_targets(path, config.split_part, tally.add, config.opening)
+    targets = find_targets(path, config.split_parts, tally.add, config.opening, config.named_files)
     folders = list(targets.folders.values())
     for folder in folders:
         tally.add_all(check_metadata(folder.root))

@@ -5,13 +5,13 @@ Enters: a path and split parts. Leaves: `Targets`, and faults for what cannot be
 """
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from bridge_data.errors import BridgeDataError, ConfigError
 from bridge_data.plan import EmptySplitError, Source
 from bridge_data.plan.declared import Declared, DeclaredBlend, Reference, Scope, declare
-from bridge_data.plan.document import absolute, is_jsonl
+from bridge_data.plan.document import absolute, as_node, is_jsonl
 from bridge_data.plan.join import join_source
 from bridge_data.plan.opening import Opening, cut, open_plan, open_reference, split_parts
 from bridge_data.shards import Records, ShardSet
@@ -42,21 +42,26 @@ class Targets:
     loaded: list[Source] = dataclasses.field(default_factory=list)
 
 
-def find_targets(path: Path, split_part: str | None, report: Report, opening: Opening) -> Targets:
-    """What to check for `path`: a prepared folder, a JSONL file or a metadataset. With `split_part`, only
-    what that part has. `opening` says what code may be run.
+def find_targets(
+    path: Path, parts: Sequence[str], report: Report, opening: Opening, named_files: Mapping[str, str]
+) -> Targets:
+    """What to check for `path`: a prepared folder, a JSONL file or a metadataset. With `parts` of the split, only what
+    those have. `opening` says what code may be run, `named_files` which files a prepared folder is described by.
 
     Raises:
         ConfigError: if there is nothing at all.
     """
     if not path.exists():
         raise ConfigError(f"{path}: no such folder or file")
-    targets = Targets()
+    targets, is_whole = Targets(), not parts
     if path.is_dir():
-        _add_folder(targets, path, report, all_shards=split_part is None)
+        _add_folder(targets, path, report, all_shards=not parts)
     try:
-        parts = split_parts(path) if split_part is None else [split_part]
-        if split_part is None and is_jsonl(str(path)):
+        if not parts and "split_config" in named_files:
+            parts = PreparedDataset.open(path).split_parts(named_files["split_config"])
+        elif not parts:
+            parts = split_parts(path)
+        if is_whole and is_jsonl(str(path)):
             for count, code, where in zip(
                 split_gaps(path), ("unused-lines", "shared-lines"), ("no part", "several parts"), strict=True
             ):
@@ -67,18 +72,21 @@ def find_targets(path: Path, split_part: str | None, report: Report, opening: Op
         parts = []
     failures: dict[str, list[str]] = {}
     for part in parts:
-        for source in _sources(path, part, failures, opening):
+        for source in _sources(path, part, failures, opening, named_files):
             _add_source(targets, source, report)
     for text, failed in failures.items():
         report(Fault("config", f"split part {', '.join(failed)}: {text}", str(path)))
     return targets
 
 
-def _sources(path: Path, part: str, failures: dict[str, list[str]], opening: Opening) -> Iterator[Source]:
+def _sources(
+    path: Path, part: str, failures: dict[str, list[str]], opening: Opening, named_files: Mapping[str, str]
+) -> Iterator[Source]:
     """Every source of a split part that can be opened; why others cannot goes to `failures`, with the part."""
     errors: list[BridgeDataError] = []
     try:
-        declared = declare(Reference(path=absolute(str(path)), scope=Scope(split_part=part)))
+        entries = {key: as_node(name, str(path)) for key, name in named_files.items()}
+        declared = declare(Reference(path=absolute(str(path)), scope=Scope(split_part=part), entries=entries))
         yield from _opened(declared, opening, errors)
         if not errors:
             open_plan(declared, opening, f"{path}: the split part {part!r}")

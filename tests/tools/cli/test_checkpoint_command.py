@@ -159,3 +159,25 @@ def test_every_option_is_explained() -> None:
     for command in checkpoint.commands.values():
         assert command.help
         assert all(option.help for option in command.params if isinstance(option, click.Option))
+
+
+def test_the_files_of_all_ranks_are_taken_as_energons_commands_take_them(run: Run, saved: Path, tmp_path: Path) -> None:
+    files = sorted(saved.glob("*.pt"))
+    assert len(files) == 4
+    assert run("checkpoint", "info", *files).stdout == run("checkpoint", "info", saved).stdout
+    target = tmp_path / "two"
+    result = run("checkpoint", "redist", *files, target, "--new-world-size", 2)
+    assert result.exit_code == 0, result.output
+    assert load_states(target) == load_states(saved)
+    assert len(list(target.glob("*.pt"))) == 2
+
+
+def test_files_of_ranks_in_several_folders_are_put_together(run: Run, saved: Path, tmp_path: Path) -> None:
+    files = sorted(saved.glob("*.pt"))
+    for number, file in enumerate(files):
+        (tmp_path / f"{number}").mkdir()
+        file.rename(tmp_path / f"{number}" / file.name)
+    moved = [tmp_path / f"{number}" / file.name for number, file in enumerate(files)]
+    result = run("checkpoint", "redist", *moved, tmp_path / "one", "--world-size", 1)
+    assert result.exit_code == 0, result.output
+    assert load_states(tmp_path / "one")["next_slot"] == 80

@@ -139,3 +139,12 @@ def test_settings_of_the_order_need_lanes_and_are_checked(run: Run, tars: Path) 
     assert (alone.exit_code, "without --num-lanes" in alone.stderr) == (1, True)
     wrong = run("info", tars, "--num-lanes", 2, "--max-samples-per-sequence", 0)
     assert (wrong.exit_code, "max_samples_per_sequence=0: expected at least 1" in wrong.stderr) == (1, True)
+
+
+def test_other_files_for_split_and_samples(run: Run, tars: Path) -> None:
+    flags = ("--sample-type", "CaptioningSample", "--field-map", FIELDS, "--dataset-yaml-name", "samples.yaml")
+    run("prepare", tars, *QUIET, "--split-ratio", "4,1,1", "--split-config", "parts.json", *flags)
+    assert not (tars / ".nv-meta/split.yaml").exists()
+    result = run("info", tars, "--split-config", "parts.json", "--dataset-config", "samples.yaml")
+    assert ["train", "4", "8"] in [line.split()[:3] for line in result.output.splitlines()]
+    assert "CaptioningSample(image ← png, caption ← txt)" in result.output

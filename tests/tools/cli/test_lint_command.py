@@ -72,3 +72,17 @@ def test_wrong_flags(run: Run, tmp_path: Path, flags: list[str], message: str) -
 def test_no_path(run: Run, tmp_path: Path) -> None:
     result = run("lint", tmp_path / "no")
     assert (result.exit_code, result.stderr) == (1, f"error: {tmp_path}/no: no such folder or file\n")
+
+
+def test_the_options_of_energons_command_are_taken(run: Run, tmp_path: Path) -> None:
+    change(tmp_path, png=b"?")
+    meta = tmp_path / ".nv-meta"
+    (meta / "other.yaml").write_bytes((meta / "split.yaml").read_bytes())
+    (meta / "dataset.yaml").rename(meta / "samples.yaml")
+    files = ("--split-config", "other.yaml", "--dataset-config", "samples.yaml", "--no-progress", "--parallel", 1)
+    assert run("lint", tmp_path, "--no-progress", "--parallel", 1).exit_code == 1
+    whole = run("lint", tmp_path, *files)
+    assert "undecodable  1 × " in whole.output and "config" not in whole.output
+    for parts in ("train", "train,val"):
+        assert "undecodable  1 × " in run("lint", tmp_path, *files, "--split-parts", parts).output
+    assert "no faults" in run("lint", tmp_path, *files, "--split-parts", "val").output

@@ -16,6 +16,7 @@ def test_help_names_the_commands(run: Run) -> None:
     assert result.exit_code == 0
     assert all(name in result.output for name in COMMANDS)
     assert run("--version").output.startswith("bridge-data, version ")
+    assert run("-V").output == run("--version").output
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -286,3 +286,13 @@ def test_wrong_flags_for_media(run: Run, raw: Path, command: str, flags: list[st
     result = run(command, raw, *flags)
     assert result.exit_code == 1
     assert message in result.stderr
+
+
+def test_duplicate_keys_are_fixed_if_that_is_asked_for(run: Run, tars: Path) -> None:
+    names = sorted(path.name for path in tars.glob("*.tar"))
+    (tars / "again.tar").write_bytes((tars / names[0]).read_bytes())
+    flags = (*QUIET, "--split-ratio", "1,0,0")
+    refused(run("prepare", tars, *flags), "duplicate key", "--fix-duplicates")
+    result = succeeded(run("prepare", tars, *flags, "--fix-duplicates", "--tmp-path", "/tmp"))
+    assert result.output.endswith("Done\n")
+    assert counts(tars)["train"] == 14

@@ -218,3 +218,12 @@ def test_long_values_are_cut() -> None:
     assert len(describe_value([torch.zeros(9)] * 1000).splitlines()) == 6
     assert len(describe_value("word " * 10_000)) < 500
     assert len(describe_value({str(number): "x" * 1000 for number in range(1000)}).splitlines()) == 13
+
+
+def test_the_options_of_energons_command_are_taken(run: Run, prepared: Path) -> None:
+    content = "__module__: megatron.energon\n__class__: CrudeWebdataset\n"
+    (prepared / ".nv-meta/again.yaml").write_text(content)
+    by_default = run("preview", prepared, "--split-part", "test")
+    result = run("preview", prepared, "--split-parts", "train,test", "--dataset-config", "again.yaml")
+    assert result.exit_code == 0 and result.stdout.split("\n")[0] == by_default.stdout.split("\n")[0]
+    assert "→" in result.stdout

@@ -260,8 +260,8 @@ def test_excluded_samples_are_not_decoded(tmp_path: Path) -> None:
 
 def test_a_part_of_the_split_alone(tmp_path: Path) -> None:
     change(tmp_path, png=b"?")
-    assert codes(tmp_path, LintConfig(split_part="val", num_workers=1)) == {}
-    assert codes(tmp_path, LintConfig(split_part="train", num_workers=1)) == {"undecodable": 1}
+    assert codes(tmp_path, LintConfig(split_parts=("val",), num_workers=1)) == {}
+    assert codes(tmp_path, LintConfig(split_parts=("train",), num_workers=1)) == {"undecodable": 1}
 
 
 def test_without_decoding_parts_must_be_there(tmp_path: Path) -> None:

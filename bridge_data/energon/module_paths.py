@@ -1,0 +1,309 @@
+"""The module paths of Energon 7.4.1: what `megatron.energon.X` has, `bridge_data.energon.X` has.
+
+Enters: nothing. Leaves, once `add_paths` has run: a module in `sys.modules` for each row of `PATHS`, whose names are
+looked up when they are used. Guarantee: a name that Energon has and this package has not is an ImportError that says
+what to use instead; any other is an AttributeError, as always.
+"""
+
+import importlib
+import sys
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+ROOT = "bridge_data.energon"
+
+ELSEWHERE = {
+    "bridge_data.decode.av": (
+        "AVData AVDecoder AVDecoderType AVWebdatasetDecoder get_clips_uniform get_single_frames_uniform"
+    ),
+    "bridge_data.decode.image": "ImageDecoderType",
+    "bridge_data.energon.dataset_loaders": "TraversedDatasetReference get_dataset_from_config",
+    "bridge_data.energon.epath": "DEFAULT_PROFILE_NAME EPath",
+    "bridge_data.energon.preparing": "WebdatasetPreparator prepare_filesystem_dataset",
+    "bridge_data.errors": "SampleException=SampleError EmptyDatasetError=DatasetError",
+    "bridge_data.lanes.lane_dataset": "SavableDataset=LaneDataset",
+    "bridge_data.lanes.passes": "LimitDataset RepeatDataset",
+    "bridge_data.loader": "BasicDataLoader=SavableDataLoader",
+    "bridge_data.prepare.media": "MediaFilterConfig=MediaRule MediaFilterStrategy",
+    "bridge_data.task.hooks": "get_source_info=sources_of",
+    "bridge_data.shards.metadata": (
+        "MAIN_FOLDER_NAME=META_FOLDER INDEX_SQLITE_FILENAME=INDEX_SQLITE INDEX_UUID_FILENAME=INDEX_UUID "
+        "INFO_JSON_FILENAME=INFO_JSON INFO_YAML_FILENAME=INFO_YAML SPLIT_YAML_FILENAME=SPLIT_YAML"
+    ),
+}
+"""The module of each name that is not one of `bridge_data` itself, with its name there if that differs."""
+
+NAMES = {
+    name: f"{module}:{own or name}"
+    for module, entries in ELSEWHERE.items()
+    for name, _, own in (entry.partition("=") for entry in entries.split())
+}
+"""The same as `module:name`, by name."""
+
+PATHS = {
+    "av": "AVDecoder AVWebdatasetDecoder AVData get_clips_uniform get_single_frames_uniform",
+    "av.av_data": "AVData",
+    "av.av_decoder": "AVDecoder AVWebdatasetDecoder",
+    "av.av_init": "",
+    "av.av_reader": "",
+    "av.utils": "get_clips_uniform get_single_frames_uniform",
+    "bracecollapse": "",
+    "cache": (
+        "CachePool DecodeFileStore DirectLazy FileCacheLazy FileStore FileStoreCachePool FileStoreDecoder Lazy "
+        "MockLazy NoCachePool PrimaryFileStore SystemFileStore"
+    ),
+    "cache.base": "FileStore Lazy MockLazy CachePool FileStoreDecoder PrimaryFileStore",
+    "cache.file_cache_pool": "FileCacheLazy FileStoreCachePool",
+    "cache.file_store": "DecodeFileStore SystemFileStore WebdatasetFileStore JsonlFileStore",
+    "cache.no_cache": "DirectLazy NoCachePool",
+    "cli": "",
+    "cli.main": (
+        "main=bridge_data.tools.cli:main prepare_media_command=bridge_data.tools.cli.prepare_command:prepare_media"
+    ),
+    "dataset_config": "get_dataset_from_config",
+    "deprecation": "",
+    "edataclass": "edataclass",
+    "epathlib": "DEFAULT_PROFILE_NAME EPath",
+    "epathlib.epath": "EPath",
+    "epathlib.rclone_config": "",
+    "errors": "SkipSample SampleException FatalSampleError log_exception reraise_exception",
+    "eyaml": "",
+    "flavors": (
+        "AVData AVDecoder AVDecoderType BaseCoreDatasetFactory BaseWebdatasetFactory CaptioningSample "
+        "CaptioningWebdataset CrudeJsonlDatasetFactory CrudeSample CrudeWebdataset DefaultCrudeJsonlDatasetFactory "
+        "DefaultDecoderWebdatasetFactory DefaultGenericWebdatasetFactory EmptyDatasetError "
+        "ImageClassificationSample ImageClassificationWebdataset ImageDecoderType ImageSample ImageWebdataset "
+        "InterleavedSample InterleavedWebdataset JoinedWebdatasetFactory MultiChoiceVQASample "
+        "MultiChoiceVQAWebdataset OCRSample OCRWebdataset Sample SampleDecoder SavableDataset "
+        "SimilarityInterleavedSample SimilarityInterleavedWebdataset StandardWebdatasetFactory TextSample "
+        "TextWebdataset VidQASample VidQAWebdataset VQAOCRWebdataset VQASample VQAWebdataset"
+    ),
+    "flavors.base_dataset": "Sample SavableDataset BaseCoreDatasetFactory",
+    "flavors.captioning": "CaptioningSample CaptioningWebdataset",
+    "flavors.crude": "CrudeSample CrudeWebdataset",
+    "flavors.image": "ImageSample ImageWebdataset",
+    "flavors.image_classification": "ImageClassificationSample ImageClassificationWebdataset",
+    "flavors.interleaved": "InterleavedSample InterleavedWebdataset",
+    "flavors.jsonl": "CrudeJsonlDatasetFactory DefaultCrudeJsonlDatasetFactory",
+    "flavors.jsonl.crude_jsonl_dataset": "CrudeJsonlDatasetFactory DefaultCrudeJsonlDatasetFactory",
+    "flavors.jsonl.ijsonl": "",
+    "flavors.jsonl.ijsonl_reader": "",
+    "flavors.jsonl.jsonl_prepare": "",
+    "flavors.multichoice_vqa": "MultiChoiceVQASample MultiChoiceVQAWebdataset",
+    "flavors.ocr": "OCRSample OCRWebdataset",
+    "flavors.similarity_interleaved": "SimilarityInterleavedSample SimilarityInterleavedWebdataset",
+    "flavors.text": "TextSample TextWebdataset",
+    "flavors.vid_qa": "VidQASample VidQAWebdataset",
+    "flavors.vqa": "VQASample VQAWebdataset",
+    "flavors.vqa_and_ocr": "VQAOCRSample VQAOCRWebdataset",
+    "flavors.webdataset": (
+        "AVData AVDecoder AVDecoderType BaseWebdatasetFactory DefaultDecoderWebdatasetFactory "
+        "DefaultGenericWebdatasetFactory EmptyDatasetError ImageDecoderType JoinedWebdatasetFactory SampleDecoder "
+        "StandardWebdatasetFactory"
+    ),
+    "flavors.webdataset.aggregator_pool": "",
+    "flavors.webdataset.base_webdataset": "BaseWebdatasetFactory",
+    "flavors.webdataset.config": (
+        "MAIN_FOLDER_NAME INDEX_SQLITE_FILENAME INDEX_UUID_FILENAME INFO_JSON_FILENAME INFO_YAML_FILENAME "
+        "SPLIT_YAML_FILENAME"
+    ),
+    "flavors.webdataset.default_decoder_webdataset": "DefaultDecoderWebdatasetFactory",
+    "flavors.webdataset.default_generic_webdataset": "DefaultGenericWebdatasetFactory",
+    "flavors.webdataset.empty_dataset_error": "EmptyDatasetError",
+    "flavors.webdataset.field_access": "",
+    "flavors.webdataset.indexing": "",
+    "flavors.webdataset.itar": "",
+    "flavors.webdataset.itar_reader": "",
+    "flavors.webdataset.joined_webdataset": "JoinedWebdatasetFactory",
+    "flavors.webdataset.metadata": "",
+    "flavors.webdataset.prepare": "WebdatasetPreparator",
+    "flavors.webdataset.sample_decoder": "ImageDecoderType AVDecoderType SampleDecoder",
+    "flavors.webdataset.sample_loader": "",
+    "flavors.webdataset.sharder": "",
+    "flavors.webdataset.standard_webdataset": "StandardWebdatasetFactory",
+    "flavors.webdataset.structs": "",
+    "flavors.webdataset.tar_patcher": "",
+    "flavors.webdataset.thread_local_sqlite": "",
+    "fork_hook": "",
+    "loader": "get_savable_loader get_loader",
+    "local_copy": "",
+    "media": "AVMetadata ImageMetadata",
+    "media.extractor": "MediaFilterStrategy MediaFilterConfig",
+    "media.filesystem_prepare": "prepare_filesystem_dataset",
+    "media.metadata": "AVMetadata ImageMetadata",
+    "metadataset": (
+        "DatasetLoader load_dataset DatasetLoaderInterface Metadataset MetadatasetV2 prepare_metadataset "
+        "traverse_metadataset"
+    ),
+    "metadataset.dataset_loader": "DatasetLoader",
+    "metadataset.join_dataset_loader": "",
+    "metadataset.loader": "load_dataset traverse_metadataset prepare_metadataset",
+    "metadataset.loader_interface": "TraversedDatasetReference DatasetLoaderInterface",
+    "metadataset.metadataset": "Metadataset",
+    "metadataset.metadataset_v2": "MetadatasetV2",
+    "module_loader": "",
+    "retry_stream": "",
+    "rng": "",
+    "sample_utils": "",
+    "savable": "",
+    "savable_loader": "SavableDataLoader BasicDataLoader",
+    "source_info": "SourceInfo get_source_info",
+    "state": "",
+    "task_encoder": (
+        "AugmentTaskEncoder basic_sample_keys batch_list batch_pad_stack batch_stack Batch cooker Cooker "
+        "DefaultTaskEncoder generic_batch get_train_dataset get_val_dataset get_val_datasets stateless TaskEncoder"
+    ),
+    "task_encoder.base": (
+        "generic_batch batch_stack batch_pad_stack batch_list stateless Batch TaskEncoder DefaultTaskEncoder "
+        "AugmentTaskEncoder"
+    ),
+    "task_encoder.cooking": "cooker Cooker basic_sample_keys",
+    "task_encoder.loader": "get_train_dataset get_val_dataset get_val_datasets",
+    "tools": "",
+    "tools.analyze_debug": "",
+    "tools.checkpoint": (
+        "command=bridge_data.tools.cli.checkpoint_command:checkpoint "
+        "command_redist=bridge_data.tools.cli.checkpoint_command:redist "
+        "command_info=bridge_data.tools.cli.checkpoint_command:info"
+    ),
+    "tools.info": "command=bridge_data.tools.cli.info_command:info",
+    "tools.lint": "command=bridge_data.tools.cli.lint_command:lint",
+    "tools.mount": "command=bridge_data.tools.cli.mount_command:mount",
+    "tools.prepare": "command=bridge_data.tools.cli.prepare_command:prepare",
+    "tools.prepare_media": "command=bridge_data.tools.cli.prepare_command:prepare_media",
+    "tools.preview": "command=bridge_data.tools.cli.preview_command:preview",
+    "transforms": "",
+    "transforms.common": "",
+    "transforms.custom": "",
+    "transforms.mappers": "",
+    "transforms.merge": "",
+    "typed_converter": "",
+    "watchdog": "",
+    "worker": "WorkerConfig",
+    "wrappers": "LimitDataset RepeatDataset SkipSample concat_pad generic_concat homogeneous_concat_mix",
+    "wrappers.base": "",
+    "wrappers.batch_dataset": "",
+    "wrappers.blend_dataset": "",
+    "wrappers.buffer": "",
+    "wrappers.concat_dataset": "",
+    "wrappers.epochize_dataset": "",
+    "wrappers.filter_dataset": "",
+    "wrappers.gc_dataset": "",
+    "wrappers.group_batch_dataset": "",
+    "wrappers.iter_map_dataset": "",
+    "wrappers.limit_dataset": "LimitDataset",
+    "wrappers.log_sample_dataset": "",
+    "wrappers.map_dataset": "",
+    "wrappers.mix_batch_dataset": "generic_concat concat_pad homogeneous_concat_mix",
+    "wrappers.packing_dataset": "",
+    "wrappers.repeat_dataset": "RepeatDataset",
+    "wrappers.shuffle_buffer_dataset": "",
+    "wrappers.skip": "SkipSample",
+    "wrappers.watchdog_dataset": "",
+}
+"""The names that each module of Energon has here; `name=module:name` where they are not in one place."""
+
+LEFT_OUT = {
+    "BatchDataset": "batches are made by the lane: batch_size",
+    "BlendDataset": "sources are blended by the order: `blend` in a metadataset",
+    "ConcatDataset": "sources come one after the other in validation order",
+    "EpochizeDataset": "virtual_epoch_length ends an iteration",
+    "FilterDataset": "a hook raises SkipSample",
+    "GcDataset": "workers leave no garbage of Python to collect by hand",
+    "GroupBatchDataset": "batch_group_criterion of the task encoder",
+    "IterMapDataset": "a hook may be a generator",
+    "LogSampleDataset": "each batch carries its keys, and restore_sample makes it again",
+    "MapDataset": "the hooks of the task encoder",
+    "MixBatchDataset": "batches mix sources unless batch_group_criterion keeps them apart",
+    "PackingDataset": "packing_buffer_size",
+    "ShuffleBufferDataset": "shuffle_buffer_size; no buffer exists, the order itself is mixed",
+    "WatchdogDataset": "watchdog_timeout_seconds of get_loader",
+}
+"""The wrappers that programs build data sets of, and what does their work here."""
+
+MODULES_LEFT_OUT = {
+    "transforms": "use torchvision's transforms, or `SampleDecoder(image_size=...)`, in a hook of the task encoder",
+    "tools.analyze_debug": "the order is arithmetic, and can be computed without a log",
+    "rng": "random generators are seeded by the sample before each hook",
+    "state": "a state is a plain dict",
+    "savable": "a state is a plain dict: the position in the order, which is arithmetic",
+    "savable_loader": "a state is a plain dict: `save_state_rank` of the loader",
+    "fork_hook": "data sets hold no handles that a fork would have to close",
+    "watchdog": "watchdog_timeout_seconds of get_loader",
+    "typed_converter": "mistakes in YAML are errors that name file and line",
+    "module_loader": "trusted_modules and trust_dataset_code of get_train_dataset",
+    "metadataset": "load_dataset reads a metadataset, and `get_datasets` of what it returns gives its plan",
+    "flavors.webdataset": "bridge_data.shards reads prepared folders, bridge_data.prepare writes them",
+    "flavors.jsonl": "bridge_data.shards.jsonl_file reads JSONL, bridge_data.prepare.jsonl_lines writes its index",
+    "av": "AVDecoder, or SampleDecoder(av_decode=...)",
+    "wrappers": "the pipeline is fixed, and the hooks of the task encoder are its parts",
+}
+"""What is used instead of the other names of a module and of those below it."""
+
+
+def reason(path: str, name: str) -> str:
+    """What to use instead of the name of an Energon module that is not here."""
+    if name in LEFT_OUT:
+        return LEFT_OUT[name]
+    while path and path not in MODULES_LEFT_OUT:
+        path = path.rpartition(".")[0]
+    return MODULES_LEFT_OUT.get(path, "it is a part of Energon's engine, which does not exist here")
+
+
+class EnergonModule(ModuleType):
+    """The module of one path of Energon, whose names are looked up when they are used."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"{ROOT}.{path}", f"What `megatron.energon.{path}` has, out of `bridge_data`.")
+        self.__spec__ = ModuleSpec(self.__name__, None, is_package=True)
+        self.__path__: list[str] = []
+        self._places = dict(_place(entry) for entry in PATHS[path].split())
+        self.__all__ = list(self._places)
+        self._energon_path = path
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+        if name not in self._places:
+            raise missing(self._energon_path, name)
+        value = _found(self._places[name])
+        setattr(self, name, value)
+        return value
+
+
+def missing(path: str, name: str) -> Exception:
+    """The error for a name that the module `path` (empty for the package itself) has not here."""
+    where = f"{ROOT}.{path}".rstrip(".")
+    if not name.startswith("_") and (path or name in LEFT_OUT):
+        return ImportError(f"{where} has no {name}: {reason(path, name)}. See docs/energon.md", name=where)
+    return AttributeError(f"module {where!r} has no attribute {name!r}")
+
+
+def value_of(name: str) -> Any:
+    """What a name of Energon means here."""
+    return _found(_place_of(name))
+
+
+def _place_of(name: str) -> str:
+    return NAMES.get(name, f"bridge_data:{name}")
+
+
+def _found(place: str) -> Any:
+    module, _, attribute = place.partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+def add_paths() -> None:
+    """Put a module for each path into `sys.modules`; called when `bridge_data.energon` is imported."""
+    for path in PATHS:
+        module = EnergonModule(path)
+        sys.modules[module.__name__] = module
+        parent, _, last = module.__name__.rpartition(".")
+        if last != "edataclass":  # in Energon, too, the package has the decorator of this name, not its module
+            setattr(sys.modules[parent], last, module)
+
+
+def _place(entry: str) -> tuple[str, str]:
+    name, given, place = entry.partition("=")
+    return name, place if given else _place_of(name)

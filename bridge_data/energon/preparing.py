@@ -1,0 +1,127 @@
+"""Preparing from Python, with the arguments of Energon's functions.
+
+`BaseWebdatasetFactory.prepare_dataset` is `prepare_dataset`; what `bridge-data prepare` does besides (it asks for the
+sample class and writes `dataset.yaml`) is left to the caller, as in Energon.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from fractions import Fraction
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import braceexpand
+
+from bridge_data.errors import ConfigError
+from bridge_data.plan.document import absolute
+from bridge_data.prepare.media import MediaRule, prepare_media
+from bridge_data.prepare.processes import Progress, no_progress
+from bridge_data.prepare.tar_indexes import PrepareConfig
+from bridge_data.prepare.tars import prepare, refresh_index, split_by_patterns, split_by_shares
+from bridge_data.shards.metadata import SPLIT_YAML
+from bridge_data.storage import location, on_disk
+
+Steps = Callable[[Iterator[Any], int], Iterator[Any]]
+"""Wraps an iterator with a known number of items, as `tqdm` does."""
+
+
+def prepare_dataset(
+    parent_path: str | os.PathLike[str],
+    paths: Sequence[str],
+    *,
+    split_parts_ratio: Sequence[tuple[str, float]] | None = None,
+    split_parts_patterns: Sequence[tuple[str, str]] | None = None,
+    split_config: str = SPLIT_YAML,
+    shuffle_seed: int | None = 42,
+    progress_fn: Steps | None = None,
+    workers: int = 32,
+    tar_index_only: bool = False,
+    media_filter: MediaRule | None = None,
+    fix_duplicates: bool = False,
+    index_sqlite_tmp_path: str | os.PathLike[str] | None = None,
+) -> set[str]:
+    """Index the tars `paths` below the folder `parent_path`, and write the split; the names of their parts, at most 50.
+
+    Args:
+        paths: the tars, relative to `parent_path`, with braces such as `shards/{000..099}.tar`.
+        split_parts_ratio: (part of the split, its share of the tars) for each part.
+        split_parts_patterns: (part, regular expression of paths, with braces) for each part.
+        split_config: the file of the split in `.nv-meta`.
+        shuffle_seed: shuffle the tars before they are divided by ratio; None for their order.
+        progress_fn: called with an iterator and the number of tars; what it returns is advanced with each tar.
+        workers: processes.
+        tar_index_only: renew the indexes of what is prepared, and leave the split as it is.
+        media_filter: store sizes and lengths of these media.
+        fix_duplicates: put the members of each tar below a folder of the tar's name, if keys occur in several tars.
+        index_sqlite_tmp_path: no effect: data are prepared on a disk.
+
+    Raises:
+        ConfigError: for wrong settings. DatasetError: naming each tar that is damaged, or a key that occurs twice.
+    """
+    root = on_disk(location(absolute(os.fspath(parent_path))))
+    names = [name for path in paths for name in braceexpand.braceexpand(path)]
+    if not names:
+        raise ConfigError(f"{root}: paths is empty: name the tars")
+    config = PrepareConfig(num_workers=min(workers, len(names)), fix_duplicates=fix_duplicates)
+    on_progress = no_progress if progress_fn is None else _advancing(progress_fn(iter(range(len(names))), len(names)))
+    if tar_index_only:
+        return set(refresh_index(root, config, on_progress=on_progress).parts)
+    if split_parts_patterns is not None and split_parts_ratio is None:
+        split = partial(split_by_patterns, patterns=split_parts_patterns)
+    elif split_parts_ratio is not None and split_parts_patterns is None:
+        shares = [(part, Fraction(str(share))) for part, share in split_parts_ratio]
+        split = partial(split_by_shares, shares=shares, shuffle_seed=shuffle_seed)
+    else:
+        raise ConfigError(f"{root}: expected one of split_parts_ratio and split_parts_patterns")
+    done = prepare(root, split, config, names=names, split_config=split_config, on_progress=on_progress)
+    if media_filter is not None:
+        prepare_media(root, media_filter, num_workers=config.num_workers)
+    return set(done.parts)
+
+
+def prepare_filesystem_dataset(
+    root_path: str | os.PathLike[str],
+    media_filter: MediaRule,
+    *,
+    progress: bool = True,
+    workers: int = 16,
+    index_sqlite_tmp_path: str | os.PathLike[str] | None = None,
+) -> int:
+    """Store sizes and lengths of the media below a plain folder; how many files. For auxiliary data.
+
+    `progress` and `index_sqlite_tmp_path` have no effect; `bridge-data prepare-media` shows progress.
+
+    Raises:
+        ConfigError: if there are no media.
+    """
+    root = on_disk(location(absolute(os.fspath(root_path))))
+    return prepare_media(root, media_filter, num_workers=workers).num_stored
+
+
+class WebdatasetPreparator:
+    """The two functions under the name of Energon's class."""
+
+    prepare_dataset = staticmethod(prepare_dataset)
+
+    @staticmethod
+    def add_media_metadata(
+        parent_path: str | os.PathLike[str],
+        *,
+        media_filter: MediaRule,
+        workers: int = 32,
+        progress_fn: Steps | None = None,
+        index_sqlite_tmp_path: str | os.PathLike[str] | None = None,
+    ) -> int:
+        """Store sizes and lengths of the media of a prepared folder of tars; how many files.
+
+        `progress_fn` and `index_sqlite_tmp_path` have no effect.
+
+        Raises:
+            ConfigError: if it is not prepared. DatasetError: naming a tar that is damaged.
+        """
+        return prepare_filesystem_dataset(Path(parent_path), media_filter, workers=workers)
+
+
+def _advancing(steps: Iterator[Any]) -> Progress:
+    return lambda done, total: next(steps, None) and None

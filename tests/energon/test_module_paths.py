@@ -1,0 +1,69 @@
+"""`bridge_data.energon` answers to the module paths of Energon 7.4.1."""
+
+import importlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import bridge_data
+import bridge_data.energon
+from bridge_data.energon import module_paths
+
+MODULES: dict[str, list[str]] = json.loads((Path(__file__).parents[1] / "energon_7_4_1_modules.json").read_text())
+"""The public names that each module of Energon 7.4.1 defines, or lists in `__all__`, without type variables."""
+
+
+def test_every_module_of_energon_is_a_path_here() -> None:
+    assert sorted(module_paths.PATHS) == sorted(MODULES)
+
+
+@pytest.mark.parametrize("path", MODULES)
+def test_a_name_of_energon_is_here_or_its_error_says_what_to_use(path: str) -> None:
+    module = importlib.import_module(f"bridge_data.energon.{path}")
+    for name in MODULES[path]:
+        if name in module.__all__:
+            assert getattr(module, name) is not None
+        else:
+            with pytest.raises(ImportError, match=rf"bridge_data\.energon\.{path} has no {name}: \w.*docs/energon\.md"):
+                getattr(module, name)
+
+
+def test_the_table_has_no_names_that_energon_has_not() -> None:
+    for path, names in MODULES.items():
+        extra = {*sys.modules[f"bridge_data.energon.{path}"].__all__} - {*names}
+        assert extra <= {"prepare_media_command"}, path
+
+
+def test_every_name_of_the_package_is_here_too() -> None:
+    for name in bridge_data.__all__:
+        assert getattr(bridge_data.energon, name) is getattr(bridge_data, name)
+    assert bridge_data.energon.__version__ == bridge_data.__version__
+
+
+def test_a_name_that_nobody_has_is_an_attribute_error() -> None:
+    for module in (bridge_data.energon, bridge_data.energon.flavors):
+        assert not hasattr(module, "_nothing")
+    with pytest.raises(AttributeError, match="no attribute 'get_dataset'"):
+        _ = bridge_data.energon.get_dataset
+    with pytest.raises(ImportError, match="BatchDataset: batches are made by the lane: batch_size"):
+        from bridge_data.energon import BatchDataset  # noqa: F401
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "from bridge_data.energon.edataclass import edataclass\nfrom bridge_data.energon import edataclass as own\n"
+        "assert own is edataclass",
+        "import bridge_data.energon.flavors.webdataset.config as config\nassert config.MAIN_FOLDER_NAME == '.nv-meta'",
+        "import bridge_data.energon.epathlib.epath\nassert bridge_data.energon.epathlib.epath.EPath('/a').name == 'a'",
+        "from bridge_data.energon import av, wrappers\nfrom bridge_data.energon.av import AVDecoder\n"
+        "assert av.AVDecoder is AVDecoder",
+        "from bridge_data.energon.task_encoder.base import *\nassert TaskEncoder and stateless",
+    ],
+)
+def test_imports_of_every_form_work_in_a_new_process(lines: str) -> None:
+    subprocess.run([sys.executable, "-c", lines], check=True)

@@ -1,0 +1,125 @@
+"""The length of passes: `len`, `LimitDataset` and `RepeatDataset`."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bridge_data import (
+    DefaultTaskEncoder,
+    LaneDataset,
+    WorkerConfig,
+    get_loader,
+    get_train_dataset,
+    get_val_dataset,
+)
+from bridge_data.energon import LimitDataset, RepeatDataset
+from bridge_data.errors import ConfigError
+from tests.prepared import write_blend, write_texts
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    write_texts(folder / "a", 50)
+    write_texts(folder / "b", 7)
+    write_blend(folder / "twice.yaml", {"a": 2, "b": 1.5}, epochized=True)
+    return folder
+
+
+def config(rank: int = 0, world_size: int = 1) -> WorkerConfig:
+    return WorkerConfig(rank, world_size, 0, num_lanes=2 * world_size)
+
+
+def val(path: Path, *, rank: int = 0, world_size: int = 1, **settings: Any) -> LaneDataset:
+    settings = {"split_part": "train", "batch_size": 4} | settings
+    return get_val_dataset(path, worker_config=config(rank, world_size), **settings)
+
+
+def train(path: Path, *, rank: int = 0, world_size: int = 1, **settings: Any) -> LaneDataset:
+    settings = {"batch_size": 4, "shuffle_buffer_size": 10, "max_samples_per_sequence": 5} | settings
+    return get_train_dataset(path, worker_config=config(rank, world_size), **settings)
+
+
+def texts(dataset: LaneDataset, num_passes: int = 1) -> list[list[str]]:
+    loader = get_loader(dataset)
+    return [[text for batch in loader for text in batch.text] for _ in range(num_passes)]
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+@pytest.mark.parametrize(
+    "settings", [{}, {"batch_size": None}, {"batch_size": 7}, {"batch_drop_last": True}, {"limit": 5}, {"limit": 99}]
+)
+def test_the_length_of_validation_is_the_number_of_its_batches(
+    folder: Path, world_size: int, settings: dict[str, Any]
+) -> None:
+    for rank in range(world_size):
+        loader = get_loader(val(folder / "a", rank=rank, world_size=world_size, **settings))
+        assert len(loader) == len(loader.dataset) == len(list(loader))
+
+
+def test_a_rank_without_batches_has_length_0_and_is_still_true(folder: Path) -> None:
+    loader = get_loader(val(folder / "b", rank=3, world_size=4, batch_size=7))
+    assert len(loader) == 0 and loader and loader.dataset
+    assert list(loader) == []
+
+
+def test_the_length_of_training_is_that_of_a_virtual_epoch_or_of_an_epoch(folder: Path) -> None:
+    assert len(train(folder / "a", virtual_epoch_length=3)) == 3
+    assert len(train(folder / "a")) == 13
+    assert [len(train(folder / "a", rank=rank, world_size=2)) for rank in (0, 1)] == [7, 6]
+    assert len(train(folder / "twice.yaml", batch_size=None)) == 2 * 50 + 10
+    once = get_loader(train(folder / "a", batch_size=None, repeat=False))
+    assert len(once) == len(list(once)) == 50
+
+
+def test_a_limited_data_set_begins_anew_with_each_pass(folder: Path) -> None:
+    first, second = texts(LimitDataset(val(folder / "a"), 3, worker_config=config()), 2)
+    assert first == second == [str(number) for number in range(12)]
+    one, other = texts(LimitDataset(train(folder / "a"), 3), 2)
+    assert one == other and len(one) == 12
+    assert len(LimitDataset(train(folder / "a", virtual_epoch_length=2), 5)) == 2
+
+
+def test_a_repeated_data_set_goes_on_with_its_first_batch(folder: Path) -> None:
+    dataset = LimitDataset(RepeatDataset(val(folder / "b"), worker_config=config()), 5, reset_after_epoch=True)
+    assert len(get_loader(dataset)) == 5
+    whole = [str(number) for number in range(7)]
+    assert texts(dataset, 2) == [[*whole, *whole, "0", "1", "2", "3"]] * 2
+
+
+@pytest.mark.parametrize("num_before", range(9))
+def test_a_repeated_data_set_is_restored_anywhere(folder: Path, num_before: int) -> None:
+    dataset = LimitDataset(RepeatDataset(val(folder / "b")), 5)
+    loader = get_loader(dataset)
+
+    def batches() -> Any:
+        while True:
+            for batch in loader:
+                yield batch.text
+
+    passing = batches()
+    for _ in range(num_before):
+        next(passing)
+    state = loader.state_dict()
+    expected = [next(passing) for _ in range(7)]
+    restored = get_loader(dataset)
+    restored.load_state_dict(state)
+    rest = [batch.text for _ in range(3) for batch in restored]
+    assert rest[:7] == expected
+
+
+class Nothing(DefaultTaskEncoder):
+    def encode_sample(self, sample: Any) -> Any:
+        yield from ()
+
+
+def test_a_repeated_data_set_of_which_all_is_left_out_ends(folder: Path) -> None:
+    assert list(get_loader(RepeatDataset(val(folder / "b", task_encoder=Nothing())))) == []
+
+
+def test_wrong_lengths_and_repeats_are_errors(folder: Path) -> None:
+    with pytest.raises(ConfigError, match=r"LimitDataset\(length=0\)"):
+        LimitDataset(val(folder / "b"), 0)
+    with pytest.raises(ConfigError, match="only without end"):
+        RepeatDataset(val(folder / "b"), repeats=2)
