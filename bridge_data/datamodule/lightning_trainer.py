@@ -4,11 +4,14 @@ Enters: the trainer and the batch sizes of the DataModule. Leaves: the number of
 batches it overfits. Guarantee: a trainer whose steps are not those of the DataModule is refused.
 """
 
+import functools
 import math
 import warnings
 from typing import Any
 
 from bridge_data.datamodule.batch_schedule import BatchSchedule
+from bridge_data.datamodule.sharing import IdleDataloader
+from bridge_data.datamodule.training import EnergonDataloader
 from bridge_data.errors import ConfigError, StateError
 
 
@@ -99,7 +102,25 @@ def num_in_epoch(trainer: Any, num_micro_batches: int) -> int:
     return int(current.processed) - num_in_step(trainer, num_micro_batches)
 
 
-def set_progress(trainer: Any, total: int, in_epoch: int, world_size: int, num_micro_batches: int) -> None:
+def follow(
+    trainer: Any,
+    loader: EnergonDataloader | IdleDataloader,
+    loaded_in_epoch: int | None,
+    world_size: int,
+    num_micro_batches: int,
+) -> None:
+    """Tell the loader how many batches the trainer has trained on, and how many of them are of a step that is not
+    complete. After a restore, first convert the trainer's own numbers; `loaded_in_epoch` is then the number of
+    micro-batches of all ranks in its epoch."""
+    if loaded_in_epoch is not None:
+        _set_progress(trainer, loader.first_micro_batch, loaded_in_epoch, world_size, num_micro_batches)
+    if isinstance(loader, EnergonDataloader):
+        loader.follow(
+            functools.partial(num_trained, trainer), functools.partial(num_in_step, trainer, num_micro_batches)
+        )
+
+
+def _set_progress(trainer: Any, total: int, in_epoch: int, world_size: int, num_micro_batches: int) -> None:
     """Count on from `total` batches of all ranks, of which `in_epoch` are of this epoch, in place of the numbers in the
     checkpoint: they are those of a rank of the run that saved it, maybe within a step."""
     progress = trainer.fit_loop.epoch_loop.batch_progress

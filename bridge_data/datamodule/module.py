@@ -3,7 +3,6 @@
 Source: the names and their order are those of Megatron-Bridge's `EnergonMultiModalDataModule`.
 """
 
-import functools
 import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Never, TypeAlias, Unpack
@@ -232,15 +231,9 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
                 "of this DataModule has been made for another number; make another DataModule"
             )
         if self.trainer is not None:
-            if self._loaded_in_epoch is not None:
-                counts = (self.train_dataloader_object.first_micro_batch, self._loaded_in_epoch)
-                lightning_trainer.set_progress(self.trainer, *counts, config.world_size, num_micro_batches)
-                self._loaded_in_epoch = None
-            if isinstance(self.train_dataloader_object, EnergonDataloader):
-                self.train_dataloader_object.follow(
-                    functools.partial(lightning_trainer.num_trained, self.trainer),
-                    functools.partial(lightning_trainer.num_in_step, self.trainer, num_micro_batches),
-                )
+            steps = (config.world_size, num_micro_batches)
+            lightning_trainer.follow(self.trainer, self.train_dataloader_object, self._loaded_in_epoch, *steps)
+            self._loaded_in_epoch = None
         return self.train_dataloader_object
 
     def val_dataloader(self) -> ValLoader | list[Any] | None:

@@ -28,7 +28,7 @@ from bridge_data.plan.declared import (
 from bridge_data.plan.document import Node, absolute, as_node, parse_yaml
 from bridge_data.plan.factories import BaseCoreDatasetFactory
 from bridge_data.plan.opening import Opening, open_plan
-from bridge_data.plan.source import EpochsPerShuffle, Source, check_epochs, multiplied
+from bridge_data.plan.source import EpochsPerShuffle, check_epochs, multiplied
 from bridge_data.prepare.metadataset_joins import prepare_metadataset
 from bridge_data.shards import SubsetRange
 from bridge_data.shards.joins import JoinIndex
@@ -296,60 +296,6 @@ def load_dataset(
     if isinstance(path, Mapping):
         return kind(location, document.mapping("metadataset")["splits"].plain(), **trust)
     return kind._of_document(document, **trust)
-
-
-class _FromConfig(BaseCoreDatasetFactory[Any]):
-    """A prepared folder or JSONL file as a factory."""
-
-    def __init__(self, loader: DatasetLoader, training: bool, split_part: str) -> None:
-        self._loader, self.training, self._split_part = loader, training, split_part
-        self.subflavors = loader.subflavors
-
-    def source(self) -> Source:
-        """See `BaseCoreDatasetFactory.source`."""
-        return self.build().sources[0]
-
-    def build(self) -> Plan:
-        """See `BaseCoreDatasetFactory.build`."""
-        return self._loader.get_datasets(training=self.training, split_part=self._split_part)
-
-
-def get_dataset_from_config(
-    path: Location,
-    *,
-    dataset_config: str | None = None,
-    split_config: str | None = None,
-    split_part: str | None = None,
-    training: bool = True,
-    subflavors: Mapping[str, Any] | None = None,
-    worker_config: Any = None,
-    sample_type: type[Any] | None = None,
-    trusted_modules: Collection[str] = (),
-    trust_dataset_code: bool = False,
-) -> BaseCoreDatasetFactory[Any]:
-    """The prepared folder or JSONL file at `path` as a factory; see `DatasetLoader`.
-
-    Args:
-        split_part: the part of its split, `train` if None.
-        sample_type: the class that its samples must have.
-        worker_config: no effect; see `bridge_data.options`.
-
-    Raises:
-        ConfigError: for wrong settings, or if the samples are of another class.
-    """
-    warn_ignored(worker_config=worker_config)
-    loader = DatasetLoader(
-        path,
-        subflavors=subflavors,
-        dataset_config=dataset_config,
-        split_config=split_config,
-        trusted_modules=trusted_modules,
-        trust_dataset_code=trust_dataset_code,
-    )
-    made = _FromConfig(loader, training, split_part or "train")
-    if sample_type is not None and not issubclass(made.source().sample_class, sample_type):
-        raise ConfigError(f"{loader}: has {made.source().sample_class.__name__}, not {sample_type.__name__}")
-    return made
 
 
 def traverse_metadataset(path: Location, *, split_part: str) -> list[TraversedDatasetReference]:

@@ -1,15 +1,19 @@
-"""Factories of JSONL files and of joins: described in Python, where otherwise a path or a metadataset does it.
+"""Factories of JSONL files, of joins, and of prepared data as their own files describe them: in Python, where otherwise
+a path or a metadataset does it.
 
 The names and the settings are those of Energon.
 """
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Unpack
 
+from bridge_data.energon.dataset_loaders import DatasetLoader
 from bridge_data.energon.webdatasets import BaseWebdatasetFactory
 from bridge_data.errors import ConfigError, SampleError
+from bridge_data.options import warn_ignored
+from bridge_data.plan.blending import Plan
 from bridge_data.plan.factories import BaseCoreDatasetFactory, FactorySettings, PathDatasetFactory, T_sample
 from bridge_data.plan.join import assemble
 from bridge_data.plan.source import EpochsPerShuffle, Join, Parts, Source
@@ -177,3 +181,57 @@ class JoinedWebdatasetFactory(BaseCoreDatasetFactory[T_sample]):
 
     def __str__(self) -> str:
         return f"JoinedWebdatasetFactory({', '.join(map(str, self.inner_datasets))})"
+
+
+class _FromConfig(BaseCoreDatasetFactory[Any]):
+    """A prepared folder or JSONL file as a factory."""
+
+    def __init__(self, loader: DatasetLoader, training: bool, split_part: str) -> None:
+        self._loader, self.training, self._split_part = loader, training, split_part
+        self.subflavors = loader.subflavors
+
+    def source(self) -> Source:
+        """See `BaseCoreDatasetFactory.source`."""
+        return self.build().sources[0]
+
+    def build(self) -> Plan:
+        """See `BaseCoreDatasetFactory.build`."""
+        return self._loader.get_datasets(training=self.training, split_part=self._split_part)
+
+
+def get_dataset_from_config(
+    path: str | os.PathLike[str],
+    *,
+    dataset_config: str | None = None,
+    split_config: str | None = None,
+    split_part: str | None = None,
+    training: bool = True,
+    subflavors: Mapping[str, Any] | None = None,
+    worker_config: Any = None,
+    sample_type: type[Any] | None = None,
+    trusted_modules: Collection[str] = (),
+    trust_dataset_code: bool = False,
+) -> BaseCoreDatasetFactory[Any]:
+    """The prepared folder or JSONL file at `path` as a factory; see `DatasetLoader`.
+
+    Args:
+        split_part: the part of its split, `train` if None.
+        sample_type: the class that its samples must have.
+        worker_config: no effect; see `bridge_data.options`.
+
+    Raises:
+        ConfigError: for wrong settings, or if the samples are of another class.
+    """
+    warn_ignored(worker_config=worker_config)
+    loader = DatasetLoader(
+        path,
+        subflavors=subflavors,
+        dataset_config=dataset_config,
+        split_config=split_config,
+        trusted_modules=trusted_modules,
+        trust_dataset_code=trust_dataset_code,
+    )
+    made = _FromConfig(loader, training, split_part or "train")
+    if sample_type is not None and not issubclass(made.source().sample_class, sample_type):
+        raise ConfigError(f"{loader}: has {made.source().sample_class.__name__}, not {sample_type.__name__}")
+    return made

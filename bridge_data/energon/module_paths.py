@@ -18,7 +18,8 @@ ELSEWHERE = {
         "AVData AVDecoder AVDecoderType AVWebdatasetDecoder get_clips_uniform get_single_frames_uniform"
     ),
     "bridge_data.decode.image": "ImageDecoderType",
-    "bridge_data.energon.dataset_loaders": "TraversedDatasetReference get_dataset_from_config",
+    "bridge_data.energon.dataset_loaders": "TraversedDatasetReference",
+    "bridge_data.energon.jsonl_and_joined": "get_dataset_from_config",
     "bridge_data.energon.epath": "DEFAULT_PROFILE_NAME EPath",
     "bridge_data.energon.preparing": "WebdatasetPreparator prepare_filesystem_dataset",
     "bridge_data.errors": "SampleException=SampleError EmptyDatasetError=DatasetError",

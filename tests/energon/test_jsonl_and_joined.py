@@ -14,6 +14,7 @@ from bridge_data import (
 )
 from bridge_data.decode import SampleDecoder, open_loader
 from bridge_data.energon import CrudeWebdataset, DefaultDecoderWebdatasetFactory, TextWebdataset
+from bridge_data.energon.jsonl_and_joined import get_dataset_from_config
 from bridge_data.errors import SampleError
 from bridge_data.plan import load_plan
 from bridge_data.plan.blending import EmptySplitError
@@ -192,3 +193,12 @@ def test_settings_without_effect_are_told(tmp_path: Path, monkeypatch: pytest.Mo
         CrudeJsonlDatasetFactory(tmp_path / "a.jsonl", parallel_shard_iters=4)
     with pytest.raises(TypeError, match="unexpected keyword argument 'shufle'"):
         DefaultCrudeJsonlDatasetFactory(tmp_path / "a.jsonl", shufle=1)  # type: ignore[call-arg]
+
+
+def test_prepared_data_as_its_own_files_describe_it(tmp_path: Path) -> None:
+    texts(tmp_path / "a", "abcd")
+    factory = get_dataset_from_config(tmp_path / "a", sample_type=TextSample)
+    assert factory.build().num_samples == 4
+    assert factory.source().sample_class is TextSample
+    with pytest.raises(ConfigError, match="has TextSample, not Noted"):
+        get_dataset_from_config(tmp_path / "a", sample_type=Noted)
