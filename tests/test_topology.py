@@ -7,7 +7,15 @@ from typing import Any
 
 import pytest
 
-from bridge_data import ConfigError, DefaultTaskEncoder, WorkerConfig, get_savable_loader, get_train_dataset, stateless
+from bridge_data import (
+    ConfigError,
+    DefaultTaskEncoder,
+    WorkerConfig,
+    get_savable_loader,
+    get_train_dataset,
+    get_val_dataset,
+    stateless,
+)
 from tests.prepared import write_blend, write_texts
 from tests.properties.jobs import key_of, length_of
 
@@ -180,12 +188,15 @@ def test_batches_are_numbered_in_the_order_of_the_job_each_made_of_samples_of_it
 
 
 class Early(DefaultTaskEncoder[Any, Any, Any, Any]):
+    def batch_group_criterion(self, sample: Any) -> Any:
+        return "one", None
+
     @stateless
     def encode_sample(self, sample: Any) -> Any:
         return self.current_batch_index
 
 
-def test_the_number_of_a_batch_is_not_known_before_it_is_made(data: Path) -> None:
+def test_the_number_of_a_batch_is_not_known_before_samples_are_grouped(data: Path) -> None:
     with pytest.raises(ConfigError, match=r"known in batch and encode_batch.*Use current_sample_index"):
         next(iter(loader_of(data, Early(), packing_buffer_size=None)))
 
@@ -246,3 +257,67 @@ def test_without_batches_neither_batch_hook_is_called(data: Path) -> None:
 
     sample = next(iter(loader_of(data, Single(), batch_size=None, packing_buffer_size=None)))
     assert sample.text.isdigit()
+
+
+class Numbered(DefaultTaskEncoder):
+    """Samples say which batch they are encoded for."""
+
+    def encode_sample(self, sample: Any) -> Any:
+        return sample.text, self.current_batch_index
+
+    def batch(self, samples: Any) -> Any:
+        return samples, self.current_batch_index
+
+
+class Doubling(Numbered):
+    def encode_sample(self, sample: Any) -> Any:
+        yield sample.text, self.current_batch_index
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_a_sample_knows_its_batch_also_after_a_resume(tmp_path: Path, world_size: int) -> None:
+    path = write_texts(tmp_path / "d", 40)
+
+    def loader(rank: int) -> Any:
+        config = WorkerConfig(rank, world_size, 0, num_lanes=4)
+        settings: dict[str, Any] = {"shuffle_buffer_size": 10, "max_samples_per_sequence": 5}
+        return get_savable_loader(
+            get_train_dataset(path, worker_config=config, batch_size=3, task_encoder=Numbered(), **settings)
+        )
+
+    for rank in range(world_size):
+        whole, found = loader(rank), []
+        for step, (samples, number) in zip(range(12), whole, strict=False):
+            assert number == step * world_size + rank
+            assert {own for _, own in samples} == {number}
+            found.append(samples)
+        resumed = loader(rank)
+        for _ in range(5):
+            next(iter(resumed))
+        again = loader(rank)
+        again.restore_state_rank(resumed.save_state_rank())
+        assert [samples for _, (samples, _) in zip(range(7), again, strict=False)] == found[5:]
+
+
+def test_a_batch_that_is_made_again_has_samples_with_its_number(tmp_path: Path) -> None:
+    class Whole(DefaultTaskEncoder):
+        def encode_sample(self, sample: Any) -> Any:
+            return type(sample).extend(sample, text=f"{sample.text} in {self.current_batch_index}")
+
+    path = write_texts(tmp_path / "d", 20)
+    dataset = get_val_dataset(
+        path, split_part="train", worker_config=WorkerConfig(0, 1, 0), batch_size=3, task_encoder=Whole()
+    )
+    loader = get_savable_loader(dataset)
+    for number, batch in enumerate(loader):
+        assert all(text.endswith(f" in {number}") for text in batch.text)
+        assert loader.restore_sample(batch.__restore_key__).text == batch.text
+
+
+def test_samples_of_generators_do_not_know_their_batch(tmp_path: Path) -> None:
+    path = write_texts(tmp_path / "d", 20)
+    dataset = get_val_dataset(
+        path, split_part="train", worker_config=WorkerConfig(0, 1, 0), batch_size=3, task_encoder=Doubling()
+    )
+    with pytest.raises(ConfigError, match="only without packing, batch_group_criterion, and hooks that are generators"):
+        next(iter(get_savable_loader(dataset)))

@@ -1,6 +1,5 @@
 """Bytes by location, local or in an object store: whole or not at all."""
 
-from bridge_data.storage.object_stores import of_dataset_service
 from bridge_data.storage.prefetching import MAX_AHEAD_BYTES
 from bridge_data.storage.reading import (
     AnyLocation,
@@ -13,6 +12,7 @@ from bridge_data.storage.reading import (
     is_remote,
     local_copy,
     location,
+    of_dataset_service,
     on_disk,
     prefetch,
     read,

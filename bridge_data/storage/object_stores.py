@@ -25,7 +25,6 @@ _PASSING_STATUS = frozenset({408, 425, 429})
 T = TypeVar("T")
 Content: TypeAlias = bytes | memoryview
 SCHEMES = ("s3", "gs", "az", "msc")
-_DATASET_SERVICE = "dss://"
 
 
 def split_url(url: str) -> tuple[str, str]:
@@ -44,25 +43,6 @@ def split_url(url: str) -> tuple[str, str]:
             f"{url}: names no {'profile' if scheme == 'msc' else 'bucket'}; expected {scheme}://NAME/PATH"
         )
     return f"{scheme}://{bucket}", key.strip("/")
-
-
-def of_dataset_service(url: str) -> str:
-    """The folder of `dss://NAME@VERSION/PATH`, a data set of NVIDIA's dataset service, in its cache on this machine:
-    `$NVDATASET_CACHE_DIR/NAME/VERSION/PATH`. Other paths and URLs are returned as they are.
-
-    Raises:
-        ConfigError: if no version is named, or the variable is not set.
-    """
-    if not url.startswith(_DATASET_SERVICE):
-        return url
-    dataset, _, path = url.removeprefix(_DATASET_SERVICE).partition("/")
-    name, at, version = dataset.rpartition("@")
-    if not (name and at and version):
-        raise ConfigError(f"{url}: names no version of the data set; expected dss://NAME@VERSION/PATH")
-    cache = os.environ.get("NVDATASET_CACHE_DIR")
-    if not cache:
-        raise ConfigError(f"{url}: the environment variable NVDATASET_CACHE_DIR, the cache of the service, is not set")
-    return "/".join(part for part in (cache.rstrip("/"), name, version, path) if part)
 
 
 class ObjectInfo(NamedTuple):

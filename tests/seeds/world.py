@@ -26,7 +26,7 @@ CAPTIONED = {
 }
 ROOT = Path(__file__).parents[2]
 
-IMPORT = "from megatron.energon", "from bridge_data"
+IMPORT = "from megatron.energon", "from bridge_data.energon"
 """The one line of a snippet that may change, beside repairs and placeholders."""
 
 
