@@ -62,7 +62,7 @@ def test_from_two_devices_to_one_and_back(data: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.processes
-@pytest.mark.long
+@pytest.mark.slow
 def test_from_four_devices_to_three(data: Path, tmp_path: Path) -> None:
     resume(data, tmp_path, [4, 3], 12)
 

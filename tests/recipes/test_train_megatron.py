@@ -62,14 +62,14 @@ SETTINGS = {
     "text_sft": ["encoder.conversation.pad_to_multiple_of=4"],
     "text_pretraining": [],
 }
-SLOW = [("text_sft", "data"), ("text_sft", "context"), ("text_pretraining", "tensor")]
+SLOW = [
+    *(("llava", "context"), ("llava", "pipeline")),
+    *(("text_sft", "data"), ("text_sft", "context"), ("text_sft", "pipeline"), ("text_pretraining", "tensor")),
+]
 CASES = [
     pytest.param("llava", "data", marks=pytest.mark.long),
     pytest.param("llava", "tensor", marks=pytest.mark.long),
-    pytest.param("llava", "context", marks=pytest.mark.long),
-    pytest.param("llava", "pipeline", marks=pytest.mark.long),
     *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW),
-    pytest.param("text_sft", "pipeline", marks=pytest.mark.slow),
 ]
 
 
