@@ -47,6 +47,8 @@ STAGES = (
     "encode_batch",
 )
 
+_OF_SAMPLES = frozenset({"cook_crude_sample", "encode_sample", "preencode_sample", "postencode_sample"})
+
 logger = logging.getLogger("bridge_data")
 
 _MANY_FAILURES = 100
@@ -231,6 +233,8 @@ class Hooks:
         try:
             result = fn(argument)
             if hasattr(result, "__next__"):
+                if stage in _OF_SAMPLES and self.makes_one_of_one:  # a plain function that returns a generator
+                    self.makes_one_of_one, self.batch_index = False, None
                 for part in result:
                     results.append(_not_none(part))  # noqa: PERF401 - what was yielded before SkipSample is kept
                 if not results:
