@@ -195,10 +195,57 @@ class Early(DefaultTaskEncoder[Any, Any, Any, Any]):
     def encode_sample(self, sample: Any) -> Any:
         return self.current_batch_index
 
+    def batch_group_criterion(self, sample: Any) -> tuple[Any, None]:
+        return sample, None
+
 
 def test_the_number_of_a_batch_is_not_known_before_samples_are_grouped(data: Path) -> None:
     with pytest.raises(ConfigError, match=r"known in batch and encode_batch.*Use current_sample_index"):
         next(iter(loader_of(data, Early(), packing_buffer_size=None)))
+
+
+class Halved(DefaultTaskEncoder[Any, Any, Any, Any]):
+    """Samples know their batch, of which `batch` makes two."""
+
+    def encode_sample(self, sample: Any) -> Any:
+        return type(sample).derive_from(sample, text=f"{sample.text} in {self.current_batch_index}")
+
+    def batch(self, samples: list[Any]) -> Iterator[Any]:
+        yield [sample.text for sample in samples[:1]]
+        yield [sample.text for sample in samples[1:]]
+
+    def encode_batch(self, batch: list[str]) -> list[str]:
+        assert all(text.endswith(f" in {self.current_batch_index}") for text in batch)
+        return batch
+
+
+def test_samples_know_the_same_batch_after_a_resume_between_two_batches_of_one(data: Path) -> None:
+    loader = loader_of(data, Halved(), packing_buffer_size=None)
+    states, whole = [], []
+    for batch in itertools.islice(loader, 12):
+        whole.append(batch)
+        states.append(loader.save_state_rank())
+    for step, state in enumerate(states[:8], 1):
+        again = loader_of(data, Halved(), packing_buffer_size=None)
+        again.restore_state_rank(state)
+        assert list(itertools.islice(again, 4)) == whole[step : step + 4]
+
+
+class Returning(DefaultTaskEncoder[Any, Any, Any, Any]):
+    """A hook that is no generator, and returns one."""
+
+    def parts(self, sample: Any) -> Iterator[Any]:
+        for _ in range(3):
+            with pytest.raises(ConfigError, match="known in batch and encode_batch"):
+                _ = self.current_batch_index
+            yield sample
+
+    def encode_sample(self, sample: Any) -> Any:
+        return self.parts(sample)
+
+
+def test_the_batch_of_a_part_is_not_known_if_a_plain_function_returns_a_generator(data: Path) -> None:
+    assert len(list(itertools.islice(loader_of(data, Returning(), packing_buffer_size=None), 9))) == 9
 
 
 def test_outside_hooks_nothing_is_current() -> None:

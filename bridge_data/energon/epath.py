@@ -218,7 +218,8 @@ class EPath:
 
 
 def _translated(pattern: str) -> str:
-    """The regular expression of a pattern with `*`, `**`, `?` and `[0-9]`."""
+    """The regular expression of a pattern with `*`, `**`, `?`, `[0-9]` and `[!0-9]`."""
     meaning = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
     tokens = re.split(r"(\*\*/|\*\*|\*|\?|\[[^]]+\])", pattern)
+    tokens = [f"[^{token[2:]}" if token[:2] == "[!" else token for token in tokens]
     return "".join(token if token[:1] == "[" else meaning.get(token, re.escape(token)) for token in tokens)

@@ -1,11 +1,12 @@
 """The module paths of Energon 7.4.1: what `megatron.energon.X` has, `bridge_data.energon.X` has.
 
 Enters: nothing. Leaves, once `add_paths` has run: a module in `sys.modules` for each row of `PATHS`, whose names are
-looked up when they are used. Guarantee: a name that Energon has and this package has not is an ImportError that says
-what to use instead; any other is an AttributeError, as always.
+looked up when they are used. Guarantee: to import a name that Energon has and this package has not is an ImportError
+that says what to use instead; to look it up is an AttributeError, as of any module: `pickle` asks all of them.
 """
 
 import importlib
+import inspect
 import sys
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -274,11 +275,21 @@ class EnergonModule(ModuleType):
 
 
 def missing(path: str, name: str) -> Exception:
-    """The error for a name that the module `path` (empty for the package itself) has not here."""
+    """The error for a name that the module `path` (empty for the package itself) has not here, to be raised in its
+    `__getattr__`."""
     where = f"{ROOT}.{path}".rstrip(".")
     if not name.startswith("_") and (path or name in LEFT_OUT):
-        return ImportError(f"{where} has no {name}: {reason(path, name)}. See docs/energon.md", name=where)
+        told = f"{where} has no {name}: {reason(path, name)}. See docs/energon.md"
+        return ImportError(told, name=where) if _is_from_import() else AttributeError(told)
     return AttributeError(f"module {where!r} has no attribute {name!r}")
+
+
+def _is_from_import() -> bool:
+    """Whether a name is looked up for `from ... import`: `hasattr` there lets an ImportError through."""
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_globals.get("__name__", "").startswith(ROOT):
+        frame = frame.f_back
+    return frame is not None and frame.f_code.co_name == "_handle_fromlist"
 
 
 def value_of(name: str) -> Any:

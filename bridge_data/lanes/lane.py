@@ -129,13 +129,12 @@ class Lane:
 
     def _batches(self, units: list[Unit], number: int) -> list[Any]:
         """The batches made of some units, of which the first is this lane's batch `number`."""
-        read = [unit for unit in units if unit.sample is not UNREAD or self._read_unit(unit)]
-        if not read:
-            return []
-        hooks = self._work.hooks
-        hooks.batch_index = number * self._num_lanes + self._number
+        hooks, index = self._work.hooks, number * self._num_lanes + self._number
+        hooks.batch_index = index if self._work.knows_batch_of_samples else None
         try:
-            return self._work.batch(read, collate=self._batches_samples)
+            read = [unit for unit in units if unit.sample is not UNREAD or self._read_unit(unit)]
+            hooks.batch_index = index
+            return self._work.batch(read, collate=self._batches_samples) if read else []
         finally:
             hooks.batch_index = None
 

@@ -81,8 +81,12 @@ class LaneDataset:
 
         Exact for `virtual_epoch_length`, and for validation without packing, grouping, or hooks that leave samples out
         or make several of one. Else an estimate: of shuffled data lanes have about equal shares, and of packs the
-        samples are counted.
+        samples are counted. Of endless data it is the same on all ranks, so that their epochs end together.
         """
+        return self.num_batches(even=self.repeats or not self.finite)
+
+    def num_batches(self, *, even: bool) -> int:
+        """The same; if `even`, of the rank with the most batches."""
         if self.virtual_epoch_length:
             return self.virtual_epoch_length
         samples, size = self.plan.num_samples, self.batching.batch_size or 1
@@ -92,7 +96,14 @@ class LaneDataset:
         total = samples // size if self.batching.drop_last else -(-samples // size)
         if self.batching.max_micro_batches is not None:
             total = min(total, self.batching.max_micro_batches)
-        return -(-max(0, total - self.worker_config.rank) // self.worker_config.world_size)
+        rank = 0 if even else self.worker_config.rank
+        return -(-max(0, total - rank) // self.worker_config.world_size)
+
+    @property
+    def has_length(self) -> bool:
+        """Whether a pass has no more batches than `len` says: finite data may, of generators or in groups."""
+        ends = self.finite and not self.repeats and not self.virtual_epoch_length
+        return not (ends and self._work().may_multiply)
 
     def __bool__(self) -> bool:
         return True  # also if this rank has no batches

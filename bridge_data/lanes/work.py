@@ -239,6 +239,12 @@ class Work:
         """Whether a sample is encoded for the batch that it goes into: without packing, groups and generators."""
         return not self.packs and not self.groups and self.hooks.makes_one_of_one
 
+    @property
+    def may_multiply(self) -> bool:
+        """Whether there may be more batches than full buckets of samples, and one bucket that is not full: of samples
+        in groups, or with hooks that are generators."""
+        return self.groups or not self.hooks.makes_one_of_one or self.hooks.makes_batches_of_one
+
     def group(self, unit: Unit) -> tuple[str, int | None] | None:
         """(bucket, its batch size or None) of a unit; None if it is left out."""
         hook, sample_key = hook_of(self._encoder, "batch_group_criterion"), self._first(unit.items[0])

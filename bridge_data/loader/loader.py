@@ -71,8 +71,17 @@ class SavableDataLoader:
         return _Iteration(self)
 
     def __len__(self) -> int:
-        """The batches of a pass; of endless data, of an epoch. See `LaneDataset.__len__` for where it is exact."""
-        return len(self.dataset)
+        """The batches of a pass; of endless data, of an epoch. See `LaneDataset.__len__` for where it is exact.
+
+        Raises:
+            TypeError: for finite data of which hooks may make more, as Lightning draws no more than the length.
+        """
+        if not self.dataset.has_length:
+            raise TypeError(
+                "the length of this loader is not known before it is read: hooks that are generators, or "
+                "batch_group_criterion, may make more batches than len(loader.dataset), which counts samples"
+            )
+        return self.dataset.num_batches(even=True) if self.config.ends == "even" else len(self.dataset)
 
     def __bool__(self) -> bool:
         return True  # also if this rank has no batches

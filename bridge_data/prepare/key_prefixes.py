@@ -6,6 +6,7 @@ written anew beside the old one and replaces it at once; a shard whose members l
 Source: the names are those that `energon prepare --fix-duplicates` of Energon 7.4 gives.
 """
 
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,6 +14,9 @@ from bridge_data.shards.metadata import tar_index_path
 from bridge_data.shards.tar_bytes import is_gzip
 from bridge_data.storage import close_files
 from bridge_data.storage.atomic import replacing, writing
+
+_NAMES = ("path", "linkpath")
+"""Extended headers of long names, which are made anew."""
 
 
 def prefix_keys(root: Path, names: Sequence[str]) -> int:
@@ -42,7 +46,10 @@ def _prefix(path: Path, folder: str) -> bool:
             content = source.extractfile(member) if member.isfile() else None
             if not member.name.startswith(folder):
                 member.name = folder + member.name
-                member.pax_headers = {key: text for key, text in member.pax_headers.items() if key != "path"}
+            if member.islnk() and not member.linkname.startswith(folder):
+                member.linkname = folder + member.linkname
+            member.pax_headers = {key: text for key, text in member.pax_headers.items() if key not in _NAMES}
             target.addfile(member, content)
+        shutil.copymode(path, temporary)
     tar_index_path(path).unlink(missing_ok=True)
     return True

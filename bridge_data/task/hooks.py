@@ -47,6 +47,8 @@ STAGES = (
     "encode_batch",
 )
 
+_OF_SAMPLES = frozenset({"cook_crude_sample", "encode_sample", "preencode_sample", "postencode_sample"})
+
 logger = logging.getLogger("bridge_data")
 
 _MANY_FAILURES = 100
@@ -203,9 +205,14 @@ class Hooks:
     @functools.cached_property
     def makes_one_of_one(self) -> bool:
         """Whether the hooks of samples are no generators, so that a sample goes into the batch it is encoded for."""
-        hooks = [hook_of(self.encoder, stage) for stage in ("encode_sample", "preencode_sample", "postencode_sample")]
+        hooks = [hook_of(self.encoder, stage) for stage in _OF_SAMPLES]
         hooks += [cooker.cook for cooker in self.encoder.cookers]
         return not any(inspect.isgeneratorfunction(hook) for hook in hooks)
+
+    @property
+    def makes_batches_of_one(self) -> bool:
+        """Whether a hook of batches is a generator."""
+        return any(inspect.isgeneratorfunction(hook_of(self.encoder, stage)) for stage in ("batch", "encode_batch"))
 
     @property
     def sample_index(self) -> int:
@@ -231,6 +238,8 @@ class Hooks:
         try:
             result = fn(argument)
             if hasattr(result, "__next__"):
+                if stage in _OF_SAMPLES and self.makes_one_of_one:  # a plain function that returns a generator
+                    self.makes_one_of_one, self.batch_index = False, None
                 for part in result:
                     results.append(_not_none(part))  # noqa: PERF401 - what was yielded before SkipSample is kept
                 if not results:

@@ -33,6 +33,7 @@ def test_files_are_written_read_listed_moved_and_removed(tmp_path: Path) -> None
     assert [path.name for path in root.glob("p/*.tar")] == ["a.tar"]
     assert sorted(path.name for path in root.glob("p/**/*.tar")) == ["a.tar", "b.tar"]
     assert [path.name for path in root.glob("p/[ab].ta?")] == ["a.tar"]
+    assert [path.name for path in root.glob("**/[!a].tar")] == ["b.tar"]
     (root / "p/a.tar").move(root / "c.tar")
     (root / "p").copy(root / "r")
     assert (root / "c.tar").read_text() == "12" and (root / "r/q/b.tar").read_text() == "3"

@@ -2,9 +2,11 @@
 
 import importlib
 import json
+import pickle
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -27,8 +29,18 @@ def test_a_name_of_energon_is_here_or_its_error_says_what_to_use(path: str) -> N
         if name in module.__all__:
             assert getattr(module, name) is not None
         else:
-            with pytest.raises(ImportError, match=rf"bridge_data\.energon\.{path} has no {name}: \w.*docs/energon\.md"):
+            told = rf"bridge_data\.energon\.{path} has no {name}: \w.*docs/energon\.md"
+            with pytest.raises(ImportError, match=told):
+                exec(f"from bridge_data.energon.{path} import {name}")
+            with pytest.raises(AttributeError, match=told):
                 getattr(module, name)
+
+
+def test_what_has_no_module_is_pickled_although_no_path_has_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    late = ModuleType("imported_after_bridge_data")
+    exec("def nowhere_else(): pass\nnowhere_else.__module__ = None", vars(late))  # as functions written in C are
+    monkeypatch.setitem(sys.modules, late.__name__, late)
+    assert pickle.loads(pickle.dumps(late.nowhere_else)) is late.nowhere_else
 
 
 def test_the_table_has_no_names_that_energon_has_not() -> None:
@@ -50,6 +62,7 @@ def test_a_name_that_nobody_has_is_an_attribute_error() -> None:
         _ = bridge_data.energon.get_dataset
     with pytest.raises(ImportError, match="BatchDataset: batches are made by the lane: batch_size"):
         from bridge_data.energon import BatchDataset  # noqa: F401
+    assert not hasattr(bridge_data.energon, "BatchDataset")
 
 
 @pytest.mark.processes

@@ -108,6 +108,23 @@ def test_long_names_stay_whole_when_they_get_the_name_of_their_shard(tmp_path: P
         assert tar.getnames() == [f"b.tar/{name}.txt"]
 
 
+def test_hard_links_and_permissions_stay_when_members_get_the_name_of_their_shard(tmp_path: Path) -> None:
+    write_tars(tmp_path, 2, same_names=True)
+    paths = ["parts/0.tar", "parts/1.tar"]
+    for path in paths:
+        with tarfile.open(tmp_path / path, "a") as tar:
+            link = tarfile.TarInfo("l" * 120)
+            link.type, link.linkname = tarfile.LNKTYPE, "1.txt"
+            tar.addfile(link)
+    (tmp_path / paths[1]).chmod(0o640)
+    settings: dict[str, Any] = {"split_parts_ratio": [("val", 1.0)], "workers": 1}
+    BaseWebdatasetFactory.prepare_dataset(tmp_path, paths, fix_duplicates=True, **settings)
+    assert (tmp_path / paths[1]).stat().st_mode & 0o777 == 0o640
+    with tarfile.open(tmp_path / paths[1]) as tar:
+        content = tar.extractfile(f"{paths[1]}/{'l' * 120}")
+        assert content is not None and content.read() == b"text 1 1"
+
+
 def test_media_of_tars_and_of_plain_folders_are_measured(tmp_path: Path) -> None:
     rule = MediaFilterConfig(strategy=MediaFilterStrategy.EXTENSION)
     paths = write_tars(tmp_path / "tars", 1, jpg=JPEG)

@@ -67,10 +67,41 @@ def test_a_rank_without_batches_has_length_0_and_is_still_true(folder: Path) -> 
 def test_the_length_of_training_is_that_of_a_virtual_epoch_or_of_an_epoch(folder: Path) -> None:
     assert len(train(folder / "a", virtual_epoch_length=3)) == 3
     assert len(train(folder / "a")) == 13
-    assert [len(train(folder / "a", rank=rank, world_size=2)) for rank in (0, 1)] == [7, 6]
+    assert [len(train(folder / "a", rank=rank, world_size=2)) for rank in (0, 1)] == [7, 7]
     assert len(train(folder / "twice.yaml", batch_size=None)) == 2 * 50 + 10
     once = get_loader(train(folder / "a", batch_size=None, repeat=False))
     assert len(once) == len(list(once)) == 50
+
+
+class Twice(DefaultTaskEncoder):
+    def encode_sample(self, sample: Any) -> Any:
+        yield from (sample, sample)
+
+
+class TwoBatches(DefaultTaskEncoder):
+    def batch(self, samples: list[Any]) -> Any:
+        yield from (samples[:1], samples[1:])
+
+
+class Grouped(DefaultTaskEncoder):
+    def batch_group_criterion(self, sample: Any) -> tuple[str, int]:
+        return sample.text, 1
+
+
+@pytest.mark.parametrize("encoder", [Twice, TwoBatches, Grouped])
+def test_a_loader_that_may_yield_more_than_the_samples_make_has_no_length(folder: Path, encoder: type) -> None:
+    loader = get_loader(val(folder / "a", task_encoder=encoder()))
+    with pytest.raises(TypeError, match="not known before it is read"):
+        len(loader)
+    assert len(list(loader)) > len(loader.dataset) == 13
+    assert len(get_loader(train(folder / "a", task_encoder=encoder()))) == 13
+
+
+def test_ranks_that_end_together_have_one_length(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
+    ranks = [val(folder / "b", rank=rank, world_size=3) for rank in range(3)]
+    assert [len(get_loader(rank)) for rank in ranks] == [1, 1, 0]
+    assert [len(get_loader(rank, ends="even")) for rank in ranks] == [1, 1, 1]
 
 
 def test_a_limited_data_set_begins_anew_with_each_pass(folder: Path) -> None:

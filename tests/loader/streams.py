@@ -79,10 +79,9 @@ class Streams:
         self.lengths, self.size, self.before_sample, self.make = lengths, size, before_sample, make
         self.modules: tuple[str, ...] = ()
         self.begins_anew = self.repeats = False
+        self.has_length = virtual_epoch_length > 0
 
     def __len__(self) -> int:
-        if not self.virtual_epoch_length:
-            raise TypeError("only that of virtual epochs is known")
         return self.virtual_epoch_length
 
     def length(self, lane: int) -> int | None:
