@@ -11,6 +11,8 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
+import bridge_data
+
 ROOT = "bridge_data.energon"
 
 ELSEWHERE = {
@@ -279,6 +281,12 @@ def missing(path: str, name: str) -> Exception:
     if not name.startswith("_") and (path or name in LEFT_OUT):
         return ImportError(f"{where} has no {name}: {reason(path, name)}. See docs/energon.md", name=where)
     return AttributeError(f"module {where!r} has no attribute {name!r}")
+
+
+def public_names() -> set[str]:
+    """The names that Energon's package itself exports, and this package has."""
+    names = {_place(entry)[0] for entries in PATHS.values() for entry in entries.split()}
+    return names & {*bridge_data.__all__} | {"LimitDataset", "RepeatDataset", "SavableDataset"}
 
 
 def value_of(name: str) -> Any:
