@@ -14,7 +14,7 @@
 import logging
 import traceback
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 from bridge_data.samples import SourceInfo
 
@@ -35,6 +35,17 @@ class DatasetError(BridgeDataError):
 
 class SampleError(BridgeDataError):
     """One sample failed. The message names the function that failed and the sample's key."""
+
+    @classmethod
+    def from_sample_key(cls, sample_key: str) -> Self:
+        """The error that says that the sample of this key failed."""
+        return cls(f"sample {sample_key} failed")
+
+    @classmethod
+    def from_sample(cls, sample: Any, message: str = "") -> Self:
+        """The error that says that this sample failed, for a hook to raise."""
+        key = sample.get("__key__") if isinstance(sample, dict) else getattr(sample, "__key__", None)
+        return cls(f"sample {key} failed" + (f": {message}" if message else ""))
 
 
 class FatalSampleError(SampleError):

@@ -257,8 +257,13 @@ def open_image_processor(given: Any) -> Any:
     """The image processor in the folder or with the hub id `given`; an object is returned unchanged.
 
     Raises:
-        ConfigError: if there is none.
+        ConfigError: if there is none, or if it is a number, as a call by position for Megatron-Bridge 0.6 gives.
     """
+    if isinstance(given, int):
+        raise ConfigError(
+            f"image_processor={given}: expected an image processor, or its folder; Megatron-Bridge 0.6 has no such "
+            "argument and takes seq_length in its place: pass seq_length and all that follows by name"
+        )
     return _open("AutoImageProcessor", "image_processor", given)
 
 

@@ -98,7 +98,10 @@ __all__ = [
     "traverse_metadataset",
 ]
 
+__all__ += sorted(module_paths.public_names() - {*__all__})  # those that are not defined here, for `import *`
+
 _own = names_of(__name__, _PLACES)
+_own_names = {name for names in _PLACES.values() for name in names.split()}
 
 
 def __getattr__(name: str) -> Any:
@@ -107,7 +110,7 @@ def __getattr__(name: str) -> Any:
     Raises:
         ImportError: if Energon has it and this package has not, with what to use instead.
     """
-    if name not in __all__ and (name in bridge_data.__all__ or name in module_paths.NAMES or name == "__version__"):
+    if name not in _own_names and (name in bridge_data.__all__ or name in module_paths.NAMES or name == "__version__"):
         return module_paths.value_of(name)
     try:
         return _own(name)

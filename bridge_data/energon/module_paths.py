@@ -12,6 +12,8 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
+import bridge_data
+
 ROOT = "bridge_data.energon"
 
 ELSEWHERE = {
@@ -290,6 +292,12 @@ def _is_from_import() -> bool:
     while frame is not None and frame.f_globals.get("__name__", "").startswith(ROOT):
         frame = frame.f_back
     return frame is not None and frame.f_code.co_name == "_handle_fromlist"
+
+
+def public_names() -> set[str]:
+    """The names that Energon's package itself exports, and this package has."""
+    names = {_place(entry)[0] for entries in PATHS.values() for entry in entries.split()}
+    return names & {*bridge_data.__all__} | {"LimitDataset", "RepeatDataset", "SavableDataset"}
 
 
 def value_of(name: str) -> Any:

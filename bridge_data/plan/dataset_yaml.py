@@ -284,7 +284,10 @@ def find_object(module: Node, name: Node, trusted_modules: Collection[str]) -> A
     try:
         return getattr(importlib.import_module(module_name), name.text("name"), None)
     except ImportError as error:
-        raise module.error(f"__module__: {module_name!r} cannot be imported: {error}") from error
+        missing = error.name or ""
+        is_other = missing and not f"{module_name}.".startswith(f"{missing}.")
+        way_out = f"; install {missing}, or use a machine that has it" if is_other else ""
+        raise module.error(f"__module__: {module_name!r} cannot be imported: {error}{way_out}") from error
 
 
 def check_fields(sample_class: SampleClass, field_map: Node) -> None:

@@ -69,6 +69,11 @@ def test_the_default_encoder_is_made_of_tokenizer_and_image_processor(captions: 
     assert next(module.train_dataloader()).images.shape == (2, 3, 16, 16)
 
 
+def test_a_call_by_position_for_bridge_0_6_is_refused(captions: Path) -> None:
+    with pytest.raises(ConfigError, match=r"image_processor=1024: .* pass seq_length and all that follows by name"):
+        EnergonMultiModalDataModule(captions, None, 1024, 2, task_encoder=DefaultTaskEncoder())
+
+
 def test_another_image_processor_makes_other_images_and_another_tokenizer_other_tokens(captions: Path) -> None:
     large = hf.CLIPImageProcessor(size={"shortest_edge": 24}, crop_size={"height": 24, "width": 24})
     config = MultiModalSampleConfig(patch_size=8)

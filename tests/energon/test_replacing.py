@@ -26,6 +26,20 @@ assert megatron.energon.get_loader is bridge_data.get_loader
     assert run(code) == ""
 
 
+def test_a_star_imports_the_public_names_of_energon() -> None:
+    code = """
+import sys
+from bridge_data.energon import replace_energon
+replace_energon()
+from megatron.energon import *
+from pathlib import Path
+missing = {*Path("tests/energon_7_4_1.txt").read_text().split()} - {*globals()}
+from bridge_data.energon.module_paths import LEFT_OUT
+print(sorted(missing - {*LEFT_OUT}), "lightning" in sys.modules)
+"""
+    assert run(code) == "[] False\n"
+
+
 def test_what_has_no_counterpart_is_an_import_error() -> None:
     code = "from bridge_data.energon import replace_energon; replace_energon(); "
     assert "cannot import name 'Nothing' from 'megatron.energon'" in run(code + "from megatron.energon import Nothing")

@@ -53,6 +53,14 @@ def test_classes_of_megatron_bridge_need_no_trust():
         read(text.replace("megatron.bridge.", "megatron.bridges."))
 
 
+def test_a_class_whose_module_needs_a_package_that_is_not_there(tmp_path, monkeypatch):
+    (tmp_path / "with_needs.py").write_text("import package_of_cuda\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    text = "sample_type: {__module__: with_needs, __class__: X}\nfield_map: {text: txt}"
+    with pytest.raises(ConfigError, match="No module named 'package_of_cuda'; install package_of_cuda, or use"):
+        read(text, ("with_needs",))
+
+
 def test_a_module_that_is_trusted_is_imported():
     text = "sample_type: {__module__: tests.plan.own_samples, __class__: Pair}\nfield_map: {left: jpg}\n"
     assert read(text, ["tests.plan.own_samples"]).sample_class is Pair

@@ -99,6 +99,16 @@ def test_failures_are_handed_to_the_handler_until_the_tolerance_is_spent() -> No
     assert lane.skipped == {"postencode_sample": 3}
 
 
+def test_a_hook_may_end_the_run() -> None:
+    def found_damage(sample: Any) -> Any:
+        raise FatalSampleError.from_sample(sample, "damaged")
+
+    with pytest.raises(FatalSampleError, match=r"sample s\.tar/7 failed: damaged"):
+        hooks(lambda error, sample, sources: None).run("encode_sample", found_damage, SAMPLE, REF)
+    assert str(FatalSampleError.from_sample({"__key__": "k"})) == "sample k failed"
+    assert str(FatalSampleError.from_sample_key("k")) == "sample k failed"
+
+
 def test_a_success_in_between_starts_the_count_anew() -> None:
     lane = hooks(lambda error, sample, sources: None)
 

@@ -67,7 +67,7 @@ def fields_of(sample_class: type[Sample]) -> list[Field]:
 
 def find_sample_type(text: str) -> str:
     """The name of the sample class that is meant by its number in the list, its name, or its older name
-    (`CaptioningWebdataset`).
+    (`CaptioningWebdataset`), or as Energon's `prepare` calls it ("Crude sample").
 
     Raises:
         ConfigError: naming the classes there are.
@@ -76,6 +76,8 @@ def find_sample_type(text: str) -> str:
     wanted = text.strip()
     if wanted.isdecimal() and int(wanted) < len(names):
         return names[int(wanted)]
+    if wanted.lower().startswith("crude sample"):
+        return CRUDE
     for name in names:
         stem = name.removesuffix("Sample").removesuffix("Webdataset")
         if wanted in (name, stem, f"{stem}Sample", f"{stem}Webdataset"):

@@ -22,7 +22,9 @@ class FaultKind(NamedTuple):
 
 
 KINDS: dict[str, FaultKind] = {
-    "config": FaultKind("a data set or metadataset that cannot be opened", "fix the file that is named"),
+    "config": FaultKind(
+        "a data set or metadataset that cannot be opened", "fix the file that is named, or do as the message says"
+    ),
     "metadata-damaged": FaultKind("metadata that cannot be understood", _PREPARE),
     "metadata-disagree": FaultKind("metadata files that contradict each other", _PREPARE),
     "missing-shard": FaultKind("shards that were prepared and are gone", "restore them, or " + _PREPARE),

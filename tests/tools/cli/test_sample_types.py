@@ -29,6 +29,11 @@ def test_every_class_is_known_by_each_of_its_names(name: str) -> None:
         assert find_sample_type(written) == name
 
 
+@pytest.mark.parametrize("text", ["Crude sample", "Crude sample (plain dict for cooking)"])
+def test_crude_data_are_known_by_the_words_of_energons_menu(text: str) -> None:
+    assert find_sample_type(text) == CRUDE
+
+
 @pytest.mark.parametrize("text", ["", "-1", "99", "captioningsample", "Sample"])
 def test_what_is_no_class(text: str) -> None:
     with pytest.raises(ConfigError, match=r"unknown sample class .* There is CaptioningSample"):
