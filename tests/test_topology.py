@@ -188,9 +188,6 @@ def test_batches_are_numbered_in_the_order_of_the_job_each_made_of_samples_of_it
 
 
 class Early(DefaultTaskEncoder[Any, Any, Any, Any]):
-    def batch_group_criterion(self, sample: Any) -> Any:
-        return "one", None
-
     @stateless
     def encode_sample(self, sample: Any) -> Any:
         return self.current_batch_index

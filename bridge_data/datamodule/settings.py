@@ -71,8 +71,8 @@ class OwnOptions(TypedDict, total=False):
     "pixels", "frames", a function of the batch, or True for the encoder's `batch_cost`. All ranks must ask for their
     loaders in the same order."""
     strict_restore: bool
-    """Refuse to restore a state of another blend or batch size (default True). If False, weights, added data sets and
-    the batch size may differ; what differs is logged."""
+    """Refuse to restore a state of another blend (default True). If False, weights and added data sets may differ;
+    what differs is logged."""
     share: Share
     """Which ranks of a replica read. "replicate": every rank. "broadcast": one, for the ranks of the first and the last
     pipeline stage; all ranks must ask for their loaders in the same order, and close them before the process groups are

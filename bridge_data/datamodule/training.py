@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 from bridge_data.datamodule.parallel import BackgroundLoader
 from bridge_data.datamodule.rank_states import gather_state, hand_on_state
 from bridge_data.datamodule.sharing import RankLoader
-from bridge_data.errors import DatasetError
+from bridge_data.errors import DatasetError, StateError
+from bridge_data.order.state import LoaderState
 
 T = TypeVar("T")
 
@@ -103,13 +104,15 @@ class EnergonDataloader(Iterator[Any]):
         """Go to a saved position. All data-parallel ranks must call it, each with what it saved, or with the state of
         the whole job, or with None if it has no state. A rank with the whole state sends the others what they lack.
 
-        Without `strict`, weights, added data sets and the batch size may differ; what differs is logged.
+        Without `strict`, weights and added data sets may differ; what differs is logged.
 
         Raises:
             StateError: if the state is of other data or settings; on all ranks, if their states are of different steps,
                 or if lanes are lacking and no rank has the whole state.
         """
         state = hand_on_state(state, self.dataloader.dataset.worker_config)
+        if not strict:
+            self._check_batch_size(LoaderState.from_dict(state))
         self._restore(state, strict=strict)
         self.first_micro_batch = state["next_slot"]
 
@@ -120,6 +123,14 @@ class EnergonDataloader(Iterator[Any]):
     def close(self) -> None:
         """End the worker processes; delivered batches stay valid."""
         self.dataloader.close()
+
+    def _check_batch_size(self, state: LoaderState) -> None:
+        size = self.dataloader.dataset.batching.batch_size
+        if (saved := state.fingerprint.get("batch_size", size)) != size:
+            raise StateError(
+                f"the state has micro-batches of {saved}, this run of {size}: steps and consumed samples are counted in "
+                "micro-batches, so their size must stay; change global_batch_size instead"
+            )
 
     def _restore(self, state: dict[str, Any], *, strict: bool = True) -> None:
         self.dataloader.restore_state_rank(state, strict=strict)

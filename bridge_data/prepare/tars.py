@@ -23,8 +23,8 @@ from typing import Any
 import braceexpand
 import yaml
 
-from bridge_data.errors import ConfigError
-from bridge_data.prepare.key_prefixes import prefix_keys
+from bridge_data.errors import ConfigError, DatasetError
+from bridge_data.prepare.key_prefixes import is_interrupted, prefix_keys
 from bridge_data.prepare.processes import Progress, no_progress
 from bridge_data.prepare.tar_indexes import DuplicateKeyError, Preparation, PrepareConfig, write_indexes
 from bridge_data.shards.metadata import INFO_JSON, INFO_YAML, META_FOLDER, SPLIT_YAML, read_shard_counts, tar_index_path
@@ -104,6 +104,13 @@ def prepare(
     check_split_config(split_config)
     names = find_shards(root, config.exclude) if names is None else list(names)
     parts = split(names)
+    if is_interrupted(root):
+        if not config.fix_duplicates:
+            raise DatasetError(
+                f"{root}: --fix-duplicates was interrupted, so only some shards have keys with a prefix; prepare it "
+                "with --fix-duplicates again"
+            )
+        prefix_keys(root, names)
     try:
         preparation = write_indexes(root, names, config, on_progress)
     except DuplicateKeyError:

@@ -19,7 +19,7 @@ from bridge_data import (
 )
 from bridge_data.errors import FatalSampleError
 from bridge_data.task import DefaultTaskEncoder
-from tests.datamodule.parts import draw, take, write_numbers
+from tests.datamodule.parts import draw, make_module, take, write_numbers
 
 
 @pytest.fixture(scope="module")
@@ -196,3 +196,10 @@ def test_an_exception_does_not_end_it() -> None:
     with pytest.raises(ValueError, match="once"):
         next(items)
     assert next(items) == 2
+
+
+def test_a_state_of_another_micro_batch_size_is_refused_as_steps_would_be_miscounted(tmp_path: Path) -> None:
+    path = write_numbers(tmp_path / "numbers")
+    state = make_module(path).train_dataloader().save_state()
+    with pytest.raises(StateError, match="micro-batches of 1, this run of 2"):
+        make_module(path, micro_batch_size=2).train_dataloader().restore_state(state, strict=False)
