@@ -85,6 +85,19 @@ def num_overfitted(trainer: Any, virtual_epoch_length: int) -> int | None:
     return _limited(trainer.overfit_batches, virtual_epoch_length)
 
 
+def check_overfitted(wanted: int | None, made_for: int | None) -> None:
+    """Check that the training loader, made to repeat `made_for` batches, is wanted to repeat as many.
+
+    Raises:
+        ConfigError: if it is not.
+    """
+    if wanted != made_for:
+        raise ConfigError(
+            f"Trainer(overfit_batches={wanted or 0}): the training loader of this DataModule has been made for "
+            f"{made_for or 0}; make another DataModule"
+        )
+
+
 def num_trained(trainer: Any) -> int:
     """The batches that the trainer has trained on, without one on which training failed."""
     return int(trainer.fit_loop.epoch_loop.batch_progress.total.processed)

@@ -225,11 +225,8 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
             if self._loaded_state is not None:
                 self.train_dataloader_object.restore_state(self._loaded_state, strict=self.settings.strict_restore)
                 self._loaded_state = None
-        elif num_overfitted != self._num_overfitted:
-            raise ConfigError(
-                f"Trainer(overfit_batches={self.trainer.overfit_batches if self.trainer else 0}): the training loader "
-                "of this DataModule has been made for another number; make another DataModule"
-            )
+        else:
+            lightning_trainer.check_overfitted(num_overfitted, self._num_overfitted)
         if self.trainer is not None:
             steps = (config.world_size, num_micro_batches)
             lightning_trainer.follow(self.trainer, self.train_dataloader_object, self._loaded_in_epoch, *steps)

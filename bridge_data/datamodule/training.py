@@ -128,8 +128,8 @@ class EnergonDataloader(Iterator[Any]):
         size = self.dataloader.dataset.batching.batch_size
         if (saved := state.fingerprint.get("batch_size", size)) != size:
             raise StateError(
-                f"the state has micro-batches of {saved}, this run of {size}: steps and consumed samples are counted in "
-                "micro-batches, so their size must stay; change global_batch_size instead"
+                f"the state has micro-batches of {saved}, this run of {size}: steps and consumed samples are counted "
+                "in micro-batches, so their size must stay; change global_batch_size instead"
             )
 
     def _restore(self, state: dict[str, Any], *, strict: bool = True) -> None:
