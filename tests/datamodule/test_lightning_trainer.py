@@ -258,7 +258,7 @@ def test_a_loader_that_overfits_is_not_used_for_anything_else(path: Path, tmp_pa
     module = make_module(path)
     fit(module, make_trainer(tmp_path, overfit_batches=2, max_epochs=1))
     for options in ({}, {"overfit_batches": 3}):
-        with pytest.raises(ConfigError, match=r"made for another number; make another DataModule"):
+        with pytest.raises(ConfigError, match=r"has been made for 2; make another DataModule"):
             fit(module, make_trainer(tmp_path, max_steps=2, **options))
 
 
