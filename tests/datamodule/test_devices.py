@@ -67,7 +67,7 @@ def test_from_four_devices_to_three(data: Path, tmp_path: Path) -> None:
     resume(data, tmp_path, [4, 3], 12)
 
 
-@pytest.mark.parametrize("num_devices", [1, pytest.param(2, marks=pytest.mark.processes)])
+@pytest.mark.parametrize("num_devices", [1, pytest.param(2, marks=[pytest.mark.processes, pytest.mark.slow])])
 def test_a_checkpoint_within_a_step_begins_the_step_again(num_devices: int, data: Path, tmp_path: Path) -> None:
     trained(data, tmp_path / "first", 1, 4, 4)
     whole = expected(data, 4)
