@@ -93,8 +93,8 @@ def check_overfitted(wanted: int | None, made_for: int | None) -> None:
     """
     if wanted != made_for:
         raise ConfigError(
-            f"Trainer(overfit_batches={wanted or 0}): the training loader of this DataModule has been made for "
-            f"{made_for or 0}; make another DataModule"
+            f"Trainer(overfit_batches=...) repeats {wanted or 'no'} batches, the training loader of this DataModule "
+            f"was made to repeat {made_for or 'none'}; make another DataModule"
         )
 
 
@@ -106,7 +106,7 @@ def num_trained(trainer: Any) -> int:
 def num_in_step(trainer: Any, num_micro_batches: int) -> int:
     """The batches that the trainer has trained on since its last step; the last batch of an epoch completes one."""
     progress = trainer.fit_loop.epoch_loop.batch_progress
-    return 0 if progress.is_last_batch else int(progress.current.processed) % num_micro_batches
+    return 0 if _epoch_is_over(progress) else int(progress.current.processed) % num_micro_batches
 
 
 def num_in_epoch(trainer: Any, num_micro_batches: int) -> int:
@@ -138,10 +138,15 @@ def _set_progress(trainer: Any, total: int, in_epoch: int, world_size: int, num_
     checkpoint: they are those of a rank of the run that saved it, maybe within a step."""
     progress = trainer.fit_loop.epoch_loop.batch_progress
     total, in_epoch = total // world_size, in_epoch // world_size
-    if not progress.is_last_batch:
+    if not _epoch_is_over(progress):
         in_epoch -= in_epoch % num_micro_batches
     for counts, number in ((progress.total, total), (progress.current, in_epoch)):
-        counts.increment_by(number - counts.ready)
+        counts.increment_by(number - counts.processed)  # `ready` is one more where training has failed on a batch
+
+
+def _epoch_is_over(progress: Any) -> bool:
+    """Whether the last batch of an epoch has been trained on, not only fetched."""
+    return bool(progress.is_last_batch and progress.current.processed == progress.current.ready)
 
 
 def is_fitting(trainer: Any) -> bool:

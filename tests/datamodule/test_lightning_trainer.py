@@ -14,10 +14,17 @@ from bridge_data import ConfigError
 from bridge_data.datamodule.lightning_trainer import check_whole_steps, num_overfitted
 from bridge_data.plan import EmptySplitError
 from tests.datamodule.lightning_parts import VAL, Recorder, fit, make_trainer
-from tests.datamodule.parts import draw, make_module, write_numbers
+from tests.datamodule.parts import draw, make_module, numbers, write_numbers
 from tests.prepared import write_texts
 
 NUM_STEPS = 14
+
+
+class Keeping(OnExceptionCheckpoint):
+    """Keeps its checkpoint, which Lightning's own removes."""
+
+    def teardown(self, *_: Any, **__: Any) -> None:
+        """Nothing."""
 
 
 @pytest.fixture(scope="module")
@@ -113,10 +120,6 @@ def test_a_checkpoint_on_failure_resumes_at_the_batch_that_failed(
             if number == 5:
                 raise RuntimeError("out of memory")
 
-    class Keeping(OnExceptionCheckpoint):
-        def teardown(self, *_: Any, **__: Any) -> None:
-            """Lightning's own removes it."""
-
     module = make_module(path)
     callbacks = [Failing(), Keeping(tmp_path, "failed")]
     trainer = make_trainer(tmp_path, max_steps=9, callbacks=callbacks, enable_checkpointing=True)
@@ -125,6 +128,39 @@ def test_a_checkpoint_on_failure_resumes_at_the_batch_that_failed(
     resumed = fit(make_module(path), make_trainer(tmp_path, max_steps=9), ckpt_path=tmp_path / "failed.ckpt")
     assert resumed.trained == expected[5:9]
     assert fit(module, make_trainer(tmp_path, max_steps=2)).trained == expected[5:7], "and so does the same DataModule"
+
+
+@pytest.mark.parametrize("failing_at", range(1, 9))
+def test_a_checkpoint_on_failure_resumes_with_whole_steps_and_epochs(
+    path: Path, expected: list[list[int]], tmp_path: Path, failing_at: int
+) -> None:
+    """Epochs of 6 batches, steps of 2."""
+
+    class Stepping(Recorder):
+        seen: list[tuple[int, int, list[int]]]
+
+        def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+            if len(self.seen) == failing_at:
+                raise RuntimeError("out of memory")
+            self.seen.append((self.current_epoch, self.global_step, numbers(batch)))
+            return super().training_step(batch, batch_idx)
+
+    def run(**options: Any) -> Stepping:
+        model = Stepping()
+        model.seen = [] if not options else [(-1, -1, [])] * 100  # resumed: it fails no more
+        callbacks = [Keeping(tmp_path, "failed")]
+        steps = {"max_steps": 8, "limit_train_batches": 6, "accumulate_grad_batches": 2}
+        trainer = make_trainer(tmp_path, callbacks=callbacks, enable_checkpointing=True, **steps)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            trainer.fit(model, datamodule=make_module(path, global_batch_size=2), **options)
+        return model
+
+    with pytest.raises(RuntimeError, match="out of memory"):
+        run()
+    resumed = run(ckpt_path=tmp_path / "failed.ckpt").seen[100:]
+    done = failing_at // 2
+    assert resumed == [(step // 3, step, batch) for step in range(done, 8) for batch in expected[2 * step :][:2]]
 
 
 @pytest.mark.parametrize("num_sanity_val_steps", [0, 1, 2, -1])
@@ -258,7 +294,7 @@ def test_a_loader_that_overfits_is_not_used_for_anything_else(path: Path, tmp_pa
     module = make_module(path)
     fit(module, make_trainer(tmp_path, overfit_batches=2, max_epochs=1))
     for options in ({}, {"overfit_batches": 3}):
-        with pytest.raises(ConfigError, match=r"has been made for 2; make another DataModule"):
+        with pytest.raises(ConfigError, match=r"was made to repeat 2; make another DataModule"):
             fit(module, make_trainer(tmp_path, max_steps=2, **options))
 
 
