@@ -19,7 +19,7 @@ from bridge_data.samples import CrudeSample, Sample, SourceInfo
 from bridge_data.samples.collation import flat_sources
 from bridge_data.shards import ByteRange, RawSample
 from bridge_data.shards.blocks import BlockBudget, Cut, OpenBlocks
-from bridge_data.shards.joins import JoinedRawSample
+from bridge_data.shards.joined_records import JoinedRawSample
 
 
 class Loader(abc.ABC):

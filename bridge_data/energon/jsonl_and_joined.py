@@ -104,7 +104,8 @@ class JoinedWebdatasetFactory(BaseCoreDatasetFactory[T_sample]):
 
     Args:
         inner_datasets: the members; the joiner gets their samples by position, or by the names of a mapping.
-        join_index: the index of this join, a file in the `.joins` folder beside a metadataset that has it.
+        join_index: the index of this join, a file in the `.joins` folder beside a metadataset that has it, or in
+            Energon's `.cache` folder.
         joiner: the class of the joined samples, whose `from_joined` joins them, or a function that does.
         shuffle_over_epochs: how many epochs are shuffled together (see `EpochsPerShuffle`).
         subset: a range of the joined samples.

@@ -127,15 +127,13 @@ class FieldAccess:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SampleConfig:
     """How a sample is built: its class, the source of its fields (empty, if crude), the parts to read (None for all),
-    the sub-flavors of the data set, a maker of samples that replaces the field map, and the file of its split (None:
-    the usual one)."""
+    the sub-flavors of the data set, and a maker of samples that replaces the field map."""
 
     sample_class: SampleClass
     field_map: Mapping[str, FieldAccess]
     parts: Container[str] | None
     subflavors: dict[str, Any]
     maker: SampleMaker | None = None
-    split_config: str | None = None
 
 
 def read_sample_config(
@@ -185,7 +183,6 @@ def read_sample_config(
         parts=parts,
         subflavors=read_subflavors(entries),
         maker=maker,
-        split_config=entries["split_config"].text("split_config") if given(entries, "split_config") else None,
     )
 
 

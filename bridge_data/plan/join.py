@@ -18,7 +18,8 @@ from bridge_data.plan.document import Node, given, nearest
 from bridge_data.plan.source import Join, Source
 from bridge_data.samples import CrudeSample, Sample
 from bridge_data.shards import ShardSet
-from bridge_data.shards.joins import JoinIndex, JoinMember, JoinRecords, MemberEntry, Nonmatch, join_folder, open_join
+from bridge_data.shards.joined_records import JoinRecords
+from bridge_data.shards.joins import JoinIndex, JoinMember, MemberEntry, Nonmatch, join_folder, open_join
 
 JOIN_KEYS = ("join", "joiner")
 MEMBER_KEYS = ("path", "split_part", "subflavors", "dataset_config", "split_config", "nonmatch")

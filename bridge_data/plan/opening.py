@@ -17,7 +17,7 @@ from bridge_data.plan.auxiliary import check_aux
 from bridge_data.plan.blending import Branch, Plan, Tree, changes, leaves, plan_of, weight_at
 from bridge_data.plan.dataset_yaml import check_parts, find_object, is_our_module, read_sample_config
 from bridge_data.plan.declared import Declared, DeclaredBlend, DeclaredJoin, Reference, Scope, declare, read_splits
-from bridge_data.plan.document import Node, absolute, is_jsonl, parse_yaml
+from bridge_data.plan.document import Node, absolute, given, is_jsonl, parse_yaml
 from bridge_data.plan.factories import BaseCoreDatasetFactory, read_function
 from bridge_data.plan.join import join_source
 from bridge_data.plan.source import Source
@@ -179,10 +179,8 @@ def split_parts(path: Location) -> list[str]:
 
 def _open_folder(reference: Reference, opening: Opening) -> Source:
     path, scope, cache = reference.path, reference.scope, reference.scope.cache
-    meta = location(path) / META_FOLDER
-    config_file = str(meta / (reference.text("dataset_config") or DATASET_YAML))
-    document = cache.document(config_file)
-    if document is None and not storage.is_folder(meta):
+    config_file, document = _dataset_yaml(reference)
+    if document is None and not storage.is_folder(location(path) / META_FOLDER):
         raise reference.error(
             f"{path}: not a prepared data set, it has no {META_FOLDER} folder; run `bridge-data prepare {path}`, "
             "or give the path of a metadataset .yaml"
@@ -197,7 +195,7 @@ def _open_folder(reference: Reference, opening: Opening) -> Source:
     if factory is not None:
         return _factory_source(factory, document, reference, opening)
     config = read_sample_config(document, opening.trusted_modules, trust_dataset_code=opening.trust_dataset_code)
-    part, split_config = scope.split_part, config.split_config or reference.text("split_config")
+    part, split_config = scope.split_part, split_config_of(reference)
     try:
         dataset = cache.get(("folder", path), lambda: PreparedDataset.open(path))
         key = ("shards", path, part, split_config)
@@ -216,6 +214,20 @@ def _open_folder(reference: Reference, opening: Opening) -> Source:
         config_file=config_file,
         maker=config.maker,
     )
+
+
+def split_config_of(reference: Reference) -> str | None:
+    """The file of the split of the prepared folder that `reference` names: its dataset.yaml says it, or else the
+    reference; None for the usual one."""
+    _, document = _dataset_yaml(reference)
+    entry = None if document is None else given(document.mapping("dataset.yaml"), "split_config")
+    return reference.text("split_config") if entry is None else entry.text("split_config")
+
+
+def _dataset_yaml(reference: Reference) -> tuple[str, Node | None]:
+    """(the path of the dataset.yaml that `reference` chooses, what is in it, if there is such a file)."""
+    path = str(location(reference.path) / META_FOLDER / (reference.text("dataset_config") or DATASET_YAML))
+    return path, reference.scope.cache.document(path)
 
 
 def _open_jsonl(reference: Reference) -> Source:
@@ -257,14 +269,14 @@ def _factory_source(
 ) -> Source:
     """The source that `factory` makes with the settings in the dataset.yaml `root` and those of the reference."""
     scope, settings = reference.scope, _settings(root, trust_dataset_code=opening.trust_dataset_code)
-    given = {
+    inherited = {
         "split_part": scope.split_part,
         "training": opening.training,
         "split_config": reference.text("split_config"),
     }
     try:
         made: Any = factory
-        source: Source = made(location(reference.path), **given, **settings).source()
+        source: Source = made(location(reference.path), **{**inherited, **settings}).source()
     except (ConfigError, TypeError) as error:
         raise root.error(f"{factory.__name__}: {error}") from error
     return dataclasses.replace(source, subflavors={**source.subflavors, **scope.subflavors}, config_file=root.file)

@@ -20,6 +20,7 @@ from bridge_data.plan.declared import (
     read_splits,
 )
 from bridge_data.plan.document import absolute
+from bridge_data.plan.opening import split_config_of
 from bridge_data.prepare.join_keys import make_join
 from bridge_data.prepare.processes import Progress, no_progress
 from bridge_data.prepare.tar_indexes import PrepareConfig
@@ -74,6 +75,6 @@ def _joins(declared: Declared) -> Iterator[DeclaredJoin]:
 
 def _shards(member: Reference) -> ShardSet:
     try:
-        return open_shards(member.path, member.scope.split_part, split_config=member.text("split_config"))
+        return open_shards(member.path, member.scope.split_part, split_config=split_config_of(member))
     except ConfigError as error:
         raise member.error(str(error)) from None

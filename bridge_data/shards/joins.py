@@ -6,7 +6,8 @@ an index is found only by members that have not changed since it was made; for o
 why.
 
 Layout of the index: see `bridge_index`. The data are the rows (i64): for each member the number of its sample, -1 for
-none. The table holds the members, and the number of rows of each shard of the first.
+none. The table holds the members, and the number of rows of each shard of the first. Where there is no such index, one
+that Energon made is read; see `energon_joins`.
 """
 
 from __future__ import annotations
@@ -16,19 +17,23 @@ import functools
 import hashlib
 import json
 import os
-from collections.abc import Collection, Container, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from bridge_data import storage
 from bridge_data.errors import DatasetError
 from bridge_data.later import numpy as np
-from bridge_data.samples import SourceInfo
-from bridge_data.shards.blocks import OpenBlocks
 from bridge_data.shards.bridge_index import HEADER_BYTES, IndexFile
+from bridge_data.shards.energon_joins import (
+    CACHE_SUFFIX,
+    ENERGON_SUFFIX,
+    EnergonRows,
+    find_energon_rows,
+    has_energon_index,
+)
 from bridge_data.shards.metadata import meta_folder, read_uuid
 from bridge_data.shards.prepared import ShardSet
-from bridge_data.shards.records import ByteRange, RawSample
 from bridge_data.storage import AnyLocation, Location
 
 if TYPE_CHECKING:
@@ -65,26 +70,55 @@ class MemberEntry:
     num_missing: int
 
 
-class JoinIndex:
-    """An index that was found valid. It travels to other processes as its path, and is mapped where it is used."""
+class MappedRows:
+    """The rows in an index file. They travel to other processes as its path, and are mapped where they are used."""
 
-    def __init__(self, file: IndexFile, members: list[MemberEntry], counts: list[int]) -> None:
-        self._file, self.members, self.counts = file, members, counts
+    def __init__(self, file: IndexFile, num_rows: int, num_members: int) -> None:
+        self.path, self._file, self._shape = file.path, file, (num_rows, num_members)
+
+    def row(self, index: int) -> list[int]:
+        """See `JoinIndex.row`."""
+        numbers: list[int] = self._rows[index].tolist()
+        return numbers
+
+    @functools.cached_property
+    def _rows(self) -> NDArray[np.int64]:
+        num_rows, num_members = self._shape
+        return np.frombuffer(self._file.mapped(), np.int64, num_rows * num_members, HEADER_BYTES).reshape(self._shape)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_rows"}
+
+
+class JoinIndex:
+    """An index that was found valid: its members, its rows, and how many of them each shard of the first member has."""
+
+    def __init__(self, rows: MappedRows | EnergonRows, members: list[MemberEntry], counts: list[int]) -> None:
+        self._rows, self.members, self.counts = rows, members, counts
 
     @classmethod
     def open(cls, path: Location) -> JoinIndex | None:
         """The index at `path`; None if there is none, or none that can be used here. One in an object store is copied
         to the disk first."""
         opened = IndexFile.open(path, MAGIC)
+        if opened is None:
+            return None
+        file, table = opened
         try:
-            return opened and cls(opened[0], [MemberEntry(*row) for row in opened[1]["members"]], opened[1]["counts"])
+            members, counts = [MemberEntry(*row) for row in table["members"]], table["counts"]
+            return cls(MappedRows(file, sum(counts), len(members)), members, counts)
         except (KeyError, TypeError):
             return None
 
     @property
     def path(self) -> Path:
         """The file on this machine."""
-        return self._file.path
+        return self._rows.path
+
+    @property
+    def is_energon(self) -> bool:
+        """Whether Energon made it: within a shard, its rows may be in another order."""
+        return isinstance(self._rows, EnergonRows)
 
     @functools.cached_property
     def num_rows(self) -> int:
@@ -98,16 +132,7 @@ class JoinIndex:
 
     def row(self, index: int) -> list[int]:
         """The numbers of the members' samples in row `index`, -1 for none."""
-        numbers: list[int] = self._rows[index].tolist()
-        return numbers
-
-    @functools.cached_property
-    def _rows(self) -> NDArray[np.int64]:
-        shape = (self.num_rows, len(self.members))
-        return np.frombuffer(self._file.mapped(), np.int64, shape[0] * shape[1], HEADER_BYTES).reshape(shape)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_rows"}
+        return self._rows.row(index)
 
 
 @overload
@@ -149,10 +174,23 @@ def open_join(folder: Location, members: Sequence[JoinMember]) -> JoinIndex:
     if index is not None:
         return index
     metadataset = str(folder).removesuffix(FOLDER_SUFFIX)
-    reason = None
-    if isinstance(folder, Path):
-        reason = _out_of_date(folder, [entry_of(folder, member, 0) for member in members])
-    raise DatasetError(f"{reason or 'this join has no index yet'}; run `bridge-data prepare {metadataset}`")
+    energon = folder.with_name(folder.name.removesuffix(FOLDER_SUFFIX) + CACHE_SUFFIX)
+    reason = "this join has no index yet"
+    try:
+        rows = find_energon_rows(energon, [(member.shards, member.nonmatch) for member in members])
+        if rows is not None:
+            return _of_energon(folder, rows, members)
+    except DatasetError as error:
+        reason = str(error)
+    else:
+        if has_energon_index(energon):
+            reason = (
+                f"Energon's index of this join in {energon} is out of date: one of its data sets has been prepared "
+                "again, or its exclusions or nonmatch have changed"
+            )
+        if isinstance(folder, Path):
+            reason = _out_of_date(folder, [entry_of(folder, member, 0) for member in members]) or reason
+    raise DatasetError(f"{reason}; run `bridge-data prepare {metadataset}`")
 
 
 def open_join_at(path: Location, shard_sets: Sequence[ShardSet]) -> JoinIndex:
@@ -162,6 +200,11 @@ def open_join_at(path: Location, shard_sets: Sequence[ShardSet]) -> JoinIndex:
         DatasetError: if there is none, or it is of other data sets, or of these as they were before.
     """
     index = JoinIndex.open(path)
+    if index is None and path.suffix == ENERGON_SUFFIX and (copy := storage.local_copy(path)) is not None:
+        rows = EnergonRows(copy, shard_sets)
+        nonmatch: Nonmatch = "skip" if rows.num_rows < shard_sets[0].num_samples else "none"
+        members = [JoinMember(shards, nonmatch) for shards in shard_sets[1:]]
+        return _of_energon(path.parent, rows, [JoinMember(shard_sets[0], "error"), *members])
     if index is None:
         raise DatasetError(f"{path}: no index of a join; run `bridge-data prepare` on a metadataset that has the join")
     if len(index.members) != len(shard_sets):
@@ -176,125 +219,11 @@ def open_join_at(path: Location, shard_sets: Sequence[ShardSet]) -> JoinIndex:
     return index
 
 
-@dataclasses.dataclass(slots=True)
-class JoinedRawSample(RawSample):
-    """The sample of the first member, with those of all `members`, including the first."""
-
-    members: tuple[RawSample | None, ...]
-
-    @property
-    def __sources__(self) -> tuple[SourceInfo, ...]:
-        return tuple(member.source_info() for member in self.members if member is not None)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
-class JoinRecords:
-    """The samples of a join; of each member's, `parts` are read (None: all)."""
-
-    index: JoinIndex
-    members: tuple[ShardSet, ...]
-    parts: tuple[Container[str] | None, ...]
-
-    @property
-    def root(self) -> Location:
-        return self.members[0].root
-
-    @property
-    def split_part(self) -> str:
-        return self.members[0].split_part
-
-    @property
-    def names(self) -> Sequence[str]:
-        return self.members[0].names
-
-    @property
-    def counts(self) -> Sequence[int]:
-        """Samples of each of these shards that are in the join."""
-        return self.index.counts
-
-    @property
-    def num_samples(self) -> int:
-        return self.index.num_rows
-
-    @property
-    def sample_bytes(self) -> float | None:
-        """The sum over the members."""
-        sizes = [member.sample_bytes for member in self.members]
-        return None if None in sizes else sum(size for size in sizes if size is not None)
-
-    def identity(self) -> dict[str, Any]:
-        """The identities of the members, their nonmatch settings, and the samples of each shard."""
-        return {
-            "join": [member.identity() for member in self.members],
-            "nonmatch": [entry.nonmatch for entry in self.index.members],
-            "counts": self.index.counts,
-        }
-
-    def part_names(self, shard: int) -> Collection[str] | None:
-        return self.members[0].part_names(shard)
-
-    def describe(self, index: int) -> str:
-        return self.members[0].describe(self.index.row(index)[0])
-
-    def reader(self) -> JoinReader:
-        return JoinReader(self)
-
-
-class JoinReader:
-    """Reads the samples of all members of a join."""
-
-    def __init__(self, records: JoinRecords) -> None:
-        self._records = records
-        self._readers = [member.reader() for member in records.members]
-
-    def read(self, index: int, parts: Container[str] | None = None) -> JoinedRawSample:
-        members = [
-            None if number < 0 else reader.read(number, _both(wanted, parts))
-            for number, reader, wanted in zip(self._row(index), self._readers, self._records.parts, strict=True)
-        ]
-        first = members[0]
-        assert first is not None
-        return JoinedRawSample(
-            first.key, first.shard_name, first.index, first.parts, first.dataset_path, tuple(members)
-        )
-
-    def byte_ranges(self, index: int, parts: Container[str] | None = None) -> list[ByteRange]:
-        return [
-            byte_range
-            for number, reader, wanted in zip(self._row(index), self._readers, self._records.parts, strict=True)
-            if number >= 0
-            for byte_range in reader.byte_ranges(number, _both(wanted, parts))
-        ]
-
-    def read_in_blocks(self, blocks: OpenBlocks | None) -> None:
-        """Do nothing: samples are read singly, as neighbours in the join need not be neighbours in all members."""
-
-    def block(self, index: int) -> range | None:
-        return None
-
-    def block_bytes(self, block: range) -> ByteRange | None:
-        return None
-
-    def _row(self, index: int) -> Sequence[int]:
-        records = self._records
-        if not 0 <= index < records.num_samples:
-            raise IndexError(f"join of {records.root} [{records.split_part}]: sample {index} of {records.num_samples}")
-        return records.index.row(index)
-
-
-def _both(wanted: Container[str] | None, parts: Container[str] | None) -> Container[str] | None:
-    return parts if wanted is None else wanted if parts is None else _Both(wanted, parts)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Both:
-    """The intersection of two containers."""
-
-    one: Container[str]
-    other: Container[str]
-
-    def __contains__(self, part: object) -> bool:
-        return part in self.one and part in self.other
+def _of_energon(folder: Location, rows: EnergonRows, members: Sequence[JoinMember]) -> JoinIndex:
+    """The index with these rows; what is missing is counted only where it may be."""
+    missing = [rows.num_missing(i) if member.nonmatch == "none" else 0 for i, member in enumerate(members)]
+    entries = [entry_of(folder, member, number) for member, number in zip(members, missing, strict=True)]
+    return JoinIndex(rows, entries, rows.counts)
 
 
 def _out_of_date(folder: Path, members: Sequence[MemberEntry]) -> str | None:

@@ -42,7 +42,8 @@ class ShardSet:
     """Samples 0..num_samples-1 of the shards `names` (paths relative to `root`), shard after shard.
 
     `stored_counts` are the samples that the shards hold, `counts` without the excluded ones. `excluded` are samples
-    left out, as `shard/key`; `excluded_positions` are their sorted positions, by shard number.
+    left out, as `shard/key`; `excluded_positions` are their sorted positions, by shard number. `split_config` is the
+    file of the split, if it is another than the usual one.
     """
 
     root: Location
@@ -52,6 +53,7 @@ class ShardSet:
     excluded: frozenset[str] = frozenset()
     excluded_positions: Mapping[int, tuple[int, ...]] = dataclasses.field(default_factory=dict)
     index: BridgeIndex | None = None
+    split_config: str | None = None
 
     @functools.cached_property
     def counts(self) -> list[int]:
@@ -84,6 +86,14 @@ class ShardSet:
         if self.excluded_positions and shard in self._steps:
             position += bisect.bisect_right(self._steps[shard], position)
         return shard, position
+
+    def number(self, shard: int, position: int) -> int | None:
+        """The number of the sample at `position` of shard number `shard`; None if it is excluded."""
+        excluded = self.excluded_positions.get(shard, ())
+        before = bisect.bisect_left(excluded, position)
+        if before < len(excluded) and excluded[before] == position:
+            return None
+        return self.starts[shard] + position - before
 
     @functools.cached_property
     def _steps(self) -> dict[int, list[int]]:
@@ -212,6 +222,7 @@ class PreparedDataset:
             excluded=frozenset(f"{names[shard]}/{key}" for shard, keys in excluded.items() for key in keys),
             excluded_positions={shard: self._positions(names[shard], keys) for shard, keys in excluded.items()},
             index=self.index,
+            split_config=split_config,
         )
 
     def _positions(self, shard: str, keys: set[str]) -> tuple[int, ...]:

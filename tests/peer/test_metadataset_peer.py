@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from bridge_data.errors import ConfigError
+from bridge_data.plan import load_plan
 from tests.peer.media import picture
 from tests.peer.running import MARKS, energon, in_order, run_both
 from tests.prepared import TEXT, write_dataset, write_texts
@@ -98,6 +100,30 @@ found = {name: val(path, split_part="train") for name, path in given["paths"].it
             del sample["__sources__"]  # by fields, Energon 7.4.1 names the first member's twice
     assert is_same(ours, theirs)
     assert [len(samples) for samples in ours.values()] == [7, 7, 7, 18, 9, 7 + 4]
+
+
+def test_joins_that_energon_prepared(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its indexes are read as they are; of two split parts that join the same data sets, it makes the first one's."""
+    join = [{"path": "photos"}, {"path": "rated", "split_part": "train"}, {"path": "asked", "split_part": "train"}]
+    join[2]["nonmatch"] = "skip"
+    by_names = {"join": dict(zip(("photo", "rated", "asked"), join, strict=True)), "joiner": by("Asked")}
+    path = write(photos / "joined.yaml", {"train": by_names, "val": by_names})
+    for name in ("photos", "rated", "asked"):
+        (photos / name / ".nv-meta/index.bridge").unlink()
+    energon(("prepare", path))
+    program = """
+found = [val(given["path"], split_part="train")]
+"""
+    theirs, ours = run_both(program, photos, {"joiners": JOINERS}, path=path)
+    for sample in (*ours[0], *theirs[0]):
+        del sample["__sources__"]  # see test_joins
+    assert in_order(ours[0]) == in_order(theirs[0])
+    assert len(ours[0]) == 7
+    assert not (photos / "joined.yaml.joins").exists()
+    (photos / "joiners.py").write_text(JOINERS.replace("megatron.energon", "bridge_data.energon"))
+    monkeypatch.syspath_prepend(photos)
+    with pytest.raises(ConfigError, match="Energon made this index of a join for other shards"):
+        load_plan(path, split_part="val", trusted_modules=["joiners"])
 
 
 RANGES: list[list[Any]] = [

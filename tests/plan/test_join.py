@@ -10,7 +10,7 @@ from bridge_data.plan import load_plan
 from bridge_data.prepare.tars import refresh_index
 from bridge_data.samples import TextSample
 from bridge_data.shards import RawSample
-from bridge_data.shards.joins import JoinedRawSample
+from bridge_data.shards.joined_records import JoinedRawSample, JoinRecords
 from tests.plan.joins import BY_FIELDS, NOTED, OWN, joined, metadataset, own, prepared_plan, texts
 from tests.plan.own_joins import Both, Told, swap
 from tests.prepared import CRUDE
@@ -217,6 +217,16 @@ def test_a_join_without_index_names_the_command(folder: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         load_plan(path)
     assert str(caught.value) == f"{path}:5: this join has no index yet; run `bridge-data prepare {path}`"
+
+
+def test_a_split_that_dataset_yaml_names_is_that_of_the_join(folder: Path) -> None:
+    meta = folder / "b" / ".nv-meta"
+    (meta / "other.yaml").write_text(yaml.safe_dump({"split_parts": {"train": ["data-0000.tar"]}}))
+    (meta / "dataset.yaml").write_text((meta / "dataset.yaml").read_text() + "split_config: other.yaml\n")
+    plan = prepared_plan(joined(folder / "j.yaml", [{"path": "a"}, {"path": "b", "nonmatch": "skip"}]))
+    records = plan.sources[0].records
+    assert isinstance(records, JoinRecords)
+    assert (records.num_samples, [member.num_samples for member in records.members]) == (2, [4, 2])
 
 
 def test_an_index_that_is_out_of_date_is_refused_by_name(folder: Path) -> None:

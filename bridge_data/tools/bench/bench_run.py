@@ -16,7 +16,7 @@ from bridge_data.lanes.datasets import get_train_dataset
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.loader import SavableDataLoader, get_loader
 from bridge_data.shards import RawSample
-from bridge_data.shards.joins import JoinedRawSample
+from bridge_data.shards.joined_records import JoinedRawSample
 from bridge_data.task import TaskEncoder
 from bridge_data.tools.bench.clock import BETWEEN, Clock, Clocked, Key, Tally, idle_cores_s, num_cores, tree_cpu_s
 from bridge_data.tools.bench.figures import RECEIVE, SEND, Figures, Machine, Profile, Trainer

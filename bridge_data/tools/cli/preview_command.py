@@ -22,7 +22,7 @@ from bridge_data.errors import BridgeDataError, ConfigError, SampleError
 from bridge_data.plan import EmptySplitError, Source, opening
 from bridge_data.samples import CrudeSample
 from bridge_data.shards import RawSample, RecordReader, Records
-from bridge_data.shards.joins import JoinedRawSample
+from bridge_data.shards.joined_records import JoinedRawSample
 from bridge_data.shards.metadata import DATASET_YAML, META_FOLDER
 from bridge_data.shards.prepared import PreparedDataset
 from bridge_data.tools.cli.terminal import ON_DISK, note, sized, trust_options

@@ -1,0 +1,148 @@
+"""Reading joins: each sample with the samples of other data sets that have the same key.
+
+Enters: the index of a join, and the members. Leaves: `Records` whose samples hold those of all members. Guarantee: all
+have the same key.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Container, Sequence
+from typing import Any
+
+from bridge_data.errors import DatasetError
+from bridge_data.samples import SourceInfo
+from bridge_data.shards.blocks import OpenBlocks
+from bridge_data.shards.joins import JoinIndex
+from bridge_data.shards.prepared import ShardSet
+from bridge_data.shards.records import ByteRange, RawSample
+from bridge_data.storage import Location
+
+
+@dataclasses.dataclass(slots=True)
+class JoinedRawSample(RawSample):
+    """The sample of the first member, with those of all `members`, including the first."""
+
+    members: tuple[RawSample | None, ...]
+
+    @property
+    def __sources__(self) -> tuple[SourceInfo, ...]:
+        return tuple(member.source_info() for member in self.members if member is not None)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class JoinRecords:
+    """The samples of a join; of each member's, `parts` are read (None: all)."""
+
+    index: JoinIndex
+    members: tuple[ShardSet, ...]
+    parts: tuple[Container[str] | None, ...]
+
+    @property
+    def root(self) -> Location:
+        return self.members[0].root
+
+    @property
+    def split_part(self) -> str:
+        return self.members[0].split_part
+
+    @property
+    def names(self) -> Sequence[str]:
+        return self.members[0].names
+
+    @property
+    def counts(self) -> Sequence[int]:
+        """Samples of each of these shards that are in the join."""
+        return self.index.counts
+
+    @property
+    def num_samples(self) -> int:
+        return self.index.num_rows
+
+    @property
+    def sample_bytes(self) -> float | None:
+        """The sum over the members."""
+        sizes = [member.sample_bytes for member in self.members]
+        return None if None in sizes else sum(size for size in sizes if size is not None)
+
+    def identity(self) -> dict[str, Any]:
+        """The identities of the members, their nonmatch settings, the samples of each shard, and who made the index."""
+        return {
+            "join": [member.identity() for member in self.members],
+            "nonmatch": [entry.nonmatch for entry in self.index.members],
+            "counts": self.index.counts,
+            **({"index": "energon"} if self.index.is_energon else {}),
+        }
+
+    def part_names(self, shard: int) -> Collection[str] | None:
+        return self.members[0].part_names(shard)
+
+    def describe(self, index: int) -> str:
+        return self.members[0].describe(self.index.row(index)[0])
+
+    def reader(self) -> JoinReader:
+        return JoinReader(self)
+
+
+class JoinReader:
+    """Reads the samples of all members of a join."""
+
+    def __init__(self, records: JoinRecords) -> None:
+        self._records = records
+        self._readers = [member.reader() for member in records.members]
+
+    def read(self, index: int, parts: Container[str] | None = None) -> JoinedRawSample:
+        members = [
+            None if number < 0 else reader.read(number, _both(wanted, parts))
+            for number, reader, wanted in zip(self._row(index), self._readers, self._records.parts, strict=True)
+        ]
+        first = members[0]
+        assert first is not None
+        for member in members:
+            if member is not None and member.key != first.key:
+                raise DatasetError(
+                    f"{self._records.index.path}: row {index} joins {first.origin} with {member.origin} of "
+                    f"{member.dataset_path}, which has another key: the index was made for other shards. Run "
+                    "`bridge-data prepare` on the metadataset"
+                )
+        return JoinedRawSample(
+            first.key, first.shard_name, first.index, first.parts, first.dataset_path, tuple(members)
+        )
+
+    def byte_ranges(self, index: int, parts: Container[str] | None = None) -> list[ByteRange]:
+        return [
+            byte_range
+            for number, reader, wanted in zip(self._row(index), self._readers, self._records.parts, strict=True)
+            if number >= 0
+            for byte_range in reader.byte_ranges(number, _both(wanted, parts))
+        ]
+
+    def read_in_blocks(self, blocks: OpenBlocks | None) -> None:
+        """Do nothing: samples are read singly, as neighbours in the join need not be neighbours in all members."""
+
+    def block(self, index: int) -> range | None:
+        return None
+
+    def block_bytes(self, block: range) -> ByteRange | None:
+        return None
+
+    def _row(self, index: int) -> Sequence[int]:
+        records = self._records
+        if not 0 <= index < records.num_samples:
+            raise IndexError(f"join of {records.root} [{records.split_part}]: sample {index} of {records.num_samples}")
+        return records.index.row(index)
+
+
+def _both(wanted: Container[str] | None, parts: Container[str] | None) -> Container[str] | None:
+    return parts if wanted is None else wanted if parts is None else _Both(wanted, parts)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Both:
+    """The intersection of two containers."""
+
+    one: Container[str]
+    other: Container[str]
+
+    def __contains__(self, part: object) -> bool:
+        return part in self.one and part in self.other
