@@ -200,7 +200,7 @@ def _names(members: Sequence[tuple[ShardSet, str]]) -> Iterator[str]:
         if uuid is None:
             return  # without it, Energon joins nothing
         uuids.append(uuid)
-        excludes.append({name for name in read_split(meta, shards.split_config)[1] if "/" in name})
+        excludes.append({name for name in read_split(meta, shards.split_config).excluded() if "/" in name})
     for orders in itertools.product(*map(itertools.permutations, excludes)):
         digest = hashlib.sha256()
         for uuid, order, (_, nonmatch) in zip(uuids, orders, members, strict=True):
@@ -212,6 +212,6 @@ def _names(members: Sequence[tuple[ShardSet, str]]) -> Iterator[str]:
 
 def _shards_as_listed(shards: ShardSet) -> list[int]:
     """The number in `shards` of each shard that the split part lists; -1 for those that are excluded."""
-    listed = read_split(meta_folder(shards.root), shards.split_config)[0][shards.split_part]
+    listed = read_split(meta_folder(shards.root), shards.split_config).shards(shards.split_part)
     numbers = {name: number for number, name in enumerate(shards.names)}
     return [numbers.get(name, -1) for name in listed]

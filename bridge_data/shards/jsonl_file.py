@@ -59,7 +59,7 @@ def open_jsonl(path: str | os.PathLike[str], split_part: str, *, split_config: s
         ConfigError: if it is not prepared, or there is no such part. DatasetError: if it was changed since.
     """
     lines = JsonlLines.open(path, split_part)
-    parts = read_ranges(lines.root, split_config)
+    parts = _read_parts(lines.root, split_config)
     if parts is None:
         return lines
     if split_part not in parts:
@@ -68,7 +68,7 @@ def open_jsonl(path: str | os.PathLike[str], split_part: str, *, split_config: s
             f"there is {', '.join(parts) or 'none'}"
         )
     try:
-        return Subset(lines, *parts[split_part].resolve(lines.num_samples))
+        return Subset(lines, *SubsetRange.parse(parts[split_part]).resolve(lines.num_samples))
     except ConfigError as error:
         raise ConfigError(f"{split_path(path, split_config)}: split part {split_part!r}: {error}") from None
 
@@ -79,6 +79,20 @@ def read_ranges(path: Location, split_config: str | None = None) -> dict[str, Su
     Raises:
         ConfigError: if the file is no split, or `split_config` is given and missing.
     """
+    parts = _read_parts(path, split_config)
+    if parts is None:
+        return None
+    ranges = {}
+    for part, bounds in parts.items():
+        try:
+            ranges[part] = SubsetRange.parse(bounds)
+        except ConfigError as error:
+            raise ConfigError(f"{split_path(path, split_config)}: split part {part!r}: {error}") from None
+    return ranges
+
+
+def _read_parts(path: Location, split_config: str | None) -> dict[str, Any] | None:
+    """What the split says of each part; None if there is no split."""
     file = split_path(path, split_config)
     data = storage.read_if_there(file)
     if data is None:
@@ -92,13 +106,7 @@ def read_ranges(path: Location, split_config: str | None = None) -> dict[str, Su
             f"{file}: expected a mapping with `split_parts` alone, such as `split_parts: {{train: [0, 900], val: "
             "[900, end]}`"
         )
-    ranges = {}
-    for part, bounds in parts.items():
-        try:
-            ranges[str(part)] = SubsetRange.parse(bounds)
-        except ConfigError as error:
-            raise ConfigError(f"{file}: split part {part!r}: {error}") from None
-    return ranges
+    return {str(part): bounds for part, bounds in parts.items()}
 
 
 def split_gaps(path: str | os.PathLike[str]) -> tuple[int, int]:

@@ -8,8 +8,10 @@ Source: the file formats of Megatron-Energon, https://nvidia.github.io/Megatron-
 WebDataset naming convention, https://github.com/webdataset/webdataset
 """
 
+import dataclasses
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, overload
 
@@ -117,8 +119,37 @@ def read_uuid(meta: Location) -> str | None:
     return None if data is None else data.decode().strip()
 
 
-def read_split(meta: Location, split_config: str | None = None) -> tuple[dict[str, list[str]], list[str]]:
-    """(shards of each part, exclusions), brace patterns expanded, from `split.yaml`, `split.json` or `split_config`.
+@dataclasses.dataclass(frozen=True, slots=True)
+class Split:
+    """A split as the file at `path` has it. A part that nobody asks for may be wrong."""
+
+    path: Location
+    parts: Mapping[str, Any]
+    exclude: Any
+
+    def shards(self, part: str) -> list[str]:
+        """The shards of `part`, brace patterns expanded.
+
+        Raises:
+            ConfigError: if there is no such part, or it is no list of shards.
+        """
+        if part not in self.parts:
+            raise ConfigError(
+                f"{self.path}: there is no split part {part!r}; there is {', '.join(self.parts) or 'none'}"
+            )
+        return _expand(self.path, f"split part {part!r}", self.parts[part])
+
+    def excluded(self) -> list[str]:
+        """The shards, and the samples as `shard/key`, that are left out.
+
+        Raises:
+            ConfigError: if it is no list.
+        """
+        return _expand(self.path, "exclude", self.exclude)
+
+
+def read_split(meta: Location, split_config: str | None = None) -> Split:
+    """The split of a data set, from `split.yaml`, `split.json` or the file named `split_config`.
 
     Raises:
         ConfigError: if the file is missing or is not a split.
@@ -128,8 +159,7 @@ def read_split(meta: Location, split_config: str | None = None) -> tuple[dict[st
     parts = content.get("split_parts") if isinstance(content, dict) else None
     if not isinstance(parts, dict):
         raise ConfigError(f"{path}: expected a mapping with `split_parts`, such as `split_parts: {{train: [a.tar]}}`")
-    expanded = {str(part): _expand(path, f"split part {part!r}", patterns) for part, patterns in parts.items()}
-    return expanded, _expand(path, "exclude", content.get("exclude"))
+    return Split(path, {str(part): patterns for part, patterns in parts.items()}, content.get("exclude"))
 
 
 def _first_of(meta: Location, *names: str) -> tuple[Location, bytes]:

@@ -16,7 +16,7 @@ from os import PathLike
 from typing import Any
 
 from bridge_data import storage
-from bridge_data.errors import ConfigError, DatasetError
+from bridge_data.errors import DatasetError
 from bridge_data.shards.bridge_index import BridgeIndex
 from bridge_data.shards.key_index import KeyIndex
 from bridge_data.shards.metadata import (
@@ -190,7 +190,7 @@ class PreparedDataset:
 
     def split_parts(self, split_config: str | None = None) -> list[str]:
         """The names of the parts, `train`, `val` and so on."""
-        return list(read_split(self.meta, split_config)[0])
+        return list(read_split(self.meta, split_config).parts)
 
     def split(self, split_part: str, *, split_config: str | None = None) -> ShardSet:
         """The shards of `split_part`, by `split.yaml` or the file named `split_config` beside it.
@@ -198,14 +198,10 @@ class PreparedDataset:
         Raises:
             ConfigError: if there is no such part. DatasetError: if it names shards that were not prepared.
         """
-        parts, exclude = read_split(self.meta, split_config)
-        if split_part not in parts:
-            raise ConfigError(
-                f"{self.meta / (split_config or 'split.yaml')}: there is no split part {split_part!r}; "
-                f"there is {', '.join(parts) or 'none'}"
-            )
+        split = read_split(self.meta, split_config)
+        shards, exclude = split.shards(split_part), split.excluded()
         left_out = set(exclude)
-        names = [name for name in parts[split_part] if name not in left_out]
+        names = [name for name in shards if name not in left_out]
         unknown = [name for name in names if name not in self.shard_counts]
         if unknown:
             raise DatasetError(

@@ -70,20 +70,20 @@ def test_splits_with_brace_patterns_and_exclusions(tmp_path: Path) -> None:
         "  val: []\n  test:\n"
         "exclude:\n- data-000001.tar\n- data-00000{0,2}.tar/0007\n"
     )
-    parts, exclude = read_split(tmp_path)
-    assert parts == {
+    split = read_split(tmp_path)
+    assert {part: split.shards(part) for part in split.parts} == {
         "train": ["data-000000.tar", "data-000001.tar", "data-000002.tar", "plain.tar", "a/x.tar", "b/x.tar"],
         "val": [],
         "test": [],
     }
-    assert exclude == ["data-000001.tar", "data-000000.tar/0007", "data-000002.tar/0007"]
+    assert split.excluded() == ["data-000001.tar", "data-000000.tar/0007", "data-000002.tar/0007"]
 
 
 def test_split_json_and_other_names(tmp_path: Path) -> None:
     (tmp_path / "split.json").write_text('{"split_parts": {"train": ["a.tar"]}}')
     (tmp_path / "mine.yaml").write_text("split_parts: {train: [b.tar]}")
-    assert read_split(tmp_path) == ({"train": ["a.tar"]}, [])
-    assert read_split(tmp_path, "mine.yaml") == ({"train": ["b.tar"]}, [])
+    assert read_split(tmp_path).shards("train") == ["a.tar"]
+    assert read_split(tmp_path, "mine.yaml").shards("train") == ["b.tar"]
     with pytest.raises(ConfigError, match=r"other\.yaml: no such file"):
         read_split(tmp_path, "other.yaml")
 
@@ -101,7 +101,19 @@ def test_split_json_and_other_names(tmp_path: Path) -> None:
 def test_wrong_splits(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "split.yaml").write_text(text)
     with pytest.raises(ConfigError, match=message):
-        read_split(tmp_path)
+        read_split(tmp_path).shards("train")
+
+
+def test_a_part_that_nobody_reads_may_be_wrong(tmp_path: Path) -> None:
+    (tmp_path / "split.yaml").write_text("split_parts: {train: [a.tar], test: ['x-{0..1.tar'], val: 3}")
+    split = read_split(tmp_path)
+    assert (list(split.parts), split.shards("train")) == (["train", "test", "val"], ["a.tar"])
+    with pytest.raises(ConfigError, match=r"split part 'test': pattern 'x-\{0..1.tar' cannot be expanded"):
+        split.shards("test")
+    with pytest.raises(ConfigError, match="split part 'val': expected a list of names, got 3"):
+        split.shards("val")
+    with pytest.raises(ConfigError, match="there is no split part 'tset'; there is train, test, val"):
+        split.shards("tset")
 
 
 @pytest.mark.parametrize(
@@ -114,14 +126,14 @@ def test_runs_of_numbers_are_what_brace_patterns_say(tmp_path: Path, pattern: st
         expected = list(braceexpand.braceexpand(pattern))
     except ValueError:
         with pytest.raises(ConfigError, match="cannot be expanded"):
-            read_split(tmp_path)
+            read_split(tmp_path).shards("train")
         return
-    assert read_split(tmp_path)[0]["train"] == expected
+    assert read_split(tmp_path).shards("train") == expected
 
 
 def test_what_has_no_opening_brace_is_a_name(tmp_path: Path) -> None:
     (tmp_path / "split.yaml").write_text("split_parts: {train: ['a}b.tar']}")
-    assert read_split(tmp_path)[0]["train"] == ["a}b.tar"]
+    assert read_split(tmp_path).shards("train") == ["a}b.tar"]
 
 
 @pytest.mark.parametrize(

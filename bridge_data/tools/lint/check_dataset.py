@@ -59,10 +59,17 @@ def check_metadata(root: Path) -> Iterator[Fault]:
         if name not in counts:
             yield Fault("unprepared-shard", f"{INFO_JSON} does not know it", dataset, name)
     try:
-        parts, exclude = read_split(meta)
+        split = read_split(meta)
+        exclude = split.excluded()
     except BridgeDataError as error:
         yield Fault("metadata-damaged", str(error), dataset)
     else:
+        parts = {}
+        for part in split.parts:
+            try:
+                parts[part] = split.shards(part)
+            except BridgeDataError as error:
+                yield Fault("metadata-damaged", str(error), dataset)
         yield from _check_split(parts, exclude, counts, dataset)
     index = BridgeIndex.open(meta / BRIDGE_INDEX)
     if index is None:
