@@ -11,13 +11,13 @@ from bridge_data.later import names_of
 
 if TYPE_CHECKING:
     from bridge_data.plan.blending import Branch, EmptySplitError, Plan
-    from bridge_data.plan.dataset_yaml import FieldAccess, parse_access
+    from bridge_data.plan.field_access import FieldAccess, parse_access
     from bridge_data.plan.opening import load_plan
     from bridge_data.plan.source import Source
 
 _PLACES = {
     "bridge_data.plan.blending": "Branch EmptySplitError Plan",
-    "bridge_data.plan.dataset_yaml": "FieldAccess parse_access",
+    "bridge_data.plan.field_access": "FieldAccess parse_access",
     "bridge_data.plan.opening": "load_plan",
     "bridge_data.plan.source": "Source",
 }

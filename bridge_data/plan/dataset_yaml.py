@@ -15,8 +15,7 @@ beside the dataset.yaml, which is only run if it is trusted:
 
 `split_config: other_split.yaml` names another file for the split.
 
-A field map says which part of a sample, and what inside it, fills a field: `"jpg"`, `"json[caption]"`,
-`"json[turns][0][text]"`, or alternatives separated by commas, of which the first that exists is used.
+A field map says which part of a sample, and what inside it, fills a field; see `field_access`.
 
 `megatron.energon` and `bridge_data` stand for this package. Another module is imported only if the caller trusts it,
 since importing a module runs it.
@@ -25,15 +24,15 @@ since importing a module runs it.
 from __future__ import annotations
 
 import dataclasses
-import difflib
-import importlib
-import re
-from collections.abc import Collection, Container, Iterable, Mapping
+import importlib.machinery
+import sys
+from collections.abc import Collection, Container, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from bridge_data import samples
-from bridge_data.errors import ConfigError, SampleError
+from bridge_data.errors import ConfigError
 from bridge_data.plan.document import Node, given, nearest
+from bridge_data.plan.field_access import FieldAccess, parse_access
 from bridge_data.samples import CrudeSample, Sample
 
 if TYPE_CHECKING:
@@ -54,6 +53,17 @@ _OUR_CLASSES: dict[str, SampleClass] = {
 }
 _OLD_SUFFIX = "Webdataset"
 _CLASS_KEYS = ("__module__", "__class__")
+_STANDARD_FACTORY = "StandardWebdatasetFactory"
+_ELSEWHERE = {
+    "split_part": "name the part where the data set is used",
+    "subset": "give the range in a metadataset",
+    "shuffle_over_epochs": "give shuffle_over_epochs_multiplier in a metadataset",
+    "max_samples_per_sequence": "give it to get_train_dataset",
+    "parallel_shard_iters": "it has no effect; leave it out",
+    "training": "get_train_dataset and get_val_dataset decide it",
+}
+"""Arguments of Energon's factories, for which its dataset.yaml may have values, and what to do instead."""
+
 _KEYS = (
     "sample_type",
     *_CLASS_KEYS,
@@ -64,64 +74,6 @@ _KEYS = (
     "subflavor",
     "split_config",
 )
-_OPTION = re.compile(r"(?P<part>[^\[\],]+)(?P<path>(?:\[[^\[\]]+\])*)")
-_MISSING = object()
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class FieldAccess:
-    """Takes one value out of a sample's decoded parts: from `part`, along `path`, or else from an alternative."""
-
-    part: str
-    path: tuple[str, ...] = ()
-    alternatives: tuple[FieldAccess, ...] = ()
-
-    @property
-    def parts(self) -> tuple[str, ...]:
-        """Every part that may be needed: that of this access and those of its alternatives."""
-        return tuple(dict.fromkeys((self.part, *(other.part for other in self.alternatives))))
-
-    def get(self, parts: Mapping[str, Any]) -> Any:
-        """The value in `parts`, a mapping of part names to decoded contents with the sample's key as `__key__`.
-
-        Raises:
-            SampleError: naming the sample, the part or step that is absent and what there is instead.
-        """
-        if not self.path and not self.alternatives:
-            try:
-                return parts[self.part]
-            except KeyError:
-                raise SampleError(self._complaint(parts)) from None
-        for access in (self, *self.alternatives):
-            value = access._find(parts)
-            if value is not _MISSING:
-                return value
-        raise SampleError(self._complaint(parts))
-
-    def _find(self, parts: Mapping[str, Any]) -> Any:
-        value: Any = parts.get(self.part, _MISSING)
-        for step in self.path:
-            value = _take(value, step)
-        return value
-
-    def _complaint(self, parts: Mapping[str, Any]) -> str:
-        reasons = [access._reason(parts) for access in (self, *self.alternatives)]
-        return f"sample {parts.get('__key__', '(no key)')!r}: {'; '.join(reasons)}"
-
-    def _reason(self, parts: Mapping[str, Any]) -> str:
-        if self.part not in parts:
-            return f"part {self.part!r} is absent; {_offer(self.part, (p for p in parts if not p.startswith('__')))}"
-        value, walked = parts[self.part], self.part
-        for step in self.path:
-            inner = _take(value, step)
-            if inner is _MISSING:
-                return f"{walked} has no [{step}]; {_contents(value, step)}"
-            value, walked = inner, f"{walked}[{step}]"
-        return f"{walked} is there"
-
-    def __str__(self) -> str:
-        own = self.part + "".join(f"[{step}]" for step in self.path)
-        return ",".join((own, *map(str, self.alternatives)))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -140,12 +92,16 @@ def read_sample_config(
     root: Node, trusted_modules: Collection[str], *, trust_dataset_code: bool = False
 ) -> SampleConfig:
     """The settings in a dataset.yaml."""
-    entries = root.mapping("dataset.yaml", _KEYS)
+    entries = root.mapping("dataset.yaml")
+    for key, instead in _ELSEWHERE.items():
+        if key in entries:
+            raise entries[key].error(f"{key} is not for a dataset.yaml here: {instead}")
+    root.mapping("dataset.yaml", _KEYS)
     holder, reference = entries.get("sample_type", root), entries
     if holder is not root:
         reference = holder.mapping("sample_type", _CLASS_KEYS)
         for key in _CLASS_KEYS:
-            if key in entries:
+            if key in entries and not _is_standard_factory(entries):
                 raise entries[key].error(f"{key} at the top says the same as sample_type; remove one of them")
     for key in _CLASS_KEYS:
         if key not in reference:
@@ -234,6 +190,17 @@ def read_subflavors(entries: Mapping[str, Node]) -> dict[str, Any]:
     return found
 
 
+def _is_standard_factory(entries: Mapping[str, Node]) -> bool:
+    """Whether the factory that is named at the top is the one that a `sample_type` has anyway."""
+    module, name = (given(entries, key) for key in _CLASS_KEYS)
+    return (
+        module is not None
+        and name is not None
+        and is_our_module(module.text("__module__"))
+        and name.text("__class__") == _STANDARD_FACTORY
+    )
+
+
 def _part_filter(entries: Mapping[str, Node], trust_dataset_code: bool) -> Container[str] | None:
     node = given(entries, "part_filter")
     if node is None:
@@ -252,9 +219,9 @@ def is_our_module(name: str) -> bool:
 
 def find_class(module: Node, name: Node, trusted_modules: Collection[str]) -> SampleClass:
     """The sample class `name` of `module`. Names in older files, such as `CaptioningWebdataset`, mean the class of the
-    samples."""
+    samples, and a module that no longer exists stands for this package, as it does for Energon."""
     module_name, class_name = module.text("__module__"), name.text("__class__")
-    if is_our_module(module_name):
+    if is_our_module(module_name) or (class_name in _OUR_CLASSES and _is_missing(module_name)):
         found = _OUR_CLASSES.get(class_name) or _OUR_CLASSES.get(class_name.removesuffix(_OLD_SUFFIX) + "Sample")
         if found is None:
             raise name.error(f"unknown sample class {class_name!r}{nearest(class_name, _OUR_CLASSES)}")
@@ -263,6 +230,22 @@ def find_class(module: Node, name: Node, trusted_modules: Collection[str]) -> Sa
     if not (isinstance(found, type) and issubclass(found, (Sample, CrudeSample))):
         raise name.error(f"__class__: {module_name}.{class_name} is {found!r}; expected a class derived from Sample")
     return found
+
+
+def _is_missing(module: str) -> bool:
+    """Whether there is no such module. Nothing is imported, but what `import bridge_data` has not."""
+    searched: Any = None
+    names = module.split(".")
+    for number in range(1, len(names) + 1):
+        name = ".".join(names[:number])
+        if name in sys.modules:
+            searched = getattr(sys.modules[name], "__path__", [])
+            continue
+        spec = importlib.machinery.PathFinder.find_spec(name, searched)
+        if spec is None:
+            return True
+        searched = spec.submodule_search_locations or []
+    return False
 
 
 def find_object(module: Node, name: Node, trusted_modules: Collection[str]) -> Any:
@@ -298,49 +281,3 @@ def check_fields(sample_class: SampleClass, field_map: Node) -> None:
                 f"field_map: {field.name!r} is missing, which {sample_class.__name__} requires; "
                 f"add a line such as `{field.name}: jpg` or `{field.name}: json[{field.name}]`"
             )
-
-
-def parse_access(text: str) -> FieldAccess:
-    """The access that `text` describes, such as `"jpg"`, `"json[caption]"` or `"png,jpg"`.
-
-    Raises:
-        ConfigError: if `text` is not of that form.
-    """
-    options = [_OPTION.fullmatch(option.strip()) for option in text.split(",")]
-    accesses = []
-    for option in options:
-        if option is None:
-            raise ConfigError(
-                f"field access {text!r}: expected a part, optionally followed by what to take from it in brackets, "
-                'such as "jpg", "json[caption]" or "json[turns][0]", and commas between alternatives'
-            )
-        accesses.append(FieldAccess(option["part"], tuple(re.findall(r"\[([^\[\]]+)\]", option["path"]))))
-    return dataclasses.replace(accesses[0], alternatives=tuple(accesses[1:]))
-
-
-def _take(value: Any, step: str) -> Any:
-    """`value[step]`, or `_MISSING`."""
-    if isinstance(value, dict):
-        return value.get(step, _MISSING)
-    if isinstance(value, list):
-        try:
-            return value[int(step)]
-        except (ValueError, IndexError):
-            return _MISSING
-    return _MISSING
-
-
-def _contents(value: Any, step: str) -> str:
-    if isinstance(value, dict):
-        return _offer(step, map(str, value))
-    if isinstance(value, list):
-        return f"it is a list of {len(value)}"
-    return f"it is a {type(value).__name__}"
-
-
-def _offer(wanted: str, present: Iterable[str]) -> str:
-    """What there is instead, the nearest first."""
-    names = sorted(present)
-    near = difflib.get_close_matches(wanted, names, n=1)
-    shown = ", ".join(names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "")
-    return f"there is {shown or 'nothing'}" + (f"; did you mean {near[0]!r}?" if near else "")

@@ -8,7 +8,8 @@ from typing import Any, Protocol, TypeAlias
 
 from bridge_data.errors import ConfigError
 from bridge_data.plan.auxiliary import AuxReference
-from bridge_data.plan.dataset_yaml import FieldAccess, SampleClass
+from bridge_data.plan.dataset_yaml import SampleClass
+from bridge_data.plan.field_access import FieldAccess
 from bridge_data.shards import Records, Subset, SubsetRange
 
 EpochsPerShuffle: TypeAlias = int | None

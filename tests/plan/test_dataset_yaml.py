@@ -1,9 +1,7 @@
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from bridge_data.errors import ConfigError, SampleError
-from bridge_data.plan.dataset_yaml import parse_access, read_sample_config
+from bridge_data.errors import ConfigError
+from bridge_data.plan.dataset_yaml import read_sample_config
 from bridge_data.plan.document import parse_yaml
 from bridge_data.samples import CaptioningSample, CrudeSample, ImageSample, TextSample, VQASample
 from tests.plan.own_samples import Pair
@@ -70,9 +68,34 @@ def test_a_module_that_is_trusted_is_imported():
             read(text, trusted)
 
 
+def test_the_factory_of_all_sample_types_may_be_named():
+    factory = "__module__: megatron.energon.flavors.webdataset\n__class__: StandardWebdatasetFactory\n"
+    config = read(
+        factory + "sample_type: {__module__: megatron.energon, __class__: TextSample}\nfield_map: {text: txt}\n"
+    )
+    assert config.sample_class is TextSample
+
+
+@pytest.mark.parametrize("module", ["nowhere.at.all", "bridge_data_of_old", "json.nothing"])
+def test_a_module_that_no_longer_exists_stands_for_this_package(module):
+    form = f"sample_type: {{__module__: {module}, __class__: %s}}\nfield_map: {{text: txt}}\n"
+    assert read(form % "TextSample").sample_class is TextSample
+    with pytest.raises(ConfigError, match="is not trusted"):
+        read(form % "OtherSample")
+
+
+def test_a_module_that_exists_is_not_taken_for_another():
+    with pytest.raises(ConfigError, match=r"'json\.decoder' would be imported"):
+        read("sample_type: {__module__: json.decoder, __class__: TextSample}\nfield_map: {text: txt}\n")
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [
+        (
+            "sample_type: {__module__: megatron.energon, __class__: TextSample}\nsplit_part: val\n",
+            "dataset.yaml:2: split_part is not for a dataset.yaml here: name the part where the data set is used",
+        ),
         ("field_map: {image: jpg}\n", "dataset.yaml:1: __module__ is missing"),
         ("sample_type: {__class__: CaptioningSample}\n", "dataset.yaml:1: __module__ is missing"),
         ("sample_type: CaptioningSample\n", "dataset.yaml:1: sample_type: expected a mapping"),
@@ -139,79 +162,3 @@ def test_mistakes_are_named_with_file_and_line(text, says):
     with pytest.raises(ConfigError) as error:
         read(text, ["trusted", "tests.plan.own_samples"])
     assert says in str(error.value)
-
-
-PARTS = {
-    "__key__": "a.tar/0001",
-    "jpg": b"pixels",
-    "json": {"caption": "a cat", "turns": [{"text": "hello"}, {"text": "there"}], "0": "zero", "none": None},
-}
-
-
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("jpg", b"pixels"),
-        ("json[caption]", "a cat"),
-        ("json[turns][1][text]", "there"),
-        ("json[turns][-1][text]", "there"),
-        ("json[0]", "zero"),
-        ("json[none]", None),
-        ("png,jpg", b"pixels"),
-        ("json[title],json[caption],jpg", "a cat"),
-        ("json[turns][7], jpg", b"pixels"),
-        ("__key__", "a.tar/0001"),
-    ],
-)
-def test_value_is_found(text, value):
-    assert parse_access(text).get(PARTS) == value
-
-
-def test_parts_names_all_that_may_be_needed():
-    access = parse_access("json[a][0][b],png,json[c]")
-    assert (access.part, access.path, access.parts) == ("json", ("a", "0", "b"), ("json", "png"))
-    assert str(access) == "json[a][0][b],png,json[c]"
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("png", ["'a.tar/0001'", "part 'png' is absent", "there is jpg, json", "did you mean 'jpg'?"]),
-        ("json[captoin]", ["json has no [captoin]", "did you mean 'caption'?"]),
-        ("json[turns][2][text]", ["json[turns] has no [2]", "a list of 2"]),
-        ("json[turns][x]", ["json[turns] has no [x]"]),
-        ("json[caption][x]", ["json[caption] has no [x]", "it is a str"]),
-        ("png,json[title]", ["part 'png' is absent", "json has no [title]"]),
-    ],
-)
-def test_absence_names_sample_part_and_step(text, says):
-    with pytest.raises(SampleError) as error:
-        parse_access(text).get(PARTS)
-    for words in says:
-        assert words in str(error.value)
-
-
-@pytest.mark.parametrize("text", ["", "json[", "json[]", "json]a[", "[a]", "json[a]b", "jpg,", "json[[a]]"])
-def test_other_forms_are_refused(text):
-    with pytest.raises(ConfigError, match="field access"):
-        parse_access(text)
-
-
-NAMES = st.text(st.characters(exclude_characters="[],", exclude_categories=["C", "Z"]), min_size=1, max_size=8)
-
-
-@given(st.lists(st.tuples(NAMES, st.lists(NAMES, max_size=3)), min_size=1, max_size=3))
-def test_text_survives_parsing(options):
-    text = ",".join(part + "".join(f"[{step}]" for step in path) for part, path in options)
-    access = parse_access(text)
-    assert str(access) == text
-    assert parse_access(str(access)) == access
-
-
-@given(st.lists(NAMES, min_size=1, max_size=5), st.integers())
-def test_a_path_leads_through_nested_dicts(path, value):
-    nested = value
-    for step in reversed(path):
-        nested = {step: nested}
-    text = path[0] + "".join(f"[{step}]" for step in path[1:])
-    assert parse_access(text).get(nested) == value

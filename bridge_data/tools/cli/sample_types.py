@@ -20,8 +20,9 @@ import yaml
 from bridge_data import samples as sample_classes
 from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError, SampleError
-from bridge_data.plan.dataset_yaml import FieldAccess, parse_access, read_sample_config
+from bridge_data.plan.dataset_yaml import read_sample_config
 from bridge_data.plan.document import parse_yaml
+from bridge_data.plan.field_access import FieldAccess, parse_access
 from bridge_data.prepare.tars import parse_ratio
 from bridge_data.samples import Sample
 from bridge_data.shards.shard_table import first_samples
