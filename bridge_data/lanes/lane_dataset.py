@@ -1,11 +1,9 @@
-"""A data set as lanes, and running them, in this process or in a worker.
+"""A data set as lanes.
 
 A `LaneDataset` puts together a plan, an order and a task encoder. Enters: a plan and the settings of a run. Leaves: any
 lane of the job, from nothing or from a saved state; any sample once more. It holds no data and no handles, so it
-travels to worker processes as it is.
-
-A `LaneRunner` gives the batches of the lanes asked for, each with its lane's state after it. Guarantee: a lane opened
-from the state that came with a batch goes on with the batch after it.
+travels to worker processes as it is. Guarantee: a lane opened from the state that came with a batch goes on with the
+batch after it.
 """
 
 import copy
@@ -13,7 +11,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from bridge_data import storage
 from bridge_data.decode import Loader, open_loader
@@ -26,15 +24,12 @@ from bridge_data.order import Geometry, SampleRef
 from bridge_data.order.plan_order import Numbering, PlanOrder, Shuffle
 from bridge_data.order.state import LaneState, LoaderState
 from bridge_data.plan import Plan
-from bridge_data.samples.arena import Arena
 from bridge_data.shards import RawSample
 from bridge_data.shards.blocks import BlockBudget
 from bridge_data.task import Hooks, SourceCook, TaskEncoder, hook_of
 from bridge_data.task.observer import Observer, observed_source
 from bridge_data.task.stores import CachePool, NoCachePool
 from bridge_data.topology import WorkerConfig
-
-T = TypeVar("T")
 
 _OF_PROCESS = ("_loaders", "_cooks", "_budget", "_cut_for", "_observer")
 """Attributes that each process makes for itself."""
@@ -71,8 +66,8 @@ class LaneDataset:
         """Whether the lanes end by themselves."""
         self.begins_anew = False
         """Whether a pass that `virtual_epoch_length` ends is followed by the same one."""
-        self.repeats = False
-        """Whether a pass goes on with the first batch where the lanes end."""
+        self.repeats: float = 1
+        """How often a pass over finite data has all of it: where the lanes end, it goes on with the first batch."""
         self._order = PlanOrder(plan, worker_config.seed_offset, shuffle, batching.batch_size or 1)
         self._work()  # raises for contradictory hooks here rather than in a worker
 
@@ -83,12 +78,19 @@ class LaneDataset:
         or make several of one. Else an estimate: of shuffled data lanes have about equal shares, and of packs the
         samples are counted. Of endless data it is the same on all ranks, so that their epochs end together.
         """
-        return self.num_batches(even=self.repeats or not self.finite)
+        return self.num_batches(even=not self._ends)
 
     def num_batches(self, *, even: bool) -> int:
         """The same; if `even`, of the rank with the most batches."""
-        if self.virtual_epoch_length:
-            return self.virtual_epoch_length
+        longest = self.virtual_epoch_length
+        if longest and not (self._ends and self.begins_anew):
+            return longest
+        repeats = self.repeats if self._ends else 1
+        length = math.floor(self._num_batches_once(even=even) * repeats)
+        return min(length, longest or length)
+
+    def _num_batches_once(self, *, even: bool) -> int:
+        """The same, without `repeats` and `virtual_epoch_length`."""
         samples, size = self.plan.num_samples, self.batching.batch_size or 1
         if self.plan.repetitions is not None:
             pairs = zip(self.plan.repetitions, self.plan.sources, strict=True)
@@ -102,8 +104,33 @@ class LaneDataset:
     @property
     def has_length(self) -> bool:
         """Whether a pass has no more batches than `len` says: finite data may, of generators or in groups."""
-        ends = self.finite and not self.repeats and not self.virtual_epoch_length
-        return not (ends and self._work().may_multiply)
+        return not (self._ends and not self.virtual_epoch_length and self._work().may_multiply)
+
+    @property
+    def _ends(self) -> bool:
+        """Whether there is an end, apart from that of virtual epochs."""
+        return self.finite and self.repeats < math.inf
+
+    def is_repeated_after(self, state: LoaderState) -> bool:
+        """Whether the pass goes on with the first batch when the lanes end in `state`."""
+        left = self.repeats - state.repetition - 1
+        return left >= 1 or (left > 0 and self._num_of_last_repetition > 0)
+
+    def repeated(self, first: LoaderState, last: LoaderState) -> LoaderState:
+        """The state `first`, before the first batch, in a pass that goes on with it after `last`."""
+        repetition = last.repetition + 1 if self.repeats < math.inf else 0
+        return dataclasses.replace(first, epoch_batches=last.epoch_batches, repetition=repetition)
+
+    def is_repeated_enough(self, state: LoaderState) -> bool:
+        """Whether the pass is over in `state` because the last repetition is a fraction."""
+        if state.repetition + 1 <= self.repeats:
+            return False
+        return state.next_slot // self.worker_config.world_size >= self._num_of_last_repetition
+
+    @property
+    def _num_of_last_repetition(self) -> int:
+        """Batches of the last repetition, if `repeats` is not whole."""
+        return math.floor(self._num_batches_once(even=False) * (self.repeats % 1))
 
     def __bool__(self) -> bool:
         return True  # also if this rank has no batches
@@ -177,8 +204,7 @@ class LaneDataset:
         num_lanes = config.num_lanes_after(state.num_lanes)
         if state.ended or self._is_at_end(state):
             new = self.new_state(num_lanes)
-            kept = state.epoch_batches if self.repeats and not state.ended else 0
-            return dataclasses.replace(new, epoch_batches=kept)
+            return self.repeated(new, state) if not state.ended and self.is_repeated_after(state) else new
         if num_lanes != state.num_lanes:
             mine = range(config.rank, num_lanes, config.world_size)
             state = self._order.redealt(state, num_lanes, mine)
@@ -307,44 +333,3 @@ class LaneDataset:
     def __getstate__(self) -> dict[str, Any]:
         """Handles stay behind; a worker makes its own."""
         return {name: value for name, value in vars(self).items() if name not in _OF_PROCESS}
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Produced(Generic[T]):
-    """A batch, the lane's state after it, and the samples left out on the way to it."""
-
-    lane: int
-    batch: T
-    state: LaneState
-    skipped: dict[str, int]
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Ended:
-    """The lane has no more batches; these samples were left out after its last one."""
-
-    lane: int
-    skipped: dict[str, int]
-
-
-class LaneRunner:
-    """Runs lanes of one dataset in this process, each opened where `state` has it when it is first wanted.
-
-    Batches are built in `arena`.
-    """
-
-    def __init__(self, dataset: LaneDataset, state: LoaderState, arena: Arena, watch: Watch | None = None) -> None:
-        self._dataset, self._state, self._watch, self._arena = dataset, state, watch, arena
-        self._lanes: dict[int, Lane] = {}
-
-    def take(self, lane: int) -> Produced[Any] | Ended:
-        """The next item of `lane`. After an exception the runner is spent: make another from the last states."""
-        if lane not in self._lanes:
-            self._lanes[lane] = self._dataset.lane(lane, self._state, self._watch)
-        run = self._lanes[lane]
-        try:
-            with self._arena.active():
-                item = run.next()
-        except StopIteration:
-            return Ended(lane, run.take_skipped())
-        return Produced(lane, item.batch, item.state, item.skipped)

@@ -1,10 +1,11 @@
 """How long a pass over a data set is: `LimitDataset` and `RepeatDataset`, which do what Energon's wrappers do.
 
 Enters: a data set. Leaves: the same data set, ending after so many batches of a rank and beginning anew then, or going
-on with its first batch where it ends. Guarantee: nothing is read.
+on with its first batch where it ends, so many times. Guarantee: nothing is read.
 """
 
 import copy
+import math
 from typing import Any
 
 from bridge_data.errors import ConfigError
@@ -33,17 +34,26 @@ def LimitDataset(
 def RepeatDataset(
     dataset: LaneDataset, *, repeats: float | None = None, restart: bool = True, worker_config: Any = None
 ) -> LaneDataset:
-    """`dataset`, which goes on with its first batch where it ends, without end. `restart` and `worker_config` have no
-    effect.
+    """`dataset`, of which each pass has all batches `repeats` times, one after the other; without end if None.
+
+    Of a fraction, as many batches are taken of the last repetition as it is of those of this rank, rounded down. Where
+    hooks leave samples out, that is counted as if they did not. Endless training data is as it was. `worker_config` has
+    no effect.
 
     Raises:
-        ConfigError: for a number of `repeats`.
+        ConfigError: if `repeats` is not positive, with `restart=False`, or for a `LimitDataset`.
     """
-    if repeats is not None:
+    if repeats is not None and not 0 < repeats < math.inf:
+        raise ConfigError(f"RepeatDataset(repeats={repeats}): expected a positive number, or None for no end")
+    if not restart and repeats is not None:
+        raise ConfigError("RepeatDataset(restart=False): every pass begins anew here; iterate only once instead")
+    if dataset.begins_anew:
         raise ConfigError(
-            f"RepeatDataset(repeats={repeats}): only without end (None); for a number of epochs, use blend_epochized "
-            "in a metadataset, or LimitDataset for a number of batches"
+            "RepeatDataset of a LimitDataset: limit the repeated data set instead, or use get_val_dataset(limit=...)"
         )
     repeated = copy.copy(dataset)
-    repeated.repeats = True
+    if dataset.virtual_epoch_length:
+        repeated.virtual_epoch_length = 0 if repeats is None else math.floor(dataset.virtual_epoch_length * repeats)
+    if repeats is None or not dataset.virtual_epoch_length:
+        repeated.repeats = math.inf if repeats is None else dataset.repeats * repeats
     return repeated

@@ -18,7 +18,8 @@ from typing import Any, Self
 
 from bridge_data import samples
 from bridge_data.errors import StateError, WorkerError
-from bridge_data.lanes.lane_dataset import Ended, LaneDataset, LaneRunner, Produced
+from bridge_data.lanes.lane_dataset import LaneDataset
+from bridge_data.lanes.lane_runner import Ended, LaneRunner, Produced
 from bridge_data.later import torch
 from bridge_data.loader.loader_config import LoaderConfig
 from bridge_data.loader.memory.slots import Kept
@@ -222,7 +223,7 @@ class SavableDataLoader:
         """Go to the first batch of finite data, `within_pass` as a part of this pass."""
         before = self._position.state
         state = self.dataset.new_state(before.num_lanes)
-        self._go_to(dataclasses.replace(state, epoch_batches=before.epoch_batches if within_pass else 0))
+        self._go_to(self.dataset.repeated(state, before) if within_pass else state)
 
     def _go_to(self, state: LoaderState) -> None:
         self._position = Position(self.dataset.worker_config, state, self.dataset.virtual_epoch_length)
@@ -257,15 +258,16 @@ class _Iteration(Iterator[Any]):
         if batch is _NONE_LEFT and is_first and was_within_pass:  # the pass before was over, and only now is it known
             loader._rewind()
             batch = self._take()
-        elif batch is _NONE_LEFT and loader.dataset.repeats:
+        elif batch is _NONE_LEFT and loader.dataset.is_repeated_after(loader._position.state):
             loader._rewind(within_pass=True)
             batch = self._take()
         if batch is _NONE_LEFT:
             self._over = True
             loader._position.end_pass()
             raise StopIteration
-        self._over = loader._position.is_at_virtual_epoch
-        if self._over and loader.dataset.begins_anew:
+        is_enough = loader.dataset.is_repeated_enough(loader._position.state)
+        self._over = is_enough or loader._position.is_at_virtual_epoch
+        if self._over and (is_enough or loader.dataset.begins_anew):
             loader._position.end_pass()
         return batch
 

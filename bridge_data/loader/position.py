@@ -105,6 +105,7 @@ class Position:
             before.drawn_before,
             self._next_epoch_batches(),
             extras=before.extras,
+            repetition=before.repetition,
         )
         self._turns.advance()
 

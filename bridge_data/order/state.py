@@ -59,6 +59,8 @@ class LoaderState:
     """Whether the pass over finite data is complete; a restore then starts the next pass."""
     extras: dict[str, Any] = dataclasses.field(default_factory=dict)
     """See `EXTRAS`."""
+    repetition: int = 0
+    """How often a pass that repeats finite data so many times has begun it again."""
 
     @property
     def num_lanes(self) -> int:
@@ -87,6 +89,7 @@ class LoaderState:
             "drawn_before": self.drawn_before,
             **({"epoch_batches": self.epoch_batches} if self.epoch_batches else {}),
             **({"ended": True} if self.ended else {}),
+            **({"repetition": self.repetition} if self.repetition else {}),
             "lanes": {str(lane): state for lane, state in self.lanes.items()},
             **({"extras": self.extras} if self.extras else {}),
         }
@@ -127,6 +130,7 @@ class LoaderState:
             epoch_batches=data.get("epoch_batches", 0),
             ended=data.get("ended", False),
             extras=extras,
+            repetition=data.get("repetition", 0),
         )
 
     def check(self, fingerprint: dict[str, Any], tolerated: Collection[str] = ()) -> None:
@@ -210,9 +214,9 @@ def merge_states(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
         raise StateError("merge_states: got no state; expected one of every data-parallel rank")
     parts = [LoaderState.from_dict(state) for state in states]
     merged = dataclasses.replace(parts[0], lanes={}, ended=all(part.ended for part in parts))
-    same = ["generations", "drawn_before", "extras", "next_slot", "epoch_batches"]
+    same = ["generations", "drawn_before", "extras", "repetition", "next_slot", "epoch_batches"]
     if merged.is_finite:  # near the end, ranks skip lanes that have ended
-        same = ["generations", "drawn_before", "extras"]
+        same = ["generations", "drawn_before", "extras", "repetition"]
         slots = [part.next_slot for part in parts if not part.ended]
         merged.next_slot = min(slots) if slots else max(part.next_slot for part in parts)
         merged.epoch_batches = max(part.epoch_batches for part in parts)

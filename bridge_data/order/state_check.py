@@ -35,10 +35,10 @@ def check_structure(data: dict[str, Any]) -> None:
     Raises:
         StateError: naming the path of a wrong field, its value and what was expected.
     """
-    _check_keys("", data, _STATE_KEYS, ("epoch_batches", "ended", "extras"))
+    _check_keys("", data, _STATE_KEYS, ("epoch_batches", "ended", "extras", "repetition"))
     fingerprint = data["fingerprint"]
     _check_fingerprint(fingerprint)
-    for name in ("next_slot", "drawn_before", "epoch_batches"):
+    for name in ("next_slot", "drawn_before", "epoch_batches", "repetition"):
         _check_number(name, data.get(name, 0))
     if not isinstance(data.get("ended", False), bool):
         raise _wrong("ended", data["ended"], "true or false")

@@ -8,6 +8,7 @@ import pytest
 from bridge_data import (
     DefaultTaskEncoder,
     LaneDataset,
+    SkipSample,
     WorkerConfig,
     get_loader,
     get_train_dataset,
@@ -140,6 +141,74 @@ def test_a_repeated_data_set_is_restored_anywhere(folder: Path, num_before: int)
     assert rest[:7] == expected
 
 
+@pytest.mark.parametrize("repeats", [1, 2, 3, 0.5, 2.5, 1.01])
+def test_a_data_set_is_repeated_so_many_times(folder: Path, repeats: float) -> None:
+    dataset = RepeatDataset(val(folder / "b", batch_size=2), repeats=repeats, worker_config=config())
+    whole = [batch.text for batch in get_loader(val(folder / "b", batch_size=2))]
+    expected = whole * int(repeats) + whole[: int(len(whole) * (repeats % 1))]
+    loader = get_loader(dataset)
+    assert [[batch.text for batch in loader] for _ in range(2)] == [expected] * 2
+    assert len(loader) == len(dataset) == len(expected)
+
+
+def test_ranks_repeat_their_own_batches(folder: Path) -> None:
+    for rank in range(3):
+        once = val(folder / "a", rank=rank, world_size=3)
+        (whole,) = texts(once)
+        loader = get_loader(RepeatDataset(once, repeats=2.5))
+        assert [text for batch in loader for text in batch.text][: 2 * len(whole)] == whole * 2
+        assert len(loader) == len(list(loader)) == int(2.5 * len(once))
+
+
+class Some(DefaultTaskEncoder):
+    def encode_sample(self, sample: Any) -> Any:
+        if int(sample.text) % 3:
+            raise SkipSample
+        return sample
+
+
+def test_whole_repetitions_need_no_length(folder: Path) -> None:
+    dataset = RepeatDataset(val(folder / "b", batch_size=2, task_encoder=Some()), repeats=2)
+    (whole,) = texts(val(folder / "b", batch_size=2, task_encoder=Some()))
+    assert texts(dataset, 2) == [whole * 2] * 2
+
+
+@pytest.mark.parametrize("repeats", [2, 2.5])
+@pytest.mark.parametrize("num_before", range(12))
+def test_a_repetition_is_restored_anywhere(folder: Path, repeats: float, num_before: int) -> None:
+    dataset = RepeatDataset(val(folder / "b", batch_size=2), repeats=repeats)
+
+    def batches(loader: Any) -> Any:
+        while True:
+            for batch in loader:
+                yield batch.text
+            yield "end"
+
+    loader = get_loader(dataset)
+    passing = batches(loader)
+    for _ in range(num_before):
+        while next(passing) == "end":
+            pass
+    state = loader.state_dict()
+    expected = [next(passing) for _ in range(25)]
+    restored = get_loader(dataset)
+    restored.load_state_dict(state)
+    again = batches(restored)
+    found = [next(again) for _ in range(25)]
+    if expected[0] == "end":  # the pass was over when it was saved, and the loader begins the next
+        found, expected = found[: len(expected) - 1], expected[1:]
+    assert found == expected
+
+
+def test_endless_data_and_virtual_epochs_are_repeated(folder: Path) -> None:
+    endless = train(folder / "b")
+    (first,) = texts(LimitDataset(RepeatDataset(endless, repeats=2), 9))
+    assert first == texts(LimitDataset(endless, 9))[0]
+    virtual = train(folder / "b", virtual_epoch_length=3)
+    assert len(RepeatDataset(virtual, repeats=2)) == len(list(get_loader(RepeatDataset(virtual, repeats=2)))) == 6
+    assert len(LimitDataset(val(folder / "b"), 5)) == len(texts(LimitDataset(val(folder / "b"), 5))[0]) // 4 + 1 == 2
+
+
 class Nothing(DefaultTaskEncoder):
     def encode_sample(self, sample: Any) -> Any:
         yield from ()
@@ -152,5 +221,10 @@ def test_a_repeated_data_set_of_which_all_is_left_out_ends(folder: Path) -> None
 def test_wrong_lengths_and_repeats_are_errors(folder: Path) -> None:
     with pytest.raises(ConfigError, match=r"LimitDataset\(length=0\)"):
         LimitDataset(val(folder / "b"), 0)
-    with pytest.raises(ConfigError, match="only without end"):
-        RepeatDataset(val(folder / "b"), repeats=2)
+    for repeats in (0, -1, float("inf"), float("nan")):
+        with pytest.raises(ConfigError, match="expected a positive number"):
+            RepeatDataset(val(folder / "b"), repeats=repeats)
+    with pytest.raises(ConfigError, match="every pass begins anew here"):
+        RepeatDataset(val(folder / "b"), repeats=2, restart=False)
+    with pytest.raises(ConfigError, match="limit the repeated data set instead"):
+        RepeatDataset(LimitDataset(val(folder / "b"), 2))

@@ -78,7 +78,7 @@ class Streams:
         self.worker_config, self.virtual_epoch_length = worker_config, virtual_epoch_length
         self.lengths, self.size, self.before_sample, self.make = lengths, size, before_sample, make
         self.modules: tuple[str, ...] = ()
-        self.begins_anew = self.repeats = False
+        self.begins_anew = False
         self.has_length = virtual_epoch_length > 0
 
     def __len__(self) -> int:
@@ -86,6 +86,12 @@ class Streams:
 
     def length(self, lane: int) -> int | None:
         return self.lengths[lane] if isinstance(self.lengths, list) else self.lengths
+
+    def is_repeated_after(self, state: LoaderState) -> bool:
+        return False
+
+    def is_repeated_enough(self, state: LoaderState) -> bool:
+        return False
 
     def new_state(self, num_lanes: int | None = None) -> LoaderState:
         lanes: dict[int, dict[str, Any]] = {lane: {} for lane in self.worker_config.lanes}

@@ -14,7 +14,7 @@ import torch
 
 from bridge_data import options
 from bridge_data.errors import ConfigError, StateError, WorkerError
-from bridge_data.lanes.lane_dataset import LaneRunner
+from bridge_data.lanes.lane_runner import LaneRunner
 from bridge_data.loader import LoaderConfig, SavableDataLoader, get_loader, get_savable_loader
 from bridge_data.loader.workers.worker_pool import WorkerPool
 from bridge_data.order.state import merge_states

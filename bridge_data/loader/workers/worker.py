@@ -11,7 +11,8 @@ import traceback
 from collections.abc import Sequence
 from typing import Any
 
-from bridge_data.lanes.lane_dataset import Ended, LaneDataset, LaneRunner
+from bridge_data.lanes.lane_dataset import LaneDataset
+from bridge_data.lanes.lane_runner import Ended, LaneRunner
 from bridge_data.loader.memory.batches import Encoder
 from bridge_data.loader.memory.slots import SlotArena, SlotWriter
 from bridge_data.loader.position import Turns

@@ -18,7 +18,8 @@ from collections.abc import Callable
 from typing import Any
 
 from bridge_data.errors import WorkerError
-from bridge_data.lanes.lane_dataset import Ended, LaneDataset, Produced
+from bridge_data.lanes.lane_dataset import LaneDataset
+from bridge_data.lanes.lane_runner import Ended, Produced
 from bridge_data.loader.loader_config import LoaderConfig
 from bridge_data.loader.memory.batches import encode_dataset
 from bridge_data.loader.memory.slots import Kept
