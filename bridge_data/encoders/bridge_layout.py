@@ -77,7 +77,7 @@ def bridge_parts(content: str, media: Mapping[str, tuple[str, str]], *, media_fi
     Spaces around each text are dropped, line breaks are kept. With `media_first`, images and videos come before the
     texts of their turn.
     """
-    pieces = re.split(f"({'|'.join(map(re.escape, media))})", content)
+    pieces = re.split(f"({'|'.join(map(re.escape, media))})", content) if media else [content]
     if len(pieces) == 1:
         return [{"type": "text", "text": content}]
     parts = [

@@ -4,6 +4,7 @@ import functools
 import io
 import os
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
@@ -145,9 +146,16 @@ class EPath:
             (target / path.relative_to(self)).write_bytes(path.read_bytes())
 
     def move(self, target: "EPath") -> None:
-        """Copy, and remove what was copied."""
+        """Copy this local file or folder, and remove it.
+
+        Raises:
+            ConfigError: if it is in an object store, or `target` is in it.
+        """
+        source = self.local_path()
+        if target.local_path().is_relative_to(source):
+            raise ConfigError(f"{self} cannot be moved to {target}, which is a part of it")
         self.copy(target)
-        self.unlink()
+        shutil.rmtree(source) if source.is_dir() else source.unlink()
 
     def unlink(self) -> None:
         """Remove a local file."""

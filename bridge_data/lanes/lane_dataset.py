@@ -68,6 +68,7 @@ class LaneDataset:
         """Whether a pass that `virtual_epoch_length` ends is followed by the same one."""
         self.repeats: float = 1
         """How often a pass over finite data has all of it: where the lanes end, it goes on with the first batch."""
+        self._is_longer = False
         self._order = PlanOrder(plan, worker_config.seed_offset, shuffle, batching.batch_size or 1)
         self._work()  # raises for contradictory hooks here rather than in a worker
 
@@ -104,7 +105,13 @@ class LaneDataset:
     @property
     def has_length(self) -> bool:
         """Whether a pass has no more batches than `len` says: finite data may, of generators or in groups."""
-        return not (self._ends and not self.virtual_epoch_length and self._work().may_multiply)
+        return not (self._ends and not self.virtual_epoch_length and (self._is_longer or self._work().may_multiply))
+
+    def note_end(self, state: LoaderState) -> None:
+        """Note the state at the end of a pass: of plain functions that return generators, only then is it seen that a
+        pass has more batches than `len` says."""
+        longest = self._num_batches_once(even=True)
+        self._is_longer = self._is_longer or state.next_slot > longest * self.worker_config.world_size
 
     @property
     def _ends(self) -> bool:

@@ -79,7 +79,7 @@ class SavableDataLoader:
         """
         if not self.dataset.has_length:
             raise TypeError(
-                "the length of this loader is not known before it is read: hooks that are generators, or "
+                "the length of this loader is not known before it is read: hooks that return generators, or "
                 "batch_group_criterion, may make more batches than len(loader.dataset), which counts samples"
             )
         return self.dataset.num_batches(even=True) if self.config.ends == "even" else len(self.dataset)
@@ -264,6 +264,7 @@ class _Iteration(Iterator[Any]):
         if batch is _NONE_LEFT:
             self._over = True
             loader._position.end_pass()
+            loader.dataset.note_end(loader._position.state)
             raise StopIteration
         is_enough = loader.dataset.is_repeated_enough(loader._position.state)
         self._over = is_enough or loader._position.is_at_virtual_epoch

@@ -15,6 +15,7 @@ import inspect
 import logging
 import math
 import random
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import Token
 from typing import TYPE_CHECKING, Any, Self
@@ -125,6 +126,15 @@ def _versions(encoder: TaskEncoder[Any, Any, Any, Any], hook: str) -> Iterator[A
             yield vars(cls)[hook]
 
 
+def _may_yield(hook: Any) -> bool:
+    """Whether a hook is a generator function, also if decorated, or says that it returns a generator."""
+    while isinstance(hook, functools.partial):
+        hook = hook.func
+    function = inspect.unwrap(hook)
+    returned = str(getattr(function, "__annotations__", {}).get("return"))
+    return inspect.isgeneratorfunction(function) or _GENERATOR.match(returned) is not None
+
+
 def rng_key(seed: int, stage: str, *sample: int) -> int:
     """The 64-bit seed of the random numbers that `stage` draws for a sample (source key, epoch, index, part)."""
     return key64(seed, STAGES.index(stage), *sample)
@@ -137,6 +147,7 @@ def seed_generators(key: int) -> None:
     torch.default_generator.manual_seed(key & 0x7FFFFFFFFFFFFFFF)
 
 
+_GENERATOR = re.compile(r"(<class ')?([\w.]+\.)?(Generator|Iterator)\b")
 _NOT_OBSERVED = contextlib.nullcontext()
 
 
@@ -207,12 +218,12 @@ class Hooks:
         """Whether the hooks of samples are no generators, so that a sample goes into the batch it is encoded for."""
         hooks = [hook_of(self.encoder, stage) for stage in _OF_SAMPLES]
         hooks += [cooker.cook for cooker in self.encoder.cookers]
-        return not any(inspect.isgeneratorfunction(hook) for hook in hooks)
+        return not any(map(_may_yield, hooks))
 
     @property
     def makes_batches_of_one(self) -> bool:
         """Whether a hook of batches is a generator."""
-        return any(inspect.isgeneratorfunction(hook_of(self.encoder, stage)) for stage in ("batch", "encode_batch"))
+        return any(_may_yield(hook_of(self.encoder, stage)) for stage in ("batch", "encode_batch"))
 
     @property
     def sample_index(self) -> int:

@@ -58,6 +58,10 @@ def test_texts_keep_line_breaks_and_lose_spaces_beside_images(content: str, medi
     assert bridge_parts(content, MEDIA, media_first=media_first) == expected
 
 
+def test_without_media_a_turn_is_one_text():
+    assert bridge_parts("so it is", {}, media_first=True) == [{"type": "text", "text": "so it is"}]
+
+
 def test_the_line_break_after_an_end_token_is_learnt() -> None:
     said = "Q\nyes<|im_end|>\nQ\nno\nQ\nso<|im_end|>"
     spans = [(2, 15), (18, 20), (23, 35)]

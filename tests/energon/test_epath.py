@@ -39,6 +39,10 @@ def test_files_are_written_read_listed_moved_and_removed(tmp_path: Path) -> None
     assert (root / "c.tar").read_text() == "12" and (root / "r/q/b.tar").read_text() == "3"
     with pytest.raises(FileNotFoundError):
         (root / "p/a.tar").read_bytes()
+    (root / "r").move(root / "s/t")
+    assert not (root / "r").is_dir() and [path.relative_to(root / "s") for path in (root / "s").walk()] == ["t/q/b.tar"]
+    with pytest.raises(ConfigError, match="which is a part of it"):
+        (root / "s").move(root / "s/t")
 
 
 def test_urls_keep_their_kind_and_are_not_written() -> None:

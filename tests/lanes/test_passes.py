@@ -1,5 +1,7 @@
 """The length of passes: `len`, `LimitDataset` and `RepeatDataset`."""
 
+import functools
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +91,35 @@ class Grouped(DefaultTaskEncoder):
         return sample.text, 1
 
 
-@pytest.mark.parametrize("encoder", [Twice, TwoBatches, Grouped])
+class SaysSo(DefaultTaskEncoder):
+    def encode_sample(self, sample: Any) -> "Iterator[Any]":
+        return iter_twice(sample)
+
+
+class InDisguise(DefaultTaskEncoder):
+    @functools.wraps(Twice.encode_sample)
+    def encode_sample(self, sample: Any) -> Any:
+        return iter_twice(sample)
+
+
+def iter_twice(sample: Any) -> Iterator[Any]:
+    yield from (sample, sample)
+
+
+class Hidden(DefaultTaskEncoder):
+    def encode_sample(self, sample: Any) -> Any:
+        return iter_twice(sample)
+
+
+def test_that_a_plain_function_returned_generators_is_seen_at_the_end_of_a_pass(folder: Path) -> None:
+    loader = get_loader(val(folder / "a", task_encoder=Hidden()))
+    assert len(loader) == 13
+    assert len(list(loader)) == 25
+    with pytest.raises(TypeError, match="not known before it is read"):
+        len(loader)
+
+
+@pytest.mark.parametrize("encoder", [Twice, TwoBatches, Grouped, SaysSo, InDisguise])
 def test_a_loader_that_may_yield_more_than_the_samples_make_has_no_length(folder: Path, encoder: type) -> None:
     loader = get_loader(val(folder / "a", task_encoder=encoder()))
     with pytest.raises(TypeError, match="not known before it is read"):

@@ -87,6 +87,9 @@ class Streams:
     def length(self, lane: int) -> int | None:
         return self.lengths[lane] if isinstance(self.lengths, list) else self.lengths
 
+    def note_end(self, state: LoaderState) -> None:
+        pass
+
     def is_repeated_after(self, state: LoaderState) -> bool:
         return False
 
