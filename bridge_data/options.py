@@ -82,7 +82,6 @@ IGNORED = {
     "checkpoint_every_min_n_samples": "workers keep no checkpoints of themselves",
     "n_checkpoints": "workers keep no checkpoints of themselves",
     "gc_collect_every_n_steps": "workers free memory as they go, and leave the rest to Python",
-    "worker_config": "a data set is described without it: give it to get_train_dataset or get_val_dataset",
     "max_samples_per_sequence": "the order is made for all data sets together: give it to get_train_dataset",
     "parallel_shard_iters": "how many shards are mixed follows from shuffle_buffer_size and max_samples_per_sequence",
     "ignore_decoder_errors": "what cannot be decoded is left out, counted, told to WorkerConfig.global_error_handler",

@@ -13,7 +13,6 @@ from typing import Any, Self, TypeAlias
 
 from bridge_data import storage
 from bridge_data.errors import ConfigError
-from bridge_data.options import warn_ignored
 from bridge_data.plan.blending import Plan
 from bridge_data.plan.declared import (
     Declared,
@@ -32,6 +31,7 @@ from bridge_data.plan.source import EpochsPerShuffle, check_epochs, multiplied
 from bridge_data.prepare.metadataset_joins import prepare_metadataset
 from bridge_data.shards import SubsetRange
 from bridge_data.shards.joins import JoinIndex
+from bridge_data.topology import WorkerConfig
 
 Location: TypeAlias = str | os.PathLike[str]
 
@@ -105,10 +105,9 @@ class _Declaring(DatasetLoaderInterface):
         subflavors: Mapping[str, Any] | None = None,
         shuffle_over_epochs_multiplier: EpochsPerShuffle = 1,
         subset: SubsetRange | None = None,
-        worker_config: Any = None,
+        worker_config: WorkerConfig | None = None,
     ) -> Plan:
-        """See `DatasetLoaderInterface.get_datasets`; `worker_config` has no effect (see `bridge_data.options`)."""
-        warn_ignored(worker_config=worker_config)
+        """See `DatasetLoaderInterface.get_datasets`; `worker_config` is that of a loader of this plan."""
         scope = Scope(
             split_part=split_part,
             subflavors=dict(subflavors or {}),
@@ -118,7 +117,8 @@ class _Declaring(DatasetLoaderInterface):
         opening = Opening(
             training=training, trusted_modules=self.trusted_modules, trust_dataset_code=self.trust_dataset_code
         )
-        return open_plan(self._declare(scope), opening, f"{self}: the split part {split_part!r}")
+        plan = open_plan(self._declare(scope), opening, f"{self}: the split part {split_part!r}")
+        return dataclasses.replace(plan, worker_config=worker_config)
 
     def traverse(self, *, split_part: str) -> list[TraversedDatasetReference]:
         """See `DatasetLoaderInterface.traverse`."""

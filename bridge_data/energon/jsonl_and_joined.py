@@ -12,7 +12,6 @@ from typing import Any, Unpack
 from bridge_data.energon.dataset_loaders import DatasetLoader
 from bridge_data.energon.webdatasets import BaseWebdatasetFactory
 from bridge_data.errors import ConfigError, SampleError
-from bridge_data.options import warn_ignored
 from bridge_data.plan.blending import Plan
 from bridge_data.plan.factories import BaseCoreDatasetFactory, FactorySettings, PathDatasetFactory, T_sample
 from bridge_data.plan.join import assemble
@@ -22,6 +21,7 @@ from bridge_data.shards import Records, ShardSet, SubsetRange
 from bridge_data.shards.joins import open_join_at
 from bridge_data.shards.jsonl_file import PART, open_jsonl
 from bridge_data.storage import Location, location, on_disk
+from bridge_data.topology import WorkerConfig
 
 Members = Sequence[BaseWebdatasetFactory[Any]] | Mapping[str, BaseWebdatasetFactory[Any]]
 
@@ -109,7 +109,8 @@ class JoinedWebdatasetFactory(BaseCoreDatasetFactory[T_sample]):
         joiner: the class of the joined samples, whose `from_joined` joins them, or a function that does.
         shuffle_over_epochs: how many epochs are shuffled together (see `EpochsPerShuffle`).
         subset: a range of the joined samples.
-        worker_config, parallel_shard_iters, max_samples_per_sequence: no effect (see `bridge_data.options`).
+        worker_config: of a loader of `build()`; `get_train_dataset` and `get_val_dataset` take their own.
+        parallel_shard_iters, max_samples_per_sequence: no effect (see `bridge_data.options`).
 
     Raises:
         ConfigError: for wrong settings.
@@ -120,7 +121,7 @@ class JoinedWebdatasetFactory(BaseCoreDatasetFactory[T_sample]):
         inner_datasets: Members,
         *,
         training: bool = True,
-        worker_config: Any = None,
+        worker_config: WorkerConfig | None = None,
         shuffle_over_epochs: EpochsPerShuffle = 1,
         parallel_shard_iters: int | None = None,
         max_samples_per_sequence: int | None = None,
@@ -197,7 +198,9 @@ class _FromConfig(BaseCoreDatasetFactory[Any]):
 
     def build(self) -> Plan:
         """See `BaseCoreDatasetFactory.build`."""
-        return self._loader.get_datasets(training=self.training, split_part=self._split_part)
+        return self._loader.get_datasets(
+            training=self.training, split_part=self._split_part, worker_config=self.worker_config
+        )
 
 
 def get_dataset_from_config(
@@ -208,7 +211,7 @@ def get_dataset_from_config(
     split_part: str | None = None,
     training: bool = True,
     subflavors: Mapping[str, Any] | None = None,
-    worker_config: Any = None,
+    worker_config: WorkerConfig | None = None,
     sample_type: type[Any] | None = None,
     trusted_modules: Collection[str] = (),
     trust_dataset_code: bool = False,
@@ -218,12 +221,11 @@ def get_dataset_from_config(
     Args:
         split_part: the part of its split, `train` if None.
         sample_type: the class that its samples must have.
-        worker_config: no effect; see `bridge_data.options`.
+        worker_config: of a loader of `build()`.
 
     Raises:
         ConfigError: for wrong settings, or if the samples are of another class.
     """
-    warn_ignored(worker_config=worker_config)
     loader = DatasetLoader(
         path,
         subflavors=subflavors,
@@ -233,6 +235,7 @@ def get_dataset_from_config(
         trust_dataset_code=trust_dataset_code,
     )
     made = _FromConfig(loader, training, split_part or "train")
+    made.worker_config = worker_config
     if sample_type is not None and not issubclass(made.source().sample_class, sample_type):
         raise ConfigError(f"{loader}: has {made.source().sample_class.__name__}, not {sample_type.__name__}")
     return made

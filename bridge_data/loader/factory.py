@@ -32,14 +32,16 @@ def get_loader(
 
     `worker_config` is that of the dataset and may be left out. `cache_pool` is the cache of the cookers; without one
     nothing is prefetched for them. A plan, such as `build()` of a factory gives, is read sample by sample: in the order
-    of the data, or endlessly shuffled if it is for training; without `worker_config`, in this process.
+    of the data, or endlessly shuffled if it is for training; by the `worker_config` of the factory, or else the one
+    given here, or else in this process.
 
     Raises:
         ConfigError: if a setting is out of range, or `worker_config` is not the dataset's.
         WorkerError: if the dataset cannot be sent to workers, or they cannot be started in this way.
     """
     if isinstance(dataset, Plan):
-        dataset = _of_plan(dataset, worker_config or WorkerConfig.default_worker_config(num_workers=0))
+        alone = WorkerConfig.default_worker_config(num_workers=0)
+        dataset = _of_plan(dataset, dataset.worker_config or worker_config or alone)
     _check_same(worker_config, dataset.worker_config)
     if cache_pool is not None:
         if not isinstance(cache_pool, CachePool):

@@ -20,6 +20,7 @@ from typing import TypeAlias
 from bridge_data.errors import ConfigError
 from bridge_data.plan.document import Node
 from bridge_data.plan.source import Source
+from bridge_data.topology import WorkerConfig
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -91,6 +92,7 @@ class Plan:
     """The tree, its sources that have samples, and their shares (`weights`); None for validation, where sources are
     read one after the other. `repetitions` is how often one epoch of an epochized blend repeats each source; None for
     other plans. `later_weights` are the shares from later samples of the job on, if weights are scheduled.
+    `worker_config` is that of the factory or data set that it was made of, for who reads the plan as it is.
     """
 
     tree: Tree
@@ -98,6 +100,7 @@ class Plan:
     weights: tuple[float, ...] | None
     repetitions: tuple[Fraction, ...] | None = None
     later_weights: tuple[tuple[int, tuple[float, ...]], ...] = ()
+    worker_config: WorkerConfig | None = None
 
     @property
     def num_samples(self) -> int:

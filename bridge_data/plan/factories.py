@@ -30,6 +30,7 @@ from bridge_data.plan.source import EpochsPerShuffle, Parts, Source, check_epoch
 from bridge_data.samples import CrudeSample, Sample
 from bridge_data.shards import Records, SubsetRange
 from bridge_data.storage import Location, location
+from bridge_data.topology import WorkerConfig
 
 T_sample = TypeVar("T_sample")
 
@@ -150,7 +151,7 @@ class FactorySettings(TypedDict, total=False):
 
     split_part: str
     training: bool
-    worker_config: Any
+    worker_config: WorkerConfig | None
     shuffle_over_epochs: EpochsPerShuffle
     parallel_shard_iters: int | None
     max_samples_per_sequence: int | None
@@ -163,6 +164,7 @@ class BaseCoreDatasetFactory(abc.ABC, Generic[T_sample]):
 
     __sample_type__: ClassVar[SampleClass]
     training: bool = True
+    worker_config: WorkerConfig | None = None
     subflavors: dict[str, Any]
 
     @abc.abstractmethod
@@ -181,17 +183,25 @@ class BaseCoreDatasetFactory(abc.ABC, Generic[T_sample]):
             metadata.
         """
         source = self.source()
-        return plan_of(source, training=self.training, what=f"{source.path}: the split part {source.split_part!r}")
+        plan = plan_of(source, training=self.training, what=f"{source.path}: the split part {source.split_part!r}")
+        return dataclasses.replace(plan, worker_config=self.worker_config)
 
     def __len__(self) -> int:
         return self.source().num_samples
 
     def _set(
-        self, *, training: bool, shuffle_over_epochs: EpochsPerShuffle, subset: SubsetRange | None, **ignored: Any
+        self,
+        *,
+        training: bool,
+        worker_config: WorkerConfig | None,
+        shuffle_over_epochs: EpochsPerShuffle,
+        subset: SubsetRange | None,
+        **ignored: Any,
     ) -> None:
         """Check and keep the settings that all factories have; `ignored` have no effect."""
         warn_ignored(**ignored)
         self.training, self.subset, self.subflavors = training, subset, {}
+        self.worker_config = worker_config
         self.shuffle_over_epochs = check_epochs(shuffle_over_epochs)
 
     def _cut(self, source: Source) -> Source:
@@ -207,7 +217,8 @@ class PathDatasetFactory(BaseCoreDatasetFactory[T_sample]):
         subset: a range of the samples.
         split_config: the file that defines the split parts, instead of the usual one.
         part_filter: whether to read a part, by its name; all are read if None.
-        worker_config, parallel_shard_iters, max_samples_per_sequence: no effect (see `bridge_data.options`).
+        worker_config: of a loader of `build()`; `get_train_dataset` and `get_val_dataset` take their own.
+        parallel_shard_iters, max_samples_per_sequence: no effect (see `bridge_data.options`).
 
     Raises:
         ConfigError: for wrong settings.
@@ -219,7 +230,7 @@ class PathDatasetFactory(BaseCoreDatasetFactory[T_sample]):
         *,
         split_part: str = "train",
         training: bool = True,
-        worker_config: Any = None,
+        worker_config: WorkerConfig | None = None,
         shuffle_over_epochs: EpochsPerShuffle = 1,
         parallel_shard_iters: int | None = None,
         max_samples_per_sequence: int | None = None,

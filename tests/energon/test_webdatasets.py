@@ -25,6 +25,7 @@ from bridge_data import (
 )
 from bridge_data.decode import SampleDecoder
 from bridge_data.decode.sample_loader import SampleLoader
+from bridge_data.energon import get_dataset_from_config
 from bridge_data.plan import EmptySplitError, load_plan
 from bridge_data.shards import SubsetRange
 from tests.prepared import TEXT, write_dataset
@@ -154,8 +155,22 @@ def test_unknown_settings_are_no_settings(folder: Path) -> None:
 
 def test_settings_without_meaning_are_warned_of(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(options, "_warned", set())
-    with pytest.warns(UserWarning, match="worker_config has no effect"):
-        TextWebdataset(folder, field_map={"text": "txt"}, worker_config=ALONE)
+    with pytest.warns(UserWarning, match="parallel_shard_iters has no effect"):
+        TextWebdataset(folder, field_map={"text": "txt"}, parallel_shard_iters=4)
+
+
+def test_a_loader_of_its_plan_has_the_ranks_of_the_factory(folder: Path) -> None:
+    ranks = [WorkerConfig(rank, 2, 0) for rank in range(2)]
+    factories = [
+        *(TextWebdataset(folder, field_map={"text": "txt"}, training=False, worker_config=rank) for rank in ranks),
+        *(get_dataset_from_config(folder, training=False, worker_config=rank) for rank in ranks),
+    ]
+    found = [[sample.text for sample in get_loader(factory.build())] for factory in factories]
+    assert found[:2] == found[2:]
+    assert sorted(found[0] + found[1]) == sorted(f"t{n}" for n in range(10))
+    assert len(found[0]) == 5
+    with pytest.raises(ConfigError, match="num_workers=1, but the dataset was made with num_workers=0"):
+        get_loader(factories[0].build(), worker_config=WorkerConfig(0, 2, 1))
 
 
 def test_a_class_without_sample_type_says_so(folder: Path) -> None:
