@@ -20,9 +20,10 @@ from bridge_data import samples
 from bridge_data.errors import StateError, WorkerError
 from bridge_data.lanes.lane_dataset import Ended, LaneDataset, LaneRunner, Produced
 from bridge_data.later import torch
+from bridge_data.loader.even_ends import EvenEnds
 from bridge_data.loader.loader_config import LoaderConfig
 from bridge_data.loader.memory.slots import Kept
-from bridge_data.loader.position import BatchLog, EvenEnds, Position
+from bridge_data.loader.position import BatchLog, Position
 from bridge_data.loader.workers import process
 from bridge_data.loader.workers.launch import ServerLost
 from bridge_data.loader.workers.link import OutOfStep
@@ -58,13 +59,13 @@ class SavableDataLoader:
         """Samples that were too long for a pack, and cut (`Packing(overlong="truncate")`)."""
         self._source: LaneRunner | WorkerPool | None = None
         self._fetched: Produced[Any] | None = None
+        self._ends = None if self.config.ends == "uneven" else EvenEnds(dataset, self.config.ends)
         self._go_to(dataset.new_state())
         self._pin = self.config.pin_memory and torch.cuda.is_available()
         self._log = BatchLog(dataset.worker_config)
         self._owner = os.getpid()
         self._warn_of_idle_workers()
         self._workers = _Workers(dataset, self.config)
-        self._ends = EvenEnds(dataset) if self.config.ends == "even" else None
         self._close = weakref.finalize(self, _close_in, self._owner, self._workers)
 
     def __iter__(self) -> Iterator[Any]:
@@ -76,15 +77,26 @@ class SavableDataLoader:
         Raises:
             TypeError: for finite data of which hooks may make more, as Lightning draws no more than the length.
         """
-        if not self.dataset.has_length:
+        ends = self.dataset.finite and not self.dataset.repeats and not self.dataset.virtual_epoch_length
+        if ends and self.dataset.may_multiply:
             raise TypeError(
                 "the length of this loader is not known before it is read: hooks that are generators, or "
                 "batch_group_criterion, may make more batches than len(loader.dataset), which counts samples"
             )
-        return self.dataset.num_batches(even=True) if self.config.ends == "even" else len(self.dataset)
+        return len(self.dataset) if self._ends is None else self.dataset.num_batches(even=True)
 
     def __bool__(self) -> bool:
         return True  # also if this rank has no batches
+
+    @property
+    def num_filled(self) -> int:
+        """Batches without loss that this rank was given because only others had one left (`ends="even"`)."""
+        return 0 if self._ends is None else self._ends.num_filled
+
+    @property
+    def num_repeated(self) -> int:
+        """Those of them that could not be emptied, and so are real batches once more."""
+        return 0 if self._ends is None else self._ends.num_repeated
 
     def state_dict(self) -> dict[str, Any]:
         """`save_state_rank`, under the name that torch and Lightning call."""
@@ -228,6 +240,8 @@ class SavableDataLoader:
         self._position = Position(self.dataset.worker_config, state, self.dataset.virtual_epoch_length)
         self._source = self._fetched = None
         self._is_within_pass = False
+        if self._ends is not None:
+            self._ends.begin(state)
 
     def _warn_of_idle_workers(self) -> None:
         ranks, state = self.dataset.worker_config, self._position.state
@@ -278,15 +292,20 @@ class _Iteration(Iterator[Any]):
                 return _NONE_LEFT
             loader._is_within_pass = True
             return loader._hand_out(item)
-        own = None if item is None else loader._position.next_slot()
-        agreed = ends.agree(None if item is None else item.batch, own)
-        if agreed is None:
+        position = loader._position
+        batch, own_end = (None, None) if item is None else (item.batch, position.next_slot())
+        end = ends.end_of_step(position.state.next_slot, batch, own_end)
+        if end is None:
+            return _NONE_LEFT
+        if item is not None and own_end is not None and own_end <= end:
+            loader._is_within_pass = True
+            return loader._hand_out(item)
+        filling = ends.fill()
+        if filling is None:
             return _NONE_LEFT
         loader._is_within_pass = True
-        if item is not None and own == agreed:
-            return loader._hand_out(item)
-        loader._position.pass_over(agreed)
-        return ends.empty_batch()
+        position.pass_over(end)
+        return filling
 
 
 class _Workers:

@@ -79,7 +79,7 @@ class Streams:
         self.lengths, self.size, self.before_sample, self.make = lengths, size, before_sample, make
         self.modules: tuple[str, ...] = ()
         self.begins_anew = self.repeats = False
-        self.has_length = virtual_epoch_length > 0
+        self.finite, self.may_multiply = lengths is not None, True
 
     def __len__(self) -> int:
         return self.virtual_epoch_length

@@ -210,7 +210,7 @@ class BalancedLoader(BackgroundLoader):
     order, and draw the same number of batches.
 
     Raises:
-        ConfigError: if `loader` has `ends="even"`, which is for validation.
+        ConfigError: if `loader` has even ends, which are for validation.
     """
 
     def __init__(
@@ -222,8 +222,10 @@ class BalancedLoader(BackgroundLoader):
         *,
         pin_memory: bool = False,
     ) -> None:
-        if loader.config.ends == "even":
-            raise ConfigError('balance is for training, ends="even" for validation, which is never balanced: leave one')
+        if (ends := loader.config.ends) != "uneven":
+            raise ConfigError(
+                f"balance is for training, ends={ends!r} for validation, which is never balanced: leave one"
+            )
         self.report = BalanceReport()
         inbox = Arrivals(balancing.max_step_size)
         pin = pin_memory and torch.cuda.is_available()
