@@ -11,9 +11,6 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Protocol, Self
 
-import torch
-
-from bridge_data import samples
 from bridge_data.errors import WorkerError
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.loader.even_ends import EvenEnds
@@ -121,9 +118,9 @@ class BackgroundLoader:
     """The batches that the thread `run` puts into `inbox`.
 
     The thread reads `loader` and closes it at its end; None if it only receives. Such a thread starts at once, others
-    with the first draw. With `pin`, batches are pinned here. Unless `ends` is "uneven", the ranks take equally many
-    batches, and agree on them in the groups of `dataset` and in the thread that draws. `run` must not refer to this
-    object. Use it from one thread at a time.
+    with the first draw. Unless `ends` is "uneven", the ranks take equally many batches, and agree on them in the
+    groups of `dataset` and in the thread that draws. `run` must not refer to this object. Use it from one thread at a
+    time.
     """
 
     def __init__(
@@ -133,14 +130,12 @@ class BackgroundLoader:
         inbox: Arrivals,
         run: Callable[[], None],
         *,
-        pin: bool,
         ends: Ends = "uneven",
     ) -> None:
         self.dataset = dataset
         self._ends = None if ends == "uneven" else EvenEnds(dataset, ends)
         self._loader = loader
         self._inbox = inbox
-        self._pin = pin and torch.cuda.is_available()
         self._fetched: Arrival | None = None
         self._go_to(dataset.new_state())
         self.is_within_step = False
@@ -237,7 +232,7 @@ class BackgroundLoader:
         self._state = item.state
         if item.kind == END:
             raise StopIteration
-        return samples.pin(item.content) if self._pin else item.content
+        return item.content
 
 
 class _Pass(Iterator[Any]):
