@@ -92,15 +92,19 @@ class LaneDataset:
 
     def _num_batches_once(self, *, even: bool) -> int:
         """The same, without `repeats` and `virtual_epoch_length`."""
+        rank = 0 if even else self.worker_config.rank
+        return -(-max(0, self.num_micro_batches - rank) // self.worker_config.world_size)
+
+    @property
+    def num_micro_batches(self) -> int:
+        """The micro-batches of the whole job in a pass; of endless data, in an epoch. Exact where `len` is."""
         samples, size = self.plan.num_samples, self.batching.batch_size or 1
         if self.plan.repetitions is not None:
             pairs = zip(self.plan.repetitions, self.plan.sources, strict=True)
             samples = math.floor(sum(times * source.num_samples for times, source in pairs))
         total = samples // size if self.batching.drop_last else -(-samples // size)
-        if self.batching.max_micro_batches is not None:
-            total = min(total, self.batching.max_micro_batches)
-        rank = 0 if even else self.worker_config.rank
-        return -(-max(0, total - rank) // self.worker_config.world_size)
+        limit = self.batching.max_micro_batches
+        return total if limit is None else min(total, limit)
 
     @property
     def has_length(self) -> bool:
@@ -138,6 +142,11 @@ class LaneDataset:
     def _num_of_last_repetition(self) -> int:
         """Batches of the last repetition, if `repeats` is not whole."""
         return math.floor(self._num_batches_once(even=False) * (self.repeats % 1))
+
+    @property
+    def may_multiply(self) -> bool:
+        """Whether hooks may make more batches than samples fill: generators, and those that group."""
+        return self._work().may_multiply
 
     def __bool__(self) -> bool:
         return True  # also if this rank has no batches
@@ -233,7 +242,9 @@ class LaneDataset:
     def lane(self, lane: int, state: LoaderState, watch: Watch | None = None) -> Lane:
         """The lane with number `lane`, where `state` has it; `watch` is called with each sample before it is read."""
         self._read_in_blocks(state)
-        batching = self.batching
+        batching, ahead = self.batching, None
+        if self._is_remote:
+            ahead = ReadAhead(self._order.cursor(lane, state), self._loaders, self._num_lanes_here(state))
         if batching.max_micro_batches is not None:
             limit = -(-max(0, batching.max_micro_batches - lane) // state.num_lanes)
             batching = dataclasses.replace(batching, max_micro_batches=limit)
@@ -245,11 +256,8 @@ class LaneDataset:
             sources=[(source.name, source.num_samples) for source in self.plan.sources],
             state=state.lanes.get(lane) or None,
             watch=watch,
-            ahead=self._read_ahead(lane, state) if self._is_remote else None,
+            ahead=ahead,
         )
-
-    def _read_ahead(self, lane: int, state: LoaderState) -> ReadAhead:
-        return ReadAhead(self._order.cursor(lane, state), self._loaders, self._num_lanes_here(state))
 
     def _num_lanes_here(self, state: LoaderState) -> int:
         """The lanes of a process, at most."""
@@ -277,10 +285,8 @@ class LaneDataset:
     @functools.cached_property
     def _is_remote(self) -> bool:
         """Whether samples are read from an object store, at least some."""
-        sources = [
-            member for source in self.plan.sources for member in (source.joined.members if source.joined else (source,))
-        ]
-        return any(storage.is_remote(source.records.root) for source in sources)
+        members = (member for source in self.plan.sources for member in source.members)
+        return any(storage.is_remote(member.records.root) for member in members)
 
     def restore_sample(self, key: Any) -> Any:
         """The sample, pack or batch with the `__restore_key__` `key`, made again from the data: equal to the bit, if

@@ -14,16 +14,18 @@ import time
 import warnings
 import weakref
 from collections.abc import Iterator
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
-from bridge_data import samples
 from bridge_data.errors import StateError, WorkerError
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.lane_runner import Ended, LaneRunner, Produced
 from bridge_data.later import torch
+from bridge_data.loader import pinning
+from bridge_data.loader.even_ends import EvenEnds
 from bridge_data.loader.loader_config import LoaderConfig
 from bridge_data.loader.memory.slots import Kept
-from bridge_data.loader.position import BatchLog, EvenEnds, Position
+from bridge_data.loader.pinning import Pin, PinningThread
+from bridge_data.loader.position import BatchLog, Position
 from bridge_data.loader.workers import process
 from bridge_data.loader.workers.launch import ServerLost
 from bridge_data.loader.workers.link import OutOfStep
@@ -37,6 +39,9 @@ logger = logging.getLogger("bridge_data")
 _SLOW_START_S = 60.0
 
 _NONE_LEFT = object()
+
+Source: TypeAlias = LaneRunner | WorkerPool | PinningThread
+"""What runs the lanes: this process, or workers."""
 
 
 class SavableDataLoader:
@@ -57,15 +62,15 @@ class SavableDataLoader:
         """Samples left out on the way to the batches handed out so far, by stage."""
         self.truncated = 0
         """Samples that were too long for a pack, and cut (`Packing(overlong="truncate")`)."""
-        self._source: LaneRunner | WorkerPool | None = None
+        self._source: Source | None = None
         self._fetched: Produced[Any] | None = None
+        self._ends = None if self.config.ends == "uneven" else EvenEnds(dataset, self.config.ends)
         self._go_to(dataset.new_state())
-        self._pin = self.config.pin_memory and torch.cuda.is_available()
+        self._pin = pinning.pinned if self.config.pin_memory and pinning.can_pin() else None
         self._log = BatchLog(dataset.worker_config)
         self._owner = os.getpid()
         self._warn_of_idle_workers()
-        self._workers = _Workers(dataset, self.config)
-        self._ends = EvenEnds(dataset) if self.config.ends == "even" else None
+        self._workers = _Workers(dataset, self.config, self._pin)
         self._close = weakref.finalize(self, _close_in, self._owner, self._workers)
 
     def __iter__(self) -> Iterator[Any]:
@@ -82,10 +87,20 @@ class SavableDataLoader:
                 "the length of this loader is not known before it is read: hooks that return generators, or "
                 "batch_group_criterion, may make more batches than len(loader.dataset), which counts samples"
             )
-        return self.dataset.num_batches(even=True) if self.config.ends == "even" else len(self.dataset)
+        return len(self.dataset) if self._ends is None else self.dataset.num_batches(even=True)
 
     def __bool__(self) -> bool:
         return True  # also if this rank has no batches
+
+    @property
+    def num_filled(self) -> int:
+        """Batches without loss that this rank was given because only others had one left (`ends="even"`)."""
+        return 0 if self._ends is None else self._ends.num_filled
+
+    @property
+    def num_repeated(self) -> int:
+        """Those of them that could not be emptied, and so are real batches once more."""
+        return 0 if self._ends is None else self._ends.num_repeated
 
     def state_dict(self) -> dict[str, Any]:
         """`save_state_rank`, under the name that torch and Lightning call."""
@@ -159,7 +174,7 @@ class SavableDataLoader:
             ConfigError: if it is no key, or of other data. SampleError: if the hooks leave it out.
         """
         restored = self.dataset.restore_sample(key)
-        return _pinned(restored) if self._pin else restored
+        return restored if self._pin is None else self._pin(restored)
 
     def wait_for_workers(self, timeout_s: float = 300) -> bool:
         """Wait until the next batch comes from a worker (until then they come from this process); True if it will.
@@ -205,8 +220,8 @@ class SavableDataLoader:
                 self._position.end()
                 self._source = source
                 continue
-            if self._pin:
-                item = dataclasses.replace(item, batch=_pinned(item.batch))
+            if self._pin is not None and isinstance(source, LaneRunner):
+                item = dataclasses.replace(item, batch=self._pin(item.batch))
             self._fetched, self._source = item, source
         return self._fetched
 
@@ -229,6 +244,8 @@ class SavableDataLoader:
         self._position = Position(self.dataset.worker_config, state, self.dataset.virtual_epoch_length)
         self._source = self._fetched = None
         self._is_within_pass = False
+        if self._ends is not None:
+            self._ends.begin(state)
 
     def _warn_of_idle_workers(self) -> None:
         ranks, state = self.dataset.worker_config, self._position.state
@@ -281,22 +298,28 @@ class _Iteration(Iterator[Any]):
                 return _NONE_LEFT
             loader._is_within_pass = True
             return loader._hand_out(item)
-        own = None if item is None else loader._position.next_slot()
-        agreed = ends.agree(None if item is None else item.batch, own)
-        if agreed is None:
+        position = loader._position
+        batch, own_end = (None, None) if item is None else (item.batch, position.next_slot())
+        end = ends.end_of_step(position.state.next_slot, batch, own_end)
+        if end is None:
+            return _NONE_LEFT
+        if item is not None and own_end is not None and own_end <= end:
+            loader._is_within_pass = True
+            return loader._hand_out(item)
+        filling = ends.fill()
+        if filling is None:
             return _NONE_LEFT
         loader._is_within_pass = True
-        if item is not None and own == agreed:
-            return loader._hand_out(item)
-        loader._position.pass_over(agreed)
-        return ends.empty_batch()
+        position.pass_over(end)
+        return filling
 
 
 class _Workers:
     """Runs the lanes in the worker pool once it is ready; in this process until then, or if there are no workers."""
 
-    def __init__(self, dataset: LaneDataset, config: LoaderConfig) -> None:
-        self._dataset, self._config = dataset, config
+    def __init__(self, dataset: LaneDataset, config: LoaderConfig, pin: Pin | None) -> None:
+        self._dataset, self._config, self._pin = dataset, config, pin
+        self._pinning: PinningThread | None = None
         self._restarts, self._kept = Restarts(config.max_worker_restarts), Kept(config.max_shared_bytes)
         ranks = dataset.worker_config
         self._num_workers = 0 if config.start_method == "inprocess" else min(ranks.num_workers, len(ranks.lanes))
@@ -316,15 +339,19 @@ class _Workers:
         self.close()
         self._start()
 
-    def source(self, position: Position, current: LaneRunner | WorkerPool | None) -> LaneRunner | WorkerPool:
+    def source(self, position: Position, current: Source | None) -> Source:
         """What runs the lanes now: `current`, or a new runner or pool that begins at `position`."""
-        if self.pool is None or current is self.pool:
+        if self.pool is None or (current is not None and current in (self.pool, self._pinning)):
             return current or self._run_here(position)
+        self._stop_pinning()
         if self.pool.ready():
             self.pool.begin(position.lanes(), position.state)
             self._arena = PrivateArena()  # no batch is made in this process any more
             process.give_back_freed_memory()
-            return self.pool
+            if self._pin is None:
+                return self.pool
+            self._pinning = PinningThread(self.pool, position.turns(), self._pin)
+            return self._pinning
         if time.monotonic() > self._slow_at:
             logger.warning("workers are not ready after %.0f s; batches come from the trainer itself", _SLOW_START_S)
             self._slow_at = math.inf
@@ -335,6 +362,8 @@ class _Workers:
 
     def wait_ready(self, timeout_s: float) -> bool:
         """Wait for the pool; whether it can take over now."""
+        if self._pinning is not None:  # batches come from workers, and the pool is not to be used here
+            return True
         try:
             return self.pool is not None and self.pool.wait_ready(timeout_s)
         except ServerLost as error:
@@ -343,16 +372,17 @@ class _Workers:
 
     def close(self) -> None:
         """End all worker processes."""
+        self._stop_pinning()
         pool, self.pool = self.pool, None
         if pool is not None:
             pool.close()
+
+    def _stop_pinning(self) -> None:
+        thread, self._pinning = self._pinning, None
+        if thread is not None:
+            thread.stop()
 
 
 def _close_in(process: int, workers: _Workers) -> None:
     if os.getpid() == process:  # not in a child that the trainer forked
         workers.close()
-
-
-def _pinned(batch: Any) -> Any:
-    """The batch, copied to page-locked memory; torch reuses that of freed batches."""
-    return batch.pin_memory() if hasattr(batch, "pin_memory") else samples.pin(batch)

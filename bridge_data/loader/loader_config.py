@@ -6,7 +6,7 @@ from typing import Any, Literal, TypeAlias, TypedDict, get_args
 from bridge_data.errors import ConfigError
 
 StartMethod: TypeAlias = Literal["server", "spawn", "fork", "inprocess"]
-Ends: TypeAlias = Literal["uneven", "even"]
+Ends: TypeAlias = Literal["uneven", "even", "agreed"]
 
 
 class LoaderOptions(TypedDict, total=False):
@@ -25,8 +25,10 @@ class LoaderOptions(TypedDict, total=False):
     """Shared memory that batches kept by the trainer may occupy. Beyond it they are private copies."""
     ends: Ends
     """How finite data ends. "uneven": each rank after its own batches. "even": all ranks after the same number, in the
-    job's order; a rank whose lane has ended gets empty batches (`TaskEncoder.empty_batch`). The ranks agree on the end
-    by one small all-reduce per step."""
+    job's order; a rank that has none left gets batches without loss (`TaskEncoder.empty_batch`). In validation that
+    number is arithmetic. For packs, groups, generators and shuffled data the ranks agree on it by one small all-reduce
+    per step. "agreed": as "even", but they always agree, which spares steps that would be empty on all ranks where
+    hooks leave out many samples."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,13 +1,9 @@
-"""The position of a rank in the job's sequence of micro-batches: whose turn it is, the state to save, and even ends.
+"""The position of a rank in the job's sequence of micro-batches: whose turn it is, and the state to save.
 
 Slot number m of the job is served by lane `m mod num_lanes`; rank r of D serves the slots with `m mod D == r`.
 Enters: the lane of each batch handed out with its state, and lanes that ended. Leaves: the lanes in the order of
 their slots. Guarantee: batch number n of lane l is that of slot `n * num_lanes + l`, and a rank serves its slots in
 order, without those of lanes that have ended. So the order of batches by slot depends on the lanes alone.
-
-`EvenEnds` keeps the ranks of a job that reads finite data in step: they hand out equally many batches, a rank without
-one an empty batch with a zero loss mask. Every sample comes exactly once, in the same order on any number of ranks, and
-no rank waits in a collective that others have left.
 
 `BatchLog` writes a line of JSON for each batch that a rank was handed out, if `WorkerConfig(worker_log_level=1)`: rank,
 number of the micro-batch in the job, its lane, the keys of its samples.
@@ -23,9 +19,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bridge_data.errors import ConfigError
-from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.later import torch
 from bridge_data.order.state import LaneState, LoaderState
 from bridge_data.topology import WorkerConfig
 
@@ -91,6 +84,10 @@ class Position:
         """The lanes of this rank that have not ended, by their slots."""
         return self._turns.lanes
 
+    def turns(self) -> Turns:
+        """The turns to come, for whoever takes batches ahead."""
+        return Turns({lane: self.state.lanes[lane] for lane in self._turns.lanes}, self.state.num_lanes)
+
     def advance(self, state: LaneState) -> None:
         """Note that the batch of the lane whose turn it is has been handed out; `state` is the lane's after it."""
         before, next_slot = self.state, self.next_slot()
@@ -128,48 +125,6 @@ class Position:
     def end_pass(self) -> None:
         """Note that the pass is over: what is saved now begins the next one."""
         self.state = dataclasses.replace(self.state, ended=True)
-
-
-_NO_SLOT = 2**62
-
-
-class EvenEnds:
-    """Keeps this rank in step with the others; each of them makes one for its own loader."""
-
-    def __init__(self, dataset: LaneDataset) -> None:
-        config = dataset.worker_config
-        if config.world_size > 1 and not (torch.distributed.is_available() and torch.distributed.is_initialized()):
-            raise ConfigError(
-                f'ends="even" has {config.world_size} data-parallel ranks agree at every step, but torch.distributed '
-                'is not initialised; call init_process_group first, or take ends="uneven"'
-            )
-        self._dataset = dataset
-        self._template: Any = None
-
-    def agree(self, batch: Any | None, next_slot: int | None) -> int | None:
-        """The `next_slot` after the slots that the ranks serve in this step; None when all have ended. Every rank calls
-        it once a step, with its next batch and the `next_slot` after that, or with None."""
-        if batch is not None:
-            self._template = batch
-        config = self._dataset.worker_config
-        if config.world_size == 1:
-            return next_slot
-        lowest = torch.tensor([_NO_SLOT if next_slot is None else next_slot], device=_device_of(config))
-        torch.distributed.all_reduce(lowest, op=torch.distributed.ReduceOp.MIN, group=config.data_parallel_group)
-        return None if lowest.item() == _NO_SLOT else int(lowest.item())
-
-    def empty_batch(self) -> Any:
-        """A batch without loss, shaped like the last real one; if this rank never had one, like the first batch of the
-        job, which is made here."""
-        if self._template is None:
-            self._template = self._dataset.lane(0, self._dataset.new_state()).next().batch
-        return self._dataset.task_encoder.empty_batch(self._template)
-
-
-def _device_of(config: WorkerConfig) -> torch.device:
-    """The device of the tensors that the group's backend reduces."""
-    backend = torch.distributed.get_backend(config.data_parallel_group)
-    return torch.device("cuda", torch.cuda.current_device()) if "nccl" in backend else torch.device("cpu")
 
 
 class BatchLog:

@@ -79,6 +79,11 @@ class Source:
         """The number of samples."""
         return self.records.num_samples
 
+    @property
+    def members(self) -> tuple["Source", ...]:
+        """The sources that are read for it: those that it joins, or itself."""
+        return self.joined.members if self.joined else (self,)
+
     @functools.cached_property
     def fingerprint(self) -> str:
         """16 hex digits that identify the samples and their order: a hash of the names, sizes and sample counts of the

@@ -266,9 +266,8 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
         fields = batch if isinstance(batch, dict) else getattr(batch, "__dataclass_fields__", {})
         if "loss_mask" not in fields:
             raise ConfigError(
-                f"this rank has no batch left and others have, so an empty one is needed; but a {type(batch).__name__} "
-                f"has no loss_mask to be zeroed. Override empty_batch in {type(self).__name__}, or let the loader end "
-                'each rank by itself (ends="uneven")'
+                f"a {type(batch).__name__} has no loss_mask to be zeroed. Override empty_batch in "
+                f'{type(self).__name__}, or let the loader end each rank by itself (ends="uneven")'
             )
         value: Any = batch
         loss_mask = value["loss_mask"] if isinstance(value, dict) else value.loss_mask

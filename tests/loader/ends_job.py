@@ -1,10 +1,15 @@
 """One rank of a job over finite data, its steps kept in step by a collective of its own, as training does.
 
-python -m tests.loader.ends_job RANK WORLD_SIZE RENDEZVOUS DATA NUM_WORKERS
+python -m tests.loader.ends_job RANK WORLD_SIZE RENDEZVOUS DATA
+
+Prints a JSON object with what each of `CASES` gave: two passes as lists of steps (keys, weight of the rank, weight of
+all ranks), the collectives that the loader called, and what it logged.
 """
 
 import json
+import logging
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -20,6 +25,7 @@ from bridge_data import (
     get_savable_loader,
     get_val_dataset,
 )
+from bridge_data.lanes.lane_dataset import LaneDataset
 
 
 @edataclass
@@ -27,7 +33,14 @@ class Loss(Batch):
     loss_mask: torch.Tensor
 
 
-class Encoder(DefaultTaskEncoder[Any, Any, Any, Any]):
+class Whole(DefaultTaskEncoder[Any, Any, Any, Any]):
+    """Leaves nothing out."""
+
+    def batch(self, samples: list[TextSample]) -> Loss:
+        return Loss.from_samples(samples, loss_mask=torch.ones(len(samples)))
+
+
+class Filter(Whole):
     """Leaves out so much that the ranks' shares differ."""
 
     def encode_sample(self, sample: TextSample) -> TextSample:
@@ -35,26 +48,116 @@ class Encoder(DefaultTaskEncoder[Any, Any, Any, Any]):
             raise SkipSample
         return sample
 
-    def batch(self, samples: list[TextSample]) -> Loss:
-        return Loss.from_samples(samples, loss_mask=torch.ones(len(samples)))
+
+class OnlyLast(Whole):
+    """Leaves out all but the last samples, so the first lanes have nothing."""
+
+    def encode_sample(self, sample: TextSample) -> TextSample:
+        if int(sample.text) < 34:
+            raise SkipSample
+        return sample
 
 
-def main(rank: int, world_size: int, rendezvous: str, data: str, num_workers: int) -> None:
+class Packer(Whole):
+    def select_samples_to_pack(self, samples: list[TextSample]) -> list[list[TextSample]]:
+        return [samples[:3], samples[3:]] if len(samples) > 3 else [samples]
+
+    def pack_selected_samples(self, samples: list[TextSample]) -> TextSample:
+        return samples[0]
+
+
+class Doubler(Whole):
+    def encode_sample(self, sample: TextSample) -> Iterator[TextSample]:
+        yield sample
+        yield sample
+
+
+class HiddenDoubler(Whole):
+    """Returns a generator without being a generator function."""
+
+    def encode_sample(self, sample: TextSample) -> Any:
+        return iter([sample, sample])
+
+
+class NoMask(DefaultTaskEncoder[Any, Any, Any, Any]):
+    """Its batches have no loss mask."""
+
+
+class Emptier(NoMask):
+    def empty_batch(self, batch: Any) -> Any:
+        raise ZeroDivisionError("a bug")
+
+
+CASES: dict[str, tuple[type[DefaultTaskEncoder[Any, Any, Any, Any]], str, dict[str, Any]]] = {
+    "whole": (Whole, "even", {}),
+    "limited": (Whole, "even", {"limit": 8}),
+    "filtered": (Filter, "even", {}),
+    "filtered, agreed": (Filter, "agreed", {}),
+    "only the last": (OnlyLast, "even", {}),
+    "packed": (Packer, "even", {"packing_buffer_size": 5}),
+    "doubled": (Doubler, "even", {}),
+    "doubled in hiding": (HiddenDoubler, "even", {}),
+    "no mask": (NoMask, "even", {}),
+    "wrong empty_batch": (Emptier, "even", {}),
+}
+
+
+def dataset_of(
+    case: str, data: str, rank: int, world_size: int, *, num_workers: int = 0, num_lanes: int = 6
+) -> LaneDataset:
+    """The data set of a case, as a rank has it."""
+    encoder, _, settings = CASES[case]
+    config = WorkerConfig(rank, world_size, num_workers, num_lanes=num_lanes)
+    return get_val_dataset(
+        data, split_part="train", worker_config=config, batch_size=2, task_encoder=encoder(), **settings
+    )
+
+
+class Messages(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.texts: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.texts.append(record.getMessage())
+
+
+def main(rank: int, world_size: int, rendezvous: str, data: str) -> None:
     dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=world_size)
-    config = WorkerConfig(rank, world_size, num_workers, num_lanes=2 * world_size)
-    dataset = get_val_dataset(data, split_part="train", worker_config=config, batch_size=2, task_encoder=Encoder())
-    passes = []
-    with get_savable_loader(dataset, ends="even") as loader:
-        for _ in range(2):
-            steps = []
-            for batch in loader:
-                total = batch.loss_mask.sum()
-                dist.all_reduce(total)
-                steps.append([batch.__key__, float(batch.loss_mask.sum()), float(total)])
-            passes.append(steps)
-    print(json.dumps(passes))
+    all_reduce, num_reduced = dist.all_reduce, 0
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        nonlocal num_reduced
+        num_reduced += 1
+        return all_reduce(*args, **kwargs)
+
+    dist.all_reduce = counted
+    outcome = {}
+    for number, case in enumerate(CASES):
+        num_reduced, messages, passes = 0, Messages(), []
+        logging.getLogger("bridge_data").addHandler(messages)
+        dataset = dataset_of(case, data, rank, world_size, num_workers=0 if number else 2)
+        with get_savable_loader(dataset, ends=CASES[case][1]) as loader:  # type: ignore[arg-type]
+            for _ in range(2):
+                steps = []
+                for batch in loader:
+                    weight = float(getattr(batch, "loss_mask", torch.tensor(len(batch.__key__))).sum())
+                    total = torch.tensor(weight)
+                    all_reduce(total)
+                    steps.append([list(batch.__key__), weight, float(total)])
+                passes.append(steps)
+            filled, repeated = loader.num_filled, loader.num_repeated
+        logging.getLogger("bridge_data").removeHandler(messages)
+        outcome[case] = {
+            "passes": passes,
+            "reduced": num_reduced,
+            "filled": filled,
+            "repeated": repeated,
+            "messages": messages.texts,
+        }
+    print(json.dumps(outcome))
     dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4], int(sys.argv[5]))
+    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4])

@@ -80,6 +80,7 @@ class Streams:
         self.modules: tuple[str, ...] = ()
         self.begins_anew = False
         self.has_length = virtual_epoch_length > 0
+        self.may_multiply = True
 
     def __len__(self) -> int:
         return self.virtual_epoch_length

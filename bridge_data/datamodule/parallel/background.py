@@ -11,13 +11,11 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Protocol, Self
 
-import torch
-
-from bridge_data import samples
 from bridge_data.errors import WorkerError
 from bridge_data.lanes.lane_dataset import LaneDataset
+from bridge_data.loader.even_ends import EvenEnds
 from bridge_data.loader.loader_config import Ends
-from bridge_data.loader.position import EvenEnds
+from bridge_data.order.state import LoaderState
 
 BATCH, END, ERROR, CLOSED = range(4)
 
@@ -120,9 +118,9 @@ class BackgroundLoader:
     """The batches that the thread `run` puts into `inbox`.
 
     The thread reads `loader` and closes it at its end; None if it only receives. Such a thread starts at once, others
-    with the first draw. With `pin`, batches are pinned here. With `ends` "even", the ranks agree on the number of
-    batches of a pass, in the groups of `dataset` and in the thread that draws. `run` must not refer to this object. Use
-    it from one thread at a time.
+    with the first draw. Unless `ends` is "uneven", the ranks take equally many batches, and agree on them in the
+    groups of `dataset` and in the thread that draws. `run` must not refer to this object. Use it from one thread at a
+    time.
     """
 
     def __init__(
@@ -132,16 +130,14 @@ class BackgroundLoader:
         inbox: Arrivals,
         run: Callable[[], None],
         *,
-        pin: bool,
         ends: Ends = "uneven",
     ) -> None:
         self.dataset = dataset
-        self._ends = EvenEnds(dataset) if ends == "even" else None
+        self._ends = None if ends == "uneven" else EvenEnds(dataset, ends)
         self._loader = loader
         self._inbox = inbox
-        self._pin = pin and torch.cuda.is_available()
-        self._state = dataset.new_state().to_dict()
         self._fetched: Arrival | None = None
+        self._go_to(dataset.new_state())
         self.is_within_step = False
         """Whether the last batch came with the state before it, because the rest of its step is still to come."""
         self._thread = threading.Thread(target=run, name=f"bridge_data {type(self).__name__}", daemon=True)
@@ -173,7 +169,7 @@ class BackgroundLoader:
         Raises:
             StateError: if the state is of other data or settings, or lacks lanes of this rank.
         """
-        self._state = self.dataset.check_state(state, strict=strict).to_dict()
+        self._go_to(self.dataset.check_state(state, strict=strict))
         self._fetched, self.is_within_step = None, False
         self._inbox.begin(self._state)
 
@@ -192,6 +188,27 @@ class BackgroundLoader:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _go_to(self, state: LoaderState) -> None:
+        self._state = state.to_dict()
+        if self._ends is not None:
+            self._ends.begin(state)
+
+    def _begin_pass(self) -> None:
+        """Before the first step of a pass: go on from its beginning, if the pass before is over."""
+        if self._ends is not None and self._state.get("ended"):
+            self._go_to(self.dataset.new_state(self._state["generations"][-1][0]))
+
+    def _end_of_step(self, ends: EvenEnds, item: Arrival) -> int | None:
+        """See `EvenEnds.end_of_step`."""
+        own = (None, None) if item.kind == END else (item.content, _slot_after(item))
+        return ends.end_of_step(self._state["next_slot"], *own)
+
+    def _fetch_end(self) -> Arrival:
+        """The end of this pass; batches before it are dropped."""
+        while (item := self._fetch()).kind != END:
+            self._fetched = None
+        return item
 
     def _fetch(self) -> Arrival:
         """The next item. It stays the next one until `_deliver`."""
@@ -215,28 +232,37 @@ class BackgroundLoader:
         self._state = item.state
         if item.kind == END:
             raise StopIteration
-        return samples.pin(item.content) if self._pin else item.content
+        return item.content
 
 
 class _Pass(Iterator[Any]):
     """One pass, to the end of the thread's pass; with even ends, to that of the longest on any rank."""
 
     def __init__(self, loader: BackgroundLoader) -> None:
-        self._loader, self._over = loader, False
+        self._loader, self._begun, self._over = loader, False, False
 
     def __next__(self) -> Any:
         if self._over:
             raise StopIteration
-        loader, ends = self._loader, self._loader._ends
+        loader = self._loader
         item = loader._fetch()
-        own = None if item.kind == END or item.state is None else item.state["next_slot"]
-        if ends is not None:
-            agreed = ends.agree(None if own is None else item.content, own)
-            if agreed != own:
-                loader._state = {**loader._state, "next_slot": agreed}
-                return ends.empty_batch()
+        if not self._begun:
+            self._begun = True
+            loader._begin_pass()
+        if loader._ends is not None:
+            end = loader._end_of_step(loader._ends, item)
+            if end is None:
+                item = loader._fetch_end()
+            elif (item.kind == END or _slot_after(item) > end) and (filling := loader._ends.fill()) is not None:
+                loader._state = {**loader._state, "next_slot": end}
+                return filling
         self._over = item.kind == END
         return loader._deliver(item)
+
+
+def _slot_after(item: Arrival) -> int:
+    assert item.state is not None
+    return int(item.state["next_slot"])
 
 
 def _close(inbox: Arrivals, thread: threading.Thread, loader: Reading | None) -> None:

@@ -21,7 +21,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from bridge_data import samples
 from bridge_data.datamodule.parallel import wire
 from bridge_data.datamodule.parallel.assignment import Cost, assign, check_cost, imbalance, round_robin
 from bridge_data.datamodule.parallel.background import BATCH, CLOSED, END, ERROR, Arrival, Arrivals, BackgroundLoader
@@ -29,6 +28,7 @@ from bridge_data.datamodule.parallel.groups import Peers
 from bridge_data.errors import ConfigError, WorkerError
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.loader import SavableDataLoader
+from bridge_data.loader.pinning import can_pin, pinned
 
 _NONE_LEFT = object()
 
@@ -192,7 +192,7 @@ class Exchange:
 
     def _opened(self, content: torch.Tensor) -> Any:
         batch = wire.decoded(content)
-        return samples.pin(batch) if self._pin else batch
+        return pinned(batch) if self._pin else batch
 
 
 def _encoded(batch: Any) -> list[memoryview]:
@@ -210,7 +210,7 @@ class BalancedLoader(BackgroundLoader):
     order, and draw the same number of batches.
 
     Raises:
-        ConfigError: if `loader` has `ends="even"`, which is for validation.
+        ConfigError: if `loader` has even ends, which are for validation.
     """
 
     def __init__(
@@ -222,13 +222,14 @@ class BalancedLoader(BackgroundLoader):
         *,
         pin_memory: bool = False,
     ) -> None:
-        if loader.config.ends == "even":
-            raise ConfigError('balance is for training, ends="even" for validation, which is never balanced: leave one')
+        if (ends := loader.config.ends) != "uneven":
+            raise ConfigError(
+                f"balance is for training, ends={ends!r} for validation, which is never balanced: leave one"
+            )
         self.report = BalanceReport()
         inbox = Arrivals(balancing.max_step_size)
-        pin = pin_memory and torch.cuda.is_available()
-        exchange = Exchange(peers, dataset.worker_config.rank, balancing, self.report, pin)
-        super().__init__(dataset, loader, inbox, functools.partial(_run, exchange, inbox, loader), pin=False)
+        exchange = Exchange(peers, dataset.worker_config.rank, balancing, self.report, pin_memory and can_pin())
+        super().__init__(dataset, loader, inbox, functools.partial(_run, exchange, inbox, loader))
 
 
 def _run(exchange: Exchange, inbox: Arrivals, loader: SavableDataLoader) -> None:

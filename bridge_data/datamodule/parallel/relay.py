@@ -31,6 +31,7 @@ from bridge_data.datamodule.parallel.groups import Replica
 from bridge_data.errors import WorkerError
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.loader.loader_config import Ends
+from bridge_data.loader.pinning import Pin, can_pin, pinned
 
 
 class ReplicaLoader(BackgroundLoader):
@@ -58,8 +59,9 @@ class ReplicaLoader(BackgroundLoader):
         ends: Ends = "uneven",
     ) -> None:
         inbox = Arrivals(None if loader is None else prefetch_factor)
-        run = functools.partial(_run, replica, inbox, loader)
-        super().__init__(dataset, loader, inbox, run, pin=pin_memory and loader is None, ends=ends)
+        pin = pinned if pin_memory and can_pin() else None
+        run = functools.partial(_run, replica, inbox, loader, pin)
+        super().__init__(dataset, loader, inbox, run, ends=ends)
 
 
 def _send(replica: Replica, inbox: Arrivals, loader: Reading) -> None:
@@ -85,19 +87,21 @@ def _send(replica: Replica, inbox: Arrivals, loader: Reading) -> None:
     loader.close()
 
 
-def _receive(replica: Replica, inbox: Arrivals) -> None:
-    """The thread of another rank: keep what the reader broadcasts, to its end."""
+def _receive(replica: Replica, inbox: Arrivals, pin: Pin | None) -> None:
+    """The thread of another rank: keep what the reader broadcasts, to its end; with `pin`, in page-locked memory."""
     while True:
         generation, item = _broadcast(replica)
         if item.kind == CLOSED:
             return inbox.fail(WorkerError(f"rank {replica.reader}, which reads for this one, has closed its loader"))
+        if pin is not None and item.kind == BATCH:
+            item = item._replace(content=pin(item.content))
         inbox.put(generation, item)
 
 
-def _run(replica: Replica, inbox: Arrivals, loader: Reading | None) -> None:
+def _run(replica: Replica, inbox: Arrivals, loader: Reading | None, pin: Pin | None) -> None:
     try:
         if loader is None:
-            _receive(replica, inbox)
+            _receive(replica, inbox, pin)
         else:
             _send(replica, inbox, loader)
     except Exception as error:

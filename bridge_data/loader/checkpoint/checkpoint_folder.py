@@ -1,12 +1,14 @@
 """Checkpoint folders: saved by one process, or by all data-parallel ranks together; loaded by anyone.
 
-Enters: states of the ranks and the step, or a path. Leaves: a file a rank and, last, the manifest; or one merged state.
-Guarantee: a save that is cut short at any moment leaves no manifest; one that returns has saved the same step of the
-same run on every rank. A folder with a manifest gives the state that was saved, or an error that names the file. A
-folder without one is read if others wrote it (Megatron-Bridge), if its files agree and make a whole state.
+Enters: states of the ranks and the step, or a path. Leaves: a file a rank and the manifest; or one merged state.
+Guarantee: a save that is cut short at any moment leaves the checkpoint that was there before, or the new one; one that
+returns has saved the same step of the same run on every rank. A folder with a manifest gives the state that was saved,
+or an error that names the file. A folder without one is read if others wrote it (Megatron-Bridge), if its files agree
+and make a whole state.
 """
 
 import dataclasses
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -23,6 +25,8 @@ from bridge_data.loader.checkpoint.state_files import (
     decoded,
     digest,
     encoded,
+    new_file,
+    new_files,
     rank_file,
     rank_files,
     read_bytes,
@@ -59,7 +63,8 @@ def save_states(
     """Save one whole state, or the states of all ranks in any order, as a checkpoint of `world_size` ranks.
 
     The file of rank 0 is whole, the others hold the lanes of their rank. What `folder` had of an earlier save is
-    replaced.
+    replaced at once: a save that is killed or fails leaves the one or the other. (While files are renamed, only
+    `load_states` knows which belong together; the next save goes on with it.)
 
     Raises:
         StateError: if the states do not make a whole one, or the folder cannot be written.
@@ -69,9 +74,12 @@ def save_states(
     merged = LoaderState.from_dict(merge_states([states] if isinstance(states, dict) else states))
     target = Path(folder)
     try:
-        _clear(target)
+        _settle(target)
         written = [_write(target, merged, step, rank, world_size) for rank in range(world_size)]
-        _commit(target, written)
+        manifest = _commit(target, written)
+        for rank in range(world_size):
+            _publish(target, rank)
+        _clear(target, manifest)
     except OSError as error:
         raise StateError(f"{target}: the data state was not saved: {error}") from error
 
@@ -85,26 +93,36 @@ def save_rank_state(
     number of ranks. Where tensor-, context- or pipeline-parallel processes share a
     data-parallel rank, those with rank 0 in all of these call it, as in Megatron. On return the checkpoint is complete.
 
+    What `folder` had of an earlier save is replaced at once, as by `save_states`.
+
     Raises:
-        StateError: on every rank, if one of them cannot write or is at another step; the checkpoint then counts as not
-            saved.
+        StateError: on every rank, if one of them cannot write or is at another step; what was saved before is still
+            there.
     """
     target, (rank, world_size) = Path(folder), rank_in(group)
 
     def begin() -> None:
         if rank == 0:
-            _clear(target)
+            _settle(target)
 
     def write() -> _Written:
         return _write(target, LoaderState.from_dict(state), step, rank, world_size)
 
-    def commit() -> None:
-        if rank == 0:
-            _commit(target, written)
+    def commit() -> Manifest | None:
+        return _commit(target, written) if rank == 0 else None
+
+    def publish() -> None:
+        _publish(target, rank)
+
+    def clear() -> None:
+        if rank == 0 and manifest is not None:
+            _clear(target, manifest)
 
     _on_all_ranks(begin, target, group)
     written = _on_all_ranks(write, target, group)
-    _on_all_ranks(commit, target, group)
+    manifest, *_ = _on_all_ranks(commit, target, group)
+    _on_all_ranks(publish, target, group)
+    _on_all_ranks(clear, target, group)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -119,13 +137,22 @@ class _Written:
     fingerprint: str
 
 
-def _clear(target: Path) -> None:
-    """Create the folder, and delete the files of an earlier save, its manifest first."""
+def _settle(target: Path) -> None:
+    """Create the folder, or end what an earlier save had begun there: rename the files that its manifest has, and
+    delete those that none has."""
     target.mkdir(parents=True, exist_ok=True)
-    (target / MANIFEST).unlink(missing_ok=True)
-    sync_folder(target)
-    for path in [*rank_files(target).values(), *target.glob(".train_dataloader_*.tmp")]:
+    try:
+        manifest = Manifest.read(target)
+    except StateError:  # it is damaged; the new one replaces it
+        manifest = None
+    for path, new in new_files(target).items():
+        if manifest is not None and manifest.is_of(path, new.read_bytes()):
+            os.replace(new, path)
+        else:
+            new.unlink()
+    for path in target.glob(".*train_dataloader_*.tmp"):
         path.unlink()
+    sync_folder(target)
 
 
 def _write(target: Path, state: LoaderState, step: int, rank: int, world_size: int) -> _Written:
@@ -134,7 +161,7 @@ def _write(target: Path, state: LoaderState, step: int, rank: int, world_size: i
         share = state
     data = encoded(share, step=step, rank=rank, world_size=world_size)
     target.mkdir(parents=True, exist_ok=True)
-    write_file(path, data)
+    write_file(new_file(path), data)
     return _Written(
         name=path.name,
         record=FileRecord.of(data),
@@ -145,8 +172,9 @@ def _write(target: Path, state: LoaderState, step: int, rank: int, world_size: i
     )
 
 
-def _commit(target: Path, written: Sequence[_Written]) -> None:
-    """Write the manifest, if all ranks are at the same step of the same run."""
+def _commit(target: Path, written: Sequence[_Written]) -> Manifest:
+    """Write the manifest, if all ranks are at the same step of the same run: from then on what was written is the
+    checkpoint."""
     first = written[0]
     for rank, file in enumerate(written):
         for name in ("step", "next_slot", "generations", "fingerprint"):
@@ -155,12 +183,29 @@ def _commit(target: Path, written: Sequence[_Written]) -> None:
                     f"data-parallel rank {rank} has {name} {got}, rank 0 has {expected}: they are of different steps "
                     "or runs. Save after the same number of batches on every rank."
                 )
-    Manifest(
+    files = {file.name: file.record for file in written}
+    manifest = Manifest(
         step=first.step,
         world_size=len(written),
         fingerprint=first.fingerprint,
-        files={file.name: file.record for file in written},
-    ).write(target)
+        files=files,
+        replaced=[name for name in rank_files(target) if name not in files],
+    )
+    manifest.write(target)
+    return manifest
+
+
+def _publish(target: Path, rank: int) -> None:
+    """Give the file of a rank the name that Megatron knows."""
+    path = rank_file(target, rank)
+    os.replace(new_file(path), path)
+
+
+def _clear(target: Path, manifest: Manifest) -> None:
+    """Delete the files of an earlier save that have not been replaced by new ones."""
+    for name in manifest.replaced:
+        (target / name).unlink(missing_ok=True)
+    sync_folder(target)
 
 
 def _on_all_ranks(act: Callable[[], T], target: Path, group: Any) -> list[T]:
@@ -266,13 +311,13 @@ def _nothing_in(folder: Path) -> str:
 
 
 def _check_foreign(folder: Path, files: Mapping[str, StateFile]) -> None:
-    """Refuse our files without a manifest: their save was cut short."""
+    """Refuse our files without a manifest: nothing says that they belong together."""
     for name, file in files.items():
         if file.step is not None:
             raise StateError(
-                f"{folder}: {MANIFEST} is missing, which is written last: the save of step {file.step} by "
-                f"{file.world_size} ranks did not end, or {name} was copied without it. "
-                "Take another checkpoint, or copy the whole folder again."
+                f"{folder}: {MANIFEST} is missing, which says what belongs together: {name}, which {file.world_size} "
+                f"ranks saved at step {file.step}, was copied without it, or before the save had ended. "
+                "Copy the whole folder again, or take another checkpoint."
             )
 
 

@@ -2,8 +2,12 @@
 
 Enters: a state, the step and the rank; the bytes of each rank's file. Leaves: the bytes of a file, or a state again;
 the manifest, with size and checksum of each file. Guarantee: a file that we wrote says so, with its step and rank;
-nothing in a file is executed; files that were not saved together are refused by name. The manifest is written last:
-without it nothing was saved.
+nothing in a file is executed; files that were not saved together are refused by name. The manifest makes files a
+checkpoint: without it nothing was saved.
+
+A save over an earlier one writes its files beside those of the other, under `new_file`; the new manifest then makes
+them the checkpoint, and they are renamed. So the manifest says which of two files is meant: the one that it has the
+checksum of.
 """
 
 import dataclasses
@@ -11,7 +15,7 @@ import hashlib
 import io
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -31,6 +35,8 @@ STATE_KEY = "dataloader_state_dict"
 
 MANIFEST = "train_dataloader_manifest.json"
 
+_NEW = ".new"
+
 _MAX_LINES = 12
 """Faults that an error lists."""
 
@@ -49,6 +55,16 @@ class StateFile:
 
 def rank_file(folder: Path, rank: int) -> Path:
     return folder / f"train_dataloader_dprank{rank:03d}.pt"
+
+
+def new_file(path: Path) -> Path:
+    """Where the file that is to be at `path` is written."""
+    return path.with_name(f".{path.name}{_NEW}")
+
+
+def new_files(folder: Path) -> dict[Path, Path]:
+    """The files in `folder` that are not renamed yet, by the path where they are to be."""
+    return {path.with_name(path.name[1 : -len(_NEW)]): path for path in folder.glob(f".train_dataloader_*{_NEW}")}
 
 
 def rank_files(folder: Path) -> dict[str, Path]:
@@ -115,12 +131,14 @@ class FileRecord:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Manifest:
-    """What a folder holds: a digest of the run's `fingerprint`, and the rank files by name."""
+    """What a folder holds: a digest of the run's `fingerprint`, and the rank files by name. `replaced` are files of an
+    earlier save by more ranks, which are no longer meant; they may not all have been deleted."""
 
     step: int
     world_size: int
     fingerprint: str
     files: Mapping[str, FileRecord]
+    replaced: Sequence[str] = ()
 
     def write(self, folder: Path) -> None:
         """Write the manifest, which completes the checkpoint."""
@@ -151,11 +169,23 @@ class Manifest:
                 "Restore the file, or take another checkpoint."
             ) from error
 
+    def is_of(self, path: Path, data: bytes) -> bool:
+        """Whether `data` is what the file at `path` is to hold."""
+        return FileRecord.of(data) == self.files.get(path.name)
+
+    def _read_file(self, path: Path) -> bytes:
+        """The file at `path`, or the one that was to be renamed to it, if that is what was saved."""
+        data = read_bytes(path) if path.exists() else b""
+        if self.is_of(path, data) or not new_file(path).exists():
+            return data
+        new = read_bytes(new_file(path))
+        return new if self.is_of(path, new) or not path.exists() else data
+
     def read_files(self, folder: Path) -> dict[str, bytes]:
         """The content of every file. A `StateError` names each that is missing, altered, or of another checkpoint."""
-        found = rank_files(folder)
-        contents = {name: read_bytes(found[name]) for name in self.files if name in found}
-        faults = [f"{name} is missing" for name in self.files if name not in found]
+        found = {name: path for name, path in rank_files(folder).items() if name not in self.replaced}
+        contents = {name: self._read_file(folder / name) for name in self.files if _is_there(folder / name)}
+        faults = [f"{name} is missing" for name in self.files if name not in contents]
         for name, data in contents.items():
             if (got := FileRecord.of(data)) != (saved := self.files[name]):
                 faults.append(
@@ -174,6 +204,10 @@ class Manifest:
                 "another checkpoint."
             )
         return contents
+
+
+def _is_there(path: Path) -> bool:
+    return path.exists() or new_file(path).exists()
 
 
 def digest(fingerprint: Mapping[str, Any]) -> str:

@@ -54,8 +54,12 @@ class Restarts:
         return None
 
 
+class Interrupted(Exception):
+    """A `take` was ended by `interrupt`: begin again from the saved position."""
+
+
 class WorkerPool:
-    """Worker processes; lanes go to them in turn. Use it from one thread at a time."""
+    """Worker processes; lanes go to them in turn. Use it from one thread at a time, but for `interrupt`."""
 
     def __init__(
         self, dataset: LaneDataset, num_workers: int, config: LoaderConfig, restarts: Restarts, kept: Kept
@@ -68,6 +72,7 @@ class WorkerPool:
         self._link_of: dict[int, WorkerLink] = {}
         self._num_started = 0
         self._launcher = Launcher(config.start_method, self._environment, modules)
+        self._interrupted, self._waker = False, os.eventfd(0, os.EFD_CLOEXEC)
         self._poller = select.poll()
         self._poller.register(self._launcher, select.POLLIN)
         for link in self._links:
@@ -108,6 +113,9 @@ class WorkerPool:
         self._link_of = {
             lane: self._links[number % len(self._links)] for number, lane in enumerate(sorted(state.lanes))
         }
+        if self._interrupted:
+            self._interrupted = False
+            os.eventfd_read(self._waker)
         for link in self._links:
             link.begin([lane for lane in lanes if self._link_of[lane] is link], state)
 
@@ -118,9 +126,17 @@ class WorkerPool:
             self._wait_for(link)
         return link.take(lane)
 
+    def interrupt(self) -> None:
+        """Have a `take` that waits in another thread raise `Interrupted`, and all that would wait before `begin`."""
+        if not self._interrupted:
+            self._interrupted = True
+            os.eventfd_write(self._waker, 1)
+
     def _wait_for(self, link: WorkerLink) -> None:
         patience = _Patience(self._config, link, self._name)
         while not link.has_item():
+            if self._interrupted:
+                raise Interrupted
             if link.broken:
                 raise link.broken
             link.wake()
@@ -138,6 +154,7 @@ class WorkerPool:
         receiving them all at once is faster than waking up for each."""
         poller = select.poll()
         poller.register(self._launcher, select.POLLIN)
+        poller.register(self._waker, select.POLLIN)
         if not link.hung_up:
             poller.register(link, select.POLLIN)
         if not comes_soon(lambda: bool(poller.poll(0))):
@@ -194,6 +211,7 @@ class WorkerPool:
         for link in self._links:
             link.close()
         self._launcher.close()
+        os.close(self._waker)
         os.close(self._dataset)
 
 

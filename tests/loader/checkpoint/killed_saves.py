@@ -1,23 +1,130 @@
-"""Kill a process that saves: `python -m tests.loader.checkpoint.killed_saves FOLDER COUNT`.
+"""Kill processes that save over a checkpoint: `python -m tests.loader.checkpoint.killed_saves HOW FOLDER`.
 
-The process saves step after step into one folder, without end, and is killed at random moments; after each kill the
-folder is loaded. Prints how often it was whole and how often not. A program of its own, because it forks.
+HOW is "by_one" (`save_states`, killed before each call to the file system), "by_ranks" (`save_rank_state` of two gloo
+ranks, each of them killed so) or "at_random" (`save_states` without end, killed at 60 random moments). After each kill
+the folder must hold the old checkpoint or the new one. Prints how often it was the one and the other, and how often
+files were still to be renamed. A program of its own, because it forks.
 """
 
 import collections
+import contextlib
+import datetime
+import functools
 import os
 import random
 import signal
 import struct
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
-from bridge_data import StateError
-from bridge_data.loader.checkpoint import read_checkpoint, save_states
+import torch.distributed as dist
+
+from bridge_data.loader.checkpoint import read_checkpoint, save_rank_state, save_states
+from bridge_data.loader.checkpoint.state_files import new_files
 from tests.loader.checkpoint.states import make_state
 
 NUM_RANKS = 4
+NUM_RANDOM = 60
+CALLS = frozenset({"open", "os.rename", "os.remove", "os.mkdir"})
+
+
+def die_before_call(number: int, folder: Path) -> None:
+    """End this process, as by SIGKILL, before its call number `number` to the file system in `folder`."""
+    calls = 0
+
+    def audit(event: str, arguments: tuple[object, ...]) -> None:
+        nonlocal calls
+        if event in CALLS and str(arguments[0]).startswith(str(folder)):
+            if calls == number:
+                os.kill(os.getpid(), signal.SIGKILL)
+            calls += 1
+
+    sys.addaudithook(audit)
+
+
+def forked(act: Callable[[], None]) -> int:
+    """A child process that does this and ends."""
+    child = os.fork()
+    if not child:
+        code = 1
+        with contextlib.suppress(Exception):
+            act()
+            code = 0
+        os._exit(code)
+    return child
+
+
+def was_killed(child: int) -> bool:
+    return os.WIFSIGNALED(os.waitpid(child, 0)[1])
+
+
+class Found:
+    """What was there after each kill."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.counts: collections.Counter[str] = collections.Counter()
+
+    def check(self, least: int, most: int | None = None) -> int:
+        """See that a whole checkpoint of step `least` to `most` is there; its step."""
+        checkpoint = read_checkpoint(self.folder)
+        step = checkpoint.step
+        assert step is not None and least <= step <= (most or step), (step, least, most)
+        assert checkpoint.state.to_dict() == make_state(step=step)
+        self.counts["unfinished"] += bool(new_files(self.folder)) and step > least
+        self.counts["old" if step == least else "new"] += 1
+        return step
+
+
+def by_one(found: Found) -> None:
+    for old, new in ((2, 4), (4, 2)):
+        killed, number = True, 0
+        while killed:
+            save_states(found.folder, make_state(step=10), step=10, world_size=old)
+            killed = was_killed(forked(functools.partial(save_one, number, new, found.folder)))
+            assert found.check(10, 20) == 20 or killed
+            number += 1
+
+
+def save_one(number: int, world_size: int, folder: Path) -> None:
+    die_before_call(number, folder)
+    save_states(folder, make_state(step=20), step=20, world_size=world_size)
+
+
+def by_ranks(found: Found) -> None:
+    for victim in range(2):
+        killed, number = True, 0
+        while killed:
+            save_states(found.folder, make_state(step=10), step=10, world_size=4)
+            ranks = [forked(functools.partial(save_of, rank, victim, number, found.folder)) for rank in range(2)]
+            ended = [was_killed(rank) for rank in ranks]
+            killed = ended[victim]
+            assert found.check(10, 20) == 20 or killed
+            number += 1
+
+
+def save_of(rank: int, victim: int, number: int, folder: Path) -> None:
+    """One of two ranks; `victim` dies."""
+    meet, limit = folder.with_name(f"meet_{victim}_{number}"), datetime.timedelta(seconds=20)
+    dist.init_process_group("gloo", init_method=f"file://{meet}", rank=rank, world_size=2, timeout=limit)
+    if rank == victim:
+        die_before_call(number, folder)
+    save_rank_state(folder, make_state(*range(rank, 8, 2) if rank else (), step=20), step=20)
+
+
+def at_random(found: Found) -> None:
+    chance = random.Random(0)
+    reading, writing = os.pipe()
+    for kill in range(NUM_RANDOM):
+        first = 1_000 * kill + 1
+        child = forked(functools.partial(save_for_ever, found.folder, writing, first))
+        (took,) = struct.unpack("d", os.read(reading, 8))
+        time.sleep(chance.uniform(0, 4 * took))  # the moment of the kill is what is random
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        found.check(first)
 
 
 def save_for_ever(folder: Path, timing: int, first_step: int) -> None:
@@ -25,7 +132,7 @@ def save_for_ever(folder: Path, timing: int, first_step: int) -> None:
     step = first_step
     while True:
         begin = time.monotonic()
-        save_states(folder, make_state(step=step), step=step, world_size=NUM_RANKS)
+        save_states(folder, make_state(step=step), step=step, world_size=1 + step % NUM_RANKS)
         took = time.monotonic() - begin
         if step == first_step:
             os.write(timing, struct.pack("d", took))
@@ -33,33 +140,15 @@ def save_for_ever(folder: Path, timing: int, first_step: int) -> None:
         step += 1
 
 
-def main(folder: Path, count: int) -> None:
-    chance = random.Random(0)
-    found: collections.Counter[str] = collections.Counter()
-    reading, writing = os.pipe()
-    for kill in range(count):
-        child = os.fork()
-        if not child:
-            save_for_ever(folder, writing, 1_000 * kill + 1)
-        (took,) = struct.unpack("d", os.read(reading, 8))
-        time.sleep(chance.uniform(0, 4 * took))  # the moment of the kill is what is random
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-        try:
-            checkpoint = read_checkpoint(folder)
-        except StateError as error:
-            assert "train_dataloader_manifest.json is missing" in str(error) or "holds no data state" in str(error), (
-                error
-            )
-            found["refused"] += 1
-            continue
-        assert checkpoint.step is not None
-        assert checkpoint.state.to_dict() == make_state(step=checkpoint.step)
-        found["whole"] += 1
+def main(how: str, folder: Path) -> None:
+    folder = folder / "checkpoint"
+    found = Found(folder)
+    {"by_one": by_one, "by_ranks": by_ranks, "at_random": at_random}[how](found)
     save_states(folder, make_state(), step=10, world_size=NUM_RANKS)
     assert len(os.listdir(folder)) == NUM_RANKS + 1, "something of the killed saves is left"
-    print(f"{found['whole']} whole, {found['refused']} refused")
+    counts = found.counts
+    print(f"{counts['old']} old, {counts['new']} new, {counts['unfinished']} with files to be renamed")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]))
+    main(sys.argv[1], Path(sys.argv[2]))

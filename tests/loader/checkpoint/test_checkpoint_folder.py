@@ -105,18 +105,54 @@ def test_a_rank_alone_saves_all(tmp_path: Path) -> None:
     assert load_states(tmp_path, step=10) == make_state()
     with pytest.raises(StateError, match=r"rank 0: data-parallel rank 0 of 1 needs lanes \[0, 2, 4, 6\]"):
         save_rank_state(tmp_path, make_state(1, 3, 5, 7), step=11)
-    with pytest.raises(StateError, match="holds no data state"):
-        load_states(tmp_path)
+    assert load_states(tmp_path, step=10) == make_state(), "the earlier checkpoint is still there"
+    save_rank_state(tmp_path, make_state(step=12), step=12)
+    assert load_states(tmp_path, step=12) == make_state(step=12)
 
 
 @pytest.mark.processes
-def test_a_save_that_is_killed_leaves_all_or_nothing(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tests.loader.checkpoint.killed_saves", str(tmp_path), "16"]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
+@pytest.mark.parametrize("how", ["by_one", "by_ranks", "at_random"])
+def test_a_save_that_is_killed_leaves_the_old_checkpoint_or_the_new_one(tmp_path: Path, how: str) -> None:
+    command = [sys.executable, "-m", "tests.loader.checkpoint.killed_saves", how, str(tmp_path)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=280)
     assert result.returncode == 0, result.stderr
-    counts = re.fullmatch(r"(\d+) whole, (\d+) refused\n", result.stdout)
+    counts = re.fullmatch(r"(\d+) old, (\d+) new, (\d+) with files to be renamed\n", result.stdout)
     assert counts is not None
-    assert min(map(int, counts.groups())) > 0, "the kills did not fall into saves and between them"
+    assert min(map(int, counts.groups())) > 0, "the kills did not fall before, into and after the renaming"
+
+
+def test_a_checkpoint_whose_files_are_not_all_renamed_is_whole(tmp_path: Path) -> None:
+    save_states(tmp_path, make_state(step=10), step=10, world_size=4)
+    old = rank_file(tmp_path, 3).read_bytes()
+    save_states(tmp_path, make_state(step=20), step=20, world_size=4)
+    rank_file(tmp_path, 3).rename(tmp_path / ".train_dataloader_dprank003.pt.new")
+    assert load_states(tmp_path, step=20) == make_state(step=20)
+    rank_file(tmp_path, 3).write_bytes(old)
+    assert load_states(tmp_path, step=20) == make_state(step=20)
+    (tmp_path / ".train_dataloader_dprank003.pt.new").write_bytes(old[:-1])
+    with pytest.raises(StateError, match=r"train_dataloader_dprank003\.pt has other content"):
+        load_states(tmp_path)
+
+
+def test_files_of_megatron_are_there_until_a_save_over_them_is_complete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_foreign(tmp_path / "iter_0000010", rank_states(4))
+    with monkeypatch.context() as patched:
+        patched.setattr(Manifest, "write", lambda *_: (_ for _ in ()).throw(OSError("no space left")))
+        with pytest.raises(StateError, match="no space left"):
+            save_states(folder, make_state(step=20), step=20, world_size=2)
+    assert load_states(folder, step=10) == make_state()
+    save_states(folder, make_state(step=20), step=20, world_size=2)
+    assert load_states(folder, step=20) == make_state(step=20)
+    assert len(os.listdir(folder)) == 3
+
+
+def test_a_damaged_manifest_does_not_hinder_the_next_save(tmp_path: Path) -> None:
+    save_states(tmp_path, make_state(step=10), step=10, world_size=2)
+    (tmp_path / MANIFEST).write_text("{")
+    save_states(tmp_path, make_state(step=20), step=20, world_size=2)
+    assert load_states(tmp_path, step=20) == make_state(step=20)
 
 
 @pytest.fixture
@@ -163,9 +199,9 @@ def test_an_altered_file_is_named(folder: Path, tmp_path: Path) -> None:
     assert "dprank000" not in message
 
 
-def test_a_save_that_did_not_end_is_refused(folder: Path) -> None:
+def test_files_without_the_manifest_are_refused(folder: Path) -> None:
     (folder / MANIFEST).unlink()
-    assert f"{MANIFEST} is missing, which is written last: the save of step 10 by 4 ranks" in refusal(folder)
+    assert f"{MANIFEST} is missing, which says what belongs together: train_dataloader_dprank000.pt" in refusal(folder)
 
 
 def test_another_step_than_asked_for_is_refused(folder: Path) -> None:

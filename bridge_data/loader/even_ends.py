@@ -1,0 +1,144 @@
+"""Even ends: the ranks of a job that reads finite data take equally many batches.
+
+A step is one micro-batch of each rank: those of `world_size` slots in a row. Enters: for each step, the slot at which
+it begins, and this rank's next batch. Leaves: the slot at which it ends, or the end of the pass; and a batch for a rank
+that has none in the step. Guarantee: every sample comes exactly once, in the same order on any number of ranks; all
+ranks take the same number of steps, so no rank waits in a collective that others have left.
+
+In validation order the number of slots is arithmetic: a sample that is left out only makes its lane end earlier. So the
+ranks know without a word when the pass ends. Packs, groups, generators, shuffled data and what was dealt again to other
+ranks have no such number; then the ranks agree by one small all-reduce a step, as they do for `ends="agreed"`.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import logging
+from typing import Any
+
+from bridge_data.errors import ConfigError
+from bridge_data.lanes.lane_dataset import LaneDataset
+from bridge_data.later import torch
+from bridge_data.loader.loader_config import Ends
+from bridge_data.order.state import LoaderState
+from bridge_data.topology import WorkerConfig
+
+logger = logging.getLogger("bridge_data")
+
+_NO_SLOT = 2**62
+
+
+class EvenEnds:
+    """Keeps this rank in step with the others; each of them makes one for its own loader.
+
+    Raises:
+        ConfigError: for several ranks without torch.distributed.
+    """
+
+    def __init__(self, dataset: LaneDataset, ends: Ends) -> None:
+        config = dataset.worker_config
+        if config.world_size > 1 and not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+            raise ConfigError(
+                f"ends={ends!r} has {config.world_size} data-parallel ranks end together, but torch.distributed is not "
+                'initialised; call init_process_group first, or take ends="uneven"'
+            )
+        self.num_filled = 0
+        """Steps in which this rank had no batch of its own, and got an empty one."""
+        self.num_repeated = 0
+        """Those of them in which it got a real batch once more, because it could not be emptied."""
+        self._dataset = dataset
+        self._always_agrees = ends == "agreed"
+        self._num_slots: int | None = None
+        self._template: Any = None
+
+    def begin(self, state: LoaderState) -> None:
+        """Go on from `state`. All ranks must be at the same step."""
+        self._num_slots = None if self._always_agrees else num_slots(self._dataset, state)
+
+    def end_of_step(self, begin: int, batch: Any | None, own_end: int | None) -> int | None:
+        """The slot after those of the step that begins at slot `begin`; None if the pass is over. Every rank calls it
+        once a step, with its next batch and the end of the step in which that comes, or with None."""
+        if batch is not None and self._template is None:
+            self._template = _shallow(batch)  # what the trainer takes out of it, or adds, does not matter here
+        config = self._dataset.worker_config
+        if config.world_size == 1:
+            return own_end
+        if self._num_slots is None:
+            return _earliest(own_end, config)
+        if begin < self._num_slots:
+            return begin + config.world_size
+        if own_end is not None:
+            encoder = type(self._dataset.task_encoder).__name__
+            logger.warning(
+                "rank %d has micro-batches after the last one of this pass, number %d, and drops them: a hook of %s "
+                "makes several of one, but is no generator function (with `yield` in it), so they were not expected. "
+                'Make it one, or take ends="agreed"',
+                *(config.rank, self._num_slots, encoder),
+            )
+        return None
+
+    def fill(self) -> Any | None:
+        """A batch without loss, shaped like the first real one of this rank; if it never had one, like the first of the
+        job, which is made here. None, on all ranks, if the job has none.
+
+        If `empty_batch` of the task encoder fails, the real batch comes once more, with a warning: its samples then
+        count twice in what is measured, but the job goes on.
+        """
+        if self._template is None:
+            self._template = self._first_of_job()
+        if self._template is None:
+            return None
+        self.num_filled += 1
+        encoder = self._dataset.task_encoder
+        try:
+            return encoder.empty_batch(_shallow(self._template))
+        except Exception as error:
+            self.num_repeated += 1
+            if self.num_repeated == 1:
+                logger.warning(
+                    "rank %d has no batch left and others have, and a batch cannot be emptied, so it takes its first "
+                    "one again (num_repeated of the loader counts them): those samples count twice in its loss and "
+                    "metrics. Override empty_batch in %s, or give it as many micro-batches as fill all ranks. The "
+                    "reason: %s: %s",
+                    *(self._dataset.worker_config.rank, type(encoder).__name__, type(error).__name__, error),
+                )
+        return _shallow(self._template)
+
+    def _first_of_job(self) -> Any | None:
+        state = self._dataset.new_state()
+        for lane in range(state.num_lanes):
+            try:
+                return self._dataset.lane(lane, state).next().batch
+            except StopIteration:  # all of its samples are left out
+                continue
+        return None
+
+
+def num_slots(dataset: LaneDataset, state: LoaderState) -> int | None:
+    """The slots of a pass, if arithmetic tells: all micro-batches of the job that go on from `state` are in them, the
+    first in slot 0. None if it does not tell."""
+    run = state.fingerprint
+    if run["order"] != "ordered" or run["packing_buffer_size"] is not None or dataset.may_multiply:
+        return None
+    [*earlier, (_, geometry)] = state.generations
+    is_dealt_again = bool(earlier) or geometry != [[0]]
+    return None if is_dealt_again else dataset.num_micro_batches
+
+
+def _earliest(own_end: int | None, config: WorkerConfig) -> int | None:
+    """The lowest end of all ranks; None if none has one."""
+    lowest = torch.tensor([_NO_SLOT if own_end is None else own_end], device=_device_of(config))
+    torch.distributed.all_reduce(lowest, op=torch.distributed.ReduceOp.MIN, group=config.data_parallel_group)
+    return None if lowest.item() == _NO_SLOT else int(lowest.item())
+
+
+def _device_of(config: WorkerConfig) -> torch.device:
+    """The device of the tensors that the group's backend reduces."""
+    backend = torch.distributed.get_backend(config.data_parallel_group)
+    return torch.device("cuda", torch.cuda.current_device()) if "nccl" in backend else torch.device("cpu")
+
+
+def _shallow(batch: Any) -> Any:
+    """A copy with the same fields."""
+    return copy.copy(batch) if isinstance(batch, dict) or dataclasses.is_dataclass(batch) else batch

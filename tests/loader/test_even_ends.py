@@ -1,0 +1,185 @@
+import itertools
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from bridge_data import (
+    Batch,
+    ConfigError,
+    DefaultTaskEncoder,
+    WorkerConfig,
+    edataclass,
+    get_loader,
+    get_val_dataset,
+)
+from bridge_data.loader.even_ends import EvenEnds, num_slots
+from bridge_data.order.state import merge_states
+from tests.loader.ends_job import CASES, dataset_of
+from tests.prepared import write_texts
+
+NUM_SAMPLES, WORLD_SIZE = 37, 3
+NUM_SLOTS = -(-NUM_SAMPLES // 2)
+NUM_STEPS = -(-NUM_SLOTS // WORLD_SIZE)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_texts(tmp_path_factory.mktemp("ends") / "data", NUM_SAMPLES, per_shard=10)
+
+
+@pytest.fixture(scope="module")
+def job(data: Path, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What three real ranks made of each case, by rank."""
+    arguments = [str(WORLD_SIZE), str(tmp_path_factory.mktemp("job") / "meet"), str(data)]
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.loader.ends_job", str(rank), *arguments],
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=Path(__file__).parents[2],
+        )
+        for rank in range(WORLD_SIZE)
+    ]
+    outputs = [rank.communicate(timeout=200)[0] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0] * WORLD_SIZE
+    return [json.loads(output.splitlines()[-1]) for output in outputs]
+
+
+def passes_of(job: list[dict[str, Any]], case: str) -> list[Any]:
+    """Both passes of a case, each as one list of steps a rank."""
+    return list(zip(*(of_rank[case]["passes"] for of_rank in job), strict=True))
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("case", [case for case in CASES if case not in ("no mask", "wrong empty_batch")])
+def test_ranks_end_together_and_serve_the_order_of_one_rank(job: Any, data: Path, case: str) -> None:
+    alone = [list(batch.__key__) for batch in get_loader(dataset_of(case, str(data), 0, 1))]
+    if case == "doubled in hiding":
+        alone = alone[: NUM_STEPS * WORLD_SIZE]
+    for steps in passes_of(job, case):
+        assert len({len(of_rank) for of_rank in steps}) == 1
+        assert [keys for step in zip(*steps, strict=True) for keys, _, _ in step if keys] == alone
+        assert {weight for of_rank in steps for keys, weight, _ in of_rank if not keys} <= {0.0}
+
+
+@pytest.mark.processes
+def test_where_arithmetic_tells_the_number_no_collective_is_called(job: Any) -> None:
+    reduced = {case: {of_rank[case]["reduced"] for of_rank in job} for case in CASES}
+    expected = {"packed", "doubled", "filtered, agreed"}
+    assert {case for case, counts in reduced.items() if counts != {0}} == expected
+    for case in ("packed", "doubled", "filtered, agreed"):  # and once more to see that each pass is over
+        steps = sum(len(of_rank) for of_rank, *_ in passes_of(job, case))
+        assert reduced[case] == {steps + 2}
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("case", "num_steps"), [("whole", NUM_STEPS), ("limited", 3), ("filtered", NUM_STEPS), ("only the last", NUM_STEPS)]
+)
+def test_the_number_of_steps_is_that_of_the_data_whatever_is_left_out(job: Any, case: str, num_steps: int) -> None:
+    for steps in passes_of(job, case):
+        assert {len(of_rank) for of_rank in steps} == {num_steps}
+    empty = [sum(not keys for keys, _, _ in itertools.chain(*of_rank[case]["passes"])) for of_rank in job]
+    assert [of_rank[case]["filled"] for of_rank in job] == empty
+    assert sum(empty) > 0 and not any(of_rank[case]["repeated"] for of_rank in job)
+
+
+@pytest.mark.processes
+def test_agreed_ends_spare_steps_that_are_empty_on_all_ranks(job: Any) -> None:
+    for steps in passes_of(job, "filtered, agreed"):
+        assert len(steps[0]) < NUM_STEPS
+        assert all(total > 0 for of_rank in steps for _, _, total in of_rank)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("case", "reason"),
+    [("no mask", "has no loss_mask to be zeroed"), ("wrong empty_batch", "ZeroDivisionError: a bug")],
+)
+def test_a_batch_that_cannot_be_emptied_comes_again_and_ends_no_job(job: Any, case: str, reason: str) -> None:
+    # 19 micro-batches: ranks 1 and 2 lack one in each of the two passes
+    assert [of_rank[case]["repeated"] for of_rank in job] == [0, 2, 2]
+    assert [of_rank[case]["filled"] for of_rank in job] == [0, 2, 2]
+    for of_rank, steps in zip(job, passes_of(job, case)[0], strict=True):
+        warned = [text for text in of_rank[case]["messages"] if reason in text]
+        assert len(warned) == (of_rank[case]["repeated"] > 0)
+        keys = [keys for keys, _, _ in steps]
+        assert len(keys) == NUM_STEPS
+        if warned:
+            assert "count twice" in warned[0] and keys[-1] == keys[0]
+
+
+@pytest.mark.processes
+def test_micro_batches_that_nobody_could_expect_are_dropped_with_a_warning(job: Any) -> None:
+    for of_rank in job:
+        assert any('take ends="agreed"' in text for text in of_rank["doubled in hiding"]["messages"])
+
+
+@edataclass
+class Masked(Batch):
+    tokens: torch.Tensor
+    loss_mask: torch.Tensor
+
+
+def test_an_empty_batch_keeps_its_form_and_counts_for_nothing() -> None:
+    encoder = DefaultTaskEncoder()
+    batch = Masked(__key__=["a", "b"], tokens=torch.ones(2, 5), loss_mask=torch.ones(2, 5))
+    empty = encoder.empty_batch(batch)
+    assert empty.__key__ == []
+    assert empty.loss_mask.shape == (2, 5)
+    assert empty.loss_mask.sum() == 0
+    assert torch.equal(empty.tokens, batch.tokens)
+    assert batch.loss_mask.sum() == 10
+    plain = encoder.empty_batch({"loss_mask": torch.ones(3), "__key__": ["a"], "tokens": 1})
+    assert (plain["loss_mask"].sum(), plain["__key__"], plain["tokens"]) == (0, [], 1)
+
+
+def test_a_batch_without_a_loss_mask_says_what_to_do() -> None:
+    with pytest.raises(ConfigError, match="Override empty_batch in DefaultTaskEncoder"):
+        DefaultTaskEncoder().empty_batch({"tokens": 1})
+
+
+def test_ranks_that_cannot_meet_are_refused(tmp_path: Path) -> None:
+    data = write_texts(tmp_path / "data", 10)
+    dataset = get_val_dataset(data, split_part="train", worker_config=WorkerConfig(0, 2, 0), batch_size=2)
+    for ends in ("even", "agreed"):
+        with pytest.raises(ConfigError, match="init_process_group"):
+            get_loader(dataset, ends=ends)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="ends='odd'"):
+        get_loader(dataset, ends="odd")  # type: ignore[arg-type]
+
+
+def test_one_rank_ends_by_itself(tmp_path: Path) -> None:
+    data = write_texts(tmp_path / "data", 10)
+    dataset = get_val_dataset(data, split_part="train", worker_config=WorkerConfig(0, 1, 0), batch_size=4)
+    assert [len(batch.text) for batch in get_loader(dataset, ends="even")] == [4, 4, 2]
+
+
+def test_a_number_of_slots_holds_from_any_position_but_not_after_lanes_are_dealt_again(data: Path) -> None:
+    ranks = [dataset_of("whole", str(data), rank, 2) for rank in range(2)]
+    loaders = [get_loader(rank) for rank in ranks]
+    for loader in loaders:
+        for _ in range(3):
+            next(iter(loader))
+    state = merge_states([loader.save_state_rank() for loader in loaders])
+    three = dataset_of("whole", str(data), 0, 3)
+    assert num_slots(three, three.check_state(state)) == num_slots(three, three.new_state()) == NUM_SLOTS
+    four = dataset_of("whole", str(data), 0, 4, num_lanes=8)
+    assert num_slots(four, four.check_state(state)) is None
+
+
+def test_what_the_trainer_takes_out_of_a_batch_does_not_matter(data: Path) -> None:
+    ends = EvenEnds(dataset_of("whole", str(data), 0, 1), "even")
+    batch = {"loss_mask": torch.ones(3), "__key__": ["a"]}
+    ends.end_of_step(0, batch, 1)
+    batch.clear()
+    for _ in range(2):
+        empty = ends.fill()
+        assert empty is not None
+        assert empty.pop("loss_mask").sum() == 0
+    assert (ends.num_filled, ends.num_repeated) == (2, 0)
