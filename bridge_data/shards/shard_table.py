@@ -12,6 +12,7 @@ header, and one more for the end of the last sample.
 import array
 import contextlib
 import itertools
+import operator
 import sys
 from collections.abc import Container, Iterator, Sequence
 from typing import TypeAlias
@@ -46,7 +47,7 @@ class ParsedShard:
             )
 
     def read(self, position: int, wanted: Container[str] | None) -> KeyAndParts:
-        start, end = self._span(position, position)
+        start, end = self.offsets[position], self.offsets[position + 1]
         tar: TarBytes
         if end - start <= TOGETHER_BYTES or wanted is None:
             tar = MemoryTar(self.content(start, end - start), start)
@@ -55,15 +56,6 @@ class ParsedShard:
         key, parts = self._parsed(tar, start, end, wanted)
         self._check_boundaries(position, key)
         return key, parts
-
-    def _span(self, first: int, last: int) -> tuple[int, int]:
-        start, end = self.offsets[first], self.offsets[last + 1]
-        if start >= end:
-            raise DatasetError(
-                f"{tar_index_path(location(self._path))}: is damaged: sample {first} begins at byte {start}, and "
-                f"sample {last} ends at byte {end}. Run `bridge-data prepare --tar-index-only` on the data set."
-            )
-        return start, end
 
     def _check_boundaries(self, position: int, key: str) -> None:
         """Check that the sample `key`, at `position`, has no parts before its first offset or from its last one on."""
@@ -122,11 +114,11 @@ class ParsedShard:
         return key, parts
 
     def ranges(self, position: int, wanted: Container[str] | None) -> Sequence[tuple[int, int]]:
-        start, end = self._span(position, position)
+        start, end = self.offsets[position], self.offsets[position + 1]
         return [(start, end - start)] if end - start <= TOGETHER_BYTES or wanted is None else []
 
     def block_range(self, first: int, last: int, wanted: Container[str] | None) -> tuple[int, int]:
-        start, end = self._span(first, last)
+        start, end = self.offsets[first], self.offsets[last + 1]
         is_read_whole = wanted is None or end - start <= TOGETHER_BYTES * (last + 1 - first)
         return start, end - start if is_read_whole else 0
 
@@ -134,7 +126,7 @@ class ParsedShard:
         samples = Samples([], [])
         for position in positions:
             try:
-                begin, end = self._span(position, position)
+                begin, end = self.offsets[position], self.offsets[position + 1]
                 key, parts = self._parsed(MemoryTar(data[begin - start : end - start], begin), begin, end, wanted)
             except DatasetError:
                 key, parts = None, None
@@ -208,12 +200,28 @@ def read_offsets(shard: str | Location, count: int) -> "array.array[int]":
             f"{path}: no such file, so the samples of the shard cannot be found; "
             "run `bridge-data prepare --tar-index-only` on the data set"
         )
-    offsets = array.array("Q")
     if len(data) != 8 * (count + 1):
         raise DatasetError(
             f"{path}: has {len(data)} bytes, but {count} samples, as .nv-meta says, take {8 * (count + 1)}. Shard and "
             "metadata are not of one preparation: run `bridge-data prepare` again."
         )
+    offsets = decode_offsets(data)
+    if not are_ascending(offsets):
+        raise DatasetError(
+            f"{path}: is damaged: its offsets do not ascend. Run `bridge-data prepare --tar-index-only` on the data "
+            "set."
+        )
+    return offsets
+
+
+def are_ascending(offsets: "array.array[int]") -> bool:
+    """Whether each offset is greater than the one before."""
+    return all(map(operator.lt, offsets, itertools.islice(offsets, 1, None)))
+
+
+def decode_offsets(data: bytes) -> "array.array[int]":
+    """The offsets in the content of such a file, or in a range of it."""
+    offsets = array.array("Q")
     offsets.frombytes(data)
     return _little_endian(offsets)
 

@@ -9,12 +9,12 @@ Reads = list[tuple[str, int, int]]
 
 
 def record_reads(monkeypatch: pytest.MonkeyPatch) -> Reads:
-    """What is read from now on, each call of the storage; not of `index.bridge`."""
+    """What is read from now on, each call of the storage; not of `index.bridge` and `.jsonl.idx`."""
     seen: Reads = []
     read_with_version = storage.read_with_version
 
     def recorded(path: object, start: int, num_bytes: int) -> tuple[bytes, storage.Version]:
-        if not str(path).endswith("index.bridge"):
+        if not str(path).endswith(("index.bridge", ".jsonl.idx")):
             seen.append((str(path), start, num_bytes))
         return read_with_version(str(path), start, num_bytes)
 
