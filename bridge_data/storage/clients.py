@@ -146,7 +146,9 @@ class MscStore:
 
 
 def _info(meta: Any) -> ObjectInfo:
-    return ObjectInfo(meta["size"], f"{meta['e_tag']} {meta['version']} {meta['last_modified']}")
+    """The version is the ETag; of a store without ETags, version and time of change."""
+    etag = (meta["e_tag"] or "").strip('"')
+    return ObjectInfo(meta["size"], etag or f"{meta['version']} {meta['last_modified']}")
 
 
 class ObstoreStore:
