@@ -27,14 +27,11 @@ from typing import TYPE_CHECKING, Any
 
 from bridge_data import storage
 from bridge_data.errors import DatasetError
-from bridge_data.later import numpy as np
 from bridge_data.shards.metadata import INDEX_UUID, meta_folder, read_split
 from bridge_data.shards.shard_table import read_offsets
 from bridge_data.storage import Location
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from bridge_data.shards.prepared import ShardSet
 
 CACHE_SUFFIX = ".cache"
@@ -45,7 +42,10 @@ _HEADER = struct.Struct("=8sq")
 _ROW_BYTES = 24
 """Of one member."""
 
-_MAX_KNOWN_SHARDS = 1024
+_ROWS_AT_ONCE = 4096
+"""Rows that are read at once where all are."""
+
+_MAX_KNOWN_SHARDS = 64
 """Shards of all members whose offsets are kept."""
 
 _MAX_NAMES = 120
@@ -55,7 +55,7 @@ _PATTERN = f"join_index_*{ENERGON_SUFFIX}"
 
 
 class EnergonRows:
-    """The rows of an index. They travel to other processes as its path, and are mapped where they are used.
+    """The rows of an index. They travel to other processes as its path, and are read where they are used.
 
     Raises:
         DatasetError: if the file is damaged, or was made for other shards than those of `members`.
@@ -63,13 +63,12 @@ class EnergonRows:
 
     def __init__(self, path: Path, members: Sequence[ShardSet]) -> None:
         self.path, self._members = path, tuple(members)
-        self._version = self._version_now()
+        self._version = _version(path)
         num_bytes = self._version[0]
         self.num_rows, rest = divmod(max(num_bytes - _HEADER.size, 0), _ROW_BYTES * len(members))
         header = _HEADER.pack(_MAGIC, len(members))
-        with open(path, "rb") as file:
-            if rest or (num_bytes and file.read(_HEADER.size) != header):
-                raise DatasetError(f"{path}: is damaged, or no join of {len(members)} data sets")
+        if rest or (num_bytes and storage.read(path, 0, min(num_bytes, _HEADER.size)) != header):
+            raise DatasetError(f"{path}: is damaged, or no join of {len(members)} data sets")
         self._shards = [_shards_as_listed(shards) for shards in members]
         self.counts = self._counts()
 
@@ -79,42 +78,50 @@ class EnergonRows:
         Raises:
             DatasetError: if a member has no such sample.
         """
-        places: list[list[int]] = self._rows[index].tolist()
+        numbers = self._read(index, 1)
         return [
-            -1 if shard < 0 else self._number(member, shard, offset) for member, (shard, offset, _) in enumerate(places)
+            -1 if shard < 0 else self._number(member, shard, offset)
+            for member, (shard, offset, _) in enumerate(zip(numbers[0::3], numbers[1::3], numbers[2::3], strict=True))
         ]
 
     def num_missing(self, member: int) -> int:
         """Rows without a sample of member number `member`. All rows are read."""
-        return int(np.count_nonzero(self._rows[:, member, 0] < 0))
+        width = 3 * len(self._members)
+        missing = 0
+        for row in range(0, self.num_rows, _ROWS_AT_ONCE):
+            shards = self._read(row, min(_ROWS_AT_ONCE, self.num_rows - row))[3 * member :: width]
+            missing += sum(shard < 0 for shard in shards)
+        return missing
+
+    def _read(self, row: int, num_rows: int) -> memoryview:
+        """The numbers of `num_rows` rows from `row` on."""
+        row_bytes = _ROW_BYTES * len(self._members)
+        return memoryview(storage.read(self._checked_path, _HEADER.size + row * row_bytes, num_rows * row_bytes)).cast(
+            "q"
+        )
 
     @functools.cached_property
-    def _rows(self) -> NDArray[np.int64]:
-        shape = (self.num_rows, len(self._members), 3)
-        if not self.num_rows:
-            return np.zeros(shape, np.int64)
-        if self._version_now() != self._version:
+    def _checked_path(self) -> Path:
+        """The path of the file, which is looked at once a process: it must be the one that was opened."""
+        if _version(self.path) != self._version:
             raise DatasetError(
                 f"{self.path}: was replaced while it was in use: the join was prepared again. Start again."
             )
-        return np.asarray(np.memmap(self.path, np.int64, "r", _HEADER.size, shape))
+        return self.path
 
-    def _version_now(self) -> tuple[int, int]:
-        """Size and time of change of the file."""
-        found = os.stat(self.path)
-        return found.st_size, found.st_mtime_ns
+    def _first_shard(self, row: int) -> int:
+        """The shard of the first member in a row."""
+        return self._read(row, 1)[0]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name not in ("_rows", "_offsets")}
+        return {name: value for name, value in vars(self).items() if name not in ("_offsets", "_checked_path")}
 
     def _counts(self) -> list[int]:
         """The rows of each shard of the first member."""
         shards = self._shards[0]
         ends = [0]
         for shard in range(len(shards)):
-            ends.append(
-                bisect.bisect_right(range(self.num_rows), shard, lo=ends[-1], key=lambda row: self._rows[row, 0, 0])
-            )
+            ends.append(bisect.bisect_right(range(self.num_rows), shard, lo=ends[-1], key=self._first_shard))
         counts = [0] * len(self._members[0].names)
         for number, (start, end) in zip(shards, itertools.pairwise(ends), strict=True):
             if number >= 0:
@@ -146,7 +153,7 @@ class EnergonRows:
         def offsets(member: int, shard: int) -> Sequence[int]:
             shards = self._members[member]
             if shards.index is not None:
-                return shards.index.segment(shards.names[shard]).offsets
+                return shards.index.segment(shards.names[shard]).offsets()
             return read_offsets(str(shards.path(shard)), shards.stored_counts[shard])
 
         return offsets
@@ -177,6 +184,12 @@ def find_energon_rows(folder: Location, members: Sequence[tuple[ShardSet, str]])
 def has_energon_index(folder: Location) -> bool:
     """Whether Energon made an index in the folder, of any join."""
     return isinstance(folder, Path) and any(folder.glob(_PATTERN))
+
+
+def _version(path: Path) -> tuple[int, int]:
+    """Size and time of change of the file."""
+    found = os.stat(path)
+    return found.st_size, found.st_mtime_ns
 
 
 def _checked(rows: EnergonRows, members: Sequence[tuple[ShardSet, str]]) -> EnergonRows:

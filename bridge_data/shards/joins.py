@@ -1,13 +1,14 @@
-"""Joins: samples of several data sets that have the same key, by an index in one memory-mapped file.
+"""Joins: samples of several data sets that have the same key, by an index in one file.
 
 Enters: the members of a join, and the folder with the index that preparing the metadataset made. Leaves: for number i
 the sample of each member, None where one has no match. Order, shards and key are those of the first member. Guarantee:
 an index is found only by members that have not changed since it was made; for one that is out of date, the error says
 why.
 
-Layout of the index: see `bridge_index`. The data are the rows (i64): for each member the number of its sample, -1 for
-none. The table holds the members, and the number of rows of each shard of the first. Where there is no such index, one
-that Energon made is read; see `energon_joins`.
+Layout of the index: see `index_file`. The data are the rows (i64): for each member the number of its sample, -1 for
+none. The table holds the members, the number of rows of each shard of the first, and the CRC-32 of each page of
+`PAGE_ROWS` rows. What is damaged is an error: nothing else knows the rows. Where there is no such index, one that
+Energon made is read; see `energon_joins`.
 """
 
 from __future__ import annotations
@@ -19,12 +20,10 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import Any, Literal, TypeGuard, overload
 
 from bridge_data import storage
 from bridge_data.errors import DatasetError
-from bridge_data.later import numpy as np
-from bridge_data.shards.bridge_index import HEADER_BYTES, IndexFile
 from bridge_data.shards.energon_joins import (
     CACHE_SUFFIX,
     ENERGON_SUFFIX,
@@ -32,16 +31,20 @@ from bridge_data.shards.energon_joins import (
     find_energon_rows,
     has_energon_index,
 )
+from bridge_data.shards.index_file import HEADER_BYTES, DamagedIndexError, IndexFile, warn_unusable
 from bridge_data.shards.metadata import meta_folder, read_uuid
 from bridge_data.shards.prepared import ShardSet
 from bridge_data.storage import AnyLocation, Location
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
 MAGIC = b"BRIDGEJN"
 FOLDER_SUFFIX = ".joins"
 FILE_SUFFIX = ".join"
+
+PAGE_ROWS = 2048
+"""Rows that are read, and checked, at once."""
+
+MAX_PAGES = 256
+"""Pages that a process keeps; with two members one has 32 KiB."""
 
 Nonmatch = Literal["error", "skip", "none"]
 """What to do with a sample of the first member that has no match in another."""
@@ -70,30 +73,43 @@ class MemberEntry:
     num_missing: int
 
 
-class MappedRows:
-    """The rows in an index file. They travel to other processes as its path, and are mapped where they are used."""
+class PagedRows:
+    """The rows in an index file. They travel to other processes as its path, and are read where they are used."""
 
-    def __init__(self, file: IndexFile, num_rows: int, num_members: int) -> None:
-        self.path, self._file, self._shape = file.path, file, (num_rows, num_members)
+    def __init__(self, file: IndexFile, num_rows: int, num_members: int, checksums: list[int]) -> None:
+        self._file, self._num_rows, self._num_members, self._checksums = file, num_rows, num_members, checksums
+
+    @property
+    def path(self) -> Path:
+        """The file on this machine."""
+        return Path(self._file.path)
 
     def row(self, index: int) -> list[int]:
         """See `JoinIndex.row`."""
-        numbers: list[int] = self._rows[index].tolist()
-        return numbers
+        page, at = divmod(index, PAGE_ROWS)
+        width = self._num_members
+        return _page(self, page)[at * width : (at + 1) * width].tolist()
 
-    @functools.cached_property
-    def _rows(self) -> NDArray[np.int64]:
-        num_rows, num_members = self._shape
-        return np.frombuffer(self._file.mapped(), np.int64, num_rows * num_members, HEADER_BYTES).reshape(self._shape)
+    def read_page(self, number: int) -> memoryview:
+        """The numbers in the rows of page `number`, row after row."""
+        start, row_bytes = number * PAGE_ROWS, 8 * self._num_members
+        num_bytes = min(PAGE_ROWS, self._num_rows - start) * row_bytes
+        try:
+            data = self._file.read(HEADER_BYTES + start * row_bytes, num_bytes, self._checksums[number])
+        except DamagedIndexError as error:
+            raise DatasetError(f"{error}. Run `bridge-data prepare` on the metadataset again.") from error
+        return memoryview(data).cast("q")
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_rows"}
+
+@functools.lru_cache(maxsize=MAX_PAGES)
+def _page(rows: PagedRows, number: int) -> memoryview:
+    return rows.read_page(number)
 
 
 class JoinIndex:
     """An index that was found valid: its members, its rows, and how many of them each shard of the first member has."""
 
-    def __init__(self, rows: MappedRows | EnergonRows, members: list[MemberEntry], counts: list[int]) -> None:
+    def __init__(self, rows: PagedRows | EnergonRows, members: list[MemberEntry], counts: list[int]) -> None:
         self._rows, self.members, self.counts = rows, members, counts
 
     @classmethod
@@ -104,11 +120,16 @@ class JoinIndex:
         if opened is None:
             return None
         file, table = opened
-        try:
-            members, counts = [MemberEntry(*row) for row in table["members"]], table["counts"]
-            return cls(MappedRows(file, sum(counts), len(members)), members, counts)
-        except (KeyError, TypeError):
+        rows, counts, checksums = table.get("members"), table.get("counts"), table.get("checksums")
+        if not (_are_members(rows) and _are_integers(counts) and _are_integers(checksums)):
+            warn_unusable(file.path, "is damaged: its table is not one of a join")
             return None
+        num_rows, num_members = sum(counts), len(rows)
+        end = HEADER_BYTES + num_rows * num_members * 8
+        if end > file.table_offset or len(checksums) != -(-num_rows // PAGE_ROWS):
+            warn_unusable(file.path, "is damaged: its table has other rows than the file")
+            return None
+        return cls(PagedRows(file, num_rows, num_members, checksums), [MemberEntry(*row) for row in rows], counts)
 
     @property
     def path(self) -> Path:
@@ -131,8 +152,21 @@ class JoinIndex:
         return self.members[0].num_samples - self.num_rows
 
     def row(self, index: int) -> list[int]:
-        """The numbers of the members' samples in row `index`, -1 for none."""
+        """The numbers of the members' samples in row `index`, -1 for none.
+
+        Raises:
+            DatasetError: if the index is damaged, or was replaced.
+        """
         return self._rows.row(index)
+
+
+def _are_members(rows: Any) -> TypeGuard[list[list[Any]]]:
+    types = [str, str, str, str, int, int]
+    return isinstance(rows, list) and all(isinstance(row, list) and list(map(type, row)) == types for row in rows)
+
+
+def _are_integers(values: Any) -> TypeGuard[list[int]]:
+    return isinstance(values, list) and set(map(type, values)) <= {int} and min(values, default=0) >= 0
 
 
 @overload

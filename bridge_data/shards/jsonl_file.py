@@ -1,18 +1,19 @@
 """JSONL data sets: a file of JSON objects, one a line, each a crude sample with the part `json`.
 
 Enters: `data.jsonl`, beside it `data.jsonl.idx` with the offsets of the samples, and perhaps `data.jsonl.split.yaml`
-with a range of samples for each split part. Leaves: `Records`. Opening reads sizes and the split; the index is mapped
-where samples are read. Guarantee: the line that was there when the file was prepared, or one of the same length
-instead, or a `DatasetError` that names file and byte.
+with a range of samples for each split part. Leaves: `Records`. Opening reads sizes and the split; the index is read
+where samples are, a page at a time. Guarantee: the line that was there when the file was prepared, or one of the same
+length instead, or a `DatasetError` that names file and byte.
 
 The key of a sample is its number among the lines that are not blank, from 0. The index is Energon's, byte for byte:
 a u64, little-endian, for each sample, and one for the end of the file. Without a split, each split part is the whole
 file, as it is for Energon, which knows no splits here.
 """
 
+import array
+import collections
 import contextlib
 import dataclasses
-import mmap
 import os
 import struct
 from collections.abc import Collection, Container, Iterable
@@ -24,6 +25,7 @@ from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.shards.blocks import MAX_BLOCK_BYTES, OpenBlocks, Samples
 from bridge_data.shards.metadata import parse_document
 from bridge_data.shards.records import ByteRange, RawSample, RecordReader, Records
+from bridge_data.shards.shard_table import are_ascending, decode_offsets
 from bridge_data.shards.subset import Subset, SubsetRange
 from bridge_data.storage import Location, location
 
@@ -31,7 +33,12 @@ PART = "json"
 """The one part of each sample."""
 
 _OFFSET = struct.Struct("<Q")
-_BOUNDS = struct.Struct("<QQ")
+
+PAGE_OFFSETS = 512
+"""Offsets that are read from the index at once."""
+
+MAX_PAGES = 256
+"""Pages that a reader keeps, of 4 KiB each."""
 
 
 @overload
@@ -206,7 +213,8 @@ class JsonlReader:
     def __init__(self, lines: JsonlLines) -> None:
         self._lines = lines
         self._path = str(lines.root)
-        self._index: mmap.mmap | None = None
+        self._index: str | None = None
+        self._pages: collections.OrderedDict[int, array.array[int]] = collections.OrderedDict()
         self._blocks: OpenBlocks | None = None
 
     def read(self, index: int, parts: Container[str] | None = None) -> RawSample:
@@ -286,10 +294,26 @@ class JsonlReader:
         lines = self._lines
         if not 0 <= index < lines.num_samples:
             raise IndexError(f"{lines.root} [{lines.split_part}]: sample {index} of {lines.num_samples}")
+        number, at = divmod(index, PAGE_OFFSETS)
+        page = self._pages.get(number) or self._read_page(number)
+        return page[at], page[at + 1]
+
+    def _read_page(self, number: int) -> "array.array[int]":
+        """The offsets of page `number` of the index, and the one after them."""
         if self._index is None:
-            self._index = self._mapped()
-        start, end = _BOUNDS.unpack_from(self._index, index * _OFFSET.size)
-        return start, end
+            self._index = self._found_index()
+        first = number * PAGE_OFFSETS
+        count = min(PAGE_OFFSETS, self._lines.num_samples - first) + 1
+        page = decode_offsets(storage.read(self._index, first * _OFFSET.size, count * _OFFSET.size))
+        if not are_ascending(page):
+            raise DatasetError(
+                f"{self._index}: is damaged: the offsets of samples {first} to {first + count - 2} do not ascend; run "
+                f"`bridge-data prepare {self._path}` again."
+            )
+        while len(self._pages) >= MAX_PAGES:
+            self._pages.popitem(last=False)
+        self._pages[number] = page
+        return page
 
     def _check_range(self, index: int, start: int, end: int) -> None:
         if start >= end or end > self._lines.num_bytes:
@@ -305,17 +329,14 @@ class JsonlReader:
             raise self._changed(index, start, f"bytes {start} to {end} are not one line")
         return line
 
-    def _mapped(self) -> mmap.mmap:
+    def _found_index(self) -> str:
         path = index_path(self._path)
         copy = storage.local_copy(path)
-        try:
-            with open(path if copy is None else copy, "rb") as file:
-                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        except (OSError, ValueError) as error:
-            raise DatasetError(f"{path}: cannot be read: {error}") from error
-        if len(mapped) != (self._lines.num_samples + 1) * _OFFSET.size:
+        if copy is None:
+            raise DatasetError(f"{path}: cannot be read: no such file; run `bridge-data prepare {self._path}`")
+        if storage.version(copy).num_bytes != (self._lines.num_samples + 1) * _OFFSET.size:
             raise DatasetError(f"{path}: was replaced while it was in use: the file was prepared again. Start again.")
-        return mapped
+        return str(copy)
 
     def _changed(self, index: int, start: int, why: str) -> DatasetError:
         return DatasetError(

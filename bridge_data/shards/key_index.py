@@ -23,12 +23,21 @@ from typing import Any, NamedTuple
 from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError, SampleError
 from bridge_data.shards.metadata import INDEX_SQLITE, meta_folder, read_shard_counts, split_name, without_shard
-from bridge_data.shards.tar_bytes import FileTar, GzipTar, is_gzip
-from bridge_data.shards.tar_headers import BLOCK, header_is_intact, walk
+from bridge_data.shards.tar_bytes import FileTar, GzipTar, MemoryTar, is_gzip
+from bridge_data.shards.tar_headers import BLOCK, read_member, walk
 from bridge_data.storage import Location
 
 MAX_KNOWN_COMPRESSED = 64
 """Compressed shards that an index keeps open; each holds about 1% of its size and a buffer of 1 MiB."""
+
+TOGETHER_BYTES = 1 << 16
+"""Contents up to this size are read together with their headers."""
+
+MAX_CHECKED = 1 << 16
+"""Parts that are remembered as checked."""
+
+MAX_HEADER_BLOCKS = 8
+"""Blocks before a content that are searched for its name."""
 
 _JOINED = """
 FROM samples s JOIN sample_parts p ON p.tar_file_id = s.tar_file_id AND p.sample_index = s.sample_index
@@ -168,15 +177,16 @@ class KeyIndex:
         """The part `part` of the sample `key`; None if there is none."""
         if self.knows_parts:
             rows = self.database.rows(_PART, key, part)
-            return StoredPart(key, part, *rows[0]) if rows else None
+            return self._stored(key, part, *rows[0]) if rows else None
         return next((found for found in self.parts(key) if found.part == part), None)
 
     def parts(self, key: str) -> list[StoredPart]:
         """The parts of the sample `key`, by offset; none if there is no such sample."""
         if self.knows_parts:
-            return [StoredPart(key, *row) for row in self.database.rows(_PARTS, key)]
+            return [self._stored(key, *row) for row in self.database.rows(_PARTS, key)]
         found = []
-        for shard, _, offset, num_bytes in self.database.rows(_SAMPLE, key):
+        for row in self.database.rows(_SAMPLE, key):
+            _, _, shard, offset, num_bytes = self._stored(key, "", row[0], *row[2:])
             path = self.shard_path(shard)
             tar = self.compressed(shard) if is_gzip(path) else FileTar(path, offset + num_bytes)
             for member in walk(tar, offset, offset + num_bytes, file=path):
@@ -184,6 +194,16 @@ class KeyIndex:
                 if name is not None and name[0] == key:
                     found.append(StoredPart(*name, shard, member.content_offset, member.num_bytes))
         return found
+
+    def _stored(self, key: str, part: Any, shard: Any, offset: Any, num_bytes: Any) -> StoredPart:
+        """A row, if its values can be those of a part: the database has no checksum."""
+        are_numbers = all(type(number) is int and number >= 0 for number in (shard, offset, num_bytes))
+        if not (are_numbers and isinstance(part, str) and shard < len(self.shard_names)):
+            raise DatasetError(
+                f"{self.database.file}: is damaged: it has part {part!r} of {key!r} in shard number {shard!r}, at byte "
+                f"{offset!r}, {num_bytes!r} bytes; {self.database.way_out} --rescan"
+            )
+        return StoredPart(key, part, shard, offset, num_bytes)
 
     def part_names(self) -> Iterator[str]:
         """The names of all parts, in the order of the data set."""
@@ -224,8 +244,8 @@ class PartReader:
     def __init__(self, root: str | PathLike[str]) -> None:
         self.root = storage.location(root).absolute()
         self.index = KeyIndex.open(self.root)
-        self._checked: set[int] = set()
-        """Shards of which a part was found where the index has it."""
+        self._checked: set[StoredPart] = set()
+        """Parts of which ranges are read, and that were found where the index has them."""
 
     def find(self, name: str) -> StoredPart:
         """Where the part `name` is stored; a name that begins with that of a shard is also found without it.
@@ -241,13 +261,27 @@ class PartReader:
         raise SampleError(self._complaint(name))
 
     def read(self, part: StoredPart) -> bytes:
-        """The content of a part."""
-        return self._content(part)(part.offset, part.num_bytes)
+        """The content of a part.
+
+        Raises:
+            DatasetError: if it cannot be read, or is not stored where the index has it.
+        """
+        if part.num_bytes > TOGETHER_BYTES:
+            return self.read_range(part, 0, part.num_bytes)
+        before = min(BLOCK, part.offset)
+        data = self._reading(part)(part.offset - before, before + part.num_bytes)
+        self._check(part, data[:BLOCK])
+        return data[before:]
 
     def read_range(self, part: StoredPart, offset: int, num_bytes: int) -> bytes:
         """A range of the content of a part, fewer bytes at its end."""
         wanted = max(0, min(num_bytes, part.num_bytes - offset))
-        return self._content(part)(part.offset + offset, wanted) if wanted else b""
+        if part not in self._checked:
+            self._check(part, self._reading(part)(part.offset - BLOCK, BLOCK) if part.offset >= BLOCK else b"")
+            if len(self._checked) >= MAX_CHECKED:
+                self._checked.clear()
+            self._checked.add(part)
+        return self._reading(part)(part.offset + offset, wanted) if wanted else b""
 
     def _complaint(self, name: str) -> str:
         split = split_name(without_shard(name) or name)
@@ -259,33 +293,34 @@ class PartReader:
             return f"{self.root}: sample {key!r} has no part {part!r}; it has {', '.join(parts)}."
         return f"{self.root}: there is no part {name!r}: no sample has the key {key!r}. Add it, or correct the name."
 
-    def _content(self, part: StoredPart) -> Callable[[int, int], bytes]:
-        """The function that reads the shard of `part`. The first time, check that the part is still stored there."""
+    def _reading(self, part: StoredPart) -> Callable[[int, int], bytes]:
+        """The function that reads the shard of `part`."""
         path = self.index.shard_path(part.shard)
-        content: Callable[[int, int], bytes] = functools.partial(storage.read, path)
         if is_gzip(path):
-            content = self.index.compressed(part.shard).read_exactly
-        if part.shard not in self._checked:
-            header = content(part.offset - BLOCK, BLOCK)
-            if not (header_is_intact(header) and _size_in(header) in (part.num_bytes, None)):
-                raise DatasetError(
-                    f"{path}: does not hold {part.name!r} at byte {part.offset}, where the index has it. The "
-                    f"shard was replaced: restore it, or run `bridge-data prepare {self.root}` again."
-                )
-            self._checked.add(part.shard)
-        return content
+            return self.index.compressed(part.shard).read_exactly
+        return functools.partial(storage.read, path)
+
+    def _check(self, part: StoredPart, header: bytes) -> None:
+        """Check that the member at the offset of `part`, whose last header this is, has its name and size."""
+        path, wanted = self.index.shard_path(part.shard), (part.name, part.offset, part.num_bytes)
+        for num_blocks in range(1, MAX_HEADER_BLOCKS + 1):
+            start = part.offset - num_blocks * BLOCK
+            if start < 0:
+                break
+            if num_blocks > 1:  # it has a long name, in an extended header before
+                header = self._reading(part)(start, num_blocks * BLOCK)
+            with contextlib.suppress(DatasetError):
+                member = read_member(MemoryTar(header, start), start, file=path)
+                if member is not None and (member.name, member.content_offset, member.num_bytes) == wanted:
+                    return
+        raise DatasetError(
+            f"{path}: does not hold {part.name!r} at byte {part.offset}, where the index has it. The shard was "
+            f"replaced, or the index is damaged: restore it, or run `bridge-data prepare {self.root} --rescan`."
+        )
 
 
 def _way_out(root: Location) -> str:
     return f"run `bridge-data prepare {root} --tar-index-only`"
-
-
-def _size_in(header: bytes) -> int | None:
-    """The size that a header gives; None if it is written in another way than in octal digits."""
-    try:
-        return int(header[124:136].rstrip(b"\0 "), 8)
-    except ValueError:
-        return None
 
 
 _in_use: "weakref.WeakSet[ReadOnlyDatabase | KeyIndex]" = weakref.WeakSet()

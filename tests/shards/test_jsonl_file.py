@@ -151,11 +151,18 @@ def test_an_index_that_was_replaced_meanwhile(tmp_path: Path) -> None:
         reader.read(0)
 
 
-def test_an_index_of_nonsense(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("offsets", "message"),
+    [
+        ((5, 30, 31), "sample {}, .*was changed after it was prepared"),
+        ((9, 3, 1 << 60), "is damaged: the offsets of samples 0 to 2 do not ascend"),
+    ],
+)
+def test_an_index_of_nonsense(tmp_path: Path, offsets: tuple[int, ...], message: str) -> None:
     path = write_lines(tmp_path / "a.jsonl")
     size = path.stat().st_size
-    index_path(path).write_bytes(b"".join(number.to_bytes(8, "little") for number in (9, 3, 1 << 60, size)))
+    index_path(path).write_bytes(b"".join(number.to_bytes(8, "little") for number in (*offsets, size)))
     reader = open_jsonl(path, "train").reader()
     for index in (0, 1, 2):
-        with pytest.raises(DatasetError, match=rf"sample {index}, .*was changed after it was prepared"):
+        with pytest.raises(DatasetError, match=message.format(index)):
             reader.read(index)
