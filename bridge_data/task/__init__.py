@@ -10,6 +10,7 @@ from bridge_data.task.grouping import (
     subflavor,
     type_of,
 )
+from bridge_data.task.hook_names import check_hook_names
 from bridge_data.task.hooks import (
     STAGES,
     TRUNCATED,
@@ -34,6 +35,7 @@ __all__ = [
     "SourceCook",
     "TaskEncoder",
     "basic_sample_keys",
+    "check_hook_names",
     "cooker",
     "does_something",
     "group_by",
