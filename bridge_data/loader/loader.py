@@ -294,7 +294,7 @@ class _Workers:
 
     def __init__(self, dataset: LaneDataset, config: LoaderConfig) -> None:
         self._dataset, self._config = dataset, config
-        self._restarts, self._kept = Restarts(config.max_worker_restarts), Kept(config.max_shared_bytes)
+        self._restarts, self._kept = Restarts(config), Kept(config.max_shared_bytes)
         ranks = dataset.worker_config
         self._num_workers = 0 if config.start_method == "inprocess" else min(ranks.num_workers, len(ranks.lanes))
         self.pool: WorkerPool | None = None
