@@ -22,14 +22,13 @@ from bridge_data.lanes.lane_dataset import Ended, LaneDataset, LaneRunner, Produ
 from bridge_data.later import torch
 from bridge_data.loader.loader_config import LoaderConfig
 from bridge_data.loader.memory.slots import Kept
-from bridge_data.loader.position import BatchLog, EvenEnds, Position
+from bridge_data.loader.position import BatchLog, EvenEnds, LeftOut, Position
 from bridge_data.loader.workers import process
 from bridge_data.loader.workers.launch import ServerLost
 from bridge_data.loader.workers.link import OutOfStep
 from bridge_data.loader.workers.worker_pool import Restarts, WorkerPool
 from bridge_data.order.state import LoaderState, merge_states
 from bridge_data.samples.arena import PrivateArena
-from bridge_data.task import TRUNCATED
 
 logger = logging.getLogger("bridge_data")
 
@@ -52,10 +51,9 @@ class SavableDataLoader:
     def __init__(self, dataset: LaneDataset, config: LoaderConfig | None = None) -> None:
         self.dataset = dataset
         self.config = config or LoaderConfig()
-        self.skipped: dict[str, int] = {}
+        self._left_out = LeftOut(dataset.worker_config.rank)
+        self.skipped = self._left_out.skipped
         """Samples left out on the way to the batches handed out so far, by stage."""
-        self.truncated = 0
-        """Samples that were too long for a pack, and cut (`Packing(overlong="truncate")`)."""
         self._source: LaneRunner | WorkerPool | None = None
         self._fetched: Produced[Any] | None = None
         self._go_to(dataset.new_state())
@@ -65,7 +63,7 @@ class SavableDataLoader:
         self._warn_of_idle_workers()
         self._workers = _Workers(dataset, self.config)
         self._ends = EvenEnds(dataset) if self.config.ends == "even" else None
-        self._close = weakref.finalize(self, _close_in, self._owner, self._workers)
+        self._close = weakref.finalize(self, _close_in, self._owner, self._workers, self._left_out)
 
     def __iter__(self) -> Iterator[Any]:
         return _Iteration(self)
@@ -85,6 +83,11 @@ class SavableDataLoader:
 
     def __bool__(self) -> bool:
         return True  # also if this rank has no batches
+
+    @property
+    def truncated(self) -> int:
+        """Samples that were too long for a pack, and cut (`Packing(overlong="truncate")`)."""
+        return self._left_out.num_truncated
 
     def state_dict(self) -> dict[str, Any]:
         """`save_state_rank`, under the name that torch and Lightning call."""
@@ -195,11 +198,7 @@ class SavableDataLoader:
             except ServerLost as error:
                 self._workers.restart(error)
                 continue
-            for stage, count in item.skipped.items():
-                if stage == TRUNCATED:
-                    self.truncated += count
-                else:
-                    self.skipped[stage] = self.skipped.get(stage, 0) + count
+            self._left_out.note(item.skipped)
             if isinstance(item, Ended):
                 self._position.end()
                 self._source = source
@@ -345,8 +344,9 @@ class _Workers:
             pool.close()
 
 
-def _close_in(process: int, workers: _Workers) -> None:
+def _close_in(process: int, workers: _Workers, left_out: LeftOut) -> None:
     if os.getpid() == process:  # not in a child that the trainer forked
+        left_out.sum_up()
         workers.close()
 
 

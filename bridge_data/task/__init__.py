@@ -12,6 +12,8 @@ from bridge_data.task.grouping import (
 )
 from bridge_data.task.hook_names import check_hook_names
 from bridge_data.task.hooks import (
+    FAILED,
+    NO_STAGES,
     STAGES,
     TRUNCATED,
     Hooks,
@@ -25,6 +27,8 @@ from bridge_data.task.packers import Packing
 from bridge_data.task.task_encoder import DefaultTaskEncoder, TaskEncoder, stateless, with_decoding
 
 __all__ = [
+    "FAILED",
+    "NO_STAGES",
     "STAGES",
     "TRUNCATED",
     "AugmentTaskEncoder",
