@@ -1,7 +1,7 @@
 """Task encoders: the user's part of the pipeline. Their hooks, and how these are called."""
 
 from bridge_data.task.augment import AugmentTaskEncoder
-from bridge_data.task.cooking import Cooker, SourceCook, basic_sample_keys, cooker
+from bridge_data.task.cooking import Cooker, SourceCook, basic_sample_keys, cooker, fields_in_words
 from bridge_data.task.grouping import (
     group_by,
     homogeneous_concat_mix,
@@ -42,6 +42,7 @@ __all__ = [
     "check_hook_names",
     "cooker",
     "does_something",
+    "fields_in_words",
     "group_by",
     "homogeneous_concat_mix",
     "hook_of",
