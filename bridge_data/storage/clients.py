@@ -34,7 +34,8 @@ T = TypeVar("T")
 NUM_THREADS = 16
 _ANSWER = re.compile(r"<\?xml.*?<Code>(?P<code>\w+)</Code>.*", re.DOTALL)
 
-_LATE_AT_FIRST = 3
+_LATE_AT_FIRST = 8
+"""Requests after which a client that has answered none in time is not asked again."""
 
 _INSTANCE_METADATA = "169.254.169.254"
 """The metadata service of cloud machines, asked for credentials if the environment has none."""

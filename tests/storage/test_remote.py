@@ -127,6 +127,7 @@ def test_a_client_that_is_never_in_time_is_not_asked_again(
     url: str, proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As one whose credentials take longer to get."""
+    monkeypatch.setattr("bridge_data.storage.clients._LATE_AT_FIRST", 3)
     monkeypatch.setattr("bridge_data.storage.time_limits.FULL_S", 2.0)
     proxy.faults.extend(["hang", 503] * 3)
     for _ in range(6):
