@@ -12,8 +12,11 @@
 """
 
 import logging
+import os
+import threading
+import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any, Self, TypeAlias
 
 from bridge_data.samples import SourceInfo
@@ -75,20 +78,57 @@ ErrorHandler: TypeAlias = Callable[[Exception, Any, list[SourceInfo] | None], No
 Returning skips the sample; raising stops the run."""
 
 
-_reported: set[tuple[type[Exception], str, int]] = set()
+REPEAT_S = 600.0
+"""Seconds after which a repeated failure is told again, however few there were."""
+
+
+class Repeats:
+    """Counts what happens again and again in this process, so that it is told in full once and then now and then: the
+    10th, 100th, 1,000th time, and the first time after ten minutes of silence."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts: dict[Hashable, int] = {}
+        self._told_at: dict[Hashable, float] = {}
+
+    def count(self, kind: Hashable) -> int:
+        """Count one more of `kind`: the number so far if it is to be told, else 0."""
+        now = time.monotonic()
+        with self._lock:
+            number = self._counts[kind] = self._counts.get(kind, 0) + 1
+            if str(number).rstrip("0") != "1" and now < self._told_at[kind] + REPEAT_S:
+                return 0
+            self._told_at[kind] = now
+        return number
+
+    def after_fork(self) -> None:
+        """In a forked child: count anew, with a lock that no thread of the parent can hold."""
+        self._lock, self._counts, self._told_at = threading.Lock(), {}, {}
+
+
+repeats = Repeats()
+"""The failures of this process."""
+
+os.register_at_fork(after_in_child=repeats.after_fork)
 
 
 def log_exception(error: Exception, sample: Any, sources: list[SourceInfo] | None = None) -> None:
-    """Log a failure and skip the sample. The full traceback is logged once per exception type and line of code."""
-    origin = ", ".join(f"{s.dataset_path}/{s.shard_name} #{s.index}" for s in sources or ()) or "unknown origin"
-    frames = traceback.extract_tb(error.__traceback__)
-    kind = type(error), frames[-1].filename if frames else "", frames[-1].lineno or 0 if frames else 0
-    if kind in _reported:
-        where = "; ".join(getattr(error, "__notes__", ()))  # names the hook and the sample
-        logger.warning("left out a sample of %s: %s: %s [%s]", origin, type(error).__name__, error, where)
+    """Log a failure and skip the sample. Failures of the same type, in the same hook and at the same line of code, are
+    logged in full once a process, then counted: see `Repeats`."""
+    notes = "; ".join(getattr(error, "__notes__", ()))  # names the hook and the sample
+    frames = traceback.extract_tb(error.__traceback__)[-2:]
+    where = tuple((frame.filename, frame.lineno) for frame in frames)
+    number = repeats.count((type(error), notes.partition(",")[0], where))
+    if not number:
         return
-    _reported.add(kind)
-    logger.error("left out a sample of %s:\n%s", origin, "".join(traceback.format_exception(error)).rstrip())
+    origin = ", ".join(f"{s.dataset_path}/{s.shard_name} #{s.index}" for s in sources or ()) or "unknown origin"
+    if number == 1:
+        logger.error("left out a sample of %s:\n%s", origin, "".join(traceback.format_exception(error)).rstrip())
+        return
+    logger.warning(
+        "process %d has left out samples for the same reason %d times so far, the last one of %s: %s: %s [%s]",
+        *(os.getpid(), number, origin, type(error).__name__, error, notes),
+    )
 
 
 def reraise_exception(error: Exception, sample: Any, sources: list[SourceInfo] | None = None) -> None:

@@ -72,16 +72,7 @@ def _of_family(
 ) -> "TaskEncoder":
     from bridge_data.encoders import FamilyTaskEncoder
 
-    return _cooking(FamilyTaskEncoder(tokenizer, family, conversation.build(), seq_length=seq_length))
-
-
-def _cooking(encoder: Any) -> Any:
-    """The encoder with a cooker for conversations in crude data."""
-    from bridge_data.encoders import cook_conversation
-    from bridge_data.task import Cooker
-
-    encoder.cookers = [Cooker(cook_conversation)]
-    return encoder
+    return FamilyTaskEncoder(tokenizer, family, conversation.build(), seq_length=seq_length)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -202,7 +193,7 @@ class QwenVLEncoderSettings(EncoderSettings):
         )
         sampling = VideoSampling(fps=video.fps, min_frames=video.min_frames, max_frames=video.max_frames)
         config = self.conversation.build()
-        return _cooking(QwenVLTaskEncoder(tokenizer, family, config, seq_length=seq_length, sampling=sampling))
+        return QwenVLTaskEncoder(tokenizer, family, config, seq_length=seq_length, sampling=sampling)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

@@ -5,6 +5,7 @@ import contextlib
 import http.client
 import http.server
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -80,13 +81,16 @@ def environment(port: int) -> dict[str, str]:
 
 
 class FaultyProxy:
-    """Passes requests on to `server`. The next ones meet `faults`, one each: a status to answer with;
-    `cut`, to break off in the middle of the content; `whole`, to answer a range with the whole object."""
+    """Passes requests on to `server`. The next ones meet `faults`, one each: a status to answer with; `cut`, to break
+    off in the middle of the content; `whole`, to answer a range with the whole object; `hang`, to answer nothing;
+    `trickle`, to send a byte of the content every tenth of a second. Of the others, `share` meet `shared_fault`."""
 
     def __init__(self, server: Server) -> None:
         self.faults: collections.deque[int | str] = collections.deque()
         self.requests: list[tuple[str, str, str | None]] = []
         """Method, path and range of each request."""
+        self.shared_fault, self.share = "hang", 0.0
+        chance = random.Random(0)
         proxy = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -95,6 +99,12 @@ class FaultyProxy:
             def do_GET(self) -> None:
                 proxy.requests.append((self.command, self.path, self.headers["Range"]))
                 fault = proxy.faults.popleft() if proxy.faults else None
+                if fault is None and chance.random() < proxy.share:
+                    fault = proxy.shared_fault
+                if fault == "hang":
+                    self.connection.recv(1)  # until the client gives up
+                    self.close_connection = True
+                    return
                 if isinstance(fault, int):
                     self.send_response(fault)
                     self.send_header("Content-Length", "0")
@@ -116,6 +126,13 @@ class FaultyProxy:
                     if name.lower() not in ("date", "server", "connection", "transfer-encoding"):
                         self.send_header(name, value)
                 self.end_headers()
+                if fault == "trickle":
+                    with contextlib.suppress(OSError):  # the client has given up
+                        for byte in content:
+                            self.wfile.write(bytes([byte]))
+                            time.sleep(0.1)
+                    self.close_connection = True
+                    return
                 self.wfile.write(content[: len(content) // 2] if fault == "cut" else content)
                 if fault == "cut":
                     self.close_connection = True

@@ -136,7 +136,11 @@ def test_log_exception_goes_on_and_names_each_sample(folder: Path, caplog: pytes
     with caplog.at_level(logging.WARNING, "bridge_data"):
         arrived, skipped = run(folder, log_exception, 0)
     assert arrived + sum(skipped.values()) == NUM_SAMPLES
-    assert len(caplog.records) == 5
+    assert len(caplog.records) == 6
+    assert caplog.messages[-1] == (
+        "rank 0 has left out 7 samples in all (2 in batch, 1 in cook_crude_sample, 1 in decode, 2 in encode_batch, "
+        "1 in encode_sample); of these, 7 failed, as was logged when they first did"
+    )
     for key in ("0001", "0002", "0003", "0005"):
         assert f"data-0000.tar/{key}" in caplog.text
 

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
         Conversation,
         ConversationSample,
         VideoConversationSample,
-        cook_conversation,
     )
+    from bridge_data.encoders.crude_conversation import cook_conversation
     from bridge_data.encoders.encoder_config import (
         PLAIN_CHAT_TEMPLATE,
         ConversationTemplateConfig,
@@ -54,7 +54,8 @@ if TYPE_CHECKING:
 
 _PLACES = {
     "bridge_data.encoders.contrastive": "ContrastiveBatch ContrastiveConfig ContrastiveTaskEncoder",
-    "bridge_data.encoders.conversation": "Conversation ConversationSample VideoConversationSample cook_conversation",
+    "bridge_data.encoders.conversation": "Conversation ConversationSample VideoConversationSample",
+    "bridge_data.encoders.crude_conversation": "cook_conversation",
     "bridge_data.encoders.encoder_config": (
         "ConversationTemplateConfig FamilyConfig ImageLimits ImageToken "
         "MultiModalSampleConfig PLAIN_CHAT_TEMPLATE SamplePolicies"

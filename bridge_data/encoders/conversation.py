@@ -1,20 +1,16 @@
 """Conversations: the turns of a sample, with one placeholder in the text for each image.
 
-Enters: a captioning, VQA, text or conversation sample, or crude data with turns (`cook_conversation`). Leaves: turns
+Enters: a captioning, VQA, text or conversation sample, such as `crude_conversation` makes of crude data. Leaves: turns
 and images. Guarantee: the text holds as many placeholders as there are images, in their order; a sample without
 anything to learn is skipped; other bad samples are handled as `SamplePolicies` says.
 """
 
 import dataclasses
-import re
 from typing import Any
 
-from bridge_data.decode.av import AV_EXTENSIONS
-from bridge_data.decode.image import IMAGE_EXTENSIONS
 from bridge_data.encoders.encoder_config import ConversationConfig, refuse
 from bridge_data.errors import ConfigError, SampleError, SkipSample
-from bridge_data.samples import CaptioningSample, CrudeSample, Sample, TextSample, VQASample, edataclass
-from bridge_data.task import basic_sample_keys, stateless
+from bridge_data.samples import CaptioningSample, Sample, TextSample, VQASample, edataclass
 
 
 @edataclass
@@ -154,47 +150,3 @@ def _check_placeholders(sample: Sample, found: int, num_images: int, config: Con
             f"the text has {found} placeholders {config.placeholder!r} for {num_images} images; there must "
             "be one for each, or none at all",
         )
-
-
-_ROLES = {"human": "user", "gpt": "assistant"}
-
-
-@stateless
-def cook_conversation(sample: CrudeSample) -> ConversationSample | VideoConversationSample:
-    """A conversation of crude data: turns in the part `json`, and the images and videos beside it.
-
-    The turns are a list, or the list at `messages` or `conversations`; each has `role` and `content`, as in
-    transformers, or `from` and `value`, as in LLaVA. Images and videos are in the order of their parts' names, with
-    numbers compared as numbers (2.jpg before 10.jpg).
-
-    Raises:
-        SampleError: if there is no `json`, or it holds no turns.
-    """
-    content = sample.get("json")
-    turns = content.get("messages", content.get("conversations")) if isinstance(content, dict) else content
-    if not isinstance(turns, list) or not turns:
-        raise SampleError(
-            f"sample {sample['__key__']!r}: expected a part json with a list of turns, or with one at 'messages' or "
-            f"'conversations', got {'no such part' if content is None else repr(content)[:80]}"
-        )
-    names = sorted((name for name in sample if not name.startswith("__")), key=_by_number)
-    fields = {
-        **basic_sample_keys(sample),
-        "messages": [_turn(turn, sample["__key__"]) for turn in turns],
-        "images": [sample[name] for name in names if name.rpartition(".")[2] in IMAGE_EXTENSIONS],
-    }
-    videos = [sample[name] for name in names if name.rpartition(".")[2] in AV_EXTENSIONS]
-    return VideoConversationSample(**fields, videos=videos) if videos else ConversationSample(**fields)
-
-
-def _turn(turn: Any, key: str) -> dict[str, str]:
-    for role, content in (("role", "content"), ("from", "value")):
-        if isinstance(turn, dict) and isinstance(turn.get(role), str) and isinstance(turn.get(content), str):
-            return {"role": _ROLES.get(turn[role], turn[role]), "content": turn[content]}
-    raise SampleError(
-        f"sample {key!r}: a turn is {repr(turn)[:80]}; expected texts at 'role' and 'content', or at 'from' and 'value'"
-    )
-
-
-def _by_number(name: str) -> list[tuple[int, str]]:
-    return [(int(piece or 0), text) for text, piece in re.findall(r"(\D*)(\d*)", name)]

@@ -38,6 +38,7 @@ from bridge_data.encoders.chat import (
     tokenize_text,
 )
 from bridge_data.encoders.conversation import Conversation, conversation_of
+from bridge_data.encoders.crude_conversation import conversation_cooker, cook_conversation
 from bridge_data.encoders.encoder_config import ConversationConfig, FamilyConfig, open_tokenizer, refuse
 from bridge_data.encoders.family import Media, Pieces, VisionFamily, joined
 from bridge_data.encoders.sequences import (
@@ -56,18 +57,20 @@ from bridge_data.encoders.sequences import (
 from bridge_data.encoders.visuals import picture_sizes, pictures
 from bridge_data.errors import ConfigError, SkipSample
 from bridge_data.samples import Batch, Sample
-from bridge_data.task import DefaultTaskEncoder, Packing, TaskEncoder, stateless
+from bridge_data.task import Cooker, DefaultTaskEncoder, Packing, TaskEncoder, stateless
 
 
 class ConversationTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
     """What all encoders of conversations share: settings, labels, packing, batches. The tokenizer may be given by the
-    folder (or hub id) that it was saved to.
+    folder (or hub id) that it was saved to. Crude data are cooked by `cook_conversation`, unless a subclass has its own
+    `cookers`.
 
     Raises:
         ConfigError: if a setting is wrong, or `tokenizer` is none of transformers.
     """
 
     decoder = SampleDecoder(handlers=dict.fromkeys(IMAGE_EXTENSIONS, bytes))
+    cookers: Sequence[Cooker[Any]] = (Cooker(cook_conversation),)
     config: ConversationConfig
 
     def __init__(self, tokenizer: Any, config: FamilyConfig | None, seq_length: int) -> None:
@@ -83,6 +86,7 @@ class ConversationTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
         config = config or FamilyConfig()
         check_multiple(seq_length, config.pad_to_multiple_of, "seq_length")
         self.tokenizer, self.seq_length, self.config = tokenizer, seq_length, config
+        self._cook_with(config.placeholder)
         self._pad_id = padding_token_of(tokenizer)
         self._limits, self._pack_in_batch = config.images, config.pack_in_batch
         self._for_bridge = config.layout == "bridge"
@@ -96,6 +100,11 @@ class ConversationTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
                 packer=config.packer,
                 carry_over=config.carry_over,
             )
+
+    def _cook_with(self, *placeholders: str) -> None:
+        """Let cooked conversations have these placeholders of images and videos, unless a subclass has own cookers."""
+        if type(self).cookers is ConversationTaskEncoder.cookers:
+            self.cookers = (conversation_cooker(*placeholders),)
 
     @property
     def answers(self) -> str:

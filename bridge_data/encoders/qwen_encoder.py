@@ -102,6 +102,7 @@ class QwenVLTaskEncoder(FamilyTaskEncoder):
         super().__init__(tokenizer, family, config, seq_length=seq_length)
         self.sampling = sampling or VideoSampling()
         self._video_id = only_token(self.tokenizer, family.video_token)
+        self._cook_with(self.config.placeholder, family.video_placeholder)
 
     def conversation(self, sample: Any) -> Conversation:
         """The conversation of a sample, without its videos."""

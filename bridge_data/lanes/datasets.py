@@ -18,7 +18,7 @@ from bridge_data.plan import Plan, Source
 from bridge_data.plan.factories import BaseCoreDatasetFactory
 from bridge_data.plan.source import EpochsPerShuffle
 from bridge_data.shards.digests import verified
-from bridge_data.task import DefaultTaskEncoder, TaskEncoder, with_decoding
+from bridge_data.task import DefaultTaskEncoder, TaskEncoder, check_hook_names, with_decoding
 from bridge_data.topology import WorkerConfig
 
 
@@ -209,6 +209,8 @@ def _encoder(given: Any, options: DatasetOptions) -> TaskEncoder[Any, Any, Any, 
     if given is not None and not isinstance(given, TaskEncoder):
         hint = "; make one of the class, with ()" if isinstance(given, type) else ""
         raise ConfigError(f"task_encoder={given!r}: expected a TaskEncoder{hint}")
+    if given is not None:
+        check_hook_names(given)
     warn_ignored(
         ignore_decoder_errors=options["ignore_decoder_errors"],
         handler=options["handler"],

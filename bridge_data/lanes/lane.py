@@ -22,7 +22,7 @@ from bridge_data.lanes.work import Watch, Work
 from bridge_data.order import Cursor
 from bridge_data.order.cursor import Drawn, Pending
 from bridge_data.samples.arena import current_arena
-from bridge_data.task import TRUNCATED
+from bridge_data.task import NO_STAGES
 
 logger = logging.getLogger("bridge_data")
 
@@ -282,7 +282,7 @@ class Lane:
 
     def _why(self) -> str:
         hooks = self._work.hooks
-        counts = [f"{count} in {stage}" for stage, count in hooks.skipped.items() if stage != TRUNCATED]
+        counts = [f"{count} in {stage}" for stage, count in hooks.skipped.items() if stage not in NO_STAGES]
         _, reason = hooks.last_skip
         return f" ({', '.join(counts)}{f'; the last because {reason}' if reason else ''})"
 

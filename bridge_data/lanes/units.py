@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 from bridge_data.errors import ConfigError, SampleError
 from bridge_data.order import SampleRef
-from bridge_data.task import TRUNCATED
+from bridge_data.task import NO_STAGES
 
 if TYPE_CHECKING:
     from bridge_data.lanes.work import Work
@@ -51,7 +51,7 @@ class Batching:
 @dataclasses.dataclass(slots=True)
 class LaneBatch:
     """A micro-batch, the lane's state after it (plain JSON), and the samples left out since the one before, by hook
-    (those cut short, as `TRUNCATED`)."""
+    (those cut short or that failed, as `NO_STAGES`)."""
 
     batch: Any
     state: dict[str, Any]
@@ -231,7 +231,7 @@ class Restorer:
         return made
 
     def _left_out(self, what: str, key: UnitKey) -> SampleError:
-        skipped = (stage for stage, count in self._work.hooks.skipped.items() if count and stage != TRUNCATED)
+        skipped = (stage for stage, count in self._work.hooks.skipped.items() if count and stage not in NO_STAGES)
         stages = ", ".join(skipped) or "no hook, which makes fewer samples or batches now"
         return SampleError(
             f"{what} {tuple(key.members[0])} cannot be restored: it is left out by {stages}. Have the hooks changed "

@@ -25,14 +25,13 @@ from bridge_data.loader.even_ends import EvenEnds
 from bridge_data.loader.loader_config import LoaderConfig
 from bridge_data.loader.memory.slots import Kept
 from bridge_data.loader.pinning import Pin, PinningThread
-from bridge_data.loader.position import BatchLog, Position
+from bridge_data.loader.position import BatchLog, LeftOut, Position
 from bridge_data.loader.workers import process
 from bridge_data.loader.workers.launch import ServerLost
 from bridge_data.loader.workers.link import OutOfStep
 from bridge_data.loader.workers.worker_pool import Restarts, WorkerPool
 from bridge_data.order.state import LoaderState, merge_states
 from bridge_data.samples.arena import PrivateArena
-from bridge_data.task import TRUNCATED
 
 logger = logging.getLogger("bridge_data")
 
@@ -58,10 +57,9 @@ class SavableDataLoader:
     def __init__(self, dataset: LaneDataset, config: LoaderConfig | None = None) -> None:
         self.dataset = dataset
         self.config = config or LoaderConfig()
-        self.skipped: dict[str, int] = {}
+        self._left_out = LeftOut(dataset.worker_config.rank)
+        self.skipped = self._left_out.skipped
         """Samples left out on the way to the batches handed out so far, by stage."""
-        self.truncated = 0
-        """Samples that were too long for a pack, and cut (`Packing(overlong="truncate")`)."""
         self._source: Source | None = None
         self._fetched: Produced[Any] | None = None
         self._ends = None if self.config.ends == "uneven" else EvenEnds(dataset, self.config.ends)
@@ -71,7 +69,7 @@ class SavableDataLoader:
         self._owner = os.getpid()
         self._warn_of_idle_workers()
         self._workers = _Workers(dataset, self.config, self._pin)
-        self._close = weakref.finalize(self, _close_in, self._owner, self._workers)
+        self._close = weakref.finalize(self, _close_in, self._owner, self._workers, self._left_out)
 
     def __iter__(self) -> Iterator[Any]:
         return _Iteration(self)
@@ -101,6 +99,11 @@ class SavableDataLoader:
     def num_repeated(self) -> int:
         """Those of them that could not be emptied, and so are real batches once more."""
         return 0 if self._ends is None else self._ends.num_repeated
+
+    @property
+    def truncated(self) -> int:
+        """Samples that were too long for a pack, and cut (`Packing(overlong="truncate")`)."""
+        return self._left_out.num_truncated
 
     def state_dict(self) -> dict[str, Any]:
         """`save_state_rank`, under the name that torch and Lightning call."""
@@ -211,11 +214,7 @@ class SavableDataLoader:
             except ServerLost as error:
                 self._workers.restart(error)
                 continue
-            for stage, count in item.skipped.items():
-                if stage == TRUNCATED:
-                    self.truncated += count
-                else:
-                    self.skipped[stage] = self.skipped.get(stage, 0) + count
+            self._left_out.note(item.skipped)
             if isinstance(item, Ended):
                 self._position.end()
                 self._source = source
@@ -320,7 +319,7 @@ class _Workers:
     def __init__(self, dataset: LaneDataset, config: LoaderConfig, pin: Pin | None) -> None:
         self._dataset, self._config, self._pin = dataset, config, pin
         self._pinning: PinningThread | None = None
-        self._restarts, self._kept = Restarts(config.max_worker_restarts), Kept(config.max_shared_bytes)
+        self._restarts, self._kept = Restarts(config), Kept(config.max_shared_bytes)
         ranks = dataset.worker_config
         self._num_workers = 0 if config.start_method == "inprocess" else min(ranks.num_workers, len(ranks.lanes))
         self.pool: WorkerPool | None = None
@@ -383,6 +382,7 @@ class _Workers:
             thread.stop()
 
 
-def _close_in(process: int, workers: _Workers) -> None:
+def _close_in(process: int, workers: _Workers, left_out: LeftOut) -> None:
     if os.getpid() == process:  # not in a child that the trainer forked
+        left_out.sum_up()
         workers.close()

@@ -20,7 +20,10 @@ class LoaderOptions(TypedDict, total=False):
     """Seconds that the trainer waits for a worker that is busy with one sample before the worker is replaced; None for
     no limit besides `watchdog_timeout_seconds`."""
     max_worker_restarts: int
-    """How often a worker may be replaced over the life of the loader, all workers together."""
+    """How often workers may be replaced within `restart_window_batches`, all workers together."""
+    restart_window_batches: int
+    """How many batches must come from workers until a replacement no longer counts. A worker that dies now and then in
+    weeks is replaced each time; one that dies again and again stops the run."""
     max_shared_bytes: int
     """Shared memory that batches kept by the trainer may occupy. Beyond it they are private copies."""
     ends: Ends
@@ -52,6 +55,7 @@ class LoaderConfig:
     sample_timeout_s: float | None = None
     fail_on_timeout: bool = False
     max_worker_restarts: int = 3
+    restart_window_batches: int = 1_000
     max_shared_bytes: int = 1 << 30
     ends: Ends = "uneven"
 
@@ -60,7 +64,8 @@ class LoaderConfig:
             if getattr(self, name) not in known:
                 expected = ", ".join(map(repr, known))
                 raise ConfigError(f"loader: {name}={getattr(self, name)!r}: expected one of {expected}")
-        for name, least in (("prefetch_factor", 1), ("max_worker_restarts", 0), ("max_shared_bytes", 0)):
+        at_least = {"prefetch_factor": 1, "max_worker_restarts": 0, "restart_window_batches": 1, "max_shared_bytes": 0}
+        for name, least in at_least.items():
             if getattr(self, name) < least:
                 raise ConfigError(f"loader: {name}={getattr(self, name)}: expected {least} or more")
         for name in ("watchdog_timeout_seconds", "watchdog_initial_timeout_seconds", "sample_timeout_s"):

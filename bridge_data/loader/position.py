@@ -6,7 +6,7 @@ their slots. Guarantee: batch number n of lane l is that of slot `n * num_lanes 
 order, without those of lanes that have ended. So the order of batches by slot depends on the lanes alone.
 
 `BatchLog` writes a line of JSON for each batch that a rank was handed out, if `WorkerConfig(worker_log_level=1)`: rank,
-number of the micro-batch in the job, its lane, the keys of its samples.
+number of the micro-batch in the job, its lane, the keys of its samples. `LeftOut` counts the samples that are in none.
 """
 
 from __future__ import annotations
@@ -14,13 +14,17 @@ from __future__ import annotations
 import dataclasses
 import heapq
 import json
+import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from bridge_data.order.state import LaneState, LoaderState
+from bridge_data.task import FAILED, TRUNCATED
 from bridge_data.topology import WorkerConfig
+
+logger = logging.getLogger("bridge_data")
 
 
 class Turns:
@@ -146,6 +150,36 @@ class BatchLog:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a") as file:
             file.write(line + "\n")
+
+
+class LeftOut:
+    """The samples that one rank has left out on the way to its batches: `skipped` by stage."""
+
+    def __init__(self, rank: int) -> None:
+        self._rank = rank
+        self.skipped: dict[str, int] = {}
+        self.num_truncated = self.num_failed = 0
+
+    def note(self, skipped: Mapping[str, int]) -> None:
+        """Count what a lane has left out since its last batch."""
+        for stage, count in skipped.items():
+            if stage == TRUNCATED:
+                self.num_truncated += count
+            elif stage == FAILED:
+                self.num_failed += count
+            else:
+                self.skipped[stage] = self.skipped.get(stage, 0) + count
+
+    def sum_up(self) -> None:
+        """Log, at the end, how many samples were left out, if there were failures among them."""
+        if self.num_failed:
+            logger.warning(
+                "rank %d has left out %d samples in all (%s); of these, %d failed, as was logged when they first did",
+                self._rank,
+                sum(self.skipped.values()),
+                ", ".join(f"{count} in {stage}" for stage, count in sorted(self.skipped.items())),
+                self.num_failed,
+            )
 
 
 def keys_of_batch(batch: Any) -> list[str] | None:

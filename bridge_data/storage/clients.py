@@ -6,11 +6,13 @@ shared by its threads; none is used in a forked child, where it would hang. The 
 credentials and endpoints from the environment.
 """
 
+import dataclasses
 import functools
 import importlib
 import os
 import re
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
@@ -25,11 +27,15 @@ from bridge_data.storage.object_stores import (
     is_transient_status,
     split_url,
 )
+from bridge_data.storage.time_limits import FULL_S, LONGEST_S, TimeLimits, full_limit_s
 
 _STATUS = re.compile(r"status[ _]code: (\d{3})")
 T = TypeVar("T")
 NUM_THREADS = 16
 _ANSWER = re.compile(r"<\?xml.*?<Code>(?P<code>\w+)</Code>.*", re.DOTALL)
+
+_LATE_AT_FIRST = 8
+"""Requests after which a client that has answered none in time is not asked again."""
 
 _INSTANCE_METADATA = "169.254.169.254"
 """The metadata service of cloud machines, asked for credentials if the environment has none."""
@@ -111,27 +117,34 @@ class MscStore:
 
     def read(self, key: str, start: int, num_bytes: int) -> tuple[bytes, None]:
         """A `read` with a range asks for no more; `open` and `seek` would fetch the whole object."""
-        content: bytes = self._done(self._client.read, key, byte_range=self._range(start, num_bytes))
+        limit_s = full_limit_s(num_bytes)
+        content: bytes = self._done(self._client.read, key, byte_range=self._range(start, num_bytes), limit_s=limit_s)
         return content, None
 
     def read_all(self, key: str, at_most: int) -> bytes:
-        content: bytes = self._done(self._client.read, key)
+        content: bytes = self._done(self._client.read, key, limit_s=LONGEST_S)
         return content
 
     def info(self, key: str) -> ObjectInfo:
-        meta = self._done(self._client.info, key)
+        meta = self._done(self._client.info, key, limit_s=LONGEST_S)
         if meta.type != "file":
             raise Missing(f"{key} is a folder")
         return ObjectInfo(meta.content_length, f"{meta.etag} {meta.last_modified}")
 
     def list(self, folder: str) -> Iterator[tuple[str, int]]:
         prefix = f"{folder}/" if folder else ""
-        for meta in self._done(lambda: [*self._client.list(path=prefix)]):
+        for meta in self._done(lambda: [*self._client.list(path=prefix)], limit_s=None):
             yield meta.key.lstrip("/").removeprefix(prefix), meta.content_length
 
-    def _done(self, action: Callable[..., T], *arguments: Any, **settings: Any) -> T:
+    def _done(self, action: Callable[..., T], *arguments: Any, limit_s: float | None, **settings: Any) -> T:
+        future = self._threads.submit(functools.partial(action, *arguments, **settings))
         try:
-            return self._threads.submit(functools.partial(action, *arguments, **settings)).result()
+            return future.result(limit_s)
+        except TimeoutError as error:
+            if future.done():  # it is one of the client
+                raise RequestError(first_line(error), is_transient=True) from error
+            future.cancel()
+            raise RequestError(f"no whole answer within {limit_s:g} s", is_transient=True) from None
         except FileNotFoundError as error:
             raise Missing(first_line(error)) from error
         except PermissionError as error:
@@ -145,6 +158,44 @@ class MscStore:
             ) from error
 
 
+_NO_RETRIES = {"max_retries": 0}
+
+_PREFIXES = {"s3": "AWS_", "gs": "GOOGLE_", "az": "AZURE_"}
+
+_CLIENT_OPTIONS = (
+    "allow_http",
+    "allow_invalid_certificates",
+    "connect_timeout",
+    "default_content_type",
+    "http1_only",
+    "http2_keep_alive_interval",
+    "http2_keep_alive_timeout",
+    "http2_keep_alive_while_idle",
+    "http2_only",
+    "pool_idle_timeout",
+    "pool_max_idle_per_host",
+    "proxy_url",
+    "proxy_ca_certificate",
+    "proxy_excludes",
+    "user_agent",
+)
+"""What the environment may say of a client, after the prefix of its kind of store."""
+
+
+@dataclasses.dataclass(slots=True)
+class _Client:
+    """A client that gives requests up after some time."""
+
+    bucket: Any
+    has_answered: bool = False
+    num_late: int = 0
+
+    @property
+    def is_useless(self) -> bool:
+        """Whether it has never been in time: it may need longer than it has to get credentials."""
+        return not self.has_answered and self.num_late >= _LATE_AT_FIRST
+
+
 def _info(meta: Any) -> ObjectInfo:
     """The version is the ETag; of a store without ETags, version and time of change."""
     etag = (meta["e_tag"] or "").strip('"')
@@ -154,58 +205,95 @@ def _info(meta: Any) -> ObjectInfo:
 class ObstoreStore:
     """The bucket of S3, Google Cloud Storage or Azure at the URL `base`; `obstore` is the module.
 
-    Its own retries are off: those of `object_stores` are bounded, and say what they did. It refuses a server that
-    answers a range with the whole object.
+    Its own retries are off: those of `object_stores` are bounded, and say what they did. A request that is late is
+    given up and made anew (see `time_limits`), unless the environment sets another time (AWS_TIMEOUT). It refuses a
+    server that answers a range with the whole object.
 
     Raises:
         ConfigError: if the environment lacks something that a client cannot be made without.
     """
 
     def __init__(self, base: str, obstore: Any) -> None:
-        self._obstore = obstore
+        self._base, self._obstore = base, obstore
         try:
             # No client options: they would replace those of the environment, such as AWS_ALLOW_HTTP.
-            self._bucket = importlib.import_module("obstore.store").from_url(base, retry_config={"max_retries": 0})
+            self._open: Callable[..., Any] = importlib.import_module("obstore.store").from_url
+            self._bucket = self._open(base, retry_config=_NO_RETRIES)
         except Exception as error:
             raise ConfigError(f"{base}: cannot be opened: {first_line(error)}") from error
         self._has_answered = False
+        self._limits = TimeLimits()
+        self._clients: dict[float, _Client] = {}
 
     def read(self, key: str, start: int, num_bytes: int) -> tuple[memoryview, ObjectInfo]:
 
-        def request() -> tuple[memoryview, ObjectInfo]:
-            answer = self._obstore.get(self._bucket, key, options={"range": (start, start + num_bytes)})
+        def request(bucket: Any) -> tuple[memoryview, ObjectInfo]:
+            answer = self._obstore.get(bucket, key, options={"range": (start, start + num_bytes)})
             return memoryview(answer.bytes()), _info(answer.meta)
 
-        return self._asked(request)
+        return self._asked(request, num_bytes)
 
     def read_all(self, key: str, at_most: int) -> bytes | int:
 
-        def request() -> bytes | int:
-            answer = self._obstore.get(self._bucket, key)  # its head alone; the content comes when it is asked for
+        def request(bucket: Any) -> bytes | int:
+            answer = self._obstore.get(bucket, key)  # its head alone; the content comes when it is asked for
             size: int = answer.meta["size"]
             return answer.bytes().to_bytes() if size <= at_most else size
 
-        return self._asked(request)
+        return self._asked(request, at_most)
 
     def info(self, key: str) -> ObjectInfo:
-        return _info(self._asked(lambda: self._obstore.head(self._bucket, key)))
+        return _info(self._asked(lambda bucket: self._obstore.head(bucket, key), 0))
 
     def list(self, folder: str) -> Iterator[tuple[str, int]]:
         prefix = f"{folder}/" if folder else ""
         try:
-            for batch in self._obstore.list(self._bucket, prefix):
+            for batch in self._obstore.list(self._client(FULL_S).bucket, prefix):  # the limit is that of each page
                 for meta in batch:
                     yield meta["path"].removeprefix(prefix), meta["size"]
         except Exception as error:
             raise self._fault(error) from None  # it has the message of the error
 
-    def _asked(self, request: Callable[[], T]) -> T:
-        try:
-            answer = request()
-        except Exception as error:
-            raise self._fault(error) from None  # it has the message of the error
-        self._has_answered = True
-        return answer
+    def _asked(self, request: Callable[[Any], T], num_bytes: int) -> T:
+        """The answer of the bucket to a request for about so many bytes, which is made anew when it takes too long."""
+        limits = self._limits.of(num_bytes)
+        for limit_s in limits:
+            is_last = limit_s == limits[-1]
+            client = self._client(limit_s)
+            if client.is_useless and not is_last:
+                continue
+            start = time.monotonic()
+            try:
+                answer = request(client.bucket)
+            except Exception as error:
+                took_s = time.monotonic() - start
+                if took_s < 0.9 * limit_s:
+                    raise self._fault(error) from None  # it has the message of the error
+                client.num_late += 1
+                if is_last:
+                    text = f"no whole answer within {took_s:.0f} s: {first_line(error)}"
+                    raise RequestError(text, is_transient=True) from None
+                continue
+            client.has_answered = self._has_answered = True
+            self._limits.note(num_bytes, time.monotonic() - start)
+            return answer
+        raise AssertionError  # the last attempt returns or raises
+
+    def _client(self, limit_s: float) -> "_Client":
+        """The client that gives requests up after `limit_s`; each has its own connections."""
+        client = self._clients.get(limit_s)
+        if client is None:
+            client = self._clients.setdefault(limit_s, _Client(self._made(limit_s)))
+        return client
+
+    def _made(self, limit_s: float) -> Any:
+        prefix = _PREFIXES[self._base.partition("://")[0]]
+        if f"{prefix}TIMEOUT" in os.environ:
+            return self._bucket
+        given = {name: os.environ.get(f"{prefix}{name.upper()}") for name in _CLIENT_OPTIONS}
+        options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        options["timeout"] = f"{limit_s * 1000:.0f}ms"
+        return self._open(self._base, retry_config=_NO_RETRIES, client_options=options)
 
     def _fault(self, error: Exception) -> RequestError:
         text = _ANSWER.sub(lambda match: match["code"], first_line(error))

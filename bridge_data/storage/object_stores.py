@@ -7,23 +7,33 @@ faults are retried for a bounded time, at growing intervals with jitter, so that
 together.
 """
 
+import logging
 import os
+import re
 import time
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
-from bridge_data.errors import ConfigError, DatasetError
+from bridge_data.errors import ConfigError, DatasetError, repeats
+
+logger = logging.getLogger("bridge_data")
 
 RETRY_VARIABLE = "BRIDGE_DATA_RETRY_S"
 
-RETRY_S = 60.0
-"""For how long a request that fails for a transient reason is retried; `RETRY_VARIABLE` overrides it."""
+RETRY_S = 30.0
+"""For how long a request that fails for a transient reason is retried; `RETRY_VARIABLE` overrides it.
+
+An attempt at a read of up to 4 MB takes 14 s at most (see `time_limits`). With one that was made ahead and the last
+one, that is 58 s, less than the loader's `watchdog_timeout_seconds`: the error says what it was waiting for."""
 
 FIRST_WAIT_S = 0.1
 LONGEST_WAIT_S = 10.0
 _PASSING_STATUS = frozenset({408, 425, 429})
 T = TypeVar("T")
 Content: TypeAlias = bytes | memoryview
+_VARYING = re.compile(r"\S*[/\d]\S*")
+"""What differs between messages of the same fault: numbers, times, URLs."""
+
 SCHEMES = ("s3", "gs", "az", "msc")
 
 
@@ -118,8 +128,18 @@ def persist(action: Callable[[], T], what: str) -> T:
             over = took_s + nap_s > allowed_s and (attempts > 1 or not allowed_s)
             if not fault.is_transient or over:
                 raise _failure(what, fault, attempts, took_s) from None
+            _tell(what, fault, attempts)
         time.sleep(nap_s)
         wait_s = min(2 * wait_s, LONGEST_WAIT_S)
+
+
+def _tell(what: str, fault: RequestError, attempts: int) -> None:
+    """Log that a request is tried again: of each kind of fault of a bucket the first, and then now and then."""
+    bucket = "/".join(what.split("/", 3)[:3])
+    number = repeats.count((bucket, type(fault), _VARYING.sub("", str(fault))))
+    if number:
+        so_far = "" if number == 1 else f"; failed so {number} times so far in process {os.getpid()}"
+        logger.warning("%s: attempt %d failed, and is made again: %s%s", what, attempts, fault, so_far)
 
 
 def retry_seconds() -> float:

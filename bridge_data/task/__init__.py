@@ -1,7 +1,7 @@
 """Task encoders: the user's part of the pipeline. Their hooks, and how these are called."""
 
 from bridge_data.task.augment import AugmentTaskEncoder
-from bridge_data.task.cooking import Cooker, SourceCook, basic_sample_keys, cooker
+from bridge_data.task.cooking import Cooker, SourceCook, basic_sample_keys, cooker, fields_in_words
 from bridge_data.task.grouping import (
     group_by,
     homogeneous_concat_mix,
@@ -10,7 +10,10 @@ from bridge_data.task.grouping import (
     subflavor,
     type_of,
 )
+from bridge_data.task.hook_names import check_hook_names
 from bridge_data.task.hooks import (
+    FAILED,
+    NO_STAGES,
     STAGES,
     TRUNCATED,
     Hooks,
@@ -24,6 +27,8 @@ from bridge_data.task.packers import Packing
 from bridge_data.task.task_encoder import DefaultTaskEncoder, TaskEncoder, stateless, with_decoding
 
 __all__ = [
+    "FAILED",
+    "NO_STAGES",
     "STAGES",
     "TRUNCATED",
     "AugmentTaskEncoder",
@@ -34,8 +39,10 @@ __all__ = [
     "SourceCook",
     "TaskEncoder",
     "basic_sample_keys",
+    "check_hook_names",
     "cooker",
     "does_something",
+    "fields_in_words",
     "group_by",
     "homogeneous_concat_mix",
     "hook_of",

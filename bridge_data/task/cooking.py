@@ -6,9 +6,11 @@ the loader's cache pool. Errors in cookers or auxiliary data of a source that is
 first sample is read.
 """
 
+import contextlib
 import dataclasses
 import functools
 import inspect
+import json
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, Generic, TypeVar, overload
@@ -70,7 +72,8 @@ class Cooker(Generic[T_sample]):
     @property
     def name(self) -> str:
         """The name of the function in messages."""
-        return str(getattr(self.cook, "__qualname__", self.cook)).rpartition("<locals>.")[2]
+        function = getattr(self.cook, "func", self.cook)  # of a partial
+        return str(getattr(function, "__qualname__", function)).rpartition("<locals>.")[2]
 
     def is_match(self, subflavors: Mapping[str, Any]) -> bool:
         """Whether this cooker takes samples with these sub-flavors."""
@@ -96,17 +99,22 @@ class Cooker(Generic[T_sample]):
 _ABSENT = object()
 
 
-def choose_cooker(cookers: Sequence[Cooker[Any]], subflavors: Mapping[str, Any], what: str) -> Cooker[Any]:
+def choose_cooker(
+    cookers: Sequence[Cooker[Any]], subflavors: Mapping[str, Any], what: str, fields: Callable[[], str]
+) -> Cooker[Any]:
     """The first cooker that takes samples with these sub-flavors; all others that do must be less strict.
 
-    A ConfigError if none does, or if two do and neither is stricter. `what` names the samples in messages.
+    A ConfigError if none does, or if two do and neither is stricter. `what` names the samples in messages, `fields`
+    says what is in one.
     """
     matching = [cooker for cooker in cookers if cooker.is_match(subflavors)]
     if not matching:
         tried = "".join(f"\n  {cooker.name} wants {cooker.mismatch(subflavors)}" for cooker in cookers) or " none"
         raise ConfigError(
             f"no cooker takes {what} with subflavors {dict(subflavors)}; tried:{tried}\n"
-            "Add a Cooker to the task encoder's `cookers`, or give the data set the subflavors that one asks for."
+            "Add a Cooker to the task encoder's `cookers`, or give the data set the subflavors that one asks for.\n"
+            f"The fields of a sample: {fields()}. For example, in the task encoder: cookers = [Cooker(cook)], with\n"
+            '  def cook(sample): return TextSample(**basic_sample_keys(sample), text=sample["json"]["text"])'
         )
     first, *others = matching
     for other in others:
@@ -133,7 +141,8 @@ def cook(
     """Cook a sample by `cooker` (None: the one of `cookers` that takes it) with `stores` (None: `stores_at_hand`)."""
     if cooker is None:
         what = f"crude sample {sample.get('__key__')}"
-        cooker = choose_cooker(cookers, sample.get("__subflavors__") or {}, what)
+        subflavors = sample.get("__subflavors__") or {}
+        cooker = choose_cooker(cookers, subflavors, what, lambda: fields_in_words(sample))
     given: dict[str, Any] = dict((stores_at_hand.get() or {}) if stores is None else stores)
     primary = given.pop(PRIMARY, None)
     if cooker.need_primary:
@@ -150,6 +159,17 @@ def basic_sample_keys(crude_sample: CrudeSample, additional_source_info: tuple[S
     if additional_source_info:
         keys["__sources__"] = (*(crude_sample.get("__sources__") or ()), *additional_source_info)
     return keys
+
+
+def fields_in_words(sample: Mapping[str, Any]) -> str:
+    """The parts of a crude sample, and what is in the JSON objects among them, for messages."""
+    parts = []
+    for name, value in sample.items():
+        if not name.startswith("__"):
+            is_object = isinstance(value, Mapping)
+            inside = [f"{field}: {type(entry).__name__}" for field, entry in value.items()] if is_object else []
+            parts.append(f"{name} {{{', '.join(inside)}}}" if is_object else f"{name} ({type(value).__name__})")
+    return ", ".join(parts)[:500] or "none"
 
 
 class SourceCook:
@@ -182,7 +202,8 @@ class SourceCook:
             if any(cooker.need_primary for cooker in self._cookers):  # the hook may call any of them
                 stores |= self._primary(stores)
             return None, stores
-        cooker = choose_cooker(self._cookers, source.subflavors, f"samples of {source.path} [{source.split_part}]")
+        what = f"samples of {source.path} [{source.split_part}]"
+        cooker = choose_cooker(self._cookers, source.subflavors, what, self._fields)
         if cooker.need_primary:
             stores |= self._primary(stores)
         if cooker.need_cache:
@@ -197,6 +218,17 @@ class SourceCook:
                 "metadataset names in `aux`; `primary` and `cache` if @cooker(need_primary=True, need_cache=True) asks"
             )
         return cooker, stores
+
+    def _fields(self) -> str:
+        """What is in the first sample."""
+        if not self._source.num_samples:
+            return "there is none"
+        parts: dict[str, Any] = dict(self._source.records.reader().read(0).parts)
+        for name in parts:
+            if name.rpartition(".")[2] == "json":
+                with contextlib.suppress(ValueError):
+                    parts[name] = json.loads(parts[name])
+        return fields_in_words(parts)
 
     def _primary(self, stores: Mapping[str, FileStore[Any]]) -> dict[str, FileStore[Any]]:
         self._refuse(PRIMARY, stores)

@@ -58,6 +58,12 @@ _MANY_FAILURES = 100
 TRUNCATED = "truncated"
 """The name under which truncated samples are counted; they are not skipped."""
 
+FAILED = "failed"
+"""The name under which those of the skipped samples are counted that a failure has lost."""
+
+NO_STAGES = (TRUNCATED, FAILED)
+"""Names in `Hooks.skipped` that are no hooks."""
+
 _FATAL = (
     ConfigError,
     DatasetError,
@@ -180,7 +186,7 @@ class _Generators:
 class Hooks:
     """The hooks of one encoder as one lane calls them, inside `with hooks:`.
 
-    `skipped` counts skipped samples by hook, and truncated samples as `TRUNCATED`; `batch_index` is the number of the
+    `skipped` counts skipped samples by hook, and some of `NO_STAGES`; `batch_index` is the number of the
     current micro-batch, None if unknown; `sample` is (source key, epoch, index, part) of the current (first) sample;
     `cache` is the cache pool for cookers.
     """
@@ -309,6 +315,7 @@ class Hooks:
         if isinstance(error, OSError) and error.errno is not None:
             raise error  # from the system; Pillow raises OSError without a number for broken images
         self._leave_out(stage, count, f"{type(error).__name__}: {error}"[:200])
+        self.skipped[FAILED] += count
         declared_tolerance = self._declared[stage].failure_tolerance if stage in self._declared else None
         tolerance = (self._tolerance if declared_tolerance is None else declared_tolerance) or math.inf
         self.failures[stage] += 1

@@ -87,6 +87,11 @@ def declared(hook: Callable[..., Any]) -> Declared:
     return getattr(hook, _ATTRIBUTE, None) or Declared()
 
 
+def is_declared(function: Callable[..., Any]) -> bool:
+    """Whether `@stateless` was put on a function."""
+    return hasattr(function, _ATTRIBUTE)
+
+
 _DATA = (
     "say what is read, and with which weights, in the metadataset; leave samples out by SkipSample in a hook; map them "
     "once more by an AugmentTaskEncoder around this one; tell data sets apart by the sample's __subflavors__"

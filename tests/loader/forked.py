@@ -4,6 +4,7 @@ Workers start in milliseconds here, so cases that wear a loader out are here too
 """
 
 import logging
+import re
 from pathlib import Path
 from typing import Any
 
@@ -45,14 +46,38 @@ def test_restarts_are_bounded_and_the_last_error_names_cause_lane_and_sample(
         for _ in range(2):
             with pytest.raises(WorkerError) as caught:
                 next(iter(loader))
-            text = str(caught.value)
-            assert "worker 0 was killed by SIGKILL" in text and "max_worker_restarts=1" in text
-            assert "in lane 1, on sample (source=0, epoch=7, index=3)" in text
+            where = r"in lane 1, on sample \(source=0, epoch=7, index=3\)"
+            assert re.match(
+                rf"worker 0 was killed by SIGKILL .* {where}\. No restart is left \(max_worker_restarts=1 within "
+                r"restart_window_batches=1000\):\n"
+                rf"  20\d\d-\d\d-\d\d \d\d:\d\d:\d\d, after \d batches: worker 0 ended with exit code 3 {where}\n"
+                rf"  20\d\d-\d\d-\d\d \d\d:\d\d:\d\d, after 7 batches: worker 0 was killed by SIGKILL .* {where}\n"
+                r"num_workers=0 runs the same samples",
+                str(caught.value),
+            )
         assert loader.save_state_rank() == state
-    assert ["restart 1 of 1" in record.getMessage() for record in caplog.records] == [True]
+    assert ["restart 1 of 1 within 1000 batches" in record.getMessage() for record in caplog.records] == [True]
     other = get_loader(Streams(config(0, 2)))
     other.restore_state_rank(state)
     assert some(other, 5) == in_turn(5, num_lanes=2, start=7)
+
+
+def test_restarts_come_back_with_progress(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    faults = Faults(tmp_path)
+    for index in range(3, 63, 6):  # 12 batches from one to the next
+        faults.plan(1, index, "SIGKILL")
+    faults.plan(0, 70, "exit", "exit")
+    options: dict[str, Any] = {"max_worker_restarts": 1, "restart_window_batches": 10}
+    with (
+        caplog.at_level(logging.WARNING, "bridge_data"),
+        get_loader(Streams(config(1, 2), before_sample=faults), start_method="fork", **options) as loader,
+    ):
+        assert loader.wait_for_workers()
+        assert some(loader, 140) == in_turn(140, num_lanes=2)
+        with pytest.raises(WorkerError, match=r"(?s)exit code 3.*\nBefore these, 10 restarts were followed by enough"):
+            next(iter(loader))
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == 11 and "restart 1 of 1 within 10 batches, 10 in all" in told[9]
 
 
 def test_a_timeout_can_end_the_run(tmp_path: Path) -> None:

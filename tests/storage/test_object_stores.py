@@ -1,6 +1,8 @@
+import os
+
 import pytest
 
-from bridge_data.errors import ConfigError, DatasetError
+from bridge_data.errors import ConfigError, DatasetError, Repeats
 from bridge_data.storage import object_stores
 from bridge_data.storage.object_stores import Denied, Missing, RequestError, first_line, persist, split_url
 
@@ -42,6 +44,23 @@ def test_patience_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BRIDGE_DATA_RETRY_S", "0.02")
     with pytest.raises(DatasetError, match=r"it: cannot be read: \d+ attempts in 0 s failed, the last one with: busy"):
         persist(failing(*[RequestError("busy", is_transient=True)] * 1000), "it")
+
+
+def test_that_it_is_tried_again_is_told_once_for_each_kind_of_fault(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(object_stores, "repeats", Repeats())
+    for number in range(6):
+        for text in (f"busy for {number} s at http://host/{number}", "gone"):
+            faults = [RequestError(text, is_transient=True)] * 2
+            assert persist(failing(*faults), f"s3://bucket/{number}") == "done"
+    assert caplog.messages == [
+        "s3://bucket/0: attempt 1 failed, and is made again: busy for 0 s at http://host/0",
+        "s3://bucket/0: attempt 1 failed, and is made again: gone",
+        "s3://bucket/4: attempt 2 failed, and is made again: busy for 4 s at http://host/4; failed so 10 times so far "
+        f"in process {os.getpid()}",
+        f"s3://bucket/4: attempt 2 failed, and is made again: gone; failed so 10 times so far in process {os.getpid()}",
+    ]
 
 
 @pytest.mark.parametrize("text", ["soon", "-1", ""])

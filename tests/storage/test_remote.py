@@ -2,6 +2,7 @@ import functools
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.storage import local_copy, remote
+from bridge_data.storage.clients import ObstoreStore, open_store
 from tests.object_store import Bucket, FaultyProxy, Server, faulty_proxy
 
 CONTENT = bytes(range(256)) * 1024
@@ -95,6 +97,52 @@ def test_transient_faults_are_tried_again(url: str, proxy: FaultyProxy, faults: 
     assert storage.read(url, 1000, 100_000) == CONTENT[1000:101_000]
     assert not proxy.faults
     assert len(proxy.requests) == 4
+
+
+@pytest.mark.parametrize("fault", ["hang", "trickle"])
+def test_a_request_that_gets_no_answer_in_time_is_made_anew(url: str, proxy: FaultyProxy, fault: str) -> None:
+    for _ in range(16):
+        storage.read(url, 0, 1000)
+    proxy.faults.extend([fault, fault])
+    start = time.monotonic()
+    assert storage.read(url, 1000, 1000) == CONTENT[1000:2000]
+    assert time.monotonic() - start < 8
+    assert len(proxy.requests) == 19
+
+
+@pytest.mark.parametrize("fault", ["hang", "trickle"])
+def test_a_store_that_never_answers_is_an_error_after_a_bounded_time(
+    url: str, proxy: FaultyProxy, fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bridge_data.storage.time_limits.FULL_S", 0.5)
+    monkeypatch.setenv("BRIDGE_DATA_RETRY_S", "1")
+    proxy.shared_fault, proxy.share = fault, 1.0
+    start = time.monotonic()
+    with pytest.raises(DatasetError, match=r"bytes 5 to 105: .* [23] attempts in [12] s .* no whole answer"):
+        storage.read(url, 5, 100)
+    assert time.monotonic() - start < 5
+
+
+def test_a_client_that_is_never_in_time_is_not_asked_again(
+    url: str, proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one whose credentials take longer to get."""
+    monkeypatch.setattr("bridge_data.storage.clients._LATE_AT_FIRST", 3)
+    monkeypatch.setattr("bridge_data.storage.time_limits.FULL_S", 2.0)
+    proxy.faults.extend(["hang", 503] * 3)
+    for _ in range(6):
+        assert storage.read(url, 0, 10) == CONTENT[:10]
+    store, _ = open_store(url)
+    assert isinstance(store, ObstoreStore)
+    assert store._clients[0.5].is_useless and not store._clients[2.0].is_useless
+
+
+def test_the_environment_may_set_another_time(url: str, proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_TIMEOUT", "200ms")
+    monkeypatch.setenv("BRIDGE_DATA_RETRY_S", "0")
+    proxy.faults.append("hang")
+    with pytest.raises(DatasetError, match="1 attempts in 0 s"):
+        storage.read(url, 5, 100)
 
 
 def test_a_fault_that_does_not_pass_is_an_error_in_the_end(

@@ -2,7 +2,9 @@
 
 import contextlib
 import json
+import statistics
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ from bridge_data.energon import prepare_metadataset
 from bridge_data.errors import BridgeDataError, ConfigError
 from bridge_data.plan import load_plan
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
-from tests.object_store import Bucket, Server, environment, faulty_proxy
+from tests.object_store import Bucket, FaultyProxy, Server, environment, faulty_proxy
 from tests.prepared import write_blend, write_texts
 
 HEAD = "__module__: megatron.energon\n__class__: MetadatasetV2\n"
@@ -180,3 +182,33 @@ def test_a_store_that_goes_away_is_waited_for_and_in_the_end_named(
                         BridgeDataError, match=r"s3://mortal/a/data-\d+.tar.*: cannot be read: .* attempts in \d+ s"
                     ):
                         texts(batches, 5000)
+
+
+def seconds(path: str, proxy: FaultyProxy, share: float) -> float:
+    """How long two workers take for 400 batches, once they run, where a share of the requests gets no answer."""
+    with loader(path, num_workers=2) as remote:
+        assert remote.wait_for_workers()
+        batches = iter(remote)
+        texts(batches, 60)
+        proxy.share = share
+        start = time.perf_counter()
+        texts(batches, 400)
+        took_s = time.perf_counter() - start
+        proxy.share = 0.0
+        return took_s
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["hang", "trickle"])
+def test_where_one_request_of_ten_gets_no_answer_it_goes_half_as_fast_at_least(
+    fault: str, s3_server: Server, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_texts(bucket.folder / "large", 1_000, lambda n: f"{n} " * 20_000)
+    with faulty_proxy(s3_server) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{proxy.port}")
+        proxy.shared_fault = fault
+        path = f"{bucket.url}/large"
+        pairs = [(seconds(path, proxy, 0.0), seconds(path, proxy, 0.1)) for _ in range(4)]
+    ratio = statistics.median(healthy / faulty for healthy, faulty in pairs)
+    print(f"{fault}: {ratio:.2f} of the healthy rate; seconds {[(round(a, 1), round(b, 1)) for a, b in pairs]}")
+    assert ratio >= 0.5

@@ -27,18 +27,20 @@ from bridge_data import (
     Sample,
     SkipSample,
     TextSample,
+    WorkerConfig,
     basic_sample_keys,
     batch_list,
     batch_stack,
     cooker,
     edataclass,
     get_loader,
+    get_train_dataset,
     stateless,
     storage,
 )
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
 from bridge_data.samples import SourceInfo
-from bridge_data.task.cooking import as_type, batch_as, choose_cooker
+from bridge_data.task.cooking import as_type, batch_as, choose_cooker, fields_in_words
 from tests.object_store import Bucket
 from tests.task.stores.media import SAMPLES, content, dataset, write_job
 
@@ -53,7 +55,7 @@ CRUDE = CrudeSample(__key__="s.tar/1", __restore_key__=("a", 0, 1, 0), __subflav
 
 
 def choose(cookers: list[Cooker[Any]], **subflavors: Any) -> Cooker[Any]:
-    return choose_cooker(cookers, subflavors, "samples of data/x")
+    return choose_cooker(cookers, subflavors, "samples of data/x", lambda: "txt (str)")
 
 
 def test_the_first_matching_cooker_is_taken_and_provenance_kept() -> None:
@@ -73,10 +75,31 @@ def test_no_matching_cooker_is_an_error_that_says_why_each_does_not_match() -> N
         "no cooker takes samples of data/x with subflavors {'kind': 'ocr'}; tried:\n"
         "  cook_text wants kind='vqa', not 'ocr'\n"
         "  print wants lang='en', which there is not\n"
-        "Add a Cooker to the task encoder's `cookers`, or give the data set the subflavors that one asks for."
+        "Add a Cooker to the task encoder's `cookers`, or give the data set the subflavors that one asks for.\n"
+        "The fields of a sample: txt (str). For example, in the task encoder: cookers = [Cooker(cook)], with\n"
+        '  def cook(sample): return TextSample(**basic_sample_keys(sample), text=sample["json"]["text"])'
     )
     with pytest.raises(ConfigError, match="tried: none"):
         choose([])
+
+
+def test_fields_in_words_tell_what_is_in_json() -> None:
+    sample = {"__key__": "k", "json": {"id": 3, "turns": []}, "jpg": b"", "txt": "x"}
+    assert fields_in_words(sample) == "json {id: int, turns: list}, jpg (bytes), txt (str)"
+    assert fields_in_words({"__key__": "k"}) == "none"
+
+
+def test_a_json_file_without_a_cooker_shows_its_fields(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "x", "tags": ["short"]}\n')
+    prepare_jsonl(tmp_path / "a.jsonl")
+    with pytest.raises(ConfigError, match=r"fields of a sample: json {text: str, tags: list}\. .* cookers = \["):
+        get_train_dataset(
+            tmp_path / "a.jsonl",
+            worker_config=WorkerConfig(0, 1, 0),
+            batch_size=1,
+            shuffle_buffer_size=None,
+            max_samples_per_sequence=None,
+        )
 
 
 def test_a_cooker_for_everything_may_stand_after_stricter_ones() -> None:
@@ -341,7 +364,7 @@ def test_cookers_that_do_not_fit_are_found_before_the_first_read(job: Path) -> N
     ):
         with pytest.raises(ConfigError, match=message):
             dataset(job, with_cooker(function))
-    with pytest.raises(ConfigError, match=r"no cooker takes samples of .*/crude \[train\] .*tried: none"):
+    with pytest.raises(ConfigError, match=r"(?s)no cooker takes samples of .*/crude \[train\] .*: none.*fields of"):
         dataset(job, DefaultTaskEncoder())
     both = with_cooker(cook)
     both.cookers = [Cooker(cook), Cooker(cook)]

@@ -1,6 +1,8 @@
 import io
 import math
+import os
 import random
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -96,7 +98,7 @@ def test_failures_are_handed_to_the_handler_until_the_tolerance_is_spent() -> No
     with pytest.raises(FatalSampleError, match=r"(?s)postencode_sample of Encoder failed 3 times.*s\.tar/7.*luck"):
         lane.run("postencode_sample", lane.encoder.postencode_sample, SAMPLE, REF)
     assert seen == [("no such luck", SAMPLE)] * 2
-    assert lane.skipped == {"postencode_sample": 3}
+    assert lane.skipped == {"postencode_sample": 3, "failed": 3}
 
 
 def test_a_hook_may_end_the_run() -> None:
@@ -145,7 +147,7 @@ def test_tolerances_0_and_infinity_have_no_limit_but_warn_and_count(
     lane = hooks(lambda *failure: None, encoder=Tolerant())
     for _ in range(1_000):
         assert lane.run(stage, getattr(lane.encoder, stage), SAMPLE, REF) == []
-    assert lane.skipped == {stage: 1_000}
+    assert lane.skipped == {stage: 1_000, "failed": 1_000}
     assert [record.message for record in caplog.records if "failed 100 times in a row" in record.message]
     assert len(caplog.records) == 1
 
@@ -172,7 +174,7 @@ def test_what_a_generator_yields_before_it_fails_is_not_kept() -> None:
 
     lane = hooks(lambda *failure: None)
     assert lane.run("encode_sample", failing, SAMPLE, REF) == []
-    assert lane.skipped == {"encode_sample": 1}
+    assert lane.skipped == {"encode_sample": 1, "failed": 1}
 
 
 @pytest.mark.parametrize(
@@ -189,7 +191,7 @@ def test_faults_that_are_no_fault_of_the_sample_stop_at_once(fault: Exception) -
 def test_an_image_that_pillow_cannot_read_is_a_fault_of_the_sample() -> None:
     lane = hooks(lambda error, sample, sources: None)
     assert lane.run("encode_sample", lambda _: Image.open(io.BytesIO(b"no image")), SAMPLE, REF) == []
-    assert lane.skipped == {"encode_sample": 1}
+    assert lane.skipped == {"encode_sample": 1, "failed": 1}
 
 
 def test_the_reraising_handler_stops_at_the_first_failure() -> None:
@@ -199,15 +201,20 @@ def test_the_reraising_handler_stops_at_the_first_failure() -> None:
     assert "s.tar/7" in caught.value.__notes__[0]
 
 
-def test_a_failure_is_logged_in_full_once(caplog: pytest.LogCaptureFixture) -> None:
-    lane = hooks()
+def test_a_failure_is_logged_in_full_once_and_then_counted(caplog: pytest.LogCaptureFixture) -> None:
+    lane = hooks(encoder=Tolerant())
 
     def broken(sample: Any) -> Any:
         raise ZeroDivisionError("only here")
 
-    for _ in range(3):
+    for _ in range(50):
         lane.run("encode_sample", broken, SAMPLE, REF)
+        lane.run("preencode_sample", broken, SAMPLE, REF)
     texts = [record.getMessage() for record in caplog.records]
-    assert sum("Traceback" in text for text in texts) == 1
-    assert len(texts) == 3
-    assert all("only here" in text for text in texts)
+    assert len(texts) == 4 and all("only here" in text for text in texts)
+    assert all("Traceback" in text for text in texts[:2])
+    for text in texts[2:]:
+        assert re.match(
+            rf"process {os.getpid()} has left out samples for the same reason 10 times so far, the last", text
+        )
+        assert "sample s.tar/7" in text

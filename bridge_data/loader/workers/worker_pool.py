@@ -1,12 +1,13 @@
 """The workers of one loader: which lane runs on which worker, and replacements for workers that die or hang.
 
 Enters: lanes in the order of their turns, with states. Leaves: their items, in that order. Guarantee: a worker that
-dies, hangs or cannot start is replaced as often as allowed, with no batch lost or repeated; after that, `WorkerError`
-names the cause, the lane and the sample. Every wait has a timeout.
+dies, hangs or cannot start is replaced, with no batch lost or repeated; if that happens too often within so many
+batches, `WorkerError` says when each died, where it was, and why. Every wait has a timeout.
 """
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import logging
 import os
@@ -15,7 +16,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from bridge_data.errors import WorkerError
 from bridge_data.lanes.lane_dataset import LaneDataset
@@ -36,22 +37,54 @@ _EXIT_TIMEOUT_S = 5.0
 _TICK_S = 1.0
 
 
-class Restarts:
-    """Counts replaced processes over the life of a loader."""
+class _Restart(NamedTuple):
+    """A replaced process: when, after how many batches, and why."""
 
-    def __init__(self, allowed: int) -> None:
-        self._allowed, self._done = allowed, 0
+    at_s: float
+    num_batches: int
+    cause: str
+
+    def __str__(self) -> str:
+        when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.at_s))
+        return f"{when}, after {self.num_batches} batches: {self.cause}"
+
+
+class Restarts:
+    """Bounds how often the processes of a loader are replaced: so many within so many batches that come from them.
+
+    `num_batches` is for the pool to count.
+    """
+
+    def __init__(self, config: LoaderConfig) -> None:
+        self._allowed, self._window_batches = config.max_worker_restarts, config.restart_window_batches
+        self._recent: collections.deque[_Restart] = collections.deque()
+        self._num_in_all = 0
+        self.num_batches = 0
 
     def spend(self, cause: str) -> WorkerError | None:
         """Log the cause of one more restart; the error to stop with, if it is one too many."""
-        if self._done == self._allowed:
-            return WorkerError(
-                f"{cause}. No restart is left (max_worker_restarts={self._allowed}). "
-                "num_workers=0 runs the same samples in this process, where a debugger sees them."
-            )
-        self._done += 1
-        logger.warning("%s; restarting it where it was (restart %d of %d)", cause, self._done, self._allowed)
+        while self._recent and self._recent[0].num_batches <= self.num_batches - self._window_batches:
+            self._recent.popleft()
+        now = _Restart(time.time(), self.num_batches, cause)
+        if len(self._recent) == self._allowed:
+            return self._verdict(now)
+        self._recent.append(now)
+        self._num_in_all += 1
+        logger.warning(
+            "%s, after %d batches; restarting it where it was (restart %d of %d within %d batches, %d in all)",
+            *(cause, self.num_batches, len(self._recent), self._allowed, self._window_batches, self._num_in_all),
+        )
         return None
+
+    def _verdict(self, last: _Restart) -> WorkerError:
+        history = "".join(f"\n  {restart}" for restart in (*self._recent, last))
+        before = self._num_in_all - len(self._recent)
+        return WorkerError(
+            f"{last.cause}. No restart is left (max_worker_restarts={self._allowed} within restart_window_batches="
+            f"{self._window_batches}):{history}\n"
+            + (f"Before these, {before} restarts were followed by enough batches. " if before else "")
+            + "num_workers=0 runs the same samples in this process, where a debugger sees them."
+        )
 
 
 class Interrupted(Exception):
@@ -124,7 +157,9 @@ class WorkerPool:
         link = self._link_of[lane]
         if not (link.has_item() or (link.receive_one() and link.has_item())):
             self._wait_for(link)
-        return link.take(lane)
+        item = link.take(lane)
+        self._restarts.num_batches += isinstance(item, Produced)
+        return item
 
     def interrupt(self) -> None:
         """Have a `take` that waits in another thread raise `Interrupted`, and all that would wait before `begin`."""

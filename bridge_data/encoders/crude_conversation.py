@@ -1,0 +1,242 @@
+"""Conversations in crude data: the shapes in which people store chats, as samples for the encoders of conversations.
+
+Enters: a crude sample with turns in the part `json`, such as a line of a JSONL file. Leaves: a `ConversationSample`, or
+a `VideoConversationSample` if there are videos. Guarantee: what would change the conversation and is not understood
+(tools, turns without loss, parts of unknown types) is a `SampleError`, not left away.
+
+    OpenAI, transformers   {"messages": [{"role": "user", "content": "text, or a list of parts"}, ...]}
+    ShareGPT               {"conversations": [{"from": "human", "value": "text"}, ...], "system": "text"}
+    LLaVA                  {"image": "cat.jpg", "conversations": [{"from": "human", "value": "<image> What?"}, ...]}
+
+Images and videos are the parts of the sample beside `json`; or files that it names, in its parts of content or at
+`image`, `images`, `video`, `videos`. The files are in the auxiliary data of the metadataset; without any, beside the
+JSONL file.
+"""
+
+import base64
+import binascii
+import functools
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from bridge_data.decode.av import AV_EXTENSIONS
+from bridge_data.decode.image import IMAGE_EXTENSIONS
+from bridge_data.encoders.conversation import ConversationSample, VideoConversationSample
+from bridge_data.errors import ConfigError, SampleError
+from bridge_data.plan.document import is_jsonl
+from bridge_data.samples import CrudeSample
+from bridge_data.storage import location
+from bridge_data.task import Cooker, basic_sample_keys, fields_in_words, stateless
+from bridge_data.task.stores import FileStore, SystemFileStore
+
+IMAGE, VIDEO = "<image>", "<video>"
+
+_TURNS = ("messages", "conversations")
+_ROLES = {
+    "human": "user",
+    "gpt": "assistant",
+    "chatgpt": "assistant",
+    "bing": "assistant",
+    "bard": "assistant",
+    "model": "assistant",
+    "developer": "system",
+}
+_NAMES = ("path", "url", "file", "file_name", "filename")
+_ADVICE = """\
+Write a cooker for this shape, and set it as MyEncoder.cookers = [Cooker(cook)]:
+  def cook(sample):
+      turns = [{"role": "user", "content": sample["json"][...]}, {"role": "assistant", "content": sample["json"][...]}]
+      return ConversationSample(**basic_sample_keys(sample), messages=turns)"""
+
+
+@stateless
+def cook_conversation(
+    sample: CrudeSample, *, image_placeholder: str = IMAGE, video_placeholder: str = VIDEO, **stores: FileStore[Any]
+) -> ConversationSample | VideoConversationSample:
+    """A conversation of crude data: turns in the part `json`, and the images and videos beside it or named in it.
+
+    The turns are a list, or the list at `messages` or `conversations`; each has `role` and `content`, or `from` and
+    `value`. Images and videos are in the order of their parts' names, with numbers compared as numbers (2.jpg before
+    10.jpg); those that are named, in the order in which they are. `stores` are the auxiliary data: one store, or of
+    several the one called `images` or `videos`. The placeholders are those of the encoder.
+
+    Raises:
+        SampleError: if there is no `json`, it holds no turns, or something that a conversation cannot hold.
+        ConfigError: if it is not known where files are.
+    """
+    content = sample.get("json")
+    turns = (
+        next((content[name] for name in _TURNS if content.get(name)), None) if isinstance(content, dict) else content
+    )
+    if not isinstance(turns, list) or not turns:
+        raise SampleError(
+            f"sample {sample['__key__']!r}: expected a part json with a list of turns, or with one at 'messages' or "
+            f"'conversations'. Its fields are {fields_in_words(sample)}. {_ADVICE}"
+        )
+    media = _Media(sample, stores, {"image": image_placeholder, "video": video_placeholder})
+    messages = [_turn(turn, media) for turn in turns]
+    if isinstance(content, dict):
+        _check_rest(content, media.key)
+        system = content.get("system") or content.get("system_prompt")
+        if isinstance(system, str) and messages[0]["role"] != "system":
+            messages.insert(0, {"role": "system", "content": system})
+        media.add_named(content)
+    images, videos = media.opened("image", IMAGE_EXTENSIONS), media.opened("video", AV_EXTENSIONS)
+    for kind, usual, found in (("image", IMAGE, images), ("video", VIDEO, videos)):
+        _rename(messages, usual, media.placeholders[kind], bool(found))
+    fields = {**basic_sample_keys(sample), "messages": messages, "images": images}
+    return VideoConversationSample(**fields, videos=videos) if videos else ConversationSample(**fields)
+
+
+def conversation_cooker(image_placeholder: str, video_placeholder: str = VIDEO) -> Cooker[Any]:
+    """The cooker of an encoder of conversations that has these placeholders."""
+    cook = functools.partial(
+        cook_conversation, image_placeholder=image_placeholder, video_placeholder=video_placeholder
+    )
+    return Cooker(stateless(cook))
+
+
+def _check_rest(content: Mapping[str, Any], key: str) -> None:
+    for name in ("tools", "functions"):
+        if content.get(name):
+            raise SampleError(
+                f"sample {key!r}: has {name!r}, which a chat template must be given; write a cooker and an encoder "
+                "that do, or remove them from the data"
+            )
+
+
+def _rename(messages: list[dict[str, str]], usual: str, placeholder: str, has_any: bool) -> None:
+    """Write the encoder's placeholder where the data have the usual one."""
+    if has_any and usual != placeholder and not any(placeholder in turn["content"] for turn in messages):
+        for turn in messages:
+            turn["content"] = turn["content"].replace(usual, placeholder)
+
+
+def _turn(turn: Any, media: "_Media") -> dict[str, str]:
+    for role, content in (("role", "content"), ("from", "value")):
+        if not (isinstance(turn, dict) and isinstance(turn.get(role), str)):
+            continue
+        name, said = _ROLES.get(turn[role]) or str(turn[role]), turn.get(content)
+        if turn.get("weight") == 0 and name == "assistant":
+            raise SampleError(
+                f"sample {media.key!r}: an answer has weight 0, but all answers of a conversation have loss; write a "
+                "cooker that gives it another role, or remove the weight"
+            )
+        if isinstance(said, str):
+            return {"role": name, "content": said}
+        if isinstance(said, list):
+            return {"role": name, "content": _joined([media.text_of(part) for part in said])}
+    raise SampleError(
+        f"sample {media.key!r}: a turn is {repr(turn)[:80]}; expected a text (or a list of parts) at 'role' and "
+        "'content', or at 'from' and 'value'"
+    )
+
+
+def _joined(pieces: list[tuple[str, bool]]) -> str:
+    """The parts of a turn as text, with a line break after images and videos (True)."""
+    text = ""
+    for number, (piece, is_media) in enumerate(pieces):
+        text += piece + ("\n" if is_media and number + 1 < len(pieces) else "")
+    return text
+
+
+class _Media:
+    """The images and videos of one sample, in the order of their placeholders."""
+
+    def __init__(
+        self, sample: CrudeSample, stores: Mapping[str, FileStore[Any]], placeholders: Mapping[str, str]
+    ) -> None:
+        self.key: str = sample["__key__"]
+        self.placeholders = placeholders
+        self._sample, self._stores = sample, stores
+        self._named: dict[str, list[str]] = {"image": [], "video": []}
+
+    def text_of(self, part: Any) -> tuple[str, bool]:
+        """A part of a turn's content as text, and whether it is an image or a video; one that is named is noted."""
+        if isinstance(part, str):
+            return part, False
+        kind = part.get("type") if isinstance(part, dict) else None
+        if kind in ("text", "input_text", "output_text") and isinstance(part.get("text"), str):
+            return part["text"], False
+        for known in ("image", "video"):
+            if kind in (known, f"{known}_url", f"input_{known}"):
+                names = (known, f"{known}_url", *_NAMES)
+                self._named[known] += [name for at in names if at in part for name in self._names(part[at])]
+                return self.placeholders[known], True
+        raise SampleError(
+            f"sample {self.key!r}: a part of a turn is {repr(part)[:80]}; expected one of type 'text', 'image', "
+            "'image_url', 'video' or 'video_url'"
+        )
+
+    def add_named(self, content: Mapping[str, Any]) -> None:
+        """Note the files at `image`, `images`, `video`, `videos`, unless turns have named some."""
+        for kind, names in self._named.items():
+            if not names:
+                names += [name for at in (kind, f"{kind}s") if content.get(at) for name in self._names(content[at])]
+
+    def _names(self, value: Any) -> Iterator[str]:
+        if isinstance(value, str):
+            yield value
+        elif isinstance(value, list):
+            for one in value:
+                yield from self._names(one)
+        elif isinstance(value, dict) and (name := next((value[at] for at in _NAMES if value.get(at)), None)):
+            yield from self._names(name)
+        elif value is not None:
+            raise SampleError(
+                f"sample {self.key!r}: names an image or video as {repr(value)[:80]}; expected the name of a file"
+            )
+
+    def opened(self, kind: str, extensions: Any) -> list[Any]:
+        """The images or videos: the parts of the sample, in the order in which they are named if they are, or else the
+        files that it names."""
+        named = self._named[kind]
+        names = sorted((name for name in self._sample if not name.startswith("__")), key=_by_number)
+        parts = [name for name in names if name.rpartition(".")[2] in extensions]
+        if not parts:
+            return [self._read(name, kind) for name in named]
+        in_order = named if named and set(named) <= set(parts) else parts
+        return [self._sample[name] for name in in_order]
+
+    def _read(self, name: str, kind: str) -> Any:
+        if name.startswith("data:"):
+            try:
+                return base64.b64decode(name.partition("base64,")[2], validate=True)
+            except binascii.Error as error:
+                raise SampleError(f"sample {self.key!r}: a data: URL is no base64: {error}") from None
+        if "://" in name and not name.startswith("file://"):
+            raise SampleError(
+                f"sample {self.key!r}: names {name[:200]!r}, which is not downloaded; store the files, and name their "
+                "folder in `aux` of the metadataset"
+            )
+        return self._store(kind).get(name.removeprefix("file://"), self._sample)
+
+    def _store(self, kind: str) -> FileStore[Any]:
+        if len(self._stores) == 1:
+            return next(iter(self._stores.values()))
+        for name in (f"{kind}s", kind, "media"):
+            if name in self._stores:
+                return self._stores[name]
+        if self._stores:
+            raise ConfigError(
+                f"sample {self.key!r} names a file, but the auxiliary data are called {', '.join(self._stores)}: call "
+                f"those with its {kind}s `{kind}s`"
+            )
+        path = self._sample["__sources__"][0].dataset_path
+        if not is_jsonl(path):
+            raise ConfigError(
+                f"sample {self.key!r} names a file, and it is not known where: give the data set `aux: {{{kind}s: "
+                "filesystem://FOLDER}` in a metadataset"
+            )
+        return _beside(path)
+
+
+@functools.lru_cache(maxsize=64)
+def _beside(path: str) -> SystemFileStore:
+    """The files in the folder of a JSONL file."""
+    return SystemFileStore(location(path).parent)
+
+
+def _by_number(name: str) -> list[tuple[int, str]]:
+    return [(int(piece or 0), text) for text, piece in re.findall(r"(\D*)(\d*)", name)]

@@ -1,0 +1,141 @@
+"""Names that a task encoder misspelt: a hook that nothing calls is an error, not a run without it.
+
+Enters: a task encoder. Leaves: nothing, or a `ConfigError` that names the method and what it may be meant to be.
+Guarantee: a method that the encoder itself uses is never refused, and neither is one whose name begins with an
+underscore, unless it is decorated as a hook.
+"""
+
+import functools
+from collections.abc import Iterator, Mapping
+from types import CodeType
+from typing import Any
+
+from bridge_data.decode import SampleDecoder
+from bridge_data.errors import ConfigError
+from bridge_data.task.augment import AugmentTaskEncoder
+from bridge_data.task.hooks import STAGES
+from bridge_data.task.task_encoder import TaskEncoder, is_declared
+
+_SHORT = 8
+"""Names shorter than this are misspelt by one edit; longer ones by two."""
+
+_INSIDE = ("__func__", "__wrapped__", "func")
+"""Where a method, a decorator's wrapper and a partial keep their function."""
+
+_TOLERANCE = "__default_failure_tolerance__"
+
+_ALIASES = {"failuretolerance": _TOLERANCE}
+"""What else users call an attribute."""
+
+
+def check_hook_names(encoder: TaskEncoder[Any, Any, Any, Any]) -> None:
+    """Look for hooks and settings of `encoder`, and of the encoders inside it, that are misspelt.
+
+    A name is taken for misspelt if it begins as that of a hook does and differs from it in two letters at most (in one
+    if it is short), or if it is decorated with `@stateless` without being a hook or a cooker; and if no other method of
+    the encoder uses it.
+
+    Raises:
+        ConfigError: if there is one.
+    """
+    encoders = [encoder]
+    while isinstance(encoders[-1], AugmentTaskEncoder):
+        encoders.append(encoders[-1].task_encoder)
+    classes = list(dict.fromkeys(cls for one in encoders for cls in type(one).__mro__ if cls is not object))
+    ours = [cls for cls in classes if cls.__module__.partition(".")[0] == "bridge_data"]
+    known = {
+        name: _is_method(value) for cls in ours for name, value in vars(cls).items() if _may_be_overridden(name, value)
+    }
+    cookers = {id(_function_of(cooker.cook)) for one in encoders for cooker in one.cookers}
+    used = [(name, _names_in(value)) for cls in classes for name, value in vars(cls).items()]
+    for cls in classes:
+        for name, value in vars(cls).items() if cls not in ours else ():
+            is_used = id(_function_of(value)) in cookers or any(name in names for user, names in used if user != name)
+            if name not in known and not is_used:
+                _check(f"{cls.__module__}.{cls.__qualname__}.{name}", name, value, known)
+
+
+def _check(where: str, name: str, value: Any, known: Mapping[str, bool]) -> None:
+    """Check a name of the user against those that are `known`, each with whether it is a method."""
+    is_setting = not _is_method(value)
+    alike = {_folded(one): one for one, is_method in known.items() if is_method != is_setting}
+    near = _nearest(_folded(name), alike | (_ALIASES if is_setting else {})) if _is_public(name) else None
+    if near is not None:
+        raise ConfigError(
+            f"{where} is used by nothing; did you mean {near!r}? If not, give it a name that is less like it, or one "
+            "that begins with an underscore"
+        )
+    if not is_setting and is_declared(_function_of(value)):
+        raise ConfigError(
+            f"{where} is decorated with @stateless as a hook is, but it is none, and nothing calls it. "
+            f"The hooks are {', '.join(STAGES[1:])}; remove the decorator if it is something else"
+        )
+
+
+def _may_be_overridden(name: str, value: Any) -> bool:
+    """Whether an attribute of a class of this package is a hook or a setting."""
+    return _is_public(name) and not isinstance(value, (property, functools.cached_property))
+
+
+def _is_public(name: str) -> bool:
+    return not name.startswith("_") or "_toler" in name
+
+
+def _is_method(value: Any) -> bool:
+    return isinstance(value, (staticmethod, classmethod)) or (
+        callable(value) and not isinstance(value, (type, SampleDecoder))
+    )
+
+
+def _function_of(value: Any) -> Any:
+    """The function inside a method, a partial or a decorator's wrapper."""
+    for name in _INSIDE:
+        inner = getattr(value, name, None)
+        if inner is not None:
+            return _function_of(inner)
+    return value
+
+
+def _nearest(name: str, alike: Mapping[str, str]) -> str | None:
+    """The known name that `name` is meant to be; None if it is like none of them."""
+    for other in sorted(alike, key=lambda other: (_num_edits(name, other), other)):
+        if name[:1] == other[:1] and _num_edits(name, other) <= (1 if len(other) < _SHORT else 2):
+            return alike[other]
+    return None
+
+
+def _folded(name: str) -> str:
+    return name.replace("_", "").lower()
+
+
+def _num_edits(one: str, other: str) -> int:
+    """How many letters must be added, removed or replaced, or neighbours swapped, to turn one into the other.
+
+    Source: the optimal string alignment distance, after F. Damerau (1964).
+    """
+    before: list[int] = []
+    row = list(range(len(other) + 1))
+    for i, letter in enumerate(one):
+        rows_before, before, row = before, row, [i + 1]
+        for j, wanted in enumerate(other):
+            cost = min(before[j] + (letter != wanted), before[j + 1] + 1, row[j] + 1)
+            if i and j and letter == other[j - 1] and one[i - 1] == wanted:
+                cost = min(cost, rows_before[j - 1] + 1)
+            row.append(cost)
+    return row[-1]
+
+
+def _names_in(value: Any) -> set[str]:
+    """The names and texts that the code of a method or property uses."""
+    functions = [value.fget, value.fset] if isinstance(value, property) else [value]  # a cached one has a `func`
+    codes = (getattr(_function_of(function), "__code__", None) for function in functions)
+    return {name for code in codes if code is not None for name in _names_of(code)}
+
+
+def _names_of(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names_of(constant)
+        elif isinstance(constant, str):
+            yield constant

@@ -1,0 +1,247 @@
+import base64
+import io
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+
+from bridge_data import ConfigError, EnergonMultiModalDataModule, SampleError, SourceInfo
+from bridge_data.encoders import (
+    ConversationSample,
+    FamilyConfig,
+    FamilyTaskEncoder,
+    MultiModalSampleConfig,
+    VideoConversationSample,
+    cook_conversation,
+)
+from bridge_data.encoders.crude_conversation import conversation_cooker
+from bridge_data.errors import FatalSampleError
+from bridge_data.prepare.jsonl_lines import prepare_jsonl
+from bridge_data.samples import CrudeSample
+from bridge_data.task import Cooker
+from bridge_data.task.stores import SystemFileStore
+from tests.encoders import multimodal_parts as words
+from tests.encoders.multimodal_parts import png
+from tests.encoders.parts import CASES, make_tokenizer
+
+TURNS = [{"role": "user", "content": "what"}, {"role": "assistant", "content": "a boat"}]
+
+
+def crude(**parts: Any) -> CrudeSample:
+    return CrudeSample({"__key__": "a/1", **parts})
+
+
+@pytest.mark.parametrize("content", [TURNS, {"messages": TURNS}, {"conversations": TURNS}])
+def test_turns_are_where_people_put_them(content: Any) -> None:
+    sample = cook_conversation(crude(json=content))
+    assert type(sample) is ConversationSample
+    assert (sample.__key__, sample.messages, sample.images) == ("a/1", TURNS, [])
+
+
+def test_turns_of_llava_are_understood() -> None:
+    turns = [{"from": "human", "value": "what"}, {"from": "gpt", "value": "a boat"}]
+    assert cook_conversation(crude(json=turns)).messages == TURNS
+
+
+def test_images_and_videos_are_in_the_order_of_their_numbers() -> None:
+    sample = cook_conversation(crude(json=TURNS, **{"10.jpg": b"c", "2.png": b"b", "1.jpg": b"a", "clip.mp4": b"v"}))
+    assert isinstance(sample, VideoConversationSample)
+    assert (sample.images, sample.videos) == ([b"a", b"b", b"c"], [b"v"])
+
+
+def test_a_family_without_videos_says_so() -> None:
+    family = CASES["llava"].make()
+    encoder = FamilyTaskEncoder(make_tokenizer(template=family.chat_template), family)
+    with pytest.raises(ConfigError, match="got VideoConversationSample"):
+        encoder.preencode_sample(cook_conversation(crude(json=TURNS, mp4=b"v")))
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        (
+            {"txt": "hello"},
+            r"(?s)'a/1': expected a part json .* Its fields are txt \(str\)\. Write .*def cook",
+        ),
+        ({"json": {"text": "hello", "id": 3}}, r"or 'conversations'\. Its fields are json {text: str, id: int}\. "),
+        ({"json": []}, r"Its fields are json \(list\)\. "),
+        ({"json": ["hello"]}, r"'a/1': a turn is 'hello'; expected a text \(or a list of parts\) at 'role'"),
+        ({"json": [{"role": "user", "content": None}]}, "a turn is {'role'"),
+        (
+            {"json": [{"role": "user", "content": [{"type": "audio"}]}]},
+            "a part of a turn is {'type': 'audio'}; exp",
+        ),
+        ({"json": {"messages": TURNS, "tools": [{"name": "f"}]}}, "'a/1': has 'tools', which a chat template must"),
+        ({"json": [{**TURNS[1], "weight": 0}]}, "an answer has weight 0, but all answers of a conversation have loss"),
+        ({"json": {"messages": TURNS, "image": 3}}, "names an image or video as 3; expected the name of a file"),
+        ({"json": {"messages": TURNS, "image": "http://x/a.jpg"}}, "names 'http://x/a.jpg', which is not downloaded"),
+        ({"json": {"messages": TURNS, "image": "data:image/png;base64,?"}}, "a data: URL is no base64"),
+    ],
+)
+def test_what_holds_no_turns_is_refused(parts: dict[str, Any], message: str) -> None:
+    with pytest.raises(SampleError, match=message):
+        cook_conversation(crude(**parts))
+
+
+def cooked(content: Any, folder: Path | None = None, **parts: Any) -> tuple[list[str], list[Any]]:
+    """What the turns say, and the images, of a sample that is in `folder`."""
+    source = SourceInfo(dataset_path=f"{folder}/chat.jsonl", index=0, shard_name="chat.jsonl", file_names=())
+    sample = cook_conversation(crude(json=content, __sources__=(source,), **parts))
+    return [turn["content"] for turn in sample.messages], sample.images
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for number in range(3):
+        (tmp_path / f"{number}.png").write_bytes(png(number))
+    return tmp_path
+
+
+PARTS: dict[str, list[Any]] = {
+    "openai": [{"type": "image_url", "image_url": {"url": "0.png"}}, {"type": "text", "text": "what"}],
+    "responses": [{"type": "input_image", "image_url": "0.png"}, {"type": "input_text", "text": "what"}],
+    "transformers": [{"type": "image", "image": "0.png"}, {"type": "text", "text": "what"}],
+    "transformers with a path": [{"type": "image", "path": "0.png"}, "what"],
+    "in the text": [
+        {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{base64.b64encode(png(0)).decode()}"}},
+        {"type": "text", "text": "what"},
+    ],
+}
+
+
+@pytest.mark.parametrize("shape", PARTS)
+def test_content_may_be_a_list_of_parts(shape: str, folder: Path) -> None:
+    content = {"messages": [{"role": "user", "content": PARTS[shape]}, TURNS[1]]}
+    assert cooked(content, folder) == (["<image>\nwhat", "a boat"], [png(0)])
+
+
+def test_parts_without_a_name_are_those_of_the_sample_in_order(folder: Path) -> None:
+    parts = [{"type": "text", "text": "one "}, {"type": "image"}, {"type": "text", "text": "two "}, {"type": "image"}]
+    content = {"messages": [{"role": "user", "content": parts}, TURNS[1]], "images": ["2.png", {"path": "1.png"}]}
+    assert cooked(content, folder) == (["one <image>\ntwo <image>", "a boat"], [png(2), png(1)])
+
+
+@pytest.mark.parametrize("name", ["image", "images"])
+@pytest.mark.parametrize("value", ["1.png", ["1.png"], {"path": "1.png"}])
+def test_files_are_named_as_people_name_them(name: str, value: Any, folder: Path) -> None:
+    assert cooked({"conversations": TURNS, name: value}, folder)[1] == [png(1)]
+    assert cooked({"conversations": TURNS, name: None}, folder)[1] == []
+
+
+def test_parts_of_the_sample_come_in_the_order_in_which_they_are_named() -> None:
+    parts = {"a.png": b"a", "b.png": b"b"}
+    assert cooked({"messages": TURNS, "images": ["b.png", "a.png"]}, **parts)[1] == [b"b", b"a"]
+    assert cooked({"messages": TURNS, "images": ["x/b.png", "x/a.png"]}, **parts)[1] == [b"a", b"b"]
+
+
+def test_roles_of_others_and_a_system_prompt_beside_the_turns_are_understood() -> None:
+    turns = [{"from": "human", "value": "what"}, {"from": "chatgpt", "value": "a boat"}]
+    sample = cook_conversation(crude(json={"system": "be brief", "conversations": turns}))
+    assert sample.messages == [{"role": "system", "content": "be brief"}, *TURNS]
+    developer = [{"role": "developer", "content": "be brief"}, *TURNS]
+    assert cook_conversation(crude(json={"messages": developer, "system": "no"})).messages == sample.messages
+
+
+def test_files_are_in_the_auxiliary_data(folder: Path, tmp_path: Path) -> None:
+    store, sample = SystemFileStore(folder), crude(json={"messages": TURNS, "image": "1.png"})
+    assert cook_conversation(sample, photos=store).images == [png(1)]
+    assert cook_conversation(sample, notes=store, images=store).images == [png(1)]
+    with pytest.raises(ConfigError, match=r"auxiliary data are called a, b: call those with its images `images`"):
+        cook_conversation(sample, a=store, b=store)
+    with pytest.raises(SampleError, match=r"there is no file '7\.png'"):
+        cook_conversation(crude(json={"messages": TURNS, "image": "7.png"}), photos=store)
+    with pytest.raises(SampleError, match="leads out of"):
+        cooked({"messages": TURNS, "image": "../1.png"}, folder)
+    source = SourceInfo(dataset_path=str(tmp_path), index=0, shard_name="0.tar", file_names=())
+    with pytest.raises(ConfigError, match=r"not known where: give the data set `aux: {images: filesystem://FOLDER}`"):
+        cook_conversation(sample | {"__sources__": (source,)})
+
+
+def test_the_placeholder_is_that_of_the_encoder() -> None:
+    turns = [{"role": "user", "content": "<image>what"}, TURNS[1]]
+    cook = conversation_cooker("<pic>", "<clip>").cook
+    assert cook(crude(json=turns, png=b"a")).messages[0]["content"] == "<pic>what"
+    assert cook(crude(json=turns)).messages[0]["content"] == "<image>what"
+    family = CASES["llava"].make()
+    config = FamilyConfig(image_placeholder="<pic>")
+    encoder = FamilyTaskEncoder(make_tokenizer(template=family.chat_template), family, config)
+    (cooker,) = encoder.cookers
+    assert cooker.name == "cook_conversation"
+    assert cooker.cook(crude(json=turns, png=b"a")).messages[0]["content"] == "<pic>what"
+
+
+def test_a_subclass_may_have_its_own_cookers() -> None:
+    own = Cooker(lambda sample: sample)
+
+    class Mine(FamilyTaskEncoder):
+        cookers = (own,)
+
+    family = CASES["llava"].make()
+    assert Mine(make_tokenizer(template=family.chat_template), family).cookers == (own,)
+
+
+OPENAI = {"messages": [{"role": "user", "content": "what is this ?"}, {"role": "assistant", "content": "a boat ."}]}
+SHAREGPT = {"conversations": [{"from": "human", "value": "what is this ?"}, {"from": "gpt", "value": "a boat ."}]}
+LLAVA = {
+    "image": "1.png",
+    "conversations": [{"from": "human", "value": "<image>\nwhat is this ?"}, {"from": "gpt", "value": "a boat ."}],
+}
+VISION = {
+    "messages": [
+        {
+            "role": "user",
+            "content": [
+                {"type": "image_url", "image_url": {"url": "1.png"}},
+                {"type": "text", "text": "what is this ?"},
+            ],
+        },
+        {"role": "assistant", "content": [{"type": "text", "text": "a boat ."}]},
+    ]
+}
+
+
+def module_of(path: Path, lines: list[Mapping[str, Any]]) -> EnergonMultiModalDataModule:
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    prepare_jsonl(path)
+    return EnergonMultiModalDataModule(
+        path,
+        words.make_tokenizer(),
+        words.image_processor(),
+        multimodal_sample_config=MultiModalSampleConfig(patch_size=8),
+        num_workers=0,
+        micro_batch_size=2,
+        global_batch_size=2,
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "num_images"),
+    [(OPENAI, 0), (SHAREGPT, 0), (LLAVA, 1), (VISION, 1)],
+    ids=["openai", "sharegpt", "llava", "vision"],
+)
+def test_a_jsonl_file_of_chats_works_in_the_default_data_module(
+    line: Mapping[str, Any], num_images: int, folder: Path
+) -> None:
+    module = module_of(folder / "chat.jsonl", [line] * 8)
+    batch = next(module.train_dataloader())
+    text = "<user> " + "<image> " * 4 * num_images + "what is this ? <bot> a boat . <end>"
+    ids = [words.VOCABULARY[word] for word in text.split()]
+    assert batch.tokens.tolist() == [ids, ids]
+    learnt = [words.VOCABULARY[word] for word in ("a", "boat", ".", "<end>")]
+    for labels, mask in zip(batch.labels, batch.loss_mask, strict=True):
+        assert labels[mask.bool()].tolist() == learnt
+        assert mask.nonzero().flatten().tolist() == list(range(len(ids) - 5, len(ids) - 1))
+    assert len(batch.images) == 2 * num_images
+    if num_images:
+        pixels = module.image_processor(Image.open(io.BytesIO(png(1))), return_tensors="pt").pixel_values[0]
+        assert torch.equal(batch.images[0], pixels)
+
+
+def test_a_jsonl_file_of_another_shape_shows_its_fields_and_what_to_write(folder: Path) -> None:
+    module = module_of(folder / "other.jsonl", [{"question": "what", "answer": "a boat"}] * 200)
+    with pytest.raises(FatalSampleError, match=r"(?s)fields are json {question: str, answer: str}\. .*cookers = \["):
+        next(module.train_dataloader())

@@ -1,0 +1,67 @@
+import logging
+import os
+from typing import Any
+
+import pytest
+
+from bridge_data import errors
+from bridge_data.errors import Repeats, log_exception
+
+
+def test_it_is_told_at_powers_of_ten() -> None:
+    repeats = Repeats()
+    told = [number for number in (repeats.count("a") for _ in range(12_345)) if number]
+    assert told == [1, 10, 100, 1_000, 10_000]
+    assert repeats.count("b") == 1
+
+
+def test_it_is_told_again_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    repeats = Repeats()
+    told = []
+    for _ in range(9):
+        told.append(repeats.count("a"))
+        now[0] += 200
+    assert told == [1, 0, 0, 4, 0, 0, 7, 0, 0]
+
+
+def test_a_forked_child_counts_anew() -> None:
+    errors.repeats.count("of the parent")
+    child = os.fork()
+    if child == 0:
+        os._exit(errors.repeats.count("of the parent"))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+
+
+def refuse(reason: str) -> None:
+    raise ValueError(reason)
+
+
+def first(reason: str) -> None:
+    refuse(reason)
+
+
+def second(reason: str) -> None:
+    refuse(reason)
+
+
+def fail(action: Any, reason: str, note: str) -> None:
+    try:
+        action(reason)
+    except ValueError as error:
+        error.add_note(note)
+        log_exception(error, None)
+
+
+def test_failures_are_the_same_by_type_hook_and_line(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(errors, "repeats", Repeats())
+    caplog.set_level(logging.WARNING, "bridge_data")
+    for number in range(5):
+        for action in (first, second):  # the line that raises is the same, but not the one that calls it
+            for hook in ("encode_sample", "batch"):
+                fail(action, f"sample {number} is bad", f"in {hook} of Mine, sample {number}, rank 0")
+    assert len(caplog.messages) == 4
+    assert all("Traceback" in text and "sample 0 is bad" in text for text in caplog.messages)
