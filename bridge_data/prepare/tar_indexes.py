@@ -18,7 +18,7 @@ from typing import BinaryIO
 
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.prepare.processes import Progress, no_progress
-from bridge_data.prepare.scan import ShardScan, has_seek_index, has_tar_index, scan_shards, write_tar_index
+from bridge_data.prepare.scan import ScanNotes, ShardScan, has_seek_index, has_tar_index, scan_shards, write_tar_index
 from bridge_data.prepare.sqlite_index import SqliteIndexWriter
 from bridge_data.shards.bridge_index import MAGIC, BridgeIndex, Segment, ShardEntry, begin_index, finish_index
 from bridge_data.shards.metadata import BRIDGE_INDEX, INDEX_SQLITE, INDEX_UUID, META_FOLDER, read_uuid
@@ -172,8 +172,6 @@ def _unchanged(root: Path, names: list[str], old: BridgeIndex) -> dict[str, Shar
             num_bytes=entry.num_bytes,
             mtime_ns=entry.mtime_ns,
             segment=old.segment_bytes(entry),
-            left_out=0,
-            example="",
         )
     return known
 
@@ -210,7 +208,7 @@ class _Found:
         self._num_bytes = 0
         self._parts: dict[str, None] = {}
         self._errors: list[str] = []
-        self._left_out, self._example = 0, ""
+        self._notes = ScanNotes()
 
     def add(self, scan: ShardScan | DatasetError) -> ShardScan | None:
         """`scan`, if the shard is accepted."""
@@ -228,8 +226,7 @@ class _Found:
         self._num_bytes += scan.num_bytes
         if len(self._parts) < MAX_PARTS:
             self._parts.update(dict.fromkeys(segment.names))
-        self._left_out += scan.left_out
-        self._example = self._example or scan.example
+        self._notes.merge(scan.notes)
         return scan
 
     def raise_errors(self) -> None:
@@ -246,15 +243,10 @@ class _Found:
 
     def preparation(self, num_scanned: int) -> Preparation:
         """The sum."""
-        notes = []
-        if self._left_out:
-            notes.append(
-                f"left out, as they have no part name (0001.jpg): {self._left_out} members, such as {self._example!r}"
-            )
         return Preparation(
             shard_counts=self._counts,
             num_bytes=self._num_bytes,
             parts=tuple(self._parts)[:MAX_PARTS],
             num_scanned=num_scanned,
-            notes=tuple(notes),
+            notes=tuple(self._notes.told()),
         )

@@ -14,7 +14,7 @@ import itertools
 import json
 import os
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -104,6 +104,10 @@ def prepare(
     check_split_config(split_config)
     names = find_shards(root, config.exclude) if names is None else list(names)
     parts = split(names)
+    for what, shards in [("the list of tars", names), *((f"split part {part!r}", parts[part]) for part in parts)]:
+        if len(set(shards)) < len(shards):
+            name, times = Counter(shards).most_common(1)[0]
+            raise ConfigError(f"{root}: {what} names {name!r} {times} times: name it once")
     if is_interrupted(root):
         if not config.fix_duplicates:
             raise DatasetError(

@@ -150,7 +150,7 @@ class Segment:
     def key(self, number: int) -> str:
         """The key of sample `number`."""
         start = self._key_ends[number - 1] if number else 0
-        return str(self._keys[start : self._key_ends[number]], "utf-8")
+        return str(self._keys[start : self._key_ends[number]], "utf-8", "surrogateescape")
 
     def keys(self) -> list[str]:
         """All keys."""
@@ -160,7 +160,7 @@ class Segment:
         """Key and parts of sample `number`."""
         if not number:
             return self.key(0), self.parts(0)
-        key = str(self._keys[self._key_ends[number - 1] : self._key_ends[number]], "utf-8")
+        key = str(self._keys[self._key_ends[number - 1] : self._key_ends[number]], "utf-8", "surrogateescape")
         start, end = self._part_ends[number - 1], self._part_ends[number]
         if end - start == 1:
             return key, [(self.names[self._name_of_part[start]], self._part_offsets[start], self._part_sizes[start])]
@@ -180,7 +180,7 @@ class Segment:
     def _keys_of(self, first: int, last: int) -> list[str]:
         ends = [self._key_ends[first - 1] if first else 0, *self._key_ends[first : last + 1].tolist()]
         start = ends[0]
-        text = str(self._keys[start : ends[-1]], "utf-8")
+        text = str(self._keys[start : ends[-1]], "utf-8", "surrogateescape")
         if len(text) < ends[-1] - start:  # bytes are not characters
             return [self.key(number) for number in range(first, last + 1)]
         return [text[begin - start : end - start] for begin, end in pairwise(ends)]

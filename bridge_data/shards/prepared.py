@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import itertools
 import logging
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from os import PathLike
 from typing import Any
@@ -186,7 +186,8 @@ class PreparedDataset:
         """The shards of `split_part`, by `split.yaml` or the file named `split_config` beside it.
 
         Raises:
-            ConfigError: if there is no such part. DatasetError: if it names shards that were not prepared.
+            ConfigError: if there is no such part, or it names a shard twice. DatasetError: if it names shards that were
+            not prepared.
         """
         parts, exclude = read_split(self.meta, split_config)
         if split_part not in parts:
@@ -196,6 +197,14 @@ class PreparedDataset:
             )
         left_out = set(exclude)
         names = [name for name in parts[split_part] if name not in left_out]
+        if len(set(names)) < len(names):
+            name, times = Counter(names).most_common(1)[0]
+            file = self.meta / (split_config or "split.yaml")
+            raise ConfigError(
+                f"{file}: split part {split_part!r} names {name!r} {times} times: "
+                "its samples would come as often in each epoch. Name it once; a metadataset can repeat a data set "
+                "(blend_epochized)."
+            )
         unknown = [name for name in names if name not in self.shard_counts]
         if unknown:
             raise DatasetError(

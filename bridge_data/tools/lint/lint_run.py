@@ -20,9 +20,10 @@ from numpy.typing import NDArray
 from bridge_data.decode import SampleDecoder, open_loader
 from bridge_data.errors import BridgeDataError, ConfigError, DatasetError, SkipSample
 from bridge_data.plan import Source
+from bridge_data.plan.document import absolute
 from bridge_data.plan.opening import Opening
 from bridge_data.prepare.processes import Progress, in_parallel, no_progress
-from bridge_data.shards.metadata import split_name
+from bridge_data.shards.metadata import META_FOLDER, split_name
 from bridge_data.shards.tar_bytes import open_tar
 from bridge_data.shards.tar_headers import read_member
 from bridge_data.tools.lint.check_dataset import KeyLog, check_metadata, digests
@@ -67,17 +68,19 @@ class LintConfig:
 
 
 def lint(path: Path, config: LintConfig | None = None, *, on_progress: Progress = no_progress) -> LintReport:
-    """Check the data set, the JSONL file or the metadataset at `path`.
+    """Check the data set (a folder of tars or a tar, prepared or not), the JSONL file or the metadataset at `path`.
 
     Raises:
         ConfigError: if there is nothing at `path`. WorkerError: if a process died.
     """
     config = config or LintConfig()
     tally = FaultTally(config.max_kept)
-    targets = find_targets(path, config.split_parts, tally.add, config.opening, config.named_files)
+    opened: list[Fault] = []
+    targets = find_targets(path, config.split_parts, opened.append, config.opening, config.named_files)
     folders = list(targets.folders.values())
-    for folder in folders:
-        tally.add_all(check_metadata(folder.root))
+    metadata = [fault for folder in folders if folder.is_prepared for fault in check_metadata(folder.root)]
+    tally.add_all(_once(opened, metadata))
+    tally.add_all(metadata)
     shards = [_Shard(number, *shard) for number, folder in enumerate(folders) for shard in _present(folder)]
     total = _num_samples(targets, config.limit)
     done = 0
@@ -118,7 +121,8 @@ class ShardTask:
     """Among all shards that are checked."""
     position: int
     """Among those of its data set."""
-    count: int
+    count: int | None
+    """Its samples as the metadata say; None if it is not prepared."""
     limit: int | None
     recipes: bytes
     excluded: frozenset[str]
@@ -181,14 +185,14 @@ def _shard_tasks(folders: Sequence[Folder], shards: Sequence[_Shard], config: Li
         if limit is not None:
             if limit <= 0:
                 continue
-            left[folder_number] -= folder.counts[name]
+            left[folder_number] -= folder.counts[name]  # 0 if it is not prepared
         yield ShardTask(
             folder=folder_number,
             root=folder.root,
             name=name,
             number=number,
             position=position,
-            count=folder.counts[name],
+            count=folder.counts[name] if folder.is_prepared else None,
             limit=limit,
             recipes=cloudpickle.dumps(folder.recipes[name]),
             excluded=frozenset(folder.excluded.get(name, ())),
@@ -204,11 +208,28 @@ def _range_tasks(sources: Sequence[Source], limit: int | None) -> Iterator[Range
             yield RangeTask(pickled, start, min(size, start + step))
 
 
+_NOT_OPENED = frozenset({"metadata-damaged", "split-unknown-shard", "split-repeated-shard"})
+"""Faults of metadata for which a split part cannot be opened either."""
+
+
+def _once(opened: Sequence[Fault], metadata: Sequence[Fault]) -> Iterator[Fault]:
+    """What was found on opening, each cause once, without what the faults of the metadata say more precisely."""
+    damaged = [absolute(str(Path(fault.dataset, META_FOLDER))) for fault in metadata if fault.code in _NOT_OPENED]
+    told: set[str] = set()
+    for fault in opened:
+        cause = fault.cause.removeprefix(f"{fault.dataset}: ")
+        if fault.code == "config" and any(folder in fault.cause for folder in damaged):
+            continue
+        if cause not in told:
+            told.add(cause)
+            yield fault
+
+
 def _repeated_keys(keys: KeyLog, shards: Sequence[_Shard], folders: Sequence[Folder]) -> Iterator[Fault]:
     for (first, _), (number, offset) in keys.repeated():
         root, name = folders[shards[number].folder].root, shards[number].name
         cause = f"shard {shards[first].name} has it too"
-        yield Fault("duplicate-key", cause, str(root), name, _key_at(root / name, offset))
+        yield Fault("shared-key", cause, str(root), name, _key_at(root / name, offset))
 
 
 def _key_at(path: Path, offset: int) -> str:
@@ -237,10 +258,11 @@ def _check_shard(task: ShardTask, decode: bool, found: Found) -> None:
             report(dataclasses.replace(fault, dataset=dataset, shard=task.name))
     found.num_samples = len(contents.keys)
     found.keys = digests(task.folder, task.number, contents.keys, contents.offsets)
-    if not walk.is_whole:
+    if not walk.is_whole or task.count is None:
         return
     if found.num_samples != task.count:
-        report(Fault("wrong-count", f"it has {found.num_samples}, the metadata say {task.count}", dataset, task.name))
+        cause = f"it has {found.num_samples:,} samples, the metadata say {task.count:,}"
+        report(Fault("wrong-count", cause, dataset, task.name))
     for key in sorted(task.excluded.difference(contents.keys)):
         report(
             Fault("exclude-unknown", f"`exclude` names {task.name}/{key}, which it does not have", dataset, task.name)

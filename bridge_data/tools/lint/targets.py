@@ -14,10 +14,13 @@ from bridge_data.plan.declared import Declared, DeclaredBlend, Reference, Scope,
 from bridge_data.plan.document import absolute, as_node, is_jsonl
 from bridge_data.plan.join import join_source
 from bridge_data.plan.opening import Opening, cut, open_plan, open_reference, split_parts
+from bridge_data.prepare.tars import find_shards
 from bridge_data.shards import Records, ShardSet
 from bridge_data.shards.jsonl_file import split_gaps
+from bridge_data.shards.metadata import META_FOLDER
 from bridge_data.shards.prepared import PreparedDataset
 from bridge_data.shards.subset import Subset
+from bridge_data.shards.tar_bytes import GZIP_SUFFIXES
 from bridge_data.storage import on_disk
 from bridge_data.tools.lint.check_samples import Recipe
 from bridge_data.tools.lint.check_shards import Report
@@ -26,10 +29,12 @@ from bridge_data.tools.lint.faults import Fault
 
 @dataclasses.dataclass(slots=True)
 class Folder:
-    """A prepared data set: its shards with their sample counts, and for some of them recipes and excluded samples."""
+    """A data set: its shards with their sample counts, and for some of them recipes and excluded samples. Where it is
+    not prepared, counts are not known, and are 0."""
 
     root: Path
     counts: dict[str, int]
+    is_prepared: bool = True
     recipes: dict[str, list[Recipe]] = dataclasses.field(default_factory=dict)
     excluded: dict[str, set[str]] = dataclasses.field(default_factory=dict)
 
@@ -45,8 +50,9 @@ class Targets:
 def find_targets(
     path: Path, parts: Sequence[str], report: Report, opening: Opening, named_files: Mapping[str, str]
 ) -> Targets:
-    """What to check for `path`: a prepared folder, a JSONL file or a metadataset. With `parts` of the split, only what
-    those have. `opening` says what code may be run, `named_files` which files a prepared folder is described by.
+    """What to check for `path`: a folder of tars or a tar, a JSONL file or a metadataset. With `parts` of the split,
+    only what those have. `opening` says what code may be run, `named_files` which files a prepared folder is described
+    by.
 
     Raises:
         ConfigError: if there is nothing at all.
@@ -54,6 +60,12 @@ def find_targets(
     if not path.exists():
         raise ConfigError(f"{path}: no such folder or file")
     targets, is_whole = Targets(), not parts
+    if path.name.endswith((".tar", *GZIP_SUFFIXES)) and path.is_file():
+        _add_raw(targets, path.parent, [path.name], report)
+        return targets
+    if path.is_dir() and not (path / META_FOLDER).exists() and is_whole:
+        _add_raw(targets, path, find_shards(path), report)
+        return targets
     if path.is_dir():
         _add_folder(targets, path, report, all_shards=not parts)
     try:
@@ -77,6 +89,14 @@ def find_targets(
     for text, failed in failures.items():
         report(Fault("config", f"split part {', '.join(failed)}: {text}", str(path)))
     return targets
+
+
+def _add_raw(targets: Targets, root: Path, names: Sequence[str], report: Report) -> None:
+    """Tars that are not prepared."""
+    report(Fault("unprepared", "checked are the tars, and whether their parts can be decoded", str(root)))
+    targets.folders[absolute(str(root))] = Folder(
+        root, dict.fromkeys(names, 0), is_prepared=False, recipes={name: [] for name in names}
+    )
 
 
 def _sources(
