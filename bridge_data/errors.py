@@ -12,6 +12,7 @@
 """
 
 import logging
+import shlex
 import traceback
 from collections.abc import Callable
 from typing import Any, Self, TypeAlias
@@ -58,6 +59,11 @@ class StateError(BridgeDataError):
 
 class WorkerError(BridgeDataError):
     """A worker process failed. The message names the worker, the lane and the sample it was working on."""
+
+
+def bridge_command(*words: object) -> str:
+    """A command of ours as a user may type it: `bridge-data prepare 'my data'`."""
+    return shlex.join(("bridge-data", *map(str, words)))
 
 
 EDITED = "the state was edited or damaged: take an older checkpoint"

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from bridge_data.errors import DatasetError
+from bridge_data.errors import DatasetError, bridge_command
 from bridge_data.later import numpy as np
 from bridge_data.prepare.processes import Progress, in_parallel, no_progress
 from bridge_data.shards import ShardSet
@@ -187,7 +187,8 @@ def _tasks(members: Sequence[ShardKeys]) -> Iterator[_Task]:
 def _hash_keys(job: _Job, task: _Task) -> NDArray[np.int64]:
     """Write the sorted hashes of a task's keys; return where each partition begins among them, and the end."""
     keys = job.keys[task.member]
-    encoded = (key.encode() for shard in range(task.first, task.last) for key in keys.of_shard(shard))
+    names = (key for shard in range(task.first, task.last) for key in keys.of_shard(shard))
+    encoded = (key.encode("utf-8", "surrogateescape") for key in names)
     digests = b"".join(hashlib.blake2b(key, digest_size=16).digest() for key in encoded)
     halves = np.frombuffer(digests, np.uint64).reshape(-1, 2)
     hashed = np.empty(len(halves), _HASHED)
@@ -245,8 +246,9 @@ def _check_unique(members: Sequence[ShardKeys], twice: Sequence[_Twice]) -> None
     raise DatasetError(
         f"{shards.root} [{shards.split_part}]: duplicate key: {keys.key(found.first)} and {keys.key(found.second)}"
         + (f", and {others:,} more" if others else "")
-        + ": a join needs keys that are unique in each of its data sets. See that split.yaml names no shard twice, or "
-        "write the shards again with other keys."
+        + ": a join needs keys that are unique in each of its data sets. Write the shards again with other keys: "
+        f"`{bridge_command('prepare', shards.root, '--force-overwrite', '--fix-duplicates')}` puts the shard's name in "
+        "front of each."
     )
 
 

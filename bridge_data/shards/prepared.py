@@ -249,10 +249,10 @@ class PreparedDataset:
             return None
         number = list(self.shard_counts).index(shard)
         try:
-            found = {key: index.position(key) for key in keys}
+            found = {key: index.position(key, number) for key in keys}
         except DatasetError:  # an older layout
             return None
-        return {key: at[1] for key, at in found.items() if at is not None and at[0] == number}
+        return {key: position for key, position in found.items() if position is not None}
 
     def _positions_by_headers(self, shard: str, keys: set[str]) -> dict[str, int]:
         path = str(self.root / shard)

@@ -13,10 +13,10 @@ from bridge_data.plan import EmptySplitError, Source, load_plan
 from bridge_data.plan.document import is_jsonl
 from bridge_data.plan.opening import split_parts
 from bridge_data.shards.jsonl_file import index_path, open_jsonl, split_gaps
-from bridge_data.shards.key_index import ReadOnlyDatabase
 from bridge_data.shards.media_metadata import MEDIA_TABLE
 from bridge_data.shards.metadata import BRIDGE_INDEX, DATASET_YAML, INDEX_SQLITE, INFO_JSON, INFO_YAML, load_document
 from bridge_data.shards.prepared import PreparedDataset
+from bridge_data.shards.read_only_database import ReadOnlyDatabase
 from bridge_data.storage import Location, RemotePath
 from bridge_data.tools.cli.terminal import (
     LOCATION,

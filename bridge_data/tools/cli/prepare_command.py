@@ -24,7 +24,6 @@ from bridge_data.prepare.tars import (
     refresh_index,
     split_by_patterns,
     split_by_ratio,
-    write_dataset_yaml,
 )
 from bridge_data.prepare.tars import prepare as prepare_shards
 from bridge_data.shards.metadata import DATASET_YAML, INFO_JSON, INFO_YAML, JSONL_SUFFIX, META_FOLDER, SPLIT_YAML
@@ -106,6 +105,8 @@ class _Options:
             )
         if self.split_ratio is not None and self.split_parts:
             raise ConfigError("--split-ratio and --split-parts: give one of them")
+        if self.tar_index_only and self.fix_duplicates:
+            raise ConfigError("--fix-duplicates writes the tars again: leave --tar-index-only out")
         if self.tar_index_only and self.exclude is not None:
             raise ConfigError("--tar-index-only works on all shards of the data set: leave --exclude out")
         if self.field_map is not None and self.sample_type is None:
@@ -190,16 +191,16 @@ def prepare(path: Path, **flags: Any) -> None:
     if not _may_write(path, options):
         click.echo(f"{path}: left as it is")
         return
-    first = FirstSamples(path, names[0])
+    first = FirstSamples(path, names)
     click.echo(f"{path}: {counted(len(names), 'shard')}, {spanned(names)}; parts: {listed(first.parts)}")
     split, wanted = _split(options)
     unfilled = [part for part, shards in split(names).items() if part in wanted and not shards]
     content = None if options.skip_dataset_yaml else _dataset_yaml(options, first)
     if content is not None:
         first.check(content)
-    done = _indexed(partial(prepare_shards, path, split, config, split_config=options.split_config), options)
-    if content is not None:
-        write_dataset_yaml(path, content, options.dataset_yaml_name)
+    definitions = {} if content is None else {options.dataset_yaml_name: content}
+    writing = partial(prepare_shards, split_config=options.split_config, definitions=definitions)
+    done = _indexed(partial(writing, path, split, config), options)
     click.echo()
     click.echo(split_table(PreparedDataset.open(path), options.split_config))
     if options.media_rule is not None:

@@ -292,7 +292,8 @@ def test_duplicate_keys_are_fixed_if_that_is_asked_for(run: Run, tars: Path) -> 
     names = sorted(path.name for path in tars.glob("*.tar"))
     (tars / "again.tar").write_bytes((tars / names[0]).read_bytes())
     flags = (*QUIET, "--split-ratio", "1,0,0")
-    refused(run("prepare", tars, *flags), "duplicate key", "--fix-duplicates")
-    result = succeeded(run("prepare", tars, *flags, "--fix-duplicates", "--tmp-path", "/tmp"))
+    assert "2 keys occur in several shards" in succeeded(run("prepare", tars, *flags)).stderr
+    refused(run("prepare-media", tars, "--media-metadata-by-extension"), "2 keys occur", "--fix-duplicates")
+    result = succeeded(run("prepare", tars, *flags, "--fix-duplicates", "--force-overwrite", "--tmp-path", "/tmp"))
     assert result.output.endswith("Done\n")
     assert counts(tars)["train"] == 14
