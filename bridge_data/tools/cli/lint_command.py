@@ -9,7 +9,7 @@ import click
 
 from bridge_data.errors import ConfigError
 from bridge_data.plan.opening import Opening
-from bridge_data.tools.cli.terminal import ON_DISK, counted, progress_bar, trust_options
+from bridge_data.tools.cli.terminal import ON_DISK, counted, in_cli_words, progress_bar, trust_options
 from bridge_data.tools.lint import KINDS, Fault, LintConfig, LintReport
 from bridge_data.tools.lint import lint as check
 
@@ -32,7 +32,11 @@ SHOWN_ON_SCREEN = 5
 )
 @click.option("--decode/--no-decode", default=True, help="Decode every part, or only see whether it is there.")
 @click.option("--ignore", metavar="CODE", multiple=True, help="A kind of fault that is meant to be so. Repeatable.")
-@click.option("--show", type=int, help=f"Faults to show of each kind.  [default: {SHOWN_ON_SCREEN}; with --json 1000]")
+@click.option(
+    "--show",
+    type=click.IntRange(1),
+    help=f"Faults to show of each kind.  [default: {SHOWN_ON_SCREEN}; with --json 1000]",
+)
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON document.")
 @trust_options
 @click.option("--progress/--no-progress", default=True, help="Show a progress bar.")
@@ -98,7 +102,9 @@ def _shown(report: LintReport) -> Iterator[str]:
         if count > len(shown):
             yield f"  … and {count - len(shown):,} more"
         yield f"  → {kind.way_out}\n"
-    looked = f"{counted(report.num_samples, 'sample')} in {counted(report.num_shards, 'shard')}"
+    looked = counted(report.num_samples, "sample")
+    if report.num_shards:
+        looked += f" in {counted(report.num_shards, 'shard')}"
     if several:
         looked += f" of {counted(report.num_datasets, 'data set')}"
     verdict = counted(report.num_faults, "fault") if report.num_faults else "no faults"
@@ -111,4 +117,4 @@ def _line(fault: Fault, several: bool) -> str:
     where = fault.where()
     if several or not where:
         where = f"{fault.dataset}: {where}" if where else fault.dataset
-    return f"{where}: {fault.cause}"
+    return f"{where}: {in_cli_words(fault.cause)}"

@@ -43,6 +43,7 @@ from bridge_data.tools.cli.sample_types import (
 from bridge_data.tools.cli.terminal import (
     ON_DISK,
     Command,
+    answers,
     counted,
     listed,
     note,
@@ -188,14 +189,14 @@ def prepare(path: Path, **flags: Any) -> None:
         click.echo(f"{path}: index of {counted(len(done.shard_counts), 'shard')} written")
         return
     names = find_shards(path, options.exclude)
-    if not _may_write(path, options):
+    if not answers(lambda: _may_write(path, options), "give --force-overwrite to prepare again without a question"):
         click.echo(f"{path}: left as it is")
         return
     first = FirstSamples(path, names)
     click.echo(f"{path}: {counted(len(names), 'shard')}, {spanned(names)}; parts: {listed(first.parts)}")
-    split, wanted = _split(options)
+    split, wanted = answers(lambda: _split(options), _NO_QUESTIONS)
     unfilled = [part for part, shards in split(names).items() if part in wanted and not shards]
-    content = None if options.skip_dataset_yaml else _dataset_yaml(options, first)
+    content = None if options.skip_dataset_yaml else answers(lambda: _dataset_yaml(options, first), _NO_QUESTIONS)
     if content is not None:
         first.check(content)
     definitions = {} if content is None else {options.dataset_yaml_name: content}
@@ -210,6 +211,11 @@ def prepare(path: Path, **flags: Any) -> None:
     if content is None and not (path / META_FOLDER / options.dataset_yaml_name).is_file():
         note(f"there is no {options.dataset_yaml_name} yet; give --sample-type, or write it yourself")
     click.echo("Done")
+
+
+_NO_QUESTIONS = (
+    "give --non-interactive with --split-ratio 8,1,1, and --sample-type with --field-map if the sample class is known"
+)
 
 
 def _may_write(path: Path, options: _Options) -> bool:

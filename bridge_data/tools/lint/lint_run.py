@@ -30,7 +30,7 @@ from bridge_data.tools.lint.check_dataset import KeyLog, check_metadata, digests
 from bridge_data.tools.lint.check_samples import Recipe, SampleCheck, code_of
 from bridge_data.tools.lint.check_shards import ShardContents, ShardWalk, check_indexes
 from bridge_data.tools.lint.faults import Fault, FaultTally, LintReport
-from bridge_data.tools.lint.targets import Folder, Targets, find_targets
+from bridge_data.tools.lint.targets import Folder, Loaded, Targets, find_targets
 
 SAMPLES_AT_ONCE = 512
 
@@ -101,7 +101,7 @@ def lint(path: Path, config: LintConfig | None = None, *, on_progress: Progress 
         tally.add_all(_repeated_keys(keys, shards, folders))
     return LintReport(
         path=str(path),
-        num_datasets=len(folders) + len({source.path for source in targets.loaded} - targets.folders.keys()),
+        num_datasets=len(folders) + len({loaded.source.path for loaded in targets.loaded} - targets.folders.keys()),
         num_shards=len(shards),
         num_samples=done,
         is_complete=config.limit is None and config.decode,
@@ -130,11 +130,12 @@ class ShardTask:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RangeTask:
-    """Samples of a source that are checked by loading them."""
+    """Samples of a source that are checked by loading them. Those made of parts of shards are counted there."""
 
     source: bytes
     start: int
     end: int
+    is_counted: bool
 
 
 @dataclasses.dataclass(slots=True)
@@ -173,7 +174,7 @@ def _present(folder: Folder) -> Iterator[tuple[int, str]]:
 
 def _num_samples(targets: Targets, limit: int | None) -> int:
     sizes = [sum(folder.counts[name] for _, name in _present(folder)) for folder in targets.folders.values()]
-    sizes += [source.num_samples for source in targets.loaded]
+    sizes += [end - start for loaded in targets.loaded if loaded.is_counted for start, end in loaded.ranges]
     return sum(size if limit is None else min(size, limit) for size in sizes)
 
 
@@ -199,13 +200,14 @@ def _shard_tasks(folders: Sequence[Folder], shards: Sequence[_Shard], config: Li
         )
 
 
-def _range_tasks(sources: Sequence[Source], limit: int | None) -> Iterator[RangeTask]:
-    for source in sources:
-        pickled = cloudpickle.dumps(source)
-        size = source.num_samples if limit is None else min(source.num_samples, limit)
-        step = max(SAMPLES_AT_ONCE, -(-size // MAX_TASKS))
-        for start in range(0, size, step):
-            yield RangeTask(pickled, start, min(size, start + step))
+def _range_tasks(sources: Sequence[Loaded], limit: int | None) -> Iterator[RangeTask]:
+    for loaded in sources:
+        pickled = cloudpickle.dumps(loaded.source)
+        for first, last in loaded.ranges:
+            end = last if limit is None else min(last, first + limit)
+            step = max(SAMPLES_AT_ONCE, -(-(end - first) // MAX_TASKS))
+            for start in range(first, end, step):
+                yield RangeTask(pickled, start, min(end, start + step), loaded.is_counted)
 
 
 _NOT_OPENED = frozenset({"metadata-damaged", "split-unknown-shard", "split-repeated-shard"})
@@ -276,7 +278,7 @@ def _check_range(task: RangeTask, decode: bool, found: Found) -> None:
     source = _source(task.source)
     loader = open_loader(source, SampleDecoder())
     for index in range(task.start, task.end):
-        found.num_samples += 1
+        found.num_samples += task.is_counted
         try:
             raw = loader.read(index)
             if decode:

@@ -16,7 +16,7 @@ from bridge_data.plan.join import join_source
 from bridge_data.plan.opening import Opening, cut, open_plan, open_reference, split_parts
 from bridge_data.prepare.tars import find_shards
 from bridge_data.shards import Records, ShardSet
-from bridge_data.shards.jsonl_file import split_gaps
+from bridge_data.shards.jsonl_file import JsonlLines, split_gaps
 from bridge_data.shards.metadata import META_FOLDER
 from bridge_data.shards.prepared import PreparedDataset
 from bridge_data.shards.subset import Subset
@@ -39,12 +39,30 @@ class Folder:
     excluded: dict[str, set[str]] = dataclasses.field(default_factory=dict)
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Loaded:
+    """A source of which the samples in some `ranges` are loaded; `is_counted` unless they are counted by shard."""
+
+    source: Source
+    ranges: list[tuple[int, int]]
+    is_counted: bool
+
+
 @dataclasses.dataclass(slots=True)
 class Targets:
     """What to check; folders by their absolute path."""
 
     folders: dict[str, Folder] = dataclasses.field(default_factory=dict)
-    loaded: list[Source] = dataclasses.field(default_factory=list)
+    loaded: list[Loaded] = dataclasses.field(default_factory=list)
+
+    def load(self, source: Source, *, is_counted: bool) -> None:
+        """Add a source, without lines of a file that are loaded already: split parts may share them."""
+        ranges, first = [(0, source.num_samples)], _first_line(source.records)
+        for other in self.loaded if first is not None else ():
+            line = _first_line(other.source.records)
+            if line is not None and first is not None and other.source.path == source.path:
+                ranges = _without(ranges, [(start + line - first, end + line - first) for start, end in other.ranges])
+        self.loaded.append(Loaded(source, ranges, is_counted))
 
 
 def find_targets(
@@ -159,7 +177,7 @@ def _add_source(targets: Targets, source: Source, report: Report) -> None:
             _add_source(targets, member, report)
     shards = _shards_of(source.records)
     if shards is None or source.maker is not None:
-        targets.loaded.append(source)
+        targets.load(source, is_counted=shards is None and source.joined is None)
     if shards is not None:
         folder = _add_folder(targets, on_disk(shards.root), report, all_shards=False)
         if folder is not None:
@@ -167,6 +185,23 @@ def _add_source(targets: Targets, source: Source, report: Report) -> None:
     for reference in source.aux.values():
         if reference.kind == "dataset" and "://" not in reference.path:
             _add_folder(targets, Path(reference.path), report, all_shards=True)
+
+
+def _first_line(records: Records) -> int | None:
+    """The line that is the first of these samples; None if they are not those of a JSONL file."""
+    first = 0
+    while isinstance(records, Subset):
+        first += records.start
+        records = records.records
+    return first if isinstance(records, JsonlLines) else None
+
+
+def _without(ranges: Sequence[tuple[int, int]], others: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """`ranges` without the numbers that are in `others`."""
+    for first, last in others:
+        pieces = [((start, min(end, first)), (max(start, last), end)) for start, end in ranges]
+        ranges = [piece for pair in pieces for piece in pair if piece[0] < piece[1]]
+    return list(ranges)
 
 
 def _add_shards(folder: Folder, source: Source, shards: ShardSet) -> None:
