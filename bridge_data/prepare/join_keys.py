@@ -85,7 +85,8 @@ class ShardKeys:
         index = KeyIndex.find(on_disk(shards.root))  # in a store, keys are looked up by our index only
         if index is None:
             raise DatasetError(
-                f"{shards.root}: has no index of its keys; run `bridge-data prepare {shards.root} --tar-index-only`"
+                f"{shards.root}: has no index of its keys; run "
+                f"`{bridge_command('prepare', shards.root, '--tar-index-only')}`"
             )
         numbers = {name: number for number, name in enumerate(index.shard_names)}
         return cls(shards, index, tuple(numbers[name] for name in shards.names))
@@ -101,7 +102,7 @@ class ShardKeys:
         if len(keys) != shards.stored_counts[shard]:
             raise DatasetError(
                 f"{shards.root}: the index knows {len(keys)} samples in {shards.names[shard]}, but the metadata "
-                f"{shards.stored_counts[shard]}; run `bridge-data prepare {shards.root} --tar-index-only`"
+                f"{shards.stored_counts[shard]}; run `{bridge_command('prepare', shards.root, '--tar-index-only')}`"
             )
         excluded = shards.excluded_positions.get(shard, ())
         if excluded:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from bridge_data import storage
-from bridge_data.errors import DatasetError
+from bridge_data.errors import DatasetError, bridge_command
 from bridge_data.later import numpy as np
 from bridge_data.samples import SourceInfo
 from bridge_data.shards.blocks import OpenBlocks
@@ -152,7 +152,7 @@ def open_join(folder: Location, members: Sequence[JoinMember]) -> JoinIndex:
     reason = None
     if isinstance(folder, Path):
         reason = _out_of_date(folder, [entry_of(folder, member, 0) for member in members])
-    raise DatasetError(f"{reason or 'this join has no index yet'}; run `bridge-data prepare {metadataset}`")
+    raise DatasetError(f"{reason or 'this join has no index yet'}; run `{bridge_command('prepare', metadataset)}`")
 
 
 def open_join_at(path: Location, shard_sets: Sequence[ShardSet]) -> JoinIndex:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bridge_data import storage
-from bridge_data.errors import ConfigError, DatasetError, SampleError
+from bridge_data.errors import ConfigError, DatasetError, SampleError, bridge_command
 from bridge_data.shards.metadata import (
     INDEX_SQLITE,
     meta_folder,
@@ -277,14 +277,14 @@ class PartReader:
             if not (header_is_intact(header) and _size_in(header) in (part.num_bytes, None)):
                 raise DatasetError(
                     f"{path}: does not hold {part.name!r} at byte {part.offset}, where the index has it. The "
-                    f"shard was replaced: restore it, or run `bridge-data prepare {self.root}` again."
+                    f"shard was replaced: restore it, or run `{bridge_command('prepare', self.root)}` again."
                 )
             self._checked.add(part.shard)
         return content
 
 
 def _way_out(root: Location) -> str:
-    return f"run `bridge-data prepare {root} --tar-index-only`"
+    return f"run `{bridge_command('prepare', root, '--tar-index-only')}`"
 
 
 def _size_in(header: bytes) -> int | None:

@@ -16,7 +16,7 @@ from os import PathLike
 from typing import Any
 
 from bridge_data import storage
-from bridge_data.errors import ConfigError, DatasetError
+from bridge_data.errors import ConfigError, DatasetError, bridge_command
 from bridge_data.shards.bridge_index import BridgeIndex
 from bridge_data.shards.key_index import KeyIndex
 from bridge_data.shards.metadata import (
@@ -210,7 +210,7 @@ class PreparedDataset:
             raise DatasetError(
                 f"{self.meta}: split part {split_part!r} names {unknown[0]!r}"
                 + (f" and {len(unknown) - 1} more shards" if len(unknown) > 1 else "")
-                + f", which the data set was prepared without; run `bridge-data prepare {self.root}` again"
+                + f", which the data set was prepared without; run `{bridge_command('prepare', self.root)}` again"
             )
         excluded = _by_shard(exclude, {name: number for number, name in enumerate(names)})
         return ShardSet(
