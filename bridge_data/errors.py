@@ -13,6 +13,7 @@
 
 import logging
 import os
+import shlex
 import threading
 import time
 import traceback
@@ -61,6 +62,11 @@ class StateError(BridgeDataError):
 
 class WorkerError(BridgeDataError):
     """A worker process failed. The message names the worker, the lane and the sample it was working on."""
+
+
+def bridge_command(*words: object) -> str:
+    """A command of ours as a user may type it: `bridge-data prepare 'my data'`."""
+    return shlex.join(("bridge-data", *map(str, words)))
 
 
 EDITED = "the state was edited or damaged: take an older checkpoint"

@@ -4,6 +4,7 @@
 sample class and writes `dataset.yaml`) is left to the caller, as in Energon.
 """
 
+import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
@@ -21,6 +22,8 @@ from bridge_data.prepare.tar_indexes import PrepareConfig
 from bridge_data.prepare.tars import prepare, refresh_index, split_by_patterns, split_by_shares
 from bridge_data.shards.metadata import SPLIT_YAML
 from bridge_data.storage import location, on_disk
+
+logger = logging.getLogger("bridge_data")
 
 Steps = Callable[[Iterator[Any], int], Iterator[Any]]
 """Wraps an iterator with a known number of items, as `tqdm` does."""
@@ -57,7 +60,7 @@ def prepare_dataset(
         index_sqlite_tmp_path: no effect: data are prepared on a disk.
 
     Raises:
-        ConfigError: for wrong settings. DatasetError: naming each tar that is damaged, or a key that occurs twice.
+        ConfigError: for wrong settings. DatasetError: naming each tar that is damaged.
     """
     root = on_disk(location(absolute(os.fspath(parent_path))))
     names = [name for path in paths for name in braceexpand.braceexpand(path)]
@@ -75,6 +78,8 @@ def prepare_dataset(
     else:
         raise ConfigError(f"{root}: expected one of split_parts_ratio and split_parts_patterns")
     done = prepare(root, split, config, names=names, split_config=split_config, on_progress=on_progress)
+    for note in done.notes:
+        logger.warning("%s: %s", root, note)
     if media_filter is not None:
         prepare_media(root, media_filter, num_workers=config.num_workers)
     return set(done.parts)

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from bridge_data import storage
-from bridge_data.errors import ConfigError
+from bridge_data.errors import ConfigError, bridge_command
 from bridge_data.plan.auxiliary import check_aux
 from bridge_data.plan.blending import Branch, Plan, Tree, changes, leaves, plan_of, weight_at
 from bridge_data.plan.dataset_yaml import check_parts, find_object, is_our_module, read_sample_config
@@ -182,13 +182,13 @@ def _open_folder(reference: Reference, opening: Opening) -> Source:
     config_file, document = _dataset_yaml(reference)
     if document is None and not storage.is_folder(location(path) / META_FOLDER):
         raise reference.error(
-            f"{path}: not a prepared data set, it has no {META_FOLDER} folder; run `bridge-data prepare {path}`, "
-            "or give the path of a metadataset .yaml"
+            f"{path}: not a prepared data set, it has no {META_FOLDER} folder; run "
+            f"`{bridge_command('prepare', path)}`, or give the path of a metadataset .yaml"
         )
     if document is None:
         raise reference.error(
-            f"{config_file}: no such file, so it is not known what the samples are; run `bridge-data prepare {path}` "
-            "without --skip-dataset-yaml, or write the file",
+            f"{config_file}: no such file, so it is not known what the samples are; run "
+            f"`{bridge_command('prepare', path)}` without --skip-dataset-yaml, or write the file",
             "dataset_config",
         )
     factory = find_factory(document, opening.trusted_modules)

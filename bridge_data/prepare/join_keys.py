@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from bridge_data.errors import DatasetError
+from bridge_data.errors import DatasetError, bridge_command
 from bridge_data.later import numpy as np
 from bridge_data.prepare.processes import Progress, in_parallel, no_progress
 from bridge_data.shards import ShardSet
@@ -85,7 +85,8 @@ class ShardKeys:
         index = KeyIndex.find(on_disk(shards.root))  # in a store, keys are looked up by our index only
         if index is None:
             raise DatasetError(
-                f"{shards.root}: has no index of its keys; run `bridge-data prepare {shards.root} --tar-index-only`"
+                f"{shards.root}: has no index of its keys; run "
+                f"`{bridge_command('prepare', shards.root, '--tar-index-only')}`"
             )
         numbers = {name: number for number, name in enumerate(index.shard_names)}
         return cls(shards, index, tuple(numbers[name] for name in shards.names))
@@ -107,7 +108,7 @@ class ShardKeys:
         if len(keys) != shards.stored_counts[shard]:
             raise DatasetError(
                 f"{shards.root}: the index knows {len(keys)} samples in {shards.names[shard]}, but the metadata "
-                f"{shards.stored_counts[shard]}; run `bridge-data prepare {shards.root} --tar-index-only`"
+                f"{shards.stored_counts[shard]}; run `{bridge_command('prepare', shards.root, '--tar-index-only')}`"
             )
         excluded = shards.excluded_positions.get(shard, ())
         if excluded:
@@ -193,7 +194,8 @@ def _tasks(members: Sequence[ShardKeys]) -> Iterator[_Task]:
 def _hash_keys(job: _Job, task: _Task) -> NDArray[np.int64]:
     """Write the sorted hashes of a task's keys; return where each partition begins among them, and the end."""
     keys = job.keys[task.member]
-    encoded = (key.encode() for shard in range(task.first, task.last) for key in keys.of_shard(shard))
+    names = (key for shard in range(task.first, task.last) for key in keys.of_shard(shard))
+    encoded = (key.encode("utf-8", "surrogateescape") for key in names)
     digests = b"".join(hashlib.blake2b(key, digest_size=16).digest() for key in encoded)
     halves = np.frombuffer(digests, np.uint64).reshape(-1, 2)
     hashed = np.empty(len(halves), _HASHED)
@@ -251,8 +253,9 @@ def _check_unique(members: Sequence[ShardKeys], twice: Sequence[_Twice]) -> None
     raise DatasetError(
         f"{shards.root} [{shards.split_part}]: duplicate key: {keys.key(found.first)} and {keys.key(found.second)}"
         + (f", and {others:,} more" if others else "")
-        + ": a join needs keys that are unique in each of its data sets. See that split.yaml names no shard twice, or "
-        "write the shards again with other keys."
+        + ": a join needs keys that are unique in each of its data sets. Write the shards again with other keys: "
+        f"`{bridge_command('prepare', shards.root, '--force-overwrite', '--fix-duplicates')}` puts the shard's name in "
+        "front of each."
     )
 
 

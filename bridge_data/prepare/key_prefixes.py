@@ -10,36 +10,38 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from bridge_data.shards.metadata import META_FOLDER, tar_index_path
+from bridge_data.shards.metadata import META_FOLDER, PREPARING, tar_index_path
 from bridge_data.shards.tar_bytes import is_gzip
 from bridge_data.storage import close_files
 from bridge_data.storage.atomic import replacing, write_file, writing
 
-_MARK = ".prefixing_keys"
-"""A file that is there while shards are written."""
+_MARK = "--fix-duplicates"
+"""What the mark of an unfinished preparation says from the first shard on."""
 
 _NAMES = ("path", "linkpath")
 """Extended headers of long names, which are made anew."""
 
 
 def is_interrupted(root: Path) -> bool:
-    """Whether `prefix_keys` was interrupted, so that only some shards are written."""
-    return (root / META_FOLDER / _MARK).exists()
+    """Whether `prefix_keys` was called, and the indexes not renewed since: perhaps only some shards are written."""
+    try:
+        return (root / META_FOLDER / PREPARING).read_text() == _MARK
+    except OSError:
+        return False
 
 
 def prefix_keys(root: Path, names: Sequence[str]) -> int:
     """Put the members of each shard below a folder of its name; the number of shards that were written. If it is
-    interrupted, call it again: what is done is not done again.
+    interrupted, call it again: what is done is not done again. The data set is marked as unfinished: renew its indexes.
 
     Raises:
         DatasetError: if a shard cannot be written.
     """
-    mark = root / META_FOLDER / _MARK
+    meta = root / META_FOLDER
     with writing(root):
-        mark.parent.mkdir(exist_ok=True)
-        write_file(mark, "")
+        meta.mkdir(exist_ok=True)
+        write_file(meta / PREPARING, _MARK)
         num_written = sum(_prefix(root / name, f"{name}/") for name in names)
-        mark.unlink()
     close_files()  # those of the old shards
     return num_written
 

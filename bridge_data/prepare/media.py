@@ -28,7 +28,7 @@ from bridge_data import storage
 from bridge_data.decode.av import AV_EXTENSIONS, AVDecoder
 from bridge_data.decode.image import IMAGE_EXTENSIONS
 from bridge_data.decode.sample_decoder import guess_kind
-from bridge_data.errors import BridgeDataError, ConfigError, DatasetError, SampleError
+from bridge_data.errors import BridgeDataError, ConfigError, DatasetError, SampleError, bridge_command
 from bridge_data.prepare.processes import Progress, in_parallel, no_progress
 from bridge_data.prepare.sqlite_index import MediaTable, SeenFile, writing_media
 from bridge_data.shards.bridge_index import BridgeIndex
@@ -198,7 +198,8 @@ def prepare_media(
     meta = root / META_FOLDER
     prepared = any((meta / name).is_file() for name in (INFO_JSON, INFO_YAML))
     if prepared and not (meta / INDEX_SQLITE).is_file():
-        raise ConfigError(f"{root}: has no {INDEX_SQLITE}; run `bridge-data prepare {root} --tar-index-only` first")
+        way_out = bridge_command("prepare", root, "--tar-index-only")
+        raise ConfigError(f"{root}: has no {INDEX_SQLITE}; run `{way_out}` first")
     with writing_media(meta / INDEX_SQLITE, rule) as table:
         if prepared:
             done = _shards(PreparedDataset.open(root), rule, table, num_workers, on_progress)
@@ -320,7 +321,7 @@ def _check_found(root: Path, rule: MediaRule, done: MediaPreparation) -> None:
     if done.num_seen or done.num_unchanged:
         return
     if next(root.rglob("*.tar"), None) is not None:
-        raise ConfigError(f"{root}: holds tars and is not prepared; run `bridge-data prepare {root}` first")
+        raise ConfigError(f"{root}: holds tars and is not prepared; run `{bridge_command('prepare', root)}` first")
     raise ConfigError(f"{root}: no file is seen as media ({rule}); try another --media-metadata-by-... flag")
 
 

@@ -7,6 +7,8 @@ that runs threads cannot fork safely: there threads do the work.
 from __future__ import annotations
 
 import itertools
+import os
+import signal
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 Argument = TypeVar("Argument")
 Result = TypeVar("Result")
 
+
+_PR_SET_PDEATHSIG = 1
 
 Progress = Callable[[int, int | None], None]
 """Called with what is done and the total (None: not known), such as shards, files or steps."""
@@ -59,11 +63,23 @@ def in_parallel(
             executor.shutdown(cancel_futures=True)
 
 
+def die_with_parent(parent: int) -> None:
+    """Have the kernel kill this process when the thread that created it ends; at once if `parent` is gone already."""
+    import ctypes  # imported here: only children need it
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
+    if os.getppid() != parent:
+        os._exit(1)
+
+
 def pool(num_workers: int) -> Executor:
-    """Forked processes, or threads where it is not safe to fork."""
+    """Forked processes, which end with this one, or threads where it is not safe to fork."""
     import multiprocessing
     from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 
     if threading.active_count() > 1 or "fork" not in multiprocessing.get_all_start_methods():
         return ThreadPoolExecutor(num_workers)
-    return ProcessPoolExecutor(num_workers, mp_context=multiprocessing.get_context("fork"))
+    context = multiprocessing.get_context("fork")
+    return ProcessPoolExecutor(num_workers, context, initializer=die_with_parent, initargs=(os.getpid(),))

@@ -2,7 +2,8 @@
 
 Enters: paths of tars. Leaves: a segment for our index each, and its `.tar.idx` on disk. Headers are read and contents
 skipped. Guarantee: an accepted shard can be read by its index. The parts of a sample follow each other and have
-different names, and no key comes twice; else the error names file and key.
+different names, and no key comes twice; else the error names file and key. No member with the name of a part is left
+out in silence: links are errors, and what holds no data is counted.
 """
 
 import array
@@ -21,40 +22,84 @@ from bridge_data.shards.metadata import is_meta_member, split_name, tar_index_pa
 from bridge_data.shards.segment import Part, Segment, build_segment
 from bridge_data.shards.shard_table import encode_offsets
 from bridge_data.shards.tar_bytes import GzipTar, is_gzip, open_tar, seek_index_path
-from bridge_data.shards.tar_headers import Fields, walk_runs
+from bridge_data.shards.tar_headers import FILE, FOLDER, LINKS, Fields, walk_runs
 from bridge_data.storage.atomic import replacing, write_file, writing
 
 _RUN_SHARDS, _RUN_BYTES = 32, 16 << 20
 """Maximum shards of one task, and their bytes."""
 
 
+MAX_ZERO_BYTES = 1 << 20
+"""Zeros at the end of a tar that are not worth a note: tars are padded to records of some size."""
+
+LEFT_OUT, SPECIAL, NOT_UTF8, NO_SAMPLES, ZEROS = "left out", "special", "not UTF-8", "no samples", "zeros"
+
+_NOTES = {
+    LEFT_OUT: "left out, as they have no part name (0001.jpg): {count} members, such as {example}",
+    SPECIAL: "left out, as they hold no data: {count} members, such as {example}",
+    NOT_UTF8: "names that are not UTF-8: {count} members, such as {example}; their keys have surrogates (PEP 383)",
+    NO_SAMPLES: "without samples: {count} shards, such as {example}",
+    ZEROS: f"more than {MAX_ZERO_BYTES:,} zeros at the end, as when a copy was cut off: {{count}} shards, such as "
+    "{example}",
+}
+
+
+class ScanNotes:
+    """Remarks on shards, counted by kind, with an example of each."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, int] = {}
+        self._examples: dict[str, str] = {}
+
+    def add(self, kind: str, example: str) -> None:
+        """Count a remark of a kind, such as `LEFT_OUT`."""
+        self._counts[kind] = self._counts.get(kind, 0) + 1
+        self._examples.setdefault(kind, example)
+
+    def merge(self, other: "ScanNotes") -> None:
+        """Add what another one has counted."""
+        for kind, count in other._counts.items():
+            self._counts[kind] = self._counts.get(kind, 0) + count
+            self._examples.setdefault(kind, other._examples[kind])
+
+    def example(self, kind: str) -> str | None:
+        """The example of a kind; None if there is no such remark."""
+        return self._examples.get(kind)
+
+    def told(self) -> list[str]:
+        """A line for each kind."""
+        return [
+            text.format(count=f"{self._counts[kind]:,}", example=self._examples[kind])
+            for kind, text in _NOTES.items()
+            if kind in self._counts
+        ]
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ShardScan:
-    """The contents of shard `name`.
-
-    `left_out` are members that are files but no parts of samples (their names have no dot), `example` is one of them.
-    """
+    """The contents of shard `name`, and remarks on it."""
 
     name: str
     num_bytes: int
     mtime_ns: int
     segment: bytes
-    left_out: int
-    example: str
+    notes: ScanNotes = dataclasses.field(default_factory=ScanNotes)
 
 
 class SampleCollector:
-    """Groups members into samples. `left_out` counts files that are no part of a sample; `example` is one of them."""
+    """Groups the members of the shard `name`, the path `file`, into samples; `notes` are remarks on them."""
 
-    def __init__(self, file: str) -> None:
-        self._file = file
+    def __init__(self, file: str, name: str) -> None:
+        self._file, self._shard = file, name
         self._key: str | None = None
         self._names: set[str] = set()
         self.keys: dict[str, int] = {}
         self.offsets = array.array("Q")
         self._starts = array.array("I")
         self.parts: list[Part] = []
-        self.left_out, self.example = 0, ""
+        self.num_members = 0
+        self.notes = ScanNotes()
+        self._links: list[tuple[str, str, int]] = []
 
     @property
     def part_ends(self) -> "array.array[int]":
@@ -64,12 +109,14 @@ class SampleCollector:
     def extend(self, members: Iterable[Fields]) -> None:
         """Add the next members."""
         keys, parts = self.keys, self.parts
-        for name, offset, content_offset, num_bytes, is_file, _ in members:
-            split = split_name(name) if is_file else None
-            if split is None:
-                if is_file and not is_meta_member(name):
-                    self.left_out, self.example = self.left_out + 1, self.example or name
+        for name, offset, content_offset, num_bytes, kind, _ in members:
+            self.num_members += 1
+            split = split_name(name)
+            if split is None or kind != FILE:
+                self._leave_out(name, kind, offset, is_part=split is not None)
                 continue
+            if not name.isascii() and has_surrogates(name):
+                self.notes.add(NOT_UTF8, f"{name!r} at byte {offset} of {self._shard}")
             key, part = split
             if key != self._key:
                 if key in keys:
@@ -86,6 +133,31 @@ class SampleCollector:
             else:
                 self._names.add(part)
             parts.append((part, content_offset, num_bytes))
+
+    def _leave_out(self, name: str, kind: str, offset: int, *, is_part: bool) -> None:
+        """Note a member that is no part of a sample."""
+        if is_part and kind in LINKS:
+            self._links.append((name, kind, offset))
+        elif is_part and kind != FOLDER:
+            self.notes.add(SPECIAL, f"{name!r}, a {kind}, at byte {offset} of {self._shard}")
+        elif kind == FILE and not is_meta_member(name):
+            self.notes.add(LEFT_OUT, f"{name!r} of {self._shard}")
+
+    def check_links(self) -> None:
+        """See that no part of a sample is a link.
+
+        Raises:
+            DatasetError: naming the first.
+        """
+        if self._links:
+            name, kind, offset = self._links[0]
+            count = len(self._links)
+            raise DatasetError(
+                f"{self._file}: member {name!r} at byte {offset} is a {kind}"
+                + (f", and so {'is' if count == 2 else 'are'} {count - 1} more" if count > 1 else "")
+                + ": it has no content of its own, so samples would lack parts. Write the shard again with copies of "
+                "the files: tar --dereference --hard-dereference."
+            )
 
     def _complaint(self, key: str, part: str, number: int) -> str:
         before = [name for name, _, _ in self.parts[self._starts[number] : self._starts[number + 1]]]
@@ -112,7 +184,7 @@ def scan_shard(root: Path, name: str, *, digest: bool = False) -> ShardScan:
         status = os.stat(path)
     except OSError as error:
         raise DatasetError(f"{file}: cannot be read: {error.strerror}") from error
-    samples = SampleCollector(file)
+    samples = SampleCollector(file, name)
     tar = open_tar(file)
     if isinstance(tar, GzipTar):
         tar.index()
@@ -120,20 +192,22 @@ def scan_shard(root: Path, name: str, *, digest: bool = False) -> ShardScan:
     for run in walk_runs(tar, 0, tar.end, file=file):
         samples.extend(run)
         end = run[-1][-1]
+    samples.check_links()
     if not samples.keys:
-        raise DatasetError(
-            f"{file}: holds no samples"
-            + (
-                f"; its {samples.left_out} members, such as {samples.example!r}, have no part name (0001.jpg)"
-                if samples.left_out
-                else ""
+        unnamed = samples.notes.example(LEFT_OUT)
+        if unnamed is not None:
+            raise DatasetError(
+                f"{file}: holds no samples: its files, such as {unnamed}, have no part name (0001.jpg). Write it "
+                "again, remove it, or leave it out with --exclude."
             )
-            + ". Remove it, or leave it out with --exclude."
-        )
+        samples.notes.add(NO_SAMPLES, f"{name} with {samples.num_members} members")
+    if tar.end - end > MAX_ZERO_BYTES:
+        samples.notes.add(ZEROS, f"{name}, from byte {end} on")
     if end >= tar.end:
         raise DatasetError(
-            f"{file}: ends after sample {next(reversed(samples.keys))!r} without the end mark of a tar, so it was cut "
-            "off while it was written or copied. "
+            f"{file}: ends at byte {end} without the end mark of a tar, "
+            + (f"after sample {next(reversed(samples.keys))!r}, " if samples.keys else "")
+            + "so it was cut off while it was written or copied. "
             + (
                 "Write it again."
                 if is_gzip(file)
@@ -142,10 +216,7 @@ def scan_shard(root: Path, name: str, *, digest: bool = False) -> ShardScan:
         )
     samples.offsets.append(end)
     digests = [zlib.crc32(tar.read(offset, size)) for _, offset, size in samples.parts] if digest else None
-    try:
-        segment = build_segment(list(samples.keys), samples.offsets, samples.part_ends, samples.parts, digests)
-    except UnicodeEncodeError:
-        raise DatasetError(f"{file}: member names are not valid UTF-8: write the shard again") from None
+    segment = build_segment(list(samples.keys), samples.offsets, samples.part_ends, samples.parts, digests)
     with writing(path.parent):
         write_tar_index(path, samples.offsets)
         if isinstance(tar, GzipTar):
@@ -156,9 +227,13 @@ def scan_shard(root: Path, name: str, *, digest: bool = False) -> ShardScan:
         num_bytes=status.st_size,
         mtime_ns=status.st_mtime_ns,
         segment=segment,
-        left_out=samples.left_out,
-        example=samples.example,
+        notes=samples.notes,
     )
+
+
+def has_surrogates(name: str) -> bool:
+    """Whether `name` stands for bytes that are not UTF-8."""
+    return any("\ud800" <= character <= "\udfff" for character in name)
 
 
 def write_tar_index(shard: Path, offsets: "array.array[int]") -> None:

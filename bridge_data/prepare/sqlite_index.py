@@ -5,8 +5,8 @@ Enters: segments; what was found in media. Leaves: Energon 7.4's tables `samples
 were read, with size and time. Guarantee: media metadata appear as a whole, with what the database held before,
 or not at all.
 
-Keys are unique over the data set; the index on them is built once all rows are in, which is what keeps a billion of
-them affordable. The other indexes have the order of the rows and grow at their end, while shards are still being
+The index on keys is built once all rows are in, which is what keeps a billion of them affordable. It is unique, as
+Energon's, if they are. The other indexes have the order of the rows and grow at their end, while shards are still being
 scanned.
 """
 
@@ -19,7 +19,12 @@ from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from bridge_data.errors import DatasetError, bridge_command
+from bridge_data.prepare.commit import preparing_alone
+from bridge_data.shards.key_index import SharedKeys
 from bridge_data.shards.media_metadata import MediaMetadata, encode_metadata
+from bridge_data.shards.metadata import read_shard_counts
+from bridge_data.shards.read_only_database import ReadOnlyDatabase, as_text
 from bridge_data.shards.segment import Segment
 from bridge_data.storage.atomic import replacing, writing
 
@@ -102,15 +107,9 @@ WHERE s.tar_file_id = ?
 
 
 @functools.cache
-def _insertion(table: str, num_rows: int) -> str:
-    return f"INSERT INTO {table} VALUES {', '.join(['(?, ?, ?, ?, ?)'] * num_rows)}"
-
-
-class DuplicateKey(NamedTuple):
-    """A key that two shards, by their numbers, have."""
-
-    key: str
-    shards: tuple[int, int]
+def _insertion(table: str, num_rows: int, *, undecodable: bool = False) -> str:
+    row = "(?, CAST(? AS TEXT), CAST(? AS TEXT), ?, ?)" if undecodable else "(?, ?, ?, ?, ?)"
+    return f"INSERT INTO {table} VALUES {', '.join([row] * num_rows)}"
 
 
 class SqliteIndexWriter:
@@ -149,32 +148,48 @@ class SqliteIndexWriter:
                 values[column + 1 :: 5] = some[column::4]
             for start in range(0, len(values), 5 * _ROWS):
                 these = values[start : start + 5 * _ROWS]
-                self._db.execute(_insertion(table, len(these) // 5), these)
+                try:
+                    self._db.execute(_insertion(table, len(these) // 5), these)
+                except UnicodeEncodeError:  # names with surrogates
+                    bound = [as_text(value) if isinstance(value, str) else value for value in these]
+                    self._db.execute(_insertion(table, len(these) // 5, undecodable=True), bound)
 
-    def finish(self) -> DuplicateKey | None:
-        """Build the index on keys and close; a key that is not unique, if there is one."""
+    def finish(self) -> int:
+        """Build the index on keys and close. If keys are not unique, media metadata, which go by key, are not kept: how
+        many there were."""
         try:
-            self._db.execute(_KEY_INDEX)
+            self._db.execute("COMMIT")
+            self._db.execute("PRAGMA journal_mode = MEMORY")  # without a journal, a failed statement leaves traces
+            try:
+                self._db.execute(_KEY_INDEX)
+            except sqlite3.IntegrityError:
+                self._db.execute(_KEY_INDEX.replace("UNIQUE ", ""))
+                return self._num_old_media()
+            self._db.execute("BEGIN")
             self._keep_media()
             self._db.execute("COMMIT")
-        except sqlite3.IntegrityError:
-            key, first, last = self._db.execute(
-                "SELECT sample_key, MIN(tar_file_id), MAX(tar_file_id) FROM samples "
-                "GROUP BY sample_key HAVING COUNT(*) > 1 LIMIT 1"
-            ).fetchone()
-            return DuplicateKey(key, (first, last))
+            return 0
         finally:
             self._db.close()
-        return None
+
+    def _old_tables(self) -> dict[str, str]:
+        """The tables of the old database, by name; none if there is none, or it is damaged, as it is being replaced."""
+        if all(name != "old" for _, name, _ in self._db.execute("PRAGMA database_list")):
+            return {}
+        try:
+            return dict(self._db.execute("SELECT name, sql FROM old.sqlite_master WHERE type = 'table'"))
+        except sqlite3.DatabaseError:
+            return {}
+
+    def _num_old_media(self) -> int:
+        if "media_metadata" not in self._old_tables():
+            return 0
+        number: int = self._db.execute("SELECT COUNT(*) FROM old.media_metadata").fetchone()[0]
+        return number
 
     def _keep_media(self) -> None:
         """Take over the media metadata of the old database, where it has them and is of today's layout."""
-        if all(name != "old" for _, name, _ in self._db.execute("PRAGMA database_list")):
-            return
-        try:
-            tables = dict(self._db.execute("SELECT name, sql FROM old.sqlite_master WHERE type = 'table'"))
-        except sqlite3.DatabaseError:  # damaged: it is being replaced
-            return
+        tables = self._old_tables()
         if not {"samples", "sample_parts", "media_metadata"} <= tables.keys():
             return
         kept = [name for name in ("media_filters", "bridge_media_seen") if name in tables]
@@ -211,9 +226,10 @@ class MediaTable:
 
     def is_known(self, file: SeenFile) -> bool:
         """Whether `file` was read by this rule and has not changed since. It is noted as present."""
-        self._db.execute("INSERT INTO present VALUES (?)", (file.name,))
+        self._db.execute("INSERT INTO present VALUES (CAST(? AS TEXT))", (as_text(file.name),))
         row = self._db.execute(
-            "SELECT num_bytes, mtime_ns, rule FROM bridge_media_seen WHERE name = ?", (file.name,)
+            "SELECT num_bytes, mtime_ns, rule FROM bridge_media_seen WHERE name = CAST(? AS TEXT)",
+            (as_text(file.name),),
         ).fetchone()
         return bool(row == (file.num_bytes, file.mtime_ns, self._rule))
 
@@ -224,19 +240,22 @@ class MediaTable:
 
     def forget_files(self, names: Iterable[str]) -> None:
         """Remove what was found in these files."""
-        self._db.executemany("DELETE FROM media_metadata WHERE entry_key = ?", ((name,) for name in names))
+        self._db.executemany(
+            "DELETE FROM media_metadata WHERE entry_key = CAST(? AS TEXT)", ((as_text(name),) for name in names)
+        )
 
     def add(self, found: Iterable[tuple[str, MediaMetadata]]) -> None:
         """Write what was found, by key."""
         self._db.executemany(
-            "INSERT OR REPLACE INTO media_metadata VALUES (?, ?, ?)",
-            ((key, metadata.metadata_type, encode_metadata(metadata)) for key, metadata in found),
+            "INSERT OR REPLACE INTO media_metadata VALUES (CAST(? AS TEXT), ?, ?)",
+            ((as_text(key), metadata.metadata_type, encode_metadata(metadata)) for key, metadata in found),
         )
 
     def note_seen(self, files: Iterable[SeenFile]) -> None:
         """Note that these were read."""
         self._db.executemany(
-            "INSERT OR REPLACE INTO bridge_media_seen VALUES (?, ?, ?, ?)", ((*file, self._rule) for file in files)
+            "INSERT OR REPLACE INTO bridge_media_seen VALUES (CAST(? AS TEXT), ?, ?, ?)",
+            ((as_text(file.name), file.num_bytes, file.mtime_ns, self._rule) for file in files),
         )
 
     def forget_absent(self) -> None:
@@ -251,11 +270,29 @@ class MediaTable:
         return number
 
 
+def _check_unique(path: Path) -> None:
+    """See that the keys in the database at `path` are unique, as the metadata of media go by them."""
+    root = path.parent.parent
+    shared = SharedKeys.find(ReadOnlyDatabase(path, "prepare the data set again"))
+    if shared is not None:
+        way_out = bridge_command("prepare", root, "--force-overwrite", "--fix-duplicates")
+        raise DatasetError(
+            f"{root}: {shared.told(list(read_shard_counts(path.parent)))}, but media metadata go by key. Run "
+            f"`{way_out}` first, which puts the shard's name in front of each key."
+        )
+
+
 @contextlib.contextmanager
 def writing_media(path: Path, rule: "MediaRule") -> Iterator[MediaTable]:
-    """The tables in the database at `path`, which is replaced by the result when the block ends well."""
-    with writing(path.parent):
+    """The tables in the database at `path`, which is replaced by the result when the block ends well.
+
+    Raises:
+        DatasetError: if samples of several shards have the same key, or the database cannot be read or written.
+    """
+    with writing(path.parent), preparing_alone(path.parent.parent):
         path.parent.mkdir(exist_ok=True)
+        if path.is_file():
+            _check_unique(path)
         with replacing(path) as temporary:
             if path.is_file():
                 shutil.copyfile(path, temporary)

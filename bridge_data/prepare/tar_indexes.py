@@ -12,19 +12,22 @@ import os
 import re
 import uuid
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
 from bridge_data.errors import ConfigError, DatasetError
+from bridge_data.prepare.commit import committing
 from bridge_data.prepare.processes import Progress, no_progress
-from bridge_data.prepare.scan import ShardScan, has_seek_index, has_tar_index, scan_shards, write_tar_index
+from bridge_data.prepare.scan import ScanNotes, ShardScan, has_seek_index, has_tar_index, scan_shards, write_tar_index
 from bridge_data.prepare.sqlite_index import SqliteIndexWriter
 from bridge_data.shards.bridge_index import MAGIC, BridgeIndex, ShardEntry
 from bridge_data.shards.index_file import DamagedIndexError, begin_index, finish_index
-from bridge_data.shards.metadata import BRIDGE_INDEX, INDEX_SQLITE, INDEX_UUID, META_FOLDER, read_uuid
+from bridge_data.shards.key_index import SharedKeys
+from bridge_data.shards.metadata import BRIDGE_INDEX, INDEX_SQLITE, INDEX_UUID, META_FOLDER, PREPARING, read_uuid
+from bridge_data.shards.read_only_database import ReadOnlyDatabase
 from bridge_data.shards.segment import Segment, directory_size
-from bridge_data.storage.atomic import replacing, write_file, writing
+from bridge_data.storage.atomic import writing
 
 MAX_PARTS = 50
 """Maximum names of parts in the report."""
@@ -56,8 +59,17 @@ class PrepareConfig:
             raise ConfigError(f"exclude {self.exclude!r} is not a regular expression: {error}") from None
 
 
-class DuplicateKeyError(DatasetError):
-    """Two shards have a sample of the same name."""
+MetaFiles = Callable[[dict[str, int]], Mapping[str, str]]
+"""Other files of `.nv-meta`: texts by name, made of the samples by shard."""
+
+
+def no_files(shard_counts: dict[str, int]) -> dict[str, str]:
+    """No other files."""
+    return {}
+
+
+class SharedKeysError(DatasetError):
+    """Samples of several shards have the same key, and `fix_duplicates` says that they must not."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,55 +94,54 @@ def write_indexes(
     config: PrepareConfig,
     on_progress: Progress = no_progress,
     expected: dict[str, int] | None = None,
+    files: MetaFiles = no_files,
 ) -> Preparation:
-    """Index the shards `names` of the data set at `root`; `expected` are their numbers of samples (None: any).
+    """Index the shards `names` of the data set at `root`; `expected` are their numbers of samples (None: any). The
+    indexes, and `files`, replace those of before together.
 
     Raises:
-        DatasetError: naming each shard that is damaged, or a key that occurs twice.
+        DatasetError: naming each shard that is damaged. SharedKeysError: if keys are to be unique and are not.
     """
     meta = root / META_FOLDER
     old = None if config.rescan else BridgeIndex.open(meta / BRIDGE_INDEX)
     known = _unchanged(root, names, old, digest=config.digest) if old is not None else {}
-    found = _Found(names, expected)
-    with writing(root):
-        meta.mkdir(exist_ok=True)
+    found = _Found(root, names, expected)
+    with writing(root), committing(meta) as temporary:
+        database, dropped = meta / INDEX_SQLITE, 0
         if len(known) == len(names) and old is not None and _is_whole(meta, names, old):
             for scan in known.values():
                 found.add(scan)
             found.raise_errors()
         else:
-            _write(root, found, config, known, on_progress)
-    return found.preparation(len(names) - len(known))
+            database = temporary(INDEX_SQLITE)
+            dropped = _write(root, found, temporary, _scans(root, names, config, known, on_progress))
+        shared = SharedKeys.find(ReadOnlyDatabase(database, "give --rescan"))
+        if shared is not None and config.fix_duplicates:
+            raise SharedKeysError(f"{root}: {shared.told(names)}")
+        preparation = found.preparation(len(names) - len(known), shared, dropped)
+        for name, text in files(preparation.shard_counts).items():
+            temporary(name).write_bytes(text.encode())
+    return preparation
 
 
 def _write(
-    root: Path, found: "_Found", config: PrepareConfig, known: dict[str, ShardScan], on_progress: Progress
-) -> None:
-    meta, names = root / META_FOLDER, found.names
-    with (
-        replacing(meta / INDEX_SQLITE) as sqlite_path,
-        replacing(meta / BRIDGE_INDEX) as bridge_path,
-        contextlib.closing(SqliteIndexWriter(sqlite_path, old=meta / INDEX_SQLITE)) as sqlite_index,
-        open(bridge_path, "wb") as file,
-    ):
+    root: Path, found: "_Found", temporary: Callable[[str], Path], scans: Iterator[ShardScan | DatasetError]
+) -> int:
+    """Write the indexes to their temporary paths; how many media metadata could not be kept."""
+    database = SqliteIndexWriter(temporary(INDEX_SQLITE), old=root / META_FOLDER / INDEX_SQLITE)
+    with contextlib.closing(database) as sqlite_index, open(temporary(BRIDGE_INDEX), "wb") as file:
         bridge_index = BridgeIndexWriter(file)
-        for number, scan in enumerate(_scans(root, names, config, known, on_progress)):
+        for number, scan in enumerate(scans):
             sound = found.add(scan)
             if sound is not None:
                 sqlite_index.add(number, Segment.of(sound.segment))
                 bridge_index.add(sound.name, sound.num_bytes, sound.mtime_ns, sound.segment)
         found.raise_errors()
-        duplicate = sqlite_index.finish()
-        if duplicate is not None:
-            first, second = (names[shard] for shard in duplicate.shards)
-            raise DuplicateKeyError(
-                f"{root}: duplicate key {duplicate.key!r}: shards {first} and {second} both have a sample of that "
-                "name, but keys must be unique in a data set. Write the shards again with different keys; "
-                "--fix-duplicates does it, with the shard's name in front."
-            )
+        dropped = sqlite_index.finish()
         identity = str(uuid.uuid4())
         bridge_index.finish(identity)
-        write_file(meta / INDEX_UUID, identity)
+    temporary(INDEX_UUID).write_text(identity)
+    return dropped
 
 
 class BridgeIndexWriter:
@@ -191,15 +202,18 @@ def _unchanged(root: Path, names: list[str], old: BridgeIndex, *, digest: bool) 
             num_bytes=entry.num_bytes,
             mtime_ns=entry.mtime_ns,
             segment=stored,
-            left_out=0,
-            example="",
         )
     return known
 
 
 def _is_whole(meta: Path, names: list[str], old: BridgeIndex) -> bool:
     """Whether the files in `meta` are those of the preparation that wrote `old`, of just these shards."""
-    return list(old.entries) == names and (meta / INDEX_SQLITE).is_file() and read_uuid(meta) == old.uuid
+    return (
+        list(old.entries) == names
+        and (meta / INDEX_SQLITE).is_file()
+        and read_uuid(meta) == old.uuid
+        and not (meta / PREPARING).exists()
+    )
 
 
 def _scans(
@@ -226,16 +240,16 @@ def _scans(
 
 
 class _Found:
-    """Sums up the scans of `names`."""
+    """Sums up the scans of the shards `names` of `root`."""
 
-    def __init__(self, names: list[str], expected: dict[str, int] | None) -> None:
-        self.names = names
+    def __init__(self, root: Path, names: list[str], expected: dict[str, int] | None) -> None:
+        self._root, self.names = root, names
         self._expected = expected
         self._counts: dict[str, int] = {}
         self._num_bytes = 0
         self._parts: dict[str, None] = {}
         self._errors: list[str] = []
-        self._left_out, self._example = 0, ""
+        self._notes = ScanNotes()
 
     def add(self, scan: ShardScan | DatasetError) -> ShardScan | None:
         """`scan`, if the shard is accepted."""
@@ -253,12 +267,13 @@ class _Found:
         self._num_bytes += scan.num_bytes
         if len(self._parts) < MAX_PARTS:
             self._parts.update(dict.fromkeys(segment.names))
-        self._left_out += scan.left_out
-        self._example = self._example or scan.example
+        self._notes.merge(scan.notes)
         return scan
 
     def raise_errors(self) -> None:
-        """Raise an error that names the faults of all shards, if there are any."""
+        """Raise an error that names the faults of all shards, if there are any, or says that none holds a sample."""
+        if not self._errors and not any(self._counts.values()):
+            raise DatasetError(f"{self._root}: there are no samples; {'; '.join(self._notes.told())}")
         if len(self._errors) == 1:
             raise DatasetError(self._errors[0])
         if self._errors:
@@ -269,13 +284,16 @@ class _Found:
                 + (f"\n  and {more} more" if more > 0 else "")
             )
 
-    def preparation(self, num_scanned: int) -> Preparation:
-        """The sum."""
-        notes = []
-        if self._left_out:
+    def preparation(self, num_scanned: int, shared: SharedKeys | None, dropped: int) -> Preparation:
+        """The sum; `shared` are keys of several shards, `dropped` media metadata that were not kept."""
+        notes = self._notes.told()
+        if shared is not None:
             notes.append(
-                f"left out, as they have no part name (0001.jpg): {self._left_out} members, such as {self._example!r}"
+                f"{shared.told(self.names)}: such samples are told apart as SHARD/KEY. Joins by key and media metadata "
+                "need unique keys: --fix-duplicates writes the tars again, with the shard's name in front of each key"
             )
+        if dropped:
+            notes.append(f"the metadata of {dropped:,} media files, which go by key, were not kept")
         return Preparation(
             shard_counts=self._counts,
             num_bytes=self._num_bytes,

@@ -1,7 +1,7 @@
 """Preparing a data set: from a folder of tars to one that can be read by sample number.
 
 Enters: a folder, a rule for the split. Leaves: `.nv-meta` as Energon 7.4 writes it, a `.tar.idx` beside each shard, and
-our index. Every file is replaced atomically, and none in `.nv-meta` before all shards have been accepted.
+our index. The files in `.nv-meta` are replaced together, and none before all shards have been accepted.
 
 A split gives each part, such as train, some of the shards. By ratio, shards are cut into runs; by pattern, each part
 takes the shards whose names begin with what a pattern describes. Names are written as brace patterns.
@@ -14,8 +14,8 @@ import itertools
 import json
 import os
 import re
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -23,10 +23,12 @@ from typing import Any
 import braceexpand
 import yaml
 
-from bridge_data.errors import ConfigError, DatasetError
+from bridge_data.errors import ConfigError, DatasetError, bridge_command
+from bridge_data.prepare.commit import preparing_alone
 from bridge_data.prepare.key_prefixes import is_interrupted, prefix_keys
 from bridge_data.prepare.processes import Progress, no_progress
-from bridge_data.prepare.tar_indexes import DuplicateKeyError, Preparation, PrepareConfig, write_indexes
+from bridge_data.prepare.scan import has_surrogates
+from bridge_data.prepare.tar_indexes import Preparation, PrepareConfig, SharedKeysError, write_indexes
 from bridge_data.shards.metadata import INFO_JSON, INFO_YAML, META_FOLDER, SPLIT_YAML, read_shard_counts, tar_index_path
 from bridge_data.shards.tar_bytes import GZIP_SUFFIXES
 from bridge_data.storage.atomic import write_file, writing
@@ -58,11 +60,14 @@ def find_shards(root: Path, exclude: str | None = None) -> list[str]:
         raise ConfigError(f"{root}: no such folder" if not root.exists() else f"{root}: expected a folder of tars")
     names = sorted(_tars(root), key=lambda name: name.split("/"))
     kept = [name for name in names if exclude is None or not re.search(exclude, name)]
+    undecodable = [name for name in kept if has_surrogates(name)]
+    if undecodable:
+        raise ConfigError(f"{root}: the name {undecodable[0]!r} is not UTF-8: rename the file, or leave it out")
     if not kept:
         raise ConfigError(
             f"{root}: --exclude {exclude!r} leaves out all {len(names)} tars"
             if names
-            else f"{root}: there are no .tar files; make some with `bridge-data pack SRC {root}`"
+            else f"{root}: there are no .tar files; make some with `{bridge_command('pack', 'SRC', root)}`"
         )
     by_index: dict[Path, str] = {}
     for name in kept:
@@ -92,10 +97,12 @@ def prepare(
     *,
     names: Sequence[str] | None = None,
     split_config: str = SPLIT_YAML,
+    definitions: Mapping[str, dict[str, Any]] | None = None,
     on_progress: Progress = no_progress,
 ) -> Preparation:
     """Prepare the tars below `root`, or those of them that `names` lists; write their split to `split_config`, YAML or
-    JSON. `on_progress` is called with shards done and shards in all.
+    JSON, and `definitions` of samples to files like dataset.yaml, by name. `on_progress` is called with shards done and
+    shards in all.
 
     Raises:
         ConfigError: for wrong settings. DatasetError: naming each shard that is damaged.
@@ -104,29 +111,34 @@ def prepare(
     check_split_config(split_config)
     names = find_shards(root, config.exclude) if names is None else list(names)
     parts = split(names)
-    if is_interrupted(root):
-        if not config.fix_duplicates:
-            raise DatasetError(
-                f"{root}: --fix-duplicates was interrupted, so only some shards have keys with a prefix; prepare it "
-                "with --fix-duplicates again"
-            )
-        prefix_keys(root, names)
-    try:
-        preparation = write_indexes(root, names, config, on_progress)
-    except DuplicateKeyError:
-        if not config.fix_duplicates:
-            raise
-        prefix_keys(root, names)
-        preparation = write_indexes(root, names, config, on_progress)
-    meta = root / META_FOLDER
-    info = {"energon_version": ENERGON_VERSION, "shard_counts": preparation.shard_counts}
-    written = {part: collapse(shards) for part, shards in parts.items()}
-    with writing(meta):
-        write_file(meta / INFO_JSON, _json(info))
-        if (meta / INFO_YAML).is_file():
-            write_file(meta / INFO_YAML, _yaml(info))
+    for what, shards in [("the list of tars", names), *((f"split part {part!r}", parts[part]) for part in parts)]:
+        if len(set(shards)) < len(shards):
+            name, times = Counter(shards).most_common(1)[0]
+            raise ConfigError(f"{root}: {what} names {name!r} {times} times: name it once")
+
+    def files(shard_counts: dict[str, int]) -> dict[str, str]:
+        info = {"energon_version": ENERGON_VERSION, "shard_counts": shard_counts}
+        found = {name: _yaml(definition) for name, definition in (definitions or {}).items()}
         write = _json if split_config.endswith(".json") else _yaml
-        write_file(meta / split_config, write({"split_parts": written, "exclude": []}))
+        written = {part: collapse(shards) for part, shards in parts.items()}
+        found[split_config] = write({"split_parts": written, "exclude": []})
+        if (root / META_FOLDER / INFO_YAML).is_file():
+            found[INFO_YAML] = _yaml(info)
+        return found | {INFO_JSON: _json(info)}
+
+    with preparing_alone(root, names):
+        if is_interrupted(root):
+            if not config.fix_duplicates:
+                raise DatasetError(
+                    f"{root}: --fix-duplicates was interrupted, so only some shards have keys with a prefix; prepare "
+                    "it with --fix-duplicates again"
+                )
+            prefix_keys(root, names)
+        try:
+            preparation = write_indexes(root, names, config, on_progress, files=files)
+        except SharedKeysError:
+            prefix_keys(root, names)
+            preparation = write_indexes(root, names, config, on_progress, files=files)
     return dataclasses.replace(preparation, notes=(*preparation.notes, *_split_notes(parts, names)))
 
 
@@ -154,11 +166,18 @@ def refresh_index(
     """
     meta = root / META_FOLDER
     counts = read_shard_counts(meta)
-    preparation = write_indexes(root, list(counts), config or PrepareConfig(), on_progress, expected=counts)
-    if not (meta / INFO_JSON).is_file():
-        with writing(meta):
-            write_file(meta / INFO_JSON, _json({"energon_version": ENERGON_VERSION, "shard_counts": counts}))
-    return preparation
+    config = config or PrepareConfig()
+    if config.fix_duplicates:
+        raise ConfigError("fix_duplicates: to renew the index alone writes no shards; prepare the data set again")
+    info = {"energon_version": ENERGON_VERSION, "shard_counts": counts}
+
+    def files(shard_counts: dict[str, int]) -> dict[str, str]:
+        return {} if (meta / INFO_JSON).is_file() else {INFO_JSON: _json(info)}
+
+    with preparing_alone(root, counts):
+        if is_interrupted(root):
+            raise DatasetError(f"{root}: --fix-duplicates was interrupted; prepare it with --fix-duplicates again")
+        return write_indexes(root, list(counts), config, on_progress, expected=counts, files=files)
 
 
 def write_dataset_yaml(root: Path, definition: dict[str, Any], name: str) -> Path:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeGuard, overload
 
 from bridge_data import storage
-from bridge_data.errors import DatasetError
+from bridge_data.errors import DatasetError, bridge_command
 from bridge_data.shards.energon_joins import (
     CACHE_SUFFIX,
     ENERGON_SUFFIX,
@@ -224,7 +224,7 @@ def open_join(folder: Location, members: Sequence[JoinMember]) -> JoinIndex:
             )
         if isinstance(folder, Path):
             reason = _out_of_date(folder, [entry_of(folder, member, 0) for member in members]) or reason
-    raise DatasetError(f"{reason}; run `bridge-data prepare {metadataset}`")
+    raise DatasetError(f"{reason}; run `{bridge_command('prepare', metadataset)}`")
 
 
 def open_join_at(path: Location, shard_sets: Sequence[ShardSet]) -> JoinIndex:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, overload
 
 from bridge_data import storage
-from bridge_data.errors import ConfigError, DatasetError
+from bridge_data.errors import ConfigError, DatasetError, bridge_command
 from bridge_data.shards.blocks import MAX_BLOCK_BYTES, OpenBlocks, Samples
 from bridge_data.shards.metadata import parse_document
 from bridge_data.shards.records import ByteRange, RawSample, RecordReader, Records
@@ -153,18 +153,20 @@ class JsonlLines:
         if not root.is_file():
             raise ConfigError(f"{root}: no such file")
         if not index.is_file():
-            raise ConfigError(f"{root}: not prepared, there is no {index.name}; run `bridge-data prepare {root}`")
+            raise ConfigError(
+                f"{root}: not prepared, there is no {index.name}; run `{bridge_command('prepare', root)}`"
+            )
         num_bytes, index_bytes = storage.size_bytes(root), storage.size_bytes(index)
         if index_bytes % _OFFSET.size or index_bytes < 2 * _OFFSET.size:
             raise DatasetError(
                 f"{index}: has {index_bytes} bytes, but holds 8 for each sample and 8 more. It is damaged: run "
-                f"`bridge-data prepare {root}` again."
+                f"`{bridge_command('prepare', root)}` again."
             )
         (end,) = _OFFSET.unpack(storage.read(index, index_bytes - _OFFSET.size, _OFFSET.size))
         if end != num_bytes:
             raise DatasetError(
                 f"{root}: has {num_bytes} bytes, but had {end} when it was prepared. It was changed or cut off: "
-                f"restore it, or run `bridge-data prepare {root}` again."
+                f"restore it, or run `{bridge_command('prepare', root)}` again."
             )
         return cls(root=root, split_part=split_part, num_samples=index_bytes // _OFFSET.size - 1, num_bytes=num_bytes)
 
@@ -341,7 +343,7 @@ class JsonlReader:
     def _changed(self, index: int, start: int, why: str) -> DatasetError:
         return DatasetError(
             f"{self._path}: sample {index}, at byte {start}: {why}. The file was changed after it was prepared: "
-            f"restore it, or run `bridge-data prepare {self._path}` again."
+            f"restore it, or run `{bridge_command('prepare', self._path)}` again."
         )
 
     def __reduce__(self) -> tuple[type["JsonlReader"], tuple[JsonlLines]]:

@@ -3,7 +3,8 @@
 Enters: keys, or names of parts as their shard has them, `0001.jpg`. Leaves: offsets, and the bytes of parts. Each
 look-up is one search of an SQL index, in a data set of any size; no list of keys is loaded. Splits and exclusions do
 not matter. Guarantee: the bytes that the shard holds under this name, or an error that says whether the name is wrong
-or the data. All classes here may be pickled, forked and used by any thread.
+or the data. A key may be that of samples in several shards: then names say the shard, too, `a.tar/0001.jpg` or
+`a.tar:0001.jpg`. All classes here may be pickled, forked and used by any thread.
 
 Source: the tables `samples` and `sample_parts` are those of Megatron-Energon 7.4; older versions wrote the first only.
 """
@@ -11,21 +12,28 @@ Source: the tables `samples` and `sample_parts` are those of Megatron-Energon 7.
 import collections
 import contextlib
 import functools
-import os
-import sqlite3
-import threading
-import weakref
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from bridge_data import storage
-from bridge_data.errors import ConfigError, DatasetError, SampleError
-from bridge_data.shards.metadata import INDEX_SQLITE, meta_folder, read_shard_counts, split_name, without_shard
+from bridge_data.errors import ConfigError, DatasetError, SampleError, bridge_command
+from bridge_data.shards.metadata import (
+    INDEX_SQLITE,
+    meta_folder,
+    read_shard_counts,
+    split_name,
+    split_shard,
+    without_shard,
+)
+from bridge_data.shards.read_only_database import ReadOnlyDatabase, forgetting_after_fork
 from bridge_data.shards.tar_bytes import FileTar, GzipTar, MemoryTar, is_gzip
 from bridge_data.shards.tar_headers import BLOCK, read_member, walk
 from bridge_data.storage import Location
+
+MAX_CHOICES = 10
+"""Parts that an error about a name lists."""
 
 MAX_KNOWN_COMPRESSED = 64
 """Compressed shards that an index keeps open; each holds about 1% of its size and a buffer of 1 MiB."""
@@ -43,62 +51,50 @@ _JOINED = """
 FROM samples s JOIN sample_parts p ON p.tar_file_id = s.tar_file_id AND p.sample_index = s.sample_index
 """
 _RANGE = "p.tar_file_id, p.content_byte_offset, p.content_byte_size"
-_PART = f"SELECT {_RANGE} {_JOINED} WHERE s.sample_key = ? AND p.part_name = ?"
-_PARTS = f"SELECT p.part_name, {_RANGE} {_JOINED} WHERE s.sample_key = ? ORDER BY p.content_byte_offset"
+_TEXT = "CAST(? AS TEXT)"  # also of bytes that are not UTF-8
+_PART = f"SELECT {_RANGE} {_JOINED} WHERE s.sample_key = {_TEXT} AND p.part_name = {_TEXT} ORDER BY p.tar_file_id"
+_PARTS = (
+    f"SELECT p.part_name, {_RANGE} {_JOINED} WHERE s.sample_key = {_TEXT} ORDER BY p.tar_file_id, p.content_byte_offset"
+)
 _NAMES = (
     f"SELECT s.sample_key || '.' || p.part_name {_JOINED}ORDER BY s.tar_file_id, s.sample_index, p.content_byte_offset"
 )
-_SAMPLE = "SELECT tar_file_id, sample_index, byte_offset, byte_size FROM samples WHERE sample_key = ?"
+_SAMPLE = f"SELECT tar_file_id, sample_index, byte_offset, byte_size FROM samples WHERE sample_key = {_TEXT}"
 _KEYS = "SELECT sample_key FROM samples WHERE tar_file_id = ? ORDER BY sample_index"
 _SPANS = (
     "SELECT sample_key, byte_offset, byte_offset + byte_size FROM samples WHERE tar_file_id = ? ORDER BY sample_index"
 )
-_KEY_RANGE = "SELECT sample_key FROM samples WHERE sample_key >= ? AND sample_key < ? ORDER BY sample_key LIMIT ?"
+_KEY_RANGE = (
+    f"SELECT sample_key FROM samples WHERE sample_key >= {_TEXT} AND sample_key < {_TEXT} ORDER BY sample_key LIMIT ?"
+)
+_KEY_INDEX = "SELECT sql FROM sqlite_master WHERE name = 'idx_samples_sample_key'"
+_SHARED = (
+    "SELECT COUNT(*), MIN(sample_key) FROM (SELECT sample_key FROM samples GROUP BY sample_key HAVING COUNT(*) > 1)"
+)
 
 
-class ReadOnlyDatabase:
-    """The SQLite file at `file`, which nobody writes to. `way_out` ends the message where it cannot be read."""
+class SharedKeys(NamedTuple):
+    """Keys that samples of several shards have: how many, and one of them with its shards, by number."""
 
-    def __init__(self, file: Path, way_out: str) -> None:
-        self.file, self.way_out = file, way_out
-        self.after_fork()
-        _in_use.add(self)
+    num_keys: int
+    key: str
+    shards: tuple[int, ...]
 
-    def after_fork(self) -> None:
-        """In a forked child: connect anew, with a lock that no thread of the parent can hold."""
-        self._lock = threading.Lock()
-        self._connection: sqlite3.Connection | None = None
+    @classmethod
+    def find(cls, database: ReadOnlyDatabase) -> "SharedKeys | None":
+        """Those of the index in `database`; None if all keys are unique."""
+        created = database.rows(_KEY_INDEX)
+        if not created or "UNIQUE" in created[0][0]:  # or there are no samples in it
+            return None
+        ((num_keys, key),) = database.rows(_SHARED)
+        return cls(num_keys, key, tuple(row[0] for row in database.rows(_SAMPLE, key))) if num_keys else None
 
-    def rows(self, query: str, *values: object) -> list[Any]:
-        """All rows that answer `query`."""
-        with self._lock, self._reporting():
-            if self._connection is None:
-                self._connection = self._connect()
-            return self._connection.execute(query, values).fetchall()
-
-    def stream(self, query: str, *values: object) -> Generator[Any, None, None]:
-        """The same rows, one by one, over a connection of their own."""
-        with self._reporting(), contextlib.closing(self._connect()) as connection:
-            yield from connection.execute(query, values)
-
-    def has_table(self, name: str) -> bool:
-        """Whether there is a table called `name`."""
-        return bool(self.rows("SELECT 1 FROM sqlite_master WHERE name = ?", name))
-
-    def _connect(self) -> sqlite3.Connection:
-        """A connection that cannot write, takes no locks and may be used by any thread."""
-        uri = f"{self.file.absolute().as_uri()}?mode=ro&immutable=1"
-        return sqlite3.connect(uri, uri=True, check_same_thread=False)
-
-    @contextlib.contextmanager
-    def _reporting(self) -> Iterator[None]:
-        try:
-            yield
-        except sqlite3.Error as error:
-            raise DatasetError(f"{self.file}: cannot be read: {error}; {self.way_out}") from error
-
-    def __reduce__(self) -> tuple[type["ReadOnlyDatabase"], tuple[Path, str]]:
-        return ReadOnlyDatabase, (self.file, self.way_out)
+    def told(self, shard_names: Sequence[str]) -> str:
+        """`2 keys occur in several shards, such as '0001' in a.tar and b.tar`."""
+        first, *_, last = self.shards
+        more = f" and {len(self.shards) - 2} more" if len(self.shards) > 2 else ""
+        what = "1 key occurs" if self.num_keys == 1 else f"{self.num_keys:,} keys occur"
+        return f"{what} in several shards, such as {self.key!r} in {shard_names[first]} and {shard_names[last]}{more}"
 
 
 class StoredPart(NamedTuple):
@@ -123,7 +119,7 @@ class KeyIndex:
         self.root = root
         self.database = ReadOnlyDatabase(file, _way_out(root))
         self.after_fork()
-        _in_use.add(self)
+        forgetting_after_fork(self)
 
     def after_fork(self) -> None:
         """In a forked child: open compressed shards anew, as a thread of the parent may have been reading one."""
@@ -173,15 +169,14 @@ class KeyIndex:
         """Whether there is a table of parts; in an older index there is none, and headers are read instead."""
         return self.database.has_table("sample_parts")
 
-    def part(self, key: str, part: str) -> StoredPart | None:
-        """The part `part` of the sample `key`; None if there is none."""
+    def part(self, key: str, part: str) -> list[StoredPart]:
+        """The part `part` of the sample `key`; several if samples of several shards have this key."""
         if self.knows_parts:
-            rows = self.database.rows(_PART, key, part)
-            return self._stored(key, part, *rows[0]) if rows else None
-        return next((found for found in self.parts(key) if found.part == part), None)
+            return [self._stored(key, part, *row) for row in self.database.rows(_PART, key, part)]
+        return [found for found in self.parts(key) if found.part == part]
 
     def parts(self, key: str) -> list[StoredPart]:
-        """The parts of the sample `key`, by offset; none if there is no such sample."""
+        """The parts of the sample `key`, by shard and offset; none if there is no such sample."""
         if self.knows_parts:
             return [self._stored(key, *row) for row in self.database.rows(_PARTS, key)]
         found = []
@@ -209,9 +204,9 @@ class KeyIndex:
         """The names of all parts, in the order of the data set."""
         return (name for (name,) in self.database.stream(_NAMES))
 
-    def position(self, key: str) -> tuple[int, int] | None:
-        """(number of its shard, position in it) of the sample `key`; None if there is no such sample."""
-        return next((row[:2] for row in self.database.rows(_SAMPLE, key)), None)
+    def position(self, key: str, shard: int) -> int | None:
+        """The position of the sample `key` in shard number `shard`; None if it has no such sample."""
+        return next((row[1] for row in self.database.rows(_SAMPLE, key) if row[0] == shard), None)
 
     def keys(self, shard: int) -> list[str]:
         """The keys of the samples in shard number `shard`, in their order."""
@@ -248,17 +243,30 @@ class PartReader:
         """Parts of which ranges are read, and that were found where the index has them."""
 
     def find(self, name: str) -> StoredPart:
-        """Where the part `name` is stored; a name that begins with that of a shard is also found without it.
+        """Where the part `name` is stored. A name that begins with that of a shard is also found without it; if several
+        shards have the key, it is that of the shard that is named.
 
         Raises:
-            SampleError: if there is no such part. DatasetError: if the index cannot be read.
+            SampleError: if there is no such part, or there are several. DatasetError: if the index cannot be read.
         """
-        for candidate in (name, without_shard(name)):
-            split = None if candidate is None else split_name(candidate)
-            part = None if split is None else self.index.part(*split)
-            if part is not None:
-                return part
+        for shard, candidate in (("", name), split_shard(name) or ("", "")):
+            split = split_name(candidate)
+            parts = [] if split is None else self.index.part(*split)
+            if len(parts) > 1 and shard:
+                parts = [part for part in parts if self.index.shard_names[part.shard] == shard] or parts
+            if len(parts) > 1:
+                raise SampleError(self._choices(parts))
+            if parts:
+                return parts[0]
         raise SampleError(self._complaint(name))
+
+    def _choices(self, parts: Sequence[StoredPart]) -> str:
+        names = [f"{self.index.shard_names[part.shard]}/{part.name}" for part in parts]
+        more = f" and {len(names) - MAX_CHOICES} more" if len(names) > MAX_CHOICES else ""
+        return (
+            f"{self.root}: samples of {len(parts)} shards have the key {parts[0].key!r}; say which is meant: "
+            f"{', '.join(names[:MAX_CHOICES])}{more}. `bridge-data prepare --fix-duplicates` makes keys unique."
+        )
 
     def read(self, part: StoredPart) -> bytes:
         """The content of a part.
@@ -288,7 +296,7 @@ class PartReader:
         if split is None:
             return f"{self.root}: {name!r} names no part of a sample; expected a key, a dot and a part, as in 0001.jpg."
         key, part = split
-        parts = sorted(found.part for found in self.index.parts(key)) if self.index.knows_parts else []
+        parts = sorted({found.part for found in self.index.parts(key)}) if self.index.knows_parts else []
         if parts:
             return f"{self.root}: sample {key!r} has no part {part!r}; it has {', '.join(parts)}."
         return f"{self.root}: there is no part {name!r}: no sample has the key {key!r}. Add it, or correct the name."
@@ -314,21 +322,10 @@ class PartReader:
                 if member is not None and (member.name, member.content_offset, member.num_bytes) == wanted:
                     return
         raise DatasetError(
-            f"{path}: does not hold {part.name!r} at byte {part.offset}, where the index has it. The shard was "
-            f"replaced, or the index is damaged: restore it, or run `bridge-data prepare {self.root} --rescan`."
+            f"{path}: does not hold {part.name!r} at byte {part.offset}, where the index has it. The shard was replaced, "
+            f"or the index is damaged: restore it, or run `{bridge_command('prepare', self.root, '--rescan')}`."
         )
 
 
 def _way_out(root: Location) -> str:
-    return f"run `bridge-data prepare {root} --tar-index-only`"
-
-
-_in_use: "weakref.WeakSet[ReadOnlyDatabase | KeyIndex]" = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for each in list(_in_use):
-        each.after_fork()
-
-
-os.register_at_fork(after_in_child=_after_fork)
+    return f"run `{bridge_command('prepare', root, '--tar-index-only')}`"

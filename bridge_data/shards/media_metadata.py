@@ -17,13 +17,13 @@ from typing import Any, ClassVar, TypeAlias
 from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError, SampleError
 from bridge_data.samples import edataclass
-from bridge_data.shards.key_index import ReadOnlyDatabase
 from bridge_data.shards.metadata import INDEX_SQLITE, META_FOLDER
+from bridge_data.shards.read_only_database import ReadOnlyDatabase
 from bridge_data.storage import Location
 
 MEDIA_TABLE = "media_metadata"
 
-_METADATA = f"SELECT metadata_type, metadata_json FROM {MEDIA_TABLE} WHERE entry_key = ?"
+_METADATA = f"SELECT metadata_type, metadata_json FROM {MEDIA_TABLE} WHERE entry_key = CAST(? AS TEXT)"
 
 _WAY_OUT = "run `bridge-data prepare-media {root} --media-metadata-by-extension`"
 

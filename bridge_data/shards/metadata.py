@@ -19,7 +19,7 @@ import braceexpand
 import yaml
 
 from bridge_data import storage
-from bridge_data.errors import ConfigError, DatasetError
+from bridge_data.errors import ConfigError, DatasetError, bridge_command
 from bridge_data.storage import AnyLocation, Location, location
 
 _RUN = re.compile(r"(?P<before>[^{}\\]*)\{(?P<first>\d+)\.\.(?P<last>\d+)\}(?P<after>[^{}\\]*)", re.ASCII)
@@ -33,13 +33,15 @@ DATASET_YAML = "dataset.yaml"
 INDEX_SQLITE = "index.sqlite"
 INDEX_UUID = "index.uuid"
 BRIDGE_INDEX = "index.bridge"
+PREPARING = ".preparing"
+"""A file that is there while others in the folder are replaced, and afterwards if that was interrupted."""
 JSONL_SUFFIX = ".jsonl"
 
 _HIDDEN_PART = re.compile(r"((?:.*/)?[^./]*/)\.([^/]*)", re.DOTALL)
 """The member `a/.txt` has the key `a/`."""
 
 _META_MEMBER = re.compile(r"__[^/]*__(/|$)")
-_SHARD = re.compile(r"(?:[^/]+/)*?[^/]+\.(?:tar|tgz|tar\.gz)/(?=.)", re.DOTALL)
+_SHARD = re.compile(r"((?:[^/]+/)*?[^/]+\.(?:tar|tgz|tar\.gz))[/:](?=.)", re.DOTALL)
 
 
 def split_name(name: str) -> tuple[str, str] | None:
@@ -54,10 +56,17 @@ def split_name(name: str) -> tuple[str, str] | None:
     return None if match is None else (match[1], match[2])
 
 
+def split_shard(name: str) -> tuple[str, str] | None:
+    """`a/b.tar` and `images/0001.jpg` of `a/b.tar/images/0001.jpg`, also with a colon between them; None if no shard is
+    named in it."""
+    match = _SHARD.match(name)
+    return None if match is None else (match[1], name[match.end() :])
+
+
 def without_shard(name: str) -> str | None:
     """`images/0001.jpg` of `a/b.tar/images/0001.jpg`; None if no shard is named in it."""
-    match = _SHARD.match(name)
-    return None if match is None else name[match.end() :]
+    split = split_shard(name)
+    return None if split is None else split[1]
 
 
 def is_meta_member(name: str) -> bool:
@@ -82,7 +91,7 @@ def meta_folder(root: AnyLocation) -> AnyLocation:
     """The `.nv-meta` folder of the data set at `root`.
 
     Raises:
-        ConfigError: if there is no such data set, or it is not prepared.
+        ConfigError: if there is no such data set, or it is not prepared, or only in part.
     """
     folder = root / META_FOLDER
     if not folder.is_dir():
@@ -91,7 +100,12 @@ def meta_folder(root: AnyLocation) -> AnyLocation:
         if not root.is_dir():
             raise ConfigError(f"{root}: expected the folder of a data set, got a file")
         raise ConfigError(
-            f"{root}: not a prepared data set, it has no {META_FOLDER} folder; run `bridge-data prepare {root}`"
+            f"{root}: not a prepared data set, it has no {META_FOLDER} folder; run `{bridge_command('prepare', root)}`"
+        )
+    if isinstance(folder, Path) and (folder / PREPARING).exists():
+        raise ConfigError(
+            f"{root}: is being prepared now, or was until that was interrupted: wait for it, or run "
+            f"`{bridge_command('prepare', root)}` again"
         )
     return folder
 
@@ -168,7 +182,7 @@ def _first_of(meta: Location, *names: str) -> tuple[Location, bytes]:
         data = storage.read_if_there(meta / name)
         if data is not None:
             return meta / name, data
-    raise ConfigError(f"{meta / names[0]}: no such file; run `bridge-data prepare {meta.parent}`")
+    raise ConfigError(f"{meta / names[0]}: no such file; run `{bridge_command('prepare', meta.parent)}`")
 
 
 def _expand(path: Location, what: str, patterns: Any) -> list[str]:

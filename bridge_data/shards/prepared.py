@@ -10,13 +10,13 @@ import dataclasses
 import functools
 import itertools
 import logging
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from os import PathLike
 from typing import Any
 
 from bridge_data import storage
-from bridge_data.errors import DatasetError
+from bridge_data.errors import ConfigError, DatasetError, bridge_command
 from bridge_data.shards.bridge_index import BridgeIndex
 from bridge_data.shards.key_index import KeyIndex
 from bridge_data.shards.metadata import (
@@ -200,18 +200,27 @@ class PreparedDataset:
         """The shards of `split_part`, by `split.yaml` or the file named `split_config` beside it.
 
         Raises:
-            ConfigError: if there is no such part. DatasetError: if it names shards that were not prepared.
+            ConfigError: if there is no such part, or it names a shard twice. DatasetError: if it names shards that were
+            not prepared.
         """
         split = read_split(self.meta, split_config)
         shards, exclude = split.shards(split_part), split.excluded()
         left_out = set(exclude)
         names = [name for name in shards if name not in left_out]
+        if len(set(names)) < len(names):
+            name, times = Counter(names).most_common(1)[0]
+            file = self.meta / (split_config or "split.yaml")
+            raise ConfigError(
+                f"{file}: split part {split_part!r} names {name!r} {times} times: "
+                "its samples would come as often in each epoch. Name it once; a metadataset can repeat a data set "
+                "(blend_epochized)."
+            )
         unknown = [name for name in names if name not in self.shard_counts]
         if unknown:
             raise DatasetError(
                 f"{self.meta}: split part {split_part!r} names {unknown[0]!r}"
                 + (f" and {len(unknown) - 1} more shards" if len(unknown) > 1 else "")
-                + f", which the data set was prepared without; run `bridge-data prepare {self.root}` again"
+                + f", which the data set was prepared without; run `{bridge_command('prepare', self.root)}` again"
             )
         excluded = _by_shard(exclude, {name: number for number, name in enumerate(names)})
         return ShardSet(
@@ -253,10 +262,10 @@ class PreparedDataset:
             return None
         number = list(self.shard_counts).index(shard)
         try:
-            found = {key: index.position(key) for key in keys}
+            found = {key: index.position(key, number) for key in keys}
         except DatasetError:  # an older layout
             return None
-        return {key: at[1] for key, at in found.items() if at is not None and at[0] == number}
+        return {key: position for key, position in found.items() if position is not None}
 
     def _positions_by_headers(self, shard: str, keys: set[str]) -> dict[str, int]:
         path = str(self.root / shard)

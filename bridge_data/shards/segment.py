@@ -85,7 +85,7 @@ class IndexPage:
     def key(self, number: int) -> str:
         """The key of sample `number`."""
         start = self._key_ends[number - 1] if number else 0
-        return str(self._keys[start : self._key_ends[number]], "utf-8")
+        return str(self._keys[start : self._key_ends[number]], "utf-8", "surrogateescape")
 
     def parts(self, number: int) -> list[Part]:
         """The parts of sample `number`, with their offsets in the shard."""
@@ -118,7 +118,7 @@ class IndexPage:
         """The keys of samples `first` to `last`."""
         ends = [self._key_ends[first - 1] if first else 0, *self._key_ends[first : last + 1].tolist()]
         start = ends[0]
-        text = str(self._keys[start : ends[-1]], "utf-8")
+        text = str(self._keys[start : ends[-1]], "utf-8", "surrogateescape")
         if len(text) < ends[-1] - start:  # bytes are not characters
             return [self.key(number) for number in range(first, last + 1)]
         return [text[begin - start : end - start] for begin, end in pairwise(ends)]
@@ -283,7 +283,7 @@ def build_segment(
     first_part = 0
     for first in range(0, len(keys), page_samples):
         last = min(len(keys), first + page_samples)
-        encoded = [key.encode() for key in keys[first:last]]
+        encoded = [key.encode("utf-8", "surrogateescape") for key in keys[first:last]]
         key_ends = array.array("I", accumulate(map(len, encoded)))
         own = slice(first_part, part_ends[last - 1])
         body = b"".join(
@@ -301,7 +301,7 @@ def build_segment(
         )
         pages.append(body + bytes(-len(body) % 8))
         first_part = own.stop
-    names = json.dumps(list(numbers), ensure_ascii=False).encode()
+    names = json.dumps(list(numbers)).encode()
     size = _DIRECTORY.size + 12 * len(pages) + len(names)
     padding = bytes(-size % 8)
     has_digests = int(digests is not None)

@@ -24,7 +24,7 @@ from bridge_data.shards.indexed_shard import TOGETHER_BYTES, IndexedShard, KeyAn
 from bridge_data.shards.metadata import split_name, tar_index_path
 from bridge_data.shards.segment import Part, Segment
 from bridge_data.shards.tar_bytes import FileTar, GzipTar, MemoryTar, open_tar
-from bridge_data.shards.tar_headers import TarBytes, walk
+from bridge_data.shards.tar_headers import FOLDER, LINKS, TarBytes, walk
 from bridge_data.storage import Location, location
 
 
@@ -45,6 +45,17 @@ class ParsedShard:
                 f"{path}: has {num_bytes} bytes, but its .tar.idx knows samples up to byte {self.offsets[-1]}. The "
                 "shard is truncated or was replaced: restore it, or run `bridge-data prepare` again."
             )
+        if compressed is None and not storage.is_remote(path):
+            self._check_rest(num_bytes)
+
+    def _check_rest(self, num_bytes: int) -> None:
+        """See that no sample follows the last that is known: as in tars that were joined by `cat`."""
+        for member in walk(FileTar(self._path, num_bytes), self.offsets[-1], num_bytes, file=self._path):
+            if split_name(member.name) is not None and member.kind != FOLDER:
+                raise DatasetError(
+                    f"{self._path}: member {member.name!r} at byte {member.offset} comes after the last sample that "
+                    "its .tar.idx knows. The shard has grown since: run `bridge-data prepare` again."
+                )
 
     def read(self, position: int, wanted: Container[str] | None) -> KeyAndParts:
         start, end = self.offsets[position], self.offsets[position + 1]
@@ -94,8 +105,13 @@ class ParsedShard:
         """The sample at bytes `start` to `end` of the tar."""
         key, parts = None, {}
         for member in walk(tar, start, end, file=self._path):
-            name = split_name(member.name) if member.is_file else None
-            if name is None:
+            name = split_name(member.name)
+            if name is not None and member.kind in LINKS:
+                raise DatasetError(
+                    f"{self._path}: member {member.name!r} is a {member.kind}, without content of its own. Write the "
+                    "shard again with copies of the files: tar --dereference --hard-dereference."
+                )
+            if name is None or not member.is_file:
                 continue
             if key is None:
                 key = name[0]

@@ -3,7 +3,8 @@
 Enters: bytes of a tar and the offset of a header in them. Leaves: the member's name, offset and size of its content,
 and the offset of the next header. Plain headers, GNU long names and pax headers that only rename, resize or
 date are read here, plain ones in 1 µs; anything rarer (base-256 sizes, global headers, links) is left to `tarfile`.
-Guarantee: the same members at the same offsets as `tarfile` finds, and an error, not an end, where the tar is damaged.
+Guarantee: the same members at the same offsets as `tarfile` finds, and an error, not an end, where the tar is damaged
+or goes on behind its end mark. Bytes of names that are not UTF-8 become surrogates (PEP 383), as in `tarfile`.
 
 Source: POSIX.1-1988 ustar, POSIX.1-2001 pax and GNU tar header layouts, as documented with GNU tar and Python's
 `tarfile`.
@@ -23,7 +24,26 @@ from bridge_data.storage import RangeFile
 BLOCK = 512
 """Headers are of this size, and contents are padded to it."""
 
+FILE, FOLDER, HARD_LINK, SYMBOLIC_LINK = "file", "folder", "hard link", "symbolic link"
+"""Kinds of members."""
+
+LINKS = frozenset({HARD_LINK, SYMBOLIC_LINK, "part of a file on several volumes"})
+"""Kinds whose content is stored elsewhere."""
+
+_KINDS = {
+    b"1": HARD_LINK,
+    b"2": SYMBOLIC_LINK,
+    b"3": "device",
+    b"4": "device",
+    b"5": FOLDER,
+    b"6": "FIFO",
+    b"D": FOLDER,
+    b"M": "part of a file on several volumes",
+    b"V": "volume label",
+}
+
 _ZEROS = bytes(BLOCK)
+_TAIL_BYTES = 1 << 16
 _FIELDS = struct.Struct("=100s24x12s12x8s356s")
 """Name, size, checksum, and what follows."""
 
@@ -32,17 +52,23 @@ _PAX_HARMLESS = frozenset({b"mtime", b"atime", b"ctime", b"uid", b"gid", b"uname
 
 
 class Member(NamedTuple):
-    """A member of a tar. `offset` is where its first header begins (an extended one, if it has any)."""
+    """A member of a tar. `offset` is where its first header begins (an extended one, if it has any). `kind` is `FILE`
+    for all that have content of their own."""
 
     name: str
     offset: int
     content_offset: int
     num_bytes: int
-    is_file: bool
+    kind: str
     next_offset: int
 
+    @property
+    def is_file(self) -> bool:
+        """Whether it has content of its own."""
+        return self.kind == FILE
 
-Fields: TypeAlias = tuple[str, int, int, int, bool, int]
+
+Fields: TypeAlias = tuple[str, int, int, int, str, int]
 """The fields of a `Member`."""
 
 
@@ -59,10 +85,12 @@ class TarBytes(Protocol):
 def walk(tar: TarBytes, offset: int, end: int, *, file: str) -> Iterator[Member]:
     """The members whose headers begin at `offset` or later and before `end`, where the file or the range ends.
 
-    `file` is named in errors. An end-of-archive block (zeros) ends the walk; so does `end`, if a member ends there.
+    `file` is named in errors. An end-of-archive block (zeros) ends the walk, if nothing but zeros follows; so does
+    `end`, if a member ends there.
 
     Raises:
-        DatasetError: naming the member before, if the tar is damaged or truncated.
+        DatasetError: naming the member before, if the tar is damaged, truncated, or goes on behind an end-of-archive
+        block.
     """
     for run in walk_runs(tar, offset, end, file=file):
         yield from map(Member._make, run)
@@ -77,6 +105,7 @@ def walk_runs(tar: TarBytes, offset: int, end: int, *, file: str) -> Iterator[Se
             after = f"after member {last!r}" if last else "at the beginning"
             member = read_member(tar, offset, file=file, after=after)
             if member is None:
+                _check_tail(tar, offset, end, file=file, after=after)
                 return
             if member.next_offset > end:
                 raise DatasetError(
@@ -86,6 +115,27 @@ def walk_runs(tar: TarBytes, offset: int, end: int, *, file: str) -> Iterator[Se
             run = (member,)
         yield run
         last, offset = run[-1][0], run[-1][-1]
+
+
+def _check_tail(tar: TarBytes, offset: int, end: int, *, file: str, after: str) -> None:
+    """See that only zeros follow the end-of-archive block at `offset`."""
+    at = offset
+    while at < end and (data := tar.read(at, min(_TAIL_BYTES, end - at))):
+        rest = data.lstrip(b"\0")
+        if not rest:
+            at += len(data)
+            continue
+        at += (len(data) - len(rest)) // BLOCK * BLOCK  # data begin at a block
+        try:
+            member = read_member(tar, at, file=file)
+        except DatasetError:
+            member = None
+        what = "bytes that are no zeros follow" if member is None else f"member {member.name!r} follows"
+        raise DatasetError(
+            f"{file}: a block of zeros at byte {offset}, {after}, ends the tar, but {what} at byte {at}, and would be "
+            "lost. Tars cannot be joined by `cat`, and a copy may have holes: copy the tar again, or unpack it with "
+            "`tar -x --ignore-zeros` and write it again."
+        )
 
 
 def _plain_run(data: bytes, start: int, offset: int, end: int) -> list[Fields]:
@@ -107,7 +157,7 @@ def _plain_run(data: bytes, start: int, offset: int, end: int) -> list[Fields]:
         try:
             num_bytes = int(size.rstrip(b"\0 "), 8)
             wanted = _checksum(checksum)
-            text = (folder + name).decode() if folder else name.decode()
+            text = (folder + name if folder else name).decode("utf-8", "surrogateescape")
         except ValueError:
             break
         if wanted != (adler32(data[start : start + 148]) & 0xFFFF) + tail_sum or num_bytes < 0:
@@ -116,7 +166,7 @@ def _plain_run(data: bytes, start: int, offset: int, end: int) -> list[Fields]:
         next_offset = content_offset + (num_bytes + BLOCK - 1) // BLOCK * BLOCK
         if next_offset > end or not name or name[-1] == 0x2F:
             break
-        members.append((text, offset, content_offset, num_bytes, True, next_offset))
+        members.append((text, offset, content_offset, num_bytes, FILE, next_offset))
         start += next_offset - offset
         offset = next_offset
     return members
@@ -184,15 +234,15 @@ def _member(header: bytes, name: bytes, offset: int, content_offset: int, num_by
     """The regular file that `header` describes, unless a part of it is unusual."""
     if not name or name[-1] == 0x2F:
         return None
+    text = name.decode("utf-8", "surrogateescape")
     try:
-        text = name.decode()
         if num_bytes < 0:
             num_bytes = int(header[124:136].rstrip(b"\0 "), 8)
-    except ValueError:  # base-256, or another encoding
+    except ValueError:  # base-256
         return None
     if num_bytes < 0 or not header_is_intact(header):
         return None
-    return Member(text, offset, content_offset, num_bytes, True, content_offset + -(-num_bytes // BLOCK) * BLOCK)
+    return Member(text, offset, content_offset, num_bytes, FILE, content_offset + -(-num_bytes // BLOCK) * BLOCK)
 
 
 def _renamed(tar: TarBytes, header: bytes, offset: int) -> Member | None:
@@ -214,7 +264,7 @@ def _renamed(tar: TarBytes, header: bytes, offset: int) -> Member | None:
     name = records.get(b"path")
     if name is None:
         plain = _plain(header, at)
-        name = plain.name.encode() if plain is not None else b""
+        name = plain.name.encode("utf-8", "surrogateescape") if plain is not None else b""
     size = records.get(b"size", b"-1")
     return _member(header, name, offset, at + BLOCK, int(size)) if re.fullmatch(rb"-1|\d+", size) else None
 
@@ -243,7 +293,7 @@ def _by_tarfile(tar: TarBytes, offset: int, *, file: str, after: str) -> Member 
 
     view = RangeFile(tar.read, offset, sys.maxsize)
     try:
-        with tarfile.TarFile(fileobj=view, mode="r", ignore_zeros=False, errors="strict") as archive:
+        with tarfile.TarFile(fileobj=view, mode="r", ignore_zeros=False, encoding="utf-8") as archive:
             info = archive.next()
             if info is None:
                 if tar.read(offset, 6)[:6] in (b"\x1f\x8b\x08", b"BZh", b"\xfd7zXZ\0"):
@@ -259,10 +309,10 @@ def _by_tarfile(tar: TarBytes, offset: int, *, file: str, after: str) -> Member 
                 offset + info.offset,
                 offset + info.offset_data,
                 info.size if info.isreg() else 0,
-                info.isreg(),
+                FILE if info.isreg() else _KINDS.get(info.type, f"member of type {info.type.decode('latin-1')!r}"),
                 offset + archive.offset,
             )
-    except (tarfile.TarError, UnicodeDecodeError, ValueError) as error:
+    except (tarfile.TarError, ValueError) as error:
         raise DatasetError(
             f"{file}: no readable tar header at byte {offset}, {after}: {error}. The tar is damaged, truncated "
             "or compressed: write it again, uncompressed."

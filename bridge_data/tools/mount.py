@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from bridge_data.errors import BridgeDataError, ConfigError
-from bridge_data.shards.key_index import PartReader, StoredPart
+from bridge_data.shards.key_index import PartReader, SharedKeys, StoredPart
 from bridge_data.shards.metadata import split_name
 
 Layout: TypeAlias = Literal["members", "samples", "shards"]
@@ -44,12 +44,18 @@ class View:
     """The data set in the folder `root` in a `layout`.
 
     Raises:
-        ConfigError: if it is not prepared.
+        ConfigError: if it is not prepared, or has keys in several shards and no folders for them.
     """
 
     def __init__(self, root: Path, layout: Layout = "members") -> None:
         self.catalog = Catalog(root)
         self._by_sample = layout == "samples"
+        shared = None if layout == "shards" else SharedKeys.find(self.catalog.reader.index.database)
+        if shared is not None:
+            raise ConfigError(
+                f"{root}: {shared.told(self.catalog.shards)}, so their parts would have the same names: show a folder "
+                'for each shard (--shard-folders, layout="shards")'
+            )
         shards = self.catalog.shards if layout == "shards" else []
         self._shards = {name: number for number, name in enumerate(shards)}
         self._sorted_shards = sorted(shards)

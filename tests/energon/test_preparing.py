@@ -15,7 +15,7 @@ from bridge_data.energon.media.filesystem_prepare import prepare_filesystem_data
 
 from bridge_data import CrudeJsonlDatasetFactory, CrudeWebdataset, WorkerConfig, get_loader, get_val_dataset
 from bridge_data.energon import BaseWebdatasetFactory
-from bridge_data.errors import ConfigError, DatasetError
+from bridge_data.errors import ConfigError
 from tests.decode.pictures import encoded, picture
 from tests.prepared import TEXT
 
@@ -81,11 +81,13 @@ def test_wrong_settings_are_errors(tmp_path: Path, settings: dict[str, Any], err
         BaseWebdatasetFactory.prepare_dataset(tmp_path, [])
 
 
-def test_duplicate_keys_are_an_error_or_get_the_name_of_their_shard(tmp_path: Path) -> None:
+def test_keys_in_several_shards_are_told_or_get_the_name_of_their_shard(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     paths = write_tars(tmp_path, 2, same_names=True)
     settings: dict[str, Any] = {"split_parts_ratio": [("val", 1.0)], "shuffle_seed": None, "workers": 1}
-    with pytest.raises(DatasetError, match=r"duplicate key '0'.*--fix-duplicates"):
-        BaseWebdatasetFactory.prepare_dataset(tmp_path, paths, **settings)
+    BaseWebdatasetFactory.prepare_dataset(tmp_path, paths, **settings)
+    assert "3 keys occur in several shards, such as '0' in parts/0.tar and parts/1.tar" in caplog.text
     for _ in range(2):  # the second time there is nothing to fix
         BaseWebdatasetFactory.prepare_dataset(tmp_path, paths, fix_duplicates=True, **settings)
         with tarfile.open(tmp_path / "parts/1.tar") as tar:

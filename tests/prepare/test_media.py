@@ -15,7 +15,7 @@ from bridge_data.prepare.media import extract, kind_of_name
 from bridge_data.prepare.tars import parse_ratio, prepare, refresh_index, split_by_ratio
 from bridge_data.shards.media_metadata import AVMetadata, ImageMetadata, MediaIndex
 from tests.prepare.files import FILES, METADATA, film, picture, sound, write_files
-from tests.shards.tars import write_tar
+from tests.shards.tars import prepare_by_ratio, write_tar
 
 BY_EXTENSION, BY_HEADER = MediaRule("EXTENSION"), MediaRule("HEADER")
 
@@ -283,3 +283,13 @@ def test_a_sound_has_no_frames() -> None:
 def test_what_is_neither_is_named(kind) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(SampleError, match=r"deep/a\.x: not a readable"):
         extract(kind, io.BytesIO(b"neither"), "deep/a.x")
+
+
+def test_metadata_that_go_by_key_are_not_kept_when_keys_are_shared(tmp_path: Path) -> None:
+    write_tar(tmp_path / "a.tar", {"1.png": picture()})
+    prepare_by_ratio(tmp_path)
+    assert prepare_media(tmp_path, MediaRule.parse(None, False, True)).num_stored == 1
+    write_tar(tmp_path / "b.tar", {"1.png": picture()})
+    assert "the metadata of 1 media files, which go by key, were not kept" in prepare_by_ratio(tmp_path).notes
+    with pytest.raises(DatasetError, match=r"1 key occurs .* '1' in a\.tar and b\.tar, but media metadata go by key"):
+        prepare_media(tmp_path, MediaRule.parse(None, False, True))

@@ -1,4 +1,7 @@
+import dataclasses
+import json
 import os
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -6,6 +9,7 @@ import pytest
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.prepare.tar_indexes import PrepareConfig, write_indexes
 from bridge_data.shards import ShardReader, open_shards
+from bridge_data.shards.key_index import PartReader
 from tests.shards.tars import prepare_by_ratio, write_shards, write_tar
 
 
@@ -94,12 +98,69 @@ def test_all_faults_are_reported_at_once_and_nothing_is_replaced(tmp_path: Path)
     assert state_of(tmp_path) == before
 
 
-def test_a_key_in_two_shards_is_an_error(tmp_path: Path) -> None:
-    write_tar(tmp_path / "a.tar", {"1.txt": b"", "2.txt": b""})
-    write_tar(tmp_path / "b.tar", {"2.txt": b"", "3.txt": b""})
-    with pytest.raises(DatasetError, match=r"duplicate key '2': shards a\.tar and b\.tar both have"):
+def test_keys_in_several_shards_are_a_note_each_time(tmp_path: Path) -> None:
+    write_tar(tmp_path / "a.tar", {"1.txt": b"a1", "2.txt": b"a2"})
+    write_tar(tmp_path / "b.tar", {"2.txt": b"b2", "3.txt": b"b3"})
+    write_tar(tmp_path / "c.tar", {"2.txt": b"c2"})
+    for _ in range(2):  # scanned, and then unchanged
+        (note,) = prepare_by_ratio(tmp_path, "1,0,0").notes
+        assert note.startswith("1 key occurs in several shards, such as '2' in a.tar and c.tar and 1 more: ")
+        assert "SHARD/KEY" in note and "--fix-duplicates" in note
+    reader = ShardReader(open_shards(tmp_path, "train"))
+    texts = {sample.full_key: sample.parts["txt"] for sample in map(reader.read, range(5))}
+    assert texts == {f"{text[:1]}.tar/{text[1:]}": text.encode() for text in ("a1", "a2", "b2", "b3", "c2")}
+
+
+def test_a_preparation_that_fails_leaves_no_folder_and_an_older_one_whole(tmp_path: Path) -> None:
+    write_tar(tmp_path / "a.tar", {"1.txt": b""})
+    (tmp_path / "b.tar").write_bytes(b"no tar")
+    with pytest.raises(DatasetError, match=r"b\.tar"):
         prepare_by_ratio(tmp_path)
-    assert list((tmp_path / ".nv-meta").iterdir()) == []
+    assert not (tmp_path / ".nv-meta").exists()
+    write_tar(tmp_path / "b.tar", {"2.txt": b""})
+    prepare_by_ratio(tmp_path)
+    before = {path.name: path.read_bytes() for path in (tmp_path / ".nv-meta").iterdir()}
+    (tmp_path / "b.tar").write_bytes(b"no tar")
+    with pytest.raises(DatasetError, match=r"b\.tar"):
+        prepare_by_ratio(tmp_path)
+    assert {path.name: path.read_bytes() for path in (tmp_path / ".nv-meta").iterdir()} == before
+
+
+def test_shards_without_samples_are_a_note_unless_all_are(tmp_path: Path) -> None:
+    write_tar(tmp_path / "a.tar", {})
+    write_tar(tmp_path / "b.tar", {"folder/": b""})
+    with pytest.raises(DatasetError, match=r"there are no samples; without samples: 2 shards, such as a\.tar"):
+        prepare_by_ratio(tmp_path)
+    write_tar(tmp_path / "c.tar", {"1.txt": b"one"})
+    found = prepare_by_ratio(tmp_path, "1,0,0")
+    assert found.shard_counts == {"a.tar": 0, "b.tar": 0, "c.tar": 1}
+    assert found.notes == ("without samples: 2 shards, such as a.tar with 0 members",)
+    shards = open_shards(tmp_path, "train")
+    assert [ShardReader(shards).read(0).full_key] == ["c.tar/1"]
+
+
+def test_names_that_are_not_utf8_travel_through_all_indexes(tmp_path: Path) -> None:
+    key = "caf\udce9"
+    write_tar(
+        tmp_path / "a.tar", {f"{key}.t\udce9": b"one", f"{key}.txt": b"two", "x.txt": b"three"}, tarfile.GNU_FORMAT
+    )
+    (note,) = prepare_by_ratio(tmp_path, "1,0,0").notes
+    assert note.startswith(r"names that are not UTF-8: 2 members, such as 'caf\udce9.t\udce9' at byte 0 of a.tar")
+    shards = open_shards(tmp_path, "train")
+    assert shards.index is not None and shards.index.segment("a.tar").keys() == [key, "x"]
+    by_offsets = dataclasses.replace(shards, index=None)
+    for opened in (shards, by_offsets):
+        assert ShardReader(opened).read(0).parts == {"t\udce9": b"one", "txt": b"two"}
+    parts = PartReader(tmp_path)
+    assert parts.read(parts.find(f"{key}.t\udce9")) == parts.read(parts.find(f"a.tar/{key}.t\udce9")) == b"one"
+    assert json.loads(json.dumps(shards.identity())) == json.loads(json.dumps(by_offsets.identity()))
+    assert sorted(parts.index.part_names()) == sorted([f"{key}.t\udce9", f"{key}.txt", "x.txt"])
+    (tmp_path / ".nv-meta/index.bridge").unlink()
+    (tmp_path / ".nv-meta/split.json").write_text(
+        json.dumps({"split_parts": {"train": ["a.tar"]}, "exclude": [f"a.tar/{key}"]})
+    )
+    (tmp_path / ".nv-meta/split.yaml").unlink()
+    assert [ShardReader(open_shards(tmp_path, "train")).read(0).key] == ["x"]
 
 
 def test_another_number_of_samples_than_expected(tmp_path: Path) -> None:

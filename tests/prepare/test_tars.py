@@ -115,6 +115,15 @@ def test_odd_splits_are_told(tmp_path: Path) -> None:
     assert found.notes == ("1 of 4 shards are in no split part", "1 shards are in more than one split part")
 
 
+def test_a_shard_twice_is_refused(tmp_path: Path) -> None:
+    write_shards(tmp_path)
+    with pytest.raises(ConfigError, match=r"split part 'a' names 'data-000000\.tar' 2 times: name it once"):
+        prepare(tmp_path, lambda names: {"a": [names[0], names[0]]}, ONE)
+    with pytest.raises(ConfigError, match=r"the list of tars names 'data-000001\.tar' 2 times"):
+        prepare(tmp_path, lambda names: {"a": list(names)}, ONE, names=["data-000001.tar"] * 2)
+    assert not (tmp_path / ".nv-meta").exists()
+
+
 def test_the_index_is_refreshed_and_the_rest_left_alone(tmp_path: Path) -> None:
     write_shards(tmp_path)
     prepare_by_ratio(tmp_path)

@@ -12,7 +12,7 @@ import pytest
 from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError, SampleError
 from bridge_data.prepare.tars import refresh_index
-from bridge_data.shards import key_index
+from bridge_data.shards import ShardReader, key_index, open_shards
 from bridge_data.shards.key_index import PartReader
 from bridge_data.shards.tar_bytes import GzipTar
 from tests.shards.tars import prepare_by_ratio, write_tar
@@ -167,3 +167,30 @@ def test_a_damaged_index_stops_the_run(tmp_path: Path) -> None:
     (tmp_path / ".nv-meta/index.sqlite").write_bytes(b"nothing" * 1000)
     with pytest.raises(DatasetError, match=r"index.sqlite: cannot be read"):
         PartReader(tmp_path).find("000000.bin")
+
+
+def test_a_key_of_several_shards_needs_the_name_of_the_shard(tmp_path: Path) -> None:
+    for shard in ("a.tar", "sub/b.tar"):
+        write_tar(tmp_path / shard, {"0001.txt": shard.encode(), "0001.bin": b"", f"{shard[-5]}.txt": b"own"})
+    prepare_by_ratio(tmp_path)
+    parts = PartReader(tmp_path)
+    for name in ("0001.txt", "other.tar/0001.txt"):
+        with pytest.raises(
+            SampleError, match=r"samples of 2 shards have the key '0001'.*: a\.tar/0001\.txt, sub/b\.tar/0001\.txt\. `"
+        ):
+            parts.find(name)
+    for shard in ("a.tar", "sub/b.tar"):
+        assert read(parts, f"{shard}/0001.txt") == read(parts, f"{shard}:0001.txt") == shard.encode()
+    assert read(parts, "a.txt") == read(parts, "other.tar/b.txt") == b"own"
+    with pytest.raises(SampleError, match="sample '0001' has no part 'jpg'; it has bin, txt"):
+        parts.find("a.tar/0001.jpg")
+
+
+def test_an_exclusion_is_of_one_shard_also_where_others_have_the_key(tmp_path: Path) -> None:
+    for shard in ("a.tar", "b.tar"):
+        write_tar(tmp_path / shard, {"1.txt": b"", "2.txt": b""})
+    prepare_by_ratio(tmp_path, "1,0,0")
+    (tmp_path / ".nv-meta/split.yaml").write_text("{split_parts: {train: [a.tar, b.tar]}, exclude: [b.tar/2]}")
+    (tmp_path / ".nv-meta/index.bridge").unlink()
+    reader = ShardReader(open_shards(tmp_path, "train"))
+    assert [reader.read(number).full_key for number in range(3)] == ["a.tar/1", "a.tar/2", "b.tar/1"]

@@ -55,6 +55,14 @@ def test_a_declared_part_may_be_empty(folder: Path) -> None:
     assert open_shards(folder, "val").num_samples == 0
 
 
+def test_a_shard_twice_in_a_part_is_refused(folder: Path) -> None:
+    (folder / ".nv-meta/split.yaml").write_text("split_parts: {train: ['data-{000000..000001}.tar', data-000001.tar]}")
+    with pytest.raises(
+        ConfigError, match=r"split\.yaml: split part 'train' names 'data-000001\.tar' 2 times.*Name it once"
+    ):
+        open_shards(folder, "train")
+
+
 def test_shards_that_were_not_prepared_are_an_error(folder: Path) -> None:
     set_split(folder, "split_parts: {train: ['data-{000003..000006}.tar']}")
     with pytest.raises(DatasetError, match=r"'train' names 'data-000004\.tar' and 2 more shards.*bridge-data prepare"):

@@ -181,7 +181,7 @@ def test_a_shard_that_was_replaced_is_found_out(tmp_path: Path, with_index: bool
         ),
         (
             lambda data: gzip.compress(gzip.decompress(data)[: 9 * 2560]),
-            "ends after sample '000008' without the end mark of a tar.* Write it again",
+            "ends at byte 23040 without the end mark of a tar, after sample '000008'.* Write it again",
         ),
         (lambda data: gzip.decompress(data), "is not compressed by gzip, as its name says: call it .tar"),
         (lambda data: b"", "is not compressed by gzip, as its name says: it is empty"),

@@ -21,9 +21,13 @@ def members_of(data: bytes) -> list[Member]:
     return list(walk(MemoryTar(data, 0), 0, len(data), file="x.tar"))
 
 
-def expected_of(data: bytes) -> list[tuple[str, int, int, int, bool]]:
+def expected_of(data: bytes) -> list[tuple[str, int, int, int, str]]:
     with tarfile.open(fileobj=io.BytesIO(data)) as archive:
-        return [(m.name, m.offset, m.offset_data, m.size if m.isreg() else 0, m.isreg()) for m in archive.getmembers()]
+        return [(m.name, m.offset, m.offset_data, m.size if m.isreg() else 0, kind_of(m)) for m in archive.getmembers()]
+
+
+def kind_of(member: tarfile.TarInfo) -> str:
+    return "file" if member.isreg() else "folder" if member.isdir() else "symbolic link"
 
 
 def tar_of(names: list[tuple[str, int]], format: int, mtime: float = 0) -> bytes:
@@ -107,7 +111,7 @@ def test_an_old_tar_without_magic_is_read() -> None:
     data[257:265] = bytes(8)
     data[148:156] = b" " * 8
     data[148:156] = b"%06o\0 " % sum(data[:512])
-    assert [member[:5] for member in members_of(bytes(data))] == [("a.txt", 0, 512, 5, True)]
+    assert [member[:5] for member in members_of(bytes(data))] == [("a.txt", 0, 512, 5, "file")]
 
 
 def test_an_archive_without_members() -> None:

@@ -88,6 +88,19 @@ def test_an_older_index_without_parts_is_enough(tmp_path: Path) -> None:
     assert all(new.values())
 
 
+def test_keys_of_several_shards_need_folders_of_shards(tmp_path: Path) -> None:
+    for shard in ("a.tar", "b.tar"):
+        write_tar(tmp_path / shard, {"1.txt": shard.encode()})
+    prepare(tmp_path, partial(split_by_ratio, ratio=parse_ratio("1,0,0")))
+    for layout in ("members", "samples"):
+        with pytest.raises(ConfigError, match=r"1 key occurs .* such as '1' in a\.tar and b\.tar.*--shard-folders"):
+            View(tmp_path, layout)
+    view = View(tmp_path, "shards")
+    for shard in ("a.tar", "b.tar"):
+        part = view.file(f"/{shard}/1.txt")
+        assert part is not None and view.catalog.reader.read(part) == shard.encode()
+
+
 def test_ranges_of_parts_are_read(tmp_path: Path) -> None:
     catalog = Catalog(write_dataset(tmp_path))
     (part,) = catalog.parts("in/x")

@@ -25,6 +25,7 @@ from bridge_data.later import torch
 from bridge_data.loader.loader_config import StartMethod
 from bridge_data.loader.workers import process
 from bridge_data.loader.workers.messages import AddLoader, Channel, Environment, Exited, KillWorker, StartWorker, Stop
+from bridge_data.prepare.processes import die_with_parent
 
 _STOP_TIMEOUT_S = 1.0
 """A server that serves needs milliseconds to stop workers; one that takes longer imports for another loader."""
@@ -99,7 +100,7 @@ class Forked:
         if self.pid == 0:
             try:
                 gc.freeze()  # what the trainer left for collection would close descriptors that are others by now
-                process.die_with_parent(parent)
+                die_with_parent(parent)
                 process.reset_signals()
                 process.close_descriptors({channel.fileno()})
                 channel.receive()

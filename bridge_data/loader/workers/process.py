@@ -17,17 +17,7 @@ if TYPE_CHECKING:
 SINGLE_THREADED = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 """Set for server and workers: libraries that start threads when imported must not, or they could not be forked."""
 
-_PR_SET_PDEATHSIG = 1
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
-
-
-def die_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when the thread that created it ends; at once if `parent` is gone already."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0):
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
-    if os.getppid() != parent:
-        os._exit(1)
 
 
 def close_descriptors(keep: Collection[int]) -> None:

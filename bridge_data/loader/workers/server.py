@@ -23,6 +23,7 @@ from typing import NamedTuple, NoReturn
 
 from bridge_data.loader.workers import process
 from bridge_data.loader.workers.messages import AddLoader, Channel, Exited, Joined, KillWorker, StartWorker, Stop
+from bridge_data.prepare.processes import die_with_parent
 
 logger = logging.getLogger("bridge_data")
 
@@ -38,7 +39,7 @@ def command(mode: str, channel: int, watch: int | None = None) -> list[str]:
 
 def main(mode: str, channel_descriptor: int, parent: int, watch_descriptor: int = -1) -> None:
     """Run as a server ("server", "spawn") or as one executed worker ("worker")."""
-    process.die_with_parent(parent)
+    die_with_parent(parent)
     process.reset_signals()
     if mode == "worker":
         from bridge_data.loader.workers import worker

@@ -31,12 +31,13 @@ from bridge_data.loader.workers.messages import (
     contents_of,
 )
 from bridge_data.order.state import LaneState
+from bridge_data.prepare.processes import die_with_parent
 
 
 def main(parent: int, channel_descriptor: int, watch_descriptor: int) -> None:
     """Run as a worker of the process `parent`."""
     try:
-        process.die_with_parent(parent)
+        die_with_parent(parent)
         process.reset_signals()
         process.close_descriptors({channel_descriptor, watch_descriptor})
         process.keep_freed_memory()

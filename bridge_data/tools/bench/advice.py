@@ -7,6 +7,7 @@ and what helps there. Guarantee: nothing is said but what follows from the figur
 from collections.abc import Iterator
 
 from bridge_data.decode.image import IMAGE_EXTENSIONS
+from bridge_data.errors import bridge_command
 from bridge_data.plan import Source
 from bridge_data.shards.prepared import ShardSet
 from bridge_data.tools.bench.figures import Profile, SourceStages
@@ -102,7 +103,8 @@ def _help_reading(profile: Profile, source: SourceStages | None, waited: float) 
     sources = profile.sources if source is None else [profile.sources[source.number]]
     for records in (source.records for source in sources):
         if isinstance(records, ShardSet) and records.index is None:
-            return f"Where the parts lie is not in an index: run `bridge-data prepare {records.root} --tar-index-only`."
+            way_out = bridge_command("prepare", records.root, "--tar-index-only")
+            return f"Where the parts lie is not in an index: run `{way_out}`."
     return "Larger chunks (max_samples_per_sequence) are read from fewer places."
 
 

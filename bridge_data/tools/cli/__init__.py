@@ -8,11 +8,14 @@ imported when it is called, so that none waits for what another one needs.
 import atexit
 import gc
 import importlib
+import io
+import sys
 from typing import Any
 
 import click
 
 from bridge_data.errors import BridgeDataError
+from bridge_data.tools.cli.terminal import in_cli_words
 
 atexit.register(gc.freeze)  # a command ends without a search for garbage in all that it imported
 
@@ -50,10 +53,15 @@ class _Commands(click.Group):
             formatter.write_dl(list(_COMMANDS.items()))
 
     def invoke(self, ctx: click.Context) -> Any:
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):  # names may have surrogates, and terminals be of ASCII alone
+                stream.reconfigure(errors="backslashreplace")
         try:
             return super().invoke(ctx)
         except BridgeDataError as error:
-            click.echo(f"{click.style('error:', fg='red', bold=True)} {error}", err=True)
+            command = None if ctx.invoked_subcommand is None else self.get_command(ctx, ctx.invoked_subcommand)
+            told = in_cli_words(str(error), command)
+            click.echo(f"{click.style('error:', fg='red', bold=True)} {told}", err=True)
             ctx.exit(1)
 
 

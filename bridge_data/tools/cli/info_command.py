@@ -13,10 +13,10 @@ from bridge_data.plan import EmptySplitError, Source, load_plan
 from bridge_data.plan.document import is_jsonl
 from bridge_data.plan.opening import split_parts
 from bridge_data.shards.jsonl_file import index_path, open_jsonl, split_gaps
-from bridge_data.shards.key_index import ReadOnlyDatabase
 from bridge_data.shards.media_metadata import MEDIA_TABLE
 from bridge_data.shards.metadata import BRIDGE_INDEX, DATASET_YAML, INDEX_SQLITE, INFO_JSON, INFO_YAML, load_document
 from bridge_data.shards.prepared import PreparedDataset
+from bridge_data.shards.read_only_database import ReadOnlyDatabase
 from bridge_data.storage import Location, RemotePath
 from bridge_data.tools.cli.terminal import (
     LOCATION,
@@ -44,7 +44,9 @@ _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 @click.option("--max-samples-per-sequence", type=int, help="As in get_train_dataset.  [default: None, whole shards]")
 @click.option("--shuffle-buffer-size", type=int, help="As in get_train_dataset.  [default: None]")
 @trust_options
+@click.pass_context
 def info(
+    context: click.Context,
     path: Location,
     split_config: str | None,
     dataset_config: str,
@@ -57,17 +59,21 @@ def info(
     """Show what PATH holds: split parts, shards, samples, parts, sample type; of a metadataset, what it blends.
 
     PATH is a prepared data set, a metadataset or a JSONL file, or the URL of one. With --num-lanes it is also shown how
-    the training data are cut and dealt, and how far the epochs of a job overlap.
+    the training data are cut and dealt, and how far the epochs of a job overlap. The exit status is 1 if anything is
+    wrong.
     """
     if num_lanes is None and (max_samples_per_sequence, shuffle_buffer_size) != (None, None):
         raise ConfigError("--max-samples-per-sequence and --shuffle-buffer-size say nothing without --num-lanes")
     trust: dict[str, Any] = {"trusted_modules": trusted_module, "trust_dataset_code": trust_dataset_code}
+    is_sound = True
     if not storage.is_file(path):
-        _show_folder(PreparedDataset.open(path), split_config, dataset_config)
+        is_sound = _show_folder(PreparedDataset.open(path), split_config, dataset_config)
     elif is_jsonl(str(path)):
         _show_jsonl(path)
     else:
-        _show_metadataset(path, **trust)
+        is_sound = _show_metadataset(path, **trust)
+    if not is_sound:
+        context.exit(1)
     if num_lanes is not None:
         from bridge_data.order.plan_order import Shuffle  # brings numpy, which nothing else here needs
 
@@ -77,7 +83,9 @@ def info(
             click.echo(headed(_lane_shares(source, num_lanes, shuffle)) + "\n")
 
 
-def _show_folder(dataset: PreparedDataset, split_config: str | None, dataset_config: str) -> None:
+def _show_folder(dataset: PreparedDataset, split_config: str | None, dataset_config: str) -> bool:
+    """What the folder holds; whether its files can be read."""
+    sample_type = _sample_type(dataset.meta / dataset_config)
     names = list(dataset.shard_counts)
     num_bytes = sum(map(dataset.shard_bytes, names))
     total = f"{counted(sum(dataset.shard_counts.values()), 'sample')} in {counted(len(names), 'shard')}"
@@ -86,7 +94,7 @@ def _show_folder(dataset: PreparedDataset, split_config: str | None, dataset_con
         ("holds", f"{total}, {sized(num_bytes)}"),
         ("shards", spanned(names) if names else "none"),
         ("parts", listed(dataset.part_names(), 20)),
-        ("sample type", _sample_type(dataset.meta / dataset_config)),
+        ("sample type", sample_type),
         ("prepared by", _preparation(dataset.meta)),
         ("index", ".tar.idx only; prepare with bridge-data for more speed" if dataset.index is None else BRIDGE_INDEX),
     ]
@@ -95,6 +103,7 @@ def _show_folder(dataset: PreparedDataset, split_config: str | None, dataset_con
         rows.append(("media", media))
     click.echo(headed(rows) + "\n")
     click.echo(split_table(dataset, split_config))
+    return not sample_type.startswith(_WRONG)
 
 
 def _show_jsonl(path: Location) -> None:
@@ -112,8 +121,10 @@ def _show_jsonl(path: Location) -> None:
     click.echo(table(["split part", "samples"], [[part, f"{number:,}"] for part, number in shown.items()]))
 
 
-def _show_metadataset(path: Location, **trust: Any) -> None:
-    """The tree of every split part, with what is drawn from each data set; what is wrong with one hides no other."""
+def _show_metadataset(path: Location, **trust: Any) -> bool:
+    """The tree of every split part, with what is drawn from each data set; what is wrong with one hides no other.
+    Whether nothing is."""
+    is_sound = True
     click.echo(headed([("metadataset", str(path))]) + "\n")
     for part in split_parts(path):
         click.echo(click.style(part, bold=True))
@@ -124,12 +135,14 @@ def _show_metadataset(path: Location, **trust: Any) -> None:
             continue
         except BridgeDataError as error:
             click.echo(f"  {click.style('error:', fg='red')} {error}\n")
+            is_sound = False
             continue
         click.echo("\n".join(f"  {line}" for line in str(plan).splitlines()))
         for source in plan.sources:
             for name, reference in source.aux.items():
                 click.echo(f"  aux {name} of {source.name}: {reference.path}")
         click.echo(f"  {counted(sum(source.num_samples for source in plan.sources), 'sample')} in all\n")
+    return is_sound
 
 
 def _preparation(meta: Location) -> str:
@@ -153,6 +166,9 @@ def _media(path: Location) -> str | None:
     return "metadata of " + (", ".join(counted(count, names.get(kind, kind)) for kind, count in kinds) or "no files")
 
 
+_WRONG = "error: "
+
+
 def _sample_type(path: Location) -> str:
     """The class and its fields, in one line."""
     if not path.is_file():
@@ -160,9 +176,9 @@ def _sample_type(path: Location) -> str:
     try:
         content = yaml.load(storage.read_all(path), _Loader)
     except yaml.YAMLError:
-        return f"not known, {path} is not readable as YAML"
+        return f"{_WRONG}{path} is not readable as YAML"
     if not isinstance(content, dict):
-        return f"not known, {path} holds no mapping"
+        return f"{_WRONG}{path} holds no mapping"
     return "".join(_described(content))
 
 

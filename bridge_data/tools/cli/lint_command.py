@@ -9,7 +9,7 @@ import click
 
 from bridge_data.errors import ConfigError
 from bridge_data.plan.opening import Opening
-from bridge_data.tools.cli.terminal import ON_DISK, counted, progress_bar, trust_options
+from bridge_data.tools.cli.terminal import ON_DISK, counted, in_cli_words, progress_bar, trust_options
 from bridge_data.tools.lint import KINDS, Fault, LintConfig, LintReport
 from bridge_data.tools.lint import lint as check
 
@@ -27,10 +27,16 @@ SHOWN_ON_SCREEN = 5
 @click.option("--dataset-config", metavar="NAME", help="The file of the samples in .nv-meta.  [default: dataset.yaml]")
 @click.option("--split-config", metavar="NAME", help="That of the split.  [default: split.yaml]")
 @click.option("--num-workers", "--parallel", type=int, help="Processes that read.  [default: one a core, at most 16]")
-@click.option("--limit", type=int, help="Check at most this many samples of each data set.")
+@click.option(
+    "--limit", type=int, help="Check at most this many samples of each data set; of each tar that is not prepared."
+)
 @click.option("--decode/--no-decode", default=True, help="Decode every part, or only see whether it is there.")
 @click.option("--ignore", metavar="CODE", multiple=True, help="A kind of fault that is meant to be so. Repeatable.")
-@click.option("--show", type=int, help=f"Faults to show of each kind.  [default: {SHOWN_ON_SCREEN}; with --json 1000]")
+@click.option(
+    "--show",
+    type=click.IntRange(1),
+    help=f"Faults to show of each kind.  [default: {SHOWN_ON_SCREEN}; with --json 1000]",
+)
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON document.")
 @trust_options
 @click.option("--progress/--no-progress", default=True, help="Show a progress bar.")
@@ -53,8 +59,9 @@ def lint(
 ) -> None:
     """Read everything of PATH, and report all that is wrong with it.
 
-    PATH is a prepared data set, a metadataset or a JSONL file. Shards, indexes and metadata are compared, every part of
-    every sample is decoded and put where the field map wants it. The exit status is 1 if there is any fault.
+    PATH is a data set, a metadataset, a JSONL file or a tar. Shards, indexes and metadata are compared, every part of
+    every sample is decoded and put where the field map wants it. Of tars that are not prepared, the members and parts
+    are checked. The exit status is 1 if there is any fault; what `prepare` takes with a note is a note here, too.
     """
     for code in ignore:
         if code not in KINDS:
@@ -88,16 +95,21 @@ def _shown(report: LintReport) -> Iterator[str]:
         count = report.counts.get(code, 0)
         if not count:
             continue
-        yield f"{click.style(code, fg='red', bold=True)}  {count:,} × {kind.what}"
+        mark = click.style("note: ", fg="yellow") if kind.is_note else ""
+        yield f"{mark}{click.style(code, fg='yellow' if kind.is_note else 'red', bold=True)}  {count:,} × {kind.what}"
         shown = report.kept.get(code, [])
         yield from (f"  {_line(fault, several)}" for fault in shown)
         if count > len(shown):
             yield f"  … and {count - len(shown):,} more"
         yield f"  → {kind.way_out}\n"
-    looked = f"{counted(report.num_samples, 'sample')} in {counted(report.num_shards, 'shard')}"
+    looked = counted(report.num_samples, "sample")
+    if report.num_shards:
+        looked += f" in {counted(report.num_shards, 'shard')}"
     if several:
         looked += f" of {counted(report.num_datasets, 'data set')}"
     verdict = counted(report.num_faults, "fault") if report.num_faults else "no faults"
+    if report.num_notes:
+        verdict += f", {counted(report.num_notes, 'note')}"
     yield f"{report.path}: {looked} checked{'' if report.is_complete else ', not everything'}: {verdict}"
 
 
@@ -105,4 +117,4 @@ def _line(fault: Fault, several: bool) -> str:
     where = fault.where()
     if several or not where:
         where = f"{fault.dataset}: {where}" if where else fault.dataset
-    return f"{where}: {fault.cause}"
+    return f"{where}: {in_cli_words(fault.cause)}"

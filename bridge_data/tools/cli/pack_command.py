@@ -15,7 +15,7 @@ from pathlib import Path
 import click
 from tqdm import tqdm
 
-from bridge_data.errors import ConfigError, DatasetError
+from bridge_data.errors import ConfigError, DatasetError, bridge_command
 from bridge_data.shards.metadata import is_meta_member, split_name, tar_index_path
 from bridge_data.storage.atomic import writing
 from bridge_data.tools.cli.terminal import ON_DISK, counted, listed, note, sized
@@ -174,7 +174,7 @@ def pack(
         note(
             f"left out, as they have no part name (0001.png): {counted(len(left_out), 'file')}, such as {left_out[0]!r}"
         )
-    click.echo(f"Next: bridge-data prepare {target}")
+    click.echo(f"Next: {bridge_command('prepare', target)}")
 
 
 def _complaint(source: Path, usual: frozenset[str], odd: list[FolderSample], total: int) -> str:

@@ -24,7 +24,6 @@ from bridge_data.prepare.tars import (
     refresh_index,
     split_by_patterns,
     split_by_ratio,
-    write_dataset_yaml,
 )
 from bridge_data.prepare.tars import prepare as prepare_shards
 from bridge_data.shards.metadata import DATASET_YAML, INFO_JSON, INFO_YAML, JSONL_SUFFIX, META_FOLDER, SPLIT_YAML
@@ -44,6 +43,7 @@ from bridge_data.tools.cli.sample_types import (
 from bridge_data.tools.cli.terminal import (
     ON_DISK,
     Command,
+    answers,
     counted,
     listed,
     note,
@@ -107,6 +107,8 @@ class _Options:
             )
         if self.split_ratio is not None and self.split_parts:
             raise ConfigError("--split-ratio and --split-parts: give one of them")
+        if self.tar_index_only and self.fix_duplicates:
+            raise ConfigError("--fix-duplicates writes the tars again: leave --tar-index-only out")
         if self.tar_index_only and self.exclude is not None:
             raise ConfigError("--tar-index-only works on all shards of the data set: leave --exclude out")
         if self.field_map is not None and self.sample_type is None:
@@ -195,19 +197,19 @@ def prepare(path: Path, **flags: Any) -> None:
         click.echo(f"{path}: index of {counted(len(done.shard_counts), 'shard')} written")
         return
     names = find_shards(path, options.exclude)
-    if not _may_write(path, options):
+    if not answers(lambda: _may_write(path, options), "give --force-overwrite to prepare again without a question"):
         click.echo(f"{path}: left as it is")
         return
-    first = FirstSamples(path, names[0])
+    first = FirstSamples(path, names)
     click.echo(f"{path}: {counted(len(names), 'shard')}, {spanned(names)}; parts: {listed(first.parts)}")
-    split, wanted = _split(options)
+    split, wanted = answers(lambda: _split(options), _NO_QUESTIONS)
     unfilled = [part for part, shards in split(names).items() if part in wanted and not shards]
-    content = None if options.skip_dataset_yaml else _dataset_yaml(options, first)
+    content = None if options.skip_dataset_yaml else answers(lambda: _dataset_yaml(options, first), _NO_QUESTIONS)
     if content is not None:
         first.check(content)
-    done = _indexed(partial(prepare_shards, path, split, config, split_config=options.split_config), options)
-    if content is not None:
-        write_dataset_yaml(path, content, options.dataset_yaml_name)
+    definitions = {} if content is None else {options.dataset_yaml_name: content}
+    writing = partial(prepare_shards, split_config=options.split_config, definitions=definitions)
+    done = _indexed(partial(writing, path, split, config), options)
     click.echo()
     click.echo(split_table(PreparedDataset.open(path), options.split_config))
     if options.media_rule is not None:
@@ -217,6 +219,11 @@ def prepare(path: Path, **flags: Any) -> None:
     if content is None and not (path / META_FOLDER / options.dataset_yaml_name).is_file():
         note(f"there is no {options.dataset_yaml_name} yet; give --sample-type, or write it yourself")
     click.echo("Done")
+
+
+_NO_QUESTIONS = (
+    "give --non-interactive with --split-ratio 8,1,1, and --sample-type with --field-map if the sample class is known"
+)
 
 
 def _may_write(path: Path, options: _Options) -> bool:

@@ -25,7 +25,7 @@ from bridge_data.prepare.tars import parse_ratio, ratio_bounds
 from bridge_data.shards.joins import JoinIndex
 from bridge_data.shards.jsonl_file import gaps, split_path
 from bridge_data.tools.cli.sample_types import CRUDE
-from bridge_data.tools.cli.terminal import counted, note, progress_bar, sized, table
+from bridge_data.tools.cli.terminal import answers, counted, note, progress_bar, sized, table
 
 _LINE_FLAGS = frozenset(
     {
@@ -58,7 +58,8 @@ def prepare_lines(path: Path, flags: Mapping[str, Any]) -> None:
     if split is not None and split_path(path).is_file() and not flags["force_overwrite"]:
         if flags["non_interactive"]:
             raise ConfigError(f"{split_path(path)}: is there already; give --force-overwrite to write another split")
-        if not click.confirm(f"{split_path(path)} is there already. Do you want to write another split?"):
+        question = f"{split_path(path)} is there already. Do you want to write another split?"
+        if not answers(lambda: click.confirm(question), "give --force-overwrite to write another split"):
             click.echo(f"{path}: left as it is")
             return
     config = PrepareConfig() if flags["num_workers"] is None else PrepareConfig(num_workers=flags["num_workers"])

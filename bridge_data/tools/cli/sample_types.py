@@ -25,6 +25,7 @@ from bridge_data.plan.document import parse_yaml
 from bridge_data.plan.field_access import FieldAccess, parse_access
 from bridge_data.prepare.tars import parse_ratio
 from bridge_data.samples import Sample
+from bridge_data.shards.segment import Part
 from bridge_data.shards.shard_table import first_samples
 from bridge_data.tools.cli.terminal import listed
 
@@ -114,11 +115,17 @@ def definition(sample_type: str, field_map: Mapping[str, str]) -> dict[str, Any]
 class FirstSamples:
     """The first samples of a data set that is about to be prepared, by which answers are checked."""
 
-    def __init__(self, root: Path, shard: str) -> None:
-        self.shard = root / shard
-        self._samples = first_samples(root, shard, MAX_FIRST_SAMPLES)
-        if not self._samples:
-            raise DatasetError(f"{self.shard}: holds no samples. Remove it, or leave it out with --exclude.")
+    def __init__(self, root: Path, shards: Sequence[str]) -> None:
+        self._samples: dict[str, list[Part]] = {}
+        for shard in shards:  # up to the first that holds samples
+            self.shard = root / shard
+            self._samples = first_samples(root, shard, MAX_FIRST_SAMPLES)
+            if self._samples:
+                break
+        else:
+            raise DatasetError(
+                f"{root}: none of its tars holds a sample, such as 000001.png with 000001.txt: {listed(shards)}"
+            )
         named = dict.fromkeys(part for parts in self._samples.values() for part, _, _ in parts)
         self.parts: tuple[str, ...] = tuple(sorted(named))
 

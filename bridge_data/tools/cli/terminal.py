@@ -3,6 +3,8 @@ data."""
 
 import contextlib
 import os
+import re
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -66,9 +68,34 @@ def headed(rows: Iterable[tuple[str, str]]) -> str:
     return "\n".join(f"{click.style(f'{heading:<12}', bold=True)} {text}" for heading, text in rows)
 
 
+_OTHER_NAMES = {"trusted_modules": "trusted_module", "num_workers": "workers", "num_batches": "batches"}
+"""Arguments of Python by which an option may go that has another name."""
+
+_SETTING = re.compile(r"(?<![\w./?&-])(?:[A-Z]\w+\()?(\w+)=(?:\(('[^']*'),?\)|([^\s:;,)]+))\)?")
+"""`name=value` in a message, perhaps as `Class(name=value)`; of a tuple with one text, the text."""
+
+
+def in_cli_words(message: str, command: click.Command | None = None) -> str:
+    """`message` with the options of a command (None: the one that runs) in place of arguments of Python: `--num-workers
+    0`, not `num_workers=0`. What is no option stays."""
+    if command is None:
+        context = click.get_current_context(silent=True)
+        command = None if context is None else context.command
+    parameters = [] if command is None else command.params
+    options = {option.name: option for option in parameters if isinstance(option, click.Option)}
+
+    def replaced(match: re.Match[str]) -> str:
+        option = options.get(match[1]) or options.get(_OTHER_NAMES.get(match[1], ""))
+        if option is None:
+            return match[0]
+        return option.opts[0] if option.is_flag else f"{option.opts[0]} {match[2] or match[3]}"
+
+    return _SETTING.sub(replaced, message)
+
+
 def note(text: str) -> None:
     """Write a note for the user to stderr."""
-    click.echo(f"{click.style('note:', fg='yellow')} {text}", err=True)
+    click.echo(f"{click.style('note:', fg='yellow')} {in_cli_words(text)}", err=True)
 
 
 @contextlib.contextmanager
@@ -134,17 +161,42 @@ ON_DISK = _OnDiskParam()
 
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+Answer = TypeVar("Answer")
 
 
 def trust_options(command: Command) -> Command:
     """Add the flags that say what code may be run."""
     module = click.option(
-        "--trusted-module", multiple=True, help="A module that YAML files may name classes of. Repeatable."
+        "--trusted-module",
+        multiple=True,
+        callback=_find_modules_here,
+        help="A module that YAML files may name classes of, also one in the current folder. Repeatable.",
     )
     code = click.option(
         "--trust-dataset-code", is_flag=True, help="Run the code stored beside the data (sample_loader.py)."
     )
     return module(code(command))
+
+
+def _find_modules_here(context: click.Context, option: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Modules are searched for in the current folder last, as `python -m` does first: it shadows no package."""
+    if names and os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    return names
+
+
+def answers(ask: Callable[[], Answer], way_out: str) -> Answer:
+    """What the user answers.
+
+    Raises:
+        ConfigError: if there is nobody who could; `way_out` says by which flags to do without.
+    """
+    try:
+        return ask()
+    except click.Abort:
+        if sys.stdin.isatty():  # Ctrl-C or Ctrl-D
+            raise
+        raise ConfigError(f"there are questions, and no answers on standard input: {way_out}") from None
 
 
 def split_table(dataset: "PreparedDataset", split_config: str | None = None) -> str:

@@ -9,12 +9,14 @@ import contextlib
 import dataclasses
 import functools
 import itertools
+import sys
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError
+from bridge_data.prepare.scan import MAX_ZERO_BYTES, has_surrogates
 from bridge_data.shards.bridge_index import BridgeIndex
 from bridge_data.shards.key_index import KeyIndex
 from bridge_data.shards.metadata import (
@@ -28,7 +30,7 @@ from bridge_data.shards.metadata import (
 from bridge_data.shards.segment import Part, Segment
 from bridge_data.shards.shard_table import encode_offsets
 from bridge_data.shards.tar_bytes import FileTar, GzipTar, open_tar
-from bridge_data.shards.tar_headers import walk
+from bridge_data.shards.tar_headers import FOLDER, LINKS, Member, walk
 from bridge_data.tools.lint.faults import Fault
 
 Report = Callable[[Fault], None]
@@ -96,12 +98,13 @@ class ShardWalk:
         sample: StoredSample | None = None
         for member in walk(self._tar, 0, size, file=self._path):
             self.end = member.next_offset
-            name = split_name(member.name) if member.is_file else None
-            if name is None:
-                if member.is_file and not is_meta_member(member.name):
-                    self._fault("nameless-member", f"{member.name!r} has no part name")
+            name = split_name(member.name)
+            if name is None or not member.is_file:
+                self._leave_out(member, is_part=name is not None)
                 continue
             key, part = name
+            if not member.name.isascii() and has_surrogates(member.name):
+                self._fault("name-not-utf8", f"{member.name!r} at byte {member.offset}", key)
             if sample is None or sample.key != key:
                 if sample is not None:
                     yield sample
@@ -114,8 +117,20 @@ class ShardWalk:
         self.is_whole = True
         if sample is None:
             self._fault("empty-shard", "it holds no samples")
-        elif self.end >= size:
-            self._fault("tar-unfinished", "it ends after its last sample, so it was perhaps cut off", sample.key)
+        size = self._tar.end  # of a compressed one now known
+        if self.end >= size:
+            self._fault("tar-unfinished", f"it ends at byte {self.end}, after its last member, and was perhaps cut off")
+        elif size - self.end > MAX_ZERO_BYTES and size < sys.maxsize:
+            self._fault("zero-tail", f"from byte {self.end} on there are {size - self.end:,} zeros")
+
+    def _leave_out(self, member: Member, *, is_part: bool) -> None:
+        """Report a member that is no part of a sample."""
+        if is_part and member.kind in LINKS:
+            self._fault("linked-member", f"{member.name!r} at byte {member.offset} is a {member.kind}")
+        elif is_part and member.kind != FOLDER:
+            self._fault("special-member", f"{member.name!r} at byte {member.offset} is a {member.kind}")
+        elif member.is_file and not is_meta_member(member.name):
+            self._fault("nameless-member", f"{member.name!r} has no part name")
 
     def _fault(self, code: str, cause: str, key: str = "", part: str = "") -> None:
         self._report(Fault(code, cause, self._dataset, self._name, key, part))

@@ -15,10 +15,11 @@ _EXCLUDE = "fix the data, or list the samples as shard/key under `exclude` in sp
 
 
 class FaultKind(NamedTuple):
-    """What a kind of fault is, and what to do about it."""
+    """What a kind of fault is, and what to do about it. A note is what `prepare` accepts with a note: no fault."""
 
     what: str
     way_out: str
+    is_note: bool = False
 
 
 KINDS: dict[str, FaultKind] = {
@@ -28,6 +29,9 @@ KINDS: dict[str, FaultKind] = {
     "metadata-damaged": FaultKind("metadata that cannot be understood", _PREPARE),
     "metadata-disagree": FaultKind("metadata files that contradict each other", _PREPARE),
     "missing-shard": FaultKind("shards that were prepared and are gone", "restore them, or " + _PREPARE),
+    "unprepared": FaultKind(
+        "folders or tars that are not prepared: indexes and fields are not checked", _PREPARE, is_note=True
+    ),
     "unprepared-shard": FaultKind("tars that the data set was prepared without", _PREPARE + ", or move them away"),
     "unused-shard": FaultKind("shards in no split part", "add them to a part in split.yaml, or to its `exclude`"),
     "split-unknown-shard": FaultKind("split parts with shards that do not exist", "fix split.yaml, or " + _PREPARE),
@@ -39,7 +43,20 @@ KINDS: dict[str, FaultKind] = {
     "index-outdated": FaultKind("indexes that are not of these shards", "run `bridge-data prepare --tar-index-only`"),
     "tar-damaged": FaultKind("shards that are truncated or damaged", _WRITE_AGAIN),
     "tar-unfinished": FaultKind("shards without the end mark of a tar", _WRITE_AGAIN),
-    "empty-shard": FaultKind("shards without samples", "remove them, then " + _PREPARE),
+    "zero-tail": FaultKind(
+        "shards that end in a long run of zeros", "see that they are whole: a copy may have been cut off", is_note=True
+    ),
+    "linked-member": FaultKind(
+        "parts that are links, without content of their own",
+        "write the shard again: tar --dereference --hard-dereference",
+    ),
+    "special-member": FaultKind("devices, FIFOs and the like, which hold no data", "leave them out", is_note=True),
+    "name-not-utf8": FaultKind(
+        "member names that are not UTF-8: keys have surrogates in place of those bytes",
+        "rename them, unless nothing reads keys as text",
+        is_note=True,
+    ),
+    "empty-shard": FaultKind("shards without samples", "nothing, or remove them, then " + _PREPARE, is_note=True),
     "wrong-count": FaultKind("shards with another number of samples than the metadata say", _PREPARE),
     "nameless-member": FaultKind(
         "files in shards whose names have no dot, so they are no parts", "rename them, as in 0001.jpg"
@@ -48,7 +65,14 @@ KINDS: dict[str, FaultKind] = {
     "scattered-sample": FaultKind(
         "samples whose parts are not next to each other", "write the shard again, sorted by name"
     ),
-    "duplicate-key": FaultKind("keys that several samples have", "write the shards again with different keys"),
+    "duplicate-key": FaultKind(
+        "keys that several samples of a shard have", "write the shard again with different keys"
+    ),
+    "shared-key": FaultKind(
+        "keys that samples of several shards have: they are told apart as SHARD/KEY",
+        "nothing, unless samples are joined by key: then run `bridge-data prepare --fix-duplicates`",
+        is_note=True,
+    ),
     "missing-part": FaultKind("samples without a part that the field map needs", _EXCLUDE),
     "missing-field": FaultKind("samples without a value that the field map needs", _EXCLUDE),
     "wrong-type": FaultKind(
@@ -130,14 +154,20 @@ class LintReport:
 
     @property
     def num_faults(self) -> int:
-        """Faults of all kinds."""
-        return sum(self.counts.values())
+        """Faults of all kinds, without notes."""
+        return sum(count for code, count in self.counts.items() if not KINDS[code].is_note)
+
+    @property
+    def num_notes(self) -> int:
+        """Notes of all kinds."""
+        return sum(self.counts.values()) - self.num_faults
 
     def to_dict(self) -> dict[str, Any]:
         """A plain document, as `--json` shows it."""
-        faults = [
+        found = [
             {
                 "code": code,
+                "is_note": kind.is_note,
                 "what": kind.what,
                 "way_out": kind.way_out,
                 "count": self.counts[code],
@@ -154,5 +184,7 @@ class LintReport:
             "samples": self.num_samples,
             "complete": self.is_complete,
             "num_faults": self.num_faults,
-            "faults": faults,
+            "num_notes": self.num_notes,
+            "faults": [entry for entry in found if not entry["is_note"]],
+            "notes": [entry for entry in found if entry["is_note"]],
         }

@@ -20,16 +20,17 @@ from numpy.typing import NDArray
 from bridge_data.decode import SampleDecoder, open_loader
 from bridge_data.errors import BridgeDataError, ConfigError, DatasetError, SkipSample
 from bridge_data.plan import Source
+from bridge_data.plan.document import absolute
 from bridge_data.plan.opening import Opening
 from bridge_data.prepare.processes import Progress, in_parallel, no_progress
-from bridge_data.shards.metadata import split_name
+from bridge_data.shards.metadata import META_FOLDER, split_name
 from bridge_data.shards.tar_bytes import open_tar
 from bridge_data.shards.tar_headers import read_member
 from bridge_data.tools.lint.check_dataset import KeyLog, check_metadata, digests
 from bridge_data.tools.lint.check_samples import Recipe, SampleCheck, code_of
 from bridge_data.tools.lint.check_shards import ShardContents, ShardWalk, check_indexes
 from bridge_data.tools.lint.faults import Fault, FaultTally, LintReport
-from bridge_data.tools.lint.targets import Folder, Targets, find_targets
+from bridge_data.tools.lint.targets import Folder, Loaded, Targets, find_targets
 
 SAMPLES_AT_ONCE = 512
 
@@ -67,17 +68,19 @@ class LintConfig:
 
 
 def lint(path: Path, config: LintConfig | None = None, *, on_progress: Progress = no_progress) -> LintReport:
-    """Check the data set, the JSONL file or the metadataset at `path`.
+    """Check the data set (a folder of tars or a tar, prepared or not), the JSONL file or the metadataset at `path`.
 
     Raises:
         ConfigError: if there is nothing at `path`. WorkerError: if a process died.
     """
     config = config or LintConfig()
     tally = FaultTally(config.max_kept)
-    targets = find_targets(path, config.split_parts, tally.add, config.opening, config.named_files)
+    opened: list[Fault] = []
+    targets = find_targets(path, config.split_parts, opened.append, config.opening, config.named_files)
     folders = list(targets.folders.values())
-    for folder in folders:
-        tally.add_all(check_metadata(folder.root))
+    metadata = [fault for folder in folders if folder.is_prepared for fault in check_metadata(folder.root)]
+    tally.add_all(_once(opened, metadata))
+    tally.add_all(metadata)
     shards = [_Shard(number, *shard) for number, folder in enumerate(folders) for shard in _present(folder)]
     total = _num_samples(targets, config.limit)
     done = 0
@@ -98,7 +101,7 @@ def lint(path: Path, config: LintConfig | None = None, *, on_progress: Progress 
         tally.add_all(_repeated_keys(keys, shards, folders))
     return LintReport(
         path=str(path),
-        num_datasets=len(folders) + len({source.path for source in targets.loaded} - targets.folders.keys()),
+        num_datasets=len(folders) + len({loaded.source.path for loaded in targets.loaded} - targets.folders.keys()),
         num_shards=len(shards),
         num_samples=done,
         is_complete=config.limit is None and config.decode,
@@ -118,7 +121,8 @@ class ShardTask:
     """Among all shards that are checked."""
     position: int
     """Among those of its data set."""
-    count: int
+    count: int | None
+    """Its samples as the metadata say; None if it is not prepared."""
     limit: int | None
     recipes: bytes
     excluded: frozenset[str]
@@ -126,11 +130,12 @@ class ShardTask:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RangeTask:
-    """Samples of a source that are checked by loading them."""
+    """Samples of a source that are checked by loading them. Those made of parts of shards are counted there."""
 
     source: bytes
     start: int
     end: int
+    is_counted: bool
 
 
 @dataclasses.dataclass(slots=True)
@@ -169,7 +174,7 @@ def _present(folder: Folder) -> Iterator[tuple[int, str]]:
 
 def _num_samples(targets: Targets, limit: int | None) -> int:
     sizes = [sum(folder.counts[name] for _, name in _present(folder)) for folder in targets.folders.values()]
-    sizes += [source.num_samples for source in targets.loaded]
+    sizes += [end - start for loaded in targets.loaded if loaded.is_counted for start, end in loaded.ranges]
     return sum(size if limit is None else min(size, limit) for size in sizes)
 
 
@@ -181,34 +186,52 @@ def _shard_tasks(folders: Sequence[Folder], shards: Sequence[_Shard], config: Li
         if limit is not None:
             if limit <= 0:
                 continue
-            left[folder_number] -= folder.counts[name]
+            left[folder_number] -= folder.counts[name]  # 0 if it is not prepared
         yield ShardTask(
             folder=folder_number,
             root=folder.root,
             name=name,
             number=number,
             position=position,
-            count=folder.counts[name],
+            count=folder.counts[name] if folder.is_prepared else None,
             limit=limit,
             recipes=cloudpickle.dumps(folder.recipes[name]),
             excluded=frozenset(folder.excluded.get(name, ())),
         )
 
 
-def _range_tasks(sources: Sequence[Source], limit: int | None) -> Iterator[RangeTask]:
-    for source in sources:
-        pickled = cloudpickle.dumps(source)
-        size = source.num_samples if limit is None else min(source.num_samples, limit)
-        step = max(SAMPLES_AT_ONCE, -(-size // MAX_TASKS))
-        for start in range(0, size, step):
-            yield RangeTask(pickled, start, min(size, start + step))
+def _range_tasks(sources: Sequence[Loaded], limit: int | None) -> Iterator[RangeTask]:
+    for loaded in sources:
+        pickled = cloudpickle.dumps(loaded.source)
+        for first, last in loaded.ranges:
+            end = last if limit is None else min(last, first + limit)
+            step = max(SAMPLES_AT_ONCE, -(-(end - first) // MAX_TASKS))
+            for start in range(first, end, step):
+                yield RangeTask(pickled, start, min(end, start + step), loaded.is_counted)
+
+
+_NOT_OPENED = frozenset({"metadata-damaged", "split-unknown-shard", "split-repeated-shard"})
+"""Faults of metadata for which a split part cannot be opened either."""
+
+
+def _once(opened: Sequence[Fault], metadata: Sequence[Fault]) -> Iterator[Fault]:
+    """What was found on opening, each cause once, without what the faults of the metadata say more precisely."""
+    damaged = [absolute(str(Path(fault.dataset, META_FOLDER))) for fault in metadata if fault.code in _NOT_OPENED]
+    told: set[str] = set()
+    for fault in opened:
+        cause = fault.cause.removeprefix(f"{fault.dataset}: ")
+        if fault.code == "config" and any(folder in fault.cause for folder in damaged):
+            continue
+        if cause not in told:
+            told.add(cause)
+            yield fault
 
 
 def _repeated_keys(keys: KeyLog, shards: Sequence[_Shard], folders: Sequence[Folder]) -> Iterator[Fault]:
     for (first, _), (number, offset) in keys.repeated():
         root, name = folders[shards[number].folder].root, shards[number].name
         cause = f"shard {shards[first].name} has it too"
-        yield Fault("duplicate-key", cause, str(root), name, _key_at(root / name, offset))
+        yield Fault("shared-key", cause, str(root), name, _key_at(root / name, offset))
 
 
 def _key_at(path: Path, offset: int) -> str:
@@ -240,10 +263,11 @@ def _check_shard(task: ShardTask, decode: bool, found: Found) -> None:
             report(dataclasses.replace(fault, dataset=dataset, shard=task.name))
     found.num_samples = len(contents.keys)
     found.keys = digests(task.folder, task.number, contents.keys, contents.offsets)
-    if not walk.is_whole:
+    if not walk.is_whole or task.count is None:
         return
     if found.num_samples != task.count:
-        report(Fault("wrong-count", f"it has {found.num_samples}, the metadata say {task.count}", dataset, task.name))
+        cause = f"it has {found.num_samples:,} samples, the metadata say {task.count:,}"
+        report(Fault("wrong-count", cause, dataset, task.name))
     for key in sorted(task.excluded.difference(contents.keys)):
         report(
             Fault("exclude-unknown", f"`exclude` names {task.name}/{key}, which it does not have", dataset, task.name)
@@ -257,7 +281,7 @@ def _check_range(task: RangeTask, decode: bool, found: Found) -> None:
     source = _source(task.source)
     loader = open_loader(source, SampleDecoder())
     for index in range(task.start, task.end):
-        found.num_samples += 1
+        found.num_samples += task.is_counted
         try:
             raw = loader.read(index)
             if decode:

@@ -14,10 +14,13 @@ from bridge_data.plan.declared import Declared, DeclaredBlend, Reference, Scope,
 from bridge_data.plan.document import absolute, as_node, is_jsonl
 from bridge_data.plan.join import join_source
 from bridge_data.plan.opening import Opening, cut, open_plan, open_reference, split_parts
+from bridge_data.prepare.tars import find_shards
 from bridge_data.shards import Records, ShardSet
-from bridge_data.shards.jsonl_file import split_gaps
+from bridge_data.shards.jsonl_file import JsonlLines, split_gaps
+from bridge_data.shards.metadata import META_FOLDER
 from bridge_data.shards.prepared import PreparedDataset
 from bridge_data.shards.subset import Subset
+from bridge_data.shards.tar_bytes import GZIP_SUFFIXES
 from bridge_data.storage import on_disk
 from bridge_data.tools.lint.check_samples import Recipe
 from bridge_data.tools.lint.check_shards import Report
@@ -26,12 +29,23 @@ from bridge_data.tools.lint.faults import Fault
 
 @dataclasses.dataclass(slots=True)
 class Folder:
-    """A prepared data set: its shards with their sample counts, and for some of them recipes and excluded samples."""
+    """A data set: its shards with their sample counts, and for some of them recipes and excluded samples. Where it is
+    not prepared, counts are not known, and are 0."""
 
     root: Path
     counts: dict[str, int]
+    is_prepared: bool = True
     recipes: dict[str, list[Recipe]] = dataclasses.field(default_factory=dict)
     excluded: dict[str, set[str]] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Loaded:
+    """A source of which the samples in some `ranges` are loaded; `is_counted` unless they are counted by shard."""
+
+    source: Source
+    ranges: list[tuple[int, int]]
+    is_counted: bool
 
 
 @dataclasses.dataclass(slots=True)
@@ -39,14 +53,24 @@ class Targets:
     """What to check; folders by their absolute path."""
 
     folders: dict[str, Folder] = dataclasses.field(default_factory=dict)
-    loaded: list[Source] = dataclasses.field(default_factory=list)
+    loaded: list[Loaded] = dataclasses.field(default_factory=list)
+
+    def load(self, source: Source, *, is_counted: bool) -> None:
+        """Add a source, without lines of a file that are loaded already: split parts may share them."""
+        ranges, first = [(0, source.num_samples)], _first_line(source.records)
+        for other in self.loaded if first is not None else ():
+            line = _first_line(other.source.records)
+            if line is not None and first is not None and other.source.path == source.path:
+                ranges = _without(ranges, [(start + line - first, end + line - first) for start, end in other.ranges])
+        self.loaded.append(Loaded(source, ranges, is_counted))
 
 
 def find_targets(
     path: Path, parts: Sequence[str], report: Report, opening: Opening, named_files: Mapping[str, str]
 ) -> Targets:
-    """What to check for `path`: a prepared folder, a JSONL file or a metadataset. With `parts` of the split, only what
-    those have. `opening` says what code may be run, `named_files` which files a prepared folder is described by.
+    """What to check for `path`: a folder of tars or a tar, a JSONL file or a metadataset. With `parts` of the split,
+    only what those have. `opening` says what code may be run, `named_files` which files a prepared folder is described
+    by.
 
     Raises:
         ConfigError: if there is nothing at all.
@@ -54,6 +78,12 @@ def find_targets(
     if not path.exists():
         raise ConfigError(f"{path}: no such folder or file")
     targets, is_whole = Targets(), not parts
+    if path.name.endswith((".tar", *GZIP_SUFFIXES)) and path.is_file():
+        _add_raw(targets, path.parent, [path.name], report)
+        return targets
+    if path.is_dir() and not (path / META_FOLDER).exists() and is_whole:
+        _add_raw(targets, path, find_shards(path), report)
+        return targets
     if path.is_dir():
         _add_folder(targets, path, report, all_shards=not parts)
     try:
@@ -77,6 +107,14 @@ def find_targets(
     for text, failed in failures.items():
         report(Fault("config", f"split part {', '.join(failed)}: {text}", str(path)))
     return targets
+
+
+def _add_raw(targets: Targets, root: Path, names: Sequence[str], report: Report) -> None:
+    """Tars that are not prepared."""
+    report(Fault("unprepared", "checked are the tars, and whether their parts can be decoded", str(root)))
+    targets.folders[absolute(str(root))] = Folder(
+        root, dict.fromkeys(names, 0), is_prepared=False, recipes={name: [] for name in names}
+    )
 
 
 def _sources(
@@ -139,7 +177,7 @@ def _add_source(targets: Targets, source: Source, report: Report) -> None:
             _add_source(targets, member, report)
     shards = _shards_of(source.records)
     if shards is None or source.maker is not None:
-        targets.loaded.append(source)
+        targets.load(source, is_counted=shards is None and source.joined is None)
     if shards is not None:
         folder = _add_folder(targets, on_disk(shards.root), report, all_shards=False)
         if folder is not None:
@@ -147,6 +185,23 @@ def _add_source(targets: Targets, source: Source, report: Report) -> None:
     for reference in source.aux.values():
         if reference.kind == "dataset" and "://" not in reference.path:
             _add_folder(targets, Path(reference.path), report, all_shards=True)
+
+
+def _first_line(records: Records) -> int | None:
+    """The line that is the first of these samples; None if they are not those of a JSONL file."""
+    first = 0
+    while isinstance(records, Subset):
+        first += records.start
+        records = records.records
+    return first if isinstance(records, JsonlLines) else None
+
+
+def _without(ranges: Sequence[tuple[int, int]], others: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """`ranges` without the numbers that are in `others`."""
+    for first, last in others:
+        pieces = [((start, min(end, first)), (max(start, last), end)) for start, end in ranges]
+        ranges = [piece for pair in pieces for piece in pair if piece[0] < piece[1]]
+    return list(ranges)
 
 
 def _add_shards(folder: Folder, source: Source, shards: ShardSet) -> None:

@@ -19,14 +19,14 @@ TRAINERS = """
 # One process that imports what is slow to import, and forks a trainer for each start method that it is given.
 import itertools, os, signal, sys
 from bridge_data.loader import get_loader
-from bridge_data.loader.workers import process
+from bridge_data.prepare.processes import die_with_parent
 from tests.loader.streams import Streams, config
 
 folder, *methods = sys.argv[1:]
 trainers = []
 for number, method in enumerate(methods):
     if (pid := os.fork()) == 0:
-        process.die_with_parent(os.getppid())  # a test that fails leaves none behind
+        die_with_parent(os.getppid())  # a test that fails leaves none behind
         break
     trainers.append(pid)
 else:

@@ -63,9 +63,9 @@ def test_a_profile_of_a_blend(run: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--batches", 0], "num_batches=0: expected at least 1"),
-        (["--workers", -1], "num_workers=-1"),
-        (["--batch-size", -1], "batch_size=-1: expected an integer of at least 1"),
+        (["--batches", 0], "--batches 0: expected at least 1"),
+        (["--workers", -1], "--workers -1"),
+        (["--batch-size", -1], "--batch-size -1: expected an integer of at least 1"),
         (["--split-part", "val"], "val"),
         (["--task-encoder", "nothing"], "expected package.module:Name"),
     ],

@@ -59,8 +59,8 @@ def test_less_than_everything_is_said(run: Run, tmp_path: Path) -> None:
     ("flags", "message"),
     [
         (["--ignore", "nonsense"], f"there is {next(iter(KINDS))}"),
-        (["--limit", "0"], "limit=0: expected at least 1"),
-        (["--num-workers", "0"], "num_workers=0: expected at least 1"),
+        (["--limit", "0"], "--limit 0: expected at least 1"),
+        (["--num-workers", "0"], "--num-workers 0: expected at least 1"),
     ],
 )
 def test_wrong_flags(run: Run, tmp_path: Path, flags: list[str], message: str) -> None:
@@ -86,3 +86,32 @@ def test_the_options_of_energons_command_are_taken(run: Run, tmp_path: Path) -> 
     for parts in ("train", "train,val"):
         assert "undecodable  1 × " in run("lint", tmp_path, *files, "--split-parts", parts).output
     assert "no faults" in run("lint", tmp_path, *files, "--split-parts", "val").output
+
+
+def test_lines_of_several_split_parts_are_counted_once(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "d.jsonl"
+    file.write_text("".join(f'{{"text": {number}}}\n' for number in range(24)))
+    run("prepare", file)
+    for part in ([], ["--split-part", "train,val"]):
+        assert f"{file}: 24 samples checked: no faults" in run("lint", file, *part).output
+    run("prepare", file, "--split-parts", "train:0..15", "--split-parts", "val:10..end")
+    assert f"{file}: 24 samples checked: 1 fault" in run("lint", file).output  # shared lines
+    blend = tmp_path / "blend.yaml"
+    blend.write_text(
+        "__module__: megatron.energon\n__class__: MetadatasetV2\nsplits:\n"
+        "  train: {path: d.jsonl}\n  val: {path: d.jsonl, subset: {range: [3, 9]}}\n"
+    )
+    assert f"{blend}: 19 samples checked: no faults" in run("lint", blend).output
+
+
+def test_tars_are_checked_before_they_are_prepared(run: Run, tars: Path) -> None:
+    result = run("lint", tars, "--no-progress")
+    assert result.exit_code == 0
+    assert (
+        "note: unprepared  1 ×" in result.output
+        and "12 samples in 6 shards checked: no faults, 1 note" in result.output
+    )
+    shard = min(tars.glob("*.tar"))
+    assert "2 samples in 1 shard checked" in run("lint", shard).output
+    shard.write_bytes(shard.read_bytes()[:1500])
+    assert run("lint", tars).exit_code == run("lint", shard).exit_code == 1

@@ -1,11 +1,15 @@
+import json
+import os
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import click
 import pytest
 
 from bridge_data.tools.cli import main
+from tests.shards.tars import write_tar
 from tests.tools.cli.conftest import Run
 
 COMMANDS = main.list_commands(click.Context(main))
@@ -83,3 +87,52 @@ def test_starts_without_what_it_does_not_need(run: Run, tars: Path, arguments: l
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_errors_name_options_and_not_arguments_of_python(run: Run, tars: Path) -> None:
+    assert run("prepare", tars, "--num-workers", 0).stderr == "error: --num-workers 0: expected at least 1\n"
+    run("prepare", tars, "--non-interactive", "--split-ratio", "1,0,0")
+    assert run("bench", tars, "--workers", -1).stderr.endswith("error: --workers -1: expected 0 or more\n")
+    (tars / ".nv-meta/dataset.yaml").write_text("{sample_type: {__module__: mine, __class__: A}, field_map: {a: txt}}")
+    assert "pass --trusted-module 'mine' if it is yours" in run("preview", tars).stderr
+    assert "pass --trusted-module 'mine' if it is yours" in run("lint", tars, "--no-progress").output
+
+
+def test_a_trusted_module_may_be_in_the_current_folder(
+    run: Run, tars: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run("prepare", tars, "--non-interactive", "--split-ratio", "1,0,0")
+    (tmp_path / "my_own_types.py").write_text(
+        "from dataclasses import dataclass\nfrom bridge_data import TextSample\n\n"
+        "@dataclass\nclass Note(TextSample):\n    pass\n"
+    )
+    definition = "{sample_type: {__module__: my_own_types, __class__: Note}, field_map: {text: txt}}"
+    (tars / ".nv-meta/dataset.yaml").write_text(definition)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path not in ("", str(tmp_path))])
+    result = run("preview", tars, "--count", 1, "--trusted-module", "my_own_types")
+    assert "→ Note" in result.output, result.stderr
+    assert run("lint", tars, "--no-progress", "--trusted-module", "my_own_types").exit_code == 0
+
+
+@pytest.mark.processes
+def test_names_that_are_not_utf8_are_shown_escaped(tmp_path: Path) -> None:
+    folder = tmp_path / "caf set"
+    write_tar(folder / "a.tar", {"caf\udce9.txt": b"a", "x": b""}, tarfile.GNU_FORMAT)
+    flags = [
+        "--non-interactive",
+        "--split-ratio",
+        "1,0,0",
+        "--sample-type",
+        "TextSample",
+        "--field-map",
+        '{"text": "txt"}',
+    ]
+    for command in (["prepare", folder, *flags], ["preview", folder], ["lint", folder], ["lint", folder, "--json"]):
+        ended = subprocess.run(
+            [sys.executable, "-m", "bridge_data.tools.cli", *map(str, command)],
+            capture_output=True,
+            env=os.environ | {"PYTHONIOENCODING": "utf-8"},
+        )
+        assert b"Traceback" not in ended.stderr and b"caf\\udce9" in ended.stdout + ended.stderr
+    assert json.loads(ended.stdout)["notes"][0]["shown"][0]["key"] == "caf\udce9"

@@ -139,7 +139,7 @@ def test_a_percent_sign_in_the_path(run: Run, raw: Path, tmp_path: Path) -> None
         ("empty", "out", [], "holds no samples: expected files such as"),
         ("raw", "raw/tars", [], "would be packed itself"),
         ("raw", "raw", [], "would be packed itself"),
-        ("raw", "out", ["--max-count", "0"], "max_count=0: expected at least 1"),
+        ("raw", "out", ["--max-count", "0"], "--max-count 0: expected at least 1"),
     ],
 )
 def test_wrong_arguments(

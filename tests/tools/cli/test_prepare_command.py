@@ -105,7 +105,7 @@ class TestQuestions:
     def test_leaving_in_the_middle_writes_nothing(self, run: Run, tars: Path) -> None:
         result = run("prepare", tars, typed="8,1,1\n0\npng\n")
         assert result.exit_code == 1
-        assert "Aborted" in result.output
+        assert "no answers on standard input" in result.stderr
         assert not (tars / ".nv-meta").exists()
 
 
@@ -200,7 +200,7 @@ CAPTION = ("--sample-type", "CaptioningSample")
         (["--split-parts", "train:x/"], ["split part train:x/: no shard is called so"]),
         ([*RATIO, "--exclude", "("], ["exclude '(' is not a regular expression"]),
         ([*RATIO, "--exclude", "tar"], ["leaves out all 6 tars"]),
-        ([*RATIO, "--num-workers", "0"], ["num_workers=0"]),
+        ([*RATIO, "--num-workers", "0"], ["--num-workers 0"]),
         ([*RATIO, "--sample-type", "CaptioningSampel"], ["unknown sample class", "did you mean CaptioningSample"]),
         ([*RATIO, *CAPTION], ['needs --field-map \'{"image": "…", "caption": "…"}\'', "json, png, txt"]),
         ([*RATIO, *CAPTION, "--field-map", "{"], ["--field-map '{' is not JSON"]),
@@ -278,7 +278,7 @@ def test_in_one_go_with_prepare(run: Run, tars: Path) -> None:
     [
         ("prepare-media", [], "Give exactly one of"),
         ("prepare-media", ["--media-metadata-by-header", "--media-metadata-by-extension"], "Give exactly one of"),
-        ("prepare-media", ["--media-metadata-by-header", "--num-workers", "0"], "num_workers=0: expected at least 1"),
+        ("prepare-media", ["--media-metadata-by-header", "--num-workers", "0"], "--num-workers 0: expected at least 1"),
         ("prepare", ["--media-metadata-by-header", "--tar-index-only"], "run `bridge-data prepare-media`"),
     ],
 )
@@ -292,7 +292,24 @@ def test_duplicate_keys_are_fixed_if_that_is_asked_for(run: Run, tars: Path) -> 
     names = sorted(path.name for path in tars.glob("*.tar"))
     (tars / "again.tar").write_bytes((tars / names[0]).read_bytes())
     flags = (*QUIET, "--split-ratio", "1,0,0")
-    refused(run("prepare", tars, *flags), "duplicate key", "--fix-duplicates")
-    result = succeeded(run("prepare", tars, *flags, "--fix-duplicates", "--tmp-path", "/tmp"))
+    assert "2 keys occur in several shards" in succeeded(run("prepare", tars, *flags)).stderr
+    refused(run("prepare-media", tars, "--media-metadata-by-extension"), "2 keys occur", "--fix-duplicates")
+    result = succeeded(run("prepare", tars, *flags, "--fix-duplicates", "--force-overwrite", "--tmp-path", "/tmp"))
     assert result.output.endswith("Done\n")
     assert counts(tars)["train"] == 14
+
+
+@pytest.mark.parametrize(
+    "flags", [(), ("--split-ratio", "1,0,0"), ("--split-ratio", "1,0,0", "--sample-type", "TextSample")]
+)
+def test_questions_without_anybody_to_answer_name_the_flags(run: Run, tars: Path, flags: tuple[str, ...]) -> None:
+    refused(run("prepare", tars, *flags), "no answers on standard input", "--non-interactive", "--field-map")
+    assert not (tars / ".nv-meta").exists()
+    run("prepare", tars, *QUIET, "--split-ratio", "1,0,0")
+    refused(run("prepare", tars, *flags), "no answers on standard input", "--force-overwrite")
+
+
+def test_hints_are_quoted_for_the_shell(run: Run, raw: Path, tmp_path: Path) -> None:
+    target = tmp_path / "my tars & more"
+    assert f"Next: bridge-data prepare '{target}'\n" in succeeded(run("pack", raw, target)).output
+    refused(run("info", target), f"run `bridge-data prepare '{target}'`")

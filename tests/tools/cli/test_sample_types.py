@@ -53,7 +53,7 @@ def test_fields() -> None:
 def first(tmp_path: Path) -> FirstSamples:
     members = {"1.png": b"", "1.json": b'{"a": {"b": 1}, "c": [1]}', "2.png": b"", "2.json": b'{"d": 1}'}
     write_tar(tmp_path / "a.tar", members)
-    return FirstSamples(tmp_path, "a.tar")
+    return FirstSamples(tmp_path, ["a.tar"])
 
 
 @pytest.mark.parametrize("access", ["png", "json", "json[a][b]", "json[c][0]", "json[d]", "jpg,png", "__key__"])
@@ -79,10 +79,10 @@ def test_what_is_not_there(first: FirstSamples, access: str, message: str) -> No
 def test_json_that_is_none(tmp_path: Path) -> None:
     write_tar(tmp_path / "a.tar", {"1.json": b"{"})
     with pytest.raises(DatasetError, match=r"a\.tar: 1\.json is not JSON"):
-        FirstSamples(tmp_path, "a.tar").check_access("field", parse_access("json[a]"))
+        FirstSamples(tmp_path, ["a.tar"]).check_access("field", parse_access("json[a]"))
 
 
 def test_a_shard_without_samples(tmp_path: Path) -> None:
     write_tar(tmp_path / "a.tar", {})
-    with pytest.raises(DatasetError, match=r"a\.tar: holds no samples"):
-        FirstSamples(tmp_path, "a.tar")
+    with pytest.raises(DatasetError, match=r"none of its tars holds a sample.*a\.tar"):
+        FirstSamples(tmp_path, ["a.tar"])

@@ -2,6 +2,7 @@ import gzip
 import json
 import os
 import sqlite3
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,20 +10,26 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from bridge_data.errors import ConfigError
+from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.plan.opening import Opening
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
 from bridge_data.prepare.metadataset_joins import prepare_metadataset
 from bridge_data.prepare.tar_indexes import PrepareConfig
 from bridge_data.prepare.tars import refresh_index
+from bridge_data.shards import open_shards
 from bridge_data.tools.lint import KINDS, LintConfig, lint
 from tests.decode.av import media
 from tests.plan.joins import OWN, joined, own, texts
 from tests.prepare.files import picture
+from tests.prepare.odd_tars import LOSING, MORE, TWO, tar_of, without_content
 from tests.prepared import write_dataset as write_texts
 from tests.tools.lint.datasets import change, edit_meta, members, prepare_again, write_dataset, write_members
 
 ONE = LintConfig(num_workers=1)
+
+PIPE = without_content("2.txt", tarfile.FIFOTYPE)
+
+TEXTS = tar_of(("1.txt", b"one"), ("2.txt", b"two"))
 
 FilledBy = Callable[[Path], object]
 
@@ -32,6 +39,12 @@ def codes(path: Path, config: LintConfig = ONE) -> dict[str, int]:
     report = lint(path, config)
     assert all(len(report.kept[code]) == min(count, config.max_kept) for code, count in report.counts.items())
     return report.counts
+
+
+def write_raw(folder: Path, data: bytes) -> None:
+    """A folder with a tar that is not prepared."""
+    folder.mkdir(exist_ok=True)
+    (folder / "a.tar").write_bytes(data)
 
 
 def truncated_shard(folder: Path) -> None:
@@ -170,11 +183,19 @@ FAULTS: dict[str, tuple[FilledBy, set[str]]] = {
     "a damaged header": (damaged_header, {"tar-damaged"}),
     "a shard without end mark": (no_end_mark, {"tar-unfinished"}),
     "an empty shard": (empty_shard, {"empty-shard", "wrong-count", "index-outdated"}),
+    "two tars joined by cat": (lambda folder: write_raw(folder, TWO + MORE), {"tar-damaged", "unprepared"}),
+    "a hard link": (lambda folder: write_raw(folder, LOSING["hard link"][0]), {"linked-member", "unprepared"}),
+    "a FIFO": (lambda folder: write_raw(folder, tar_of(("1.txt", b""), PIPE)), {"special-member", "unprepared"}),
+    "zeros at the end": (lambda folder: write_raw(folder, TEXTS + bytes(2 << 20)), {"zero-tail", "unprepared"}),
+    "a name in Latin-1": (
+        lambda folder: write_raw(folder, tar_of(("caf\udce9.txt", b""))),
+        {"name-not-utf8", "unprepared"},
+    ),
     "a shard with more samples": (replaced_shard, {"wrong-count", "index-outdated"}),
     "a part that differs from its digest": (changed_content, {"changed-content"}),
     "a part that has grown within its padding": (grown_part, {"index-outdated"}),
     "a key twice in a shard": (repeated_key, {"duplicate-key", "index-outdated"}),
-    "a key in two shards": (key_in_two_shards, {"duplicate-key", "index-outdated"}),
+    "a key in two shards": (key_in_two_shards, {"shared-key", "index-outdated"}),
     "scattered parts": (scattered_parts, {"scattered-sample", "missing-part", "wrong-count", "index-outdated"}),
     "a part twice": (repeated_part, {"duplicate-part", "index-outdated"}),
     "a member without part name": (nameless_member, {"nameless-member"}),
@@ -182,12 +203,12 @@ FAULTS: dict[str, tuple[FilledBy, set[str]]] = {
     "a shard gone": (missing_shard, {"missing-shard"}),
     "an unused shard": (split(train=["data-0.tar"]), {"unused-shard"}),
     "a shard twice in a part": (split(train=["data-{0..1}.tar", "data-0.tar"]), {"split-repeated-shard"}),
-    "an unknown shard in a part": (split(train=["data-{0..2}.tar"]), {"split-unknown-shard", "config"}),
+    "an unknown shard in a part": (split(train=["data-{0..2}.tar"]), {"split-unknown-shard"}),
     "an unknown shard excluded": (exclude("data-7.tar/0001"), {"exclude-unknown"}),
     "an unknown sample excluded": (exclude("data-0.tar/0009"), {"exclude-unknown"}),
     "two kinds of counts": (counts_of_two_kinds, {"metadata-disagree"}),
     "damaged counts": (broken_json, {"config"}),
-    "a damaged split": (broken_split, {"metadata-damaged", "config"}),
+    "a damaged split": (broken_split, {"metadata-damaged"}),
     "wrong counts": (wrong_counts, {"wrong-count", "index-outdated"}),
     "no .tar.idx": (no_tar_index, {"index-missing"}),
     "a .tar.idx of another shard": (other_tar_index, {"index-outdated"}),
@@ -207,6 +228,38 @@ FAULTS: dict[str, tuple[FilledBy, set[str]]] = {
     "a film cut off": (lambda folder: change(folder, mkv=media.write("mp4", video="mpeg4")[:-900]), {"undecodable"}),
     "a pickle": (lambda folder: change(folder, pkl=b"cos\nsystem\n"), {"no-decoder"}),
 }
+
+
+@pytest.mark.parametrize("name", LOSING.keys() - {"zeros at the beginning"})  # of which no reader takes anything
+def test_what_prepare_refuses_is_a_fault_and_is_not_opened_by_other_indexes_either(tmp_path: Path, name: str) -> None:
+    """Without our index, by the `.tar.idx` and counts that a tool writes which reads up to the first end."""
+    write_raw(tmp_path, LOSING[name][0])
+    assert lint(tmp_path, ONE).num_faults > 0
+    with tarfile.open(tmp_path / "a.tar") as archive:
+        samples = {member.name.partition(".")[0]: member.offset for member in reversed(archive.getmembers())}
+        offsets = [*sorted(samples.values()), archive.offset]
+    (tmp_path / "a.tar.idx").write_bytes(np.array(offsets, "<u8").tobytes())
+    (tmp_path / ".nv-meta").mkdir()
+    (tmp_path / ".nv-meta/.info.json").write_text(json.dumps({"shard_counts": {"a.tar": len(samples)}}))
+    (tmp_path / ".nv-meta/split.yaml").write_text("split_parts: {train: [a.tar]}")
+    reader = open_shards(tmp_path, "train").reader()
+    with pytest.raises(DatasetError, match=r"a\.tar"):
+        for number in range(len(samples)):
+            reader.read(number)
+    assert lint(tmp_path, ONE).num_faults > 0
+
+
+def test_notes_are_no_faults(tmp_path: Path) -> None:
+    write_raw(tmp_path, TEXTS)
+    (tmp_path / "b.tar").write_bytes(TEXTS)
+    (tmp_path / "c.tar").write_bytes(tar_of())
+    report = lint(tmp_path, ONE)
+    assert report.counts == {"unprepared": 1, "shared-key": 2, "empty-shard": 1}
+    assert (report.num_faults, report.num_notes, report.num_samples, report.num_shards) == (0, 4, 4, 3)
+    document = report.to_dict()
+    assert document["faults"] == []
+    assert [entry["code"] for entry in document["notes"]] == ["unprepared", "empty-shard", "shared-key"]
+    assert lint(tmp_path / "b.tar", ONE).num_samples == 2
 
 
 def test_a_sound_data_set_has_no_faults(tmp_path: Path) -> None:
@@ -353,6 +406,7 @@ def test_samples_that_code_makes_are_made(tmp_path: Path) -> None:
         "unbuildable": 1,
         "unreadable": 1,
         "empty-shard": 1,
+        "tar-unfinished": 1,
         "wrong-count": 1,
         "index-outdated": 3,
     }
