@@ -111,6 +111,7 @@ bench-more: setup
 	$(BIN)/python benchmarks/video.py
 	$(BIN)/python benchmarks/balance.py
 	$(BIN)/python benchmarks/share.py
+	$(BIN)/python -m benchmarks.pinning
 	$(BIN)/python benchmarks/decoding.py
 
 clean:

@@ -22,7 +22,6 @@ import torch
 from benchmarks.numbers_data import write_numbers
 from bridge_data import DefaultTaskEncoder, TextSample, WorkerConfig, batch_stack, get_loader, get_train_dataset
 from bridge_data.lanes.lane_runner import Ended, Produced
-from bridge_data.loader import loader as loader_module
 from bridge_data.loader import pinning
 from bridge_data.loader.workers.worker_pool import WorkerPool
 
@@ -80,9 +79,9 @@ def milliseconds(data: Path, num_bytes: int, steps: int, step_s: float, how: str
         max_samples_per_sequence=None,
         task_encoder=Large(num_bytes),
     )
-    original = loader_module.PinningThread
+    original = pinning.PinningThread
     if how == "in line":
-        loader_module.PinningThread = InLine  # type: ignore[assignment, misc]
+        pinning.PinningThread = InLine  # type: ignore[assignment, misc]
     if how != "not pinned" and not torch.cuda.is_available():
         stand_in = CopyToReady(num_bytes)
         pinning.can_pin = lambda: True
@@ -99,7 +98,7 @@ def milliseconds(data: Path, num_bytes: int, steps: int, step_s: float, how: str
                 assert batch["pixels"].numel() == num_bytes // 4 * 4
                 time.sleep(step_s)
     finally:
-        loader_module.PinningThread = original  # type: ignore[misc]
+        pinning.PinningThread = original  # type: ignore[misc]
     times = sorted(times[WARM_UP:])
     return statistics.median(times), times[int(0.95 * len(times))]
 

@@ -15,8 +15,10 @@ from bridge_data.datamodule.training import EnergonDataloader
 from bridge_data.errors import ConfigError, StateError
 
 
-def check_steps(trainer: Any, schedule: BatchSchedule, num_micro_batches: int, virtual_epoch_length: int) -> None:
-    """Check that the trainer takes `num_micro_batches` of a rank per step.
+def check_steps(
+    trainer: Any, schedule: BatchSchedule, num_micro_batches: int, virtual_epoch_length: int, balanced: bool
+) -> None:
+    """Check that the trainer takes `num_micro_batches` of a rank per step; if `balanced`, also `check_whole_steps`.
 
     Raises:
         ConfigError: if it takes another number.
@@ -47,6 +49,8 @@ def check_steps(trainer: Any, schedule: BatchSchedule, num_micro_batches: int, v
             "step with fewer samples than global_batch_size. Make it a multiple",
             stacklevel=4,
         )
+    if balanced:
+        check_whole_steps(trainer, num_micro_batches, virtual_epoch_length)
 
 
 def check_whole_steps(trainer: Any, num_micro_batches: int, virtual_epoch_length: int) -> None:

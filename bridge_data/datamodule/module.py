@@ -205,12 +205,10 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
         """
         config = self._worker_config(self.num_workers)
         schedule, num_micro_batches = self._batch_schedule(config.world_size), self.num_micro_batches(config)
-        num_overfitted = None
+        num_overfitted, balanced = None, self._cost is not None and config.world_size > 1
         if self.trainer is not None:
             virtual_epoch_length = self.settings.dataset.get("virtual_epoch_length", 0)
-            lightning_trainer.check_steps(self.trainer, schedule, num_micro_batches, virtual_epoch_length)
-            if self._cost is not None and config.world_size > 1:
-                lightning_trainer.check_whole_steps(self.trainer, num_micro_batches, virtual_epoch_length)
+            lightning_trainer.check_steps(self.trainer, schedule, num_micro_batches, virtual_epoch_length, balanced)
             if self._loaded_state is None and self._loaded_from != self.trainer.ckpt_path:
                 lightning_trainer.check_new(self.trainer, type(self).__qualname__)
             num_overfitted = lightning_trainer.num_overfitted(self.trainer, virtual_epoch_length)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import logging
-from typing import Any
+from typing import Any, NamedTuple
 
 from bridge_data.errors import ConfigError
 from bridge_data.lanes.lane_dataset import LaneDataset
@@ -27,6 +27,13 @@ from bridge_data.topology import WorkerConfig
 logger = logging.getLogger("bridge_data")
 
 _NO_SLOT = 2**62
+
+
+class EvenStep(NamedTuple):
+    """The slot after a step, and what this rank gets in it in place of a batch of its own."""
+
+    end: int
+    filling: Any | None
 
 
 class EvenEnds:
@@ -56,11 +63,20 @@ class EvenEnds:
         """Go on from `state`. All ranks must be at the same step."""
         self._num_slots = None if self._always_agrees else num_slots(self._dataset, state)
 
-    def end_of_step(self, begin: int, batch: Any | None, own_end: int | None) -> int | None:
-        """The slot after those of the step that begins at slot `begin`; None if the pass is over. Every rank calls it
-        once a step, with its next batch and the end of the step in which that comes, or with None."""
+    def step(self, begin: int, batch: Any | None, own_end: int | None) -> EvenStep | None:
+        """The step that begins at slot `begin`; None if the pass is over. Every rank calls it once a step, with its
+        next batch and the end of the step in which that comes, or with None."""
         if batch is not None and self._template is None:
             self._template = _shallow(batch)  # what the trainer takes out of it, or adds, does not matter here
+        end = self._end_of_step(begin, own_end)
+        if end is None:
+            return None
+        if own_end is not None and own_end <= end:
+            return EvenStep(end, None)
+        filling = self.fill()
+        return None if filling is None else EvenStep(end, filling)
+
+    def _end_of_step(self, begin: int, own_end: int | None) -> int | None:
         config = self._dataset.worker_config
         if config.world_size == 1:
             return own_end
@@ -98,8 +114,8 @@ class EvenEnds:
             if self.num_repeated == 1:
                 logger.warning(
                     "rank %d has no batch left and others have, and a batch cannot be emptied, so it takes its first "
-                    "one again (num_repeated of the loader counts them): those samples count twice in its loss and "
-                    "metrics. Override empty_batch in %s, or give it as many micro-batches as fill all ranks. The "
+                    "one again (even_ends.num_repeated of the loader counts them): those samples count twice in its "
+                    "loss and metrics. Override empty_batch in %s, or give it micro-batches for all ranks. The "
                     "reason: %s: %s",
                     *(self._dataset.worker_config.rank, type(encoder).__name__, type(error).__name__, error),
                 )

@@ -16,21 +16,21 @@ import weakref
 from collections.abc import Iterator
 from typing import Any, Self, TypeAlias
 
-from bridge_data.errors import StateError, WorkerError
+from bridge_data.errors import WorkerError
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.lane_runner import Ended, LaneRunner, Produced
-from bridge_data.later import torch
 from bridge_data.loader import pinning
 from bridge_data.loader.even_ends import EvenEnds
+from bridge_data.loader.global_state import gather_global_state, spread_global_state
 from bridge_data.loader.loader_config import LoaderConfig
 from bridge_data.loader.memory.slots import Kept
-from bridge_data.loader.pinning import Pin, PinningThread
+from bridge_data.loader.pinning import Pin, PinningPool
 from bridge_data.loader.position import BatchLog, LeftOut, Position
 from bridge_data.loader.workers import process
 from bridge_data.loader.workers.launch import ServerLost
 from bridge_data.loader.workers.link import OutOfStep
 from bridge_data.loader.workers.worker_pool import Restarts, WorkerPool
-from bridge_data.order.state import LoaderState, merge_states
+from bridge_data.order.state import LoaderState
 from bridge_data.samples.arena import PrivateArena
 
 logger = logging.getLogger("bridge_data")
@@ -39,7 +39,7 @@ _SLOW_START_S = 60.0
 
 _NONE_LEFT = object()
 
-Source: TypeAlias = LaneRunner | WorkerPool | PinningThread
+Source: TypeAlias = LaneRunner | WorkerPool | PinningPool
 """What runs the lanes: this process, or workers."""
 
 
@@ -62,7 +62,8 @@ class SavableDataLoader:
         """Samples left out on the way to the batches handed out so far, by stage."""
         self._source: Source | None = None
         self._fetched: Produced[Any] | None = None
-        self._ends = None if self.config.ends == "uneven" else EvenEnds(dataset, self.config.ends)
+        self.even_ends = None if self.config.ends == "uneven" else EvenEnds(dataset, self.config.ends)
+        """Counts the batches that were given to this rank in place of ones of its own."""
         self._go_to(dataset.new_state())
         self._pin = pinning.pinned if self.config.pin_memory and pinning.can_pin() else None
         self._log = BatchLog(dataset.worker_config)
@@ -85,20 +86,10 @@ class SavableDataLoader:
                 "the length of this loader is not known before it is read: hooks that return generators, or "
                 "batch_group_criterion, may make more batches than len(loader.dataset), which counts samples"
             )
-        return len(self.dataset) if self._ends is None else self.dataset.num_batches(even=True)
+        return len(self.dataset) if self.even_ends is None else self.dataset.num_batches(even=True)
 
     def __bool__(self) -> bool:
         return True  # also if this rank has no batches
-
-    @property
-    def num_filled(self) -> int:
-        """Batches without loss that this rank was given because only others had one left (`ends="even"`)."""
-        return 0 if self._ends is None else self._ends.num_filled
-
-    @property
-    def num_repeated(self) -> int:
-        """Those of them that could not be emptied, and so are real batches once more."""
-        return 0 if self._ends is None else self._ends.num_repeated
 
     @property
     def truncated(self) -> int:
@@ -131,7 +122,7 @@ class SavableDataLoader:
         """
         self._go_to(self.dataset.check_state(state, strict=strict))
         # Whether anything is left of the pass may be known only once it is looked for: by this rank, if it is alone.
-        self._is_within_pass = self._ends is not None or self.dataset.worker_config.world_size == 1
+        self._is_within_pass = self.even_ends is not None or self.dataset.worker_config.world_size == 1
         self._warn_of_idle_workers()
 
     def save_state_global(self, global_dst_rank: int = 0) -> dict[str, Any] | None:
@@ -140,13 +131,7 @@ class SavableDataLoader:
         Raises:
             StateError: there, if the ranks are not at the same step.
         """
-        ranks, state = self.dataset.worker_config, self.save_state_rank()
-        if ranks.world_size == 1:
-            return merge_states([state])
-        is_destination = torch.distributed.get_rank() == global_dst_rank
-        states: list[Any] | None = [None] * ranks.world_size if is_destination else None
-        torch.distributed.gather_object(state, states, dst=global_dst_rank, group=ranks.data_parallel_group)
-        return None if states is None else merge_states(states)
+        return gather_global_state(self.save_state_rank(), self.dataset.worker_config, global_dst_rank)
 
     def restore_state_global(
         self,
@@ -161,14 +146,8 @@ class SavableDataLoader:
         Raises:
             StateError: if the state is of other data or settings, or not complete.
         """
-        if src_rank is not None and self.dataset.worker_config.world_size > 1:
-            box = [state]
-            group = self.dataset.worker_config.data_parallel_group
-            torch.distributed.broadcast_object_list(box, src=src_rank, group=group)
-            state = box[0]
-        if state is None:
-            raise StateError("restore_state_global: got None; give the state on every rank, or src_rank=... of the one")
-        self.restore_state_rank(merge_states(state) if isinstance(state, list) else state, strict=strict)
+        whole = spread_global_state(state, self.dataset.worker_config, src_rank)
+        self.restore_state_rank(whole, strict=strict)
 
     def restore_sample(self, key: Any) -> Any:
         """The batch, pack or sample with the `__restore_key__` `key`, made again in this process; the position stays.
@@ -243,8 +222,8 @@ class SavableDataLoader:
         self._position = Position(self.dataset.worker_config, state, self.dataset.virtual_epoch_length)
         self._source = self._fetched = None
         self._is_within_pass = False
-        if self._ends is not None:
-            self._ends.begin(state)
+        if self.even_ends is not None:
+            self.even_ends.begin(state)
 
     def _warn_of_idle_workers(self) -> None:
         ranks, state = self.dataset.worker_config, self._position.state
@@ -290,27 +269,23 @@ class _Iteration(Iterator[Any]):
 
     def _take(self) -> Any:
         """The next batch of this rank, an empty one where only others have one; or `_NONE_LEFT`."""
-        loader, ends = self._loader, self._loader._ends
+        loader, ends = self._loader, self._loader.even_ends
         item = loader._fetch()
         if ends is None:
             if item is None:
                 return _NONE_LEFT
             loader._is_within_pass = True
             return loader._hand_out(item)
-        position = loader._position
-        batch, own_end = (None, None) if item is None else (item.batch, position.next_slot())
-        end = ends.end_of_step(position.state.next_slot, batch, own_end)
-        if end is None:
-            return _NONE_LEFT
-        if item is not None and own_end is not None and own_end <= end:
-            loader._is_within_pass = True
-            return loader._hand_out(item)
-        filling = ends.fill()
-        if filling is None:
+        own = (None, None) if item is None else (item.batch, loader._position.next_slot())
+        step = ends.step(loader._position.state.next_slot, *own)
+        if step is None:
             return _NONE_LEFT
         loader._is_within_pass = True
-        position.pass_over(end)
-        return filling
+        if step.filling is None:
+            assert item is not None
+            return loader._hand_out(item)
+        loader._position.pass_over(step.end)
+        return step.filling
 
 
 class _Workers:
@@ -318,18 +293,18 @@ class _Workers:
 
     def __init__(self, dataset: LaneDataset, config: LoaderConfig, pin: Pin | None) -> None:
         self._dataset, self._config, self._pin = dataset, config, pin
-        self._pinning: PinningThread | None = None
         self._restarts, self._kept = Restarts(config), Kept(config.max_shared_bytes)
         ranks = dataset.worker_config
         self._num_workers = 0 if config.start_method == "inprocess" else min(ranks.num_workers, len(ranks.lanes))
-        self.pool: WorkerPool | None = None
+        self.pool: WorkerPool | PinningPool | None = None
         self._arena = PrivateArena()
         self._start()
 
     def _start(self) -> None:
         self._slow_at = time.monotonic() + _SLOW_START_S
         if self._num_workers:
-            self.pool = WorkerPool(self._dataset, self._num_workers, self._config, self._restarts, self._kept)
+            pool = WorkerPool(self._dataset, self._num_workers, self._config, self._restarts, self._kept)
+            self.pool = pool if self._pin is None else PinningPool(pool, self._pin)
 
     def restart(self, error: ServerLost) -> None:
         """Start a new server with new workers, if another restart is allowed."""
@@ -340,17 +315,13 @@ class _Workers:
 
     def source(self, position: Position, current: Source | None) -> Source:
         """What runs the lanes now: `current`, or a new runner or pool that begins at `position`."""
-        if self.pool is None or (current is not None and current in (self.pool, self._pinning)):
+        if self.pool is None or current is self.pool:
             return current or self._run_here(position)
-        self._stop_pinning()
         if self.pool.ready():
             self.pool.begin(position.lanes(), position.state)
             self._arena = PrivateArena()  # no batch is made in this process any more
             process.give_back_freed_memory()
-            if self._pin is None:
-                return self.pool
-            self._pinning = PinningThread(self.pool, position.turns(), self._pin)
-            return self._pinning
+            return self.pool
         if time.monotonic() > self._slow_at:
             logger.warning("workers are not ready after %.0f s; batches come from the trainer itself", _SLOW_START_S)
             self._slow_at = math.inf
@@ -361,8 +332,6 @@ class _Workers:
 
     def wait_ready(self, timeout_s: float) -> bool:
         """Wait for the pool; whether it can take over now."""
-        if self._pinning is not None:  # batches come from workers, and the pool is not to be used here
-            return True
         try:
             return self.pool is not None and self.pool.wait_ready(timeout_s)
         except ServerLost as error:
@@ -371,15 +340,9 @@ class _Workers:
 
     def close(self) -> None:
         """End all worker processes."""
-        self._stop_pinning()
         pool, self.pool = self.pool, None
         if pool is not None:
             pool.close()
-
-    def _stop_pinning(self) -> None:
-        thread, self._pinning = self._pinning, None
-        if thread is not None:
-            thread.stop()
 
 
 def _close_in(process: int, workers: _Workers, left_out: LeftOut) -> None:

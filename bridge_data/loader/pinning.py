@@ -21,6 +21,7 @@ from bridge_data.later import torch
 from bridge_data.loader.position import Turns
 from bridge_data.loader.workers.link import OutOfStep
 from bridge_data.loader.workers.worker_pool import WorkerPool
+from bridge_data.order.state import LoaderState
 
 Pin: TypeAlias = Callable[[Any], Any]
 """Returns a batch in page-locked memory."""
@@ -34,6 +35,48 @@ def can_pin() -> bool:
 def pinned(batch: Any) -> Any:
     """The batch, copied to page-locked memory; torch reuses that of freed batches."""
     return batch.pin_memory() if hasattr(batch, "pin_memory") else samples.pin(batch)
+
+
+class PinningPool:
+    """A worker pool whose batches are pinned by `pin` in a thread. Use it like the pool, from one thread at a time."""
+
+    def __init__(self, pool: WorkerPool, pin: Pin) -> None:
+        self._pool, self._pin = pool, pin
+        self._thread: PinningThread | None = None
+
+    def ready(self) -> bool:
+        """Whether all workers have loaded the dataset; does not wait."""
+        return self._thread is not None or self._pool.ready()
+
+    def wait_ready(self, timeout_s: float) -> bool:
+        """Wait until all workers have loaded the dataset; False if that takes longer."""
+        return self._thread is not None or self._pool.wait_ready(timeout_s)
+
+    def begin(self, lanes: list[int], state: LoaderState) -> None:
+        """Drop all prefetched batches, and produce these lanes in the order of their slots, from `state`."""
+        self._stop()
+        self._pool.begin(lanes, state)
+        turns = Turns({lane: state.lanes[lane] for lane in lanes}, state.num_lanes)
+        self._thread = PinningThread(self._pool, turns, self._pin)
+
+    def take(self, lane: int) -> Produced[Any] | Ended:
+        """The next item of `lane`, whose turn it must be. Raises what the lane raised, or pinning."""
+        assert self._thread is not None
+        try:
+            return self._thread.take(lane)
+        except Exception:
+            self._stop()
+            raise
+
+    def close(self) -> None:
+        """End the thread and all worker processes. Batches that were handed out stay valid."""
+        self._stop()
+        self._pool.close()
+
+    def _stop(self) -> None:
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.stop()
 
 
 class PinningThread:

@@ -88,10 +88,6 @@ class Position:
         """The lanes of this rank that have not ended, by their slots."""
         return self._turns.lanes
 
-    def turns(self) -> Turns:
-        """The turns to come, for whoever takes batches ahead."""
-        return Turns({lane: self.state.lanes[lane] for lane in self._turns.lanes}, self.state.num_lanes)
-
     def advance(self, state: LaneState) -> None:
         """Note that the batch of the lane whose turn it is has been handed out; `state` is the lane's after it."""
         before, next_slot = self.state, self.next_slot()

@@ -322,8 +322,9 @@ class PartReader:
                 if member is not None and (member.name, member.content_offset, member.num_bytes) == wanted:
                     return
         raise DatasetError(
-            f"{path}: does not hold {part.name!r} at byte {part.offset}, where the index has it. The shard was replaced, "
-            f"or the index is damaged: restore it, or run `{bridge_command('prepare', self.root, '--rescan')}`."
+            f"{path}: does not hold {part.name!r} at byte {part.offset}, where the index has it. The shard was "
+            "replaced, or the index is damaged: restore it, or run "
+            f"`{bridge_command('prepare', self.root, '--rescan')}`."
         )
 
 

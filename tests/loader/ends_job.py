@@ -146,7 +146,8 @@ def main(rank: int, world_size: int, rendezvous: str, data: str) -> None:
                     all_reduce(total)
                     steps.append([list(batch.__key__), weight, float(total)])
                 passes.append(steps)
-            filled, repeated = loader.num_filled, loader.num_repeated
+            assert loader.even_ends is not None
+            filled, repeated = loader.even_ends.num_filled, loader.even_ends.num_repeated
         logging.getLogger("bridge_data").removeHandler(messages)
         outcome[case] = {
             "passes": passes,

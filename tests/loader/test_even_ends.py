@@ -176,7 +176,7 @@ def test_a_number_of_slots_holds_from_any_position_but_not_after_lanes_are_dealt
 def test_what_the_trainer_takes_out_of_a_batch_does_not_matter(data: Path) -> None:
     ends = EvenEnds(dataset_of("whole", str(data), 0, 1), "even")
     batch = {"loss_mask": torch.ones(3), "__key__": ["a"]}
-    ends.end_of_step(0, batch, 1)
+    assert ends.step(0, batch, 1) == (1, None)
     batch.clear()
     for _ in range(2):
         empty = ends.fill()

@@ -16,6 +16,7 @@ from bridge_data import options
 from bridge_data.errors import ConfigError, StateError, WorkerError
 from bridge_data.lanes.lane_runner import LaneRunner
 from bridge_data.loader import LoaderConfig, SavableDataLoader, get_loader, get_savable_loader
+from bridge_data.loader.pinning import PinningPool
 from bridge_data.loader.workers.worker_pool import WorkerPool
 from bridge_data.order.state import merge_states
 from tests.loader.conftest import in_turn
@@ -211,19 +212,6 @@ def test_ranks_share_the_lanes_and_their_merged_states_serve_any_number_of_ranks
         rank_loader(0, 1).restore_state_rank(loaders[0].save_state_rank())
 
 
-def test_the_global_state_of_one_rank_needs_no_process_group() -> None:
-    loader = here()
-    some(loader, 5)
-    state = loader.save_state_global()
-    assert state is not None
-    for given in (state, [loader.save_state_rank()]):
-        other = here()
-        other.restore_state_global(given)
-        assert some(other, 3) == in_turn(3, start=5)
-    with pytest.raises(StateError, match="src_rank"):
-        loader.restore_state_global(None)
-
-
 def test_batches_that_the_trainer_keeps_never_change(loader: SavableDataLoader) -> None:
     kept = list(itertools.islice(loader, 12))
     slices = [batch.tokens[100:200].numpy()[::2] for batch in itertools.islice(loader, 12)]
@@ -243,8 +231,9 @@ def test_the_memory_of_batches_is_used_again(loader: SavableDataLoader) -> None:
 
 
 def num_maps(loader: SavableDataLoader) -> int:
-    assert not isinstance(loader._source, LaneRunner)
-    return sum(len(link._slots._maps) for link in loader._workers.pool._links)  # type: ignore[union-attr]
+    pool = loader._source._pool if isinstance(loader._source, PinningPool) else loader._source
+    assert isinstance(pool, WorkerPool)
+    return sum(len(link._slots._maps) for link in pool._links)
 
 
 def test_a_message_lost_to_an_interrupt_is_made_good(loader: SavableDataLoader) -> None:

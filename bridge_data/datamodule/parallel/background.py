@@ -133,7 +133,7 @@ class BackgroundLoader:
         ends: Ends = "uneven",
     ) -> None:
         self.dataset = dataset
-        self._ends = None if ends == "uneven" else EvenEnds(dataset, ends)
+        self.even_ends = None if ends == "uneven" else EvenEnds(dataset, ends)
         self._loader = loader
         self._inbox = inbox
         self._fetched: Arrival | None = None
@@ -191,18 +191,13 @@ class BackgroundLoader:
 
     def _go_to(self, state: LoaderState) -> None:
         self._state = state.to_dict()
-        if self._ends is not None:
-            self._ends.begin(state)
+        if self.even_ends is not None:
+            self.even_ends.begin(state)
 
     def _begin_pass(self) -> None:
         """Before the first step of a pass: go on from its beginning, if the pass before is over."""
-        if self._ends is not None and self._state.get("ended"):
+        if self.even_ends is not None and self._state.get("ended"):
             self._go_to(self.dataset.new_state(self._state["generations"][-1][0]))
-
-    def _end_of_step(self, ends: EvenEnds, item: Arrival) -> int | None:
-        """See `EvenEnds.end_of_step`."""
-        own = (None, None) if item.kind == END else (item.content, _slot_after(item))
-        return ends.end_of_step(self._state["next_slot"], *own)
 
     def _fetch_end(self) -> Arrival:
         """The end of this pass; batches before it are dropped."""
@@ -249,13 +244,14 @@ class _Pass(Iterator[Any]):
         if not self._begun:
             self._begun = True
             loader._begin_pass()
-        if loader._ends is not None:
-            end = loader._end_of_step(loader._ends, item)
-            if end is None:
+        if loader.even_ends is not None:
+            own = (None, None) if item.kind == END else (item.content, _slot_after(item))
+            step = loader.even_ends.step(loader._state["next_slot"], *own)
+            if step is None:
                 item = loader._fetch_end()
-            elif (item.kind == END or _slot_after(item) > end) and (filling := loader._ends.fill()) is not None:
-                loader._state = {**loader._state, "next_slot": end}
-                return filling
+            elif step.filling is not None:
+                loader._state = {**loader._state, "next_slot": step.end}
+                return step.filling
         self._over = item.kind == END
         return loader._deliver(item)
 

@@ -1,0 +1,44 @@
+"""The state of all data-parallel ranks in one, as `save_state_global` and `restore_state_global` of a loader have it.
+
+Enters: the state of this rank; a state, or those of all ranks. Leaves: one merged state. All ranks call each function.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bridge_data.errors import StateError
+from bridge_data.later import torch
+from bridge_data.order.state import merge_states
+from bridge_data.topology import WorkerConfig
+
+
+def gather_global_state(state: dict[str, Any], config: WorkerConfig, global_dst_rank: int) -> dict[str, Any] | None:
+    """The states of all ranks, merged, on the process `global_dst_rank`, else None.
+
+    Raises:
+        StateError: there, if the ranks are not at the same step.
+    """
+    if config.world_size == 1:
+        return merge_states([state])
+    is_destination = torch.distributed.get_rank() == global_dst_rank
+    states: list[Any] | None = [None] * config.world_size if is_destination else None
+    torch.distributed.gather_object(state, states, dst=global_dst_rank, group=config.data_parallel_group)
+    return None if states is None else merge_states(states)
+
+
+def spread_global_state(
+    state: dict[str, Any] | list[dict[str, Any]] | None, config: WorkerConfig, src_rank: int | None
+) -> dict[str, Any]:
+    """`state`, merged if it is a list; with `src_rank`, that of the process of this global rank.
+
+    Raises:
+        StateError: if there is none, or the list is not complete.
+    """
+    if src_rank is not None and config.world_size > 1:
+        box = [state]
+        torch.distributed.broadcast_object_list(box, src=src_rank, group=config.data_parallel_group)
+        state = box[0]
+    if state is None:
+        raise StateError("restore_state_global: got None; give the state on every rank, or src_rank=... of the one")
+    return merge_states(state) if isinstance(state, list) else state
