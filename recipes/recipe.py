@@ -30,9 +30,10 @@ if TYPE_CHECKING:
 
 TRAINERS = ("megatron", "lightning")
 
-_MROPE = (
-    "its tokens have three positions each (mRoPE), and megatron-core has no Qwen-VL tower; use trainer=lightning, or "
-    "Megatron-Bridge's Qwen-VL model with the same data and encoder"
+_DEEPSTACK = (
+    "image features enter several layers of its language model (deepstack), and mRoPE's channels are interleaved; "
+    "megatron-core's GPT has neither; use trainer=lightning, or Megatron-Bridge's Qwen3-VL model with the same data "
+    "and encoder"
 )
 _PAIRS = (
     "it is two encoders with a contrastive loss over a micro-batch, no decoder that megatron-core has; use "
@@ -45,9 +46,9 @@ FAMILIES: dict[str, str | None] = {
     "idefics3": None,
     "smolvlm": None,
     "internvl": None,
-    "qwen2_vl": _MROPE,
-    "qwen2_5_vl": _MROPE,
-    "qwen3_vl": _MROPE,
+    "qwen2_vl": None,
+    "qwen2_5_vl": None,
+    "qwen3_vl": _DEEPSTACK,
     "clip": _PAIRS,
     "siglip": _PAIRS,
     "whisper": "it is an encoder and a decoder, and megatron-core's GPT is a decoder alone; use trainer=lightning",
