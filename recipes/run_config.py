@@ -95,7 +95,7 @@ class ModelConfig(PretrainedConfig):
 
         dtype = getattr(torch, self.dtype)
         if self.pretrained == TINY:
-            from recipes.tiny_models import tiny_model
+            from recipes.tiny_parts import tiny_model
 
             return tiny_model(family, tokenizer, self.seed).to(dtype)
         return self.load(self.auto_class, "model", dtype=dtype)

@@ -23,8 +23,7 @@ from recipes.forward_step import media_of
 from recipes.megatron_model import MegatronModel
 from recipes.packed_attention import sequence_numbers
 from recipes.tiny_data import write_tiny_data
-from recipes.tiny_models import tiny_model
-from recipes.tiny_parts import TILE, tiny_tokenizer
+from recipes.tiny_parts import TILE, tiny_model, tiny_tokenizer
 from recipes.train import load_recipe
 from recipes.trainer.config import ParallelConfig
 from recipes.trainer.parallel import initialize_parallel

@@ -13,7 +13,7 @@ from recipes.recipe import FAMILIES, Recipe
 from recipes.tiny_data import write_tiny_data
 from recipes.train import RECIPES, load_recipe, main
 
-NAMES = list(RECIPES)
+NAMES = RECIPES
 QUICK = ("qwen2_5_vl", "clip")
 
 
