@@ -37,7 +37,7 @@ def forward_step(iterator: Iterator[Any], model: torch.nn.Module) -> tuple[Tenso
             f"encoder.conversation.pad_to_multiple_of={num_parts} (data.seq_length must be a multiple of it too)"
         )
     sequences = sequence_numbers(batch.cu_seqlens, length)
-    output = model(batch.tokens, media_of(batch), sequences, batch.position_ids, batch.labels)
+    output = model(batch.tokens, media_of(batch), sequences, batch.labels, batch.position_ids)
 
     def loss(losses: Tensor) -> tuple[Tensor, Tensor, dict[str, Any]]:
         mask = batch.loss_mask[:, whole.local_positions(length).to(losses.device)]

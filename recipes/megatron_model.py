@@ -84,7 +84,12 @@ class MegatronModel(MegatronModule):
         self.language.set_input_tensor(input_tensor)
 
     def forward(
-        self, tokens: Tensor, media: Mapping[str, Tensor], sequences: Tensor, positions: Tensor, labels: Tensor
+        self,
+        tokens: Tensor,
+        media: Mapping[str, Tensor],
+        sequences: Tensor,
+        labels: Tensor,
+        positions: Tensor | None = None,
     ) -> Tensor:
         """Loss of each token, float32 (batch, local length) on the last stage; activations on the others.
 
@@ -95,15 +100,18 @@ class MegatronModel(MegatronModule):
         Raises:
             ConfigError: if the batch has no such positions, or other media than the model takes.
         """
-        if self.config.mrope_section is not None and positions.ndim != 3:
+        if self.config.mrope_section is None:
+            positions = None  # each position has its number
+        elif positions is None or positions.ndim != 3:
+            found = "missing" if positions is None else str(tuple(positions.shape))
             raise ConfigError(
-                f"the model takes three positions of each token (mRoPE); position_ids are {tuple(positions.shape)}; "
-                "use the recipe's own encoder, or a subclass of QwenVLTaskEncoder"
+                f"the model takes three positions of each token (mRoPE); position_ids are {found}; use the recipe's "
+                "own encoder, or a subclass of QwenVLTaskEncoder"
             )
         local = self.local_positions(tokens.shape[1]).to(tokens.device)
         output: Tensor = self.language(
             input_ids=None,
-            position_ids=None if self.config.mrope_section is None else positions.transpose(0, 1),
+            position_ids=None if positions is None else positions.transpose(0, 1),
             attention_mask=sequences,
             decoder_input=self._embed(tokens, media)[local] if self.pre_process else None,
             labels=labels[:, local].contiguous() if self.post_process else None,

@@ -43,7 +43,7 @@ def losses(original, batch):
     numbers = sequence_numbers(batch.cu_seqlens, batch.tokens.shape[1])
 
     def loss(positions):
-        losses = model(batch.tokens, media_of(batch), numbers, positions, batch.labels)
+        losses = model(batch.tokens, media_of(batch), numbers, batch.labels, positions)
         return (losses * batch.loss_mask).sum() / batch.loss_mask.sum()
 
     found = loss(batch.position_ids)
@@ -127,7 +127,7 @@ labels, positions = tokens.roll(-1, 1), torch.arange(64)[None]
 
 
 def run(tokens, images, sequences):
-    return model(tokens, {"pixel_values": images}, sequences, positions, labels)
+    return model(tokens, {"pixel_values": images}, sequences, labels, positions)
 
 
 loss = run(tokens, images, second)
