@@ -7,6 +7,8 @@ PEERS  := .venv-peers
 PEER   := $(PEERS)/energon
 # Tests start processes of their own: two at a time keep two cores busy.
 SPREAD := -n 2 --dist worksteal
+# Keep compiled modules, also where the environment says not to: tests and the processes they start would compile anew.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: setup demo test test-fast test-most test-all test-bridge test-data compat lint peers bench bench-more clean
 

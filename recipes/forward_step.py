@@ -10,7 +10,9 @@ from bridge_data.errors import ConfigError
 from recipes.packed_attention import sequence_numbers
 from recipes.run_log import sample_keys
 
-SEQUENCE_FIELDS = ("tokens", "labels", "loss_mask", "cu_seqlens")
+SEQUENCE_FIELDS = ("tokens", "labels", "loss_mask", "position_ids", "cu_seqlens")
+POSITION_MEDIA = ("second_per_grid_ts",)
+"""Media that only the positions are worked out of."""
 
 
 def forward_step(iterator: Iterator[Any], model: torch.nn.Module) -> tuple[Tensor, Callable[[Tensor], Any]]:
@@ -35,7 +37,7 @@ def forward_step(iterator: Iterator[Any], model: torch.nn.Module) -> tuple[Tenso
             f"encoder.conversation.pad_to_multiple_of={num_parts} (data.seq_length must be a multiple of it too)"
         )
     sequences = sequence_numbers(batch.cu_seqlens, length)
-    output = model(batch.tokens, media_of(batch), sequences, batch.labels)
+    output = model(batch.tokens, media_of(batch), sequences, batch.labels, batch.position_ids)
 
     def loss(losses: Tensor) -> tuple[Tensor, Tensor, dict[str, Any]]:
         mask = batch.loss_mask[:, whole.local_positions(length).to(losses.device)]
@@ -47,10 +49,9 @@ def forward_step(iterator: Iterator[Any], model: torch.nn.Module) -> tuple[Tenso
 
 
 def media_of(batch: Any) -> Mapping[str, Tensor]:
-    """What the model takes beside tokens: the media of a `FamilyBatch`, or the images of an `ImageTextBatch`."""
+    """What the tower takes: the media of a `FamilyBatch`, or the images of an `ImageTextBatch`."""
     if hasattr(batch, "media"):
-        media: Mapping[str, Tensor] = batch.media
-        return media
+        return {name: value for name, value in batch.media.items() if name not in POSITION_MEDIA}
     images = getattr(batch, "images", None)
     return {} if images is None or not len(images) else {"pixel_values": images}
 

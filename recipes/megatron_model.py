@@ -1,9 +1,9 @@
 """A model of transformers under Megatron: megatron-core's GPT as the language model, its own tower for images.
 
-Enters: token ids with a run of placeholder tokens for each image, the media of the batch, and the number of each
-position's sequence in the pack. Leaves: the loss of each token. It runs under tensor, pipeline and context parallelism,
-on the CPU as well as on CUDA. The first pipeline stage has the tower (the same on all tensor-parallel ranks), the last
-one the loss.
+Enters: token ids with a run of placeholder tokens for each image or video, the media of the batch, the number of each
+position's sequence in the pack, and of Qwen-VL the three positions of each token (mRoPE). Leaves: the loss of each
+token. It runs under tensor, pipeline and context parallelism, on the CPU as well as on CUDA. The first pipeline stage
+has the tower (the same on all tensor-parallel ranks), the last one the loss.
 """
 
 from collections.abc import Mapping
@@ -45,9 +45,10 @@ class MegatronModel(MegatronModule):
         self.pre_process = groups.pp.rank() == 0
         self.post_process = groups.pp.rank() == groups.pp.size() - 1
         self.model_type = ModelType.encoder_or_decoder
-        self.share_embeddings_and_output_weights = bool(text.tie_word_embeddings)
-        image_token_id: int | None = getattr(original.config, "image_token_id", None)
-        self.image_token_id = -1 if image_token_id is None else image_token_id
+        decoder = _take_decoder(original)
+        self.share_embeddings_and_output_weights = original.lm_head.weight is decoder.embed_tokens.weight
+        ids = {kind: getattr(original.config, f"{kind}_token_id", None) for kind in ("image", "video")}
+        self.media_tokens: dict[str, int] = {kind: token for kind, token in ids.items() if token is not None}
         layer = get_gpt_layer_local_spec(normalization="RMSNorm")
         layer.submodules.self_attention.submodules.core_attention = PackedAttention
         self.language = GPTModel(
@@ -60,17 +61,17 @@ class MegatronModel(MegatronModule):
             pre_process=self.pre_process,
             post_process=self.post_process,
             share_embeddings_and_output_weights=self.share_embeddings_and_output_weights,
-            position_embedding_type="rope",
+            position_embedding_type="rope" if self.config.mrope_section is None else "mrope",
             rotary_base=text.rope_parameters["rope_theta"],
             pg_collection=groups,
         )
-        decoder = _take_decoder(original)
+        self.language.rotary_pos_emb.cp_group = groups.cp  # mRoPE takes Megatron's global group otherwise
         weights = stage_weights(decoder, original.lm_head.weight, groups)
         if self.share_embeddings_and_output_weights and self.pre_process:
             weights.pop("output_layer.weight", None)  # the embedding is used
         _load(self.language, weights)
         self.tower: torch.nn.Module | None = None
-        if self.pre_process and image_token_id is not None:
+        if self.pre_process and self.media_tokens:
             self.tower = original.model.to(dtype)
 
     def shared_embedding_or_output_weight(self) -> Tensor | None:
@@ -82,16 +83,35 @@ class MegatronModel(MegatronModule):
         """Called by Megatron's schedule: the activations of the stage before."""
         self.language.set_input_tensor(input_tensor)
 
-    def forward(self, tokens: Tensor, media: Mapping[str, Tensor], sequences: Tensor, labels: Tensor) -> Tensor:
+    def forward(
+        self,
+        tokens: Tensor,
+        media: Mapping[str, Tensor],
+        sequences: Tensor,
+        labels: Tensor,
+        positions: Tensor | None = None,
+    ) -> Tensor:
         """Loss of each token, float32 (batch, local length) on the last stage; activations on the others.
 
         `tokens`, `sequences` and `labels` are int64 (batch, length); `media` are what the model of transformers takes
-        beside tokens, empty without images. Under context parallelism the losses are those of `local_positions`.
+        beside tokens, empty without images. `positions`, int64 (batch, 3, length), are read by models with mRoPE.
+        Under context parallelism the losses are those of `local_positions`.
+
+        Raises:
+            ConfigError: if the batch has no such positions, or other media than the model takes.
         """
+        if self.config.mrope_section is None:
+            positions = None  # each position has its number
+        elif positions is None or positions.ndim != 3:
+            found = "missing" if positions is None else str(tuple(positions.shape))
+            raise ConfigError(
+                f"the model takes three positions of each token (mRoPE); position_ids are {found}; use the recipe's "
+                "own encoder, or a subclass of QwenVLTaskEncoder"
+            )
         local = self.local_positions(tokens.shape[1]).to(tokens.device)
         output: Tensor = self.language(
             input_ids=None,
-            position_ids=None,
+            position_ids=None if positions is None else positions.transpose(0, 1),
             attention_mask=sequences,
             decoder_input=self._embed(tokens, media)[local] if self.pre_process else None,
             labels=labels[:, local].contiguous() if self.post_process else None,
@@ -109,20 +129,26 @@ class MegatronModel(MegatronModule):
             return embedded
         if self.tower is None:
             raise ConfigError(f"batches have {', '.join(media)}, but the model takes text only: take another recipe")
+        merged = embedded.transpose(0, 1)
+        for kind, token in self.media_tokens.items():
+            inputs = {name: value for name, value in media.items() if ("video" in name) == (kind == "video")}
+            if inputs:
+                merged = self._merge(merged, tokens.eq(token), kind, inputs)
+        return merged.transpose(0, 1).contiguous()
+
+    def _merge(self, embedded: Tensor, placeholders: Tensor, kind: str, inputs: Mapping[str, Tensor]) -> Tensor:
+        """`embedded` (batch, length, hidden) with the tower's features of `inputs` at `placeholders`."""
         dtype = embedded.dtype
-        made: Any = self.tower
-        output = made.get_image_features(
-            **{name: value.to(dtype) if value.is_floating_point() else value for name, value in media.items()}
+        output = getattr(self.tower, f"get_{kind}_features")(
+            **{name: value.to(dtype) if value.is_floating_point() else value for name, value in inputs.items()}
         ).pooler_output
         features = (torch.cat(list(output)) if isinstance(output, list | tuple) else output).flatten(0, -2)
-        placeholders = tokens == self.image_token_id
         if int(placeholders.sum()) != features.shape[0]:
             raise ConfigError(
-                f"a batch has {int(placeholders.sum())} image tokens, but the model makes {features.shape[0]} features "
-                "of its images; the encoder's settings (such as encoder.patch_size) must be the model's"
+                f"a batch has {int(placeholders.sum())} {kind} tokens, but the model makes {features.shape[0]} "
+                f"features of its {kind}s; the encoder's settings (such as encoder.patch_size) must be the model's"
             )
-        batch_first = embedded.transpose(0, 1).masked_scatter(placeholders[..., None], features.to(dtype))
-        return batch_first.transpose(0, 1).contiguous()
+        return embedded.masked_scatter(placeholders[..., None], features.to(dtype))
 
 
 def _take_decoder(original: Any) -> Any:

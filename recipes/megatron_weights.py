@@ -1,8 +1,8 @@
 """A language model of transformers as megatron-core's GPT: its sizes, and its weights for one rank.
 
-Enters: a decoder of the Llama kind (Llama, Mistral, Qwen2), and the process groups of this rank. Leaves: the
-`TransformerConfig` of the same model, and the weights of this rank's pipeline stage and tensor-parallel slice by their
-names in `GPTModel`. Guarantee: both models give the same losses, but for rounding.
+Enters: a decoder of the Llama kind (Llama, Mistral, Qwen2, that of Qwen-VL), and the process groups of this rank.
+Leaves: the `TransformerConfig` of the same model, and the weights of this rank's pipeline stage and tensor-parallel
+slice by their names in `GPTModel`. Guarantee: both models give the same losses, but for rounding.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -16,8 +16,11 @@ if TYPE_CHECKING:
     from megatron.core.process_groups_config import ProcessGroupCollection
     from megatron.core.transformer import TransformerConfig
 
-KINDS = ("llama", "mistral", "qwen2")
+KINDS = ("llama", "mistral", "qwen2", "qwen2_vl_text", "qwen2_5_vl_text")
 """The `model_type` of the language models whose layers megatron-core's GPT has."""
+
+BIASED_KINDS = ("qwen2", "qwen2_vl_text", "qwen2_5_vl_text")
+"""Those with a bias on queries, keys and values."""
 
 GATES = {"silu": torch.nn.functional.silu, "gelu": torch.nn.functional.gelu}
 
@@ -44,7 +47,7 @@ def transformer_config(text: Any, groups: "ProcessGroupCollection", dtype: torch
         normalization="RMSNorm",
         layernorm_epsilon=text.rms_norm_eps,
         add_bias_linear=False,
-        add_qkv_bias=text.model_type == "qwen2",
+        add_qkv_bias=text.model_type in BIASED_KINDS,
         hidden_dropout=0.0,
         attention_dropout=0.0,
         use_cpu_initialization=True,
@@ -57,6 +60,7 @@ def transformer_config(text: Any, groups: "ProcessGroupCollection", dtype: torch
         tensor_model_parallel_size=groups.tp.size(),
         pipeline_model_parallel_size=groups.pp.size(),
         context_parallel_size=groups.cp.size(),
+        mrope_section=mrope_section(text),
         variable_seq_lengths=True,
         moe_token_dispatcher_type="alltoall",  # the only one that allows variable lengths, used or not
         calculate_per_token_loss=True,
@@ -73,6 +77,12 @@ def head_size(text: Any) -> int:
     """Channels of an attention head."""
     size: int = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
     return size
+
+
+def mrope_section(text: Any) -> list[int] | None:
+    """Channels of time, row and column in half an attention head; None for positions of one number."""
+    section: list[int] | None = text.rope_parameters.get("mrope_section")
+    return section
 
 
 def check_length(text: Any, seq_length: int) -> None:
@@ -151,7 +161,7 @@ def stage_weights(decoder: Any, head: Tensor, groups: "ProcessGroupCollection") 
         old, new = f"layers.{stage * per_stage + layer}.", f"decoder.layers.{layer}."
         weights[f"{new}input_layernorm.weight"] = state[f"{old}input_layernorm.weight"]
         weights[f"{new}pre_mlp_layernorm.weight"] = state[f"{old}post_attention_layernorm.weight"]
-        for kind in ("weight", "bias") if text.model_type == "qwen2" else ("weight",):
+        for kind in ("weight", "bias") if text.model_type in BIASED_KINDS else ("weight",):
             parts = [state[f"{old}self_attn.{name}_proj.{kind}"] for name in "qkv"]
             weights[f"{new}self_attention.linear_qkv.{kind}"] = rows(_interleaved(parts, text))
         attention, down = state[f"{old}self_attn.o_proj.weight"], state[f"{old}mlp.down_proj.weight"]

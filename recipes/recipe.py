@@ -11,7 +11,6 @@ from bridge_data.errors import ConfigError
 from recipes.encoders import EncoderSettings
 from recipes.named_encoder import named_encoder
 from recipes.run_config import (
-    TINY,
     DataConfig,
     ImageProcessorConfig,
     LoaderConfig,
@@ -30,9 +29,10 @@ if TYPE_CHECKING:
 
 TRAINERS = ("megatron", "lightning")
 
-_MROPE = (
-    "its tokens have three positions each (mRoPE), and megatron-core has no Qwen-VL tower; use trainer=lightning, or "
-    "Megatron-Bridge's Qwen-VL model with the same data and encoder"
+_DEEPSTACK = (
+    "image features enter several layers of its language model (deepstack), and mRoPE's channels are interleaved; "
+    "megatron-core's GPT has neither; use trainer=lightning, or Megatron-Bridge's Qwen3-VL model with the same data "
+    "and encoder"
 )
 _PAIRS = (
     "it is two encoders with a contrastive loss over a micro-batch, no decoder that megatron-core has; use "
@@ -45,9 +45,9 @@ FAMILIES: dict[str, str | None] = {
     "idefics3": None,
     "smolvlm": None,
     "internvl": None,
-    "qwen2_vl": _MROPE,
-    "qwen2_5_vl": _MROPE,
-    "qwen3_vl": _MROPE,
+    "qwen2_vl": None,
+    "qwen2_5_vl": None,
+    "qwen3_vl": _DEEPSTACK,
     "clip": _PAIRS,
     "siglip": _PAIRS,
     "whisper": "it is an encoder and a decoder, and megatron-core's GPT is a decoder alone; use trainer=lightning",
@@ -148,40 +148,3 @@ class Recipe:
 
         dtype = getattr(torch, self.model.dtype)
         return MegatronModel(self.build_model(tokenizer), groups, seq_length=self.data.seq_length, dtype=dtype)
-
-
-def hub_recipe(
-    family: str, hub_id: str, encoder: EncoderSettings, data: DataConfig, *, auto_class: str, learning_rate: float
-) -> Recipe:
-    """The recipe of a family with all parts of one checkpoint of the hub."""
-    return Recipe(
-        family=family,
-        tokenizer=TokenizerConfig(pretrained=hub_id),
-        image_processor=None if family == "text" else ImageProcessorConfig(pretrained=hub_id),
-        encoder=encoder,
-        data=data,
-        model=ModelConfig(pretrained=hub_id, auto_class=auto_class),
-        training=TrainingConfig(train_steps=1000, learning_rate=learning_rate),
-    )
-
-
-def tiny_recipe(recipe: Recipe, encoder: EncoderSettings) -> Recipe:
-    """The recipe in small: `tiny` parts, five steps of two sequences, no workers, data out of `recipes.tiny_data`."""
-    is_packed = recipe.data.packing_buffer_size is not None
-    return dataclasses.replace(
-        recipe,
-        tokenizer=TokenizerConfig(pretrained=TINY),
-        image_processor=recipe.image_processor and ImageProcessorConfig(pretrained=TINY),
-        encoder=encoder,
-        data=dataclasses.replace(
-            recipe.data,
-            path=f"tiny_{recipe.data.path}",
-            seq_length=512,
-            micro_batch_size=1 if is_packed else 4,
-            global_batch_size=2 if is_packed else 8,
-            packing_buffer_size=8 if is_packed else None,
-        ),
-        loader=LoaderConfig(num_workers=0, num_lanes=2, pin_memory=False),
-        model=dataclasses.replace(recipe.model, pretrained=TINY, dtype="float32"),
-        training=TrainingConfig(train_steps=5, learning_rate=1e-2),
-    )

@@ -20,61 +20,67 @@ TINY = "tiny"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class TokenizerConfig:
-    """A tokenizer of transformers: a folder, an id of the hub, or `tiny`."""
+class PretrainedConfig:
+    """A part of a checkpoint of transformers: a folder, an id of the hub at a `revision`, or `tiny`."""
 
     pretrained: str
     revision: str | None = None
 
-    def build(self, family: str) -> Any:
-        """The tokenizer.
+    def load(self, auto_class: str, what: str, **options: Any) -> Any:
+        """The part, by a class of transformers with `from_pretrained`; `what` is its name in the recipe.
 
         Raises:
-            ConfigError: if it cannot be found.
+            ConfigError: if there is no such class, or the part cannot be found.
         """
+        import transformers
+
+        kind = getattr(transformers, auto_class, None)
+        if kind is None:
+            raise ConfigError(f"{what}.auto_class={auto_class!r}: transformers has no such class")
+        try:
+            return kind.from_pretrained(self.pretrained, revision=self.revision, **options)
+        except (OSError, ValueError) as error:
+            raise ConfigError(
+                f"{what}.pretrained={self.pretrained!r}: {str(error).splitlines()[0]}; give an id of the hub, a folder "
+                f"that save_pretrained wrote (`make demo` makes demo_run/tokenizer), or {TINY!r}"
+            ) from error
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class TokenizerConfig(PretrainedConfig):
+    """A tokenizer of transformers."""
+
+    def build(self, family: str) -> Any:
+        """The tokenizer. Raises as `load` does."""
         if self.pretrained == TINY:
             from recipes.tiny_parts import tiny_tokenizer
 
             return tiny_tokenizer(family)
-        from transformers import AutoTokenizer
-
-        return _load(self, AutoTokenizer, "tokenizer")
+        return self.load("AutoTokenizer", "tokenizer")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class ImageProcessorConfig:
-    """An image processor of transformers, of Whisper the feature extractor: a folder, an id of the hub, or `tiny`."""
-
-    pretrained: str
-    revision: str | None = None
+class ImageProcessorConfig(PretrainedConfig):
+    """An image processor of transformers; of Whisper the feature extractor."""
 
     def build(self, family: str) -> Any:
-        """The image processor, or the feature extractor.
-
-        Raises:
-            ConfigError: if it cannot be found.
-        """
+        """The image processor, or the feature extractor. Raises as `load` does."""
         if self.pretrained == TINY:
             from recipes.tiny_parts import tiny_image_processor
 
             return tiny_image_processor(family)
-        from transformers import AutoFeatureExtractor, AutoImageProcessor
-
-        kind = AutoFeatureExtractor if family == "whisper" else AutoImageProcessor
-        return _load(self, kind, "image_processor")
+        return self.load("AutoFeatureExtractor" if family == "whisper" else "AutoImageProcessor", "image_processor")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class ModelConfig:
-    """A model of transformers, by the name of its automatic class: a folder, an id of the hub, or `tiny`; `dtype` is
-    that of its weights. `seed` is that of the weights of a tiny one.
+class ModelConfig(PretrainedConfig):
+    """A model of transformers, by the name of its automatic class; `dtype` is that of its weights. `seed` is that of
+    the weights of a tiny one.
 
     Raises:
         ConfigError: for another dtype.
     """
 
-    pretrained: str
-    revision: str | None = None
     auto_class: str = "AutoModelForImageTextToText"
     dtype: str = "bfloat16"
     seed: int = 1234
@@ -84,34 +90,15 @@ class ModelConfig:
             raise ConfigError(f"model.dtype={self.dtype!r}: expected float32, bfloat16 or float16")
 
     def build(self, family: str, tokenizer: Any) -> Any:
-        """The model.
-
-        Raises:
-            ConfigError: if it cannot be found.
-        """
+        """The model. Raises as `load` does."""
         import torch
-        import transformers
 
         dtype = getattr(torch, self.dtype)
         if self.pretrained == TINY:
-            from recipes.tiny_models import tiny_model
+            from recipes.tiny_parts import tiny_model
 
             return tiny_model(family, tokenizer, self.seed).to(dtype)
-        kind = getattr(transformers, self.auto_class, None)
-        if kind is None:
-            raise ConfigError(f"model.auto_class={self.auto_class!r}: transformers has no such class")
-        return _load(self, kind, "model", dtype=dtype)
-
-
-def _load(part: TokenizerConfig | ImageProcessorConfig | ModelConfig, kind: Any, what: str, **options: Any) -> Any:
-    """A part of a checkpoint, by a class of transformers with `from_pretrained`."""
-    try:
-        return kind.from_pretrained(part.pretrained, revision=part.revision, **options)
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"{what}.pretrained={part.pretrained!r}: {str(error).splitlines()[0]}; give an id of the hub, a folder "
-            f"that save_pretrained wrote (`make demo` makes demo_run/tokenizer), or {TINY!r}"
-        ) from error
+        return self.load(self.auto_class, "model", dtype=dtype)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,10 +1,12 @@
-"""Tokenizers and processors of all families in small, made on the spot: nothing is downloaded, nothing is learnt.
+"""Tokenizers, processors and models of all families in small, made on the spot: nothing is downloaded.
 
 A tokenizer has one token a byte, and the special tokens of every family. Images are cut into tiles of `TILE` pixels
-with patches of `PATCH`, of which `MERGE`² are merged into a token where the family does so.
+with patches of `PATCH`, of which `MERGE`² are merged into a token where the family does so. Models have random weights,
+some ten thousand.
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 TILE, PATCH, MERGE = 16, 4, 2
@@ -13,6 +15,10 @@ TEXT_LENGTH = 32
 """Tokens of a text of CLIP and SigLIP."""
 SECONDS = 1
 """How long Whisper listens."""
+
+_WIDTH = 32
+_SIZES = {"hidden_size": _WIDTH, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
+_TOWER = _SIZES | {"image_size": TILE, "patch_size": PATCH}
 
 _PLACES = [f"<row_{row}_col_{column}>" for row in range(1, 5) for column in range(1, 5)]
 _SPECIAL = [
@@ -70,3 +76,159 @@ def tiny_image_processor(family: str) -> Any:
         size = {"shortest_edge": (PATCH * MERGE) ** 2, "longest_edge": 16 * (PATCH * MERGE) ** 2}
         return hf.Qwen2VLImageProcessor(patch_size=PATCH, merge_size=MERGE, size=size)
     return made[family]() if family in made else None
+
+
+def tiny_model(family: str, tokenizer: Any, seed: int = 1234) -> Any:
+    """A model of the family, the same for the same seed."""
+    import torch
+
+    torch.manual_seed(seed)
+    return _MAKERS[family](tokenizer)
+
+
+def _text_options(tokenizer: Any) -> dict[str, Any]:
+    ids = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("bos", "eos", "pad")}
+    sizes = {"num_hidden_layers": 2, "num_key_value_heads": 2, "max_position_embeddings": 4096}  # for TP2 and PP2
+    return _SIZES | ids | sizes | {"vocab_size": len(tokenizer) + len(tokenizer) % 2}
+
+
+def _text(tokenizer: Any) -> Any:
+    import transformers as hf
+
+    return hf.LlamaForCausalLM(hf.LlamaConfig(**_text_options(tokenizer)))
+
+
+def _llava(tokenizer: Any) -> Any:
+    import transformers as hf
+
+    return hf.LlavaForConditionalGeneration(hf.LlavaConfig(**_llava_options(tokenizer)))
+
+
+def _llava_next(tokenizer: Any) -> Any:
+    import transformers as hf
+
+    options = _llava_options(tokenizer)
+    return hf.LlavaNextForConditionalGeneration(hf.LlavaNextConfig(image_grid_pinpoints=GRIDS, **options))
+
+
+def _llava_options(tokenizer: Any) -> dict[str, Any]:
+    import transformers as hf
+
+    return {
+        "vision_config": hf.CLIPVisionConfig(projection_dim=_WIDTH, **_TOWER),
+        "text_config": hf.LlamaConfig(**_text_options(tokenizer)),
+        "vision_feature_layer": -1,
+        "image_token_id": tokenizer.convert_tokens_to_ids("<image>"),
+    }
+
+
+def _idefics3(tokenizer: Any) -> Any:
+    import transformers as hf
+
+    config = hf.Idefics3Config(
+        vision_config=_TOWER,
+        text_config=hf.LlamaConfig(**_text_options(tokenizer)),
+        scale_factor=MERGE,
+        image_token_id=tokenizer.convert_tokens_to_ids("<image>"),
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    return hf.Idefics3ForConditionalGeneration(config)
+
+
+def _internvl(tokenizer: Any) -> Any:
+    import transformers as hf
+
+    config = hf.InternVLConfig(
+        vision_config=hf.InternVLVisionConfig(image_size=[TILE, TILE], patch_size=[PATCH, PATCH], **_SIZES),
+        text_config=hf.LlamaConfig(**_text_options(tokenizer)),
+        image_token_id=tokenizer.convert_tokens_to_ids("<IMG_CONTEXT>"),
+        image_seq_length=4,
+    )
+    return hf.InternVLForConditionalGeneration(config)
+
+
+def _qwen_options(tokenizer: Any, **vision: Any) -> dict[str, Any]:
+    rope = {"rope_type": "default", "rope_theta": 10_000.0, "mrope_section": [2, 3, 3]}
+    names = {f"{kind}_token_id": f"<|{kind}|>" for kind in ("vision_start", "vision_end")}
+    names |= {"image_token_id": "<|image_pad|>", "video_token_id": "<|video_pad|>"}
+    tower = {"num_heads": 2, "patch_size": PATCH, "spatial_merge_size": MERGE, "temporal_patch_size": 2, "depth": 2}
+    return {
+        "text_config": _text_options(tokenizer) | {"head_dim": 16, "rope_parameters": rope},
+        "vision_config": tower | vision,
+        **{name: tokenizer.convert_tokens_to_ids(token) for name, token in names.items()},
+    }
+
+
+def _qwen2_vl(tokenizer: Any) -> Any:
+    import transformers as hf
+
+    options = _qwen_options(tokenizer, embed_dim=_WIDTH, hidden_size=_WIDTH, mlp_ratio=2)
+    return hf.Qwen2VLForConditionalGeneration(hf.Qwen2VLConfig(**options))
+
+
+def _qwen2_5_vl(tokenizer: Any) -> Any:
+    import transformers as hf
+
+    widths = {"hidden_size": _WIDTH, "out_hidden_size": _WIDTH, "intermediate_size": 64}
+    options = _qwen_options(tokenizer, window_size=16, fullatt_block_indexes=[1], tokens_per_second=2, **widths)
+    return hf.Qwen2_5_VLForConditionalGeneration(hf.Qwen2_5_VLConfig(**options))
+
+
+def _qwen3_vl(tokenizer: Any) -> Any:
+    import transformers as hf
+
+    widths = {"hidden_size": _WIDTH, "out_hidden_size": _WIDTH, "intermediate_size": 64}
+    options = _qwen_options(tokenizer, num_position_embeddings=64, deepstack_visual_indexes=[0], **widths)
+    return hf.Qwen3VLForConditionalGeneration(hf.Qwen3VLConfig(**options))
+
+
+def _pair_options(tokenizer: Any) -> dict[str, Any]:
+    ids = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("bos", "eos", "pad")}
+    text = _SIZES | ids | {"vocab_size": len(tokenizer), "max_position_embeddings": TEXT_LENGTH}
+    return {"text_config": text | {"projection_size": _WIDTH}, "vision_config": _TOWER}
+
+
+def _clip(tokenizer: Any) -> Any:
+    import transformers as hf
+
+    return hf.CLIPModel(hf.CLIPConfig(projection_dim=_WIDTH, **_pair_options(tokenizer)))
+
+
+def _siglip(tokenizer: Any) -> Any:
+    import transformers as hf
+
+    return hf.SiglipModel(hf.SiglipConfig(**_pair_options(tokenizer)))
+
+
+def _whisper(tokenizer: Any) -> Any:
+    import transformers as hf
+
+    sizes = {"layers": 1, "attention_heads": 2, "ffn_dim": 64}
+    config = hf.WhisperConfig(
+        vocab_size=len(tokenizer),
+        d_model=_WIDTH,
+        max_source_positions=50 * SECONDS,
+        max_target_positions=128,
+        decoder_start_token_id=tokenizer.bos_token_id,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        **{f"{part}_{name}": value for part in ("encoder", "decoder") for name, value in sizes.items()},
+    )
+    return hf.WhisperForConditionalGeneration(config)
+
+
+_MAKERS: dict[str, Callable[[Any], Any]] = {
+    "text": _text,
+    "llava": _llava,
+    "llava_next": _llava_next,
+    "idefics3": _idefics3,
+    "smolvlm": _idefics3,
+    "internvl": _internvl,
+    "qwen2_vl": _qwen2_vl,
+    "qwen2_5_vl": _qwen2_5_vl,
+    "qwen3_vl": _qwen3_vl,
+    "clip": _clip,
+    "siglip": _siglip,
+    "whisper": _whisper,
+}

@@ -7,7 +7,6 @@ again.
 """
 
 import argparse
-import importlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,22 +15,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from recipes.recipe import Recipe
 
-RECIPES = {
-    "text_sft": "text",
-    "text_pretraining": "text",
-    "llava": "llava",
-    "llava_next": "llava",
-    "idefics3": "idefics3",
-    "smolvlm": "idefics3",
-    "internvl": "internvl",
-    "qwen2_vl": "qwen_vl",
-    "qwen2_5_vl": "qwen_vl",
-    "qwen3_vl": "qwen_vl",
-    "clip": "contrastive",
-    "siglip": "contrastive",
-    "whisper": "whisper",
-}
-"""The functions that make recipes, and the modules that they are in."""
+RECIPES = (
+    *("text_sft", "text_pretraining", "llava", "llava_next", "idefics3", "smolvlm", "internvl"),
+    *("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "clip", "siglip", "whisper"),
+)
+"""The functions of `recipes.families` that make recipes."""
 
 
 def load_recipe(
@@ -43,11 +31,12 @@ def load_recipe(
     Raises:
         ConfigError: for an unknown recipe or setting, or a value that does not fit.
     """
+    from recipes import families
     from recipes.overrides import override, parse_arguments
 
     name, changes = read_config(config, recipe)
     is_tiny = changes.pop("tiny", False) is True or tiny
-    function = getattr(importlib.import_module(f"recipes.{RECIPES[name]}"), name)
+    function = getattr(families, name)
     made = override(function(tiny=True) if is_tiny else function(), changes, str(config))
     changed: Recipe = override(made, parse_arguments(arguments), "command line")
     return changed
@@ -69,9 +58,7 @@ def read_config(config: Path | None, recipe: str | None) -> tuple[str, dict[str,
         raise ConfigError(f"no recipe is named: give --recipe, or `recipe:` in a YAML; there are: {', '.join(RECIPES)}")
     if name not in RECIPES:
         where = config if recipe is None else "--recipe"
-        raise ConfigError(
-            f"{where}: there is no recipe {name!r}{near(name, list(RECIPES))}; there are: {', '.join(RECIPES)}"
-        )
+        raise ConfigError(f"{where}: there is no recipe {name!r}{near(name, RECIPES)}; there are: {', '.join(RECIPES)}")
     return name, changes
 
 

@@ -1,11 +1,30 @@
-"""The DataModule: training and validation loaders of one rank, for Megatron and for Lightning."""
+"""The DataModule: training and validation loaders of one rank, for Megatron and for Lightning.
 
-from bridge_data.datamodule.batch_schedule import BatchSchedule
-from bridge_data.datamodule.dataset_builder import DatasetBuildContext, EnergonDatasetBuilder
-from bridge_data.datamodule.dataset_config import EnergonDatasetConfig, TaskEncoderConfig
-from bridge_data.datamodule.module import EnergonMultiModalDataModule
-from bridge_data.datamodule.training import EnergonDataloader, cyclic_iter
-from bridge_data.datamodule.validation import ValidationDataloader
+Lightning takes seconds to import, and only the DataModule itself needs it: names are imported when they are first used.
+"""
+
+from typing import TYPE_CHECKING
+
+from bridge_data.later import names_of
+
+if TYPE_CHECKING:
+    from bridge_data.datamodule.batch_schedule import BatchSchedule
+    from bridge_data.datamodule.dataset_builder import DatasetBuildContext, EnergonDatasetBuilder
+    from bridge_data.datamodule.dataset_config import EnergonDatasetConfig, TaskEncoderConfig
+    from bridge_data.datamodule.module import EnergonMultiModalDataModule
+    from bridge_data.datamodule.training import EnergonDataloader, cyclic_iter
+    from bridge_data.datamodule.validation import ValidationDataloader
+
+_PLACES = {
+    "bridge_data.datamodule.batch_schedule": "BatchSchedule",
+    "bridge_data.datamodule.dataset_builder": "DatasetBuildContext EnergonDatasetBuilder",
+    "bridge_data.datamodule.dataset_config": "EnergonDatasetConfig TaskEncoderConfig",
+    "bridge_data.datamodule.module": "EnergonMultiModalDataModule",
+    "bridge_data.datamodule.training": "EnergonDataloader cyclic_iter",
+    "bridge_data.datamodule.validation": "ValidationDataloader",
+}
+"""The public names of each module, which is imported when one of them is first used. Type checkers and editors read the
+imports above instead: both must name the same."""
 
 __all__ = [
     "BatchSchedule",
@@ -18,3 +37,6 @@ __all__ = [
     "ValidationDataloader",
     "cyclic_iter",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__ = names_of(__name__, _PLACES)

@@ -32,6 +32,33 @@ class MarkedTokens:
     is_answer: list[bool]
 
 
+_CHATML = """\
+{%- for message in messages -%}
+{{- '<|im_start|>' + message['role'] + '\\n' -}}
+{%- if message['role'] == 'assistant' -%}
+{%- generation -%}
+{%- for part in message['content'] if part['type'] == 'text' -%}{{- part['text'] -}}{%- endfor -%}
+{{- '<|im_end|>' -}}
+{%- endgeneration -%}
+{%- else -%}
+{%- for part in message['content'] -%}
+{%- if part['type'] == 'image' -%}{{- 'IMAGE' -}}
+{%- elif part['type'] == 'video' -%}{{- 'VIDEO' -}}
+{%- else -%}{{- part['text'] -}}{%- endif -%}
+{%- endfor -%}
+{{- '<|im_end|>' -}}
+{%- endif -%}
+{{- '\\n' -}}
+{%- endfor -%}
+{%- if add_generation_prompt -%}{{- '<|im_start|>assistant\\n' -}}{%- endif -%}
+"""
+
+
+def chatml(*, image: str, video: str = "") -> str:
+    """ChatML: a template with `image` and `video` at their positions in a turn, and marks on the answers."""
+    return _CHATML.replace("IMAGE", image).replace("VIDEO", video)
+
+
 def tokenize_text(tokenizer: Any, text: str) -> MarkedTokens:
     """Plain text, all of it marked, with an end-of-sequence token (if the tokenizer has one)."""
     ids = list(tokenizer(text).input_ids)

@@ -18,6 +18,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from bridge_data.encoders.chat import chatml
 from bridge_data.encoders.family import Media, Pieces, Size, check_tiles, edge_of, joined
 from bridge_data.encoders.visuals import VideoFrames, VideoSampling
 from bridge_data.errors import ConfigError
@@ -28,35 +29,16 @@ Grid = tuple[int, int, int]
 MAX_ASPECT = 200
 """The largest ratio of the sides of an image."""
 
-_TURNS = """\
-{{- '<|im_start|>' + message['role'] + '\\n' -}}
-{%- if message['role'] == 'assistant' -%}
-{%- generation -%}
-{%- for part in message['content'] if part['type'] == 'text' -%}{{- part['text'] -}}{%- endfor -%}
-{{- '<|im_end|>' -}}
-{%- endgeneration -%}
-{%- else -%}
-{%- for part in message['content'] -%}
-{%- if part['type'] == 'image' -%}{{- '<|vision_start|><|image_pad|><|vision_end|>' -}}
-{%- elif part['type'] == 'video' -%}{{- '<|vision_start|><|video_pad|><|vision_end|>' -}}
-{%- else -%}{{- part['text'] -}}{%- endif -%}
-{%- endfor -%}
-{{- '<|im_end|>' -}}
-{%- endif -%}
-{{- '\\n' -}}
-{%- endfor -%}
-{%- if add_generation_prompt -%}{{- '<|im_start|>assistant\\n' -}}{%- endif -%}
-"""
-
-QWEN3_VL_TEMPLATE = "{%- for message in messages -%}\n" + _TURNS
+QWEN3_VL_TEMPLATE = chatml(
+    image="<|vision_start|><|image_pad|><|vision_end|>", video="<|vision_start|><|video_pad|><|vision_end|>"
+)
 """ChatML, with images and videos at their positions in a turn, and marks on the answers."""
 
 QWEN2_VL_TEMPLATE = (
-    "{%- for message in messages -%}\n"
-    "{%- if loop.first and message['role'] != 'system' -%}\n"
+    "{%- if messages[0]['role'] != 'system' -%}\n"
     "{{- '<|im_start|>system\\nYou are a helpful assistant.<|im_end|>\\n' -}}\n"
     "{%- endif -%}\n"
-) + _TURNS
+) + QWEN3_VL_TEMPLATE
 """The same, with a default system message, as in the checkpoints of Qwen2-VL and Qwen2.5-VL."""
 
 

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from PIL import Image
 
+from bridge_data.encoders.chat import chatml
 from bridge_data.encoders.family import Media, Pieces, Size, check_tiles, edge_of, joined, stack_padded
 from bridge_data.errors import ConfigError
 
@@ -160,24 +161,7 @@ def _within(size: Size) -> Size:
 
 # InternVL
 
-INTERNVL_TEMPLATE = """\
-{%- for message in messages -%}
-{{- '<|im_start|>' + message['role'] + '\\n' -}}
-{%- if message['role'] == 'assistant' -%}
-{%- generation -%}
-{%- for part in message['content'] if part['type'] == 'text' -%}{{- part['text'] -}}{%- endfor -%}
-{{- '<|im_end|>' -}}
-{%- endgeneration -%}
-{%- else -%}
-{%- for part in message['content'] -%}
-{%- if part['type'] == 'image' -%}{{- '<IMG_CONTEXT>\\n' -}}{%- else -%}{{- part['text'] -}}{%- endif -%}
-{%- endfor -%}
-{{- '<|im_end|>' -}}
-{%- endif -%}
-{{- '\\n' -}}
-{%- endfor -%}
-{%- if add_generation_prompt -%}{{- '<|im_start|>assistant\\n' -}}{%- endif -%}
-"""
+INTERNVL_TEMPLATE = chatml(image=r"<IMG_CONTEXT>\n")
 """ChatML, with a line break after each image, as in the checkpoints of InternVL."""
 
 

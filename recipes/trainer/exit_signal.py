@@ -9,10 +9,8 @@ import threading
 from types import FrameType, TracebackType
 from typing import Any, Self
 
-import torch
-import torch.distributed as dist
-
 from bridge_data.errors import ConfigError
+from bridge_data.later import torch
 
 
 def signal_number(name: str) -> signal.Signals:
@@ -37,7 +35,7 @@ class ExitSignal:
         ConfigError: on entry outside the main thread: Python delivers signals to the main thread only.
     """
 
-    def __init__(self, name: str | None, device: torch.device) -> None:
+    def __init__(self, name: str | None, device: "torch.device") -> None:
         self._number = None if name is None else signal_number(name)
         self._device = device
         self._received = False
@@ -59,7 +57,7 @@ class ExitSignal:
         if self._number is None:
             return False
         flag = torch.tensor([int(self._received)], dtype=torch.int32, device=self._device)
-        dist.all_reduce(flag, op=dist.ReduceOp.MAX)
+        torch.distributed.all_reduce(flag, op=torch.distributed.ReduceOp.MAX)
         return bool(flag.item())
 
     def _note(self, number: int, frame: FrameType | None) -> None:

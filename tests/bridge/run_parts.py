@@ -4,8 +4,7 @@ from typing import Any
 
 from bridge_data import Cooker, EnergonMultiModalDataModule
 from bridge_data.encoders import FamilyConfig, FamilyTaskEncoder, Llava, cook_conversation
-from recipes.tiny_models import tiny_model
-from recipes.tiny_parts import PATCH, tiny_image_processor, tiny_tokenizer
+from recipes.tiny_parts import PATCH, tiny_image_processor, tiny_model, tiny_tokenizer
 
 NUM_RANKS = {"uninterrupted": 2, "killed": 2, "fewer": 1, "more": 4}
 """The data-parallel ranks of each run."""

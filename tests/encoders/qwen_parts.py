@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from bridge_data.encoders import Qwen2_5VL, Qwen2VL, Qwen3VL
-from recipes import tiny_models, tiny_parts
+from recipes import tiny_parts
 from tests.encoders.parts import make_tokenizer, unchecked
 from tests.later import hf
 
@@ -110,7 +110,7 @@ def make_processor(name: str) -> Any:
 def tiny_model(name: str) -> Any:
     """A model of the family with random weights, for patches and merging as here."""
     assert (PATCH, MERGE) == (tiny_parts.PATCH, tiny_parts.MERGE)
-    return tiny_models.tiny_model(name, qwen_tokenizer(name))
+    return tiny_parts.tiny_model(name, qwen_tokenizer(name))
 
 
 def frames(count: int, size: tuple[int, int], seed: int) -> torch.Tensor:

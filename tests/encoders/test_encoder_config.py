@@ -3,7 +3,8 @@ from typing import Any
 
 import pytest
 
-from bridge_data import ConfigError, EnergonMultiModalDataModule, SampleError, SkipSample
+import bridge_data
+from bridge_data import ConfigError, SampleError, SkipSample
 from bridge_data.encoders import (
     ConversationSample,
     ConversationTemplateConfig,
@@ -171,7 +172,7 @@ def test_what_is_no_name_stays_as_it_is() -> None:
 
 def test_encoder_and_datamodule_take_names(saved: Path) -> None:
     encoder = MultiModalTaskEncoder(str(saved), saved, CONFIG)
-    module = EnergonMultiModalDataModule("data", str(saved), saved, multimodal_sample_config=CONFIG)
+    module = bridge_data.EnergonMultiModalDataModule("data", str(saved), saved, multimodal_sample_config=CONFIG)
     for holder in (encoder, module, module.task_encoder):
         assert equal(holder.tokenizer, holder.image_processor)
 

@@ -55,8 +55,7 @@ from megatron.core.tensor_parallel.random import checkpoint, get_cuda_rng_tracke
 from recipes.trainer.config import ParallelConfig
 from recipes.trainer.parallel import initialize_parallel
 from recipes.megatron_model import MegatronModel
-from recipes.tiny_models import tiny_model
-from recipes.tiny_parts import tiny_tokenizer
+from recipes.tiny_parts import tiny_model, tiny_tokenizer
 
 groups = initialize_parallel(ParallelConfig(), seed=1)
 tokenizer = tiny_tokenizer("text")

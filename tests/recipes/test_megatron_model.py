@@ -17,13 +17,13 @@ import torch
 import transformers as hf
 from recipes import cpu_shim
 cpu_shim.install()
+from bridge_data.encoders import VideoConversationSample
 from bridge_data.errors import ConfigError
 from recipes.forward_step import media_of
 from recipes.megatron_model import MegatronModel
 from recipes.packed_attention import sequence_numbers
 from recipes.tiny_data import write_tiny_data
-from recipes.tiny_models import tiny_model
-from recipes.tiny_parts import TILE, tiny_tokenizer
+from recipes.tiny_parts import TILE, tiny_model, tiny_tokenizer
 from recipes.train import load_recipe
 from recipes.trainer.config import ParallelConfig
 from recipes.trainer.parallel import initialize_parallel
@@ -41,18 +41,46 @@ def losses(original, batch):
     expected = original(**inputs).loss.item()
     model = MegatronModel(copy.deepcopy(original), groups, seq_length=512)
     numbers = sequence_numbers(batch.cu_seqlens, batch.tokens.shape[1])
-    losses = model(batch.tokens, media_of(batch), numbers, batch.labels)
-    losses.sum().backward()
-    return [expected, ((losses * batch.loss_mask).sum() / batch.loss_mask.sum()).item()]
+
+    def loss(positions):
+        losses = model(batch.tokens, media_of(batch), numbers, batch.labels, positions)
+        return (losses * batch.loss_mask).sum() / batch.loss_mask.sum()
+
+    found = loss(batch.position_ids)
+    found.backward()
+    if batch.position_ids.ndim == 2:
+        return [expected, found.item()]
+    turned = batch.position_ids[:, [0, 2, 1]]  # columns for rows: another model
+    return [expected, found.item(), loss(turned).item()]
+
+
+def enlarged(original):
+    for weight in original.parameters():  # biases are zero and norms one at first, and positions count for little
+        torch.nn.init.normal_(weight, std=0.3)
+    return original
 
 
 found["families"] = {}
-for name in ("text_sft", "llava", "llava_next", "idefics3", "smolvlm", "internvl"):
+for name in ("text_sft", "llava", "llava_next", "idefics3", "smolvlm", "internvl", "qwen2_vl", "qwen2_5_vl"):
     recipe = load_recipe(None, [], recipe=name, tiny=True)
     tokenizer = recipe.build_tokenizer()
     loader = recipe.build_data(None, tokenizer).train_dataloader()
     batch = next(batch for batch in loader if batch.is_packed and (batch.media or name == "text_sft"))
     found["families"][name] = losses(recipe.build_model(tokenizer), batch)
+    if name.startswith("qwen"):
+        encoder = recipe.build_encoder(tokenizer, recipe.build_image_processor())
+        turns = [{"role": "user", "content": "<video><image>which?"}, {"role": "assistant", "content": "both of them"}]
+        films = [torch.randint(255, (6, 3, 20, 36), dtype=torch.uint8) for _ in range(2)]
+        pictures = [torch.rand(3, 24, 40), torch.rand(3, 32, 16)]
+        pack = [
+            VideoConversationSample(
+                __key__=str(n), __restore_key__=(), messages=turns, images=[pictures[n]], videos=[films[n]]
+            )
+            for n in range(2)
+        ]
+        waiting = [encoder.postencode_sample(encoder.preencode_sample(sample)) for sample in pack]
+        batch = encoder.batch([encoder.pack_selected_samples(waiting)])
+        found["families"][name + ", videos"] = losses(enlarged(recipe.build_model(tokenizer)), batch)
 
 # Kinds of language models, on the batch of text.
 recipe = load_recipe(None, [], recipe="text_sft", tiny=True)
@@ -68,10 +96,7 @@ makers = {
 found["kinds"] = {}
 for name, make in makers.items():
     torch.manual_seed(3)
-    original = make()
-    for weight in original.parameters():  # biases are zero and norms one at first
-        torch.nn.init.normal_(weight, std=0.3)
-    found["kinds"][name] = losses(original, batch)
+    found["kinds"][name] = losses(enlarged(make()), batch)
 
 # What the model is not.
 rope = {"rope_type": "llama3", "rope_theta": 1e4, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
@@ -98,11 +123,11 @@ tokens = torch.arange(2, 66).reshape(1, 64)
 tokens[:, 4:20] = tokenizer.convert_tokens_to_ids("<image>")
 images = torch.rand(1, 3, TILE, TILE)
 first, second = torch.zeros(1, 64, dtype=torch.long), torch.tensor([[0] * 32 + [1] * 32])
-labels = tokens.roll(-1, 1)
+labels, positions = tokens.roll(-1, 1), torch.arange(64)[None]
 
 
 def run(tokens, images, sequences):
-    return model(tokens, {"pixel_values": images}, sequences, labels)
+    return model(tokens, {"pixel_values": images}, sequences, labels, positions)
 
 
 loss = run(tokens, images, second)
@@ -118,6 +143,7 @@ found["sees the image"] = not torch.equal(run(tokens, 1 - images, second)[:, 20:
 for name, (model, media) in {
     "two images": (model, torch.rand(2, 3, TILE, TILE)),
     "text only": (MegatronModel(tiny_model("text", tokenizer), groups, seq_length=64), images),
+    "one number a position": (MegatronModel(tiny_model("qwen2_vl", tokenizer), groups, seq_length=64), images),
 }.items():
     try:
         run(tokens, media, second)
@@ -141,10 +167,19 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
-@pytest.mark.parametrize("family", ["text_sft", "llava", "llava_next", "idefics3", "smolvlm", "internvl"])
+FAMILIES = ["text_sft", "llava", "llava_next", "idefics3", "smolvlm", "internvl", "qwen2_vl", "qwen2_5_vl"]
+
+
+@pytest.mark.parametrize("family", [*FAMILIES, "qwen2_vl, videos", "qwen2_5_vl, videos"])
 def test_a_family_has_the_loss_of_its_model_of_transformers(found: dict[str, Any], family: str) -> None:
-    expected, got = found["families"][family]
+    expected, got, *_ = found["families"][family]
     assert got == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("family", ["qwen2_vl", "qwen2_5_vl"])
+def test_rows_and_columns_of_qwen_vl_are_told_apart(found: dict[str, Any], family: str) -> None:
+    expected, _, turned = found["families"][f"{family}, videos"]
+    assert turned != pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["llama, wide heads", "mistral", "qwen2", "qwen2, shared embeddings"])
@@ -158,9 +193,10 @@ def test_a_kind_of_language_model_has_the_loss_of_that_of_transformers(found: di
     [
         ("a window", "attends to the last 64 tokens only (sliding_window)"),
         ("other positions", "rotary embedding is of type 'llama3'"),
-        ("other layers", "of type 'qwen3'; recipes under Megatron know llama, mistral, qwen2"),
+        ("other layers", "of type 'qwen3'; recipes under Megatron know llama, mistral, qwen2, "),
         ("biases", "has attention_bias=True"),
         ("two images", "16 image tokens, but the model makes 32 features of its images"),
+        ("one number a position", "three positions of each token (mRoPE); position_ids are (1, 64)"),
         ("text only", "batches have pixel_values, but the model takes text only"),
     ],
 )

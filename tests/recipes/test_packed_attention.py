@@ -3,7 +3,9 @@ import itertools
 import pytest
 import torch
 
-from recipes.packed_attention import sequence_numbers, zigzag_positions
+from tests.later import Later
+
+attention = Later("recipes.packed_attention")
 
 
 def attend_one_by_one(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, cu_seqlens: list[int]) -> torch.Tensor:
@@ -26,11 +28,9 @@ class OneRank:
 def packed_attention() -> torch.nn.Module:
     from megatron.core.transformer import TransformerConfig
 
-    from recipes.packed_attention import PackedAttention
-
     config = TransformerConfig(num_layers=1, hidden_size=32, num_attention_heads=4, use_cpu_initialization=True)
     groups = type("Groups", (), {"cp": OneRank()})()
-    return PackedAttention(config, 1, None, None, pg_collection=groups)
+    return attention.PackedAttention(config, 1, None, None, pg_collection=groups)
 
 
 @pytest.mark.parametrize("kv_heads", [4, 2])
@@ -39,24 +39,24 @@ def test_a_pack_attends_as_its_sequences_do_alone(kv_heads: int) -> None:
     q = torch.randn(20, 1, 4, 8, generator=generator)
     k, v = torch.randn(2, 20, 1, kv_heads, 8, generator=generator)
     cu_seqlens = [0, 7, 8, 20]
-    mixed = packed_attention()(q, k, v, sequence_numbers(torch.tensor([cu_seqlens]), 20))
+    mixed = packed_attention()(q, k, v, attention.sequence_numbers(torch.tensor([cu_seqlens]), 20))
     whole_k, whole_v = (x.repeat_interleave(4 // kv_heads, 2) for x in (k, v))
     expected = attend_one_by_one(q, whole_k, whole_v, cu_seqlens).reshape(20, 1, 32)
     torch.testing.assert_close(mixed, expected)
 
 
 def test_padding_behind_the_pack_is_a_sequence_of_its_own() -> None:
-    numbers = sequence_numbers(torch.tensor([[0, 2, 5], [0, 6, 6]], dtype=torch.int32), 8)
+    numbers = attention.sequence_numbers(torch.tensor([[0, 2, 5], [0, 6, 6]], dtype=torch.int32), 8)
     assert numbers.tolist() == [[0, 0, 1, 1, 1, 2, 2, 2], [0, 0, 0, 0, 0, 0, 2, 2]]
 
 
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_the_ranks_of_a_zigzag_share_out_all_positions(size: int) -> None:
-    parts = [zigzag_positions(16, rank, size) for rank in range(size)]
+    parts = [attention.zigzag_positions(16, rank, size) for rank in range(size)]
     assert sorted(torch.cat(parts).tolist()) == list(range(16))
     assert len({len(part) for part in parts}) == 1
 
 
 def test_a_length_that_does_not_divide_is_an_error() -> None:
     with pytest.raises(ValueError, match="cannot be cut into 4 equal parts"):
-        zigzag_positions(10, 0, 2)
+        attention.zigzag_positions(10, 0, 2)

@@ -2,6 +2,8 @@
 
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,7 @@ from recipes.recipe import FAMILIES, Recipe
 from recipes.tiny_data import write_tiny_data
 from recipes.train import RECIPES, load_recipe, main
 
-NAMES = list(RECIPES)
+NAMES = RECIPES
 QUICK = ("qwen2_5_vl", "clip")
 
 
@@ -43,6 +45,15 @@ def test_a_recipe_is_printed_and_given_back(
     assert again == load_recipe(None, ["data.seed=3", "training.train_steps=7"], recipe=name, tiny=tiny)
     assert (again.tokenizer.pretrained == again.model.pretrained == "tiny") == tiny
     assert tiny or re.fullmatch(r"[\w-]+/[\w.-]+", again.model.pretrained)
+
+
+@pytest.mark.processes
+def test_nothing_heavy_is_imported_until_something_is_built() -> None:
+    code = (
+        "import sys; from recipes.train import main; main(['--recipe', 'qwen2_5_vl', '--print-config'])\n"
+        "assert not {'torch', 'lightning', 'transformers', 'megatron'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2], stdout=subprocess.DEVNULL)
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in NAMES])
@@ -82,7 +93,7 @@ def test_the_data_of_tiny_recipes_is_written_once(data: Path) -> None:
         ),
         (
             ["--recipe", "qwen3_vl", "trainer=megatron"],
-            "qwen3_vl cannot be trained by it: its tokens have",
+            "qwen3_vl cannot be trained by it: image features enter several layers",
         ),
         (
             ["--recipe", "whisper", "trainer=megatron"],

@@ -59,11 +59,13 @@ SINGLE: dict[str, list[dict[str, Any]]] = {}
 SETTINGS = {
     # every sample, and so every pack, can be cut for two context-parallel ranks
     "llava": ["encoder.conversation.pad_to_multiple_of=4"],
+    "qwen2_5_vl": ["encoder.conversation.pad_to_multiple_of=4"],
     "text_sft": ["encoder.conversation.pad_to_multiple_of=4"],
     "text_pretraining": [],
 }
 SLOW = [
     *(("llava", "context"), ("llava", "pipeline")),
+    *(("qwen2_5_vl", kind) for kind in ("data", "tensor", "context", "pipeline")),
     *(("text_sft", "data"), ("text_sft", "context"), ("text_sft", "pipeline"), ("text_pretraining", "tensor")),
 ]
 CASES = [
@@ -89,7 +91,7 @@ def test_two_ranks_train_packs_as_one_does(data: Path, recipe: str, kind: str) -
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("recipe", ["llava", "text_sft"])
+@pytest.mark.parametrize("recipe", ["llava", "qwen2_5_vl", "text_sft"])
 def test_four_ranks_of_two_kinds_train_as_one_does(data: Path, recipe: str) -> None:
     alone = steps(data, recipe, "single4", *SETTINGS[recipe])
     sizes = ["parallel.tensor_parallel_size=2", "parallel.pipeline_parallel_size=2"]
@@ -99,7 +101,7 @@ def test_four_ranks_of_two_kinds_train_as_one_does(data: Path, recipe: str) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("recipe", ["llava_next", "idefics3", "smolvlm", "internvl", "text_pretraining"])
+@pytest.mark.parametrize("recipe", ["llava_next", "idefics3", "smolvlm", "internvl", "qwen2_vl", "text_pretraining"])
 def test_the_other_families_train_too(data: Path, recipe: str) -> None:
     losses = [line["loss"] for line in steps(data, recipe, "run")]
     assert losses[-1] < losses[0]

@@ -9,7 +9,7 @@ import click
 
 from bridge_data.errors import ConfigError
 from bridge_data.plan.opening import Opening
-from bridge_data.tools.cli.terminal import ON_DISK, counted, in_cli_words, progress_bar, trust_options
+from bridge_data.tools.cli.terminal import ON_DISK, counted, in_cli_words, progress_bar, split_options, trust_options
 from bridge_data.tools.lint import KINDS, Fault, LintConfig, LintReport
 from bridge_data.tools.lint import lint as check
 
@@ -18,13 +18,7 @@ SHOWN_ON_SCREEN = 5
 
 @click.command()
 @click.argument("path", type=ON_DISK)
-@click.option(
-    "--split-parts",
-    "--split-part",
-    metavar="NAMES",
-    help="Check these parts of the split only, such as train,val.  [default: all, and shards in none]",
-)
-@click.option("--dataset-config", metavar="NAME", help="The file of the samples in .nv-meta.  [default: dataset.yaml]")
+@split_options("Check these parts of the split only, such as train,val.  [default: all, and shards in none]")
 @click.option("--split-config", metavar="NAME", help="That of the split.  [default: split.yaml]")
 @click.option("--num-workers", "--parallel", type=int, help="Processes that read.  [default: one a core, at most 16]")
 @click.option(
@@ -44,7 +38,7 @@ SHOWN_ON_SCREEN = 5
 def lint(
     context: click.Context,
     path: Path,
-    split_parts: str | None,
+    split_parts: tuple[str, ...],
     dataset_config: str | None,
     split_config: str | None,
     num_workers: int | None,
@@ -67,7 +61,7 @@ def lint(
         if code not in KINDS:
             raise ConfigError(f"--ignore {code}: unknown kind of fault; there is {', '.join(KINDS)}")
     config = LintConfig(
-        split_parts=tuple(split_parts.split(",")) if split_parts else (),
+        split_parts=split_parts,
         dataset_config=dataset_config,
         split_config=split_config,
         limit=limit,

@@ -25,7 +25,7 @@ from bridge_data.shards import RawSample, RecordReader, Records
 from bridge_data.shards.joined_records import JoinedRawSample
 from bridge_data.shards.metadata import DATASET_YAML, META_FOLDER
 from bridge_data.shards.prepared import PreparedDataset
-from bridge_data.tools.cli.terminal import ON_DISK, note, sized, trust_options
+from bridge_data.tools.cli.terminal import ON_DISK, note, sized, split_options, trust_options
 
 TEXT_PARTS = frozenset({"txt", "text", "transcript", "cls", "cls2", "index", "csv", "md", "yaml", "yml", "html"})
 
@@ -50,19 +50,13 @@ class _Shown:
 @click.argument("path", type=ON_DISK)
 @click.option("--count", "-n", default=3, show_default=True, help="How many samples, of each data set.")
 @click.option("--start", default=0, show_default=True, help="The number of the first.")
-@click.option(
-    "--split-parts",
-    "--split-part",
-    metavar="NAMES",
-    help="The part of the split; of several, such as train,val, the first that has samples.  [default: of all]",
-)
-@click.option("--dataset-config", metavar="NAME", help="The file of the samples in .nv-meta.  [default: dataset.yaml]")
+@split_options("The part of the split; of several, such as train,val, the first that has samples.  [default: of all]")
 @trust_options
 def preview(
     path: Path,
     count: int,
     start: int,
-    split_parts: str | None,
+    split_parts: tuple[str, ...],
     dataset_config: str | None,
     trusted_module: tuple[str, ...],
     trust_dataset_code: bool,
@@ -76,7 +70,7 @@ def preview(
     trust: dict[str, Any] = {"trusted_modules": trusted_module, "trust_dataset_code": trust_dataset_code}
     if dataset_config is not None:
         trust["dataset_config"] = dataset_config
-    parts = opening.split_parts(path) if split_parts is None else split_parts.split(",")
+    parts = split_parts or opening.split_parts(path)
     found = next(filter(None, (_open(path, part, trust) for part in parts)), None)
     if found is None:
         raise ConfigError(f"{path}: no samples in {' or '.join(parts) or 'the split'}")

@@ -199,6 +199,18 @@ def answers(ask: Callable[[], Answer], way_out: str) -> Answer:
         raise ConfigError(f"there are questions, and no answers on standard input: {way_out}") from None
 
 
+def split_options(parts_help: str) -> Callable[[Command], Command]:
+    """Add `--split-parts`, a tuple of names (empty: not given), and `--dataset-config`."""
+
+    def names(_: click.Context, __: click.Parameter, text: str | None) -> tuple[str, ...]:
+        return tuple(text.split(",")) if text else ()
+
+    parts = click.option("--split-parts", "--split-part", callback=names, metavar="NAMES", help=parts_help)
+    file_help = "The file of the samples in .nv-meta.  [default: dataset.yaml]"
+    config = click.option("--dataset-config", metavar="NAME", help=file_help)
+    return lambda command: parts(config(command))
+
+
 def split_table(dataset: "PreparedDataset", split_config: str | None = None) -> str:
     """Shards, samples and bytes by split part, and those that are in none."""
     rows: list[list[str]] = []
