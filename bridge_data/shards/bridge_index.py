@@ -67,6 +67,7 @@ class BridgeIndex:
     def __init__(self, file: IndexFile, uuid: str, has_digests: bool, rows: list[list[Any]]) -> None:
         self.uuid, self.has_digests, self._rows, self._file = uuid, has_digests, rows, file
         self.entries = _Entries(rows)
+        self._is_told = False
 
     @classmethod
     def open(cls, path: Location) -> "BridgeIndex | None":
@@ -80,11 +81,6 @@ class BridgeIndex:
             warn_unusable(file.path, "is damaged: its table is not one of shards")
             return None
         return cls(file, uuid, has_digests, rows)
-
-    @property
-    def path(self) -> str:
-        """The file on this machine."""
-        return self._file.path
 
     def describes(self, shard_counts: dict[str, int], uuid: str | None) -> bool:
         """Whether this index was made by the preparation that wrote `shard_counts` and `uuid` (None: unknown)."""
@@ -117,8 +113,14 @@ class BridgeIndex:
         try:
             return action()
         except DamagedIndexError as error:
-            warn_unusable(self.path, f"is damaged where shard {shard} is described ({error})")
+            self.tell_damage(shard, error)
             return None
+
+    def tell_damage(self, shard: str, damage: DamagedIndexError) -> None:
+        """Warn that another way is taken for `shard`; of one index only once in a process."""
+        if not self._is_told:
+            self._is_told = True
+            warn_unusable(self._file.path, f"is damaged where shard {shard} is described ({damage})")
 
     def segment_bytes(self, shard: str) -> bytes:
         """The bytes of the segment of `shard`, every page of which is checked.

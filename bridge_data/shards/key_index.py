@@ -39,7 +39,7 @@ MAX_KNOWN_COMPRESSED = 64
 """Compressed shards that an index keeps open; each holds about 1% of its size and a buffer of 1 MiB."""
 
 TOGETHER_BYTES = 1 << 16
-"""Contents up to this size are read together with their headers."""
+"""Contents up to this size are read together with their headers; in a store, all are, to save a request."""
 
 MAX_CHECKED = 1 << 16
 """Parts that are remembered as checked."""
@@ -274,8 +274,11 @@ class PartReader:
         Raises:
             DatasetError: if it cannot be read, or is not stored where the index has it.
         """
-        if part.num_bytes > TOGETHER_BYTES:
+        path = self.index.shard_path(part.shard)
+        if part.num_bytes > TOGETHER_BYTES and (is_gzip(path) or not storage.is_remote(path)):
             return self.read_range(part, 0, part.num_bytes)
+        if storage.is_remote(path) and part.offset + part.num_bytes > storage.size_bytes(path):
+            raise self._misplaced(part)
         before = min(BLOCK, part.offset)
         data = self._reading(part)(part.offset - before, before + part.num_bytes)
         self._check(part, data[:BLOCK])
@@ -321,9 +324,12 @@ class PartReader:
                 member = read_member(MemoryTar(header, start), start, file=path)
                 if member is not None and (member.name, member.content_offset, member.num_bytes) == wanted:
                     return
-        raise DatasetError(
-            f"{path}: does not hold {part.name!r} at byte {part.offset}, where the index has it. The shard was "
-            "replaced, or the index is damaged: restore it, or run "
+        raise self._misplaced(part)
+
+    def _misplaced(self, part: StoredPart) -> DatasetError:
+        return DatasetError(
+            f"{self.index.shard_path(part.shard)}: does not hold {part.name!r} at byte {part.offset}, where the index "
+            "has it. The shard was replaced, or the index is damaged: restore it, or run "
             f"`{bridge_command('prepare', self.root, '--rescan')}`."
         )
 

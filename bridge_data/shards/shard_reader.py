@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 from bridge_data import storage
 from bridge_data.errors import DatasetError
 from bridge_data.shards.blocks import MAX_BLOCK_BYTES, OpenBlocks
-from bridge_data.shards.index_file import DamagedIndexError, warn_unusable
+from bridge_data.shards.index_file import DamagedIndexError
 from bridge_data.shards.indexed_shard import CheckedShard, IndexedShard, ReadContent
 from bridge_data.shards.records import ByteRange, RawSample
 from bridge_data.shards.segment import Segment
@@ -138,9 +138,7 @@ class ShardReader:
 
     def _stop_using_index(self, shard: int, damage: DamagedIndexError) -> None:
         assert self.shards.index is not None
-        warn_unusable(
-            self.shards.index.path, f"is damaged where shard {self.shards.names[shard]} is described ({damage})"
-        )
+        self.shards.index.tell_damage(self.shards.names[shard], damage)
         self._unindexed.add(shard)
         self._tables.pop(shard, None)
 
