@@ -1,8 +1,8 @@
-"""Batches as Megatron-Bridge's step for vision-language models takes them: `FamilyConfig(layout="bridge")`.
+"""Batches as Megatron-Bridge's step for vision-language models takes them: `layout="bridge"` of an encoder's settings.
 
 Enters: encoded samples or packs, and their media. Leaves: a dict with `input_ids`, `labels`, `loss_mask`,
 `position_ids`, `attention_mask` or the bounds of packed sequences, and `visual_inputs`. Guarantee: keys, dtypes, shapes
-and values are those that Bridge's own encoders of Qwen-VL make of the same conversations; docs/compatibility.md lists
+and values are those that Bridge's own encoders make of the same conversations; docs/compatibility.md lists
 where they differ on purpose. Bridge is not imported.
 
     tokens ─ bridge_parts, turn_ends, NEVER_LEARNT: what is written, and what is learnt
@@ -196,13 +196,13 @@ def padded_rows(
 
 
 def packed_row(
-    rows: Sequence[FamilySample], media: Media, samples: Sequence[Sample], *, ignored: int, multiple: int
+    rows: Sequence[FamilySample], media: Media, samples: Sequence[Sample], *, pad: int, ignored: int, multiple: int
 ) -> dict[str, Any]:
     """The samples of `rows`, which are unpadded packs, one after the other in one row; `samples` name its parts.
 
-    Each sample is padded to a `multiple` with token 0, and its positions count on through its padding. `cu_seqlens_q`
-    int32 (samples + 1,) are bounds without the padding, `cu_seqlens_q_padded` those with it (None if `multiple` is 1);
-    `max_seqlen_q` int32 () is the longest sample with it. Those of `kv` are the same.
+    Each sample is padded to a `multiple` with token `pad`, and its positions count on through its padding.
+    `cu_seqlens_q` int32 (samples + 1,) are bounds without the padding, `cu_seqlens_q_padded` those with it (None if
+    `multiple` is 1); `max_seqlen_q` int32 () is the longest sample with it. Those of `kv` are the same.
     """
     lengths = torch.cat([row.cu_seqlens.diff() for row in rows])
     whole = (lengths + multiple - 1) // multiple * multiple
@@ -212,11 +212,11 @@ def packed_row(
     def filled(name: str, value: float) -> Tensor:
         pieces = torch.split(torch.cat([getattr(row, name) for row in rows]), lengths.tolist())
         sizes = zip(pieces, whole.tolist(), strict=True)
-        pad = torch.nn.functional.pad
-        return torch.cat([pad(piece, (0, size - len(piece)), value=value) for piece, size in sizes])[None]
+        fill = torch.nn.functional.pad
+        return torch.cat([fill(piece, (0, size - len(piece)), value=value) for piece, size in sizes])[None]
 
     return _fields(samples, media) | {
-        "input_ids": filled("tokens", 0),
+        "input_ids": filled("tokens", pad),
         "labels": filled("labels", ignored),
         "loss_mask": filled("loss_mask", 0),
         "position_ids": torch.cat([torch.arange(size) for size in whole.tolist()])[None],

@@ -120,7 +120,7 @@ def test_a_row_of_samples_has_bounds_with_and_without_padding(as_packs: bool) ->
         encoder = FamilyTaskEncoder(make_tokenizer(template="{{ messages }}"), None, FamilyConfig(layout="bridge"))
         rows = [encoder.pack_selected_samples(samples[:2]), encoder.pack_selected_samples(samples[2:])]
         assert all(isinstance(row, PackedSample) for row in rows)
-    batch = packed_row(rows, {}, samples, ignored=-100, multiple=4)
+    batch = packed_row(rows, {}, samples, pad=0, ignored=-100, multiple=4)
     assert batch["input_ids"].tolist() == [[1, 2, 3, 0, 1, 2, 3, 4, 1, 2, 0, 0]]
     assert batch["labels"].tolist() == [[-100, 3, 4, -100, -100, -100, 4, 5, -100, 3, -100, -100]]
     assert batch["loss_mask"].tolist() == [[0, 1, 1, 0, 0, 0, 1, 1, 0, 1, 0, 0]]
@@ -129,7 +129,7 @@ def test_a_row_of_samples_has_bounds_with_and_without_padding(as_packs: bool) ->
     assert batch["cu_seqlens_q_padded"].tolist() == batch["cu_seqlens_kv_padded"].tolist() == [0, 4, 8, 12]
     assert (int(batch["max_seqlen_q"]), batch["total_tokens"], batch["attention_mask"]) == (4, 12, None)
     assert {batch[name].dtype for name in ("cu_seqlens_q", "cu_seqlens_q_padded", "max_seqlen_q")} == {torch.int32}
-    plain = packed_row(rows, {}, samples, ignored=-100, multiple=1)
+    plain = packed_row(rows, {}, samples, pad=0, ignored=-100, multiple=1)
     assert plain["input_ids"].shape == (1, 9)
     assert plain["cu_seqlens_q"].tolist() == [0, 3, 7, 9] and plain["cu_seqlens_q_padded"] is None
 
