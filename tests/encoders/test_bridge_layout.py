@@ -5,10 +5,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 
 from bridge_data import Cooker, WorkerConfig, get_loader, get_train_dataset
 from bridge_data.encoders import (
@@ -22,6 +24,7 @@ from bridge_data.encoders import (
 )
 from bridge_data.encoders.bridge_layout import (
     PackedSample,
+    UtilsVideo,
     VisualInputs,
     bridge_parts,
     packed_row,
@@ -31,6 +34,7 @@ from bridge_data.encoders.bridge_layout import (
     visual_inputs,
 )
 from bridge_data.encoders.sequences import FamilySample, sequence_fields
+from bridge_data.encoders.visuals import VideoFrames
 from bridge_data.errors import ConfigError
 from tests.encoders.parts import CASES, make_tokenizer, picture, png
 from tests.encoders.qwen_parts import make_family, make_processor, qwen_tokenizer
@@ -79,6 +83,24 @@ def test_sides_below_one_step_are_rounded_up_first() -> None:
     assert utils_size((10, 500)) == (28, 504)
     assert utils_size((10, 20)) == (56, 84)
     assert utils_size((100, 80)) == (112, 84)
+
+
+def test_frames_have_three_sizes_one_after_the_other() -> None:
+    """112 x 168 in multiples of 56, 280 x 392 in at least 128 tokens, and that of the model."""
+    frames = torch.full((3, 3, 60, 100), 90, dtype=torch.uint8)
+    video = UtilsVideo.of(VideoFrames(frames, 3, 24.0, (60, 100), (0, 2)))
+    assert (video.size, video.frames, video.sampled_fps) == ((280, 392), (0, 2), 16.0)
+    made = video.resized((28, 56), Image.Resampling.BICUBIC)
+    assert [frame.shape for frame in made] == [(3, 28, 56)] * 2
+    assert all(np.abs(frame - 90).max() < 1e-4 for frame in made)
+
+
+def test_frames_of_long_videos_share_a_budget() -> None:
+    sizes = [
+        UtilsVideo.of(VideoFrames(None, number, 24.0, (1000, 1000), tuple(range(number)))).size
+        for number in (2, 600, 5000)
+    ]
+    assert sizes == [(756, 756), (532, 532), (308, 308)]
 
 
 def sample(key: str, length: int, **media: torch.Tensor) -> FamilySample:
