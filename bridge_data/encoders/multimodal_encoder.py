@@ -68,7 +68,8 @@ class MultiModalTaskEncoder(FamilyTaskEncoder):
 
     Raises:
         ConfigError: if the tokenizer does not know the image placeholder, if it is not known how many tokens an image
-            takes, if an image does not fit into a sequence, or if `layout="bridge"` comes with a `decoder_seq_length`.
+            takes, if an image does not fit into a sequence, or if `pack_in_batch` or `layout="bridge"` come with a
+            `decoder_seq_length`.
     """
 
     config: MultiModalSampleConfig
@@ -88,10 +89,10 @@ class MultiModalTaskEncoder(FamilyTaskEncoder):
         if decoder_seq_length is not None and decoder_seq_length < 1:
             raise ConfigError(f"MultiModalTaskEncoder(decoder_seq_length={decoder_seq_length}): expected at least 1")
         config = multimodal_sample_config or MultiModalSampleConfig()
-        if decoder_seq_length is not None and config.layout == "bridge":
+        if decoder_seq_length is not None and (config.pack_in_batch or config.layout == "bridge"):
             raise ConfigError(
-                f"MultiModalTaskEncoder(decoder_seq_length={decoder_seq_length}): Megatron-Bridge's step takes batches "
-                "for a decoder alone; leave out decoder_seq_length, or layout='bridge'"
+                f"MultiModalTaskEncoder(decoder_seq_length={decoder_seq_length}): pack_in_batch and layout='bridge' "
+                "are for decoders alone; leave out decoder_seq_length, or these"
             )
         self.image_processor = open_image_processor(image_processor)
         self.decoder_seq_length = decoder_seq_length

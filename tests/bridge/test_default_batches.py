@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from bridge_data.encoders import ConversationTemplateConfig, MultiModalSampleConfig, MultiModalTaskEncoder
-from bridge_data.errors import ConfigError, SkipSample
+from bridge_data.errors import SkipSample
 from tests.bridge.batch_parts import PLAIN, TALKS, Batching, Talk, bridge, chatml, is_installed
 from tests.bridge.test_batches import BATCHINGS, compare, in_batches
 from tests.encoders.parts import TILE, make_tokenizer
@@ -143,9 +143,3 @@ def test_the_step_makes_the_same_of_both(how: str, monkeypatch: pytest.MonkeyPat
             step.get_batch_from_iterator(iter([make(talks, BATCHINGS[how])]), **read) for make in (ours, theirs)
         )
         same_batch(got, expected)
-
-
-def test_a_decoder_length_is_refused() -> None:
-    config = MultiModalSampleConfig(layout="bridge", patch_size=PATCH)
-    with pytest.raises(ConfigError, match="leave out decoder_seq_length"):
-        MultiModalTaskEncoder(*parts(), config, seq_length=64, decoder_seq_length=8)

@@ -284,6 +284,13 @@ def test_padding_without_a_padding_token(pad: bool, end: bool, expected: int) ->
         (lambda: make_encoder(seq_length=3), "an image takes 4 tokens, so none fits into seq_length=3"),
         (lambda: make_encoder(seq_length=0), "seq_length=0"),
         (lambda: make_encoder(decoder_seq_length=0), "decoder_seq_length=0"),
+        *(
+            (lambda config=config: make_encoder(config=config, decoder_seq_length=8), "leave out decoder_seq_length")
+            for config in (
+                dataclasses.replace(CONFIG, layout="bridge"),
+                dataclasses.replace(CONFIG, pack_in_batch=True),
+            )
+        ),
         (lambda: make_encoder(config=MultiModalSampleConfig()), "set .*patch_size"),
         (lambda: make_encoder(object()), "expected a tokenizer of transformers"),
         (
