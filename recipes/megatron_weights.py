@@ -161,7 +161,7 @@ def stage_weights(decoder: Any, head: Tensor, groups: "ProcessGroupCollection") 
         old, new = f"layers.{stage * per_stage + layer}.", f"decoder.layers.{layer}."
         weights[f"{new}input_layernorm.weight"] = state[f"{old}input_layernorm.weight"]
         weights[f"{new}pre_mlp_layernorm.weight"] = state[f"{old}post_attention_layernorm.weight"]
-        for kind in ("weight", "bias") if text.model_type in BIASED_KINDS else ("weight",):
+        for kind in ("weight", "bias") if f"{old}self_attn.q_proj.bias" in state else ("weight",):
             parts = [state[f"{old}self_attn.{name}_proj.{kind}"] for name in "qkv"]
             weights[f"{new}self_attention.linear_qkv.{kind}"] = rows(_interleaved(parts, text))
         attention, down = state[f"{old}self_attn.o_proj.weight"], state[f"{old}mlp.down_proj.weight"]

@@ -1,17 +1,17 @@
-"""Batches as Megatron-Bridge's step for vision-language models takes them: `FamilyConfig(layout="bridge")`.
+"""Batches as Megatron-Bridge's step for vision-language models takes them: `layout="bridge"` of an encoder's settings.
 
 Enters: encoded samples or packs, and their media. Leaves: a dict with `input_ids`, `labels`, `loss_mask`,
 `position_ids`, `attention_mask` or the bounds of packed sequences, and `visual_inputs`. Guarantee: keys, dtypes, shapes
-and values are those that Bridge's own encoders of Qwen-VL make of the same conversations; docs/compatibility.md lists
+and values are those that Bridge's own encoders make of the same conversations; docs/compatibility.md lists
 where they differ on purpose. Bridge is not imported.
 
     tokens ─ bridge_parts, turn_ends, NEVER_LEARNT: what is written, and what is learnt
-    images ─ utils_size, resized_by_utils: the size that Bridge resizes an image to before the processor gets it
+    images ─ utils_size, resized_by_utils, UtilsVideo: what Bridge resizes images and frames to before the processor
     batches ─ padded_rows, or packed_row
 
 Positions are one number for each token, as Bridge's are: its models work M-RoPE out of the tokens and grids.
 
-Source: the encoders and `vlm_step` of Megatron-Bridge 0.6.2, and `qwen_vl_utils` 0.0.14 for the size of images.
+Source: the encoders and `vlm_step` of Megatron-Bridge 0.6.2, and `qwen_vl_utils` 0.0.14 for sizes of images and frames.
 """
 
 import dataclasses
@@ -20,6 +20,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
@@ -27,6 +28,7 @@ from torch import Tensor
 from bridge_data.encoders.chat import Span
 from bridge_data.encoders.family import Media, Size
 from bridge_data.encoders.sequences import FamilySample, padded
+from bridge_data.encoders.visuals import VideoFrames
 from bridge_data.errors import ConfigError
 from bridge_data.samples import Batch, Sample, edataclass
 
@@ -93,30 +95,63 @@ def turn_ends(text: str, spans: Sequence[Span]) -> list[Span]:
     return [(start, end + (text[:end].endswith(_TURN_END) and text[end : end + 1] == "\n")) for start, end in spans]
 
 
-# Images
+# Images and videos
 
-_UTILS_FACTOR, _UTILS_PIXELS = 28, (4 * 28 * 28, 16_384 * 28 * 28)
+_FACTOR = 28
+"""What sides are a multiple of, for any patch size of the model."""
 
 
-def utils_size(size: Size) -> Size:
-    """The size that `qwen_vl_utils` gives an image: sides are multiples of 28, for any patch size of the model."""
-    least, most = _UTILS_PIXELS
+def utils_size(size: Size, factor: int = _FACTOR) -> Size:
+    """The size that `qwen_vl_utils` gives an image: sides are multiples of `factor`."""
+    return _fitted(size, factor, 4 * factor**2, 16_384 * factor**2)
+
+
+def resized_by_utils(picture: Image.Image, factor: int = _FACTOR) -> Image.Image:
+    """The image in the size of `utils_size`."""
+    height, width = utils_size((picture.height, picture.width), factor)
+    return picture.resize((width, height))
+
+
+class UtilsVideo(VideoFrames):
+    """A video whose frames `qwen_vl_utils` resizes twice before the model's processor gets them: `size` is the second
+    of these sizes."""
+
+    @classmethod
+    def of(cls, video: VideoFrames) -> "UtilsVideo":
+        """The video as it is without them."""
+        num_frames = len(video.frames) + len(video.frames) % 2
+        token = _FACTOR**2
+        least, share = 128 * token, 128_000 * token * 0.9 / num_frames * 2
+        most = max(min(768 * token, share), int(least * 1.05))
+        size = _fitted(utils_size(video.size, 2 * _FACTOR), _FACTOR, least, most)
+        return cls(video.source, video.num_frames, video.fps, size, video.frames)
+
+    def resized(self, size: Size, resample: Image.Resampling) -> list[Any]:
+        """As float32 arrays (3, height, width) of 0 to 255: the processors of videos do not round them."""
+        pictures = [resized_by_utils(picture, 2 * _FACTOR) for picture in self.pictures()]
+        frames = torch.stack([torch.from_numpy(np.array(picture)).permute(2, 0, 1) for picture in pictures])
+        rounded = _interpolated(frames.float(), self.size).clamp(0, 255).round()
+        return list(_interpolated(rounded, size).numpy())
+
+
+def _fitted(size: Size, factor: int, least: float, most: float) -> Size:
+    """The size with sides that are multiples of `factor`, and with `least` to `most` pixels."""
     height, width = size
-    rounded = [max(_UTILS_FACTOR, round(side / _UTILS_FACTOR) * _UTILS_FACTOR) for side in size]
+    rounded = [max(factor, round(side / factor) * factor) for side in size]
     pixels = math.prod(rounded)
     if pixels > most:
         shrink = math.sqrt(height * width / most)
-        rounded = [math.floor(side / shrink / _UTILS_FACTOR) * _UTILS_FACTOR for side in size]
+        rounded = [math.floor(side / shrink / factor) * factor for side in size]
     elif pixels < least:
         grow = math.sqrt(least / (height * width))
-        rounded = [math.ceil(side * grow / _UTILS_FACTOR) * _UTILS_FACTOR for side in size]
+        rounded = [math.ceil(side * grow / factor) * factor for side in size]
     return rounded[0], rounded[1]
 
 
-def resized_by_utils(picture: Image.Image) -> Image.Image:
-    """The image in the size of `utils_size`."""
-    height, width = utils_size((picture.height, picture.width))
-    return picture.resize((width, height))
+def _interpolated(frames: Tensor, size: Size) -> Tensor:
+    if tuple(frames.shape[-2:]) == size:
+        return frames
+    return torch.nn.functional.interpolate(frames, size, mode="bicubic", antialias=True)
 
 
 @dataclasses.dataclass
@@ -196,13 +231,13 @@ def padded_rows(
 
 
 def packed_row(
-    rows: Sequence[FamilySample], media: Media, samples: Sequence[Sample], *, ignored: int, multiple: int
+    rows: Sequence[FamilySample], media: Media, samples: Sequence[Sample], *, pad: int, ignored: int, multiple: int
 ) -> dict[str, Any]:
     """The samples of `rows`, which are unpadded packs, one after the other in one row; `samples` name its parts.
 
-    Each sample is padded to a `multiple` with token 0, and its positions count on through its padding. `cu_seqlens_q`
-    int32 (samples + 1,) are bounds without the padding, `cu_seqlens_q_padded` those with it (None if `multiple` is 1);
-    `max_seqlen_q` int32 () is the longest sample with it. Those of `kv` are the same.
+    Each sample is padded to a `multiple` with token `pad`, and its positions count on through its padding.
+    `cu_seqlens_q` int32 (samples + 1,) are bounds without the padding, `cu_seqlens_q_padded` those with it (None if
+    `multiple` is 1); `max_seqlen_q` int32 () is the longest sample with it. Those of `kv` are the same.
     """
     lengths = torch.cat([row.cu_seqlens.diff() for row in rows])
     whole = (lengths + multiple - 1) // multiple * multiple
@@ -212,11 +247,11 @@ def packed_row(
     def filled(name: str, value: float) -> Tensor:
         pieces = torch.split(torch.cat([getattr(row, name) for row in rows]), lengths.tolist())
         sizes = zip(pieces, whole.tolist(), strict=True)
-        pad = torch.nn.functional.pad
-        return torch.cat([pad(piece, (0, size - len(piece)), value=value) for piece, size in sizes])[None]
+        fill = torch.nn.functional.pad
+        return torch.cat([fill(piece, (0, size - len(piece)), value=value) for piece, size in sizes])[None]
 
     return _fields(samples, media) | {
-        "input_ids": filled("tokens", 0),
+        "input_ids": filled("tokens", pad),
         "labels": filled("labels", ignored),
         "loss_mask": filled("loss_mask", 0),
         "position_ids": torch.cat([torch.arange(size) for size in whole.tolist()])[None],

@@ -121,10 +121,12 @@ class ConversationConfig:
     `caption_prompt` is the question that a caption answers. `ignore_place_holder` is the label of positions without
     loss. `pad_to_max_length` pads every row to `seq_length`, rather than to the longest row of the batch.
     `pad_to_multiple_of` pads every sample to a multiple of that many tokens, also within a pack: 2 * CP * TP, say;
-    padding has no loss.
+    padding has no loss. `pack_in_batch` makes one row of all samples of a micro-batch. `layout` is that of batches:
+    "native" (`SequenceBatch`), or "bridge", a dict for Megatron-Bridge's step (see `bridge_layout`), which pads the
+    rows of a batch rather than each of its samples.
 
     Raises:
-        ConfigError: if a number is out of range.
+        ConfigError: if a setting is wrong.
     """
 
     conversation_template_config: ConversationTemplateConfig = dataclasses.field(
@@ -135,9 +137,12 @@ class ConversationConfig:
     ignore_place_holder: int = -100
     pad_to_max_length: bool = False
     pad_to_multiple_of: int = 1
+    pack_in_batch: bool = False
+    layout: Layout = "native"
 
     def __post_init__(self) -> None:
         name = type(self).__name__
+        check_policy(f"{name}(layout", self.layout, get_args(Layout))
         if self.pad_to_multiple_of < 1:
             raise ConfigError(f"{name}(pad_to_multiple_of={self.pad_to_multiple_of}): expected at least 1")
         if self.ignore_place_holder >= 0:
@@ -227,16 +232,13 @@ class FamilyConfig(ConversationConfig):
 
     images: ImageLimits = ImageLimits()
     image_placeholder: str = "<image>"
-    pack_in_batch: bool = False
     packer: str | Packer = "first_fit_decreasing"
     carry_over: bool = True
-    layout: Layout = "native"
 
     def __post_init__(self) -> None:
         ConversationConfig.__post_init__(self)
         if not self.image_placeholder:
             raise ConfigError("FamilyConfig(image_placeholder=''): expected text, such as '<image>'")
-        check_policy("FamilyConfig(layout", self.layout, get_args(Layout))
 
     @property
     def placeholder(self) -> str:

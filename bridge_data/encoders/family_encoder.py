@@ -88,13 +88,14 @@ class ConversationTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
         self.tokenizer, self.seq_length, self.config = tokenizer, seq_length, config
         self._cook_with(config.placeholder)
         self._pad_id = padding_token_of(tokenizer)
+        self._pack_pad_id = 0  # in packs for Bridge
         self._limits, self._pack_in_batch = config.images, config.pack_in_batch
         self._for_bridge = config.layout == "bridge"
         self._multiple = 1 if self._for_bridge else config.pad_to_multiple_of
         self._never_learnt = never_learnt_ids(tokenizer) if self._for_bridge else frozenset()
         if type(self).select_samples_to_pack is TaskEncoder.select_samples_to_pack:  # else a subclass has its own
             self.select_samples_to_pack = Packing(  # type: ignore[method-assign]
-                length=functools.partial(_padded_length, multiple=config.pad_to_multiple_of),
+                length=functools.partial(padded_length, multiple=config.pad_to_multiple_of),
                 capacity=seq_length,
                 overlong="drop",  # nothing is: sequences were truncated before
                 packer=config.packer,
@@ -140,7 +141,7 @@ class ConversationTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
             return batch_family(rows, media, pad=pad, ignored=ignored, length=self.seq_length if fixed else 0)
         multiple = self.config.pad_to_multiple_of
         if isinstance(rows[0], PackedSample):
-            return packed_row(rows, media, samples, ignored=ignored, multiple=multiple)
+            return packed_row(rows, media, samples, pad=self._pack_pad_id, ignored=ignored, multiple=multiple)
         length = self.seq_length if fixed else None
         return padded_rows(rows, media, pad=pad, ignored=ignored, multiple=multiple, length=length)
 
@@ -344,5 +345,6 @@ def text_encoder(tokenizer: Any, config: FamilyConfig | None = None, *, seq_leng
     return FamilyTaskEncoder(tokenizer, None, config, seq_length=seq_length)
 
 
-def _padded_length(sample: Any, *, multiple: int) -> int:
+def padded_length(sample: Any, *, multiple: int) -> int:
+    """Tokens of a sample, padded to a multiple."""
     return -(-int(sample.tokens.shape[-1]) // multiple) * multiple

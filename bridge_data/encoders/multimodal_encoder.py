@@ -2,7 +2,8 @@
 
     sample ─ preencode: conversation, tokens, labels ─ (packing) ─ postencode: images ─ batch: padding
 
-Enters: captioning, VQA, text and conversation samples. Leaves: `ImageTextBatch`.
+Enters: captioning, VQA, text and conversation samples. Leaves: `ImageTextBatch`, or with `layout="bridge"` a dict for
+Megatron-Bridge's step, as its collator for such images makes it.
 """
 
 import dataclasses
@@ -20,10 +21,12 @@ from bridge_data.encoders.encoder_config import (
     open_image_processor,
 )
 from bridge_data.encoders.family import FixedSizeFamily
-from bridge_data.encoders.family_encoder import FamilyTaskEncoder
+from bridge_data.encoders.family_encoder import FamilyTaskEncoder, padded_length
 from bridge_data.encoders.sequences import (
+    FamilySample,
     ImageTextBatch,
     ImageTextSample,
+    SequenceSample,
     TokenizedSample,
     batched,
     check_multiple,
@@ -58,11 +61,15 @@ class MultiModalTaskEncoder(FamilyTaskEncoder):
     answer, cut to that many tokens, is the label. A tokenizer without a padding token pads with its end-of-sequence
     token, or with 0: padding has no loss, and lengths are in the batch.
 
+    With `MultiModalSampleConfig(layout="bridge")`, pixel values are bfloat16, and `visual_inputs` is None in a batch
+    without images.
+
     Cookers and `conversation` get images as encoded bytes (see `decoder`), and may pass them on unchanged.
 
     Raises:
         ConfigError: if the tokenizer does not know the image placeholder, if it is not known how many tokens an image
-            takes, or if an image does not fit into a sequence.
+            takes, if an image does not fit into a sequence, or if `pack_in_batch` or `layout="bridge"` come with a
+            `decoder_seq_length`.
     """
 
     config: MultiModalSampleConfig
@@ -82,6 +89,11 @@ class MultiModalTaskEncoder(FamilyTaskEncoder):
         if decoder_seq_length is not None and decoder_seq_length < 1:
             raise ConfigError(f"MultiModalTaskEncoder(decoder_seq_length={decoder_seq_length}): expected at least 1")
         config = multimodal_sample_config or MultiModalSampleConfig()
+        if decoder_seq_length is not None and (config.pack_in_batch or config.layout == "bridge"):
+            raise ConfigError(
+                f"MultiModalTaskEncoder(decoder_seq_length={decoder_seq_length}): pack_in_batch and layout='bridge' "
+                "are for decoders alone; leave out decoder_seq_length, or these"
+            )
         self.image_processor = open_image_processor(image_processor)
         self.decoder_seq_length = decoder_seq_length
         family = None
@@ -95,6 +107,7 @@ class MultiModalTaskEncoder(FamilyTaskEncoder):
             tokenizer, family, FamilyConfig(**shared, image_placeholder=config.placeholder), seq_length=seq_length
         )
         self.config = config
+        self._pack_pad_id = self._pad_id
         check_multiple(decoder_seq_length, config.pad_to_multiple_of, "decoder_seq_length")
         if family is not None and family.num_tokens > seq_length:
             raise ConfigError(
@@ -103,8 +116,12 @@ class MultiModalTaskEncoder(FamilyTaskEncoder):
             )
 
     @stateless
-    def postencode_sample(self, sample: TokenizedSample) -> ImageTextSample:
+    def postencode_sample(self, sample: TokenizedSample) -> ImageTextSample | FamilySample:
         """The sequence with its images as pixel values."""
+        if self._for_bridge:
+            made: FamilySample = super().postencode_sample(sample)
+            made.media = {name: pixels.to(torch.bfloat16) for name, pixels in made.media.items()}
+            return made
         pixels = self._media(sample).get("pixel_values", torch.zeros(0, *self._image_shape))
         return ImageTextSample.derive_from(
             sample,
@@ -118,20 +135,28 @@ class MultiModalTaskEncoder(FamilyTaskEncoder):
         """First-fit decreasing into `seq_length`; every sample gets into a pack."""
         if self.decoder_seq_length is not None:
             raise ConfigError("packing (packing_buffer_size) is for decoders alone; leave out decoder_seq_length")
-        packs = first_fit_decreasing([len(sample.tokens) for sample in samples], self.seq_length)
+        lengths = [padded_length(sample, multiple=self.config.pad_to_multiple_of) for sample in samples]
+        packs = first_fit_decreasing(lengths, self.seq_length)
         return [[samples[number] for number in pack] for pack in packs]
 
     @stateless
-    def pack_selected_samples(self, samples: list[ImageTextSample]) -> ImageTextSample:
+    def pack_selected_samples(self, samples: list[Any]) -> SequenceSample:
         """One sequence of several, told apart by `cu_seqlens` and `position_ids`."""
+        if self._for_bridge:
+            pack: FamilySample = super().pack_selected_samples(samples)
+            return pack
         return ImageTextSample(**packed(samples), **_images_of(samples))
 
     @stateless
-    def batch(self, samples: list[ImageTextSample]) -> ImageTextBatch:
-        """The sequences as rows of one batch."""
+    def batch(self, samples: list[Any]) -> ImageTextBatch | dict[str, Any]:
+        """The sequences as rows of one batch; with `pack_in_batch`, as one row."""
+        if self._for_bridge:
+            made = super().batch(samples)
+            assert isinstance(made, dict)
+            return made if made["visual_inputs"].as_model_kwargs() else made | {"visual_inputs": None}
         fixed = self.config.pad_to_max_length
         rows = batched(
-            samples,
+            [self.pack_selected_samples(samples)] if self._pack_in_batch else samples,
             pad=self._pad_id,
             ignored=self.config.ignore_place_holder,
             length=self.seq_length if fixed else 0,
@@ -144,7 +169,7 @@ class MultiModalTaskEncoder(FamilyTaskEncoder):
 
     def _messages(self, messages: list[dict[str, str]], template: str) -> list[dict[str, Any]]:
         """The messages as they are: the placeholder is the image token, and contents are text for any template."""
-        return messages
+        return super()._messages(messages, template) if self._for_bridge else messages
 
     def _visual_tokens(self, visuals: list[Any], key: str) -> tuple[int, list[list[int]]]:
         """The same tokens for each image: sizes do not matter, so headers are not read."""

@@ -18,7 +18,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from bridge_data.encoders.bridge_layout import resized_by_utils, utils_size
+from bridge_data.encoders.bridge_layout import UtilsVideo, resized_by_utils, utils_size
 from bridge_data.encoders.chat import MarkedTokens, only_token
 from bridge_data.encoders.conversation import Conversation, ConversationSample, VideoConversationSample
 from bridge_data.encoders.encoder_config import FamilyConfig, refuse
@@ -155,11 +155,16 @@ class QwenVLTaskEncoder(FamilyTaskEncoder):
             if kinds.count(number) != len(visuals):
                 what = f"the chat template made {kinds.count(number)} {kind} placeholders of {len(visuals)}"
                 refuse(self.config.policies.image_mismatch, key, what)
-        opened = iter([open_video(video, key, self.sampling, self.family.choose_frames) for video in videos])
+        opened = iter([self._open(video, key) for video in videos])
         images = iter(said.images)
         ids = [self._image_id if number == self._video_id else number for number in marked.ids]
         visuals = [next(images if kind == self._image_id else opened) for kind in kinds]
         return MarkedTokens(ids, marked.is_answer), visuals
+
+    def _open(self, video: Any, key: str) -> VideoFrames:
+        """The video, of which no frame is decoded yet."""
+        opened = open_video(video, key, self.sampling, self.family.choose_frames)
+        return UtilsVideo.of(opened) if self._for_bridge else opened
 
     def _with_videos(self, said: Conversation, num_videos: int, key: str) -> Conversation:
         """The conversation with placeholders for its videos; without any, they come first."""

@@ -178,9 +178,8 @@ class Qwen2VL:
 
     def _video_patches(self, video: VideoFrames, detail: int) -> Tensor:
         """The image processor repeats each image to fill a time step; keep one copy of each frame."""
-        height, width = self.frame_size(video, detail)
         resample = Image.Resampling(int(self.image_processor.resample))
-        frames = [picture.resize((width, height), resample) for picture in video.pictures()]
+        frames = video.resized(self.frame_size(video, detail), resample)
         frames += frames[-1:] * (-len(frames) % self.frames_a_step)
         made = self.image_processor(images=frames, do_resize=False, return_tensors="pt")["pixel_values"]
         channels = made.shape[1] // (self.frames_a_step * int(self.image_processor.patch_size) ** 2)

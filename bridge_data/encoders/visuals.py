@@ -200,6 +200,11 @@ class VideoFrames:
             frames = self.source[list(self.frames)]
         return [Image.fromarray(frame.permute(1, 2, 0).contiguous().numpy()) for frame in frames]
 
+    def resized(self, size: Size, resample: Image.Resampling) -> list[Any]:
+        """The sampled frames in that size, as an image processor takes images. Raises as `pictures` does."""
+        height, width = size
+        return [picture.resize((width, height), resample) for picture in self.pictures()]
+
 
 def open_video(source: Any, key: str, sampling: VideoSampling, choose: FrameChoice) -> VideoFrames:
     """Open a video of sample `key`; of an encoded one, only the header is read and packets are counted.

@@ -1,11 +1,8 @@
 """Bridge's encoders of Qwen-VL on a CPU, and 50 conversations as samples of Bridge and of ours.
 
-Bridge's own code runs, with these stand-ins:
-- Packages that only CUDA has, which the `__init__`s of Bridge import: the `conftest.py` of this folder stands in.
-- torchvision, which `qwen_vl_utils` imports for videos, is an empty module while that is imported. The image functions
-  of `qwen_vl_utils` use Pillow.
-- The processors are transformers' own, made of parts: its image processor on Pillow, a tokenizer trained on the spot,
-  and a video processor that is never called.
+Bridge's own code runs; the `conftest.py` of this folder stands in for packages that only CUDA has, which the
+`__init__`s of Bridge import. The processors are transformers' own, made of parts: its image processor on Pillow, a
+tokenizer trained on the spot, and, where there are videos, its video processor, which needs torchvision.
 """
 
 import copy
@@ -15,8 +12,6 @@ import importlib
 import importlib.util
 import json
 import random
-import sys
-import types
 from collections.abc import Callable
 from typing import Any
 
@@ -57,30 +52,6 @@ def bridge(name: str) -> Any:
         if (error.name or "").partition(".")[0] in _OF_CUDA:
             pytest.skip(f"megatron.bridge imports {error.name}, which needs CUDA; make test-bridge has stand-ins")
         raise
-
-
-@functools.cache
-def qwen_collator() -> Any:
-    """The module of Bridge's collator for Qwen-VL, which knows `qwen_vl_utils`."""
-    import transformers  # noqa: F401  asks itself whether there is a torchvision
-
-    names = ("torchvision", "torchvision.io", "torchvision.transforms")
-    missing = [] if importlib.util.find_spec("torchvision") else names
-    for name in missing:
-        sys.modules[name] = types.ModuleType(name)
-        parent, _, child = name.rpartition(".")
-        if parent:
-            setattr(sys.modules[parent], child, sys.modules[name])
-    if missing:
-        sys.modules["torchvision.transforms"].InterpolationMode = None  # type: ignore[attr-defined]
-    try:
-        utils = importlib.import_module("qwen_vl_utils")
-    finally:
-        for name in missing:
-            del sys.modules[name]
-    module = bridge("models.qwen_vl.data.collate_fn")
-    module.process_vision_info, module.HAVE_QWEN_VL_UTILS = utils.process_vision_info, True
-    return module
 
 
 # Processors
@@ -125,16 +96,30 @@ def image_processor(patch_size: int) -> Any:
 
 
 @functools.cache
-def processor(name: str, template: str) -> Any:
-    """Transformers' processor of that name, without the check of the class of its parts."""
+def processor(name: str, template: str, *, videos: bool = False) -> Any:
+    """Transformers' processor of that name, without the check of the class of its parts; its part for `videos` needs
+    torchvision."""
     _, model, patch_size = MODELS[name]
     original = getattr(importlib.import_module(f"transformers.models.{model}.processing_{model}"), name)
     made = type(name, (original,), {"check_argument_for_proper_class": lambda *_: None})(
-        image_processor(patch_size), tokenizer(template), _NoVideos(), chat_template=template
+        image_processor(patch_size),
+        tokenizer(template),
+        video_processor(name, patch_size) if videos else _NoVideos(),
+        chat_template=template,
     )
     made.video_token = "<|video_pad|>"  # the tokenizer of all families has that of another one
     made.video_token_id = made.tokenizer.convert_tokens_to_ids("<|video_pad|>")
     return made
+
+
+def video_processor(name: str, patch_size: int) -> Any:
+    kind = "Qwen3VL" if name.startswith("Qwen3") else "Qwen2VL"
+    model = "qwen3_vl" if name.startswith("Qwen3") else "qwen2_vl"
+    module = importlib.import_module(f"transformers.models.{model}.video_processing_{model}")
+    images = image_processor(patch_size)
+    return getattr(module, f"{kind}VideoProcessor")(
+        patch_size=patch_size, merge_size=2, image_mean=images.image_mean, image_std=images.image_std
+    )
 
 
 class _NoVideos:
@@ -216,7 +201,6 @@ class Batching:
 
 def bridges(name: str, template: str, how: Batching, *, generic: bool) -> Callable[[list[Talk]], dict[str, Any]]:
     """Bridge's encoder of Qwen-VL, or with `generic` that of any processor: conversations to a batch."""
-    qwen_collator()
     shared: dict[str, Any] = {
         "min_pixels": MIN_PIXELS,
         "max_pixels": MAX_PIXELS,

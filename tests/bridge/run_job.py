@@ -1,24 +1,25 @@
-"""Runs of a small LLaVA by Megatron-Bridge's `vlm_step`, for `test_run.py`, one after the other:
+"""Runs of Megatron-Bridge's `pretrain`, with its `vlm_step` and a tiny Qwen2.5-VL of its own, for `test_run.py`, one
+after the other:
 
     uninterrupted   on two ranks, all steps
-    killed          on two ranks; Bridge saves the position of the data in `FOLDER/checkpoints/energon`, and in a later
-                    step SIGKILL ends all processes of the group, so start it in a group of its own
+    killed          on two ranks; Bridge saves in `FOLDER/checkpoints`, and in a later step SIGKILL ends all processes
+                    of the group, so start it in a group of its own
     fewer           resumed on one rank from what Bridge saved
-    more            resumed on four ranks from files for them, in `FOLDER/wider`
+    more            resumed on four ranks, with files of the data's position for them in `FOLDER/wider`
 
 Each rank writes a line for each of its steps to `FOLDER/RUN-RANK.jsonl`.
 
     run_job DATA FOLDER RUN...
 """
 
+import functools
 import json
 import os
 import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
+from typing import Any, TextIO
 
 from recipes import cpu_shim
 from tests.bridge.imports import change_imports
@@ -28,150 +29,144 @@ change_imports()
 
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
-from megatron.bridge.training import vlm_step  # noqa: E402
-from megatron.bridge.training.checkpointing import (  # noqa: E402
-    DATALOADER_STATE_SUBDIR,
-    get_checkpoint_name,
-    maybe_load_dataloader_state,
-    maybe_save_dataloader_state,
-)
-from megatron.bridge.training.config import RerunStateMachineConfig  # noqa: E402
-from megatron.core import dist_checkpointing  # noqa: E402
-from megatron.core.rerun_state_machine import RerunDataIterator  # noqa: E402
-from megatron.core.timers import Timers  # noqa: E402
-from megatron.core.utils import StragglerDetector  # noqa: E402
+from megatron.bridge.training import checkpointing, config, initialize, setup, train, vlm_step  # noqa: E402
+from megatron.bridge.training.callbacks import Callback, CallbackContext  # noqa: E402
+from megatron.bridge.training.pretrain import pretrain  # noqa: E402
+from megatron.bridge.training.state import GlobalState  # noqa: E402
+from megatron.bridge.training.tokenizers.config import TokenizerConfig  # noqa: E402
+from megatron.core.tensor_parallel import model_parallel_cuda_manual_seed  # noqa: E402
 
-from recipes.megatron_model import MegatronModel  # noqa: E402
-from recipes.packed_attention import sequence_numbers  # noqa: E402
-from recipes.trainer.config import ParallelConfig, TrainingConfig  # noqa: E402
-from recipes.trainer.loop import MegatronTrainer, StepReport  # noqa: E402
-from recipes.trainer.parallel import initialize_parallel  # noqa: E402
+from recipes.tiny_parts import tiny_tokenizer  # noqa: E402
+from tests.bridge.qwen_model import make_provider  # noqa: E402
 from tests.bridge.run_parts import (  # noqa: E402
+    FAMILY,
     GLOBAL_BATCH,
     KILLED_IN,
     NUM_RANKS,
     NUM_STEPS,
     SAVED_AFTER,
-    SEQ_LENGTH,
-    make_data,
-    make_model,
+    make_dataset,
 )
 from tests.ranks import fork_ranks  # noqa: E402
 
-
-class BridgeModel(MegatronModel):
-    """Our model, called as Bridge's step calls its own."""
-
-    def forward(
-        self,
-        input_ids: Any,
-        position_ids: Any,
-        attention_mask: Any,
-        labels: Any,
-        loss_mask: Any,
-        pixel_values: Any = None,
-        packed_seq_params: Any = None,
-    ) -> Any:
-        sequences = sequence_numbers(packed_seq_params.cu_seqlens_q[None], input_ids.shape[1])
-        media = {} if pixel_values is None else {"pixel_values": pixel_values}
-        return super().forward(input_ids, media, sequences, labels)
+LEARNING_RATE, WEIGHT_DECAY = 1e-2, 0.01
 
 
-class BridgeStep:
-    """Bridge's forward step, which also reports the keys of the samples; after `killed_after` micro-batches, the job is
-    killed."""
+class ReportedStep:
+    """Bridge's forward step, which also notes keys, loss and tokens of each micro-batch; after `killed_after` of them,
+    the job is killed."""
 
     def __init__(self, killed_after: int | None) -> None:
-        settings = SimpleNamespace(dataset=SimpleNamespace(), rerun_state_machine=RerunStateMachineConfig())
-        self.state = SimpleNamespace(cfg=settings, timers=Timers(0, "minmax"), straggler_timer=StragglerDetector())
         self.killed_after, self.num_calls = killed_after, 0
+        self.micro_batches: list[dict[str, Any]] = []
 
-    def __call__(self, iterator: Any, model: Any) -> tuple[Any, Any]:
+    def __call__(self, state: GlobalState, data_iterator: Any, model: Any) -> tuple[Any, Any]:
         if self.num_calls == self.killed_after:
             dist.barrier()  # so that all ranks have written the step before
             os.killpg(0, signal.SIGKILL)
         self.num_calls += 1
-        keys: list[str] = []
+        noted: dict[str, Any] = {}
+        self.micro_batches.append(noted)
 
         def batches() -> Iterator[Any]:
-            batch = next(iterator)
-            keys.extend(batch["__keys__"])
+            batch = next(data_iterator)
+            noted["keys"] = batch["__keys__"]
             yield batch
 
-        output, loss_function = vlm_step.forward_step(self.state, batches(), model)
+        output, loss_function = vlm_step.forward_step(state, batches(), model)
 
-        def loss(losses: Any) -> tuple[Any, Any, dict[str, Any]]:
+        def loss(losses: Any) -> Any:
             total, num_tokens, reported = loss_function(losses)
-            loss_sum, _ = reported["lm loss"]
-            return total, num_tokens, {"loss_sum": loss_sum, "num_tokens": num_tokens, "keys": keys}
+            noted["loss_sum"], noted["num_tokens"] = reported["lm loss"].tolist()
+            return total, num_tokens, reported
 
         return output, loss
 
 
-def positions_in(checkpoints: str | Path) -> Path:
-    """Where Bridge looks for the positions of the data if its config does not say it."""
-    return Path(checkpoints, DATALOADER_STATE_SUBDIR)
+class StepWriter(Callback):
+    """Writes a line for each step."""
+
+    def __init__(self, step: ReportedStep, file: TextIO) -> None:
+        self.step, self.file = step, file
+
+    def on_train_step_end(self, context: CallbackContext) -> None:
+        done = context.state.train_state.step
+        line = {"step": done, "loss": float(context.loss_dict["lm loss"]), "micro_batches": self.step.micro_batches}
+        self.file.write(json.dumps(line) + "\n")
+        self.step.micro_batches = []
 
 
-class BridgeTrainer(MegatronTrainer):
-    """Our loop; Bridge saves the position of the data, and loads it from `dataloader_load`; megatron-core does all
-    else."""
+def make_config(run: str, data: str, folder: Path) -> Any:
+    """Bridge's configuration of a run."""
+    checkpoints = str(folder / "checkpoints")
+    dataset = make_dataset(data)
+    if run == "more":
+        dataset.dataloader_load = str(folder / "wider")
+    return config.ConfigContainer(
+        model=make_provider(),
+        train=config.TrainingConfig(
+            micro_batch_size=1, global_batch_size=GLOBAL_BATCH, train_iters=NUM_STEPS, manual_gc=False
+        ),
+        validation=config.ValidationConfig(eval_iters=0, eval_interval=None),
+        optimizer=config.OptimizerConfig(
+            optimizer="adam",
+            lr=LEARNING_RATE,
+            min_lr=LEARNING_RATE / 10,
+            weight_decay=WEIGHT_DECAY,
+            use_distributed_optimizer=False,
+        ),
+        scheduler=config.SchedulerConfig(
+            lr_decay_style="cosine",
+            lr_warmup_iters=0,
+            lr_decay_iters=NUM_STEPS,
+            start_weight_decay=WEIGHT_DECAY,
+            end_weight_decay=WEIGHT_DECAY,
+        ),
+        dataset=dataset,
+        logger=config.LoggerConfig(log_interval=1),
+        tokenizer=TokenizerConfig(tokenizer_type="HuggingFaceTokenizer", tokenizer_model=str(folder / "tokenizer")),
+        checkpoint=config.CheckpointConfig(
+            save=checkpoints if run == "killed" else None,
+            load=checkpoints if run in ("fewer", "more") else None,
+            save_interval=SAVED_AFTER,
+            ckpt_format="torch_dist",
+        ),
+        dist=config.DistributedInitConfig(distributed_backend="gloo"),
+        ddp=config.DistributedDataParallelConfig(
+            use_distributed_optimizer=False, grad_reduce_in_fp32=True, overlap_grad_reduce=False
+        ),
+    )
 
-    def __init__(self, dataloader_load: Path | None, config: TrainingConfig, *others: Any) -> None:
-        super().__init__(config, *others)
-        self.checkpoints, self.dataloader_load = str(config.checkpoint_dir), dataloader_load
 
-    def _save(self, step: int, iterator: Any) -> None:
-        folder = Path(get_checkpoint_name(self.checkpoints, step))
-        if dist.get_rank() == 0:
-            folder.mkdir(parents=True)
-        dist.barrier()
-        dist_checkpointing.save(self._sharded_state(is_loading=False), str(folder))
-        maybe_save_dataloader_state([], iterator, step, str(positions_in(self.checkpoints)), pg_collection=self.groups)
-
-    def _restore(self, loader: Any) -> int:
-        if self.dataloader_load is None:
-            return 0
-        folder = get_checkpoint_name(self.checkpoints, SAVED_AFTER)
-        state = dist_checkpointing.load(self._sharded_state(is_loading=True), folder)
-        self.model.module.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.scheduler.step(SAVED_AFTER)
-        iterator = RerunDataIterator(loader)
-        maybe_load_dataloader_state(iterator, SAVED_AFTER, str(self.dataloader_load), pg_collection=self.groups)
-        return SAVED_AFTER
+def allow_cpu() -> None:
+    """Change what asks for CUDA, for ModelOpt, of which there is only a stand-in, or for a C++ compiler, which other
+    data sets of Megatron need."""
+    setup.initialize_megatron = functools.partial(initialize_on_cpu, setup.initialize_megatron)
+    initialize.compile_helpers = lambda: None
+    checkpointing.save_sharded_modelopt_state = lambda *_: None
+    train.get_tensor_shapes_adjust_fn_for_distillation = lambda *_, **__: None
 
 
-def train(run: str, data: str, folder: Path) -> None:
+def initialize_on_cpu(original: Any, **settings: Any) -> Any:
+    """As `original`, which seeds Megatron's generators only where there is CUDA."""
+    groups = original(**settings, allow_no_cuda=True)
+    model_parallel_cuda_manual_seed(settings["cfg"].rng.seed)
+    return groups
+
+
+def work(run: str, data: str, folder: Path) -> None:
     """The work of one rank."""
     torch.set_num_threads(1)
-    groups = initialize_parallel(ParallelConfig(), seed=1)
-    is_killed, checkpoints = run == "killed", folder / "checkpoints"
-    config = TrainingConfig(
-        train_steps=NUM_STEPS,
-        learning_rate=1e-2,
-        checkpoint_dir=str(checkpoints),
-        save_interval=SAVED_AFTER if is_killed else None,
-    )
-    killed_after = KILLED_IN * GLOBAL_BATCH // NUM_RANKS[run] + 1 if is_killed else None
-    with (folder / f"{run}-{dist.get_rank()}.jsonl").open("w", buffering=1) as steps:
-
-        def write(report: StepReport) -> None:
-            keys = {micro_batch.number: micro_batch.outputs["keys"] for micro_batch in report.micro_batches}
-            line = {"step": report.step, "loss": report.loss, "num_tokens": report.num_tokens, "keys": keys}
-            steps.write(json.dumps(line) + "\n")
-
-        dataloader_load = {"fewer": positions_in(checkpoints), "more": folder / "wider"}.get(run)
-        model = BridgeModel(make_model(), groups, seq_length=SEQ_LENGTH)
-        trainer = BridgeTrainer(dataloader_load, config, groups, model, BridgeStep(killed_after), write)
-        trainer.fit(make_data(data, groups))
-    dist.barrier()
-    dist.destroy_process_group()
+    allow_cpu()
+    step = ReportedStep(KILLED_IN * GLOBAL_BATCH // NUM_RANKS[run] if run == "killed" else None)
+    with (folder / f"{run}-{os.environ['RANK']}.jsonl").open("w", buffering=1) as file:
+        pretrain(make_config(run, data, folder), step, [StepWriter(step, file)])
 
 
 def main(data: str, folder: str, *runs: str) -> None:
+    tiny_tokenizer(FAMILY).save_pretrained(Path(folder, "tokenizer"))
     for run in runs:
-        if status := fork_ranks(NUM_RANKS[run], lambda run=run: train(run, data, Path(folder))):
+        if status := fork_ranks(NUM_RANKS[run], lambda run=run: work(run, data, Path(folder))):
             sys.exit(status)
 
 

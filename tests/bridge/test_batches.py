@@ -1,8 +1,7 @@
 """Batches of `layout="bridge"` are, field by field, those of Megatron-Bridge's encoders of Qwen-VL.
 
 50 conversations: captions, questions about an image, and several turns with 0 to 3 images of many sizes. What stands in
-for Bridge's parts that need CUDA or torchvision is said in `tests/bridge/batch_parts.py`. Videos are not compared:
-Bridge's way to them leads through torchvision.
+for Bridge's parts that need CUDA is said in `tests/bridge/batch_parts.py`.
 """
 
 import collections

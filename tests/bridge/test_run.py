@@ -1,22 +1,27 @@
-"""Bridge's step for vision-language models trains on our batches, by Megatron's schedule, on two ranks; killed and
-resumed by Bridge's loading on other numbers of ranks, it gets the same global batches."""
+"""Megatron-Bridge's `pretrain` trains its own tiny Qwen2.5-VL on our batches on two ranks. Saved by Bridge, killed, and
+loaded by Bridge, it gets the same global batches on other numbers of ranks."""
 
 import itertools
 import json
 import signal
+from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 from click.testing import CliRunner
 
+from bridge_data import EnergonDatasetBuilder
+from bridge_data.datamodule.dataset_builder import DatasetBuildContext
 from bridge_data.tools.cli import main as bridge_data_command
 from recipes.tiny_data import write_tiny_data
+from recipes.tiny_parts import tiny_tokenizer
 
 pytest.importorskip("megatron.bridge")
 
-from tests.bridge.run_parts import GLOBAL_BATCH, KILLED_IN, NUM_RANKS, NUM_STEPS, SAVED_AFTER, make_data, make_model
+from tests.bridge.qwen_model import make_original
+from tests.bridge.run_parts import FAMILY, GLOBAL_BATCH, KILLED_IN, NUM_RANKS, NUM_STEPS, SAVED_AFTER, make_dataset
 from tests.datamodule.launch import run_job
 
 
@@ -29,6 +34,7 @@ class Step(NamedTuple):
 
 
 Steps = dict[int, Step]
+"""By the number of steps that were done before."""
 
 
 @pytest.fixture(scope="module")
@@ -43,13 +49,13 @@ def runs(data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Step
     """The steps of each run, by the name that `run_job` gives it."""
     folder = tmp_path_factory.mktemp("runs")
     module, arguments = "tests.bridge.run_job", (str(data), str(folder))
-    status, output = run_job("-m", module, *arguments, "uninterrupted", "killed")
+    status, output = run_job("-m", module, *arguments, "uninterrupted", "killed", timeout_s=240)
     assert status == -signal.SIGKILL, output
     saved, written = (folder / name / f"iter_{SAVED_AFTER:07d}" for name in ("checkpoints/energon", "wider"))
     redist = ["checkpoint", "redist", str(saved), str(written), "--world-size", str(NUM_RANKS["more"])]
     result = CliRunner().invoke(bridge_data_command, redist)
     assert result.exit_code == 0, result.output
-    status, output = run_job("-m", module, *arguments, "fewer", "more")
+    status, output = run_job("-m", module, *arguments, "fewer", "more", timeout_s=240)
     assert status == 0, output
     return {
         name: steps_of([folder / f"{name}-{rank}.jsonl" for rank in range(number)])
@@ -62,10 +68,12 @@ def steps_of(files: list[Path]) -> Steps:
     steps: Steps = {}
     for lines in zip(*(path.read_text().splitlines() for path in files), strict=True):
         ranks = [json.loads(line) for line in lines]
-        (step,), (loss,), (num_tokens,) = ({rank[name] for rank in ranks} for name in ("step", "loss", "num_tokens"))
-        keys = {int(number): each for rank in ranks for number, each in rank["keys"].items()}
-        assert sorted(keys) == list(range(step * GLOBAL_BATCH, (step + 1) * GLOBAL_BATCH))
-        steps[step] = Step(loss, num_tokens, [keys[number] for number in sorted(keys)])
+        (number,), (loss,) = ({rank[name] for rank in ranks} for name in ("step", "loss"))
+        micro_batches = [one for row in zip(*(rank["micro_batches"] for rank in ranks), strict=True) for one in row]
+        assert len(micro_batches) == GLOBAL_BATCH
+        num_tokens = sum(one["num_tokens"] for one in micro_batches)
+        assert loss == pytest.approx(sum(one["loss_sum"] for one in micro_batches) / num_tokens, rel=1e-5)
+        steps[number] = Step(loss, num_tokens, [one["keys"] for one in micro_batches])
     return steps
 
 
@@ -76,24 +84,46 @@ def test_two_ranks_learn_for_twenty_steps(runs: dict[str, Steps]) -> None:
 
 
 def test_the_first_global_batch_has_the_loss_of_transformers(data: Path, runs: dict[str, Steps]) -> None:
-    model, loader = make_model(), make_data(str(data), None).train_dataloader()
+    """Which gets the samples of a pack one by one."""
+    model = make_original()
+    loader, _, _ = EnergonDatasetBuilder(make_dataset(str(data))).build(
+        DatasetBuildContext(train_samples=1, valid_samples=0, tokenizer=tiny_tokenizer(FAMILY))
+    )
     total = num_tokens = num_images = 0.0
     for _ in range(GLOBAL_BATCH):
         batch = next(loader)
         assert len(batch["cu_seqlens_q"]) > 2, "a pack of several conversations"
-        media = batch["visual_inputs"].normalized_for_model()
-        num_images += len(media.get("pixel_values", ()))
-        with torch.no_grad():
-            logits = model(
-                input_ids=batch["input_ids"], position_ids=batch["position_ids"], use_cache=False, **media
-            ).logits
-        each = torch.nn.functional.cross_entropy(logits[0], batch["labels"][0], reduction="none")
-        total += float((each * batch["loss_mask"][0]).sum())
-        num_tokens += int(batch["loss_mask"].sum())
+        for inputs, labels, loss_mask in unpacked(batch, model.config.image_token_id):
+            num_images += len(inputs.get("image_grid_thw", ()))
+            with torch.no_grad():
+                logits = model(**inputs, use_cache=False).logits[0]
+            each = torch.nn.functional.cross_entropy(logits, labels, reduction="none")
+            total += float((each * loss_mask).sum())
+            num_tokens += int(loss_mask.sum())
     assert num_images > 0
     first = runs["uninterrupted"][0]
     assert first.num_tokens == num_tokens
     assert first.loss == pytest.approx(total / num_tokens, rel=1e-5)
+
+
+def unpacked(batch: dict[str, Any], image_id: int) -> Iterator[tuple[dict[str, Any], torch.Tensor, torch.Tensor]]:
+    """The inputs of transformers' model, the labels and the loss mask of each sample of a pack."""
+    media = batch["visual_inputs"].as_model_kwargs()
+    grids = iter(media.get("image_grid_thw", torch.zeros(0, 3, dtype=torch.int64)))
+    first_patch = 0
+    for start, end in itertools.pairwise(batch["cu_seqlens_q"].tolist()):
+        ids = batch["input_ids"][:, start:end]
+        is_image = ids == image_id
+        inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "mm_token_type_ids": is_image.int()}
+        num_patches, own = 4 * int(is_image.sum()), []
+        while sum(int(grid.prod()) for grid in own) < num_patches:
+            own.append(next(grids))
+        if own:
+            inputs["pixel_values"] = media["pixel_values"][first_patch : first_patch + num_patches]
+            inputs["image_grid_thw"] = torch.stack(own)
+            first_patch += num_patches
+        yield inputs, batch["labels"][0, start:end], batch["loss_mask"][0, start:end]
+    assert next(grids, None) is None
 
 
 def test_no_global_batch_is_like_another(runs: dict[str, Steps]) -> None:

@@ -5,10 +5,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 
 from bridge_data import Cooker, WorkerConfig, get_loader, get_train_dataset
 from bridge_data.encoders import (
@@ -22,6 +24,7 @@ from bridge_data.encoders import (
 )
 from bridge_data.encoders.bridge_layout import (
     PackedSample,
+    UtilsVideo,
     VisualInputs,
     bridge_parts,
     packed_row,
@@ -31,6 +34,7 @@ from bridge_data.encoders.bridge_layout import (
     visual_inputs,
 )
 from bridge_data.encoders.sequences import FamilySample, sequence_fields
+from bridge_data.encoders.visuals import VideoFrames
 from bridge_data.errors import ConfigError
 from tests.encoders.parts import CASES, make_tokenizer, picture, png
 from tests.encoders.qwen_parts import make_family, make_processor, qwen_tokenizer
@@ -85,6 +89,24 @@ def test_sides_below_one_step_are_rounded_up_first() -> None:
     assert utils_size((100, 80)) == (112, 84)
 
 
+def test_frames_have_three_sizes_one_after_the_other() -> None:
+    """112 x 168 in multiples of 56, 280 x 392 in at least 128 tokens, and that of the model."""
+    frames = torch.full((3, 3, 60, 100), 90, dtype=torch.uint8)
+    video = UtilsVideo.of(VideoFrames(frames, 3, 24.0, (60, 100), (0, 2)))
+    assert (video.size, video.frames, video.sampled_fps) == ((280, 392), (0, 2), 16.0)
+    made = video.resized((28, 56), Image.Resampling.BICUBIC)
+    assert [frame.shape for frame in made] == [(3, 28, 56)] * 2
+    assert all(np.abs(frame - 90).max() < 1e-4 for frame in made)
+
+
+def test_frames_of_long_videos_share_a_budget() -> None:
+    sizes = [
+        UtilsVideo.of(VideoFrames(None, number, 24.0, (1000, 1000), tuple(range(number)))).size
+        for number in (2, 600, 5000)
+    ]
+    assert sizes == [(756, 756), (532, 532), (308, 308)]
+
+
 def sample(key: str, length: int, **media: torch.Tensor) -> FamilySample:
     """Tokens 1, 2, ...; the second half is learnt."""
     tokens = torch.arange(1, length + 1)
@@ -124,7 +146,7 @@ def test_a_row_of_samples_has_bounds_with_and_without_padding(as_packs: bool) ->
         encoder = FamilyTaskEncoder(make_tokenizer(template="{{ messages }}"), None, FamilyConfig(layout="bridge"))
         rows = [encoder.pack_selected_samples(samples[:2]), encoder.pack_selected_samples(samples[2:])]
         assert all(isinstance(row, PackedSample) for row in rows)
-    batch = packed_row(rows, {}, samples, ignored=-100, multiple=4)
+    batch = packed_row(rows, {}, samples, pad=0, ignored=-100, multiple=4)
     assert batch["input_ids"].tolist() == [[1, 2, 3, 0, 1, 2, 3, 4, 1, 2, 0, 0]]
     assert batch["labels"].tolist() == [[-100, 3, 4, -100, -100, -100, 4, 5, -100, 3, -100, -100]]
     assert batch["loss_mask"].tolist() == [[0, 1, 1, 0, 0, 0, 1, 1, 0, 1, 0, 0]]
@@ -133,7 +155,7 @@ def test_a_row_of_samples_has_bounds_with_and_without_padding(as_packs: bool) ->
     assert batch["cu_seqlens_q_padded"].tolist() == batch["cu_seqlens_kv_padded"].tolist() == [0, 4, 8, 12]
     assert (int(batch["max_seqlen_q"]), batch["total_tokens"], batch["attention_mask"]) == (4, 12, None)
     assert {batch[name].dtype for name in ("cu_seqlens_q", "cu_seqlens_q_padded", "max_seqlen_q")} == {torch.int32}
-    plain = packed_row(rows, {}, samples, ignored=-100, multiple=1)
+    plain = packed_row(rows, {}, samples, pad=0, ignored=-100, multiple=1)
     assert plain["input_ids"].shape == (1, 9)
     assert plain["cu_seqlens_q"].tolist() == [0, 3, 7, 9] and plain["cu_seqlens_q_padded"] is None
 

@@ -198,6 +198,40 @@ def test_a_pack_is_one_sequence_whose_samples_can_be_told_apart() -> None:
     assert batch.cu_seqlens.tolist() == [pack.cu_seqlens.tolist(), [0, 2, 2, 2]]
 
 
+def test_a_micro_batch_is_one_row_with_pack_in_batch() -> None:
+    apart, packed = make_encoder(), make_encoder(config=dataclasses.replace(CONFIG, pack_in_batch=True))
+    samples = [encode(apart, caption(text, key)) for text, key in (("a boat", "x"), ("a", "y"))]
+    batch = packed.batch(samples)
+    assert batch.__key__ == ["x", "y"] and batch.tokens.shape[0] == 1
+    assert torch.equal(batch.tokens[0], apart.pack_selected_samples(samples).tokens)
+    assert batch.images.shape[0] == 2
+
+
+def test_bridge_s_layout_is_a_dict_with_the_same_labels() -> None:
+    config = dataclasses.replace(CONFIG, pad_to_multiple_of=8)
+    native = make_encoder(config=dataclasses.replace(config, pad_to_multiple_of=1))
+    bridge = make_encoder(config=dataclasses.replace(config, layout="bridge"))
+    given = [caption("a boat", "x"), caption("a", "y")]
+    expected = native.batch([encode(native, sample) for sample in given])
+    got = bridge.batch([encode(bridge, sample) for sample in given])
+    assert isinstance(got, dict)
+    learnt = expected.loss_mask > 0
+    length = learnt.shape[1]
+    assert got["input_ids"].shape[1] % 8 == 0 and torch.equal(got["input_ids"][:, :length], expected.tokens)
+    assert torch.equal(got["labels"][:, :length][learnt], expected.labels[learnt])
+    pixels = got["visual_inputs"].pixel_values
+    assert pixels.dtype == torch.bfloat16 and torch.equal(pixels, expected.images.to(torch.bfloat16))
+    text = bridge.batch([encode(bridge, TextSample(__key__="k", text="a boat on the sea"))])
+    assert text["visual_inputs"] is None
+
+
+def test_packs_for_bridge_count_the_padding_of_their_samples() -> None:
+    encoder = make_encoder(config=dataclasses.replace(CONFIG, layout="bridge", pad_to_multiple_of=16), seq_length=32)
+    samples = [encoder.preencode_sample(talk("a", "b")) for _ in range(5)]
+    assert all(len(sample.tokens) < 8 for sample in samples)
+    assert [len(pack) for pack in encoder.select_samples_to_pack(samples)] == [2, 2, 1]
+
+
 def test_samples_are_filled_up_to_a_multiple_also_within_a_pack() -> None:
     config = dataclasses.replace(CONFIG, pad_to_multiple_of=8)
     plain, encoder = make_encoder(seq_length=64), make_encoder(config=config, seq_length=64)
@@ -250,6 +284,13 @@ def test_padding_without_a_padding_token(pad: bool, end: bool, expected: int) ->
         (lambda: make_encoder(seq_length=3), "an image takes 4 tokens, so none fits into seq_length=3"),
         (lambda: make_encoder(seq_length=0), "seq_length=0"),
         (lambda: make_encoder(decoder_seq_length=0), "decoder_seq_length=0"),
+        *(
+            (lambda config=config: make_encoder(config=config, decoder_seq_length=8), "leave out decoder_seq_length")
+            for config in (
+                dataclasses.replace(CONFIG, layout="bridge"),
+                dataclasses.replace(CONFIG, pack_in_batch=True),
+            )
+        ),
         (lambda: make_encoder(config=MultiModalSampleConfig()), "set .*patch_size"),
         (lambda: make_encoder(object()), "expected a tokenizer of transformers"),
         (

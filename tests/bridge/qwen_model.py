@@ -1,0 +1,84 @@
+"""A tiny Qwen2.5-VL of Megatron-Bridge, which its provider builds without Transformer Engine.
+
+Transformers' own Qwen2.5-VL of the same sizes gives the weights. The layers are those of megatron-core's local spec.
+Only its attention is ours: it takes the bounds of packed sequences, which megatron-core leaves to Transformer Engine.
+"""
+
+from typing import Any
+
+import torch
+from megatron.bridge import AutoBridge
+from megatron.bridge.models.qwen_vl.qwen25_vl_provider import Qwen25VLModelProvider
+from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
+from megatron.core.transformer.torch_norm import WrappedTorchNorm
+from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
+from torch import Tensor
+
+from recipes.megatron_weights import stage_weights
+from recipes.packed_attention import PackedAttention, sequence_numbers
+from recipes.tiny_models import tiny_model
+from recipes.tiny_parts import tiny_tokenizer
+from tests.bridge.run_parts import FAMILY, SEQ_LENGTH
+
+FUSIONS = ("apply_rope_fusion", "gradient_accumulation_fusion", "masked_softmax_fusion", "bias_activation_fusion")
+"""What only CUDA has."""
+
+
+class BoundedAttention(PackedAttention):
+    """Attention within the packed sequences, by their bounds."""
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, *_: Any, packed_seq_params: Any, **__: Any) -> Tensor:
+        """`query`, `key` and `value` are (positions, heads, channels)."""
+        padded = packed_seq_params.cu_seqlens_q_padded
+        bounds = packed_seq_params.cu_seqlens_q if padded is None else padded
+        sequences = sequence_numbers(bounds[None], len(query))
+        return super().forward(query[:, None], key[:, None], value[:, None], sequences)
+
+
+def layers(config: Any) -> TransformerBlockSubmodules:
+    """The layers of the language model."""
+    layer = get_gpt_layer_local_spec(normalization="RMSNorm")
+    layer.submodules.self_attention.submodules.core_attention = BoundedAttention
+    return TransformerBlockSubmodules(layer_specs=[layer] * config.num_layers, layer_norm=WrappedTorchNorm)
+
+
+def make_original() -> Any:
+    """The model of transformers whose weights are trained."""
+    made = tiny_model(FAMILY, tiny_tokenizer(FAMILY), seed=7)
+    made.config.architectures = [type(made).__name__]
+    return made
+
+
+def make_provider() -> Qwen25VLModelProvider:
+    """Bridge's provider of that model, whose sizes and tokens Bridge reads from its config."""
+    config = make_original().config
+    provider = AutoBridge.from_hf_config(config).to_megatron_provider(load_weights=False)
+    settings = {
+        "transformer_layer_spec": layers,
+        "seq_length": SEQ_LENGTH,
+        "mrope_section": config.get_text_config().rope_parameters["mrope_section"],  # Bridge has that of whole models
+        "calculate_per_token_loss": True,
+        "variable_seq_lengths": True,
+        "moe_token_dispatcher_type": "alltoall",  # the only one that allows variable lengths, used or not
+        **dict.fromkeys(("bf16", "fp16", *FUSIONS), False),
+        **dict.fromkeys(("params_dtype", "pipeline_dtype", "autocast_dtype"), torch.float32),
+    }
+    for name, value in settings.items():
+        assert hasattr(provider, name)
+        setattr(provider, name, value)
+    provider.register_pre_wrap_hook(load_original)
+    return provider
+
+
+def load_original(models: list[Any]) -> list[Any]:
+    """Bridge's model, with the weights of transformers' model. (Bridge's own loading of them goes by the names of
+    layers of Transformer Engine.)"""
+    (model,), original = models, make_original()
+    weights = stage_weights(original.model.language_model, original.lm_head.weight, model.config._pg_collection)
+    if model.share_embeddings_and_output_weights:
+        weights.pop("output_layer.weight")
+    found = model.language_model.load_state_dict(weights, strict=False)
+    missing = [name for name in found.missing_keys if not name.endswith("_extra_state")]
+    assert not missing and not found.unexpected_keys, (missing, found.unexpected_keys)
+    model.visual.load_state_dict(original.model.visual.state_dict())
+    return models
