@@ -11,9 +11,10 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from bridge_data import storage
+from bridge_data.arguments import check_integer
 from bridge_data.decode import Loader, open_loader
 from bridge_data.errors import ConfigError, DatasetError, ErrorHandler
 from bridge_data.lanes.lane import Lane
@@ -35,6 +36,18 @@ _OF_PROCESS = ("_loaders", "_cooks", "_budget", "_cut_for", "_observer")
 """Attributes that each process makes for itself."""
 
 
+def no_random_access(_: object, index: Any) -> NoReturn:
+    """Say how to iterate, as for torch's DataLoader.
+
+    Raises:
+        ConfigError: always.
+    """
+    raise ConfigError(
+        "data sets and loaders here are iterated, not indexed, and need no torch.utils.data.DataLoader: "
+        "`for batch in get_loader(dataset)`; batch size and workers are settings of the data set"
+    )
+
+
 class LaneDataset:
     """The lanes of one job over one plan; in validation order if `shuffle` is None.
 
@@ -51,8 +64,12 @@ class LaneDataset:
         worker_config: WorkerConfig,
         virtual_epoch_length: int = 0,
     ) -> None:
-        if virtual_epoch_length < 0:
-            raise ConfigError(f"virtual_epoch_length={virtual_epoch_length}: expected 0 (none) or more")
+        if not isinstance(worker_config, WorkerConfig):
+            raise ConfigError(
+                f"worker_config={worker_config!r}: expected a WorkerConfig, such as "
+                "WorkerConfig.default_worker_config(num_workers=4)"
+            )
+        check_integer("virtual_epoch_length", virtual_epoch_length, 0)
         self.plan = plan
         self.batching = batching
         self.task_encoder = task_encoder
@@ -71,6 +88,8 @@ class LaneDataset:
         self._is_longer = False
         self._order = PlanOrder(plan, worker_config.seed_offset, shuffle, batching.batch_size or 1)
         self._work()  # raises for contradictory hooks here rather than in a worker
+
+    __getitem__ = no_random_access
 
     def __len__(self) -> int:
         """The batches that this rank gets in a pass; of endless data without `virtual_epoch_length`, in an epoch.

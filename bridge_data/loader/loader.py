@@ -18,7 +18,7 @@ from typing import Any, Self
 
 from bridge_data import samples
 from bridge_data.errors import StateError, WorkerError
-from bridge_data.lanes.lane_dataset import LaneDataset
+from bridge_data.lanes.lane_dataset import LaneDataset, no_random_access
 from bridge_data.lanes.lane_runner import Ended, LaneRunner, Produced
 from bridge_data.later import torch
 from bridge_data.loader.loader_config import LoaderConfig
@@ -67,6 +67,8 @@ class SavableDataLoader:
         self._workers = _Workers(dataset, self.config)
         self._ends = EvenEnds(dataset) if self.config.ends == "even" else None
         self._close = weakref.finalize(self, _close_in, self._owner, self._workers)
+
+    __getitem__ = no_random_access
 
     def __iter__(self) -> Iterator[Any]:
         return _Iteration(self)

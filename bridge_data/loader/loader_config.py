@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Any, Literal, TypeAlias, TypedDict, get_args
 
+from bridge_data.arguments import check_flag, check_integer, check_number
 from bridge_data.errors import ConfigError
 
 StartMethod: TypeAlias = Literal["server", "spawn", "fork", "inprocess"]
@@ -59,12 +60,11 @@ class LoaderConfig:
                 expected = ", ".join(map(repr, known))
                 raise ConfigError(f"loader: {name}={getattr(self, name)!r}: expected one of {expected}")
         for name, least in (("prefetch_factor", 1), ("max_worker_restarts", 0), ("max_shared_bytes", 0)):
-            if getattr(self, name) < least:
-                raise ConfigError(f"loader: {name}={getattr(self, name)}: expected {least} or more")
+            check_integer(f"loader: {name}", getattr(self, name), least)
+        for name in ("pin_memory", "fail_on_timeout"):
+            check_flag(f"loader: {name}", getattr(self, name))
         for name in ("watchdog_timeout_seconds", "watchdog_initial_timeout_seconds", "sample_timeout_s"):
-            value = getattr(self, name)
-            if value is not None and value <= 0:
-                raise ConfigError(f"loader: {name}={value}: expected a positive number of seconds, or None")
+            check_number(f"loader: {name}", getattr(self, name), "a positive number of seconds", or_none=True)
 
     def patience_s(self, *, first_batch: bool, on_sample: bool) -> float | None:
         """Seconds that the trainer waits for a worker that makes no progress; None: forever."""
