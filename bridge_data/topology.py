@@ -10,8 +10,8 @@ import logging
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self
 
-from bridge_data.arguments import check_integer
 from bridge_data.errors import ConfigError, ErrorHandler, log_exception, reraise_exception
+from bridge_data.options import check_integer
 
 if TYPE_CHECKING:
     import torch.distributed

@@ -12,8 +12,8 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Self, TypeAlias
 
 from bridge_data import storage
-from bridge_data.arguments import names
 from bridge_data.errors import ConfigError
+from bridge_data.options import names
 from bridge_data.plan.blending import Plan
 from bridge_data.plan.declared import (
     Declared,

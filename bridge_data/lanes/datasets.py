@@ -7,13 +7,12 @@ settings or the metadata are raised here, before the first sample is read.
 from collections.abc import Collection, Iterable
 from typing import Any, TypedDict, Unpack
 
-from bridge_data.arguments import check_flag, check_integer
 from bridge_data.decode import SampleDecoder
 from bridge_data.energon.dataset_loaders import Data, DatasetLoaderInterface, load_dataset
 from bridge_data.errors import ConfigError, ErrorHandler
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.units import Batching
-from bridge_data.options import takes_options, warn_ignored
+from bridge_data.options import check_flag, check_integer, takes_options, warn_ignored
 from bridge_data.order.plan_order import Shuffle
 from bridge_data.plan import Plan, Source
 from bridge_data.plan.factories import BaseCoreDatasetFactory

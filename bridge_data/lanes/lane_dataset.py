@@ -14,13 +14,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from bridge_data import storage
-from bridge_data.arguments import check_integer
 from bridge_data.decode import Loader, open_loader
 from bridge_data.errors import ConfigError, DatasetError, ErrorHandler
 from bridge_data.lanes.lane import Lane
 from bridge_data.lanes.read_ahead import Process, ReadAhead, plan_blocks, plan_runs
 from bridge_data.lanes.units import Batching, Restorer
 from bridge_data.lanes.work import Watch, Work
+from bridge_data.options import check_integer
 from bridge_data.order import Geometry, SampleRef
 from bridge_data.order.plan_order import Numbering, PlanOrder, Shuffle
 from bridge_data.order.state import LaneState, LoaderState
@@ -37,11 +37,7 @@ _OF_PROCESS = ("_loaders", "_cooks", "_budget", "_cut_for", "_observer")
 
 
 def no_random_access(_: object, index: Any) -> NoReturn:
-    """Say how to iterate, as for torch's DataLoader.
-
-    Raises:
-        ConfigError: always.
-    """
+    """Raise a `ConfigError` that says how to iterate: torch's DataLoader asks for items by number."""
     raise ConfigError(
         "data sets and loaders here are iterated, not indexed, and need no torch.utils.data.DataLoader: "
         "`for batch in get_loader(dataset)`; batch size and workers are settings of the data set"

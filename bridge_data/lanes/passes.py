@@ -8,9 +8,9 @@ import copy
 import math
 from typing import Any
 
-from bridge_data.arguments import check_integer, check_number
 from bridge_data.errors import ConfigError
 from bridge_data.lanes.lane_dataset import LaneDataset
+from bridge_data.options import check_integer, check_number
 
 
 def LimitDataset(

@@ -19,11 +19,10 @@ from typing import Any, Self
 from bridge_data import samples
 from bridge_data.errors import StateError, WorkerError
 from bridge_data.lanes.lane_dataset import LaneDataset, no_random_access
-from bridge_data.lanes.lane_runner import Ended, LaneRunner, Produced
 from bridge_data.later import torch
 from bridge_data.loader.loader_config import LoaderConfig
 from bridge_data.loader.memory.slots import Kept
-from bridge_data.loader.position import BatchLog, EvenEnds, Position
+from bridge_data.loader.position import BatchLog, Ended, EvenEnds, LaneRunner, Position, Produced
 from bridge_data.loader.workers import process
 from bridge_data.loader.workers.launch import ServerLost
 from bridge_data.loader.workers.link import OutOfStep

@@ -3,8 +3,8 @@
 import dataclasses
 from typing import Any, Literal, TypeAlias, TypedDict, get_args
 
-from bridge_data.arguments import check_flag, check_integer, check_number
 from bridge_data.errors import ConfigError
+from bridge_data.options import check_flag, check_integer, check_number
 
 StartMethod: TypeAlias = Literal["server", "spawn", "fork", "inprocess"]
 Ends: TypeAlias = Literal["uneven", "even"]

@@ -14,8 +14,8 @@ from collections.abc import Collection, Sequence
 from fractions import Fraction
 from typing import Any
 
-from bridge_data.arguments import check_flag, check_integer
 from bridge_data.errors import ConfigError
+from bridge_data.options import check_flag, check_integer
 from bridge_data.order import Cursor, Geometry, OrderedCursor, OrderedRow, Phase, Row, Schedule
 from bridge_data.order.random_draws import check_weights, key64
 from bridge_data.order.redeal import migrate, redeal_ordered, redeal_shuffled

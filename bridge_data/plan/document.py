@@ -18,8 +18,8 @@ from typing import Any
 
 import yaml
 
-from bridge_data.arguments import path_text
 from bridge_data.errors import ConfigError
+from bridge_data.options import path_text
 from bridge_data.shards.metadata import JSONL_SUFFIX
 from bridge_data.storage import RemotePath, is_remote, of_dataset_service
 from bridge_data.storage.object_stores import split_url

@@ -20,9 +20,8 @@ from collections.abc import Callable, Container, Mapping
 from typing import Any, ClassVar, Generic, TypedDict, TypeVar
 
 from bridge_data import storage
-from bridge_data.arguments import path_text
 from bridge_data.errors import ConfigError, FatalSampleError
-from bridge_data.options import warn_ignored
+from bridge_data.options import path_text, warn_ignored
 from bridge_data.plan.blending import Plan, plan_of
 from bridge_data.plan.dataset_yaml import SampleClass
 from bridge_data.plan.document import Node, nearest

@@ -23,9 +23,9 @@ from bridge_data import (
     prepare_metadataset,
     traverse_metadataset,
 )
-from bridge_data.arguments import check_flag, check_integer, check_number, names, path_text
 from bridge_data.energon import LimitDataset, RepeatDataset
 from bridge_data.errors import ConfigError
+from bridge_data.options import check_flag, check_integer, check_number, names, path_text
 from tests.prepared import CRUDE, write_dataset, write_texts
 
 
