@@ -87,7 +87,7 @@ class WorkerConfig:
     def __post_init__(self) -> None:
         check_integer("WorkerConfig: world_size", self.world_size, 1)
         for name in ("rank", "num_workers", "num_lanes", "max_open_bytes"):
-            check_integer(f"WorkerConfig: {name}", getattr(self, name), 0)
+            check_integer(f"WorkerConfig: {name}", getattr(self, name), 0, or_none=name == "num_lanes")
         check_integer("WorkerConfig: seed_offset", self.seed_offset, -(2**63))
         if not 0 <= self.rank < self.world_size:
             raise ConfigError(
