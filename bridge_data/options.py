@@ -1,4 +1,4 @@
-"""Arguments of public functions: options that are written once, and arguments of Energon that have no effect.
+"""Arguments of public functions: options that are written once, arguments of Energon without effect, and checks.
 
 An option is a keyword argument that several functions take. All options are keys of a TypedDict. A function takes them
 as `**options: Unpack[SomeOptions]` under the decorator `takes_options`. So `inspect.signature`, `help()` and editors
@@ -6,15 +6,20 @@ show each option with its default, and the function gets all of them.
 
 Calls written for Energon keep working: `IGNORED` lists the arguments that are accepted without effect, with one warning
 each, and what replaces them.
+
+Checks raise errors that say which argument it is, what was given, and what is expected.
 """
 
 import difflib
 import functools
 import inspect
+import os
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
+
+from bridge_data.errors import ConfigError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -108,3 +113,59 @@ def _levels_to_caller() -> int:
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("bridge_data."):
         level, frame = level + 1, frame.f_back
     return level
+
+
+def check_integer(name: str, value: Any, least: int, *, or_none: bool = False) -> None:
+    """Check that `value` is an integer of at least `least`.
+
+    Raises:
+        ConfigError: if not.
+    """
+    if (value is None and or_none) or (isinstance(value, int) and not isinstance(value, bool) and value >= least):
+        return
+    raise ConfigError(f"{name}={value!r}: expected an integer of at least {least}{', or None' if or_none else ''}")
+
+
+def check_number(name: str, value: Any, expected: str, *, or_none: bool = False) -> None:
+    """Check that `value` is a positive number, which messages call `expected`.
+
+    Raises:
+        ConfigError: if not.
+    """
+    if (value is None and or_none) or (isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0):
+        return
+    raise ConfigError(f"{name}={value!r}: expected {expected}{', or None' if or_none else ''}")
+
+
+def check_flag(name: str, value: Any) -> None:
+    """Check that `value` is True or False.
+
+    Raises:
+        ConfigError: if not.
+    """
+    if not isinstance(value, (bool, int)):
+        raise ConfigError(f"{name}={value!r}: expected True or False")
+
+
+def path_text(name: str, value: Any) -> str:
+    """The path or URL `value` as text.
+
+    Raises:
+        ConfigError: if it is none, or is empty.
+    """
+    if isinstance(value, (str, os.PathLike)) and isinstance(text := os.fspath(value), str) and text:
+        return text
+    hint = "; several data sets are a metadataset with `blend:`" if isinstance(value, (list, tuple)) else ""
+    raise ConfigError(f"{name}={value!r}: expected a path or a URL{hint}")
+
+
+def names(name: str, value: Iterable[str]) -> tuple[str, ...]:
+    """The names in `value`.
+
+    Raises:
+        ConfigError: if it is a single name, or none.
+    """
+    if isinstance(value, str) or not isinstance(value, Iterable) or not all(isinstance(one, str) for one in value):
+        shown = f"[{value!r}]" if isinstance(value, str) else "a list of names"
+        raise ConfigError(f"{name}={value!r}: expected {shown}")
+    return tuple(value)

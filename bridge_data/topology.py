@@ -11,6 +11,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self
 
 from bridge_data.errors import ConfigError, ErrorHandler, log_exception, reraise_exception
+from bridge_data.options import check_integer
 
 if TYPE_CHECKING:
     import torch.distributed
@@ -84,20 +85,18 @@ class WorkerConfig:
     worker_seed = _LeftOut()
 
     def __post_init__(self) -> None:
-        if self.world_size < 1:
-            raise ConfigError(f"WorkerConfig(world_size={self.world_size}): expected at least 1")
+        check_integer("WorkerConfig: world_size", self.world_size, 1)
+        for name in ("rank", "num_workers", "num_lanes", "max_open_bytes"):
+            check_integer(f"WorkerConfig: {name}", getattr(self, name), 0, or_none=name == "num_lanes")
+        check_integer("WorkerConfig: seed_offset", self.seed_offset, -(2**63))
         if not 0 <= self.rank < self.world_size:
             raise ConfigError(
                 f"WorkerConfig(rank={self.rank}, world_size={self.world_size}): expected 0 <= rank < world_size. "
                 "The rank is that of the data-parallel group, not the global rank."
             )
-        if self.num_workers < 0:
-            raise ConfigError(f"WorkerConfig(num_workers={self.num_workers}): expected 0 or more")
-        if self.max_open_bytes < 0:
-            raise ConfigError(f"WorkerConfig(max_open_bytes={self.max_open_bytes}): expected 0 or more")
         self.num_lanes_given = bool(self.num_lanes)
         self.num_lanes = self.num_lanes or self.world_size * _default_lanes_per_rank(self.num_workers)
-        if self.num_lanes < 0 or self.num_lanes % self.world_size:
+        if self.num_lanes % self.world_size:
             raise ConfigError(
                 f"WorkerConfig(num_lanes={self.num_lanes}, world_size={self.world_size}): "
                 "num_lanes must be a positive multiple of world_size, so that each rank has as many lanes as another"

@@ -25,7 +25,11 @@ def override(config: T, changes: Mapping[str, Any], where: str) -> T:
     from omegaconf.errors import OmegaConfBaseException
 
     known = dict(_leaves(config))
-    for key in _keys(changes):
+    for key, value in _items(changes):
+        inner = [name for name in known if name.startswith(f"{key}.")]
+        if inner and value is not None:
+            shown = f"{key}.path" if f"{key}.path" in inner else inner[0]
+            raise ConfigError(f"{where}: {key}: got {value!r}, expected a mapping of settings, such as {shown}")
         if key not in known and not any(_is_part(key, name, value) for name, value in known.items()):
             raise ConfigError(f"{where}: there is no setting {key!r}{_nearest(key, list(known))}")
     try:
@@ -107,12 +111,12 @@ def _is_part(key: str, name: str, value: Any) -> bool:
     return name.startswith(f"{key}.") or (isinstance(value, Mapping) and key.startswith(f"{name}."))
 
 
-def _keys(changes: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+def _items(changes: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for key, value in changes.items():
         if isinstance(value, Mapping):
-            yield from _keys(value, f"{prefix}{key}.")
+            yield from _items(value, f"{prefix}{key}.")
         else:
-            yield f"{prefix}{key}"
+            yield f"{prefix}{key}", value
 
 
 def near(key: str, known: Sequence[str]) -> str:

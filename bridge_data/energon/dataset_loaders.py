@@ -13,6 +13,7 @@ from typing import Any, Self, TypeAlias
 
 from bridge_data import storage
 from bridge_data.errors import ConfigError
+from bridge_data.options import names
 from bridge_data.plan.blending import Plan
 from bridge_data.plan.declared import (
     Declared,
@@ -151,12 +152,13 @@ class DatasetLoader(_Declaring):
         trusted_modules: Collection[str] = (),
         trust_dataset_code: bool = False,
     ) -> None:
-        self.path = absolute(os.fspath(path))
+        self.path = absolute(path)
         self.split_part = split_part
         self.subflavors = dict(subflavors or {})
         self.shuffle_over_epochs_multiplier = check_epochs(shuffle_over_epochs_multiplier)
         self.dataset_config, self.split_config = dataset_config, split_config
-        self.trusted_modules, self.trust_dataset_code = tuple(trusted_modules), trust_dataset_code
+        self.trusted_modules = names("trusted_modules", trusted_modules)
+        self.trust_dataset_code = trust_dataset_code
 
     def _declare(self, scope: Scope) -> Reference:
         given = {"dataset_config": self.dataset_config, "split_config": self.split_config}
@@ -194,7 +196,7 @@ class MetadatasetV2(_Declaring):
         trusted_modules: Collection[str] = (),
         trust_dataset_code: bool = False,
     ) -> None:
-        self._begin(absolute(os.fspath(path)), trusted_modules, trust_dataset_code)
+        self._begin(absolute(path), trusted_modules, trust_dataset_code)
         if splits is None:
             self._document = parse_yaml(storage.read_all(self.path), self.path)
         else:
@@ -215,7 +217,8 @@ class MetadatasetV2(_Declaring):
 
     def _begin(self, path: str, trusted_modules: Collection[str], trust_dataset_code: bool) -> None:
         self.path = path
-        self.trusted_modules, self.trust_dataset_code = tuple(trusted_modules), trust_dataset_code
+        self.trusted_modules = names("trusted_modules", trusted_modules)
+        self.trust_dataset_code = trust_dataset_code
         self._is_file = True
 
     @property
@@ -281,7 +284,7 @@ def load_dataset(
         location = os.path.join(os.getcwd(), "(dict)")
         document = as_node(path, "metadataset given as a dict")
     else:
-        location = absolute(os.fspath(path))
+        location = absolute(path)
         document = LoadCache().document(location) if location.endswith((".yaml", ".yml")) else None
     trust: dict[str, Any] = {"trusted_modules": trusted_modules, "trust_dataset_code": trust_dataset_code}
     if document is None:

@@ -5,20 +5,21 @@ settings or the metadata are raised here, before the first sample is read.
 """
 
 import dataclasses
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any, TypedDict, Unpack
 
+from bridge_data.decode import SampleDecoder
 from bridge_data.energon.dataset_loaders import Data, DatasetLoaderInterface, load_dataset
 from bridge_data.errors import ConfigError, ErrorHandler
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.units import Batching
-from bridge_data.options import takes_options, warn_ignored
+from bridge_data.options import check_flag, check_integer, takes_options, warn_ignored
 from bridge_data.order.plan_order import Shuffle
 from bridge_data.plan import Plan, Source
 from bridge_data.plan.factories import BaseCoreDatasetFactory
 from bridge_data.plan.source import EpochsPerShuffle
 from bridge_data.shards.digests import verified
-from bridge_data.task import DefaultTaskEncoder, TaskEncoder, check_hook_names, with_decoding
+from bridge_data.task import Cooker, DefaultTaskEncoder, TaskEncoder, check_hook_names, with_decoding
 from bridge_data.topology import WorkerConfig
 
 
@@ -176,11 +177,15 @@ def _plan(data: Data, split_part: str, options: DatasetOptions, *, training: boo
         for name, value in (("dataset_config", options["dataset_config"]), ("split_config", options["split_config"])):
             if value is not None:
                 raise ConfigError(f"{name}={value!r}: is for a path, but got a {type(data).__name__}: give it to that")
+    if not isinstance(split_part, str):
+        raise ConfigError(f"split_part={split_part!r}: expected the name of a part, such as 'train'")
     plan = _opened(data, split_part, options, training=training)
     if options["verify_digests"]:
         sources = [dataclasses.replace(source, records=verified(source.records)) for source in plan.sources]
         plan = Plan(plan.tree, tuple(sources), plan.weights)
     wanted = options["sample_type"]
+    if wanted is not None and not isinstance(wanted, type):
+        raise ConfigError(f"sample_type={wanted!r}: expected a class")
     for source in plan.sources:
         if wanted is not None and not issubclass(source.sample_class, wanted):
             raise ConfigError(f"{source.path}: has {source.sample_class.__name__}, not sample_type={wanted.__name__}")
@@ -211,6 +216,7 @@ def _encoder(given: Any, options: DatasetOptions) -> TaskEncoder[Any, Any, Any, 
         raise ConfigError(f"task_encoder={given!r}: expected a TaskEncoder{hint}")
     if given is not None:
         check_hook_names(given)
+        _check_attributes(given)
     warn_ignored(
         ignore_decoder_errors=options["ignore_decoder_errors"],
         handler=options["handler"],
@@ -225,12 +231,26 @@ def _encoder(given: Any, options: DatasetOptions) -> TaskEncoder[Any, Any, Any, 
     )
 
 
+def _check_attributes(encoder: TaskEncoder[Any, Any, Any, Any]) -> None:
+    """Check the types of `decoder` and `cookers`."""
+    owner, decoder = type(encoder).__name__, encoder.decoder
+    cookers: Any = encoder.cookers
+    if decoder is not None and not isinstance(decoder, SampleDecoder):
+        raise ConfigError(f"{owner}: decoder={decoder!r}: expected a SampleDecoder, such as SampleDecoder(), or None")
+    if isinstance(cookers, (str, Cooker)) or not isinstance(cookers, Iterable):
+        raise ConfigError(f"{owner}: cookers={cookers!r}: expected a list of Cooker")
+    for cooker in cookers:
+        if not isinstance(cooker, Cooker):
+            name = getattr(cooker, "__name__", "cook")
+            raise ConfigError(f"{owner}: cookers: {cooker!r} is no Cooker: write Cooker({name})")
+
+
 def _batching(
     batch_size: int | None, drop_last: bool, packing_buffer_size: int | None, limit: int | None = None
 ) -> Batching:
     for name, value in (("batch_size", batch_size), ("packing_buffer_size", packing_buffer_size), ("limit", limit)):
-        if value is not None and (type(value) is not int or value < 1):
-            raise ConfigError(f"{name}={value!r}: expected an integer of at least 1, or None")
+        check_integer(name, value, 1, or_none=True)
+    check_flag("batch_drop_last", drop_last)
     return Batching(
         batch_size=batch_size, drop_last=drop_last, packing_buffer_size=packing_buffer_size, max_micro_batches=limit
     )

@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from bridge_data import storage
 from bridge_data.decode import Loader, open_loader
@@ -20,6 +20,7 @@ from bridge_data.lanes.lane import Lane
 from bridge_data.lanes.read_ahead import Process, ReadAhead, plan_blocks, plan_runs
 from bridge_data.lanes.units import Batching, Restorer
 from bridge_data.lanes.work import Watch, Work
+from bridge_data.options import check_integer
 from bridge_data.order import Geometry, SampleRef
 from bridge_data.order.plan_order import Numbering, PlanOrder, Shuffle
 from bridge_data.order.state import LaneState, LoaderState
@@ -33,6 +34,14 @@ from bridge_data.topology import WorkerConfig
 
 _OF_PROCESS = ("_loaders", "_cooks", "_budget", "_cut_for", "_observer")
 """Attributes that each process makes for itself."""
+
+
+def no_random_access(_: object, index: Any) -> NoReturn:
+    """Raise a `ConfigError` that says how to iterate: torch's DataLoader asks for items by number."""
+    raise ConfigError(
+        "data sets and loaders here are iterated, not indexed, and need no torch.utils.data.DataLoader: "
+        "`for batch in get_loader(dataset)`; batch size and workers are settings of the data set"
+    )
 
 
 class LaneDataset:
@@ -51,8 +60,12 @@ class LaneDataset:
         worker_config: WorkerConfig,
         virtual_epoch_length: int = 0,
     ) -> None:
-        if virtual_epoch_length < 0:
-            raise ConfigError(f"virtual_epoch_length={virtual_epoch_length}: expected 0 (none) or more")
+        if not isinstance(worker_config, WorkerConfig):
+            raise ConfigError(
+                f"worker_config={worker_config!r}: expected a WorkerConfig, such as "
+                "WorkerConfig.default_worker_config(num_workers=4)"
+            )
+        check_integer("virtual_epoch_length", virtual_epoch_length, 0)
         self.plan = plan
         self.batching = batching
         self.task_encoder = task_encoder
@@ -71,6 +84,8 @@ class LaneDataset:
         self._is_longer = False
         self._order = PlanOrder(plan, worker_config.seed_offset, shuffle, batching.batch_size or 1)
         self._work()  # raises for contradictory hooks here rather than in a worker
+
+    __getitem__ = no_random_access
 
     def __len__(self) -> int:
         """The batches that this rank gets in a pass; of endless data without `virtual_epoch_length`, in an epoch.

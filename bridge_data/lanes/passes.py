@@ -10,6 +10,7 @@ from typing import Any
 
 from bridge_data.errors import ConfigError
 from bridge_data.lanes.lane_dataset import LaneDataset
+from bridge_data.options import check_integer, check_number
 
 
 def LimitDataset(
@@ -21,10 +22,10 @@ def LimitDataset(
     no effect: it is that of `dataset`.
 
     Raises:
-        ConfigError: if `length` is not positive.
+        ConfigError: if `length` is not positive, or `dataset` is no data set.
     """
-    if length < 1:
-        raise ConfigError(f"LimitDataset(length={length}): expected at least 1")
+    _check_dataset("LimitDataset", dataset)
+    check_integer("LimitDataset: length", length, 1)
     limited = copy.copy(dataset)
     limited.virtual_epoch_length = min(length, dataset.virtual_epoch_length or length)
     limited.begins_anew = True
@@ -43,8 +44,10 @@ def RepeatDataset(
     Raises:
         ConfigError: if `repeats` is not positive, with `restart=False`, or for a `LimitDataset`.
     """
-    if repeats is not None and not 0 < repeats < math.inf:
-        raise ConfigError(f"RepeatDataset(repeats={repeats}): expected a positive number, or None for no end")
+    _check_dataset("RepeatDataset", dataset)
+    check_number("RepeatDataset: repeats", repeats, "a positive number (of passes)", or_none=True)
+    if repeats == math.inf:
+        raise ConfigError("RepeatDataset: repeats=inf: leave it out for no end")
     if not restart and repeats is not None:
         raise ConfigError("RepeatDataset(restart=False): every pass begins anew here; iterate only once instead")
     if dataset.begins_anew:
@@ -57,3 +60,8 @@ def RepeatDataset(
     if repeats is None or not dataset.virtual_epoch_length:
         repeated.repeats = math.inf if repeats is None else dataset.repeats * repeats
     return repeated
+
+
+def _check_dataset(name: str, dataset: Any) -> None:
+    if not isinstance(dataset, LaneDataset):
+        raise ConfigError(f"{name}({dataset!r}): expected a data set, such as get_val_dataset(...) makes")

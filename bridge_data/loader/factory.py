@@ -42,6 +42,9 @@ def get_loader(
     if isinstance(dataset, Plan):
         alone = WorkerConfig.default_worker_config(num_workers=0)
         dataset = _of_plan(dataset, dataset.worker_config or worker_config or alone)
+    if not hasattr(dataset, "worker_config"):
+        made = "get_loader(get_train_dataset(path, ...))"
+        raise ConfigError(f"get_loader({dataset!r}): expected a data set; from a path, a loader is made by {made}")
     _check_same(worker_config, dataset.worker_config)
     if cache_pool is not None:
         if not isinstance(cache_pool, CachePool):
@@ -117,6 +120,8 @@ def _of_plan(plan: Plan, worker_config: WorkerConfig) -> LaneDataset:
 def _check_same(given: WorkerConfig | None, expected: WorkerConfig) -> None:
     if given is None:
         return
+    if not isinstance(given, WorkerConfig):
+        raise ConfigError(f"worker_config={given!r}: expected a WorkerConfig; or leave it out: the dataset's is used")
     for name in ("rank", "world_size", "num_workers", "num_lanes"):
         if getattr(given, name) != getattr(expected, name):
             raise ConfigError(

@@ -17,15 +17,14 @@ from collections.abc import Iterator
 from typing import Any, Self, TypeAlias
 
 from bridge_data.errors import WorkerError
-from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.lanes.lane_runner import Ended, LaneRunner, Produced
+from bridge_data.lanes.lane_dataset import LaneDataset, no_random_access
 from bridge_data.loader import pinning
 from bridge_data.loader.even_ends import EvenEnds
 from bridge_data.loader.global_state import gather_global_state, spread_global_state
 from bridge_data.loader.loader_config import LoaderConfig
 from bridge_data.loader.memory.slots import Kept
 from bridge_data.loader.pinning import Pin, PinningPool
-from bridge_data.loader.position import BatchLog, LeftOut, Position
+from bridge_data.loader.position import BatchLog, Ended, LaneRunner, LeftOut, Position, Produced
 from bridge_data.loader.workers import process
 from bridge_data.loader.workers.launch import ServerLost
 from bridge_data.loader.workers.link import OutOfStep
@@ -71,6 +70,8 @@ class SavableDataLoader:
         self._warn_of_idle_workers()
         self._workers = _Workers(dataset, self.config, self._pin)
         self._close = weakref.finalize(self, _close_in, self._owner, self._workers, self._left_out)
+
+    __getitem__ = no_random_access
 
     def __iter__(self) -> Iterator[Any]:
         return _Iteration(self)

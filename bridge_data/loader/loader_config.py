@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any, Literal, TypeAlias, TypedDict, get_args
 
 from bridge_data.errors import ConfigError
+from bridge_data.options import check_flag, check_integer, check_number
 
 StartMethod: TypeAlias = Literal["server", "spawn", "fork", "inprocess"]
 Ends: TypeAlias = Literal["uneven", "even", "agreed"]
@@ -66,12 +67,11 @@ class LoaderConfig:
                 raise ConfigError(f"loader: {name}={getattr(self, name)!r}: expected one of {expected}")
         at_least = {"prefetch_factor": 1, "max_worker_restarts": 0, "restart_window_batches": 1, "max_shared_bytes": 0}
         for name, least in at_least.items():
-            if getattr(self, name) < least:
-                raise ConfigError(f"loader: {name}={getattr(self, name)}: expected {least} or more")
+            check_integer(f"loader: {name}", getattr(self, name), least)
+        for name in ("pin_memory", "fail_on_timeout"):
+            check_flag(f"loader: {name}", getattr(self, name))
         for name in ("watchdog_timeout_seconds", "watchdog_initial_timeout_seconds", "sample_timeout_s"):
-            value = getattr(self, name)
-            if value is not None and value <= 0:
-                raise ConfigError(f"loader: {name}={value}: expected a positive number of seconds, or None")
+            check_number(f"loader: {name}", getattr(self, name), "a positive number of seconds", or_none=True)
 
     def patience_s(self, *, first_batch: bool, on_sample: bool) -> float | None:
         """Seconds that the trainer waits for a worker that makes no progress; None: forever."""

@@ -7,6 +7,8 @@ order, without those of lanes that have ended. So the order of batches by slot d
 
 `BatchLog` writes a line of JSON for each batch that a rank was handed out, if `WorkerConfig(worker_log_level=1)`: rank,
 number of the micro-batch in the job, its lane, the keys of its samples. `LeftOut` counts the samples that are in none.
+
+`LaneRunner` runs lanes in this process or in a worker: each batch comes with its lane's state after it.
 """
 
 from __future__ import annotations
@@ -18,13 +20,19 @@ import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
+from bridge_data.lanes.lane import Lane
+from bridge_data.lanes.lane_dataset import LaneDataset
+from bridge_data.lanes.work import Watch
 from bridge_data.order.state import LaneState, LoaderState
+from bridge_data.samples.arena import Arena
 from bridge_data.task import FAILED, TRUNCATED
 from bridge_data.topology import WorkerConfig
 
 logger = logging.getLogger("bridge_data")
+
+T = TypeVar("T")
 
 
 class Turns:
@@ -187,3 +195,44 @@ def keys_of_batch(batch: Any) -> list[str] | None:
         if isinstance(found, (list, tuple)):
             return [str(key) for key in found]
     return None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Produced(Generic[T]):
+    """A batch, the lane's state after it, and the samples left out on the way to it."""
+
+    lane: int
+    batch: T
+    state: LaneState
+    skipped: dict[str, int]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Ended:
+    """The lane has no more batches; these samples were left out after its last one."""
+
+    lane: int
+    skipped: dict[str, int]
+
+
+class LaneRunner:
+    """Runs lanes of one dataset in this process, each opened where `state` has it when it is first wanted.
+
+    Batches are built in `arena`.
+    """
+
+    def __init__(self, dataset: LaneDataset, state: LoaderState, arena: Arena, watch: Watch | None = None) -> None:
+        self._dataset, self._state, self._watch, self._arena = dataset, state, watch, arena
+        self._lanes: dict[int, Lane] = {}
+
+    def take(self, lane: int) -> Produced[Any] | Ended:
+        """The next item of `lane`. After an exception the runner is spent: make another from the last states."""
+        if lane not in self._lanes:
+            self._lanes[lane] = self._dataset.lane(lane, self._state, self._watch)
+        run = self._lanes[lane]
+        try:
+            with self._arena.active():
+                item = run.next()
+        except StopIteration:
+            return Ended(lane, run.take_skipped())
+        return Produced(lane, item.batch, item.state, item.skipped)

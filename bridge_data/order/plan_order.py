@@ -15,6 +15,7 @@ from fractions import Fraction
 from typing import Any
 
 from bridge_data.errors import ConfigError
+from bridge_data.options import check_flag, check_integer
 from bridge_data.order import Cursor, Geometry, OrderedCursor, OrderedRow, Phase, Row, Schedule
 from bridge_data.order.random_draws import check_weights, key64
 from bridge_data.order.redeal import migrate, redeal_ordered, redeal_shuffled
@@ -48,10 +49,9 @@ class Shuffle:
     """Whether epochs follow each other without end."""
 
     def __post_init__(self) -> None:
-        if self.shuffle_buffer_size is not None and self.shuffle_buffer_size < 0:
-            raise ConfigError(f"shuffle_buffer_size={self.shuffle_buffer_size}: expected 0 or more, or None")
-        if self.max_samples_per_sequence is not None and self.max_samples_per_sequence < 1:
-            raise ConfigError(f"max_samples_per_sequence={self.max_samples_per_sequence}: expected at least 1, or None")
+        check_integer("shuffle_buffer_size", self.shuffle_buffer_size, 0, or_none=True)
+        check_integer("max_samples_per_sequence", self.max_samples_per_sequence, 1, or_none=True)
+        check_flag("repeat", self.repeat)
         check_epochs(self.epochs_per_shuffle)
 
 

@@ -19,6 +19,7 @@ from typing import Any
 import yaml
 
 from bridge_data.errors import ConfigError
+from bridge_data.options import path_text
 from bridge_data.shards.metadata import JSONL_SUFFIX
 from bridge_data.storage import RemotePath, is_remote, of_dataset_service
 from bridge_data.storage.object_stores import split_url
@@ -187,13 +188,13 @@ def _scalar(node: yaml.ScalarNode) -> Any:
         return text
 
 
-def absolute(path: str) -> str:
+def absolute(path: str | os.PathLike[str]) -> str:
     """`path` as an absolute path, as workers may start in another folder; a URL unchanged.
 
     Raises:
-        ConfigError: for a URL of an unknown kind.
+        ConfigError: if it is no path, or a URL of an unknown kind.
     """
-    path = of_dataset_service(path.removeprefix(_LOCAL))
+    path = of_dataset_service(path_text("path", path).removeprefix(_LOCAL))
     return str(RemotePath(path)) if is_remote(path) else os.path.abspath(os.path.expanduser(path))
 
 

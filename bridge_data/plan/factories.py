@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Generic, TypedDict, TypeVar
 
 from bridge_data import storage
 from bridge_data.errors import ConfigError, FatalSampleError
-from bridge_data.options import warn_ignored
+from bridge_data.options import path_text, warn_ignored
 from bridge_data.plan.blending import Plan, plan_of
 from bridge_data.plan.dataset_yaml import SampleClass
 from bridge_data.plan.document import Node, nearest
@@ -248,7 +248,7 @@ class PathDatasetFactory(BaseCoreDatasetFactory[T_sample]):
             parallel_shard_iters=parallel_shard_iters,
             max_samples_per_sequence=max_samples_per_sequence,
         )
-        self.path = location(path).absolute()
+        self.path = location(path_text("path", path)).absolute()
         self.split_part, self.split_config = split_part, split_config
         self._parts: Container[str] | None = None if part_filter is None else ChosenParts(part_filter)
 

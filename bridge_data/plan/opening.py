@@ -65,7 +65,7 @@ def load_plan(
         EmptySplitError: if the part is declared and has no samples. ConfigError: for other mistakes.
         DatasetError: if the data differ from their metadata.
     """
-    location = absolute(os.fspath(path))
+    location = absolute(path)
     opening = Opening(training=training, trusted_modules=trusted_modules, trust_dataset_code=trust_dataset_code)
     declared = declare(Reference(path=location, scope=Scope(split_part=split_part)))
     return open_plan(declared, opening, f"{location}: the split part {split_part!r}")

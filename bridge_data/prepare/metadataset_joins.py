@@ -40,7 +40,7 @@ def prepare_metadataset(
         ConfigError: naming file and line, if a join is not written right or its data sets are not prepared.
         DatasetError: if a key occurs twice in a data set, or has no match where it must have one.
     """
-    file = absolute(os.fspath(path))
+    file = absolute(path)
     cache = LoadCache()
     is_yaml = os.path.isfile(file) and file.endswith((".yaml", ".yml"))
     document = cache.document(file) if is_yaml else None

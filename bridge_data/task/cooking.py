@@ -59,6 +59,12 @@ class Cooker(Generic[T_sample]):
     cook: Callable[..., T_sample]
     has_subflavors: dict[str, Any] | None = None
 
+    def __post_init__(self) -> None:
+        if not callable(self.cook):
+            raise ConfigError(f"Cooker(cook={self.cook!r}): expected a function of a crude sample")
+        if not isinstance(self.has_subflavors, Mapping | None):
+            raise ConfigError(f"Cooker(has_subflavors={self.has_subflavors!r}): expected a dict, or None for any")
+
     @property
     def need_primary(self) -> bool:
         """Whether the function gets the sample's own data set."""

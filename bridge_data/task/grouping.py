@@ -29,6 +29,9 @@ class group_by:
     def __init__(self, *keys: Key, batch_sizes: Mapping[Any, int] | None = None) -> None:
         if not keys:
             raise ConfigError("group_by(): expected at least one function of a sample, such as source_of")
+        for key in keys:
+            if not callable(key):
+                raise ConfigError(f"group_by({key!r}): expected functions of a sample, such as source_of")
         self._keys, self._batch_sizes = keys, dict(batch_sizes or {})
 
     def __call__(self, sample: Any) -> tuple[Hashable, int | None]:

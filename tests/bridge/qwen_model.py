@@ -16,8 +16,7 @@ from torch import Tensor
 
 from recipes.megatron_weights import stage_weights
 from recipes.packed_attention import PackedAttention, sequence_numbers
-from recipes.tiny_models import tiny_model
-from recipes.tiny_parts import tiny_tokenizer
+from recipes.tiny_parts import tiny_model, tiny_tokenizer
 from tests.bridge.run_parts import FAMILY, SEQ_LENGTH
 
 FUSIONS = ("apply_rope_fusion", "gradient_accumulation_fusion", "masked_softmax_fusion", "bias_activation_fusion")

@@ -31,6 +31,12 @@ def test_overrides_reach_nested_settings_with_their_types() -> None:
     assert isinstance(run.data, Data)
 
 
+@pytest.mark.parametrize("value", ["crops", 3, ["crops"]])
+def test_a_section_is_a_mapping(value: object) -> None:
+    with pytest.raises(ConfigError, match=r"run.yaml: data: got .*, expected a mapping of settings, such as data.path"):
+        override(Run(), {"data": value}, "run.yaml")
+
+
 def test_nothing_changed_is_the_same_config() -> None:
     assert override(Run(), {}, "nothing") == Run()
 

@@ -25,9 +25,9 @@ from collections.abc import Callable
 from typing import Any
 
 from bridge_data.errors import WorkerError
-from bridge_data.lanes.lane_runner import Ended, Produced
 from bridge_data.loader.memory.batches import decode
 from bridge_data.loader.memory.slots import Kept, SlotReader
+from bridge_data.loader.position import Ended, Produced
 from bridge_data.loader.workers.messages import (
     BatchMessage,
     Begin,

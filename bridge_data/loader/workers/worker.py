@@ -12,10 +12,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.lanes.lane_runner import Ended, LaneRunner
 from bridge_data.loader.memory.batches import Encoder
 from bridge_data.loader.memory.slots import SlotArena, SlotWriter
-from bridge_data.loader.position import Turns
+from bridge_data.loader.position import Ended, LaneRunner, Turns
 from bridge_data.loader.workers import process
 from bridge_data.loader.workers.link import WatchPage, comes_soon
 from bridge_data.loader.workers.messages import (

@@ -9,7 +9,7 @@ import itertools
 from pathlib import Path
 import psutil
 from bridge_data.loader import get_loader
-from bridge_data.lanes.lane_runner import LaneRunner
+from bridge_data.loader.position import LaneRunner
 from tests.loader.streams import Streams, config, expected
 
 made = []
