@@ -4,6 +4,7 @@ Enters: a path and the settings of a run. Leaves: one `LaneDataset`, or one for 
 settings or the metadata are raised here, before the first sample is read.
 """
 
+import dataclasses
 from collections.abc import Collection
 from typing import Any, TypedDict, Unpack
 
@@ -16,6 +17,7 @@ from bridge_data.order.plan_order import Shuffle
 from bridge_data.plan import Plan, Source
 from bridge_data.plan.factories import BaseCoreDatasetFactory
 from bridge_data.plan.source import EpochsPerShuffle
+from bridge_data.shards.digests import verified
 from bridge_data.task import DefaultTaskEncoder, TaskEncoder, with_decoding
 from bridge_data.topology import WorkerConfig
 
@@ -31,6 +33,8 @@ class DatasetOptions(TypedDict, total=False):
     """Your modules (and their submodules) from which YAML files may name classes and functions. None by default."""
     trust_dataset_code: bool
     """Whether to run Python files beside the data (`sample_loader.py`) that a dataset.yaml names. False by default."""
+    verify_digests: bool
+    """Whether to compare every part that is read with its digest, which `bridge-data prepare --digest` stores."""
     auto_decode: bool | None
     """False: the parts of a sample stay bytes. This and the next three are for encoders without their own `decoder`."""
     image_decode: str | None
@@ -49,7 +53,7 @@ class DatasetOptions(TypedDict, total=False):
     """The class that the samples of all data sets must have."""
 
 
-DATASET_DEFAULTS = DatasetOptions(trusted_modules=(), trust_dataset_code=False)
+DATASET_DEFAULTS = DatasetOptions(trusted_modules=(), trust_dataset_code=False, verify_digests=False)
 """The defaults; those of the other options are None."""
 
 
@@ -173,6 +177,9 @@ def _plan(data: Data, split_part: str, options: DatasetOptions, *, training: boo
             if value is not None:
                 raise ConfigError(f"{name}={value!r}: is for a path, but got a {type(data).__name__}: give it to that")
     plan = _opened(data, split_part, options, training=training)
+    if options["verify_digests"]:
+        sources = [dataclasses.replace(source, records=verified(source.records)) for source in plan.sources]
+        plan = Plan(plan.tree, tuple(sources), plan.weights)
     wanted = options["sample_type"]
     for source in plan.sources:
         if wanted is not None and not issubclass(source.sample_class, wanted):

@@ -21,8 +21,8 @@ from bridge_data.errors import DatasetError
 from bridge_data.later import numpy as np
 from bridge_data.prepare.processes import Progress, in_parallel, no_progress
 from bridge_data.shards import ShardSet
-from bridge_data.shards.bridge_index import begin_index, finish_index
-from bridge_data.shards.joins import MAGIC, JoinIndex, JoinMember, entry_of, join_path
+from bridge_data.shards.index_file import DamagedIndexError, PageWriter, begin_index, finish_index
+from bridge_data.shards.joins import MAGIC, PAGE_ROWS, JoinIndex, JoinMember, entry_of, join_path
 from bridge_data.shards.key_index import KeyIndex
 from bridge_data.storage import on_disk
 from bridge_data.storage.atomic import replacing, writing
@@ -97,7 +97,13 @@ class ShardKeys:
             keys = self.index.keys(self.numbers[shard])
         else:
             assert shards.index is not None
-            keys = shards.index.segment(shards.names[shard]).keys()
+            name = shards.names[shard]
+            try:
+                keys = shards.index.segment(name).keys()
+            except DamagedIndexError as error:
+                raise DatasetError(
+                    f"{error}. Run `bridge-data prepare {shards.root} --tar-index-only` before the metadataset."
+                ) from error
         if len(keys) != shards.stored_counts[shard]:
             raise DatasetError(
                 f"{shards.root}: the index knows {len(keys)} samples in {shards.names[shard]}, but the metadata "
@@ -259,6 +265,7 @@ def _write(path: Path, members: Sequence[JoinMember], keys: Sequence[ShardKeys],
     counts = []
     with replacing(path) as temporary, open(temporary, "wb") as file:
         begin_index(file)
+        pages = PageWriter(file, PAGE_ROWS * 8 * len(members))
         for start, end in itertools.pairwise(primary.starts):
             numbers = matches[start:end] - 1
             none = numbers < 0
@@ -268,13 +275,17 @@ def _write(path: Path, members: Sequence[JoinMember], keys: Sequence[ShardKeys],
                     lacking[member] += (start + np.flatnonzero(none[:, member - 1])[:_SHOWN]).tolist()
             rows = np.concatenate((np.arange(start, end)[:, None], numbers), axis=1)
             rows = rows[~none[:, skipping].any(axis=1)]
-            file.write(np.ascontiguousarray(rows, np.int64).data)
+            pages.write(np.ascontiguousarray(rows, np.int64).data)
             counts.append(len(rows))
         for member, absent in lacking.items():
             if absent:
                 raise DatasetError(_nonmatch(keys[0], members[member], absent[:_SHOWN], missing[member]))
         entries = [entry_of(path.parent, member, number) for member, number in zip(members, missing, strict=True)]
-        table = {"members": [dataclasses.astuple(entry) for entry in entries], "counts": counts}
+        table = {
+            "members": [dataclasses.astuple(entry) for entry in entries],
+            "counts": counts,
+            "checksums": pages.finish(),
+        }
         finish_index(file, MAGIC, table)
 
 

@@ -10,15 +10,15 @@ import contextlib
 import dataclasses
 import functools
 import itertools
-import json
 import os
+import zlib
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from bridge_data.errors import DatasetError
 from bridge_data.prepare.processes import in_parallel
-from bridge_data.shards.bridge_index import COUNTS, Part, Segment
 from bridge_data.shards.metadata import is_meta_member, split_name, tar_index_path
+from bridge_data.shards.segment import Part, Segment, build_segment
 from bridge_data.shards.shard_table import encode_offsets
 from bridge_data.shards.tar_bytes import GzipTar, is_gzip, open_tar, seek_index_path
 from bridge_data.shards.tar_headers import Fields, walk_runs
@@ -38,7 +38,7 @@ class ShardScan:
     name: str
     num_bytes: int
     mtime_ns: int
-    segment: bytes | memoryview
+    segment: bytes
     left_out: int
     example: str
 
@@ -100,8 +100,8 @@ class SampleCollector:
         )
 
 
-def scan_shard(root: Path, name: str) -> ShardScan:
-    """Scan shard `name` of the data set at `root`, and write its `.tar.idx`.
+def scan_shard(root: Path, name: str, *, digest: bool = False) -> ShardScan:
+    """Scan shard `name` of the data set at `root`, and write its `.tar.idx`; with `digest`, read every part, too.
 
     Raises:
         DatasetError: if it cannot be read, is damaged, or its members do not make samples.
@@ -141,8 +141,9 @@ def scan_shard(root: Path, name: str) -> ShardScan:
             )
         )
     samples.offsets.append(end)
+    digests = [zlib.crc32(tar.read(offset, size)) for _, offset, size in samples.parts] if digest else None
     try:
-        segment = build_segment(list(samples.keys), samples.offsets, samples.part_ends, samples.parts)
+        segment = build_segment(list(samples.keys), samples.offsets, samples.part_ends, samples.parts, digests)
     except UnicodeEncodeError:
         raise DatasetError(f"{file}: member names are not valid UTF-8: write the shard again") from None
     with writing(path.parent):
@@ -158,35 +159,6 @@ def scan_shard(root: Path, name: str) -> ShardScan:
         left_out=samples.left_out,
         example=samples.example,
     )
-
-
-def build_segment(
-    keys: Sequence[str], offsets: Sequence[int], part_ends: Sequence[int], parts: Sequence[Part]
-) -> bytes:
-    """The segment of samples `keys`; sample i takes bytes `offsets[i]` to `offsets[i + 1]`, and has the parts from
-    `part_ends[i - 1]` to `part_ends[i]`."""
-    numbers: dict[str, int] = {}
-    name_of_part = array.array("I", (numbers.setdefault(name, len(numbers)) for name, _, _ in parts))
-    encoded = [key.encode() for key in keys]
-    key_ends, end = array.array("I"), 0
-    for key in encoded:
-        end += len(key)
-        key_ends.append(end)
-    names = json.dumps(list(numbers), ensure_ascii=False).encode()
-    body = b"".join(
-        (
-            COUNTS.pack(len(keys), len(parts), len(names), end),
-            array.array("Q", offsets).tobytes(),
-            array.array("Q", (offset for _, offset, _ in parts)).tobytes(),
-            array.array("Q", (num_bytes for _, _, num_bytes in parts)).tobytes(),
-            array.array("I", part_ends).tobytes(),
-            key_ends.tobytes(),
-            name_of_part.tobytes(),
-            names,
-            *encoded,
-        )
-    )
-    return body + bytes(-len(body) % 8)
 
 
 def write_tar_index(shard: Path, offsets: "array.array[int]") -> None:
@@ -213,15 +185,20 @@ def has_tar_index(shard: Path, segment: Segment) -> bool:
 
 
 def scan_shards(
-    root: Path, names: Sequence[str], *, num_workers: int, on_done: Callable[[], None] = lambda: None
+    root: Path,
+    names: Sequence[str],
+    *,
+    num_workers: int,
+    digest: bool = False,
+    on_done: Callable[[], None] = lambda: None,
 ) -> Generator[ShardScan | DatasetError, None, None]:
-    """The scans of `names`, in this order, or why one failed, made by `num_workers` processes.
+    """The scans of `names`, in this order, or why one failed, made by `num_workers` processes; see `scan_shard`.
 
     Only a few results are buffered; see `in_parallel`.
     """
     num_workers = min(num_workers, len(names))
     found = in_parallel(
-        functools.partial(_scan_run, root),
+        functools.partial(_scan_run, root, digest),
         _runs(root, names, min(_RUN_SHARDS, 1 + len(names) // (8 * max(1, num_workers)))),
         num_workers=num_workers,
         what=f"scanned shards of {root}",
@@ -250,12 +227,12 @@ def _runs(root: Path, names: Sequence[str], longest: int) -> Iterator[list[str]]
         yield run
 
 
-def _scan_run(root: Path, names: list[str]) -> list[ShardScan | DatasetError]:
-    return [_try_scan(root, name) for name in names]
+def _scan_run(root: Path, digest: bool, names: list[str]) -> list[ShardScan | DatasetError]:
+    return [_try_scan(root, name, digest) for name in names]
 
 
-def _try_scan(root: Path, name: str) -> ShardScan | DatasetError:
+def _try_scan(root: Path, name: str, digest: bool) -> ShardScan | DatasetError:
     try:
-        return scan_shard(root, name)
+        return scan_shard(root, name, digest=digest)
     except DatasetError as error:
         return error

@@ -19,8 +19,8 @@ from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from bridge_data.shards.bridge_index import Segment
 from bridge_data.shards.media_metadata import MediaMetadata, encode_metadata
+from bridge_data.shards.segment import Segment
 from bridge_data.storage.atomic import replacing, writing
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ class SqliteIndexWriter:
 
     def add(self, shard: int, segment: Segment) -> None:
         """Insert the samples of shard number `shard`."""
-        offsets = segment.offsets.tolist()
+        offsets = segment.offsets().tolist()
         sizes = [end - start for start, end in pairwise(offsets)]
         self._insert("samples", shard, zip(segment.keys(), range(len(segment)), offsets, sizes, strict=False))
         self._insert("sample_parts", shard, segment.rows())

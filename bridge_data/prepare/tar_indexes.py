@@ -5,13 +5,13 @@ Shards that have not changed since (size and time of change) are not scanned aga
 a few shards. A damaged shard does not stop the scan: all faults are reported at once.
 """
 
-import array
 import contextlib
 import dataclasses
 import operator
 import os
 import re
 import uuid
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -20,8 +20,10 @@ from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.prepare.processes import Progress, no_progress
 from bridge_data.prepare.scan import ShardScan, has_seek_index, has_tar_index, scan_shards, write_tar_index
 from bridge_data.prepare.sqlite_index import SqliteIndexWriter
-from bridge_data.shards.bridge_index import MAGIC, BridgeIndex, Segment, ShardEntry, begin_index, finish_index
+from bridge_data.shards.bridge_index import MAGIC, BridgeIndex, ShardEntry
+from bridge_data.shards.index_file import DamagedIndexError, begin_index, finish_index
 from bridge_data.shards.metadata import BRIDGE_INDEX, INDEX_SQLITE, INDEX_UUID, META_FOLDER, read_uuid
+from bridge_data.shards.segment import Segment, directory_size
 from bridge_data.storage.atomic import replacing, write_file, writing
 
 MAX_PARTS = 50
@@ -35,13 +37,15 @@ class PrepareConfig:
     """Settings of a preparation. `exclude` is a regular expression that leaves out shards in whose path it is found.
 
     `rescan` scans all shards, also those that have not changed. With `fix_duplicates`, if several shards have a sample
-    of the same name, all shards are written again, with their members below folders of the shards' names.
+    of the same name, all shards are written again, with their members below folders of the shards' names. With
+    `digest`, every part is read, and the CRC-32 of its content stored.
     """
 
     exclude: str | None = None
     num_workers: int = dataclasses.field(default_factory=lambda: min(16, len(os.sched_getaffinity(0))))
     rescan: bool = False
     fix_duplicates: bool = False
+    digest: bool = False
 
     def __post_init__(self) -> None:
         if self.num_workers < 1:
@@ -86,7 +90,7 @@ def write_indexes(
     """
     meta = root / META_FOLDER
     old = None if config.rescan else BridgeIndex.open(meta / BRIDGE_INDEX)
-    known = _unchanged(root, names, old) if old is not None else {}
+    known = _unchanged(root, names, old, digest=config.digest) if old is not None else {}
     found = _Found(names, expected)
     with writing(root):
         meta.mkdir(exist_ok=True)
@@ -95,11 +99,13 @@ def write_indexes(
                 found.add(scan)
             found.raise_errors()
         else:
-            _write(root, found, config.num_workers, known, on_progress)
+            _write(root, found, config, known, on_progress)
     return found.preparation(len(names) - len(known))
 
 
-def _write(root: Path, found: "_Found", num_workers: int, known: dict[str, ShardScan], on_progress: Progress) -> None:
+def _write(
+    root: Path, found: "_Found", config: PrepareConfig, known: dict[str, ShardScan], on_progress: Progress
+) -> None:
     meta, names = root / META_FOLDER, found.names
     with (
         replacing(meta / INDEX_SQLITE) as sqlite_path,
@@ -108,10 +114,10 @@ def _write(root: Path, found: "_Found", num_workers: int, known: dict[str, Shard
         open(bridge_path, "wb") as file,
     ):
         bridge_index = BridgeIndexWriter(file)
-        for number, scan in enumerate(_scans(root, names, num_workers, known, on_progress)):
+        for number, scan in enumerate(_scans(root, names, config, known, on_progress)):
             sound = found.add(scan)
             if sound is not None:
-                sqlite_index.add(number, Segment(sound.segment))
+                sqlite_index.add(number, Segment.of(sound.segment))
                 bridge_index.add(sound.name, sound.num_bytes, sound.mtime_ns, sound.segment)
         found.raise_errors()
         duplicate = sqlite_index.finish()
@@ -133,23 +139,30 @@ class BridgeIndexWriter:
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self._entries: list[ShardEntry] = []
+        self._has_digests = True
         begin_index(file)
 
-    def add(self, name: str, num_bytes: int, mtime_ns: int, segment: bytes | memoryview) -> None:
+    def add(self, name: str, num_bytes: int, mtime_ns: int, segment: bytes) -> None:
         """Append the segment of shard `name`."""
-        start, count = self._file.tell(), len(Segment(segment))
+        start, read = self._file.tell(), Segment.of(segment)
         self._file.write(segment)
-        self._entries.append(ShardEntry(name, num_bytes, mtime_ns, count, start, len(segment)))
+        self._has_digests = self._has_digests and read.has_digests
+        directory = segment[: directory_size(segment)]
+        entry = ShardEntry(
+            name, num_bytes, mtime_ns, len(read), start, len(segment), len(directory), zlib.crc32(directory)
+        )
+        self._entries.append(entry)
 
     def finish(self, uuid: str) -> None:
         """Write the table and then the header, which makes the file valid."""
         row_of = operator.attrgetter(*(field.name for field in dataclasses.fields(ShardEntry)))
-        table = {"uuid": uuid, "shards": [row_of(entry) for entry in self._entries]}
+        table = {"uuid": uuid, "digests": self._has_digests, "shards": [row_of(entry) for entry in self._entries]}
         finish_index(self._file, MAGIC, table)
 
 
-def _unchanged(root: Path, names: list[str], old: BridgeIndex) -> dict[str, ShardScan]:
-    """The shards that have not changed since `old`. A missing `.tar.idx` is written again."""
+def _unchanged(root: Path, names: list[str], old: BridgeIndex, *, digest: bool) -> dict[str, ShardScan]:
+    """The shards that have not changed since `old`, if their segments are intact, and with `digest` have digests. A
+    missing `.tar.idx` is written again."""
     known = {}
     for name in names:
         entry, path = old.entries.get(name), root / name
@@ -164,14 +177,20 @@ def _unchanged(root: Path, names: list[str], old: BridgeIndex) -> dict[str, Shar
             ) from None
         if (status.st_size, status.st_mtime_ns) != (entry.num_bytes, entry.mtime_ns) or not has_seek_index(path):
             continue
-        segment = Segment(old.segment_bytes(entry))
+        try:
+            stored = old.segment_bytes(name)
+        except DamagedIndexError:
+            continue
+        segment = Segment.of(stored)
+        if digest and not segment.has_digests:
+            continue
         if not has_tar_index(path, segment):
-            write_tar_index(path, array.array("Q", segment.offsets))
+            write_tar_index(path, segment.offsets())
         known[name] = ShardScan(
             name=name,
             num_bytes=entry.num_bytes,
             mtime_ns=entry.mtime_ns,
-            segment=old.segment_bytes(entry),
+            segment=stored,
             left_out=0,
             example="",
         )
@@ -184,7 +203,7 @@ def _is_whole(meta: Path, names: list[str], old: BridgeIndex) -> bool:
 
 
 def _scans(
-    root: Path, names: list[str], num_workers: int, known: dict[str, ShardScan], on_progress: Progress
+    root: Path, names: list[str], config: PrepareConfig, known: dict[str, ShardScan], on_progress: Progress
 ) -> Iterator[ShardScan | DatasetError]:
     """The scan of each shard, in order: known, or made now."""
     done = len(known)
@@ -194,7 +213,13 @@ def _scans(
         done += 1
         on_progress(done, len(names))
 
-    fresh = scan_shards(root, [name for name in names if name not in known], num_workers=num_workers, on_done=on_done)
+    fresh = scan_shards(
+        root,
+        [name for name in names if name not in known],
+        num_workers=config.num_workers,
+        digest=config.digest,
+        on_done=on_done,
+    )
     with contextlib.closing(fresh):
         for name in names:
             yield known[name] if name in known else next(fresh)
@@ -217,7 +242,7 @@ class _Found:
         if isinstance(scan, DatasetError):
             self._errors.append(str(scan))
             return None
-        segment = Segment(scan.segment)
+        segment = Segment.of(scan.segment)
         if self._expected is not None and self._expected[scan.name] != len(segment):
             self._errors.append(
                 f"{scan.name}: has {len(segment)} samples, but .nv-meta says {self._expected[scan.name]}: prepare the "

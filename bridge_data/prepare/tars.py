@@ -1,7 +1,7 @@
 """Preparing a data set: from a folder of tars to one that can be read by sample number.
 
 Enters: a folder, a rule for the split. Leaves: `.nv-meta` as Energon 7.4 writes it, a `.tar.idx` beside each shard, and
-our memory-mapped index. Every file is replaced atomically, and none in `.nv-meta` before all shards have been accepted.
+our index. Every file is replaced atomically, and none in `.nv-meta` before all shards have been accepted.
 
 A split gives each part, such as train, some of the shards. By ratio, shards are cut into runs; by pattern, each part
 takes the shards whose names begin with what a pattern describes. Names are written as brace patterns.

@@ -1,12 +1,13 @@
-"""Joins: samples of several data sets that have the same key, by an index in one memory-mapped file.
+"""Joins: samples of several data sets that have the same key, by an index in one file.
 
 Enters: the members of a join, and the folder with the index that preparing the metadataset made. Leaves: for number i
 the sample of each member, None where one has no match. Order, shards and key are those of the first member. Guarantee:
 an index is found only by members that have not changed since it was made; for one that is out of date, the error says
 why.
 
-Layout of the index: see `bridge_index`. The data are the rows (i64): for each member the number of its sample, -1 for
-none. The table holds the members, and the number of rows of each shard of the first.
+Layout of the index: see `index_file`. The data are the rows (i64): for each member the number of its sample, -1 for
+none. The table holds the members, the number of rows of each shard of the first, and the CRC-32 of each page of
+`PAGE_ROWS` rows. What is damaged is an error: nothing else knows the rows.
 """
 
 from __future__ import annotations
@@ -18,25 +19,27 @@ import json
 import os
 from collections.abc import Collection, Container, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import Any, Literal, TypeGuard, overload
 
 from bridge_data import storage
 from bridge_data.errors import DatasetError
-from bridge_data.later import numpy as np
 from bridge_data.samples import SourceInfo
 from bridge_data.shards.blocks import OpenBlocks
-from bridge_data.shards.bridge_index import HEADER_BYTES, IndexFile
+from bridge_data.shards.index_file import HEADER_BYTES, DamagedIndexError, IndexFile, warn_unusable
 from bridge_data.shards.metadata import meta_folder, read_uuid
 from bridge_data.shards.prepared import ShardSet
 from bridge_data.shards.records import ByteRange, RawSample
 from bridge_data.storage import AnyLocation, Location
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
 MAGIC = b"BRIDGEJN"
 FOLDER_SUFFIX = ".joins"
 FILE_SUFFIX = ".join"
+
+PAGE_ROWS = 2048
+"""Rows that are read, and checked, at once."""
+
+MAX_PAGES = 256
+"""Pages that a process keeps; with two members one has 32 KiB."""
 
 Nonmatch = Literal["error", "skip", "none"]
 """What to do with a sample of the first member that has no match in another."""
@@ -66,25 +69,34 @@ class MemberEntry:
 
 
 class JoinIndex:
-    """An index that was found valid. It travels to other processes as its path, and is mapped where it is used."""
+    """An index that was found valid. It travels to other processes as its path, and is read where it is used."""
 
-    def __init__(self, file: IndexFile, members: list[MemberEntry], counts: list[int]) -> None:
-        self._file, self.members, self.counts = file, members, counts
+    def __init__(self, file: IndexFile, members: list[MemberEntry], counts: list[int], checksums: list[int]) -> None:
+        self._file, self.members, self.counts, self._checksums = file, members, counts, checksums
 
     @classmethod
     def open(cls, path: Location) -> JoinIndex | None:
         """The index at `path`; None if there is none, or none that can be used here. One in an object store is copied
         to the disk first."""
         opened = IndexFile.open(path, MAGIC)
-        try:
-            return opened and cls(opened[0], [MemberEntry(*row) for row in opened[1]["members"]], opened[1]["counts"])
-        except (KeyError, TypeError):
+        if opened is None:
             return None
+        file, table = opened
+        rows, counts, checksums = table.get("members"), table.get("counts"), table.get("checksums")
+        if not (_are_members(rows) and _are_integers(counts) and _are_integers(checksums)):
+            warn_unusable(file.path, "is damaged: its table is not one of a join")
+            return None
+        index = cls(file, [MemberEntry(*row) for row in rows], counts, checksums)
+        end = HEADER_BYTES + index.num_rows * index._row_bytes
+        if end > file.table_offset or len(checksums) != -(-index.num_rows // PAGE_ROWS):
+            warn_unusable(file.path, "is damaged: its table has other rows than the file")
+            return None
+        return index
 
     @property
     def path(self) -> Path:
         """The file on this machine."""
-        return self._file.path
+        return Path(self._file.path)
 
     @functools.cached_property
     def num_rows(self) -> int:
@@ -97,17 +109,42 @@ class JoinIndex:
         return self.members[0].num_samples - self.num_rows
 
     def row(self, index: int) -> list[int]:
-        """The numbers of the members' samples in row `index`, -1 for none."""
-        numbers: list[int] = self._rows[index].tolist()
-        return numbers
+        """The numbers of the members' samples in row `index`, -1 for none.
 
-    @functools.cached_property
-    def _rows(self) -> NDArray[np.int64]:
-        shape = (self.num_rows, len(self.members))
-        return np.frombuffer(self._file.mapped(), np.int64, shape[0] * shape[1], HEADER_BYTES).reshape(shape)
+        Raises:
+            DatasetError: if the index is damaged, or was replaced.
+        """
+        page, at = divmod(index, PAGE_ROWS)
+        width = len(self.members)
+        return _page(self, page)[at * width : (at + 1) * width].tolist()
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_rows"}
+    @property
+    def _row_bytes(self) -> int:
+        return 8 * len(self.members)
+
+    def read_page(self, number: int) -> memoryview:
+        """The numbers in the rows of page `number`, row after row."""
+        start = number * PAGE_ROWS
+        num_bytes = min(PAGE_ROWS, self.num_rows - start) * self._row_bytes
+        try:
+            data = self._file.read(HEADER_BYTES + start * self._row_bytes, num_bytes, self._checksums[number])
+        except DamagedIndexError as error:
+            raise DatasetError(f"{error}. Run `bridge-data prepare` on the metadataset again.") from error
+        return memoryview(data).cast("q")
+
+
+@functools.lru_cache(maxsize=MAX_PAGES)
+def _page(index: JoinIndex, number: int) -> memoryview:
+    return index.read_page(number)
+
+
+def _are_members(rows: Any) -> TypeGuard[list[list[Any]]]:
+    types = [str, str, str, str, int, int]
+    return isinstance(rows, list) and all(isinstance(row, list) and list(map(type, row)) == types for row in rows)
+
+
+def _are_integers(values: Any) -> TypeGuard[list[int]]:
+    return isinstance(values, list) and set(map(type, values)) <= {int} and min(values, default=0) >= 0
 
 
 @overload

@@ -28,7 +28,7 @@ from bridge_data.shards.metadata import (
     read_uuid,
     split_name,
 )
-from bridge_data.shards.records import ShardReader
+from bridge_data.shards.shard_reader import ShardReader
 from bridge_data.shards.shard_table import first_samples, read_offsets
 from bridge_data.shards.tar_bytes import is_gzip, open_tar
 from bridge_data.shards.tar_headers import walk
@@ -42,7 +42,8 @@ class ShardSet:
     """Samples 0..num_samples-1 of the shards `names` (paths relative to `root`), shard after shard.
 
     `stored_counts` are the samples that the shards hold, `counts` without the excluded ones. `excluded` are samples
-    left out, as `shard/key`; `excluded_positions` are their sorted positions, by shard number.
+    left out, as `shard/key`; `excluded_positions` are their sorted positions, by shard number. With `verifies_digests`,
+    what is read is compared with the digests of the index.
     """
 
     root: Location
@@ -52,6 +53,7 @@ class ShardSet:
     excluded: frozenset[str] = frozenset()
     excluded_positions: Mapping[int, tuple[int, ...]] = dataclasses.field(default_factory=dict)
     index: BridgeIndex | None = None
+    verifies_digests: bool = False
 
     @functools.cached_property
     def counts(self) -> list[int]:
@@ -104,8 +106,8 @@ class ShardSet:
         if self.index is None or not filled:
             return None
         if any(map(is_gzip, filled)):
-            segment = self.index.segment(filled[0])
-            return segment.offsets[len(segment)] / len(segment)
+            segment = self.index.segment_if_intact(filled[0])
+            return None if segment is None else segment.span(0, len(segment) - 1)[1] / len(segment)
         return sum(self.index.sizes_bytes(filled)) / sum(self.stored_counts)
 
     def identity(self) -> dict[str, Any]:
@@ -122,8 +124,9 @@ class ShardSet:
         return [storage.size_bytes(self.path(shard)) for shard in range(len(self.names))]
 
     def part_names(self, shard: int) -> Collection[str] | None:
-        """The names of the parts in shard number `shard`; None without our index."""
-        return None if self.index is None else self.index.segment(self.names[shard]).names
+        """The names of the parts in shard number `shard`; None without our index of it."""
+        segment = None if self.index is None else self.index.segment_if_intact(self.names[shard])
+        return None if segment is None else segment.names
 
     def describe(self, index: int) -> str:
         return self.names[self.locate(index)[0]]
@@ -136,7 +139,7 @@ class ShardSet:
 class PreparedDataset:
     """The data set at `root`; `shard_counts` are its samples by shard, in the order of preparation.
 
-    `index` is our memory-mapped index, if there is one that matches; else Energon's files are used.
+    `index` is our index, if there is one that matches; else Energon's files are used.
     """
 
     root: Location
@@ -171,8 +174,9 @@ class PreparedDataset:
         """The names of the parts in the first shards, sorted; without our index, those of the first samples."""
         names: set[str] = set()
         for shard in list(self.shard_counts)[:max_shards]:
-            if self.index is not None:
-                names.update(self.index.segment(shard).names)
+            segment = None if self.index is None else self.index.segment_if_intact(shard)
+            if segment is not None:
+                names.update(segment.names)
             else:
                 for parts in first_samples(self.root, shard, limit=10).values():
                     names.update(name for name, _, _ in parts)
@@ -216,13 +220,11 @@ class PreparedDataset:
 
     def _positions(self, shard: str, keys: set[str]) -> tuple[int, ...]:
         """The positions of the samples `keys` in `shard`: from our index, Energon's, or else the headers of the tar."""
-        found: dict[str, int] | None
-        if self.index is not None:
-            found = {key: at for at, key in enumerate(self.index.segment(shard).keys()) if key in keys}
-        else:
+        found = self._positions_by_index(shard, keys)
+        if found is None:
             found = self._positions_by_keys(shard, keys)
-            if found is None:
-                found = self._positions_by_headers(shard, keys)
+        if found is None:
+            found = self._positions_by_headers(shard, keys)
         absent = keys - found.keys()
         if absent:
             logger.warning(
@@ -233,6 +235,10 @@ class PreparedDataset:
                 "" if len(absent) == 1 else "s",
             )
         return tuple(sorted(found.values()))
+
+    def _positions_by_index(self, shard: str, keys: set[str]) -> dict[str, int] | None:
+        stored = None if self.index is None else self.index.keys_if_intact(shard)
+        return None if stored is None else {key: at for at, key in enumerate(stored) if key in keys}
 
     def _positions_by_keys(self, shard: str, keys: set[str]) -> dict[str, int] | None:
         index = KeyIndex.find(self.root)

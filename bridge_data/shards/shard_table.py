@@ -1,109 +1,43 @@
-"""Reading the samples of one shard by position: by our index, or by `.tar.idx` and the headers of its members.
+"""Reading the samples of one shard by position, by `.tar.idx` and the headers of its members.
 
-Enters: a position, what reads the bytes of the tar, and the shard's segment or its path. Leaves: key and parts, or the
-byte ranges that hold them. Guarantee: the parts that the tar holds at this position, or a `DatasetError` that names the
-shard.
+Enters: a position, what reads the bytes of the tar, and the shard's path. Leaves: key and parts, or the byte ranges
+that hold them. Guarantee: the parts that the tar holds at this position, or a `DatasetError` that names the shard. As
+a `.tar.idx` has no checksum, a plain shard on a disk is also searched for parts of the sample beyond its offsets; in a
+store or a compressed shard, that would cost too much.
 
 `<shard>.tar.idx` is Energon's format, byte for byte: one u64, little-endian, for each sample, the offset of its first
 header, and one more for the end of the last sample.
 """
 
 import array
-import operator
+import contextlib
+import itertools
 import sys
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Container, Iterator, Sequence
 from typing import TypeAlias
 
 from bridge_data import storage
 from bridge_data.errors import DatasetError
-from bridge_data.shards.blocks import MAX_UNWANTED_BYTES, Samples
-from bridge_data.shards.bridge_index import Part, Segment
+from bridge_data.shards.blocks import Samples
+from bridge_data.shards.indexed_shard import TOGETHER_BYTES, IndexedShard, KeyAndParts, ReadContent
 from bridge_data.shards.metadata import split_name, tar_index_path
+from bridge_data.shards.segment import Part, Segment
 from bridge_data.shards.tar_bytes import FileTar, GzipTar, MemoryTar, open_tar
 from bridge_data.shards.tar_headers import TarBytes, walk
 from bridge_data.storage import Location, location
-
-TOGETHER_BYTES = 1 << 16
-"""Parts within a range of this size are read at once; larger ones each by itself, without a copy."""
-
-KeyAndParts = tuple[str, dict[str, bytes]]
-"""Key and parts."""
-
-ReadContent = Callable[[int, int], bytes]
-"""(offset, number of bytes) to bytes of the tar."""
-
-
-class IndexedShard:
-    """A shard whose parts our index knows."""
-
-    __slots__ = ("_sample", "_segment", "content", "offsets")
-
-    def __init__(self, content: ReadContent, segment: Segment) -> None:
-        self.content, self.offsets = content, segment.offsets
-        self._segment, self._sample = segment, segment.sample
-
-    def read(self, position: int, wanted: Container[str] | None) -> KeyAndParts:
-        """The key of the sample at `position`, and its parts, or those of them that are `wanted`."""
-        content = self.content
-        key, parts = self._sample(position)
-        if wanted is not None:
-            parts = [part for part in parts if part[0] in wanted]
-        if len(parts) > 1:
-            start, span = _span(parts)
-            if span <= TOGETHER_BYTES:
-                data = content(start, span)
-                return key, {name: data[offset - start : offset - start + size] for name, offset, size in parts}
-        return key, {name: content(offset, size) for name, offset, size in parts}
-
-    def ranges(self, position: int, wanted: Container[str] | None) -> Sequence[tuple[int, int]]:
-        """The ranges (offset, number of bytes) that `read` reads, as far as they are known."""
-        parts = [part for part in self._segment.parts(position) if wanted is None or part[0] in wanted]
-        if len(parts) > 1 and (together := _span(parts))[1] <= TOGETHER_BYTES:
-            return [together]
-        return [(start, num_bytes) for _, start, num_bytes in parts]
-
-    def block_range(self, first: int, last: int, wanted: Container[str] | None) -> tuple[int, int]:
-        """(offset, number of bytes) of the samples at positions `first` to `last`; 0 bytes if they are better read
-        singly, as most of the range is not wanted."""
-        segment = self._segment
-        start, end = self.offsets[first], self.offsets[last + 1]
-        if wanted is not None and not all(name in wanted for name in segment.names):
-            parts = (part for position in range(first, last + 1) for part in segment.parts(position))
-            unwanted = sum(size for name, _, size in parts if name not in wanted)
-            if unwanted > max(MAX_UNWANTED_BYTES, (end - start) // 2):
-                return start, 0
-        return start, end - start
-
-    def cut_out(self, positions: Sequence[int], wanted: Container[str] | None, start: int, data: bytes) -> Samples:
-        """Consecutive samples, as `read` returns them, cut out of `data`, which begins at byte `start`."""
-        end = start + len(data)
-        columns = self._segment.columns(positions[0], positions[-1])
-        if columns is not None and len(columns[0]) == len(positions):
-            keys, offsets, sizes = columns
-            (name,) = self._segment.names
-            is_inside = start <= min(offsets) and max(map(operator.add, offsets, sizes)) <= end
-            if is_inside and (wanted is None or name in wanted):
-                ranges = zip(offsets, sizes, strict=True)
-                return Samples([*keys], [data[at - start : at - start + size] for at, size in ranges], name)
-        samples = Samples([None] * len(positions), [None] * len(positions))
-        for number, position in enumerate(positions):
-            key, parts = self._sample(position)
-            parts = [part for part in parts if wanted is None or part[0] in wanted]
-            if all(start <= at and at + size <= end for _, at, size in parts):  # else the index is damaged
-                samples.keys[number] = key
-                samples.contents[number] = {name: data[at - start : at - start + size] for name, at, size in parts}
-        return samples
 
 
 class ParsedShard:
     """A shard of which only the offsets of samples are known, from its `.tar.idx`. Its methods are those of
     `IndexedShard`."""
 
-    __slots__ = ("_compressed", "_path", "content", "offsets")
+    __slots__ = ("_compressed", "_is_boundary", "_path", "content", "offsets")
 
     def __init__(self, path: str, content: ReadContent, compressed: GzipTar | None, count: int) -> None:
         self._path, self.content, self._compressed = path, content, compressed
         self.offsets = read_offsets(path, count)
+        self._is_boundary = bytearray(count + 1)
+        """1 for each offset that was found to be between two samples."""
         num_bytes = storage.size_bytes(path) if compressed is None else compressed.end
         if self.offsets[-1] > num_bytes:
             raise DatasetError(
@@ -112,13 +46,57 @@ class ParsedShard:
             )
 
     def read(self, position: int, wanted: Container[str] | None) -> KeyAndParts:
-        start, end = self.offsets[position], self.offsets[position + 1]
+        start, end = self._span(position, position)
         tar: TarBytes
         if end - start <= TOGETHER_BYTES or wanted is None:
             tar = MemoryTar(self.content(start, end - start), start)
         else:
             tar = self._compressed or FileTar(self._path, end)
-        return self._parsed(tar, start, end, wanted)
+        key, parts = self._parsed(tar, start, end, wanted)
+        self._check_boundaries(position, key)
+        return key, parts
+
+    def _span(self, first: int, last: int) -> tuple[int, int]:
+        start, end = self.offsets[first], self.offsets[last + 1]
+        if start >= end:
+            raise DatasetError(
+                f"{tar_index_path(location(self._path))}: is damaged: sample {first} begins at byte {start}, and "
+                f"sample {last} ends at byte {end}. Run `bridge-data prepare --tar-index-only` on the data set."
+            )
+        return start, end
+
+    def _check_boundaries(self, position: int, key: str) -> None:
+        """Check that the sample `key`, at `position`, has no parts before its first offset or from its last one on."""
+        if self._compressed is not None or storage.is_remote(self._path):
+            return
+        is_boundary, count = self._is_boundary, len(self.offsets) - 1
+        if not is_boundary[position]:
+            before = self._keys(0 if position == 0 else self.offsets[position - 1], self.offsets[position])
+            last = next(reversed(list(before)), None)
+            if last == key or (last is not None and position == 0):
+                raise self._cut(position, last)
+            is_boundary[position] = 1
+        if not is_boundary[position + 1]:
+            end = storage.size_bytes(self._path) if position + 1 == count else self.offsets[position + 2]
+            first = next(self._keys(self.offsets[position + 1], end), None)
+            if first == key or (first is not None and position + 1 == count):
+                raise self._cut(position + 1, first)
+            is_boundary[position + 1] = 1
+
+    def _keys(self, start: int, end: int) -> Iterator[str]:
+        """The keys of the members from byte `start` to `end`, as far as they can be read."""
+        with contextlib.suppress(DatasetError):  # it is an error where that sample is read
+            for member in walk(FileTar(self._path, end), start, end, file=self._path):
+                name = split_name(member.name) if member.is_file else None
+                if name is not None:
+                    yield name[0]
+
+    def _cut(self, position: int, key: str) -> DatasetError:
+        return DatasetError(
+            f"{self._path}: byte {self.offsets[position]}, between samples {position - 1} and {position} in its "
+            f".tar.idx, is within sample {key!r}, or before the last one. The shard was replaced after it was "
+            "prepared, or its .tar.idx is damaged: run `bridge-data prepare` again."
+        )
 
     def _parsed(self, tar: TarBytes, start: int, end: int, wanted: Container[str] | None) -> KeyAndParts:
         """The sample at bytes `start` to `end` of the tar."""
@@ -144,34 +122,39 @@ class ParsedShard:
         return key, parts
 
     def ranges(self, position: int, wanted: Container[str] | None) -> Sequence[tuple[int, int]]:
-        start, end = self.offsets[position], self.offsets[position + 1]
+        start, end = self._span(position, position)
         return [(start, end - start)] if end - start <= TOGETHER_BYTES or wanted is None else []
 
     def block_range(self, first: int, last: int, wanted: Container[str] | None) -> tuple[int, int]:
-        start, end = self.offsets[first], self.offsets[last + 1]
+        start, end = self._span(first, last)
         is_read_whole = wanted is None or end - start <= TOGETHER_BYTES * (last + 1 - first)
         return start, end - start if is_read_whole else 0
 
     def cut_out(self, positions: Sequence[int], wanted: Container[str] | None, start: int, data: bytes) -> Samples:
         samples = Samples([], [])
         for position in positions:
-            begin, end = self.offsets[position], self.offsets[position + 1]
             try:
+                begin, end = self._span(position, position)
                 key, parts = self._parsed(MemoryTar(data[begin - start : end - start], begin), begin, end, wanted)
             except DatasetError:
                 key, parts = None, None
             samples.keys.append(key)
             samples.contents.append(parts)
+        keys = samples.keys
+        for number, (before, after) in enumerate(itertools.pairwise(positions)):
+            if after == before + 1 and None not in keys[number : number + 2] and keys[number] != keys[number + 1]:
+                self._is_boundary[after] = 1
+        for number, position in enumerate(positions):
+            key = keys[number]
+            if key is not None:
+                try:
+                    self._check_boundaries(position, key)
+                except DatasetError:
+                    keys[number] = samples.contents[number] = None
         return samples
 
 
 ShardTable: TypeAlias = IndexedShard | ParsedShard
-
-
-def _span(parts: Sequence[Part]) -> tuple[int, int]:
-    """(offset, number of bytes) of the range from the first part to the last."""
-    start = parts[0][1]
-    return start, parts[-1][1] + parts[-1][2] - start
 
 
 def is_intact(path: str, tar: TarBytes, segment: Segment) -> bool:
@@ -180,7 +163,7 @@ def is_intact(path: str, tar: TarBytes, segment: Segment) -> bool:
     if not len(segment):
         return True
     last = len(segment) - 1
-    start, end = segment.offsets[last], segment.offsets[last + 1]
+    start, end = segment.span(last, last)
     try:
         members = [member for member in walk(tar, start, end, file=path) if member.is_file]
     except DatasetError:

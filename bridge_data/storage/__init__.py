@@ -5,7 +5,9 @@ from bridge_data.storage.reading import (
     AnyLocation,
     Location,
     RangeFile,
+    Version,
     by_request,
+    close_file,
     close_files,
     is_file,
     is_folder,
@@ -18,7 +20,9 @@ from bridge_data.storage.reading import (
     read,
     read_all,
     read_if_there,
+    read_with_version,
     size_bytes,
+    version,
 )
 from bridge_data.storage.remote import RemotePath, list_sizes
 
@@ -28,7 +32,9 @@ __all__ = [
     "Location",
     "RangeFile",
     "RemotePath",
+    "Version",
     "by_request",
+    "close_file",
     "close_files",
     "is_file",
     "is_folder",
@@ -42,5 +48,7 @@ __all__ = [
     "read",
     "read_all",
     "read_if_there",
+    "read_with_version",
     "size_bytes",
+    "version",
 ]

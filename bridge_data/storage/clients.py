@@ -145,6 +145,10 @@ class MscStore:
             ) from error
 
 
+def _info(meta: Any) -> ObjectInfo:
+    return ObjectInfo(meta["size"], f"{meta['e_tag']} {meta['version']} {meta['last_modified']}")
+
+
 class ObstoreStore:
     """The bucket of S3, Google Cloud Storage or Azure at the URL `base`; `obstore` is the module.
 
@@ -164,11 +168,11 @@ class ObstoreStore:
             raise ConfigError(f"{base}: cannot be opened: {first_line(error)}") from error
         self._has_answered = False
 
-    def read(self, key: str, start: int, num_bytes: int) -> tuple[memoryview, int]:
+    def read(self, key: str, start: int, num_bytes: int) -> tuple[memoryview, ObjectInfo]:
 
-        def request() -> tuple[memoryview, int]:
+        def request() -> tuple[memoryview, ObjectInfo]:
             answer = self._obstore.get(self._bucket, key, options={"range": (start, start + num_bytes)})
-            return memoryview(answer.bytes()), answer.meta["size"]
+            return memoryview(answer.bytes()), _info(answer.meta)
 
         return self._asked(request)
 
@@ -182,8 +186,7 @@ class ObstoreStore:
         return self._asked(request)
 
     def info(self, key: str) -> ObjectInfo:
-        meta = self._asked(lambda: self._obstore.head(self._bucket, key))
-        return ObjectInfo(meta["size"], f"{meta['e_tag']} {meta['version']} {meta['last_modified']}")
+        return _info(self._asked(lambda: self._obstore.head(self._bucket, key)))
 
     def list(self, folder: str) -> Iterator[tuple[str, int]]:
         prefix = f"{folder}/" if folder else ""

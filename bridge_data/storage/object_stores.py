@@ -56,9 +56,9 @@ class Store(Protocol):
     """The objects of one bucket, container or profile. It may be used by several threads; any method raises
     `RequestError`."""
 
-    def read(self, key: str, start: int, num_bytes: int) -> tuple[Content, int | None]:
-        """(`num_bytes` bytes from `start`, or fewer if the object ends earlier; the object's size, if the answer has
-        it)."""
+    def read(self, key: str, start: int, num_bytes: int) -> tuple[Content, ObjectInfo | None]:
+        """(`num_bytes` bytes from `start`, or fewer if the object ends earlier; size and version of the
+        object, if the answer has them)."""
 
     def read_all(self, key: str, at_most: int) -> bytes | int:
         """The whole object; if it is larger than `at_most` bytes and that is known before reading it, its size."""

@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeAlias, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.storage import remote
@@ -30,6 +30,15 @@ RETRY_WAITS_S = (0.1, 0.5, 2.0)
 """Waits before the second, third and fourth attempt at a read that failed for a transient reason."""
 
 Location: TypeAlias = Path | RemotePath
+
+
+class Version(NamedTuple):
+    """What differs between two contents of a location: the size; the time of change of a file, in ns, or what a store
+    says of an object, such as its ETag."""
+
+    num_bytes: int
+    changed: int | str
+
 
 AnyLocation = TypeVar("AnyLocation", Path, Location)
 """For functions that return a `Path` if they are given one."""
@@ -90,11 +99,12 @@ def on_disk(path: Location) -> Path:
 class _OpenFile:
     """A descriptor that is closed when the table and all threads that read it have dropped it."""
 
-    __slots__ = ("fd",)
+    __slots__ = ("fd", "version")
 
     def __init__(self, path: str) -> None:
         self.fd = -1
         self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self.version = _version_of(os.fstat(self.fd))
 
     def __del__(self) -> None:
         if self.fd >= 0:
@@ -131,6 +141,13 @@ class DescriptorTable:
         with self._lock:
             self._files.pop(path, None)
 
+    def keep_if(self, path: str, version: Version) -> None:
+        """Forget `path`, unless the open file is of this version."""
+        with self._lock:
+            file = self._files.get(path)
+            if file is not None and file.version != version:
+                del self._files[path]
+
     def clear(self) -> None:
         """Forget all files."""
         with self._lock:
@@ -148,23 +165,39 @@ os.register_at_fork(after_in_child=_table.after_fork)
 
 def read(path: str | os.PathLike[str], start: int, num_bytes: int) -> bytes:
     """`num_bytes` bytes of the content at `path`, from byte `start`."""
+    return read_with_version(path, start, num_bytes)[0]
+
+
+def read_with_version(path: str | os.PathLike[str], start: int, num_bytes: int) -> tuple[bytes, Version]:
+    """The same, and the version of the content: of a file, when it was opened; of an object, in the last answer. A file
+    that is overwritten in place while it is open is not noticed."""
     name = os.fspath(path)
     if "://" in name:
-        return remote.read(name, start, num_bytes)
+        return remote.read(name, start, num_bytes), Version(*remote.last_info(name))
     try:
         file = _table.get(name)
         data = os.pread(file.fd, num_bytes, start)
     except OSError:
         data = b""
     if len(data) != num_bytes:
-        data = _attempt(name, lambda: _read_range(name, start, num_bytes))
+        file, data = _attempt(name, lambda: _read_range(name, start, num_bytes))
     if len(data) != num_bytes:
         _table.drop(name)
         raise DatasetError(
             f"{name}: wanted bytes {start} to {start + num_bytes}, but the file has {size_bytes(name)}. "
             "It is truncated, or was replaced after it was prepared: restore it, or run `bridge-data prepare` again."
         )
-    return data
+    return data, file.version
+
+
+def version(path: str | os.PathLike[str]) -> Version:
+    """The version of the content at `path` as it is now; later reads are of this one, or a newer one."""
+    name = os.fspath(path)
+    if "://" in name:
+        return Version(*remote.info(name))
+    found = _version_of(_attempt(name, lambda: os.stat(name)))
+    _table.keep_if(name, found)
+    return found
 
 
 def read_all(path: str | os.PathLike[str]) -> bytes:
@@ -228,19 +261,29 @@ def by_request(ranges: Sequence[tuple[str | os.PathLike[str], int, int]]) -> lis
     return [[(request.url, *one) for one in request.ranges] for request in requests]
 
 
+def close_file(path: str | os.PathLike[str]) -> None:
+    """Close the file at `path`, so that the next read opens what is there then."""
+    _table.drop(os.fspath(path))
+
+
 def close_files() -> None:
     """Close the files that are kept open for the next read."""
     _table.clear()
 
 
-def _read_range(path: str, start: int, num_bytes: int) -> bytes:
-    """As much of the range as exists: a system call reads less than 2 GiB, and may read less than asked for."""
+def _version_of(status: os.stat_result) -> Version:
+    return Version(status.st_size, status.st_mtime_ns)
+
+
+def _read_range(path: str, start: int, num_bytes: int) -> tuple[_OpenFile, bytes]:
+    """(the file, as much of the range as exists): a system call reads less than 2 GiB, and may read less than asked
+    for."""
     file = _table.get(path)
     pieces, have = [], 0
     while have < num_bytes and (piece := os.pread(file.fd, num_bytes - have, start + have)):
         pieces.append(piece)
         have += len(piece)
-    return b"".join(pieces)
+    return file, b"".join(pieces)
 
 
 def _attempt(path: str, action: Callable[[], T]) -> T:

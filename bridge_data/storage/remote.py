@@ -1,4 +1,4 @@
-"""Objects in stores: whole, in ranges, listed, and copied to this machine to be mapped into memory.
+"""Objects in stores: whole, in ranges, listed, and copied to this machine.
 
 Enters: a URL. Leaves: bytes, sizes, the path of a copy. Guarantees: never half a read; transient faults are retried for
 a bounded time; what was announced by `prefetch` is read from memory; a copy is whole, has the size and version that the
@@ -6,7 +6,7 @@ object has now, and is downloaded once per machine. All functions may be called 
 `DatasetError` if the object cannot be read, and `ConfigError` as `open_store` does.
 
 Copies are in `$BRIDGE_DATA_CACHE`, or in `bridge_data` in the user's cache. Of each object only the newest version is
-kept; a process that has mapped an older one keeps it.
+kept; a process that has opened an older one keeps it.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from bridge_data.storage.clients import open_store
 from bridge_data.storage.object_stores import Content, Missing, ObjectInfo, RequestError, persist, split_url
 from bridge_data.storage.prefetching import Prefetcher
 
-MAX_KNOWN_SIZES = 1 << 17
+MAX_KNOWN_OBJECTS = 1 << 17
 
 PIECE_BYTES = 16 << 20
 """Longer ranges are read in pieces, several at a time: one request would take long, and start again after a fault."""
@@ -104,10 +104,10 @@ class RemotePath:
 
 
 class _Known:
-    """What this process knows of objects: sizes from earlier answers, and ranges fetched ahead."""
+    """What this process knows of objects: sizes and versions from the last answers, and ranges fetched ahead."""
 
     def __init__(self) -> None:
-        self.sizes: dict[str, int] = {}
+        self.objects: dict[str, ObjectInfo] = {}
         self.ahead = Prefetcher(_range)
 
     def after_fork(self) -> None:
@@ -143,11 +143,16 @@ def read_if_there(url: str) -> bytes | None:
 
 def size_bytes(url: str) -> int:
     """The size of the object at `url`, as the last answer had it."""
-    num_bytes = _known.sizes.get(url)
-    if num_bytes is None:
-        num_bytes = info(url).num_bytes
-        _remember(url, num_bytes)
-    return num_bytes
+    return last_info(url).num_bytes
+
+
+def last_info(url: str) -> ObjectInfo:
+    """Size and version of the object at `url`, as the last answer had them."""
+    found = _known.objects.get(url)
+    if found is None:
+        found = info(url)
+        _remember(url, found)
+    return found
 
 
 def info(url: str) -> ObjectInfo:
@@ -237,23 +242,23 @@ def _range(url: str, start: int, num_bytes: int) -> Content:
     """A range, whole, by one request."""
     store, key = open_store(url)
     try:
-        content, size = store.read(key, start, num_bytes)
+        content, found = store.read(key, start, num_bytes)
     except RequestError as fault:
         if type(fault) is RequestError and not fault.is_transient:
             # Some stores call a range beyond the end a bad request.
             _check_end(url, start, num_bytes, None)
         raise
-    if size is not None:
-        _remember(url, size)
+    if found is not None:
+        _remember(url, found)
     if len(content) != num_bytes:
-        _check_end(url, start, num_bytes, size)
+        _check_end(url, start, num_bytes, found)
         raise RequestError(f"the answer had {len(content)} bytes", is_transient=True)
     return content
 
 
-def _check_end(url: str, start: int, num_bytes: int, size: int | None) -> None:
+def _check_end(url: str, start: int, num_bytes: int, found: ObjectInfo | None) -> None:
     store, key = open_store(url)
-    size = store.info(key).num_bytes if size is None else size
+    size = (store.info(key) if found is None else found).num_bytes
     if start + num_bytes > size:
         raise DatasetError(
             f"{url}: wanted bytes {start} to {start + num_bytes}, but the object has {size}. It is truncated, or was "
@@ -261,10 +266,10 @@ def _check_end(url: str, start: int, num_bytes: int, size: int | None) -> None:
         )
 
 
-def _remember(url: str, num_bytes: int) -> None:
-    if len(_known.sizes) >= MAX_KNOWN_SIZES:
-        _known.sizes.clear()
-    _known.sizes[url] = num_bytes
+def _remember(url: str, found: ObjectInfo) -> None:
+    if len(_known.objects) >= MAX_KNOWN_OBJECTS:
+        _known.objects.clear()
+    _known.objects[url] = found
 
 
 def _is_whole(file: Path, found: ObjectInfo) -> bool:

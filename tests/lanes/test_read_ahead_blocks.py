@@ -1,11 +1,10 @@
 import gzip
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bridge_data import WorkerConfig, get_loader, get_train_dataset, get_val_dataset, storage
+from bridge_data import WorkerConfig, get_loader, get_train_dataset, get_val_dataset
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.read_ahead import Process, plan_blocks, plan_runs
 from bridge_data.order import Geometry
@@ -15,30 +14,24 @@ from bridge_data.shards.blocks import ChunkCut, RunCut
 from bridge_data.shards.tar_bytes import GzipTar
 from tests.object_store import Bucket
 from tests.prepared import TEXT, write_blend, write_texts
+from tests.shards.reads import Reads, record_reads
 
 MANY = Process(num_lanes=8, max_open_bytes=256 << 20)
 GEOMETRY = Geometry(8, 50, 10, 100)
 
-Reads = list[tuple[str, int, int]]
-
 
 @pytest.fixture
-def reads(monkeypatch: pytest.MonkeyPatch) -> Iterator[Reads]:
+def reads(monkeypatch: pytest.MonkeyPatch) -> Reads:
     """What is read of data, each call of the storage or of a compressed tar."""
-    seen: Reads = []
-    read, pread = storage.read, GzipTar.read_exactly
-
-    def recorded(path: object, start: int, num_bytes: int) -> bytes:
-        seen.append((str(path), start, num_bytes))
-        return read(str(path), start, num_bytes)
+    seen = record_reads(monkeypatch)
+    pread = GzipTar.read_exactly
 
     def recorded_inside(tar: GzipTar, start: int, num_bytes: int) -> bytes:
         seen.append((tar._path, start, num_bytes))
         return pread(tar, start, num_bytes)
 
-    monkeypatch.setattr(storage, "read", recorded)
     monkeypatch.setattr(GzipTar, "read_exactly", recorded_inside)
-    yield seen
+    return seen
 
 
 def large(folder: Path) -> Path:

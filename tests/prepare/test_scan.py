@@ -11,14 +11,14 @@ import pytest
 from bridge_data import storage
 from bridge_data.errors import DatasetError, WorkerError
 from bridge_data.prepare.scan import ShardScan, scan_shard, scan_shards
-from bridge_data.shards.bridge_index import Segment
+from bridge_data.shards.segment import Segment
 from tests.shards.tars import write_shards, write_tar
 
 
 def test_finds_samples_and_writes_the_offsets(tmp_path: Path) -> None:
     write_tar(tmp_path / "d/a.tar", {"1.png": b"p" * 600, "1.txt": b"t", "2.png": b"q"})
     found = scan_shard(tmp_path, "d/a.tar")
-    segment = Segment(found.segment)
+    segment = Segment.of(found.segment)
     assert segment.keys() == ["1", "2"]
     assert segment.parts(0) == [("png", 512, 600), ("txt", 2048, 1)]
     assert found.left_out == 0
@@ -40,7 +40,7 @@ def test_contents_are_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         return read(path, start, size)
 
     monkeypatch.setattr("bridge_data.shards.tar_bytes.storage.read", counting)
-    assert len(Segment(scan_shard(tmp_path, "a.tar").segment)) == 10
+    assert len(Segment.of(scan_shard(tmp_path, "a.tar").segment)) == 10
     assert num_bytes < 200_000
 
 
@@ -95,7 +95,7 @@ def test_a_cut_anywhere_is_found(tmp_path: Path) -> None:
         scan_shard(tmp_path, "a.tar")
     with open(path, "r+b") as file:
         file.truncate(2560 + 1024)
-    assert len(Segment(scan_shard(tmp_path, "a.tar").segment)) == 2
+    assert len(Segment.of(scan_shard(tmp_path, "a.tar").segment)) == 2
 
 
 def test_names_that_are_not_utf8(tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_what_gnu_tar_writes(tmp_path: Path) -> None:
         file.truncate(1 << 20)
     command = ["tar", "--sort=name", "-C", str(tmp_path / "raw"), "-cf"]
     subprocess.run([*command, str(tmp_path / "a.tar"), "--exclude=hole.bin", "."], check=True)
-    assert Segment(scan_shard(tmp_path, "a.tar").segment).keys() == ["./1", "./sub/2"]
+    assert Segment.of(scan_shard(tmp_path, "a.tar").segment).keys() == ["./1", "./sub/2"]
     subprocess.run([*command, str(tmp_path / "b.tar"), "--sparse", "hole.bin"], check=True)
     with pytest.raises(DatasetError, match=r"'hole\.bin' is stored as a sparse file"):
         scan_shard(tmp_path, "b.tar")
@@ -129,11 +129,11 @@ import os, sys
 from pathlib import Path
 from bridge_data.prepare import scan
 scan_shard = scan.scan_shard
-def told(root, name):
+def told(root, name, **settings):
     Path(root, name + ".pid").write_text(str(os.getpid()))
     if os.environ.get("DIE") == name:
         os.kill(os.getpid(), 9)
-    return scan_shard(root, name)
+    return scan_shard(root, name, **settings)
 scan.scan_shard = told
 root = Path(sys.argv[1])
 names = sorted(path.name for path in root.glob("*.tar"))

@@ -1,14 +1,13 @@
 import sqlite3
 from pathlib import Path
 
-from bridge_data.prepare.scan import build_segment
 from bridge_data.prepare.sqlite_index import SqliteIndexWriter
-from bridge_data.shards.bridge_index import Segment
+from bridge_data.shards.segment import Segment, build_segment
 
 
 def segment(*keys: str) -> Segment:
     parts = [("txt", 512 + 1024 * number, 3) for number in range(len(keys))]
-    return Segment(build_segment(keys, [1024 * n for n in range(len(keys) + 1)], range(1, len(keys) + 1), parts))
+    return Segment.of(build_segment(keys, [1024 * n for n in range(len(keys) + 1)], range(1, len(keys) + 1), parts))
 
 
 def test_has_a_row_for_every_sample_and_part(tmp_path: Path) -> None:

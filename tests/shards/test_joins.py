@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from bridge_data import storage
 from bridge_data.errors import DatasetError
 from bridge_data.shards import Subset
 from bridge_data.shards.joins import (
@@ -51,7 +52,8 @@ def test_a_damaged_file_is_taken_for_absent(index: JoinIndex) -> None:
 def test_a_file_that_changes_under_its_reader_is_an_error(index: JoinIndex) -> None:
     again = pickle.loads(pickle.dumps(index))
     write_file(index.path, b"another")
-    assert rows(index) == [[0, 1], [1, -1], [2, 0]]  # it is mapped already
+    assert rows(index) == [[0, 1], [1, -1], [2, 0]]  # the page was read before
+    storage.close_files()
     with pytest.raises(DatasetError, match="was replaced or removed while it was in use"):
         again.row(0)
 

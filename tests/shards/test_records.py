@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bridge_data import storage
 from bridge_data.errors import DatasetError
 from bridge_data.samples import SourceInfo
-from bridge_data.shards import RawSample, ShardReader, open_shards, records
+from bridge_data.shards import RawSample, ShardReader, open_shards, shard_reader
 from bridge_data.storage import close_files
+from tests.shards.reads import record_reads
 from tests.shards.tars import prepare_by_ratio, text_of, write_shards, write_tar
 
 
@@ -58,18 +58,10 @@ def test_reads_every_sample_by_its_number(tmp_path: Path, with_index: bool) -> N
 def test_only_the_parts_that_are_wanted(tmp_path: Path, with_index: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     write_tar(tmp_path / "a.tar", {"1.mp4": bytes(5_000_000), "1.txt": b"words", "2.txt": b"more"})
     samples = prepared(tmp_path, with_index)
-    num_bytes = 0
-    read = storage.read
-
-    def counting(path: str, start: int, size: int) -> bytes:
-        nonlocal num_bytes
-        num_bytes += size
-        return read(path, start, size)
-
-    monkeypatch.setattr(storage, "read", counting)
+    reads = record_reads(monkeypatch)
     assert samples.read(0, {"txt", "json"}).parts == {"txt": b"words"}
     assert samples.read(1, frozenset()).parts == {}
-    assert num_bytes < 200_000
+    assert sum(num_bytes for _, _, num_bytes in reads) < 200_000
     assert len(samples.read(0).parts["mp4"]) == 5_000_000
 
 
@@ -127,7 +119,7 @@ def test_travels_without_its_tables(tmp_path: Path, with_index: bool) -> None:
 
 
 def test_a_bounded_number_of_tables_is_kept(tmp_path: Path, with_index: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(records, "MAX_KNOWN_SHARDS", 2)
+    monkeypatch.setattr(shard_reader, "MAX_KNOWN_SHARDS", 2)
     write_shards(tmp_path)
     samples = prepared(tmp_path, with_index)
     assert [samples.read(index).key for index in (0, 19, 5, 10, 1)] == [

@@ -118,8 +118,8 @@ def test_faults_are_told_apart(store: ObstoreStore, text: str, kind: type[Reques
 
 
 def test_credentials_that_were_there_come_back(store: ObstoreStore) -> None:
-    content, size = store.read("a", 1, 2)
-    assert (bytes(content), size) == (b"bc", 3)
+    content, found = store.read("a", 1, 2)
+    assert bytes(content) == b"bc" and found == store.info("a") and found.num_bytes == 3
     assert store._fault(obstore.exceptions.GenericError(NO_CREDENTIALS)).is_transient
 
 

@@ -92,6 +92,7 @@ class _Options:
     num_workers: int | None
     rescan: bool
     fix_duplicates: bool
+    digest: bool
     split_config: str
     tmp_path: str | None
     media_metadata_by_extension: bool
@@ -126,7 +127,9 @@ class _Options:
     @property
     def config(self) -> PrepareConfig:
         """The settings of the indexing."""
-        config = PrepareConfig(exclude=self.exclude, rescan=self.rescan, fix_duplicates=self.fix_duplicates)
+        config = PrepareConfig(
+            exclude=self.exclude, rescan=self.rescan, fix_duplicates=self.fix_duplicates, digest=self.digest
+        )
         return config if self.num_workers is None else dataclasses.replace(config, num_workers=self.num_workers)
 
 
@@ -155,6 +158,11 @@ class _Options:
     is_flag=True,
     help="If samples of several tars have the same key, write the tars again, with their members below folders of the "
     "tars' names.",
+)
+@click.option(
+    "--digest",
+    is_flag=True,
+    help="Read every part, and store a digest of it (CRC-32), which lint checks, and get_train_dataset if asked to.",
 )
 @click.option("--split-config", metavar="NAME", default=SPLIT_YAML, show_default=True, help="The file of the split.")
 @click.option("--tmp-path", metavar="PATH", help="No effect: data are prepared on a disk, where nothing is uploaded.")

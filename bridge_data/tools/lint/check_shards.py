@@ -9,12 +9,13 @@ import contextlib
 import dataclasses
 import functools
 import itertools
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError
-from bridge_data.shards.bridge_index import BridgeIndex, Part
+from bridge_data.shards.bridge_index import BridgeIndex
 from bridge_data.shards.key_index import KeyIndex
 from bridge_data.shards.metadata import (
     BRIDGE_INDEX,
@@ -24,6 +25,7 @@ from bridge_data.shards.metadata import (
     split_name,
     tar_index_path,
 )
+from bridge_data.shards.segment import Part, Segment
 from bridge_data.shards.shard_table import encode_offsets
 from bridge_data.shards.tar_bytes import FileTar, GzipTar, open_tar
 from bridge_data.shards.tar_headers import walk
@@ -120,18 +122,24 @@ class ShardWalk:
 
 
 class ShardContents:
-    """The contents of a shard: keys, offsets and parts of its samples, in order, gathered on the way through it."""
+    """The contents of a shard: keys, offsets and parts of its samples, in order, and the CRC-32 of the contents that
+    were read, gathered on the way through it."""
 
     def __init__(self) -> None:
         self.keys: list[str] = []
         self.offsets: array.array[int] = array.array("Q")
         self.parts: list[Part] = []
+        self.digests: dict[tuple[int, str], int] = {}
 
     def add(self, sample: StoredSample) -> None:
         """The next sample."""
         self.keys.append(sample.key)
         self.offsets.append(sample.offset)
         self.parts += [(name, *span) for name, span in sample.parts.items()]
+
+    def add_content(self, part: str, content: bytes) -> None:
+        """The content of a part of the last sample."""
+        self.digests[len(self.keys) - 1, part] = zlib.crc32(content)
 
     def finish(self, end: int) -> None:
         """The last sample ends here."""
@@ -151,16 +159,36 @@ def check_indexes(root: Path, name: str, number: int, contents: ShardContents) -
         yield outdated(path.name, "has other offsets than the samples")
     index = _bridge_index(root / META_FOLDER / BRIDGE_INDEX)
     if index is not None and name in index.entries:
-        segment = index.segment(name)
-        if segment.keys() != contents.keys:
-            yield outdated(BRIDGE_INDEX, "has other keys than the shard")
-        elif segment.offsets.tolist() != contents.offsets.tolist():
-            yield outdated(BRIDGE_INDEX, "has other offsets than the samples")
-        elif [part for _, *part in segment.rows()] != [[*part] for part in contents.parts]:
-            yield outdated(BRIDGE_INDEX, "has other parts than the samples, or at other offsets")
+        try:
+            segment = index.segment(name)
+            differs = _compared(segment, contents)
+            changed = list(_changed_contents(root, name, segment, contents)) if differs is None else []
+        except DatasetError as error:
+            differs, changed = f"cannot be used: {error}", []
+        if differs is not None:
+            yield outdated(BRIDGE_INDEX, differs)
+        yield from changed
     cause = _compared_by_key(root, number, contents)
     if cause is not None:
         yield outdated(INDEX_SQLITE, cause)
+
+
+def _compared(segment: Segment, contents: ShardContents) -> str | None:
+    """How the samples differ from those that our index has for the shard."""
+    if segment.keys() != contents.keys:
+        return "has other keys than the shard"
+    if segment.offsets() != contents.offsets:
+        return "has other offsets than the samples"
+    if [part for _, *part in segment.rows()] != [[*part] for part in contents.parts]:
+        return "has other parts than the samples, or at other offsets"
+    return None
+
+
+def _changed_contents(root: Path, name: str, segment: Segment, contents: ShardContents) -> Iterator[Fault]:
+    if segment.has_digests:
+        for (position, part), digest in contents.digests.items():
+            if segment.digests(position)[part] != digest:
+                yield Fault("changed-content", "it has another digest", str(root), name, contents.keys[position], part)
 
 
 def _bridge_index(path: Path) -> BridgeIndex | None:

@@ -63,6 +63,10 @@ KINDS: dict[str, FaultKind] = {
     "unbuildable": FaultKind(
         "samples that cannot be made of their parts", _EXCLUDE + ", or fix the code that makes them"
     ),
+    "changed-content": FaultKind(
+        "parts whose content is another than when `prepare --digest` read it",
+        "restore the shard, or run `bridge-data prepare --digest --rescan`",
+    ),
     "unreadable": FaultKind("samples that cannot be read", _EXCLUDE),
 }
 """The kinds by code, from the whole to its parts."""

@@ -233,6 +233,9 @@ def _check_shard(task: ShardTask, decode: bool, found: Found) -> None:
         except DatasetError as error:
             report(Fault("unreadable", str(error), dataset, task.name, sample.key))
             continue
+        if decode:
+            for part, content in parts.items():
+                contents.add_content(part, content)
         for fault in check.check(sample.key, parts):
             report(dataclasses.replace(fault, dataset=dataset, shard=task.name))
     found.num_samples = len(contents.keys)

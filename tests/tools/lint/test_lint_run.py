@@ -13,6 +13,8 @@ from bridge_data.errors import ConfigError
 from bridge_data.plan.opening import Opening
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
 from bridge_data.prepare.metadataset_joins import prepare_metadataset
+from bridge_data.prepare.tar_indexes import PrepareConfig
+from bridge_data.prepare.tars import refresh_index
 from bridge_data.tools.lint import KINDS, LintConfig, lint
 from tests.decode.av import media
 from tests.plan.joins import OWN, joined, own, texts
@@ -66,6 +68,13 @@ def grown_part(folder: Path) -> None:
     content = members(3)
     content["0004.json"] = json.dumps({"caption": "a longer caption of picture 4"}).encode()
     write_members(folder / "data-1.tar", [*content.items()])
+
+
+def changed_content(folder: Path) -> None:
+    write_dataset(folder)
+    refresh_index(folder, PrepareConfig(num_workers=1, digest=True))
+    data = (folder / "data-1.tar").read_bytes()
+    (folder / "data-1.tar").write_bytes(data.replace(b"picture 4", b"picture 5"))
 
 
 def repeated_key(folder: Path) -> None:
@@ -162,6 +171,7 @@ FAULTS: dict[str, tuple[FilledBy, set[str]]] = {
     "a shard without end mark": (no_end_mark, {"tar-unfinished"}),
     "an empty shard": (empty_shard, {"empty-shard", "wrong-count", "index-outdated"}),
     "a shard with more samples": (replaced_shard, {"wrong-count", "index-outdated"}),
+    "a part that differs from its digest": (changed_content, {"changed-content"}),
     "a part that has grown within its padding": (grown_part, {"index-outdated"}),
     "a key twice in a shard": (repeated_key, {"duplicate-key", "index-outdated"}),
     "a key in two shards": (key_in_two_shards, {"duplicate-key", "index-outdated"}),

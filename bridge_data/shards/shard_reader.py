@@ -1,0 +1,240 @@
+"""Reading the samples of tars by number.
+
+Enters: a `ShardSet` and a number. Leaves: the sample; files are opened when they are needed. With our index a sample is
+one read of known bytes; without it the sample's range comes from `.tar.idx` and its headers are parsed. A reader that
+was told how its source is cut reads whole blocks; see `blocks`. Guarantee: a shard that is not the one that was indexed
+is noticed where its size or time of change differ: by its headers, which are compared with the index, or by parsing it.
+A shard that changes between two reads is an error.
+"""
+
+import collections
+from collections.abc import Callable, Container, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+from bridge_data import storage
+from bridge_data.errors import DatasetError
+from bridge_data.shards.blocks import MAX_BLOCK_BYTES, OpenBlocks
+from bridge_data.shards.index_file import DamagedIndexError, warn_unusable
+from bridge_data.shards.indexed_shard import CheckedShard, IndexedShard, ReadContent
+from bridge_data.shards.records import ByteRange, RawSample
+from bridge_data.shards.segment import Segment
+from bridge_data.shards.shard_table import ParsedShard, ShardTable, is_intact
+from bridge_data.shards.tar_bytes import FileTar, GzipTar, is_gzip
+
+if TYPE_CHECKING:
+    from bridge_data.shards.prepared import ShardSet
+
+T = TypeVar("T")
+
+MAX_KNOWN_SHARDS = 1024
+"""Shards whose tables a reader keeps."""
+
+MAX_KNOWN_COMPRESSED = 64
+"""The same for compressed shards: each holds its points, about 1% of its size, and a buffer of 1 MiB."""
+
+
+class ShardReader:
+    """Reads the samples of `shards`. It opens files when they are needed, and may be pickled: it reads singly then,
+    until `read_in_blocks` is called again."""
+
+    def __init__(self, shards: "ShardSet") -> None:
+        self.shards = shards
+        self._dataset_path = str(shards.root)
+        self._tables: collections.OrderedDict[int, ShardTable] = collections.OrderedDict()
+        self._files: dict[int, WatchedFile] = {}
+        """Of each shard that was opened."""
+        self._unindexed: set[int] = set()
+        """Shards whose segment is damaged."""
+        self._blocks: OpenBlocks | None = None
+
+    def __len__(self) -> int:
+        return self.shards.num_samples
+
+    def read(self, index: int, parts: Container[str] | None = None) -> RawSample:
+        blocks = self._blocks
+        if blocks is not None and blocks.parts is parts:
+            held = blocks.held.pop(index, None)
+            if held is not None:
+                key, content = held.take(index)
+                return RawSample(key, held.shard_name, index, content, self._dataset_path)
+        shards = self.shards
+        shard, position = shards.locate(index)
+        try:
+            table = self._tables.get(shard) or self._open(shard)
+            if (
+                blocks is not None
+                and blocks.parts is parts
+                and blocks.fetch(index, lambda: self._open_block(index, shard, table, blocks))
+            ):
+                return self.read(index, parts)
+            key, content = table.read(position, parts)
+        except DamagedIndexError as damage:
+            self._stop_using_index(shard, damage)
+            return self.read(index, parts)
+        except DatasetError as error:
+            raise DatasetError(f"{error} [sample {index}, number {position} of {shards.names[shard]}]") from error
+        return RawSample(key, shards.names[shard], index, content, self._dataset_path)
+
+    def byte_ranges(self, index: int, parts: Container[str] | None = None) -> list[ByteRange]:
+        shard, position = self.shards.locate(index)
+        path = str(self.shards.path(shard))
+        ranges = self._using(shard, lambda table: table.ranges(position, parts))
+        return [(path, start, num_bytes) for start, num_bytes in ranges]
+
+    def read_in_blocks(self, blocks: OpenBlocks | None) -> None:
+        self._blocks = blocks
+
+    def block(self, index: int) -> range | None:
+        if self._blocks is None:
+            return None
+        shard, _ = self.shards.locate(index)
+        return self._indices(index, shard, self._blocks)
+
+    def block_bytes(self, block: range) -> ByteRange | None:
+        shard, _ = self.shards.locate(block[0])
+        start, num_bytes = self._using(shard, lambda table: self._block_range(block, table))
+        return (str(self.shards.path(shard)), start, num_bytes) if num_bytes else None
+
+    def _indices(self, index: int, shard: int, blocks: OpenBlocks) -> range:
+        starts = self.shards.starts
+        return blocks.cut.block(index, starts[shard], starts[shard + 1] - starts[shard])
+
+    def _block_range(self, indices: range, table: ShardTable) -> tuple[int, int]:
+        assert self._blocks is not None
+        if len(indices) == 1:
+            return 0, 0
+        (_, first), (_, last) = self.shards.locate(indices[0]), self.shards.locate(indices[-1])
+        start, num_bytes = table.block_range(first, last, self._blocks.parts)
+        return start, num_bytes if num_bytes <= MAX_BLOCK_BYTES else 0
+
+    def _open_block(self, index: int, shard: int, table: ShardTable, blocks: OpenBlocks) -> None:
+        """Fetch the block of sample `index`, if it is read as a whole, and hold its samples. Those that cannot be cut
+        out are read singly later, which reports what is wrong with them."""
+        indices = self._indices(index, shard, blocks)
+        start, num_bytes = self._block_range(indices, table)
+        if num_bytes:
+            try:
+                data = table.content(start, num_bytes)
+            except DatasetError:
+                if storage.is_remote(self.shards.path(shard)):
+                    raise  # it was retried for as long as allowed
+            else:
+                (_, first), (_, last) = self.shards.locate(indices[0]), self.shards.locate(indices[-1])
+                positions: Sequence[int] = range(first, last + 1)
+                if len(positions) > len(indices):  # some are excluded
+                    positions = [self.shards.locate(other)[1] for other in indices]
+                samples = table.cut_out(positions, blocks.parts, start, data)
+                blocks.hold(indices, self.shards.names[shard], samples, num_bytes)
+                return
+        blocks.read_singly(indices)
+
+    def _using(self, shard: int, action: Callable[[ShardTable], T]) -> T:
+        """The result of `action` for the table of shard number `shard`."""
+        try:
+            return action(self._tables.get(shard) or self._open(shard))
+        except DamagedIndexError as damage:
+            self._stop_using_index(shard, damage)
+            return action(self._open(shard))
+
+    def _stop_using_index(self, shard: int, damage: DamagedIndexError) -> None:
+        assert self.shards.index is not None
+        warn_unusable(
+            self.shards.index.path, f"is damaged where shard {self.shards.names[shard]} is described ({damage})"
+        )
+        self._unindexed.add(shard)
+        self._tables.pop(shard, None)
+
+    def _open(self, shard: int) -> ShardTable:
+        """The table of shard number `shard`, which is kept.
+
+        Raises:
+            DamagedIndexError: if the index cannot be used for it. DatasetError: if the shard cannot be read.
+        """
+        shards = self.shards
+        path, name = str(shards.path(shard)), shards.names[shard]
+        compressed = GzipTar(path) if is_gzip(path) else None
+        if compressed is not None:
+            compressed.warn_if_slow()
+        content: ReadContent = self._watched(shard, path).read if compressed is None else compressed.read_exactly
+        segment = None if shards.index is None or shard in self._unindexed else shards.index.segment(name)
+        table: ShardTable | None = None
+        if segment is not None:
+            table = self._open_indexed(shard, content, compressed, segment)
+        if table is None:
+            if shards.verifies_digests:
+                raise DatasetError(
+                    f"{path}: its digests cannot be checked, as it was replaced after it was prepared, or the index is "
+                    "damaged: restore it, or run `bridge-data prepare --digest` again."
+                )
+            table = ParsedShard(path, content, compressed, shards.stored_counts[shard])
+        num_known = MAX_KNOWN_COMPRESSED if compressed is not None else MAX_KNOWN_SHARDS
+        while len(self._tables) >= num_known:
+            self._tables.popitem(last=False)
+        self._tables[shard] = table
+        return table
+
+    def _open_indexed(
+        self, shard: int, content: ReadContent, compressed: GzipTar | None, segment: Segment
+    ) -> IndexedShard | None:
+        """The shard as the index knows it; None if it is another one now. In a store, no request is made here."""
+        shards = self.shards
+        assert shards.index is not None
+        path, entry = str(shards.path(shard)), shards.index.entries[shards.names[shard]]
+        if compressed is None and storage.is_remote(path):
+            return CheckedShard(path, content, segment, verifies=shards.verifies_digests)
+        version = storage.version(path)
+        if version.num_bytes != entry.num_bytes:
+            return None
+        if not is_intact(path, compressed or FileTar(path, version.num_bytes), segment):
+            return None
+        kind = IndexedShard if version.changed == entry.mtime_ns else CheckedShard
+        return kind(path, content, segment, verifies=shards.verifies_digests)
+
+    def _watched(self, shard: int, path: str) -> "WatchedFile":
+        file = self._files.get(shard)
+        if file is None:
+            index = self.shards.index
+            indexed_bytes = None if index is None else index.entries[self.shards.names[shard]].num_bytes
+            known = None if storage.is_remote(path) else storage.version(path)
+            file = self._files[shard] = WatchedFile(path, known, indexed_bytes)
+        return file
+
+    def __reduce__(self) -> tuple[type["ShardReader"], tuple["ShardSet"]]:
+        return ShardReader, (self.shards,)
+
+
+class WatchedFile:
+    """Reads a shard, which must stay of the version `known`, that of the first read if it is None. In a store it must
+    have the size that it had when it was indexed, if that is not None."""
+
+    __slots__ = ("_indexed_bytes", "_path", "known")
+
+    def __init__(self, path: str, known: storage.Version | None, indexed_bytes: int | None) -> None:
+        self._path, self.known = path, known
+        self._indexed_bytes = indexed_bytes if storage.is_remote(path) else None
+
+    def read(self, start: int, num_bytes: int) -> bytes:
+        """Bytes of the shard.
+
+        Raises:
+            DatasetError: if they cannot be read, or it is another one now.
+        """
+        data, version = storage.read_with_version(self._path, start, num_bytes)
+        if version is not self.known:
+            self._check(version)
+        return data
+
+    def _check(self, version: storage.Version) -> None:
+        if self._indexed_bytes not in (None, version.num_bytes):
+            raise DatasetError(
+                f"{self._path}: has {version.num_bytes} bytes, but had {self._indexed_bytes} when it was prepared. It "
+                "was replaced: restore it, or prepare the data set again and copy its .nv-meta with it."
+            )
+        known = self.known or version
+        if known != version:
+            raise DatasetError(
+                f"{self._path}: was replaced while it was in use: size and time of change, or in a store the ETag, "
+                f"were {known.num_bytes} and {known.changed}, and are {version.num_bytes} and {version.changed}. "
+                "Restore it, or prepare the data set again, and start again."
+            )
+        self.known = version
