@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from bridge_data.task.stores import FileStoreCachePool, SystemFileStore
+from tests.object_store import Bucket
 from tests.prepared import write_texts
 
 pytestmark = pytest.mark.machine
@@ -98,7 +100,7 @@ def make_faults(data: Path, **fault: object) -> None:
 def test_reads_that_fail_now_and_then_change_nothing(
     data: Path, faulty: Path, expected: str, error: str, num_workers: int
 ) -> None:
-    make_faults(data, error=error, every=7)
+    make_faults(data, error=error, every=20)
     done = run(*job(faulty, num_workers=num_workers))
     assert (done.returncode, done.stdout) == (0, expected), done.stderr
 
@@ -182,6 +184,32 @@ def test_a_checkpoint_on_a_full_disk_is_refused_and_the_one_before_it_restores(d
     told, refused = done.stdout.splitlines()
     assert "StateError" in told and "No space left on device" in told
     assert "StateError" in refused
+
+
+@needs_root
+def test_a_cache_on_a_full_disk_costs_time_only(full_disk: Path, tmp_path: Path) -> None:
+    """Files of 40 KiB, of which the disk holds one."""
+    (tmp_path / "files").mkdir()
+    contents = {f"{number}.bin": bytes([number]) * 40_960 for number in range(10)}
+    for name, content in contents.items():
+        (tmp_path / "files" / name).write_bytes(content)
+    store, pool = SystemFileStore(tmp_path / "files"), FileStoreCachePool(parent_cache_dir=full_disk)
+    try:
+        lazies = [pool.get_lazy(store, name) for name in contents]
+        assert [lazy.get() for lazy in lazies] == list(contents.values())
+    finally:
+        pool.close()
+
+
+@needs_root
+def test_an_index_that_finds_no_space_names_the_folder_to_set(
+    bucket: Bucket, full_disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_texts(bucket.folder, 4_000, per_shard=2_000)
+    monkeypatch.setenv("BRIDGE_DATA_CACHE", str(full_disk))
+    done = run(*job(f"{bucket.url}"))
+    assert done.returncode == 1
+    assert "ConfigError" in done.stderr and "No space left on device; set BRIDGE_DATA_CACHE to a folder" in done.stderr
 
 
 @pytest.fixture(scope="module")
