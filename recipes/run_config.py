@@ -104,13 +104,15 @@ class ModelConfig:
 
 
 def _load(part: TokenizerConfig | ImageProcessorConfig | ModelConfig, kind: Any, what: str, **options: Any) -> Any:
-    """A part of a checkpoint, by a class of transformers with `from_pretrained`."""
+    """A part of a checkpoint, by a class of transformers with `from_pretrained`; code in its folder is not run."""
+    from bridge_data.encoders.pretrained import load_pretrained
+
     try:
-        return kind.from_pretrained(part.pretrained, revision=part.revision, **options)
-    except (OSError, ValueError) as error:
+        return load_pretrained(kind, part.pretrained, f"{what}.pretrained", revision=part.revision, **options)
+    except ConfigError as error:
         raise ConfigError(
-            f"{what}.pretrained={part.pretrained!r}: {str(error).splitlines()[0]}; give an id of the hub, a folder "
-            f"that save_pretrained wrote (`make demo` makes demo_run/tokenizer), or {TINY!r}"
+            f"{error}; give an id of the hub, a folder that save_pretrained wrote (`make demo` makes "
+            f"demo_run/tokenizer), or {TINY!r}"
         ) from error
 
 
