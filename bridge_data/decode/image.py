@@ -101,6 +101,19 @@ def image_handler(image_decode: str, resizing: Resizing | None = None) -> Callab
     return functools.partial(_scaled_pixels if form.scaled else _pixels, mode=form.mode, resizing=resizing)
 
 
+def image_within(max_pixels: int, handler: Callable[[bytes], Any], data: bytes) -> Any:
+    """`handler(data)`, unless the image has more pixels. Pillow's own limit is checked by the handler, as the size is
+    known there already."""
+    of_pillow = Image.MAX_IMAGE_PIXELS
+    if of_pillow is None or max_pixels < of_pillow:
+        height, width = encoded_size(data)
+        if height * width > max_pixels:
+            raise ValueError(
+                f"{width} x {height} pixels are more than the {max_pixels} allowed (Limits(max_image_pixels))"
+            )
+    return handler(data)
+
+
 def _image(data: bytes, mode: str, resizing: Resizing | None) -> Image.Image:
     return pillow_image(data, mode) if resizing is None else resized_image(data, mode, resizing)
 

@@ -11,6 +11,7 @@ from bridge_data.energon.dataset_loaders import Data, DatasetLoaderInterface, lo
 from bridge_data.errors import ConfigError, ErrorHandler
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.units import Batching
+from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.options import takes_options, warn_ignored
 from bridge_data.order.plan_order import Shuffle
 from bridge_data.plan import Plan, Source
@@ -31,6 +32,8 @@ class DatasetOptions(TypedDict, total=False):
     """Your modules (and their submodules) from which YAML files may name classes and functions. None by default."""
     trust_dataset_code: bool
     """Whether to run Python files beside the data (`sample_loader.py`) that a dataset.yaml names. False by default."""
+    limits: Limits
+    """What a sample, or a file that describes data, may cost; decoders with limits of their own keep these."""
     auto_decode: bool | None
     """False: the parts of a sample stay bytes. This and the next three are for encoders without their own `decoder`."""
     image_decode: str | None
@@ -49,7 +52,7 @@ class DatasetOptions(TypedDict, total=False):
     """The class that the samples of all data sets must have."""
 
 
-DATASET_DEFAULTS = DatasetOptions(trusted_modules=(), trust_dataset_code=False)
+DATASET_DEFAULTS = DatasetOptions(trusted_modules=(), trust_dataset_code=False, limits=DEFAULT_LIMITS)
 """The defaults; those of the other options are None."""
 
 
@@ -194,6 +197,7 @@ def _opened(data: Data, split_part: str, options: DatasetOptions, *, training: b
             split_config=options["split_config"],
             trusted_modules=options["trusted_modules"],
             trust_dataset_code=options["trust_dataset_code"],
+            limits=options["limits"],
         )
     return data.get_datasets(training=training, split_part=split_part)
 

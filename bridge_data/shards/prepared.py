@@ -17,6 +17,7 @@ from typing import Any
 
 from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError
+from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.shards.bridge_index import BridgeIndex
 from bridge_data.shards.key_index import KeyIndex
 from bridge_data.shards.metadata import (
@@ -142,21 +143,22 @@ class PreparedDataset:
     root: Location
     shard_counts: dict[str, int]
     index: BridgeIndex | None
+    limits: Limits = DEFAULT_LIMITS
 
     @classmethod
-    def open(cls, path: str | PathLike[str]) -> "PreparedDataset":
-        """The data set in the folder `path`, on a disk or at a URL.
+    def open(cls, path: str | PathLike[str], limits: Limits = DEFAULT_LIMITS) -> "PreparedDataset":
+        """The data set in the folder `path`, on a disk or at a URL; `limits` are those of its metadata.
 
         Raises:
             ConfigError: if there is none, or it is not prepared. DatasetError: if its metadata are damaged.
         """
         root = storage.location(path)
         meta = meta_folder(root)
-        shard_counts = read_shard_counts(meta)
+        shard_counts = read_shard_counts(meta, limits)
         index = BridgeIndex.open(meta / BRIDGE_INDEX)
         if index is not None and not index.describes(shard_counts, read_uuid(meta)):
             index = None
-        return cls(root=root, shard_counts=shard_counts, index=index)
+        return cls(root=root, shard_counts=shard_counts, index=index, limits=limits)
 
     @property
     def meta(self) -> Location:
@@ -180,7 +182,7 @@ class PreparedDataset:
 
     def split_parts(self, split_config: str | None = None) -> list[str]:
         """The names of the parts, `train`, `val` and so on."""
-        return list(read_split(self.meta, split_config)[0])
+        return list(read_split(self.meta, split_config, self.limits)[0])
 
     def split(self, split_part: str, *, split_config: str | None = None) -> ShardSet:
         """The shards of `split_part`, by `split.yaml` or the file named `split_config` beside it.
@@ -188,7 +190,7 @@ class PreparedDataset:
         Raises:
             ConfigError: if there is no such part. DatasetError: if it names shards that were not prepared.
         """
-        parts, exclude = read_split(self.meta, split_config)
+        parts, exclude = read_split(self.meta, split_config, self.limits)
         if split_part not in parts:
             raise ConfigError(
                 f"{self.meta / (split_config or 'split.yaml')}: there is no split part {split_part!r}; "
