@@ -8,7 +8,7 @@ PEER   := $(PEERS)/energon
 # Tests start processes of their own: two at a time keep two cores busy.
 SPREAD := -n 2 --dist worksteal
 
-.PHONY: setup demo test test-fast test-most test-all test-bridge test-data compat lint peers bench bench-more clean
+.PHONY: setup demo test test-fast test-most test-all test-bridge test-data fuzz compat lint peers bench bench-more clean
 
 setup:
 	@VENV=$(VENV) PYTHON="$(if $(filter-out file,$(origin PYTHON)),$(PYTHON))" .ci/setup
@@ -56,6 +56,13 @@ $(BRIDGE)/.bridge: pyproject.toml
 test-data: setup
 	$(BIN)/python -m tests.data.fetch
 	BRIDGE_DATA_PEER="$(if $(wildcard $(PEER)/bin/python),$(CURDIR)/$(PEER)/bin/python)" $(BIN)/python -m pytest -n 2 --dist loadfile -m data
+
+# Damaged files of every format, 5 minutes each: SECONDS_EACH=30 for a look, ARGS="--targets jsonl,images" for some. What
+# fails, and what was seen, is kept in CORPUS and read again by later runs.
+SECONDS_EACH ?= 300
+CORPUS       ?= .fuzz
+fuzz: setup
+	$(BIN)/python -m tests.fuzz --seconds $(SECONDS_EACH) --corpus "$(CORPUS)" $(ARGS)
 
 # Peers live in environments of their own: they are there to compare with, not dependencies. Each is a library and what
 # needs; the CPU build of torch lies in one place, which a .pth file adds to all of them (and torch==2.13.0 keeps pip from

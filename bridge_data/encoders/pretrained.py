@@ -40,7 +40,7 @@ def load_pretrained(
     options = {"local_files_only": True, **options} if offline else options
     try:
         return auto_class.from_pretrained(name, trust_remote_code=trust_remote_code, **options)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except Exception as error:  # what the readers of damaged files raise may be anything
         reason = _needs_code(Path(name)) if is_folder and not trust_remote_code else None
         if reason is None and not trust_remote_code and "trust_remote_code" in str(error):
             reason = f"{what}: it brings code of its own, which is not run"

@@ -214,7 +214,7 @@ def _first_format(split: Node, what: str, file: str, scope: Scope) -> DeclaredBl
     split.mapping(what, ("datasets",))
     items = _items(entries["datasets"], "datasets")
     for item in items:
-        if "path" not in item.mapping("data set", _FIRST_FORMAT_KEYS):
+        if not given(item.mapping("data set", _FIRST_FORMAT_KEYS), "path"):
             raise item.error(f"data set: expected `path:`, got {item.shown()}")
     children = [declare(_reference(item, file, scope)) for item in items]
     return _blend("datasets", entries["datasets"], children, file, scope)

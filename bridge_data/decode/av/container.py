@@ -65,7 +65,7 @@ def open_container(file: BinaryIO, limits: Limits = DEFAULT_LIMITS) -> InputCont
     av = import_av()
     file.seek(0)
     with reading("the medium"):
-        container: InputContainer = av.open(file, "r", options=_OPEN_NO_FILES)
+        container: InputContainer = av.open(file, "r", options=_OPEN_NO_FILES, metadata_errors="replace")
     if not container.streams:
         container.close()
         raise SampleError("the medium cannot be read: it has no stream. The medium is damaged, or cut off")
