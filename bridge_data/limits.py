@@ -34,8 +34,8 @@ class Limits:
 
     max_document_bytes: int = 64 << 20
     """Of a YAML or JSON file: a metadataset, `dataset.yaml`, `split.yaml`, `.info.json`."""
-    max_yaml_nodes: int = 1_000_000
-    """Scalars, lists and mappings in a YAML file, with those that its aliases repeat; they take 0.3 GB."""
+    max_yaml_nodes: int = 500_000
+    """Scalars, lists and mappings in a YAML file, with those that its aliases repeat; they take 0.2 GB."""
     max_yaml_depth: int = 64
     """Levels of lists and mappings in a YAML file, aliases followed."""
     max_shards: int = 1 << 20

@@ -148,6 +148,9 @@ ResizeType: TypeAlias = Literal["pillow", "torch"]
 
 _RUNS_PROGRAMS = frozenset({"EPS"})
 
+_MAX_JPEG_SCANS = 32
+"""A progressive JPEG has about 10."""
+
 _DCT_DIVISORS = (8, 4, 2)
 """JPEG can be decoded at n/8 of its size. Other n are slower than full size, for lack of SIMD code."""
 
@@ -195,6 +198,7 @@ def image_in_batch(data: bytes, mode: str) -> torch.Tensor | None:
     try:
         height, width, colours, _ = simplejpeg.decode_jpeg_header(data)
         _refuse_bomb(width, height)
+        _refuse_scans(data)
         buffer = arena.image_buffer((height, width, len(mode))) if colours in ("Gray", "YCbCr") else None
         if buffer is None:
             return None
@@ -245,6 +249,7 @@ def _jpeg_pixels(data: bytes, of_gray: str, of_colour: str, least: Size | None) 
     try:
         height, width, colours, _ = simplejpeg.decode_jpeg_header(data)
         _refuse_bomb(width, height)
+        _refuse_scans(data)
         if colours not in ("Gray", "YCbCr"):
             return None
         min_height, min_width = (0, 0) if least is None else _dct_size((height, width), least)
@@ -267,6 +272,8 @@ def _dct_size(size: Size, least: Size) -> Size:
 def _opened(data: bytes) -> ImageFile.ImageFile:
     image = Image.open(io.BytesIO(data), formats=_formats())
     _refuse_bomb(*image.size)
+    if _is_jpeg(data):
+        _refuse_scans(data)
     return image
 
 
@@ -276,6 +283,13 @@ def _refuse_bomb(width: int, height: int) -> None:
         raise Image.DecompressionBombError(
             f"{width} x {height} pixels are more than the {limit} allowed by PIL.Image.MAX_IMAGE_PIXELS"
         )
+
+
+def _refuse_scans(data: bytes) -> None:
+    """Refuse a JPEG that stores its pixels many times over: an empty scan takes 60 bytes, and as long as a full one."""
+    num_scans = data.count(b"\xff\xda")
+    if num_scans > _MAX_JPEG_SCANS:
+        raise Image.DecompressionBombError(f"{num_scans} scans of a JPEG are more than the {_MAX_JPEG_SCANS} allowed")
 
 
 _known_formats: list[str] = []
