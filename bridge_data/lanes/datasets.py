@@ -32,8 +32,9 @@ class DatasetOptions(TypedDict, total=False):
     """Your modules (and their submodules) from which YAML files may name classes and functions. None by default."""
     trust_dataset_code: bool
     """Whether to run Python files beside the data (`sample_loader.py`) that a dataset.yaml names. False by default."""
-    limits: Limits
-    """What a sample, or a file that describes data, may cost; decoders with limits of their own keep these."""
+    limits: Limits | None
+    """What a sample, or a file that describes data, may cost (None: the defaults of `Limits`); decoders with limits of
+    their own keep these."""
     auto_decode: bool | None
     """False: the parts of a sample stay bytes. This and the next three are for encoders without their own `decoder`."""
     image_decode: str | None
@@ -52,7 +53,7 @@ class DatasetOptions(TypedDict, total=False):
     """The class that the samples of all data sets must have."""
 
 
-DATASET_DEFAULTS = DatasetOptions(trusted_modules=(), trust_dataset_code=False, limits=DEFAULT_LIMITS)
+DATASET_DEFAULTS = DatasetOptions(trusted_modules=(), trust_dataset_code=False)
 """The defaults; those of the other options are None."""
 
 
@@ -197,7 +198,7 @@ def _opened(data: Data, split_part: str, options: DatasetOptions, *, training: b
             split_config=options["split_config"],
             trusted_modules=options["trusted_modules"],
             trust_dataset_code=options["trust_dataset_code"],
-            limits=options["limits"],
+            limits=options["limits"] or DEFAULT_LIMITS,
         )
     return data.get_datasets(training=training, split_part=split_part)
 
