@@ -10,7 +10,8 @@ SPREAD := -n 2 --dist worksteal
 # Keep compiled modules, also where the environment says not to: tests and the processes they start would compile anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: setup demo test test-fast test-most test-all test-bridge test-data faults compat lint peers bench bench-more clean
+.PHONY: setup demo test test-fast test-most test-all test-bridge test-data faults fuzz compat lint peers bench bench-more \
+  clean
 
 setup:
 	@VENV=$(VENV) PYTHON="$(if $(filter-out file,$(origin PYTHON)),$(PYTHON))" .ci/setup
@@ -65,6 +66,13 @@ faults: setup
 test-data: setup
 	$(BIN)/python -m tests.data.fetch
 	BRIDGE_DATA_PEER="$(if $(wildcard $(PEER)/bin/python),$(CURDIR)/$(PEER)/bin/python)" $(BIN)/python -m pytest -n 2 --dist loadfile -m data
+
+# Damaged files of every format, 5 minutes each: SECONDS_EACH=30 for a look, ARGS="--targets jsonl,images" for some. What
+# fails, and what was seen, is kept in CORPUS and read again by later runs.
+SECONDS_EACH ?= 300
+CORPUS       ?= .fuzz
+fuzz: setup
+	$(BIN)/python -m tests.fuzz --seconds $(SECONDS_EACH) --corpus "$(CORPUS)" $(ARGS)
 
 # Peers live in environments of their own: they are there to compare with, not dependencies. Each is a library and what
 # needs; the CPU build of torch lies in one place, which a .pth file adds to all of them (and torch==2.13.0 keeps pip from

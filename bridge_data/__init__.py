@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     )
     from bridge_data.lanes.datasets import get_train_dataset, get_val_dataset, get_val_datasets
     from bridge_data.lanes.lane_dataset import LaneDataset
+    from bridge_data.limits import Limits
     from bridge_data.loader import SavableDataLoader, get_loader, get_savable_loader
     from bridge_data.loader.checkpoint import load_states, save_rank_state, save_states
     from bridge_data.order.state import merge_states
@@ -158,6 +159,7 @@ _PLACES = {
         "StateError WorkerError log_exception reraise_exception"
     ),
     "bridge_data.lanes.datasets": "get_train_dataset get_val_dataset get_val_datasets",
+    "bridge_data.limits": "Limits",
     "bridge_data.lanes.lane_dataset": "LaneDataset",
     "bridge_data.loader": "SavableDataLoader get_loader get_savable_loader",
     "bridge_data.loader.checkpoint": "load_states save_rank_state save_states",
@@ -232,6 +234,7 @@ __all__ = [
     "JsonlFileStore",
     "LaneDataset",
     "Lazy",
+    "Limits",
     "Metadataset",
     "MetadatasetV2",
     "MockLazy",

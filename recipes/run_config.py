@@ -27,22 +27,25 @@ class PretrainedConfig:
     revision: str | None = None
 
     def load(self, auto_class: str, what: str, **options: Any) -> Any:
-        """The part, by a class of transformers with `from_pretrained`; `what` is its name in the recipe.
+        """The part, by a class of transformers with `from_pretrained`; `what` is its name in the recipe. Code in its
+        folder is not run.
 
         Raises:
             ConfigError: if there is no such class, or the part cannot be found.
         """
         import transformers
 
+        from bridge_data.encoders.pretrained import load_pretrained
+
         kind = getattr(transformers, auto_class, None)
         if kind is None:
             raise ConfigError(f"{what}.auto_class={auto_class!r}: transformers has no such class")
         try:
-            return kind.from_pretrained(self.pretrained, revision=self.revision, **options)
-        except (OSError, ValueError) as error:
+            return load_pretrained(kind, self.pretrained, f"{what}.pretrained", revision=self.revision, **options)
+        except ConfigError as error:
             raise ConfigError(
-                f"{what}.pretrained={self.pretrained!r}: {str(error).splitlines()[0]}; give an id of the hub, a folder "
-                f"that save_pretrained wrote (`make demo` makes demo_run/tokenizer), or {TINY!r}"
+                f"{error}; give an id of the hub, a folder that save_pretrained wrote (`make demo` makes "
+                f"demo_run/tokenizer), or {TINY!r}"
             ) from error
 
 

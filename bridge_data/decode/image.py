@@ -101,6 +101,19 @@ def image_handler(image_decode: str, resizing: Resizing | None = None) -> Callab
     return functools.partial(_scaled_pixels if form.scaled else _pixels, mode=form.mode, resizing=resizing)
 
 
+def image_within(max_pixels: int, handler: Callable[[bytes], Any], data: bytes) -> Any:
+    """`handler(data)`, unless the image has more pixels. Pillow's own limit is checked by the handler, as the size is
+    known there already."""
+    of_pillow = Image.MAX_IMAGE_PIXELS
+    if of_pillow is None or max_pixels < of_pillow:
+        height, width = encoded_size(data)
+        if height * width > max_pixels:
+            raise ValueError(
+                f"{width} x {height} pixels are more than the {max_pixels} allowed (Limits(max_image_pixels))"
+            )
+    return handler(data)
+
+
 def _image(data: bytes, mode: str, resizing: Resizing | None) -> Image.Image:
     return pillow_image(data, mode) if resizing is None else resized_image(data, mode, resizing)
 
@@ -134,6 +147,9 @@ Size: TypeAlias = tuple[int, int]
 ResizeType: TypeAlias = Literal["pillow", "torch"]
 
 _RUNS_PROGRAMS = frozenset({"EPS"})
+
+_MAX_JPEG_SCANS = 32
+"""A progressive JPEG has about 10."""
 
 _DCT_DIVISORS = (8, 4, 2)
 """JPEG can be decoded at n/8 of its size. Other n are slower than full size, for lack of SIMD code."""
@@ -182,6 +198,7 @@ def image_in_batch(data: bytes, mode: str) -> torch.Tensor | None:
     try:
         height, width, colours, _ = simplejpeg.decode_jpeg_header(data)
         _refuse_bomb(width, height)
+        _refuse_scans(data)
         buffer = arena.image_buffer((height, width, len(mode))) if colours in ("Gray", "YCbCr") else None
         if buffer is None:
             return None
@@ -232,6 +249,7 @@ def _jpeg_pixels(data: bytes, of_gray: str, of_colour: str, least: Size | None) 
     try:
         height, width, colours, _ = simplejpeg.decode_jpeg_header(data)
         _refuse_bomb(width, height)
+        _refuse_scans(data)
         if colours not in ("Gray", "YCbCr"):
             return None
         min_height, min_width = (0, 0) if least is None else _dct_size((height, width), least)
@@ -254,6 +272,8 @@ def _dct_size(size: Size, least: Size) -> Size:
 def _opened(data: bytes) -> ImageFile.ImageFile:
     image = Image.open(io.BytesIO(data), formats=_formats())
     _refuse_bomb(*image.size)
+    if _is_jpeg(data):
+        _refuse_scans(data)
     return image
 
 
@@ -263,6 +283,13 @@ def _refuse_bomb(width: int, height: int) -> None:
         raise Image.DecompressionBombError(
             f"{width} x {height} pixels are more than the {limit} allowed by PIL.Image.MAX_IMAGE_PIXELS"
         )
+
+
+def _refuse_scans(data: bytes) -> None:
+    """Refuse a JPEG that stores its pixels many times over: an empty scan takes 60 bytes, and as long as a full one."""
+    num_scans = data.count(b"\xff\xda")
+    if num_scans > _MAX_JPEG_SCANS:
+        raise Image.DecompressionBombError(f"{num_scans} scans of a JPEG are more than the {_MAX_JPEG_SCANS} allowed")
 
 
 _known_formats: list[str] = []

@@ -2,44 +2,60 @@
 
 Input: part names and bytes. Output: images, video, audio, text, JSON, integers, arrays, tensors; parts without a
 handler stay bytes. Guarantee: decoding never executes code from the data and never opens another file; pickles are
-refused; a compressed part that would unpack to more than `MAX_UNPACKED_BYTES` is refused before it fills memory.
+refused; what exceeds one of the `Limits` is refused before it fills memory.
 
 Source: the arguments are those of Energon's `SampleDecoder`, the extensions those of `webdataset.autodecode`.
 """
 
+import copy
 import functools
 import gzip
 import importlib
 import importlib.util
 import io
-import json
 import zipfile
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, Self, TypeAlias
 
 import numpy as np
 
 from bridge_data.decode.av import AV_EXTENSIONS, AVDecoderType, AVWebdatasetDecoder
-from bridge_data.decode.image import IMAGE_EXTENSIONS, ImageDecoderType, ResizeType, Resizing, image_handler
+from bridge_data.decode.image import (
+    IMAGE_EXTENSIONS,
+    ImageDecoderType,
+    ResizeType,
+    Resizing,
+    image_handler,
+    image_within,
+)
 from bridge_data.errors import ConfigError, SampleError
 from bridge_data.later import torch
+from bridge_data.limits import DEFAULT_LIMITS, Limits
+from bridge_data.shards.plain_data import parse_json
 
 Handler: TypeAlias = Callable[[bytes], Any]
 """Bytes of a part -> object."""
 
-MAX_UNPACKED_BYTES = 4 << 30
-"""Maximum size of a part after decompression."""
-
 PICKLES = frozenset({"pickle", "pkl", "pyd"})
 
 
-def unpack_gzip(content: bytes) -> bytes:
-    """The content of a gzip file; `ValueError` if it exceeds `MAX_UNPACKED_BYTES`."""
+def unpack_gzip(content: bytes, max_bytes: int = DEFAULT_LIMITS.max_unpacked_bytes) -> bytes:
+    """The content of a gzip file; `ValueError` if it exceeds `max_bytes`."""
     with gzip.GzipFile(fileobj=io.BytesIO(content)) as file:
-        unpacked = file.read(MAX_UNPACKED_BYTES + 1)
-    if len(unpacked) > MAX_UNPACKED_BYTES:
-        raise ValueError(f"it unpacks to more than the {MAX_UNPACKED_BYTES} bytes allowed")
+        unpacked = file.read(max_bytes + 1)
+    if len(unpacked) > max_bytes:
+        raise ValueError(f"it unpacks to more than the {max_bytes} bytes allowed (Limits(max_unpacked_bytes))")
     return unpacked
+
+
+def _check_zip(content: bytes, max_bytes: int) -> None:
+    """Check what the members of a zip file unpack to together."""
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        unpacked = sum(info.file_size for info in archive.infolist())
+    if unpacked > max_bytes:
+        raise ValueError(
+            f"it unpacks to {unpacked} bytes, more than the {max_bytes} allowed (Limits(max_unpacked_bytes))"
+        )
 
 
 def check_format(name: str, part: str) -> None:
@@ -69,16 +85,15 @@ def _npy(content: bytes) -> Any:
         raise ValueError("the array it declares does not fit into memory") from None
 
 
-def _npz(content: bytes) -> dict[str, Any]:
-    with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        unpacked = sum(info.file_size for info in archive.infolist())
-    if unpacked > MAX_UNPACKED_BYTES:
-        raise ValueError(f"it unpacks to {unpacked} bytes, more than the {MAX_UNPACKED_BYTES} allowed")
+def _npz(content: bytes, limits: Limits = DEFAULT_LIMITS) -> dict[str, Any]:
+    _check_zip(content, limits.max_unpacked_bytes)
     with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
         return dict(arrays)
 
 
-def _pth(content: bytes) -> Any:
+def _pth(content: bytes, limits: Limits = DEFAULT_LIMITS) -> Any:
+    if content[:4] == b"PK\3\4":
+        _check_zip(content, limits.max_unpacked_bytes)
     return torch.load(io.BytesIO(content), weights_only=True, map_location="cpu")
 
 
@@ -96,10 +111,10 @@ def _cbor(content: bytes) -> Any:
 
 _PACKAGES = {**dict.fromkeys(("mp", "msg", "msgpack"), "msgpack"), "cbor": "cbor2"}
 
-FORMATS: dict[str, Handler] = {
+FORMATS: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(("txt", "text", "transcript"), _text),
     **dict.fromkeys(("cls", "cls2", "index", "inx", "id"), int),
-    **dict.fromkeys(("json", "jsn"), json.loads),
+    **dict.fromkeys(("json", "jsn"), parse_json),
     "npy": _npy,
     "npz": _npz,
     "pth": _pth,
@@ -109,8 +124,17 @@ FORMATS: dict[str, Handler] = {
 }
 """Handler by extension."""
 
-PLAIN: tuple[Handler, ...] = (_text, int, json.loads)
-"""Handlers whose results are only text, numbers and JSON types."""
+_BOUNDED = frozenset({"json", "jsn", "npz", "pth"})
+"""Formats whose handlers take `limits`."""
+
+_MAX_GZ = 3
+"""Times that a part may be compressed, one in the other."""
+
+
+def is_plain(handler: Handler | None) -> bool:
+    """Whether the results of a handler are only text, numbers, JSON types and bytes."""
+    return handler is None or getattr(handler, "func", handler) in (_text, int, parse_json)
+
 
 _STARTS: dict[bytes, Literal["image", "av"]] = {
     b"\xff\xd8\xff": "image",  # JPEG
@@ -181,6 +205,7 @@ class SampleDecoder:
         handlers: your own handlers, tried first. Either a mapping: `{"xyz": decode_xyz}` for parts such as `xyz` and
             `a.xyz`, `{"seg.png": decode_mask}` for that part alone (longer names win); a handler gets the bytes. Or one
             function of (name, bytes), which returns None for parts that it does not handle.
+        limits: what a sample may cost; None: those of the data set (`get_train_dataset(limits=...)`).
 
     Raises:
         ConfigError: for an unknown `image_decode`, `av_decode` or `resize`, or `resize` or `dct_scaling` without
@@ -198,14 +223,13 @@ class SampleDecoder:
         video_decode_audio: bool = False,
         guess_content: bool = False,
         handlers: Mapping[str, Handler] | PartHandler | None = None,
+        limits: Limits | None = None,
     ) -> None:
-        image = image_handler(image_decode, _resizing(image_size, resize, dct_scaling))
-        media = AVWebdatasetDecoder(video_decode_audio=video_decode_audio, av_decode=av_decode).decode
-        self._media: dict[str, Handler] = {
-            **dict.fromkeys(IMAGE_EXTENSIONS, image),
-            **dict.fromkeys(AV_EXTENSIONS, media),
-        }
-        self._kinds: dict[str, Handler] = {"image": image, "av": media} if guess_content else {}
+        self._image = image_handler(image_decode, _resizing(image_size, resize, dct_scaling))
+        self._av_settings: dict[str, Any] = {"video_decode_audio": video_decode_audio, "av_decode": av_decode}
+        self._guesses = guess_content
+        self._has_limits = limits is not None
+        self._bind(limits or DEFAULT_LIMITS)
         self._own: dict[str, Handler] = {}
         self._own_function: PartHandler | None = None
         if isinstance(handlers, Mapping):
@@ -232,13 +256,35 @@ class SampleDecoder:
     def _built_in(self, part: str) -> Handler | None:
         extension = part.lower().rpartition(".")[2]
         if extension == "gz":
+            if part.lower().endswith(".gz" * (_MAX_GZ + 1)):
+                raise SampleError(f"part {part[-40:]!r} is compressed more than {_MAX_GZ} times over")
             inner = part[: -len(".gz")]
-            return functools.partial(_unpacked, self.handler(inner) if inner else None)
+            unpack = functools.partial(unpack_gzip, max_bytes=self._limits.max_unpacked_bytes)
+            return functools.partial(_unpacked, unpack, self.handler(inner) if inner else None)
         if extension in FORMATS or extension in PICKLES:
             check_format(extension, part)
-            return FORMATS[extension]
-        handler = self._media.get(extension)
-        return functools.partial(_by_content, self._kinds, handler) if self._kinds else handler
+            handler = FORMATS[extension]
+            return functools.partial(handler, limits=self._limits) if extension in _BOUNDED else handler
+        medium = self._media.get(extension)
+        return functools.partial(_by_content, self._kinds, medium) if self._kinds else medium
+
+    def within(self, limits: Limits) -> Self:
+        """This decoder with `limits`; itself if it was made with limits of its own."""
+        if self._has_limits or limits == self._limits:
+            return self
+        changed = copy.copy(self)
+        changed._bind(limits)
+        return changed
+
+    def _bind(self, limits: Limits) -> None:
+        image = functools.partial(image_within, limits.max_image_pixels, self._image)
+        media = AVWebdatasetDecoder(**self._av_settings, limits=limits).decode
+        self._limits = limits
+        self._media: dict[str, Handler] = {
+            **dict.fromkeys(IMAGE_EXTENSIONS, image),
+            **dict.fromkeys(AV_EXTENSIONS, media),
+        }
+        self._kinds: dict[str, Handler] = {"image": image, "av": media} if self._guesses else {}
 
     def decode(self, fname: str, raw: bytes) -> Any:
         """Decode `raw`, the content of a file called `fname`.
@@ -301,8 +347,8 @@ def _own_first(own: PartHandler, part: str, others: Callable[[str], Handler | No
     return content if handler is None else handler(content)
 
 
-def _unpacked(handler: Handler | None, content: bytes) -> Any:
-    unpacked = unpack_gzip(content)
+def _unpacked(unpack: Callable[[bytes], bytes], handler: Handler | None, content: bytes) -> Any:
+    unpacked = unpack(content)
     return unpacked if handler is None else handler(unpacked)
 
 

@@ -11,7 +11,7 @@ import abc
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from bridge_data.decode.sample_decoder import PLAIN, Handler, SampleDecoder, decode_part
+from bridge_data.decode.sample_decoder import Handler, SampleDecoder, decode_part, is_plain
 from bridge_data.errors import FatalSampleError, SampleError
 from bridge_data.plan import Source
 from bridge_data.plan.document import is_jsonl
@@ -86,7 +86,8 @@ class SampleLoader(Loader):
 
     def __init__(self, source: Source, decoder: SampleDecoder | None) -> None:
         super().__init__(source)
-        self._decoder = SampleDecoder() if is_jsonl(source.path) else decoder
+        decoder = SampleDecoder() if is_jsonl(source.path) else decoder
+        self._decoder = None if decoder is None else decoder.within(source.limits)
         self._class: Callable[..., Sample | CrudeSample] = source.sample_class
         self._crude = issubclass(source.sample_class, CrudeSample)
         self._fields = tuple((name, access.get) for name, access in source.field_map.items())
@@ -101,7 +102,7 @@ class SampleLoader(Loader):
                 for part in access.parts:
                     self._handlers[part] = self._handler(part)
             self._whole_parts = _whole_parts(source, self._handlers)
-            self.is_plain = all(handler is None or handler in PLAIN for handler in self._handlers.values())
+            self.is_plain = all(map(is_plain, self._handlers.values()))
 
     def stream(self, indices: Iterable[int]) -> Iterator[Sample | CrudeSample] | None:
         return self._streamed(indices) if self._whole_parts else None

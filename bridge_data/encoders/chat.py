@@ -1,7 +1,8 @@
 """Chat templates: a conversation to token ids, with a mark on the tokens of its answers.
 
 Enters: messages or text, and a tokenizer (or processor) of transformers. Leaves: ids and marks; each image is one token
-still. Guarantee: with `add_special_tokens`, ids and marks are those of transformers' `apply_chat_template`.
+still. Guarantee: with `add_special_tokens`, ids and marks are those of transformers' `apply_chat_template`. A template
+is code of others: it runs in the sandbox of Jinja and for `MAX_RENDER_S` at most; its memory has no bound.
 
 Answers are found in two ways. A template that puts `{% generation %}` around answers marks them itself. For any other,
 the text up to an answer (with the generation prompt) and up to its end are rendered, and the difference is the answer;
@@ -11,14 +12,20 @@ if the template has no generation prompt, the name of the role is marked with th
 import dataclasses
 import itertools
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from bridge_data.encoders.encoder_config import ConversationTemplateConfig
-from bridge_data.errors import ConfigError
+from bridge_data.encoders.time_limit import within_time
+from bridge_data.errors import BridgeDataError, ConfigError, SampleError
 
 _GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
 _PARTS = re.compile(r"""\[\s*['"]type['"]\s*\]|\.type\b|['"]type['"]""")
+
+MAX_RENDER_S = 10.0
+"""Seconds that a chat template may take for a conversation."""
+
+T = TypeVar("T")
 
 Span = tuple[int, int]
 """A range of characters or tokens: the first, and the one after the last."""
@@ -135,10 +142,40 @@ def render_conversation(
     from transformers.utils.chat_template_utils import render_jinja_template
 
     named_tokens = getattr(tokenizer, "tokenizer", tokenizer).special_tokens_map
-    texts, spans = render_jinja_template(
-        conversations=[messages], chat_template=template, return_assistant_tokens_mask=True, **named_tokens
+    texts, spans = _by_template(
+        lambda: render_jinja_template(
+            conversations=[messages], chat_template=template, return_assistant_tokens_mask=True, **named_tokens
+        )
     )
     return texts[0], [(start, end) for start, end in spans[0]]
+
+
+def _by_template(render: Callable[[], T]) -> T:
+    """What `render` makes with a chat template.
+
+    Raises:
+        ConfigError: if the template is none, or does what the sandbox forbids.
+        SampleError: if it refuses the conversation, fails, or takes too long.
+    """
+    try:
+        return within_time(render, MAX_RENDER_S)
+    except BridgeDataError:
+        raise
+    except TimeoutError:
+        raise SampleError(
+            f"the chat template is not done after {MAX_RENDER_S:g} s: a loop in it does not end, or the conversation "
+            "is far too long"
+        ) from None
+    except Exception as error:
+        from jinja2 import TemplateError, TemplateSyntaxError
+        from jinja2.exceptions import SecurityError
+
+        if isinstance(error, TemplateSyntaxError):
+            raise ConfigError(f"the chat template has an error in its line {error.lineno}: {error.message}") from error
+        if isinstance(error, SecurityError):
+            raise ConfigError(f"the chat template does what its sandbox forbids: {error}; take another one") from error
+        told = str(error) if isinstance(error, TemplateError) else f"{type(error).__name__}: {error}"
+        raise SampleError(f"the chat template refuses the conversation: {told}") from error
 
 
 def lacks_beginning(tokenizer: Any, text: str) -> bool:
@@ -153,7 +190,7 @@ def _answers_by_prefixes(
 ) -> tuple[str, list[Span]]:
     def render(turns: list[dict[str, Any]], prompt: bool) -> str:
         options = {"chat_template": template, "add_generation_prompt": prompt, "tokenize": False}
-        return str(tokenizer.apply_chat_template(turns, **options))
+        return _by_template(lambda: str(tokenizer.apply_chat_template(turns, **options)))
 
     text = render(messages, False)
     spans = []

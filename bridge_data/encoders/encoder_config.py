@@ -17,6 +17,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any, Literal, NoReturn, TypeAlias, get_args
 
+from bridge_data.encoders.pretrained import load_pretrained
 from bridge_data.errors import ConfigError, SampleError, SkipSample
 from bridge_data.task.packers import Packer
 
@@ -250,7 +251,7 @@ def open_tokenizer(given: Any) -> Any:
     """The tokenizer in the folder or with the hub id `given`; an object is returned unchanged.
 
     Raises:
-        ConfigError: if there is none.
+        ConfigError: if there is none, or it cannot be read without running code in its folder.
     """
     return _open("AutoTokenizer", "tokenizer", given)
 
@@ -259,7 +260,8 @@ def open_image_processor(given: Any) -> Any:
     """The image processor in the folder or with the hub id `given`; an object is returned unchanged.
 
     Raises:
-        ConfigError: if there is none, or if it is a number, as a call by position for Megatron-Bridge 0.6 gives.
+        ConfigError: if there is none, if it needs code in its folder, or if it is a number, as a call by position for
+            Megatron-Bridge 0.6 gives.
     """
     if isinstance(given, int):
         raise ConfigError(
@@ -274,10 +276,4 @@ def _open(auto_class: str, argument: str, given: Any) -> Any:
         return given
     import transformers
 
-    try:
-        return getattr(transformers, auto_class).from_pretrained(given)
-    except (OSError, ValueError, KeyError) as error:
-        raise ConfigError(
-            f"{argument}={str(given)!r}: transformers.{auto_class} finds none in such a folder, or on the hub under "
-            f"such an id: {error}"
-        ) from error
+    return load_pretrained(getattr(transformers, auto_class), given, argument)

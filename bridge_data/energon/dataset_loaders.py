@@ -13,6 +13,7 @@ from typing import Any, Self, TypeAlias
 
 from bridge_data import storage
 from bridge_data.errors import ConfigError
+from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.options import names
 from bridge_data.plan.blending import Plan
 from bridge_data.plan.declared import (
@@ -94,6 +95,7 @@ class _Declaring(DatasetLoaderInterface):
 
     trusted_modules: Collection[str]
     trust_dataset_code: bool
+    limits: Limits
 
     @abc.abstractmethod
     def _declare(self, scope: Scope) -> Declared: ...
@@ -114,6 +116,7 @@ class _Declaring(DatasetLoaderInterface):
             subflavors=dict(subflavors or {}),
             subset=subset,
             epochs_per_shuffle=check_epochs(shuffle_over_epochs_multiplier),
+            cache=LoadCache(self.limits),
         )
         opening = Opening(
             training=training, trusted_modules=self.trusted_modules, trust_dataset_code=self.trust_dataset_code
@@ -123,7 +126,7 @@ class _Declaring(DatasetLoaderInterface):
 
     def traverse(self, *, split_part: str) -> list[TraversedDatasetReference]:
         """See `DatasetLoaderInterface.traverse`."""
-        return list(_references(self._declare(Scope(split_part=split_part))))
+        return list(_references(self._declare(Scope(split_part=split_part, cache=LoadCache(self.limits)))))
 
 
 class DatasetLoader(_Declaring):
@@ -134,7 +137,7 @@ class DatasetLoader(_Declaring):
         subflavors: for all samples; those given to `get_datasets` override them.
         shuffle_over_epochs_multiplier: how many epochs are shuffled together, times what `get_datasets` is given.
         dataset_config, split_config: other files than `dataset.yaml` and `split.yaml`.
-        trusted_modules, trust_dataset_code: see `DatasetOptions`.
+        trusted_modules, trust_dataset_code, limits: see `DatasetOptions`.
 
     Raises:
         ConfigError: for wrong settings.
@@ -151,6 +154,7 @@ class DatasetLoader(_Declaring):
         *,
         trusted_modules: Collection[str] = (),
         trust_dataset_code: bool = False,
+        limits: Limits = DEFAULT_LIMITS,
     ) -> None:
         self.path = absolute(path)
         self.split_part = split_part
@@ -159,6 +163,7 @@ class DatasetLoader(_Declaring):
         self.dataset_config, self.split_config = dataset_config, split_config
         self.trusted_modules = names("trusted_modules", trusted_modules)
         self.trust_dataset_code = trust_dataset_code
+        self.limits = limits
 
     def _declare(self, scope: Scope) -> Reference:
         given = {"dataset_config": self.dataset_config, "split_config": self.split_config}
@@ -180,7 +185,7 @@ class MetadatasetV2(_Declaring):
     `{"train": {"blend": [{"path": ..., "weight": 2}, ...]}}`. Paths are relative to the folder of `path`.
 
     Args:
-        trusted_modules, trust_dataset_code: see `DatasetOptions`.
+        trusted_modules, trust_dataset_code, limits: see `DatasetOptions`.
 
     Raises:
         ConfigError: if it is no metadataset of this format.
@@ -195,10 +200,11 @@ class MetadatasetV2(_Declaring):
         *,
         trusted_modules: Collection[str] = (),
         trust_dataset_code: bool = False,
+        limits: Limits = DEFAULT_LIMITS,
     ) -> None:
-        self._begin(absolute(path), trusted_modules, trust_dataset_code)
+        self._begin(absolute(path), trusted_modules, trust_dataset_code, limits)
         if splits is None:
-            self._document = parse_yaml(storage.read_all(self.path), self.path)
+            self._document = parse_yaml(storage.read_all(self.path), self.path, limits)
         else:
             head = {"__module__": "megatron.energon", "__class__": self._format}
             self._document, self._is_file = as_node({**head, "splits": splits}, str(self)), False
@@ -208,15 +214,15 @@ class MetadatasetV2(_Declaring):
             raise ConfigError(f"{self.path} is a {other}; open it with load_dataset, which finds out")
 
     @classmethod
-    def _of_document(cls, document: Node, trusted_modules: Collection[str], trust_dataset_code: bool) -> Self:
+    def _of_document(cls, document: Node, **trust: Any) -> Self:
         """The metadataset that the YAML file of `document`, which is of this format, declares."""
         made = cls.__new__(cls)
-        made._begin(document.file, trusted_modules, trust_dataset_code)
+        made._begin(document.file, **trust)
         made._document = document
         return made
 
-    def _begin(self, path: str, trusted_modules: Collection[str], trust_dataset_code: bool) -> None:
-        self.path = path
+    def _begin(self, path: str, trusted_modules: Collection[str], trust_dataset_code: bool, limits: Limits) -> None:
+        self.path, self.limits = path, limits
         self.trusted_modules = names("trusted_modules", trusted_modules)
         self.trust_dataset_code = trust_dataset_code
         self._is_file = True
@@ -231,7 +237,9 @@ class MetadatasetV2(_Declaring):
         if not self._is_file:
             raise ConfigError(f"{self}: joins are prepared beside a YAML file; write the splits to one")
         made = prepare_metadataset(self.path)
-        self._document = parse_yaml(storage.read_all(self.path), self.path)  # that the joins were made from
+        self._document = parse_yaml(
+            storage.read_all(self.path), self.path, self.limits
+        )  # that the joins were made from
         return made
 
     def _declare(self, scope: Scope) -> Declared:
@@ -260,6 +268,7 @@ def load_dataset(
     split_config: str | None = None,
     trusted_modules: Collection[str] = (),
     trust_dataset_code: bool = False,
+    limits: Limits = DEFAULT_LIMITS,
 ) -> DatasetLoaderInterface:
     """The prepared folder, JSONL file or metadataset at `path`; or the metadataset in a dict with the content of its
     YAML, with paths relative to the working directory.
@@ -267,7 +276,7 @@ def load_dataset(
     Args:
         split_part, subflavors, shuffle_over_epochs_multiplier, dataset_config, split_config: see `DatasetLoader`; not
             for metadatasets, which have these settings themselves.
-        trusted_modules, trust_dataset_code: see `DatasetOptions`.
+        trusted_modules, trust_dataset_code, limits: see `DatasetOptions`.
 
     Raises:
         ConfigError: if there is none.
@@ -285,8 +294,12 @@ def load_dataset(
         document = as_node(path, "metadataset given as a dict")
     else:
         location = absolute(path)
-        document = LoadCache().document(location) if location.endswith((".yaml", ".yml")) else None
-    trust: dict[str, Any] = {"trusted_modules": trusted_modules, "trust_dataset_code": trust_dataset_code}
+        document = LoadCache(limits).document(location) if location.endswith((".yaml", ".yml")) else None
+    trust: dict[str, Any] = {
+        "trusted_modules": trusted_modules,
+        "trust_dataset_code": trust_dataset_code,
+        "limits": limits,
+    }
     if document is None:
         if not (storage.is_folder(location) or storage.is_file(location)):
             raise ConfigError(f"{location}: no such folder or file")

@@ -4,7 +4,6 @@ a path or a metadataset does it.
 The names and the settings are those of Energon.
 """
 
-import json
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Unpack
@@ -20,6 +19,7 @@ from bridge_data.samples import CrudeSample, Sample
 from bridge_data.shards import Records, ShardSet, SubsetRange
 from bridge_data.shards.joins import open_join_at
 from bridge_data.shards.jsonl_file import PART, open_jsonl
+from bridge_data.shards.plain_data import parse_json
 from bridge_data.storage import Location, location, on_disk
 from bridge_data.topology import WorkerConfig
 
@@ -88,7 +88,7 @@ class DefaultCrudeJsonlDatasetFactory(CrudeJsonlDatasetFactory):
         decoded = {**sample, "__subflavors__": self.subflavors}
         if PART in sample:
             try:
-                decoded[PART] = json.loads(sample[PART])
+                decoded[PART] = parse_json(sample[PART])
             except ValueError as error:
                 raise SampleError(f"{self.path}: sample {sample['__key__']} is no JSON: {error}") from error
         return super().load_sample(decoded)

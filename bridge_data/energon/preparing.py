@@ -12,15 +12,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import braceexpand
-
 from bridge_data.errors import ConfigError
 from bridge_data.plan.document import absolute
 from bridge_data.prepare.media import MediaRule, prepare_media
 from bridge_data.prepare.processes import Progress, no_progress
 from bridge_data.prepare.tar_indexes import PrepareConfig
 from bridge_data.prepare.tars import prepare, refresh_index, split_by_patterns, split_by_shares
-from bridge_data.shards.metadata import SPLIT_YAML
+from bridge_data.shards.metadata import SPLIT_YAML, expand_braces
 from bridge_data.storage import location, on_disk
 
 logger = logging.getLogger("bridge_data")
@@ -63,7 +61,10 @@ def prepare_dataset(
         ConfigError: for wrong settings. DatasetError: naming each tar that is damaged.
     """
     root = on_disk(location(absolute(os.fspath(parent_path))))
-    names = [name for path in paths for name in braceexpand.braceexpand(path)]
+    try:
+        names = [name for path in paths for name in expand_braces(path)]
+    except ValueError as error:
+        raise ConfigError(f"paths: a pattern cannot be expanded: {error}") from None
     if not names:
         raise ConfigError(f"{root}: paths is empty: name the tars")
     config = PrepareConfig(num_workers=min(workers, len(names)), fix_duplicates=fix_duplicates)

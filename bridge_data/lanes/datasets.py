@@ -13,6 +13,7 @@ from bridge_data.energon.dataset_loaders import Data, DatasetLoaderInterface, lo
 from bridge_data.errors import ConfigError, ErrorHandler
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.units import Batching
+from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.options import check_flag, check_integer, takes_options, warn_ignored
 from bridge_data.order.plan_order import Shuffle
 from bridge_data.plan import Plan, Source
@@ -36,6 +37,9 @@ class DatasetOptions(TypedDict, total=False):
     """Whether to run Python files beside the data (`sample_loader.py`) that a dataset.yaml names. False by default."""
     verify_digests: bool
     """Whether to compare every part that is read with its digest, which `bridge-data prepare --digest` stores."""
+    limits: Limits | None
+    """What a sample, or a file that describes data, may cost (None: the defaults of `Limits`); decoders with limits of
+    their own keep these."""
     auto_decode: bool | None
     """False: the parts of a sample stay bytes. This and the next three are for encoders without their own `decoder`."""
     image_decode: str | None
@@ -206,6 +210,7 @@ def _opened(data: Data, split_part: str, options: DatasetOptions, *, training: b
             split_config=options["split_config"],
             trusted_modules=options["trusted_modules"],
             trust_dataset_code=options["trust_dataset_code"],
+            limits=options["limits"] or DEFAULT_LIMITS,
         )
     return data.get_datasets(training=training, split_part=split_part)
 

@@ -10,9 +10,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 from bridge_data.decode import Loader
-from bridge_data.errors import ConfigError, FatalSampleError
+from bridge_data.errors import ConfigError, FatalSampleError, SampleError
 from bridge_data.lanes.units import Item, Key, Pack, Unit, batch_key, pack_key
 from bridge_data.order import ALL_PARTS, SampleRef
+from bridge_data.samples import CrudeSample, Sample
+from bridge_data.shards import RawSample
 from bridge_data.task import STAGES, TRUNCATED, Hooks, Packing, SourceCook, does_something, hook_of, is_overridden
 from bridge_data.task.observer import observed_iterator
 
@@ -153,10 +155,11 @@ class Work:
         return {source: iter(numbers) for source, numbers in indices.items()}
 
     def _load(self, ref: SampleRef) -> list[Any]:
-        """Read, decode and cook. A failed decoder counts as a failure of the sample; a failed read stops the run."""
+        """Read, decode and cook. A failed decoder, and a sample beyond a limit, count as a failure of the sample; a
+        failed read stops the run."""
         loader = self._loaders[ref.source]
-        build = functools.partial(loader.build, index=ref.index)
-        for sample in self.hooks.run("decode", build, loader.read(ref.index), self._sample_key(ref, 0)):
+        build = functools.partial(_built, loader, index=ref.index)
+        for sample in self.hooks.run("decode", build, _read(loader, ref.index), self._sample_key(ref, 0)):
             if isinstance(sample, dict):
                 return self._cooked(sample, ref)
             sample.__restore_key__ = self._key(ref, 0)
@@ -321,3 +324,17 @@ def _mark(made: Any, key: Key, *, add: bool = False) -> None:
             made["__restore_key__"] = key
     elif hasattr(made, "__restore_key__"):
         made.__restore_key__ = key
+
+
+def _read(loader: Loader, index: int) -> RawSample | SampleError:
+    """Sample `index` as it is stored; or the error, for `_built`, if it exceeds a limit."""
+    try:
+        return loader.read(index)
+    except SampleError as error:
+        return error
+
+
+def _built(loader: Loader, raw: RawSample | SampleError, index: int) -> Sample | CrudeSample:
+    if isinstance(raw, SampleError):
+        raise raw
+    return loader.build(raw, index)

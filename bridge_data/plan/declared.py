@@ -16,6 +16,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from bridge_data import storage
 from bridge_data.errors import ConfigError
+from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.plan.auxiliary import AuxReference, read_aux
 from bridge_data.plan.blending import Weight, read_weight
 from bridge_data.plan.dataset_yaml import OUR_MODULES, is_our_module, read_subflavors
@@ -38,9 +39,12 @@ T = TypeVar("T")
 
 
 class LoadCache:
-    """What one load has parsed and opened so far, by key, for all threads of it: each file and data set once."""
+    """What one load has parsed and opened so far, by key, for all threads of it: each file and data set once; and how
+    many references it has followed, of those that `limits` allow."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: Limits = DEFAULT_LIMITS) -> None:
+        self.limits = limits
+        self.num_references = 0
         self._lock = threading.Lock()
         self._made: dict[Hashable, Future[Any]] = {}
 
@@ -66,7 +70,7 @@ class LoadCache:
 
         def parse() -> Node | None:
             text = storage.read_if_there(path)
-            return None if text is None else parse_yaml(text, path)
+            return None if text is None else parse_yaml(text, path, self.limits)
 
         return self.get(("yaml", path), parse)
 
@@ -138,6 +142,13 @@ Declared: TypeAlias = Reference | DeclaredJoin | DeclaredBlend
 def declare(reference: Reference) -> Declared:
     """The reference itself, or the tree that the metadataset at its path declares."""
     path, scope = reference.path, reference.scope
+    limits = scope.cache.limits
+    scope.cache.num_references += 1
+    if scope.cache.num_references > limits.max_references:
+        raise reference.error(
+            f"{path}: with what they name in turn, the metadatasets above name more than the {limits.max_references} "
+            "data sets and metadatasets allowed (Limits(max_references))"
+        )
     if not path.endswith((".yaml", ".yml")) or os.path.isdir(path):
         return reference
     document = scope.cache.document(path)
@@ -149,6 +160,11 @@ def declare(reference: Reference) -> Declared:
     own = path if storage.is_remote(path) else os.path.realpath(path)
     if own in scope.above:
         raise reference.error(f"{path} refers to itself: {' -> '.join((*scope.above, own))}")
+    if len(scope.above) >= limits.max_metadataset_depth:
+        raise reference.error(
+            f"{path}: is named through more than the {limits.max_metadataset_depth} metadatasets allowed "
+            f"(Limits(max_metadataset_depth)): {' -> '.join((*scope.above[:2], '...', own))}"
+        )
     if "subset" in reference.entries:
         _check_share(reference.entries["subset"], scope)
     return declare_split(document, path, dataclasses.replace(scope, above=(*scope.above, own)))
@@ -198,7 +214,7 @@ def _first_format(split: Node, what: str, file: str, scope: Scope) -> DeclaredBl
     split.mapping(what, ("datasets",))
     items = _items(entries["datasets"], "datasets")
     for item in items:
-        if "path" not in item.mapping("data set", _FIRST_FORMAT_KEYS):
+        if not given(item.mapping("data set", _FIRST_FORMAT_KEYS), "path"):
             raise item.error(f"data set: expected `path:`, got {item.shown()}")
     children = [declare(_reference(item, file, scope)) for item in items]
     return _blend("datasets", entries["datasets"], children, file, scope)

@@ -13,24 +13,29 @@ import difflib
 import os
 import posixpath
 import re
+import reprlib
 from collections.abc import Collection, Mapping
 from typing import Any
 
 import yaml
 
 from bridge_data.errors import ConfigError
+from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.options import path_text
 from bridge_data.shards.metadata import JSONL_SUFFIX
+from bridge_data.shards.plain_data import composed
 from bridge_data.storage import RemotePath, is_remote, of_dataset_service
 from bridge_data.storage.object_stores import split_url
 
-_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _PLAIN_TAGS = frozenset(
     f"tag:yaml.org,2002:{name}"
     for name in ("str", "int", "float", "bool", "null", "map", "seq", "timestamp", "merge", "value")
 )
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 _LOCAL = "file://"
+_MAX_KEYS = 20
+_SHOWN = reprlib.Repr()
+_SHOWN.maxstring = _SHOWN.maxlong = _SHOWN.maxother = 200
 _CONSTANTS = {"null": None, "~": None, "": None, "true": True, "yes": True, "false": False, "no": False}
 
 
@@ -85,10 +90,10 @@ class Node:
     def shown(self) -> str:
         """A short description of this value, for messages."""
         if isinstance(self.value, dict):
-            return f"a mapping with {', '.join(self.value) or 'no keys'}"
+            return f"a mapping with {', '.join([*self.value][:_MAX_KEYS]) or 'no keys'}"
         if isinstance(self.value, list):
             return f"a list of {len(self.value)}"
-        return "nothing" if self.value is None else repr(self.value)
+        return "nothing" if self.value is None else _SHOWN.repr(self.value)
 
 
 def as_node(value: Any, what: str) -> Node:
@@ -113,37 +118,22 @@ def nearest(wanted: str, known: Collection[str]) -> str:
     return f"{guess} Known: {', '.join(sorted(known)) or 'none'}"
 
 
-def parse_yaml(text: str | bytes, file: str) -> Node:
+def parse_yaml(text: str | bytes, file: str, limits: Limits = DEFAULT_LIMITS) -> Node:
     """The document `text` of `file`.
 
     Raises:
-        ConfigError: naming file and line, if it is not YAML, or has more than plain data.
+        ConfigError: naming file and line, if it is not YAML, has more than plain data, or exceeds a limit.
     """
-    try:
-        loader = _Loader(text)
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file}:1: not readable as YAML: {error}") from None
-    try:
-        root = loader.get_single_node()
+    with composed(text, file, limits) as (root, loader):
         return _Reader(file, loader).read(root, 1) if root is not None else Node(None, file, 1)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        line = mark.line + 1 if mark is not None else 1
-        problem = ", ".join(filter(None, (error.context, error.problem)))
-        raise ConfigError(f"{file}:{line}: not readable as YAML: {problem}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file}:1: not readable as YAML: {error}") from None
-    finally:
-        loader.dispose()
 
 
 class _Reader:
-    """Converts the nodes of PyYAML, aliased ones once; an anchor that contains itself is an error."""
+    """Converts the nodes of PyYAML, aliased ones once."""
 
     def __init__(self, file: str, loader: Any) -> None:
         self._file = file
         self._loader = loader
-        self._open: set[int] = set()
         self._done: dict[int, Any] = {}
 
     def read(self, node: yaml.Node, line: int) -> Node:
@@ -151,12 +141,8 @@ class _Reader:
             raise Node(None, self._file, line).error(f"tag {node.tag!r} is not allowed: only plain data is read")
         if isinstance(node, yaml.ScalarNode):
             return Node(_scalar(node), self._file, line)
-        if id(node) in self._open:
-            raise Node(None, self._file, line).error("this anchor contains itself")
         if id(node) not in self._done:
-            self._open.add(id(node))
             self._done[id(node)] = self._mapping(node) if isinstance(node, yaml.MappingNode) else self._sequence(node)
-            self._open.discard(id(node))
         return Node(self._done[id(node)], self._file, line)
 
     def _sequence(self, node: yaml.Node) -> list[Node]:

@@ -197,7 +197,7 @@ def _open_folder(reference: Reference, opening: Opening) -> Source:
     config = read_sample_config(document, opening.trusted_modules, trust_dataset_code=opening.trust_dataset_code)
     part, split_config = scope.split_part, split_config_of(reference)
     try:
-        dataset = cache.get(("folder", path), lambda: PreparedDataset.open(path))
+        dataset = cache.get(("folder", path), lambda: PreparedDataset.open(path, cache.limits))
         key = ("shards", path, part, split_config)
         shards = cache.get(key, lambda: dataset.split(part, split_config=split_config))
     except ConfigError as error:
@@ -213,6 +213,7 @@ def _open_folder(reference: Reference, opening: Opening) -> Source:
         subflavors={**config.subflavors, **scope.subflavors},
         config_file=config_file,
         maker=config.maker,
+        limits=cache.limits,
     )
 
 
@@ -241,7 +242,9 @@ def _open_jsonl(reference: Reference) -> Source:
     part, split_config = scope.split_part, reference.text("split_config")
     key = ("jsonl", path, part, split_config)
     try:
-        records = scope.cache.get(key, lambda: open_jsonl(path, part, split_config=split_config))
+        records = scope.cache.get(
+            key, lambda: open_jsonl(path, part, split_config=split_config, limits=scope.cache.limits)
+        )
     except ConfigError as error:
         raise reference.error(str(error)) from None
     return Source(
@@ -251,6 +254,7 @@ def _open_jsonl(reference: Reference) -> Source:
         sample_class=CrudeSample,
         subflavors=scope.subflavors,
         config_file=path,
+        limits=scope.cache.limits,
     )
 
 

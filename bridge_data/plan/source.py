@@ -7,6 +7,7 @@ from collections.abc import Callable, Container, Mapping
 from typing import Any, Protocol, TypeAlias
 
 from bridge_data.errors import ConfigError
+from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.plan.auxiliary import AuxReference
 from bridge_data.plan.dataset_yaml import SampleClass
 from bridge_data.plan.field_access import FieldAccess
@@ -53,7 +54,7 @@ class Source:
     `field_map` gives the fields of `sample_class`; a crude class has none. `parts` are the parts to read, None for all.
     `config_file` is the dataset.yaml. If `joined`, a record has a sample of each member, which are built as the members
     say. A `maker` makes the samples instead of the field map. `aux` is what cookers may read besides;
-    `epochs_per_shuffle` is how many epochs are shuffled together.
+    `epochs_per_shuffle` is how many epochs are shuffled together. `limits` bound what a sample may cost.
     """
 
     path: str
@@ -68,6 +69,7 @@ class Source:
     maker: SampleMaker | None = None
     aux: Mapping[str, AuxReference] = dataclasses.field(default_factory=dict)
     epochs_per_shuffle: EpochsPerShuffle = 1
+    limits: Limits = DEFAULT_LIMITS
 
     @property
     def name(self) -> str:

@@ -13,6 +13,7 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 import yaml
 
@@ -26,6 +27,9 @@ from bridge_data.storage.atomic import replacing, write_file, writing
 
 BLOCK_BYTES = 1 << 25
 """Bytes of the file that are one task: the lines that begin there."""
+
+MAX_LINE_BYTES = 1 << 28
+"""Longer lines are refused: as JSON they would take many times that in memory."""
 
 _SHOWN = 10
 
@@ -173,19 +177,31 @@ def _scan(path: Path, start: int) -> _LineBlock:
     with open(path, "rb") as file:
         if start:
             file.seek(start - 1)
-            file.readline()  # the rest of a line of the block before
+            _finish_line(file)  # of the block before
         offset = file.tell()
-        while offset < start + BLOCK_BYTES and (line := file.readline()):
+        while offset < start + BLOCK_BYTES and (line := file.readline(MAX_LINE_BYTES + 1)):
+            is_long = len(line) > MAX_LINE_BYTES and not line.endswith(b"\n")
+            end = offset + len(line) + (_finish_line(file) if is_long else 0)
             found.num_lines += 1
-            if not line.isspace():
+            if is_long or not line.isspace():
                 found.offsets.append(offset)
-                fault = _fault(line)
+                fault = _fault(line) if not is_long else f"longer than {MAX_LINE_BYTES} bytes"
                 if fault is not None:
                     found.num_faults += 1
                     if len(found.faults) < _SHOWN:
                         found.faults.append((found.num_lines, fault))
-            offset += len(line)
+            offset = end
     return found
+
+
+def _finish_line(file: BinaryIO) -> int:
+    """Read on to the beginning of the next line, however far it is; the number of bytes."""
+    num_bytes = 0
+    while piece := file.readline(1 << 20):
+        num_bytes += len(piece)
+        if piece.endswith(b"\n"):
+            break
+    return num_bytes
 
 
 def _fault(line: bytes) -> str | None:
@@ -198,6 +214,8 @@ def _fault(line: bytes) -> str | None:
         return f"not JSON: {error.msg} (character {error.pos + 1})"
     except RecursionError:
         return "not readable: nested too deeply"
+    except ValueError:
+        return "not readable: a number of thousands of digits"
     if not isinstance(content, dict):
         return f'expected an object such as {{"text": "..."}}, got {type(content).__name__}'
     return None

@@ -20,7 +20,6 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-import braceexpand
 import yaml
 
 from bridge_data.errors import ConfigError, DatasetError, bridge_command
@@ -29,7 +28,15 @@ from bridge_data.prepare.key_prefixes import is_interrupted, prefix_keys
 from bridge_data.prepare.processes import Progress, no_progress
 from bridge_data.prepare.scan import has_surrogates
 from bridge_data.prepare.tar_indexes import Preparation, PrepareConfig, SharedKeysError, write_indexes
-from bridge_data.shards.metadata import INFO_JSON, INFO_YAML, META_FOLDER, SPLIT_YAML, read_shard_counts, tar_index_path
+from bridge_data.shards.metadata import (
+    INFO_JSON,
+    INFO_YAML,
+    META_FOLDER,
+    SPLIT_YAML,
+    expand_braces,
+    read_shard_counts,
+    tar_index_path,
+)
 from bridge_data.shards.tar_bytes import GZIP_SUFFIXES
 from bridge_data.storage.atomic import write_file, writing
 
@@ -295,7 +302,7 @@ def _matching(names: Sequence[str], pattern: str) -> set[str]:
     plain: dict[int, set[str]] = defaultdict(set)
     expressions: list[re.Pattern[str]] = []
     try:
-        for expanded in braceexpand.braceexpand(pattern, escape=False):
+        for expanded in expand_braces(pattern, escape=False):
             if _REGEX.isdisjoint(expanded):
                 plain[len(expanded)].add(expanded)
             else:

@@ -130,7 +130,14 @@ class JoinReader:
         records = self._records
         if not 0 <= index < records.num_samples:
             raise IndexError(f"join of {records.root} [{records.split_part}]: sample {index} of {records.num_samples}")
-        return records.index.row(index)
+        row = records.index.row(index)
+        sizes = [member.num_samples for member in records.members]
+        if row[0] < 0 or not all(-1 <= number < size for number, size in zip(row, sizes, strict=True)):
+            raise DatasetError(
+                f"{records.index.path}: row {index} of the index of the join is {row}, of data sets of {sizes} "
+                "samples. It is damaged: delete it, and prepare the metadataset again."
+            )
+        return row
 
 
 def _both(wanted: Container[str] | None, parts: Container[str] | None) -> Container[str] | None:

@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any, overload
 
 from bridge_data import storage
-from bridge_data.errors import ConfigError, DatasetError, bridge_command
+from bridge_data.errors import ConfigError, DatasetError, SampleError, bridge_command
+from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.shards.blocks import MAX_BLOCK_BYTES, OpenBlocks, Samples
 from bridge_data.shards.metadata import parse_document
 from bridge_data.shards.records import ByteRange, RawSample, RecordReader, Records
@@ -59,14 +60,20 @@ def split_path(path: str | os.PathLike[str], split_config: str | None = None) ->
     return location(f"{os.fspath(path)}.split.yaml") if split_config is None else location(path).with_name(split_config)
 
 
-def open_jsonl(path: str | os.PathLike[str], split_part: str, *, split_config: str | None = None) -> Records:
-    """The samples of `split_part` of the JSONL file `path`.
+def open_jsonl(
+    path: str | os.PathLike[str],
+    split_part: str,
+    *,
+    split_config: str | None = None,
+    limits: Limits = DEFAULT_LIMITS,
+) -> Records:
+    """The samples of `split_part` of the JSONL file `path`; a line beyond `limits` is a `SampleError` when it is read.
 
     Raises:
         ConfigError: if it is not prepared, or there is no such part. DatasetError: if it was changed since.
     """
-    lines = JsonlLines.open(path, split_part)
-    parts = _read_parts(lines.root, split_config)
+    lines = dataclasses.replace(JsonlLines.open(path, split_part), max_line_bytes=limits.max_json_bytes)
+    parts = _read_parts(lines.root, split_config, limits)
     if parts is None:
         return lines
     if split_part not in parts:
@@ -80,13 +87,15 @@ def open_jsonl(path: str | os.PathLike[str], split_part: str, *, split_config: s
         raise ConfigError(f"{split_path(path, split_config)}: split part {split_part!r}: {error}") from None
 
 
-def read_ranges(path: Location, split_config: str | None = None) -> dict[str, SubsetRange] | None:
+def read_ranges(
+    path: Location, split_config: str | None = None, limits: Limits = DEFAULT_LIMITS
+) -> dict[str, SubsetRange] | None:
     """The range of each split part of the JSONL file `path`; None if it has no split.
 
     Raises:
         ConfigError: if the file is no split, or `split_config` is given and missing.
     """
-    parts = _read_parts(path, split_config)
+    parts = _read_parts(path, split_config, limits)
     if parts is None:
         return None
     ranges = {}
@@ -98,7 +107,7 @@ def read_ranges(path: Location, split_config: str | None = None) -> dict[str, Su
     return ranges
 
 
-def _read_parts(path: Location, split_config: str | None) -> dict[str, Any] | None:
+def _read_parts(path: Location, split_config: str | None, limits: Limits) -> dict[str, Any] | None:
     """What the split says of each part; None if there is no split."""
     file = split_path(path, split_config)
     data = storage.read_if_there(file)
@@ -106,7 +115,7 @@ def _read_parts(path: Location, split_config: str | None) -> dict[str, Any] | No
         if split_config is not None:
             raise ConfigError(f"{file}: no such file; a split_config is a file beside the JSONL file")
         return None
-    content = parse_document(data, file)
+    content = parse_document(data, file, limits)
     parts = content.get("split_parts") if isinstance(content, dict) else None
     if not isinstance(parts, dict) or list(content) != ["split_parts"]:
         raise ConfigError(
@@ -138,12 +147,14 @@ def gaps(parts: Iterable[tuple[int, int]], num_samples: int) -> tuple[int, int]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class JsonlLines:
-    """All samples of the JSONL file `root`, which count as one shard; `num_bytes` is its size."""
+    """All samples of the JSONL file `root`, which count as one shard; `num_bytes` is its size. Longer lines than
+    `max_line_bytes` are refused."""
 
     root: Location
     split_part: str
     num_samples: int
     num_bytes: int
+    max_line_bytes: int = DEFAULT_LIMITS.max_json_bytes
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], split_part: str) -> "JsonlLines":
@@ -285,7 +296,7 @@ class JsonlReader:
         for number, index in enumerate(indices):
             start, end = self._bounds(index)
             begin = start - min(start, 1) - first
-            with contextlib.suppress(DatasetError):
+            with contextlib.suppress(DatasetError, SampleError):
                 self._check_range(index, start, end)
                 if begin >= 0 and end - first <= len(data):
                     samples.contents[number] = self._line(index, start, end, data[begin : end - first])
@@ -320,6 +331,11 @@ class JsonlReader:
     def _check_range(self, index: int, start: int, end: int) -> None:
         if start >= end or end > self._lines.num_bytes:
             raise self._changed(index, start, "its index has no such range")
+        if end - start > self._lines.max_line_bytes:
+            raise SampleError(
+                f"{self._path}: sample {index}, at byte {start}: a line of {end - start} bytes is longer than the "
+                f"{self._lines.max_line_bytes} allowed (Limits(max_json_bytes))"
+            )
 
     def _line(self, index: int, start: int, end: int, data: bytes) -> bytes:
         """The line at bytes `start` to `end` out of `data`, which has the byte before it, too."""

@@ -18,6 +18,7 @@ from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError, SampleError
 from bridge_data.samples import edataclass
 from bridge_data.shards.metadata import INDEX_SQLITE, META_FOLDER
+from bridge_data.shards.plain_data import parse_json
 from bridge_data.shards.read_only_database import ReadOnlyDatabase
 from bridge_data.storage import Location
 
@@ -78,7 +79,7 @@ def decode_metadata(kind: str, text: str) -> MediaMetadata:
     """
     if kind not in _CLASSES:
         raise ValueError(f"unknown kind of media {kind!r}, expected {' or '.join(_CLASSES)}")
-    metadata: MediaMetadata = _CLASSES[kind](**json.loads(text))
+    metadata: MediaMetadata = _CLASSES[kind](**parse_json(text))
     return metadata
 
 

@@ -9,21 +9,29 @@ WebDataset naming convention, https://github.com/webdataset/webdataset
 """
 
 import dataclasses
-import json
 import re
+import reprlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, overload
 
 import braceexpand
-import yaml
 
 from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError, bridge_command
+from bridge_data.limits import DEFAULT_LIMITS, Limits
+from bridge_data.shards.plain_data import parse_json_file, parse_yaml_file
 from bridge_data.storage import AnyLocation, Location, location
 
 _RUN = re.compile(r"(?P<before>[^{}\\]*)\{(?P<first>\d+)\.\.(?P<last>\d+)\}(?P<after>[^{}\\]*)", re.ASCII)
-_YamlLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_BRACES = re.compile(
+    r"\\.|\{(?P<first>-?\d+)\.\.(?P<last>-?\d+)(?:\.\.-?(?P<step>\d+))?\}"
+    r"|(?P<letters>\{[A-Za-z]\.\.[A-Za-z](?:\.\.-?\d+)?\})|(?P<sign>[{},])",
+    re.DOTALL,
+)
+_MAX_DIGITS = 32
+_MAX_NESTED_BRACES = 32
+_NUM_LETTERS = 52
 META_FOLDER = ".nv-meta"
 INFO_JSON = ".info.json"
 INFO_YAML = ".info.yaml"
@@ -41,6 +49,7 @@ _HIDDEN_PART = re.compile(r"((?:.*/)?[^./]*/)\.([^/]*)", re.DOTALL)
 """The member `a/.txt` has the key `a/`."""
 
 _META_MEMBER = re.compile(r"__[^/]*__(/|$)")
+_MAX_SAMPLES = 1 << 48
 _SHARD = re.compile(r"((?:[^/]+/)*?[^/]+\.(?:tar|tgz|tar\.gz))[/:](?=.)", re.DOTALL)
 
 
@@ -110,70 +119,107 @@ def meta_folder(root: AnyLocation) -> AnyLocation:
     return folder
 
 
-def read_shard_counts(meta: Location) -> dict[str, int]:
+def read_shard_counts(meta: Location, limits: Limits = DEFAULT_LIMITS) -> dict[str, int]:
     """Samples of each shard, by its path relative to the data set, from `.info.json` or the older `.info.yaml`.
 
     Raises:
         ConfigError: if there is neither. DatasetError: if it cannot be understood.
     """
     path, data = _first_of(meta, INFO_JSON, INFO_YAML)
-    content = parse_document(data, path)
+    content = parse_document(data, path, limits)
     counts = content.get("shard_counts") if isinstance(content, dict) else None
     if not isinstance(counts, dict):
         raise DatasetError(f"{path}: expected a mapping with `shard_counts`; run `bridge-data prepare` again")
     for name, count in counts.items():
-        if not isinstance(count, int) or isinstance(count, bool) or count < 0:
-            raise DatasetError(f"{path}: shard {name!r}: expected a number of samples, got {count!r}")
+        if not isinstance(name, str) or type(count) is not int or not 0 <= count < _MAX_SAMPLES:
+            raise DatasetError(
+                f"{path}: shard {reprlib.repr(name)}: expected a number of samples, got {reprlib.repr(count)}"
+            )
     return counts
 
 
 def read_uuid(meta: Location) -> str | None:
     """The identity of the preparation; None if it was by an older Energon version."""
     data = storage.read_if_there(meta / INDEX_UUID)
-    return None if data is None else data.decode().strip()
+    try:
+        return None if data is None else data.decode().strip()
+    except UnicodeDecodeError:
+        raise DatasetError(
+            f"{meta / INDEX_UUID}: is damaged: expected text, the name of the preparation; "
+            f"run `bridge-data prepare {meta.parent}` again"
+        ) from None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Split:
-    """A split as the file at `path` has it. A part that nobody asks for may be wrong."""
+    """A split as the file at `path`, with the content `data`, has it. A part that nobody asks for may be wrong."""
 
     path: Location
+    data: bytes
     parts: Mapping[str, Any]
     exclude: Any
+    limits: Limits
 
     def shards(self, part: str) -> list[str]:
         """The shards of `part`, brace patterns expanded.
 
         Raises:
-            ConfigError: if there is no such part, or it is no list of shards.
+            ConfigError: if there is no such part, it is no list of shards, or one of too many.
         """
         if part not in self.parts:
             raise ConfigError(
                 f"{self.path}: there is no split part {part!r}; there is {', '.join(self.parts) or 'none'}"
             )
-        return _expand(self.path, f"split part {part!r}", self.parts[part])
+        return self._expanded(f"split part {part!r}", self.parts[part])
 
     def excluded(self) -> list[str]:
         """The shards, and the samples as `shard/key`, that are left out.
 
         Raises:
-            ConfigError: if it is no list.
+            ConfigError: if it is no list, or one of too many.
         """
-        return _expand(self.path, "exclude", self.exclude)
+        return self._expanded("exclude", self.exclude)
+
+    def _expanded(self, what: str, given: Any) -> list[str]:
+        patterns = _patterns(self.path, what, given)
+        _check_counts(self.path, self.data, patterns, self.limits)
+        return _expand(self.path, what, patterns)
 
 
-def read_split(meta: Location, split_config: str | None = None) -> Split:
+def read_split(meta: Location, split_config: str | None = None, limits: Limits = DEFAULT_LIMITS) -> Split:
     """The split of a data set, from `split.yaml`, `split.json` or the file named `split_config`.
 
     Raises:
-        ConfigError: if the file is missing or is not a split.
+        ConfigError: if the file is missing, is not a split, or exceeds a limit.
     """
     path, data = _first_of(meta, *((SPLIT_YAML, SPLIT_JSON) if split_config is None else (split_config,)))
-    content = parse_document(data, path)
+    content = parse_document(data, path, limits)
     parts = content.get("split_parts") if isinstance(content, dict) else None
     if not isinstance(parts, dict):
         raise ConfigError(f"{path}: expected a mapping with `split_parts`, such as `split_parts: {{train: [a.tar]}}`")
-    return Split(path, {str(part): patterns for part, patterns in parts.items()}, content.get("exclude"))
+    return Split(path, data, {str(part): given for part, given in parts.items()}, content.get("exclude"), limits)
+
+
+def _check_counts(path: Location, data: bytes, patterns: list[str], limits: Limits) -> None:
+    """Check how many names the brace patterns in the file `path`, with the content `data`, stand for together."""
+    total = 0
+    for pattern in patterns:
+        try:
+            total += num_expanded(pattern)
+        except ValueError as error:
+            raise ConfigError(
+                f"{path}:{_line_of(data, pattern)}: pattern {reprlib.repr(pattern)} cannot be expanded: {error}"
+            ) from None
+        if total > limits.max_shards:
+            raise ConfigError(
+                f"{path}:{_line_of(data, pattern)}: with pattern {reprlib.repr(pattern)} the names "
+                f"stand for more shards than the {limits.max_shards} allowed (Limits(max_shards))"
+            )
+
+
+def _line_of(data: bytes, text: str) -> int:
+    """The first line of a file with `text` in it; 1 if it is written otherwise there."""
+    return data.count(b"\n", 0, max(0, data.find(text.encode(errors="replace")))) + 1
 
 
 def _first_of(meta: Location, *names: str) -> tuple[Location, bytes]:
@@ -185,19 +231,70 @@ def _first_of(meta: Location, *names: str) -> tuple[Location, bytes]:
     raise ConfigError(f"{meta / names[0]}: no such file; run `{bridge_command('prepare', meta.parent)}`")
 
 
-def _expand(path: Location, what: str, patterns: Any) -> list[str]:
-    """The names that brace patterns such as `data-{000..009}.tar` expand to."""
+def _patterns(path: Location, what: str, patterns: Any) -> list[str]:
     if patterns is None:
         return []
     if not isinstance(patterns, list) or not all(isinstance(pattern, str) for pattern in patterns):
-        raise ConfigError(f"{path}: {what}: expected a list of names, got {patterns!r}")
+        raise ConfigError(f"{path}: {what}: expected a list of names, got {reprlib.repr(patterns)}")
+    return patterns
+
+
+def _expand(path: Location, what: str, patterns: list[str]) -> list[str]:
+    """The names that brace patterns such as `data-{000..009}.tar` expand to."""
     names: list[str] = []
     for pattern in patterns:
         try:
-            names.extend(_numbered(pattern) or braceexpand.braceexpand(pattern))
+            names.extend(_numbered(pattern) or expand_braces(pattern))
         except ValueError as error:
-            raise ConfigError(f"{path}: {what}: pattern {pattern!r} cannot be expanded: {error}") from None
+            raise ConfigError(f"{path}: {what}: pattern {reprlib.repr(pattern)} cannot be expanded: {error}") from None
     return names
+
+
+def expand_braces(pattern: str, *, escape: bool = True, max_names: int = DEFAULT_LIMITS.max_shards) -> list[str]:
+    """The names that a pattern stands for; with `escape`, a backslash takes its meaning from the next character.
+
+    Raises:
+        ValueError: if the braces do not match, are nested too deeply, or stand for more than `max_names`.
+    """
+    if num_expanded(pattern, escape=escape) > max_names:
+        raise ValueError(f"it stands for more than the {max_names} names allowed (Limits(max_shards))")
+    return list(braceexpand.braceexpand(pattern, escape=escape))
+
+
+def num_expanded(pattern: str, *, escape: bool = True) -> int:
+    """How many names a brace pattern stands for, at most; found by arithmetic, none of them is made.
+
+    Raises:
+        ValueError: if braces are nested too deeply.
+    """
+    if "{" not in pattern:
+        return 1
+    sums, products = [0], [1]  # of the alternatives before, and of this one, for each open brace
+    for match in _BRACES.finditer(pattern if escape else pattern.replace("\\", "")):
+        sign = match["sign"]
+        if match["first"]:
+            products[-1] *= _num_in_range(match["first"], match["last"], match["step"])
+        elif match["letters"]:
+            products[-1] *= _NUM_LETTERS
+        elif sign == "{":
+            if len(sums) > _MAX_NESTED_BRACES:
+                raise ValueError(f"more than {_MAX_NESTED_BRACES} braces are open at once")
+            sums.append(0)
+            products.append(1)
+        elif sign == "," and len(sums) > 1:
+            sums[-1], products[-1] = sums[-1] + products[-1], 1
+        elif sign == "}" and len(sums) > 1:
+            num_inner = sums.pop() + products.pop()
+            products[-1] *= num_inner
+        if products[-1] > _MAX_SAMPLES:
+            return products[-1]
+    return max(total + product for total, product in zip(sums, products, strict=True))
+
+
+def _num_in_range(first: str, last: str, step: str | None) -> int:
+    if max(len(first), len(last), len(step or "")) > _MAX_DIGITS:
+        raise ValueError(f"a number in it has more than {_MAX_DIGITS} digits")
+    return abs(int(last) - int(first)) // (int(step or 1) or 1) + 1
 
 
 def _numbered(pattern: str) -> list[str]:
@@ -216,19 +313,11 @@ def load_document(path: Location) -> Any:
     """The content of the YAML or JSON file `path`.
 
     Raises:
-        ConfigError: if it cannot be parsed.
+        ConfigError: if it cannot be parsed, or exceeds a limit.
     """
     return parse_document(storage.read_all(path), path)
 
 
-def parse_document(data: bytes, path: Location) -> Any:
+def parse_document(data: bytes, path: Location, limits: Limits = DEFAULT_LIMITS) -> Any:
     """`data` parsed, which are the bytes of the file at `path`; see `load_document`."""
-    try:
-        return json.loads(data) if path.suffix == ".json" else yaml.load(data, _YamlLoader)
-    except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise ConfigError(f"{path}:{line}: not readable as YAML: {error.problem}") from None
-    except json.JSONDecodeError as error:
-        raise ConfigError(f"{path}:{error.lineno}: not readable as JSON: {error.msg}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: not readable: {error}") from None
+    return (parse_json_file if path.suffix == ".json" else parse_yaml_file)(data, str(path), limits)

@@ -17,6 +17,7 @@ from typing import Any
 
 from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError, bridge_command
+from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.shards.bridge_index import BridgeIndex
 from bridge_data.shards.key_index import KeyIndex
 from bridge_data.shards.metadata import (
@@ -155,21 +156,22 @@ class PreparedDataset:
     root: Location
     shard_counts: dict[str, int]
     index: BridgeIndex | None
+    limits: Limits = DEFAULT_LIMITS
 
     @classmethod
-    def open(cls, path: str | PathLike[str]) -> "PreparedDataset":
-        """The data set in the folder `path`, on a disk or at a URL.
+    def open(cls, path: str | PathLike[str], limits: Limits = DEFAULT_LIMITS) -> "PreparedDataset":
+        """The data set in the folder `path`, on a disk or at a URL; `limits` are those of its metadata.
 
         Raises:
             ConfigError: if there is none, or it is not prepared. DatasetError: if its metadata are damaged.
         """
         root = storage.location(path)
         meta = meta_folder(root)
-        shard_counts = read_shard_counts(meta)
+        shard_counts = read_shard_counts(meta, limits)
         index = BridgeIndex.open(meta / BRIDGE_INDEX)
         if index is not None and not index.describes(shard_counts, read_uuid(meta)):
             index = None
-        return cls(root=root, shard_counts=shard_counts, index=index)
+        return cls(root=root, shard_counts=shard_counts, index=index, limits=limits)
 
     @property
     def meta(self) -> Location:
@@ -194,7 +196,7 @@ class PreparedDataset:
 
     def split_parts(self, split_config: str | None = None) -> list[str]:
         """The names of the parts, `train`, `val` and so on."""
-        return list(read_split(self.meta, split_config).parts)
+        return list(read_split(self.meta, split_config, self.limits).parts)
 
     def split(self, split_part: str, *, split_config: str | None = None) -> ShardSet:
         """The shards of `split_part`, by `split.yaml` or the file named `split_config` beside it.
@@ -203,7 +205,7 @@ class PreparedDataset:
             ConfigError: if there is no such part, or it names a shard twice. DatasetError: if it names shards that were
             not prepared.
         """
-        split = read_split(self.meta, split_config)
+        split = read_split(self.meta, split_config, self.limits)
         shards, exclude = split.shards(split_part), split.excluded()
         left_out = set(exclude)
         names = [name for name in shards if name not in left_out]

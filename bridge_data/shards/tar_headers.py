@@ -48,6 +48,9 @@ _FIELDS = struct.Struct("=100s24x12s12x8s356s")
 """Name, size, checksum, and what follows."""
 
 _PAX_RECORD = re.compile(rb"(\d{1,20}) ([^=\n]+)=")
+_EXTENDED = frozenset(b"xgXLK")
+_MAX_EXTENDED = 17
+_MAX_EXTENDED_BYTES = 1 << 20
 _PAX_HARMLESS = frozenset({b"mtime", b"atime", b"ctime", b"uid", b"gid", b"uname", b"gname", b"comment"})
 
 
@@ -288,11 +291,33 @@ def _pax_records(data: bytes) -> dict[bytes, bytes] | None:
     return records
 
 
+def _check_extended(tar: TarBytes, offset: int) -> None:
+    """Check the number and the size of the extended headers (pax, GNU long names) from `offset` on: `tarfile` reads
+    them whole, and calls itself for each.
+
+    Raises:
+        ValueError: if there are too many, or they are too large.
+    """
+    total = 0
+    for _ in range(_MAX_EXTENDED):
+        header = tar.read(offset, BLOCK)
+        if len(header) < BLOCK or header[156] not in _EXTENDED:
+            return
+        first = header[124]  # 0x80 begins a number in base 256
+        size = int.from_bytes(header[125:136]) if first == 0x80 else int(header[124:136].rstrip(b"\0 ") or b"0", 8)
+        total += size
+        if size < 0 or total > _MAX_EXTENDED_BYTES:
+            raise ValueError(f"its extended headers have more than the {_MAX_EXTENDED_BYTES} bytes allowed")
+        offset += BLOCK + -(-size // BLOCK) * BLOCK
+    raise ValueError(f"more than the {_MAX_EXTENDED - 1} extended headers allowed for a member")
+
+
 def _by_tarfile(tar: TarBytes, offset: int, *, file: str, after: str) -> Member | None:
     import tarfile  # imported here: few tars need it
 
     view = RangeFile(tar.read, offset, sys.maxsize)
     try:
+        _check_extended(tar, offset)
         with tarfile.TarFile(fileobj=view, mode="r", ignore_zeros=False, encoding="utf-8") as archive:
             info = archive.next()
             if info is None:

@@ -11,10 +11,11 @@ import torch
 import webdataset
 from PIL import Image
 
-from bridge_data.decode import SampleDecoder, sample_decoder
+from bridge_data.decode import SampleDecoder
 from bridge_data.decode.av import AVData, AVDecoder
 from bridge_data.decode.sample_decoder import guess_kind
 from bridge_data.errors import ConfigError, SampleError
+from bridge_data.limits import Limits
 from tests.decode.av import media
 from tests.decode.av.media import sound, video
 from tests.decode.pictures import encoded, picture
@@ -198,13 +199,15 @@ def test_tensors_of_webdataset():
 
 
 @pytest.mark.parametrize("name", ["txt.gz", "npz"])
-def test_what_unpacks_to_too_much_is_refused(name, monkeypatch):
-    monkeypatch.setattr(sample_decoder, "MAX_UNPACKED_BYTES", 1000)
+def test_what_unpacks_to_too_much_is_refused(name):
+    limits = Limits(max_unpacked_bytes=1000)
     zeros = io.BytesIO()
     np.savez_compressed(zeros, a=np.zeros(1001, np.uint8))
     raw = zeros.getvalue() if name == "npz" else gzip.compress(bytes(1001))
-    with pytest.raises(SampleError, match="unpacks to"):
-        SampleDecoder().decode(name, raw)
+    for decoder in (SampleDecoder(limits=limits), SampleDecoder().within(limits)):
+        with pytest.raises(SampleError, match="unpacks to"):
+            decoder.decode(name, raw)
+    SampleDecoder(limits=Limits()).within(limits).decode(name, raw)
 
 
 def test_media_become_what_av_decode_says():

@@ -13,7 +13,7 @@ from tests.docs.pages import ROOT, PageRun, is_shown_as, read_blocks
 QUICKSTART = ROOT / "docs" / "quickstart.md"
 INDEX = ROOT / "docs" / "README.md"
 PAGES = sorted(path for path in (ROOT / "docs").glob("*.md") if path != QUICKSTART)
-LINKING = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", QUICKSTART, *PAGES]
+LINKING = [*(ROOT / f"{name}.md" for name in ("README", "CHANGELOG", "CONTRIBUTING", "SECURITY")), QUICKSTART, *PAGES]
 
 
 def links(page: Path) -> list[tuple[str, str]]:

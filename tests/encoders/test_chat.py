@@ -1,8 +1,9 @@
+import time
 from typing import Any
 
 import pytest
 
-from bridge_data.encoders import LLAVA_TEMPLATE, PLAIN_CHAT_TEMPLATE, ConversationTemplateConfig
+from bridge_data.encoders import LLAVA_TEMPLATE, PLAIN_CHAT_TEMPLATE, ConversationTemplateConfig, chat
 from bridge_data.encoders.chat import (
     chat_template_of,
     render_conversation,
@@ -10,7 +11,7 @@ from bridge_data.encoders.chat import (
     tokenize_spans,
     tokenize_text,
 )
-from bridge_data.errors import ConfigError
+from bridge_data.errors import ConfigError, SampleError
 from tests.encoders.multimodal_parts import (
     END,
     TURNS,
@@ -116,3 +117,34 @@ def test_special_tokens_around_a_conversation_are_not_learnt() -> None:
         marked = tokenize_spans(slow_tokenizer(BeginningWords), text, [(15, 21)], add_special_tokens=add)
         assert marked.is_answer == [False] * (4 + add) + [True] * 2
         assert marked.ids[-2:] == [VOCABULARY["a"], VOCABULARY["boat"]]
+
+
+ASKED = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+
+
+@pytest.mark.parametrize("marks", [False, True])
+@pytest.mark.parametrize(
+    ("template", "error", "told"),
+    [
+        ("{% for i in range(90000) %}{% for j in range(90000) %}{% endfor %}{% endfor %}", SampleError, "not done"),
+        ("{% macro f(n) %}{{ f(n + 1) }}{% endmacro %}{{ f(0) }}", SampleError, "RecursionError"),
+        ("{{ ().__class__.__mro__[1].__subclasses__() }}", ConfigError, "sandbox forbids"),
+        ("{{ raise_exception('roles must alternate') }}", SampleError, "refuses .*: roles must alternate"),
+        ("{{ messages[0].content + 1 }}", SampleError, "refuses .*: TypeError"),
+        ("{% for message in messages %}\n{% if %}", ConfigError, "error in its line 2"),
+        ("{{ range(10 ** 9) | length }}", SampleError, "Range too big"),
+    ],
+)  # fmt: skip
+def test_hostile_templates_are_our_errors_in_bounded_time(
+    monkeypatch: pytest.MonkeyPatch, marks: bool, template: str, error: type[Exception], told: str
+) -> None:
+    monkeypatch.setattr(chat, "MAX_RENDER_S", 1.0)
+    tokenizer = make_tokenizer()
+    if marks:
+        template += "{% for message in messages %}{% generation %}{{ message.content }}{% endgeneration %}{% endfor %}"
+    begin = time.monotonic()
+    with pytest.raises(error, match=told):
+        render_conversation(tokenizer, ASKED, template, "assistant")
+    assert time.monotonic() - begin < 5
+    good = "{% for message in messages %}{{ message.content }}{% endfor %}"
+    assert render_conversation(tokenizer, ASKED, good, "assistant")[0] == "ab"

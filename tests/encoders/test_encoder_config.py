@@ -177,12 +177,13 @@ def test_encoder_and_datamodule_take_names(saved: Path) -> None:
         assert equal(holder.tokenizer, holder.image_processor)
 
 
-@pytest.mark.parametrize("name", ["missing", "empty"])
-def test_a_folder_without_one_is_named(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+@pytest.mark.parametrize(
+    ("name", "told"), [("missing", "no such folder"), ("empty", r"transformers\.Auto\w+ finds none in such a folder")]
+)
+def test_a_folder_without_one_is_named(tmp_path: Path, name: str, told: str) -> None:
     (tmp_path / "empty").mkdir()
     folder = tmp_path / name
-    with pytest.raises(ConfigError, match=rf"tokenizer='{folder}': transformers.AutoTokenizer finds none"):
+    with pytest.raises(ConfigError, match=rf"^tokenizer='{folder}': {told}"):
         open_tokenizer(folder)
-    with pytest.raises(ConfigError, match=rf"image_processor='{folder}': transformers.AutoImageProcessor finds none"):
+    with pytest.raises(ConfigError, match=rf"^image_processor='{folder}': {told}"):
         open_image_processor(folder)

@@ -73,13 +73,13 @@ def test_a_load_parses_each_file_and_opens_each_data_set_once(
     opened: collections.Counter[Path] = collections.Counter()
     parse, open_dataset = declared.parse_yaml, PreparedDataset.open
 
-    def counted_parse(text: str | bytes, file: str) -> Any:
+    def counted_parse(text: str | bytes, file: str, *limits: Any) -> Any:
         parsed[Path(file)] += 1
-        return parse(text, file)
+        return parse(text, file, *limits)
 
-    def counted_open(path: Any) -> PreparedDataset:
+    def counted_open(path: Any, *limits: Any) -> PreparedDataset:
         opened[Path(path)] += 1
-        return open_dataset(path)
+        return open_dataset(path, *limits)
 
     monkeypatch.setattr("bridge_data.plan.declared.parse_yaml", counted_parse)
     monkeypatch.setattr("bridge_data.energon.dataset_loaders.parse_yaml", counted_parse)

@@ -12,7 +12,7 @@ not, samples may be off by half a tick of the container's clock.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,15 +20,13 @@ from numpy.typing import NDArray
 
 from bridge_data.decode.av.container import UNKNOWN, Medium, Track, import_av
 from bridge_data.errors import SampleError
+from bridge_data.limits import DEFAULT_LIMITS
 
 if TYPE_CHECKING:
     from av import AudioFrame
 
 _WARM_UP_PACKETS = 32
 """Packets decoded before a range to warm up the decoder: MP3 refers back to up to 24 packets, Opus needs 80 ms."""
-
-MAX_SAMPLES = 1 << 31
-"""Maximum samples per clip: 13 hours of music. Damaged timestamps ask for more."""
 
 
 class Audio:
@@ -67,14 +65,26 @@ class Audio:
         """(start, end) of `samples`, in seconds from the start of the medium."""
         return self.start_s + samples.start / self.rate, self.start_s + samples.stop / self.rate
 
-    def read(self, samples: range) -> NDArray[np.generic]:
-        """Decode `samples` to (channels, samples)."""
-        if len(samples) > MAX_SAMPLES:
-            raise SampleError(f"{len(samples)} samples of audio are more than the {MAX_SAMPLES} allowed in one clip")
+    def read_clips(
+        self, clips: Sequence[range], max_bytes: int = DEFAULT_LIMITS.max_audio_bytes
+    ) -> list[NDArray[np.generic]]:
+        """Decode clips, each to (channels, samples); `SampleError` if they take more than `max_bytes` together, as
+        those with damaged timestamps do."""
+        arrays: list[NDArray[np.generic]] = []
+        for clip in clips:
+            arrays.append(self._read(clip, max_bytes - sum(array.nbytes for array in arrays)))
+        return arrays
+
+    def _read(self, samples: range, max_bytes: int) -> NDArray[np.generic]:
         clip: NDArray[np.generic] | None = None
         for position, frame in self._numbered(self._packet_of(samples.start), is_strict=True):
             content = _array(frame)
             if clip is None:
+                if content[:, :1].nbytes * len(samples) > max_bytes:
+                    raise SampleError(
+                        f"{len(samples)} samples of audio of {len(content)} channels take more than the {max_bytes} "
+                        "bytes that are left of those allowed (Limits(max_audio_bytes)); ask for a shorter clip"
+                    )
                 clip = np.zeros((len(content), len(samples)), content.dtype)
             if (len(content), content.dtype, frame.sample_rate) != (len(clip), clip.dtype, self.rate):
                 raise SampleError(f"the audio changes its channels, type or rate at sample {position}")

@@ -21,6 +21,7 @@ from bridge_data.decode.av.container import Medium
 from bridge_data.decode.av.video import Video, read_clips
 from bridge_data.errors import ConfigError, SampleError
 from bridge_data.later import torch
+from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.shards.media_metadata import AVMetadata
 
 _WHOLE: list[Clip] = [(0, math.inf)]
@@ -30,18 +31,21 @@ class AVDecoder:
     """Decodes clips of video and audio from `stream`: the bytes of a medium, or a seekable binary file.
 
     Times are relative to the start of the medium. `suppress_warnings` silences the warning about videos without usable
-    timestamps. A closed decoder reopens when it is used. Every method may raise:
+    timestamps. `limits` bound the clips of one call. A closed decoder reopens when it is used. Every method may raise:
 
     Raises:
         ConfigError: if PyAV is not installed.
         SampleError: if the medium is damaged, or FFmpeg does not know its format.
     """
 
-    def __init__(self, stream: BinaryIO | bytes, suppress_warnings: bool = False) -> None:
+    def __init__(
+        self, stream: BinaryIO | bytes, suppress_warnings: bool = False, *, limits: Limits = DEFAULT_LIMITS
+    ) -> None:
         if hasattr(stream, "encoding"):
             raise ConfigError("AVDecoder: the file was opened as text; open it with mode 'rb'")
         self.stream: BinaryIO = io.BytesIO(stream) if isinstance(stream, (bytes, bytearray, memoryview)) else stream
         self.suppress_warnings = suppress_warnings
+        self.limits = limits
         self._medium: Medium | None = None
         self._video: Video | None = None
         self._audio: Audio | None = None
@@ -167,7 +171,7 @@ class AVDecoder:
             raise ConfigError(f"video_out_frame_size={size!r}: expected (width, height) in pixels, each 1 or more")
         video = self._open_video()
         frames = frame_ranges(video, video_clip_ranges, video_unit, video_stride)
-        return read_clips(video, frames, size), [video.span_s(clip) for clip in frames]
+        return self._read(video, frames, size), [video.span_s(clip) for clip in frames]
 
     def get_audio_clips(
         self, audio_clip_ranges: Sequence[Clip], audio_unit: Literal["samples", "seconds"] = "seconds"
@@ -183,7 +187,8 @@ class AVDecoder:
         """
         audio = self._open_audio()
         samples = sample_ranges(audio, audio_clip_ranges, audio_unit)
-        return [torch.from_numpy(audio.read(clip)) for clip in samples], [audio.span_s(clip) for clip in samples]
+        clips = audio.read_clips(samples, self.limits.max_audio_bytes)
+        return list(map(torch.from_numpy, clips)), [audio.span_s(clip) for clip in samples]
 
     def get_video(self) -> AVData:
         """The whole video as one clip."""
@@ -233,7 +238,7 @@ class AVDecoder:
         video = self._open_video()
         clips = uniform_clips(num_frames, 0, *_middles(video))
         frames = frame_ranges(video, clips, "seconds", 1)
-        tensor = torch.cat(read_clips(video, frames, video_out_frame_size))
+        tensor = torch.cat(self._read(video, frames, video_out_frame_size))
         return (tensor, [video.span_s(frame)[0] for frame in frames]) if return_timestamps else tensor
 
     def get_clips_uniform(
@@ -287,7 +292,7 @@ class AVDecoder:
             self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"stream": self.stream, "suppress_warnings": self.suppress_warnings}
+        return {"stream": self.stream, "suppress_warnings": self.suppress_warnings, "limits": self.limits}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state)  # type: ignore[misc]
@@ -297,7 +302,7 @@ class AVDecoder:
 
     def _open(self) -> Medium:
         if self._medium is None:
-            self._medium = Medium(self.stream)
+            self._medium = Medium(self.stream, self.limits)
         return self._medium
 
     def _open_video(self) -> Video:
@@ -314,6 +319,9 @@ class AVDecoder:
                     stacklevel=4,
                 )
         return self._video
+
+    def _read(self, video: Video, frames: Sequence[range], size: tuple[int, int] | None) -> list[torch.Tensor]:
+        return read_clips(video, frames, size, self.limits.max_video_bytes)
 
     def _open_audio(self) -> Audio:
         if self._audio is None:

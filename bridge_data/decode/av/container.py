@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bridge_data.errors import ConfigError, SampleError
+from bridge_data.limits import DEFAULT_LIMITS, Limits
 
 if TYPE_CHECKING:
     from av import Packet
@@ -59,18 +60,19 @@ class Packets:
         return len(self.pts)
 
 
-def open_container(file: BinaryIO) -> InputContainer:
-    """Open `file` from its start, with single-threaded decoders."""
+def open_container(file: BinaryIO, limits: Limits = DEFAULT_LIMITS) -> InputContainer:
+    """Open `file` from its start, with single-threaded decoders, which refuse frames of more pixels than `limits`."""
     av = import_av()
     file.seek(0)
     with reading("the medium"):
-        container: InputContainer = av.open(file, "r", options=_OPEN_NO_FILES)
+        container: InputContainer = av.open(file, "r", options=_OPEN_NO_FILES, metadata_errors="replace")
     if not container.streams:
         container.close()
         raise SampleError("the medium cannot be read: it has no stream. The medium is damaged, or cut off")
     for stream in container.streams:
         if stream.type in ("video", "audio") and stream.codec_context is not None:
             stream.codec_context.thread_type, stream.codec_context.thread_count = "NONE", 1
+            stream.codec_context.options = {"max_pixels": str(limits.max_image_pixels)}
     return container
 
 
@@ -121,9 +123,9 @@ class Medium:
     `file` must be seekable, and is not closed.
     """
 
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self._container = open_container(file)
+    def __init__(self, file: BinaryIO, limits: Limits = DEFAULT_LIMITS) -> None:
+        self._file, self._limits = file, limits
+        self._container = open_container(file, limits)
         self._is_at_start = True
         self.tracks: dict[str, Track] = {}
         for kind in ("video", "audio"):
@@ -154,7 +156,7 @@ class Medium:
         """Go back to the start by reopening, as some containers cannot seek."""
         if not self._is_at_start:
             self.close()
-            self._container = open_container(self._file)
+            self._container = open_container(self._file, self._limits)
             self._is_at_start = True
 
     def close(self) -> None:

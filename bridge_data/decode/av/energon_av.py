@@ -16,6 +16,7 @@ from bridge_data.decode.av.clips import AVData
 from bridge_data.decode.av.container import open_container
 from bridge_data.errors import ConfigError
 from bridge_data.later import torch
+from bridge_data.limits import DEFAULT_LIMITS, Limits
 
 if TYPE_CHECKING:
     from av.container import InputContainer
@@ -30,24 +31,27 @@ class AVWebdatasetDecoder:
     """Decodes video and audio parts.
 
     `av_decode="AVDecoder"` gives an `AVDecoder`, which decodes lazily; `"torch"` the `AVData` of the whole medium, with
-    the audio of a video if `video_decode_audio`; `"pyav"` a PyAV container.
+    the audio of a video if `video_decode_audio`; `"pyav"` a PyAV container. `limits` bound what is decoded.
 
     Raises:
         ConfigError: for an unknown `av_decode`.
     """
 
-    def __init__(self, video_decode_audio: bool, av_decode: AVDecoderType = "AVDecoder") -> None:
+    def __init__(
+        self, video_decode_audio: bool, av_decode: AVDecoderType = "AVDecoder", *, limits: Limits = DEFAULT_LIMITS
+    ) -> None:
         if av_decode not in get_args(AVDecoderType):
             raise ConfigError(f"av_decode={av_decode!r}: expected one of {', '.join(get_args(AVDecoderType))}")
         self.video_decode_audio = video_decode_audio
         self.av_decode = av_decode
+        self.limits = limits
 
     def decode(self, content: bytes) -> AVDecoder | AVData | InputContainer:
         if self.av_decode == "AVDecoder":
-            return AVDecoder(content)
+            return AVDecoder(content, limits=self.limits)
         if self.av_decode == "pyav":
-            return open_container(io.BytesIO(content))
-        with AVDecoder(content) as decoder:
+            return open_container(io.BytesIO(content), self.limits)
+        with AVDecoder(content, limits=self.limits) as decoder:
             return decoder.get_frames(video_decode_audio=self.video_decode_audio)
 
     def __call__(self, key: str, data: bytes) -> Any:

@@ -3,8 +3,8 @@
 Input: a track, ranges of frame numbers, maybe a size. Output: one tensor (frames, 3, height, width) per clip, in memory
 order (frames, height, width, 3). Guarantee: the same frames as decoding everything from the start would give, for any
 packet order and variable frame rates; earlier frames are decoded only if a wanted frame depends on them; every frame is
-decoded and converted once, even if several clips contain it; clips that would exceed `MAX_CLIPS_BYTES` are refused
-before memory is allocated. The container's rotation is not applied, as with images.
+decoded and converted once, even if several clips contain it; clips that would exceed `max_bytes` are refused before
+memory is allocated. The container's rotation is not applied, as with images.
 
 The packets are read once, to build an index. A frame is decoded from the last key frame that is displayed no later than
 it. So frames that follow a key frame in the file but are displayed before it are decoded from the previous key frame.
@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from bridge_data.decode.av.container import UNKNOWN, Medium, Track, import_av
 from bridge_data.errors import SampleError
 from bridge_data.later import torch
+from bridge_data.limits import DEFAULT_LIMITS
 
 if TYPE_CHECKING:
     from av import VideoFrame
@@ -34,10 +35,6 @@ _MAX_DROPPED_PACKETS = 64
 
 _TOLERANCE_S = 0.0005
 """A time up to this much before a frame finds the frame. Matroska rounds to milliseconds: 1/24 s must find 42 ms."""
-
-
-MAX_CLIPS_BYTES = 16 << 30
-"""Maximum memory for the clips of one call."""
 
 
 class Video:
@@ -200,8 +197,11 @@ def _last_key(times: NDArray[np.int64], pts: NDArray[np.int64], keys: NDArray[np
     return numbers
 
 
-def read_clips(video: Video, clips: Sequence[range], size: tuple[int, int] | None) -> list[torch.Tensor]:
-    """Decode clips, each a range of frame numbers, scaled to `size` (width, height) if given."""
+def read_clips(
+    video: Video, clips: Sequence[range], size: tuple[int, int] | None, max_bytes: int = DEFAULT_LIMITS.max_video_bytes
+) -> list[torch.Tensor]:
+    """Decode clips, each a range of frame numbers, scaled to `size` (width, height) if given; `SampleError` if they
+    take more than `max_bytes`."""
     rows: dict[int, list[tuple[int, int]]] = {}
     for clip, frames in enumerate(clips):
         for row, number in enumerate(frames):
@@ -211,7 +211,7 @@ def read_clips(video: Video, clips: Sequence[range], size: tuple[int, int] | Non
     for number, frame in video.read(sorted(rows)):
         pixels = _rgb(reformatter, frame, size)
         if not arrays:
-            arrays = _allocate([len(frames) for frames in clips], pixels.shape)
+            arrays = _allocate([len(frames) for frames in clips], pixels.shape, max_bytes)
         if pixels.shape != arrays[0].shape[1:]:
             was, now = ("{1} x {0}".format(*shape) for shape in (arrays[0].shape[1:], pixels.shape))
             raise SampleError(f"frame {number} is {now} pixels and those before it {was}; give video_out_frame_size")
@@ -229,11 +229,12 @@ def _rgb(reformatter: Any, frame: VideoFrame, size: tuple[int, int] | None) -> N
     return lines[:, : 3 * width].reshape(height, width, 3)
 
 
-def _allocate(lengths: Sequence[int], shape: tuple[int, ...]) -> list[NDArray[np.uint8]]:
+def _allocate(lengths: Sequence[int], shape: tuple[int, ...], max_bytes: int) -> list[NDArray[np.uint8]]:
     needed = sum(lengths) * math.prod(shape)
-    if needed > MAX_CLIPS_BYTES:
+    if needed > max_bytes:
         raise SampleError(
-            f"{sum(lengths)} frames of {shape[1]} x {shape[0]} pixels take {needed / 2**30:.0f} GiB, more than the "
-            f"{MAX_CLIPS_BYTES >> 30} GiB allowed; ask for fewer (video_stride) or smaller ones (video_out_frame_size)"
+            f"{sum(lengths)} frames of {shape[1]} x {shape[0]} pixels take {needed / 2**30:.3g} GiB, more than the "
+            f"{max_bytes / 2**30:.3g} GiB allowed (Limits(max_video_bytes)); ask for fewer (video_stride) or smaller "
+            "ones (video_out_frame_size)"
         )
     return [np.empty((length, *shape), np.uint8) for length in lengths]

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
-import yaml
 
 from bridge_data import storage
 from bridge_data.errors import BridgeDataError, ConfigError, DatasetError
@@ -32,8 +31,6 @@ from bridge_data.tools.cli.terminal import (
 
 if TYPE_CHECKING:
     from bridge_data.order.plan_order import Shuffle
-
-_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 @click.command()
@@ -174,8 +171,8 @@ def _sample_type(path: Location) -> str:
     if not path.is_file():
         return f"not known, there is no {path.name}"
     try:
-        content = yaml.load(storage.read_all(path), _Loader)
-    except yaml.YAMLError:
+        content = load_document(path)
+    except ConfigError:
         return f"{_WRONG}{path} is not readable as YAML"
     if not isinstance(content, dict):
         return f"{_WRONG}{path} holds no mapping"

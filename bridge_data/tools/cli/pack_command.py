@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import os
 import shutil
+import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -46,14 +47,16 @@ class PackConfig:
                 raise ConfigError(f"{name}={getattr(self, name)}: expected at least 1")
 
 
-def find_samples(folder: Path) -> tuple[list[FolderSample], list[str]]:
-    """(samples, files that are none) in `folder` and below it.
+def find_samples(folder: Path, *, follow_links: bool = False) -> tuple[list[FolderSample], list[str]]:
+    """(samples, files that are none) in `folder` and below it; links to folders are left out.
 
     Raises:
-        ConfigError: if there is no such folder, or no sample in it.
+        ConfigError: if there is no such folder, or no sample in it; if a file is none to read (a FIFO, a device); or if
+            it is a link that leads out of `folder`, unless `follow_links`.
     """
     if not folder.is_dir():
         raise ConfigError(f"{folder}: no such folder" if not folder.exists() else f"{folder}: expected a folder")
+    root = folder.resolve()
     samples: list[FolderSample] = []
     left_out: list[str] = []
     for parent, folders, files in os.walk(folder):
@@ -66,11 +69,30 @@ def find_samples(folder: Path) -> tuple[list[FolderSample], list[str]]:
             if file.startswith(".") or parsed is None or is_meta_member(name):
                 left_out.append(name)
             else:
+                _check_file(path, None if follow_links else root)
                 by_key[parsed[0]][parsed[1]] = path
         samples.extend(FolderSample(key, by_key[key]) for key in sorted(by_key))
     if not samples:
         raise ConfigError(f"{folder}: holds no samples: expected files such as 000001.png and 000001.txt")
     return samples, left_out
+
+
+def _check_file(path: Path, root: Path | None) -> None:
+    """Check that `path` is a file, in the folder `root` if it is a link."""
+    try:
+        mode = path.lstat().st_mode
+        if stat.S_ISLNK(mode):
+            target = path.resolve(strict=True)
+            if root is not None and not target.is_relative_to(root):
+                raise ConfigError(
+                    f"{path}: is a link that leads out of the folder, to {target}; give --follow-links if that file is "
+                    "meant, or remove the link"
+                )
+            mode = target.stat().st_mode
+    except (OSError, RuntimeError) as error:  # a link to nothing, or to itself
+        raise ConfigError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}; remove it") from None
+    if not stat.S_ISREG(mode):
+        raise ConfigError(f"{path}: is no file, but a FIFO, a socket, a device or a folder; remove it")
 
 
 def odd_samples(samples: list[FolderSample]) -> tuple[frozenset[str], list[FolderSample]]:
@@ -139,6 +161,7 @@ def _content(path: Path) -> bytes:
     "--max-bytes", default=3_000_000_000, show_default=True, help="A shard of this size takes no further sample."
 )
 @click.option("--require-parts", is_flag=True, help="Stop if a sample lacks a part that most have, or has another.")
+@click.option("--follow-links", is_flag=True, help="Pack also the files that links lead to out of SRC.")
 @click.option("--force-overwrite", is_flag=True, help="Replace the shards that are in DST.")
 @click.option("--progress/--no-progress", default=True, help="Show a progress bar.")
 def pack(
@@ -147,6 +170,7 @@ def pack(
     max_count: int,
     max_bytes: int,
     require_parts: bool,
+    follow_links: bool,
     force_overwrite: bool,
     progress: bool,
 ) -> None:
@@ -157,7 +181,7 @@ def pack(
     config = PackConfig(max_count=max_count, max_bytes=max_bytes, overwrite=force_overwrite)
     if target.resolve().is_relative_to(source.resolve()):
         raise ConfigError(f"{target}: is inside {source} and would be packed itself; give another folder")
-    samples, left_out = find_samples(source)
+    samples, left_out = find_samples(source, follow_links=follow_links)
     usual, odd = odd_samples(samples)
     if odd and require_parts:
         raise DatasetError(_complaint(source, usual, odd, len(samples)))

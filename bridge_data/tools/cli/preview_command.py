@@ -24,6 +24,7 @@ from bridge_data.samples import CrudeSample
 from bridge_data.shards import RawSample, RecordReader, Records
 from bridge_data.shards.joined_records import JoinedRawSample
 from bridge_data.shards.metadata import DATASET_YAML, META_FOLDER
+from bridge_data.shards.plain_data import parse_json
 from bridge_data.shards.prepared import PreparedDataset
 from bridge_data.tools.cli.terminal import ON_DISK, note, sized, split_options, trust_options
 
@@ -170,7 +171,7 @@ def describe(part: str, data: bytes) -> str:
 
 def _json(data: bytes) -> str:
     try:
-        return clipped(shown_json(json.loads(data)))
+        return clipped(shown_json(parse_json(data)))
     except ValueError as error:
         return f"not JSON: {error}"
 

@@ -8,7 +8,6 @@ users' notes: the ratio, the sample class by number or name, and for each of its
 
 import dataclasses
 import difflib
-import json
 import typing
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -25,6 +24,7 @@ from bridge_data.plan.document import parse_yaml
 from bridge_data.plan.field_access import FieldAccess, parse_access
 from bridge_data.prepare.tars import parse_ratio
 from bridge_data.samples import Sample
+from bridge_data.shards.plain_data import parse_json
 from bridge_data.shards.segment import Part
 from bridge_data.shards.shard_table import first_samples
 from bridge_data.tools.cli.terminal import listed
@@ -97,8 +97,8 @@ def parse_field_map(text: str) -> dict[str, str]:
         ConfigError: if it is no such text.
     """
     try:
-        field_map = json.loads(text)
-    except json.JSONDecodeError as error:
+        field_map = parse_json(text)
+    except ValueError as error:
         raise ConfigError(f"--field-map {text!r} is not JSON: {error}") from None
     if not isinstance(field_map, dict) or not all(isinstance(part, str) for part in field_map.values()):
         raise ConfigError(f'--field-map {text!r}: expected fields with parts, such as {{"image": "jpg"}}')
@@ -160,7 +160,7 @@ class FirstSamples:
             for part, offset, num_bytes in members:
                 if part in parts:
                     try:
-                        content[part] = json.loads(storage.read(self.shard, offset, num_bytes))
+                        content[part] = parse_json(storage.read(self.shard, offset, num_bytes))
                     except ValueError as error:
                         raise DatasetError(f"{self.shard}: {key}.{part} is not JSON: {error}") from None
             try:

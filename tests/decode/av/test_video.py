@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from bridge_data.decode.av import AVDecoder
 from bridge_data.errors import SampleError
+from bridge_data.limits import Limits
 from tests.decode.av import media
 from tests.decode.av.media import IRREGULAR, VIDEOS, decoder_of, video
 from tests.later import av
@@ -143,9 +144,9 @@ def test_a_rotation_is_not_carried_out() -> None:
     np.testing.assert_array_equal(AVDecoder(rotated).get_video().video_clips[0].numpy(), video("mp4 with B-frames")[1])
 
 
-def test_clips_that_would_not_fit_into_memory_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bridge_data.decode.av.video.MAX_CLIPS_BYTES", 49 * 3 * media.WIDTH * media.HEIGHT)
-    with decoder_of("mp4 with B-frames") as decoder:
+def test_clips_that_would_not_fit_into_memory_are_refused() -> None:
+    limits = Limits(max_video_bytes=49 * 3 * media.WIDTH * media.HEIGHT)
+    with AVDecoder(video("mp4 with B-frames")[0], limits=limits) as decoder:
         decoder.get_video_clips([(1, 49)], "frames")
         with pytest.raises(SampleError, match=r"50 frames of 64 x 48 pixels .*video_stride.*video_out_frame_size"):
             decoder.get_video()

@@ -1,5 +1,6 @@
 import importlib
 import io
+import os
 import tarfile
 from pathlib import Path
 
@@ -157,3 +158,39 @@ def test_pictures_survive(run: Run, raw: Path, tmp_path: Path) -> None:
         member = archive.extractfile("000002.png")
         assert member is not None
         assert Image.open(io.BytesIO(member.read())).size == (42, 30)
+
+
+def test_links_out_of_the_folder_are_refused_unless_followed(run: Run, raw: Path, tmp_path: Path) -> None:
+    secret = tmp_path / "secret.txt"
+    secret.write_text("secret")
+    (raw / "000013.txt").symlink_to(secret)
+    (raw / "000014.txt").symlink_to(raw / "000001.txt")
+    result = run("pack", raw, tmp_path / "out")
+    assert result.exit_code == 1
+    assert f"000013.txt: is a link that leads out of the folder, to {secret}; give --follow-links" in result.output
+    assert not (tmp_path / "out").exists()
+    assert run("pack", raw, tmp_path / "out", "--follow-links").exit_code == 0
+    with tarfile.open(tmp_path / "out/data-000000.tar") as archive:
+        member = archive.extractfile("000013.txt")
+        assert member is not None and member.read() == b"secret"
+
+
+@pytest.mark.parametrize("kind", ["fifo", "link to a fifo", "broken link", "link to itself", "link to a folder"])
+def test_what_is_no_file_is_refused_at_once(run: Run, raw: Path, tmp_path: Path, kind: str) -> None:
+    path = raw / "000013.txt"
+    if kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "link to a fifo":
+        os.mkfifo(raw / "pipe")
+        path.symlink_to(raw / "pipe")
+    elif kind == "link to a folder":
+        (raw / "folder.x").mkdir()
+        path.symlink_to(raw / "folder.x")
+    else:
+        path.symlink_to(path if kind == "link to itself" else raw / "nothing")
+    result = run("pack", raw, tmp_path / "out", "--follow-links")
+    if kind == "link to a folder":  # which is left out, as links to folders are
+        assert result.exit_code == 0
+    else:
+        assert result.exit_code == 1
+        assert "000013.txt: " in result.output and "remove it" in result.output

@@ -1,0 +1,99 @@
+"""Tokenizers and processors that a folder or an id of the hub names; the one place that calls `from_pretrained`.
+
+Enters: a class of transformers, a folder that `save_pretrained` wrote or an id of the hub. Leaves: the object.
+Guarantee: code in the folder (`auto_map`) is not run, and nobody is asked whether it may be, unless the caller passes
+`trust_remote_code=True`; a folder is never looked for on the hub; without a network an error comes at once.
+"""
+
+import json
+import os
+import socket
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from bridge_data.errors import ConfigError
+
+_CONFIG_FILES = ("tokenizer_config.json", "processor_config.json", "preprocessor_config.json", "config.json")
+
+_CONNECT_TIMEOUT_S = 5.0
+
+
+def load_pretrained(
+    auto_class: Any, given: str | os.PathLike[str], setting: str, *, trust_remote_code: bool = False, **options: Any
+) -> Any:
+    """What `auto_class.from_pretrained` makes of the folder or hub id `given`; errors name `setting`.
+
+    Args:
+        trust_remote_code: run the code that the folder brings along; False refuses what cannot be read without it.
+        **options: others of `from_pretrained`, such as `revision`.
+
+    Raises:
+        ConfigError: if there is none, it cannot be read, or it needs code of its own.
+    """
+    name = os.path.expanduser(os.fspath(given))
+    what = f"{setting}={os.fspath(given)!r}"
+    is_folder = os.path.isdir(name)
+    if not is_folder and _is_path(given, name):
+        raise ConfigError(f"{what}: no such folder; expected one that save_pretrained wrote, or an id of the hub")
+    offline = is_folder or not _hub_answers()
+    options = {"local_files_only": True, **options} if offline else options
+    try:
+        return auto_class.from_pretrained(name, trust_remote_code=trust_remote_code, **options)
+    except Exception as error:  # what the readers of damaged files raise may be anything
+        reason = _needs_code(Path(name)) if is_folder and not trust_remote_code else None
+        if reason is None and not trust_remote_code and "trust_remote_code" in str(error):
+            reason = f"{what}: it brings code of its own, which is not run"
+        if reason is not None:
+            raise ConfigError(
+                f"{reason}. Read that code first; if you trust it, load the object yourself, with "
+                f"transformers.{auto_class.__name__}.from_pretrained(..., trust_remote_code=True), and pass it"
+            ) from error
+        if is_folder:
+            where = "such a folder"
+        elif offline:
+            where = "the cache of this machine under such an id, and the hub cannot be reached"
+        else:
+            where = "such a folder, or on the hub under such an id"
+        told = next(iter(str(error).splitlines()), type(error).__name__)
+        raise ConfigError(f"{what}: transformers.{auto_class.__name__} finds none in {where}: {told}") from error
+
+
+def _is_path(given: str | os.PathLike[str], name: str) -> bool:
+    """Whether a name that is no folder can only be meant as one: an id of the hub is `name` or `owner/name`."""
+    if isinstance(given, os.PathLike) or os.path.isabs(name) or os.path.exists(name):
+        return True
+    return name.startswith((".", "~")) or name.endswith("/") or name.count("/") > 1
+
+
+def _hub_answers() -> bool:
+    """Whether a connection to the hub can be opened: transformers tries five times a file, for a minute, to find out.
+    Where a proxy leads there, it is asked instead."""
+    from huggingface_hub import constants
+
+    if constants.HF_HUB_OFFLINE:
+        return False
+    scheme = urlsplit(constants.ENDPOINT).scheme
+    proxy = os.environ.get(f"{scheme}_proxy") or os.environ.get(f"{scheme.upper()}_PROXY")
+    url = urlsplit(proxy or constants.ENDPOINT)
+    port = url.port or (443 if url.scheme == "https" else 80)
+    try:
+        socket.create_connection((url.hostname or "", port), timeout=_CONNECT_TIMEOUT_S).close()
+    except OSError:
+        return False
+    return True
+
+
+def _needs_code(folder: Path) -> str | None:
+    """Which file of `folder` names code beside it, for messages; None if none does."""
+    for name in _CONFIG_FILES:
+        path = folder / name
+        try:
+            content = json.loads(path.read_bytes())
+        except (OSError, ValueError, RecursionError):
+            continue
+        code = content.get("auto_map") if isinstance(content, dict) else None
+        if code:
+            shown = ", ".join(map(str, code.values())) if isinstance(code, dict) else str(code)
+            return f"{path}: its auto_map names code beside it, which is not run: {shown[:200]}"
+    return None

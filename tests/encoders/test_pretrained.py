@@ -1,0 +1,92 @@
+import io
+import json
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import transformers
+
+from bridge_data import ConfigError
+from bridge_data.encoders import pretrained
+from bridge_data.encoders.encoder_config import open_image_processor, open_tokenizer
+from bridge_data.encoders.pretrained import load_pretrained
+from recipes.run_config import ImageProcessorConfig, ModelConfig, TokenizerConfig
+from tests.encoders.parts import make_tokenizer
+
+CODE = "open({marker!r}, 'w').close()\nclass Hostile: pass\n"
+
+
+def hostile_folder(folder: Path, file: str, auto_class: str) -> Path:
+    """A folder whose `file` names code beside it, which writes the file `ran`."""
+    folder.mkdir()
+    names: Any = ["hostile.Hostile", None] if auto_class == "AutoTokenizer" else "hostile.Hostile"
+    content: dict[str, Any] = {"auto_map": {auto_class: names, "AutoConfig": "hostile.Hostile"}, "model_type": "x"}
+    (folder / file).write_text(json.dumps(content))
+    (folder / "hostile.py").write_text(CODE.format(marker=str(folder / "ran")))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("file", "auto_class", "open_it"),
+    [
+        ("tokenizer_config.json", "AutoTokenizer", open_tokenizer),
+        ("preprocessor_config.json", "AutoImageProcessor", open_image_processor),
+        ("processor_config.json", "AutoImageProcessor", open_image_processor),
+        ("tokenizer_config.json", "AutoTokenizer", lambda path: TokenizerConfig(pretrained=path).build("text")),
+        (
+            "preprocessor_config.json",
+            "AutoImageProcessor",
+            lambda path: ImageProcessorConfig(pretrained=path).build("llava"),
+        ),
+        ("config.json", "AutoModelForCausalLM", lambda path: ModelConfig(pretrained=path).build("text", None)),
+    ],
+)
+def test_code_in_a_folder_is_not_run_even_if_stdin_says_yes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, auto_class: str, open_it: Any
+) -> None:
+    folder = hostile_folder(tmp_path / "model", file, auto_class)
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\n" * 10))
+    with pytest.raises(ConfigError, match=rf"{file}: its auto_map names code beside it.*hostile\.Hostile"):
+        open_it(str(folder))
+    assert not (folder / "ran").exists()
+
+
+def test_the_caller_may_trust_the_code(tmp_path: Path) -> None:
+    folder = hostile_folder(tmp_path / "model", "tokenizer_config.json", "AutoTokenizer")
+    with pytest.raises(ConfigError):
+        load_pretrained(transformers.AutoTokenizer, folder, "tokenizer", trust_remote_code=True)  # it is no tokenizer
+    assert (folder / "ran").exists()
+
+
+def test_a_folder_with_a_map_to_code_that_is_not_needed_is_read(tmp_path: Path) -> None:
+    make_tokenizer().save_pretrained(tmp_path)
+    file = tmp_path / "tokenizer_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"auto_map": {"AutoTokenizer": ["a.B", "a.C"]}}))
+    assert open_tokenizer(tmp_path).get_vocab()
+
+
+@pytest.mark.parametrize("name", ["./none", "/none/at/all", "a/b/c", "~/none", "none/", Path("none")])
+def test_a_missing_folder_is_not_looked_for_on_the_hub(name: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise AssertionError("the network was asked")
+
+    monkeypatch.setattr(socket, "create_connection", refuse)
+    with pytest.raises(ConfigError, match=r"tokenizer=.*: no such folder"):
+        open_tokenizer(name)
+
+
+def test_without_a_network_an_id_of_the_hub_fails_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def unreachable(address: Any, **_: Any) -> None:
+        asked.append(address)
+        raise OSError("unreachable")
+
+    monkeypatch.setattr(pretrained.socket, "create_connection", unreachable)
+    begin = time.monotonic()
+    with pytest.raises(ConfigError, match="the hub cannot be reached"):
+        open_tokenizer("bridge-data-tests/none")
+    assert len(asked) <= 1
+    assert time.monotonic() - begin < 5
