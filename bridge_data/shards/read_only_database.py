@@ -69,7 +69,7 @@ class ReadOnlyDatabase:
     def _reporting(self) -> Iterator[None]:
         try:
             yield
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter where a message names damaged text
             raise DatasetError(f"{self.file}: cannot be read: {error}; {self.way_out}") from error
 
     def __reduce__(self) -> tuple[type["ReadOnlyDatabase"], tuple[Path, str]]:
