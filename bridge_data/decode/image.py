@@ -19,11 +19,12 @@ import dataclasses
 import functools
 import io
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 import simplejpeg
 
+from bridge_data.decode.resizing import Resizing, Size, by_pillow, by_torch
 from bridge_data.errors import ConfigError
 from bridge_data.later import Image, nanoarrow, torch
 from bridge_data.samples.arena import current_arena
@@ -141,11 +142,6 @@ def _channels_first(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
     return pixels.transpose(2, 0, 1) if pixels.ndim == 3 else pixels
 
 
-Size: TypeAlias = tuple[int, int]
-"""(height, width)"""
-
-ResizeType: TypeAlias = Literal["pillow", "torch"]
-
 _RUNS_PROGRAMS = frozenset({"EPS"})
 
 _MAX_JPEG_SCANS = 32
@@ -163,7 +159,7 @@ def encoded_size(data: bytes) -> Size:
         except ValueError:
             pass
         else:
-            _refuse_bomb(width, height)
+            refuse_bomb(width, height)
             return height, width
     with _opened(data) as image:
         return image.height, image.width
@@ -197,8 +193,8 @@ def image_in_batch(data: bytes, mode: str) -> torch.Tensor | None:
         return None
     try:
         height, width, colours, _ = simplejpeg.decode_jpeg_header(data)
-        _refuse_bomb(width, height)
-        _refuse_scans(data)
+        refuse_bomb(width, height)
+        refuse_scans(data)
         buffer = arena.image_buffer((height, width, len(mode))) if colours in ("Gray", "YCbCr") else None
         if buffer is None:
             return None
@@ -248,8 +244,8 @@ def _jpeg_pixels(data: bytes, of_gray: str, of_colour: str, least: Size | None) 
     """
     try:
         height, width, colours, _ = simplejpeg.decode_jpeg_header(data)
-        _refuse_bomb(width, height)
-        _refuse_scans(data)
+        refuse_bomb(width, height)
+        refuse_scans(data)
         if colours not in ("Gray", "YCbCr"):
             return None
         min_height, min_width = (0, 0) if least is None else _dct_size((height, width), least)
@@ -271,13 +267,14 @@ def _dct_size(size: Size, least: Size) -> Size:
 
 def _opened(data: bytes) -> ImageFile.ImageFile:
     image = Image.open(io.BytesIO(data), formats=_formats())
-    _refuse_bomb(*image.size)
+    refuse_bomb(*image.size)
     if _is_jpeg(data):
-        _refuse_scans(data)
+        refuse_scans(data)
     return image
 
 
-def _refuse_bomb(width: int, height: int) -> None:
+def refuse_bomb(width: int, height: int) -> None:
+    """Refuse an image of more pixels than Pillow allows."""
     limit = Image.MAX_IMAGE_PIXELS
     if limit is not None and width * height > limit:
         raise Image.DecompressionBombError(
@@ -285,11 +282,26 @@ def _refuse_bomb(width: int, height: int) -> None:
         )
 
 
-def _refuse_scans(data: bytes) -> None:
+def refuse_scans(data: bytes) -> None:
     """Refuse a JPEG that stores its pixels many times over: an empty scan takes 60 bytes, and as long as a full one."""
+    if _has_one_scan(data):
+        return  # nearly all do, and counting would take a twentieth of the time of decoding
     num_scans = data.count(b"\xff\xda")
     if num_scans > _MAX_JPEG_SCANS:
         raise Image.DecompressionBombError(f"{num_scans} scans of a JPEG are more than the {_MAX_JPEG_SCANS} allowed")
+
+
+def _has_one_scan(data: bytes) -> bool:
+    """Whether a JPEG is not progressive and its first scan has all components, after which decoders stop."""
+    at, num_components = 2, 0
+    while at + 10 <= len(data) and data[at] == 0xFF:
+        marker = data[at + 1]
+        if marker in (0xC0, 0xC1):
+            num_components = data[at + 9]
+        elif marker == 0xDA:
+            return data[at + 4] == num_components > 0
+        at += 2 + (data[at + 2] << 8 | data[at + 3])
+    return False
 
 
 _known_formats: list[str] = []
@@ -305,63 +317,18 @@ def _formats() -> list[str]:
     return _known_formats
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Resizing:
-    """How images are resized, ignoring their aspect ratio. See `SampleDecoder`."""
-
-    size: Size
-    resize: ResizeType = "pillow"
-    dct_scaling: bool = False
-
-    def __post_init__(self) -> None:
-        size = self.size
-        if not isinstance(size, (tuple, list)) or len(size) != 2 or not all(type(n) is int and n > 0 for n in size):
-            raise ConfigError(f"image_size={size!r}: expected (height, width), two integers of at least 1")
-        if self.resize not in get_args(ResizeType):
-            raise ConfigError(f"resize={self.resize!r}: expected one of {', '.join(get_args(ResizeType))}")
-
-    @property
-    def least(self) -> Size | None:
-        """The minimum size at which a JPEG may be decoded; None: its full size."""
-        return self.size if self.dct_scaling else None
-
-
 def resized_pixels(data: bytes, mode: str, resizing: Resizing) -> NDArray[np.uint8]:
     """The resized image as uint8, (H, W) for mode L, else (H, W, C), in newly allocated memory."""
     if resizing.resize == "torch":
-        return _by_torch(decoded_pixels(data, mode, resizing.least), resizing.size)
-    return np.array(_by_pillow(pillow_image(data, mode, resizing.least), resizing.size))
+        return by_torch(decoded_pixels(data, mode, resizing.least), resizing.size)
+    return np.array(by_pillow(pillow_image(data, mode, resizing.least), resizing.size))
 
 
 def resized_image(data: bytes, mode: str, resizing: Resizing) -> Image.Image:
     """The resized image as a Pillow image, with the header's fields in `info`."""
     image = pillow_image(data, mode, resizing.least)
     if resizing.resize == "pillow":
-        return _by_pillow(image, resizing.size)
-    made = Image.fromarray(_by_torch(np.array(image), resizing.size))
+        return by_pillow(image, resizing.size)
+    made = Image.fromarray(by_torch(np.array(image), resizing.size))
     made.info = image.info
     return made
-
-
-def _by_pillow(image: Image.Image, size: Size) -> Image.Image:
-    return image.resize((size[1], size[0]), Image.Resampling.BICUBIC)
-
-
-def _by_torch(pixels: NDArray[np.uint8], size: Size) -> NDArray[np.uint8]:
-    image = torch.from_numpy(pixels)
-    made = (image[None] if image.ndim == 2 else image.permute(2, 0, 1))[None]
-    for step in _steps((pixels.shape[0], pixels.shape[1]), size):
-        made = torch.nn.functional.interpolate(made, size=step, mode="bicubic", antialias=True)
-    resized: NDArray[np.uint8] = (made[0, 0] if image.ndim == 2 else made[0].permute(1, 2, 0).contiguous()).numpy()
-    return resized
-
-
-def _steps(size: Size, wanted: Size) -> list[Size]:
-    """The sizes to interpolate to, one after the other, so that torch rounds as Pillow 13 does.
-
-    Pixels are rounded after each direction. Both start with the width, but Pillow with the height if that shrinks much
-    more; then torch has to resize the height first, too.
-    """
-    less_height, less_width = size[0] - wanted[0], size[1] - wanted[1]
-    height_first = less_height > 0 and less_height > 2 * less_width
-    return [(wanted[0], size[1]), (wanted[0], wanted[1])] if height_first else [(wanted[0], wanted[1])]

@@ -23,11 +23,10 @@ from bridge_data.decode.av import AV_EXTENSIONS, AVDecoderType, AVWebdatasetDeco
 from bridge_data.decode.image import (
     IMAGE_EXTENSIONS,
     ImageDecoderType,
-    ResizeType,
-    Resizing,
     image_handler,
     image_within,
 )
+from bridge_data.decode.resizing import ResizeType, Resizing
 from bridge_data.errors import ConfigError, SampleError
 from bridge_data.later import torch
 from bridge_data.limits import DEFAULT_LIMITS, Limits

@@ -12,7 +12,6 @@ from PIL import Image
 
 from bridge_data.decode.image import (
     IMAGE_FORMS,
-    Resizing,
     _jpeg_image,
     _jpeg_pixels,
     decoded_pixels,
@@ -22,6 +21,7 @@ from bridge_data.decode.image import (
     resized_image,
     resized_pixels,
 )
+from bridge_data.decode.resizing import Resizing
 from bridge_data.errors import ConfigError
 from bridge_data.samples.collation import batch_pad_stack
 from tests.decode.pictures import encoded, picture
