@@ -3,6 +3,8 @@
 Each line names what builds good files in an empty folder, and what reads them after one of them was damaged.
 """
 
+import contextlib
+import functools
 import gzip
 import io
 import json
@@ -25,7 +27,11 @@ from bridge_data.loader.checkpoint.state_files import encoded as encoded_state
 from bridge_data.order.state import LoaderState
 from bridge_data.plan import load_plan
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
+from bridge_data.prepare.tar_indexes import PrepareConfig
+from bridge_data.prepare.tars import parse_ratio, prepare, split_by_ratio
+from bridge_data.shards import open_shards
 from bridge_data.shards.jsonl_file import open_jsonl
+from bridge_data.shards.key_index import PartReader
 from bridge_data.shards.media_metadata import decode_metadata
 from bridge_data.task import DefaultTaskEncoder
 from bridge_data.task.cooking import Cooker
@@ -50,6 +56,36 @@ def data_set(*names: str) -> Callable[[Path], list[Path]]:
         return [folder / "data" / ".nv-meta" / name for name in names]
 
     return build
+
+
+def tar_indexes(folder: Path) -> list[Path]:
+    """A data set that has no index of ours, only those that Energon makes too."""
+    data_set()(folder)
+    (folder / "data" / ".nv-meta" / "index.bridge").unlink()
+    return sorted((folder / "data").glob("*.tar.idx"))
+
+
+def shards(folder: Path) -> list[Path]:
+    data_set()(folder)
+    return sorted((folder / "data").glob("*.tar"))
+
+
+def read_by_key(file: Path) -> object:
+    """Finds parts by their keys, as auxiliary data are read."""
+    reader = PartReader(file.parent.parent)
+    for number in range(30):
+        with contextlib.suppress(SampleError):
+            assert reader.read(reader.find(f"{number:06d}.txt")) == f"text {number}".encode()
+    return [reader.index.keys(shard) for shard in range(3)]
+
+
+def prepare_shard(file: Path) -> object:
+    """Prepares a folder with a damaged shard, and reads what was accepted of it."""
+    folder = file.parent
+    prepare(folder, functools.partial(split_by_ratio, ratio=parse_ratio("1,0,0")), PrepareConfig(num_workers=1))
+    shards = open_shards(folder, "train")
+    reader = shards.reader()
+    return [reader.read(index) for index in range(shards.num_samples)]
 
 
 def read_texts(file: Path) -> object:
@@ -345,6 +381,10 @@ TARGETS = [
     Target("metadataset", blend, read_blend),
     Target("folder", data_set("dataset.yaml", "split.yaml", ".info.json", "index.uuid"), read_texts),
     Target("join", join, read_join),
+    Target("tar", shards, prepare_shard),
+    Target("tar index", tar_indexes, read_texts),
+    Target("index.bridge", data_set("index.bridge"), read_texts),
+    Target("index.sqlite", data_set("index.sqlite"), read_by_key),
     Target("jsonl", jsonl, read_jsonl),
     Target("jsonl prepare", lambda folder: jsonl(folder)[:1], prepare_lines),
     Target("jsonl open", jsonl, lambda file: open_val(file.parent / "a.jsonl")),
