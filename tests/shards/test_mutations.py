@@ -21,8 +21,9 @@ import pytest
 from bridge_data import storage
 from bridge_data.errors import BridgeDataError
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
+from bridge_data.prepare.splits import parse_ratio, split_by_ratio
 from bridge_data.prepare.tar_indexes import PrepareConfig
-from bridge_data.prepare.tars import parse_ratio, prepare, split_by_ratio
+from bridge_data.prepare.tars import prepare
 from bridge_data.shards import ShardSet, open_shards
 from bridge_data.shards.blocks import BlockBudget, ChunkCut, OpenBlocks
 from bridge_data.shards.digests import verified_shards
