@@ -6,13 +6,17 @@ them need not know which. Guarantee: `Records` are immutable and travel to other
 hold some.
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Collection, Container, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from bridge_data.samples import SourceInfo
-from bridge_data.shards.blocks import OpenBlocks
 from bridge_data.storage import Location
+
+if TYPE_CHECKING:
+    from bridge_data.shards.blocks import OpenBlocks
 
 
 @dataclasses.dataclass(slots=True)
