@@ -23,7 +23,6 @@ from bridge_data.order.plan_order import Shuffle
 from bridge_data.plan import Plan, Source
 from bridge_data.plan.factories import BaseCoreDatasetFactory
 from bridge_data.plan.source import EpochsPerShuffle
-from bridge_data.shards.digests import verified
 from bridge_data.task import Cooker, DefaultTaskEncoder, TaskEncoder, check_hook_names, with_decoding
 from bridge_data.topology import WorkerConfig
 
@@ -189,7 +188,7 @@ def _plan(data: Data, split_part: str, options: DatasetOptions, *, training: boo
         raise ConfigError(f"split_part={split_part!r}: expected the name of a part, such as 'train'")
     plan = _opened(data, split_part, options, training=training)
     if options["verify_digests"]:
-        sources = [dataclasses.replace(source, records=verified(source.records)) for source in plan.sources]
+        sources = [dataclasses.replace(source, records=source.records.verified()) for source in plan.sources]
         plan = Plan(plan.tree, tuple(sources), plan.weights)
     wanted = options["sample_type"]
     if wanted is not None and not isinstance(wanted, type):

@@ -18,7 +18,7 @@ import os
 import struct
 from collections.abc import Collection, Container, Iterable
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, NoReturn, overload
 
 from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError, SampleError, bridge_command
@@ -207,6 +207,9 @@ class JsonlLines:
 
     def reader(self) -> RecordReader:
         return JsonlReader(self)
+
+    def verified(self) -> NoReturn:
+        raise ConfigError(f"{self.root}: has no digests to verify: only prepared folders of tars can have some")
 
 
 class JsonlSample(RawSample):

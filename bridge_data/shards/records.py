@@ -144,3 +144,10 @@ class Records(Protocol):
 
     def reader(self) -> RecordReader:
         """A reader of these samples, with handles of its own."""
+
+    def verified(self) -> Records:
+        """The same records; their readers raise a `DatasetError` where a part is not what was prepared.
+
+        Raises:
+            ConfigError: if there are no digests of them.
+        """

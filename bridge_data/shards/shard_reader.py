@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, TypeVar
 from bridge_data import storage
 from bridge_data.errors import DatasetError
 from bridge_data.shards.blocks import MAX_BLOCK_BYTES, BlockReader, Samples
-from bridge_data.shards.index_file import DamagedIndexError
-from bridge_data.shards.indexed_shard import CheckedShard, IndexedShard, ReadContent
+from bridge_data.shards.indexed_shard import CheckedShard, IndexedShard, ReadContent, is_intact
 from bridge_data.shards.records import ByteRange, RawSample
-from bridge_data.shards.segment import Segment
-from bridge_data.shards.shard_table import ParsedShard, ShardTable, is_intact
+from bridge_data.shards.segment import DamagedIndexError, Segment
+from bridge_data.shards.shard_table import ParsedShard, ShardTable
 from bridge_data.shards.tar_bytes import FileTar, GzipTar, is_gzip
 
 if TYPE_CHECKING:
