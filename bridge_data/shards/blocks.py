@@ -242,7 +242,7 @@ class BlockReader(abc.ABC):
             if held is not None:
                 key, content = held.take(index)
                 return self.sample_class(key, held.shard_name, index, content, self.dataset_path)
-        return self.read_singly(index, parts)
+        return self.read_one(index, parts)
 
     def read_in_blocks(self, blocks: OpenBlocks | None) -> None:
         self._blocks = blocks
@@ -269,7 +269,7 @@ class BlockReader(abc.ABC):
         blocks.read_singly(block)
 
     @abc.abstractmethod
-    def read_singly(self, index: int, parts: Container[str] | None) -> RawSample:
+    def read_one(self, index: int, parts: Container[str] | None) -> RawSample:
         """The same as `read`, by reading this sample alone."""
 
     @abc.abstractmethod

@@ -234,7 +234,7 @@ class JsonlReader(BlockReader):
         self._index: str | None = None
         self._pages: collections.OrderedDict[int, array.array[int]] = collections.OrderedDict()
 
-    def read_singly(self, index: int, parts: Container[str] | None) -> RawSample:
+    def read_one(self, index: int, parts: Container[str] | None) -> RawSample:
         start, end = self._bounds(index)
         content = {}
         if parts is None or PART in parts:

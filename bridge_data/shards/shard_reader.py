@@ -48,7 +48,7 @@ class ShardReader(BlockReader):
     def __len__(self) -> int:
         return self.shards.num_samples
 
-    def read_singly(self, index: int, parts: Container[str] | None) -> RawSample:
+    def read_one(self, index: int, parts: Container[str] | None) -> RawSample:
         shard, _ = self.shards.locate(index)
         key, content = self._using(index, lambda table, position: table.read(position, parts))
         return RawSample(key, self.shards.names[shard], index, content, self.dataset_path)
