@@ -6,7 +6,8 @@ from pathlib import Path
 
 import webdataset as wds
 
-from bridge_data.prepare.tars import parse_ratio, prepare, split_by_ratio, write_dataset_yaml
+from bridge_data.prepare.splits import parse_ratio, split_by_ratio
+from bridge_data.prepare.tars import prepare, write_dataset_yaml
 
 
 def write_numbers(folder: Path, samples: int, per_shard: int) -> None:

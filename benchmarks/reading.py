@@ -30,7 +30,8 @@ from bridge_data import (
     storage,
 )
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
-from bridge_data.prepare.tars import parse_ratio, prepare, split_by_ratio
+from bridge_data.prepare.splits import parse_ratio, split_by_ratio
+from bridge_data.prepare.tars import prepare
 from bridge_data.shards import tar_bytes
 from bridge_data.storage import remote
 from tests.object_store import Server, environment

@@ -18,7 +18,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Hashable
-from typing import Any, Self, TypeAlias
+from typing import Any, NoReturn, Self, TypeAlias
 
 from bridge_data.samples import SourceInfo
 
@@ -140,3 +140,11 @@ def log_exception(error: Exception, sample: Any, sources: list[SourceInfo] | Non
 def reraise_exception(error: Exception, sample: Any, sources: list[SourceInfo] | None = None) -> None:
     """Stop the run at the first failure."""
     raise error
+
+
+def no_random_access(_: object, index: Any) -> NoReturn:
+    """Raise a `ConfigError` that says how to iterate: torch's DataLoader asks for items by number."""
+    raise ConfigError(
+        "data sets and loaders here are iterated, not indexed, and need no torch.utils.data.DataLoader: "
+        "`for batch in get_loader(dataset)`; batch size and workers are settings of the data set"
+    )

@@ -7,6 +7,7 @@ or on the position in the job, not on the rank or worker, and are the same after
 import dataclasses
 import functools
 import logging
+import warnings
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self
 
@@ -137,6 +138,21 @@ class WorkerConfig:
         """The lanes of a run restored from a state of `num_saved` lanes: the same number, unless the ranks cannot share
         them equally or `num_lanes` was given. If the number changes, a restore needs the state of all lanes."""
         return self.num_lanes if self.num_lanes_given or num_saved % self.world_size else num_saved
+
+    def num_lanes_here(self, num_lanes: int) -> int:
+        """The lanes of a process, at most, where the job has `num_lanes`."""
+        return -(-num_lanes // (self.world_size * max(1, self.num_workers)))
+
+    def warn_of_idle_workers(self, num_lanes: int) -> None:
+        """Warn if this rank has more workers than lanes of the `num_lanes` of the job."""
+        num_here = len(range(self.rank, num_lanes, self.world_size))
+        if num_here < self.num_workers:
+            warnings.warn(
+                f"num_workers={self.num_workers}, but this rank serves {num_here} lanes (num_lanes={num_lanes}, "
+                f"world_size={self.world_size}): {self.num_workers - num_here} workers have nothing to do. "
+                "A run with WorkerConfig(num_lanes=...) deals the data to more lanes.",
+                stacklevel=4,
+            )
 
     @property
     def active_worker_sample_index(self) -> int:

@@ -43,7 +43,8 @@ def write_tiny_data(folder: Path) -> None:
 def _write(folder: Path, samples: Iterator[dict[str, Any]], definition: dict[str, Any]) -> None:
     import webdataset as wds
 
-    from bridge_data.prepare.tars import parse_ratio, prepare, split_by_ratio, write_dataset_yaml
+    from bridge_data.prepare.splits import parse_ratio, split_by_ratio
+    from bridge_data.prepare.tars import prepare, write_dataset_yaml
 
     folder.mkdir(parents=True, exist_ok=True)
     with wds.ShardWriter(str(folder / "data-%03d.tar"), maxcount=NUM_SAMPLES // 4, verbose=0) as sink:

@@ -7,7 +7,8 @@ from typing import Any
 
 import webdataset as wds
 
-from bridge_data.prepare.tars import parse_ratio, prepare, split_by_ratio, write_dataset_yaml
+from bridge_data.prepare.splits import parse_ratio, split_by_ratio
+from bridge_data.prepare.tars import prepare, write_dataset_yaml
 
 TEXT = {"sample_type": {"__module__": "megatron.energon", "__class__": "TextSample"}, "field_map": {"text": "txt"}}
 CRUDE = {"__module__": "megatron.energon", "__class__": "CrudeWebdataset"}

@@ -44,6 +44,22 @@ class Resizing:
         return self.size if self.dct_scaling else None
 
 
+def resizing(image_size: Size | None, resize: ResizeType, dct_scaling: bool) -> Resizing | None:
+    """The setting that these arguments of a `SampleDecoder` make; None if images stay as they are.
+
+    Raises:
+        ConfigError: if one is unknown, or there is no size to resize to.
+    """
+    if image_size is not None:
+        return Resizing(size=image_size, resize=resize, dct_scaling=dct_scaling)
+    if resize != "pillow" or dct_scaling:
+        raise ConfigError(
+            f"resize={resize!r}, dct_scaling={dct_scaling} without image_size: there is nothing to resize to; "
+            "set image_size=(height, width)"
+        )
+    return None
+
+
 def by_pillow(image: Image.Image, size: Size) -> Image.Image:
     """The image in `size`, by Pillow."""
     return image.resize((size[1], size[0]), Image.Resampling.BICUBIC)

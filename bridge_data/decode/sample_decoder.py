@@ -26,7 +26,7 @@ from bridge_data.decode.image import (
     image_handler,
     image_within,
 )
-from bridge_data.decode.resizing import ResizeType, Resizing
+from bridge_data.decode.resizing import ResizeType, resizing
 from bridge_data.errors import ConfigError, SampleError
 from bridge_data.later import torch
 from bridge_data.limits import DEFAULT_LIMITS, Limits
@@ -224,7 +224,7 @@ class SampleDecoder:
         handlers: Mapping[str, Handler] | PartHandler | None = None,
         limits: Limits | None = None,
     ) -> None:
-        self._image = image_handler(image_decode, _resizing(image_size, resize, dct_scaling))
+        self._image = image_handler(image_decode, resizing(image_size, resize, dct_scaling))
         self._av_settings: dict[str, Any] = {"video_decode_audio": video_decode_audio, "av_decode": av_decode}
         self._guesses = guess_content
         self._has_limits = limits is not None
@@ -315,17 +315,6 @@ def decode_part(handler: Handler, content: bytes, key: str, part: str) -> Any:
         raise SampleError(
             f"sample {key!r}: part {part!r} ({len(content)} bytes) cannot be decoded: {type(error).__name__}: {error}"
         ) from error
-
-
-def _resizing(image_size: tuple[int, int] | None, resize: ResizeType, dct_scaling: bool) -> Resizing | None:
-    if image_size is not None:
-        return Resizing(size=image_size, resize=resize, dct_scaling=dct_scaling)
-    if resize != "pillow" or dct_scaling:
-        raise ConfigError(
-            f"resize={resize!r}, dct_scaling={dct_scaling} without image_size: there is nothing to resize to; "
-            "set image_size=(height, width)"
-        )
-    return None
 
 
 def _longest(part: str, names: Mapping[str, Handler]) -> str | None:

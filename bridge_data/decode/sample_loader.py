@@ -8,6 +8,7 @@ Values are stored as decoded: a JSON list stays a list. The caller, who knows ep
 """
 
 import abc
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ from bridge_data.plan import Source
 from bridge_data.plan.document import is_jsonl
 from bridge_data.samples import CrudeSample, Sample, SourceInfo
 from bridge_data.samples.collation import flat_sources
-from bridge_data.shards import ByteRange, RawSample
+from bridge_data.shards import ByteRange, RawSample, RecordReader
 from bridge_data.shards.blocks import BlockBudget, Cut, OpenBlocks
 from bridge_data.shards.joined_records import JoinedRawSample
 
@@ -29,7 +30,11 @@ class Loader(abc.ABC):
     """Whether samples have only text, numbers, JSON and bytes, decoded by our own code."""
 
     def __init__(self, source: Source) -> None:
-        self._source, self._reader = source, source.records.reader()
+        self._source = source
+
+    @functools.cached_property
+    def _reader(self) -> RecordReader:
+        return self._source.records.reader()
 
     def load(self, index: int) -> Sample | CrudeSample:
         """Read and build sample `index`."""

@@ -27,7 +27,7 @@ ELSEWHERE = {
     "bridge_data.energon.preparing": "WebdatasetPreparator prepare_filesystem_dataset",
     "bridge_data.errors": "SampleException=SampleError EmptyDatasetError=DatasetError",
     "bridge_data.lanes.lane_dataset": "SavableDataset=LaneDataset",
-    "bridge_data.lanes.passes": "LimitDataset RepeatDataset",
+    "bridge_data.lanes.datasets": "LimitDataset RepeatDataset",
     "bridge_data.loader": "BasicDataLoader=SavableDataLoader",
     "bridge_data.prepare.media": "MediaFilterConfig=MediaRule MediaFilterStrategy",
     "bridge_data.task.hooks": "get_source_info=sources_of",

@@ -16,8 +16,9 @@ from bridge_data.errors import ConfigError
 from bridge_data.plan.document import absolute
 from bridge_data.prepare.media import MediaRule, prepare_media
 from bridge_data.prepare.processes import Progress, no_progress
+from bridge_data.prepare.splits import split_by_patterns, split_by_shares
 from bridge_data.prepare.tar_indexes import PrepareConfig
-from bridge_data.prepare.tars import prepare, refresh_index, split_by_patterns, split_by_shares
+from bridge_data.prepare.tars import prepare, refresh_index
 from bridge_data.shards.metadata import SPLIT_YAML, expand_braces
 from bridge_data.storage import location, on_disk
 

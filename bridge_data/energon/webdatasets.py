@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Unpack
 
 from bridge_data.errors import ConfigError
-from bridge_data.plan.dataset_yaml import SampleClass, needed_parts, read_field_map
+from bridge_data.plan.dataset_yaml import needed_parts, read_field_map
 from bridge_data.plan.document import as_node
 from bridge_data.plan.factories import (
     ChosenParts,
@@ -22,8 +22,7 @@ from bridge_data.plan.factories import (
     load_function,
     made,
 )
-from bridge_data.plan.field_access import FieldAccess
-from bridge_data.plan.source import Parts, Source
+from bridge_data.plan.source import FieldAccess, Parts, SampleClass, Source
 from bridge_data.samples import (
     CaptioningSample,
     CrudeSample,

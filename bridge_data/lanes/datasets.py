@@ -2,9 +2,13 @@
 
 Enters: a path and the settings of a run. Leaves: one `LaneDataset`, or one for each source. Guarantee: errors in the
 settings or the metadata are raised here, before the first sample is read.
+
+`LimitDataset` and `RepeatDataset` do what Energon's wrappers do: they change how long a pass over a data set is.
 """
 
+import copy
 import dataclasses
+import math
 from collections.abc import Collection, Iterable
 from typing import Any, TypedDict, Unpack
 
@@ -14,12 +18,11 @@ from bridge_data.errors import ConfigError, ErrorHandler
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.units import Batching
 from bridge_data.limits import DEFAULT_LIMITS, Limits
-from bridge_data.options import check_flag, check_integer, takes_options, warn_ignored
+from bridge_data.options import check_flag, check_integer, check_number, takes_options, warn_ignored
 from bridge_data.order.plan_order import Shuffle
 from bridge_data.plan import Plan, Source
 from bridge_data.plan.factories import BaseCoreDatasetFactory
 from bridge_data.plan.source import EpochsPerShuffle
-from bridge_data.shards.digests import verified
 from bridge_data.task import Cooker, DefaultTaskEncoder, TaskEncoder, check_hook_names, with_decoding
 from bridge_data.topology import WorkerConfig
 
@@ -185,7 +188,7 @@ def _plan(data: Data, split_part: str, options: DatasetOptions, *, training: boo
         raise ConfigError(f"split_part={split_part!r}: expected the name of a part, such as 'train'")
     plan = _opened(data, split_part, options, training=training)
     if options["verify_digests"]:
-        sources = [dataclasses.replace(source, records=verified(source.records)) for source in plan.sources]
+        sources = [dataclasses.replace(source, records=source.records.verified()) for source in plan.sources]
         plan = Plan(plan.tree, tuple(sources), plan.weights)
     wanted = options["sample_type"]
     if wanted is not None and not isinstance(wanted, type):
@@ -259,3 +262,57 @@ def _batching(
     return Batching(
         batch_size=batch_size, drop_last=drop_last, packing_buffer_size=packing_buffer_size, max_micro_batches=limit
     )
+
+
+def LimitDataset(
+    dataset: LaneDataset, length: int, *, reset_after_epoch: bool = False, worker_config: Any = None
+) -> LaneDataset:
+    """`dataset`, of which each pass has the first `length` batches of this rank.
+
+    As in Energon 7.4.1, every pass begins with the first batch, whatever `reset_after_epoch` says. `worker_config` has
+    no effect: it is that of `dataset`.
+
+    Raises:
+        ConfigError: if `length` is not positive, or `dataset` is no data set.
+    """
+    _check_dataset("LimitDataset", dataset)
+    check_integer("LimitDataset: length", length, 1)
+    limited = copy.copy(dataset)
+    limited.virtual_epoch_length = min(length, dataset.virtual_epoch_length or length)
+    limited.begins_anew = True
+    return limited
+
+
+def RepeatDataset(
+    dataset: LaneDataset, *, repeats: float | None = None, restart: bool = True, worker_config: Any = None
+) -> LaneDataset:
+    """`dataset`, of which each pass has all batches `repeats` times, one after the other; without end if None.
+
+    Of a fraction, as many batches are taken of the last repetition as it is of those of this rank, rounded down. Where
+    hooks leave samples out, that is counted as if they did not. Endless training data is as it was. `worker_config` has
+    no effect.
+
+    Raises:
+        ConfigError: if `repeats` is not positive, with `restart=False`, or for a `LimitDataset`.
+    """
+    _check_dataset("RepeatDataset", dataset)
+    check_number("RepeatDataset: repeats", repeats, "a positive number (of passes)", or_none=True)
+    if repeats == math.inf:
+        raise ConfigError("RepeatDataset: repeats=inf: leave it out for no end")
+    if not restart and repeats is not None:
+        raise ConfigError("RepeatDataset(restart=False): every pass begins anew here; iterate only once instead")
+    if dataset.begins_anew:
+        raise ConfigError(
+            "RepeatDataset of a LimitDataset: limit the repeated data set instead, or use get_val_dataset(limit=...)"
+        )
+    repeated = copy.copy(dataset)
+    if dataset.virtual_epoch_length:
+        repeated.virtual_epoch_length = 0 if repeats is None else math.floor(dataset.virtual_epoch_length * repeats)
+    if repeats is None or not dataset.virtual_epoch_length:
+        repeated.repeats = math.inf if repeats is None else dataset.repeats * repeats
+    return repeated
+
+
+def _check_dataset(name: str, dataset: Any) -> None:
+    if not isinstance(dataset, LaneDataset):
+        raise ConfigError(f"{name}({dataset!r}): expected a data set, such as get_val_dataset(...) makes")

@@ -11,11 +11,11 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 from bridge_data import storage
 from bridge_data.decode import Loader, open_loader
-from bridge_data.errors import ConfigError, DatasetError, ErrorHandler
+from bridge_data.errors import ConfigError, DatasetError, ErrorHandler, no_random_access
 from bridge_data.lanes.lane import Lane
 from bridge_data.lanes.read_ahead import Process, ReadAhead, plan_blocks, plan_runs
 from bridge_data.lanes.units import Batching, Restorer
@@ -34,14 +34,6 @@ from bridge_data.topology import WorkerConfig
 
 _OF_PROCESS = ("_loaders", "_cooks", "_budget", "_cut_for", "_observer")
 """Attributes that each process makes for itself."""
-
-
-def no_random_access(_: object, index: Any) -> NoReturn:
-    """Raise a `ConfigError` that says how to iterate: torch's DataLoader asks for items by number."""
-    raise ConfigError(
-        "data sets and loaders here are iterated, not indexed, and need no torch.utils.data.DataLoader: "
-        "`for batch in get_loader(dataset)`; batch size and workers are settings of the data set"
-    )
 
 
 class LaneDataset:
@@ -257,9 +249,9 @@ class LaneDataset:
     def lane(self, lane: int, state: LoaderState, watch: Watch | None = None) -> Lane:
         """The lane with number `lane`, where `state` has it; `watch` is called with each sample before it is read."""
         self._read_in_blocks(state)
-        batching, ahead = self.batching, None
-        if self._is_remote:
-            ahead = ReadAhead(self._order.cursor(lane, state), self._loaders, self._num_lanes_here(state))
+        batching = self.batching
+        num_here = self.worker_config.num_lanes_here(state.num_lanes)
+        ahead = ReadAhead(self._order.cursor(lane, state), self._loaders, num_here) if self._is_remote else None
         if batching.max_micro_batches is not None:
             limit = -(-max(0, batching.max_micro_batches - lane) // state.num_lanes)
             batching = dataclasses.replace(batching, max_micro_batches=limit)
@@ -274,11 +266,6 @@ class LaneDataset:
             ahead=ahead,
         )
 
-    def _num_lanes_here(self, state: LoaderState) -> int:
-        """The lanes of a process, at most."""
-        num_processes = self.worker_config.world_size * max(1, self.worker_config.num_workers)
-        return -(-state.num_lanes // num_processes)
-
     def _read_in_blocks(self, state: LoaderState) -> None:
         """See that the loaders, which all lanes of this process share, read by the blocks of the current generation."""
         num_lanes, geometry = state.generations[-1]
@@ -288,7 +275,7 @@ class LaneDataset:
         if self._order.shuffle is None:
             cuts = plan_runs(self.plan, self.batching.batch_size or 1)
         else:
-            process = Process(self._num_lanes_here(state), self.worker_config.max_open_bytes)
+            process = Process(self.worker_config.num_lanes_here(state.num_lanes), self.worker_config.max_open_bytes)
             cuts = plan_blocks(self.plan, [Geometry(num_lanes, *numbers) for numbers in geometry], process)
         for loader, cut in zip(self._loaders, cuts, strict=True):
             loader.read_in_blocks(cut, self._budget)

@@ -11,13 +11,12 @@ import logging
 import math
 import os
 import time
-import warnings
 import weakref
 from collections.abc import Iterator
 from typing import Any, Self, TypeAlias
 
-from bridge_data.errors import WorkerError
-from bridge_data.lanes.lane_dataset import LaneDataset, no_random_access
+from bridge_data.errors import WorkerError, no_random_access
+from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.loader import pinning
 from bridge_data.loader.even_ends import EvenEnds
 from bridge_data.loader.global_state import gather_global_state, spread_global_state
@@ -227,14 +226,8 @@ class SavableDataLoader:
             self.even_ends.begin(state)
 
     def _warn_of_idle_workers(self) -> None:
-        ranks, state = self.dataset.worker_config, self._position.state
-        if self.config.start_method != "inprocess" and (idle := ranks.num_workers - len(state.lanes)) > 0:
-            warnings.warn(
-                f"num_workers={ranks.num_workers}, but this rank serves {len(state.lanes)} lanes (num_lanes="
-                f"{state.num_lanes}, world_size={ranks.world_size}): {idle} workers have nothing to do. "
-                "A run with WorkerConfig(num_lanes=...) deals the data to more lanes.",
-                stacklevel=3,
-            )
+        if self.config.start_method != "inprocess":
+            self.dataset.worker_config.warn_of_idle_workers(self._position.state.num_lanes)
 
 
 class _Iteration(Iterator[Any]):

@@ -11,15 +11,13 @@ from bridge_data.later import names_of
 
 if TYPE_CHECKING:
     from bridge_data.plan.blending import Branch, EmptySplitError, Plan
-    from bridge_data.plan.field_access import FieldAccess, parse_access
     from bridge_data.plan.opening import load_plan
-    from bridge_data.plan.source import Source
+    from bridge_data.plan.source import FieldAccess, Source, parse_access
 
 _PLACES = {
     "bridge_data.plan.blending": "Branch EmptySplitError Plan",
-    "bridge_data.plan.field_access": "FieldAccess parse_access",
     "bridge_data.plan.opening": "load_plan",
-    "bridge_data.plan.source": "Source",
+    "bridge_data.plan.source": "FieldAccess Source parse_access",
 }
 """The module of each public name: the same as above, for Python, as that is for those who read and check types."""
 

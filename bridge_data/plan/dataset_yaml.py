@@ -15,7 +15,7 @@ beside the dataset.yaml, which is only run if it is trusted:
 
 `split_config: other_split.yaml` names another file for the split.
 
-A field map says which part of a sample, and what inside it, fills a field; see `field_access`.
+A field map says which part of a sample, and what inside it, fills a field; see `FieldAccess`.
 
 `megatron.energon` and `bridge_data` stand for this package. Another module is imported only if the caller trusts it,
 since importing a module runs it.
@@ -27,20 +27,16 @@ import dataclasses
 import importlib.machinery
 import sys
 from collections.abc import Collection, Container, Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from bridge_data import samples
 from bridge_data.errors import ConfigError
 from bridge_data.plan.document import Node, given, nearest
-from bridge_data.plan.field_access import FieldAccess, parse_access
+from bridge_data.plan.source import FieldAccess, SampleClass, SampleMaker, parse_access
 from bridge_data.samples import CrudeSample, Sample
 
 if TYPE_CHECKING:
-    from bridge_data.plan.source import SampleMaker
     from bridge_data.shards import Records
-
-SampleClass: TypeAlias = type[Any]
-"""A class derived from `Sample` or `CrudeSample`."""
 
 OUR_MODULES = ("megatron.energon", "bridge_data")
 _TRUSTED_MODULES = ("megatron.bridge",)

@@ -23,10 +23,8 @@ from bridge_data import storage
 from bridge_data.errors import ConfigError, FatalSampleError
 from bridge_data.options import path_text, warn_ignored
 from bridge_data.plan.blending import Plan, plan_of
-from bridge_data.plan.dataset_yaml import SampleClass
 from bridge_data.plan.document import Node, nearest
-from bridge_data.plan.field_access import FieldAccess
-from bridge_data.plan.source import EpochsPerShuffle, Parts, Source, check_epochs
+from bridge_data.plan.source import EpochsPerShuffle, FieldAccess, Parts, SampleClass, Source, check_epochs
 from bridge_data.samples import CrudeSample, Sample
 from bridge_data.shards import Records, SubsetRange
 from bridge_data.storage import Location, location

@@ -13,9 +13,9 @@ from typing import Any, cast
 
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.plan.blending import Tree
-from bridge_data.plan.dataset_yaml import SampleClass, find_class, find_object, is_our_module
+from bridge_data.plan.dataset_yaml import find_class, find_object, is_our_module
 from bridge_data.plan.document import Node, given, nearest
-from bridge_data.plan.source import Join, Source
+from bridge_data.plan.source import Join, SampleClass, Source
 from bridge_data.samples import CrudeSample, Sample
 from bridge_data.shards import ShardSet
 from bridge_data.shards.joined_records import JoinRecords

@@ -21,9 +21,10 @@ from bridge_data.errors import DatasetError, bridge_command
 from bridge_data.later import numpy as np
 from bridge_data.prepare.processes import Progress, in_parallel, no_progress
 from bridge_data.shards import ShardSet
-from bridge_data.shards.index_file import DamagedIndexError, PageWriter, begin_index, finish_index
+from bridge_data.shards.index_file import PageWriter, begin_index, finish_index
 from bridge_data.shards.joins import MAGIC, PAGE_ROWS, JoinIndex, JoinMember, entry_of, join_path
 from bridge_data.shards.key_index import KeyIndex
+from bridge_data.shards.segment import DamagedIndexError
 from bridge_data.storage import on_disk
 from bridge_data.storage.atomic import replacing, writing
 

@@ -31,10 +31,11 @@ from bridge_data.decode.sample_decoder import guess_kind
 from bridge_data.errors import BridgeDataError, ConfigError, DatasetError, SampleError, bridge_command
 from bridge_data.prepare.processes import Progress, in_parallel, no_progress
 from bridge_data.prepare.sqlite_index import MediaTable, SeenFile, writing_media
-from bridge_data.shards.bridge_index import BridgeIndex
+from bridge_data.shards.index_file import BridgeIndex
 from bridge_data.shards.media_metadata import ImageMetadata, MediaMetadata
-from bridge_data.shards.metadata import BRIDGE_INDEX, INDEX_SQLITE, INFO_JSON, INFO_YAML, META_FOLDER, split_name
+from bridge_data.shards.metadata import BRIDGE_INDEX, INDEX_SQLITE, INFO_JSON, INFO_YAML, META_FOLDER
 from bridge_data.shards.prepared import PreparedDataset
+from bridge_data.shards.segment import split_name
 from bridge_data.shards.tar_bytes import FileTar, GzipTar, open_tar
 from bridge_data.shards.tar_headers import walk
 

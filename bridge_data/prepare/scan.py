@@ -18,8 +18,8 @@ from pathlib import Path
 
 from bridge_data.errors import DatasetError
 from bridge_data.prepare.processes import in_parallel
-from bridge_data.shards.metadata import is_meta_member, split_name, tar_index_path
-from bridge_data.shards.segment import Part, Segment, build_segment
+from bridge_data.shards.metadata import tar_index_path
+from bridge_data.shards.segment import Part, Segment, build_segment, is_meta_member, split_name
 from bridge_data.shards.shard_table import encode_offsets
 from bridge_data.shards.tar_bytes import GzipTar, is_gzip, open_tar, seek_index_path
 from bridge_data.shards.tar_headers import FILE, FOLDER, LINKS, Fields, walk_runs

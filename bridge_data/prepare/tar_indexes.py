@@ -21,12 +21,11 @@ from bridge_data.prepare.commit import committing
 from bridge_data.prepare.processes import Progress, no_progress
 from bridge_data.prepare.scan import ScanNotes, ShardScan, has_seek_index, has_tar_index, scan_shards, write_tar_index
 from bridge_data.prepare.sqlite_index import SqliteIndexWriter
-from bridge_data.shards.bridge_index import MAGIC, BridgeIndex, ShardEntry
-from bridge_data.shards.index_file import DamagedIndexError, begin_index, finish_index
+from bridge_data.shards.index_file import MAGIC, BridgeIndex, ShardEntry, begin_index, finish_index
 from bridge_data.shards.key_index import SharedKeys
 from bridge_data.shards.metadata import BRIDGE_INDEX, INDEX_SQLITE, INDEX_UUID, META_FOLDER, PREPARING, read_uuid
 from bridge_data.shards.read_only_database import ReadOnlyDatabase
-from bridge_data.shards.segment import Segment, directory_size
+from bridge_data.shards.segment import DamagedIndexError, Segment, directory_size
 from bridge_data.storage.atomic import writing
 
 MAX_PARTS = 50

@@ -1,18 +1,24 @@
 """Blocks: neighbouring samples of a shard that are read at once and held until each has been taken.
 
 Enters: how a source is cut, and the samples of a block when the first of them is read. Leaves: each of them, once.
+`BlockReader` is what all readers of files share.
 Guarantees: a sample is held until it is taken; those of a process take about `BlockBudget.max_bytes` at most. Beyond
 that the oldest blocks are dropped, and their remaining samples are read singly.
 """
 
 from __future__ import annotations
 
+import abc
 import collections
 import dataclasses
 import threading
 import weakref
 from collections.abc import Callable, Container, Iterable
-from typing import Any, Protocol, Self
+from typing import Any, ClassVar, Protocol, Self
+
+from bridge_data import storage
+from bridge_data.errors import DatasetError
+from bridge_data.shards.records import ByteRange, RawSample
 
 MAX_BLOCK_BYTES = 1 << 20
 """Maximum bytes of a block; the samples of a larger one are read singly."""
@@ -217,3 +223,71 @@ class OpenBlocks:
     def read_singly(self, indices: Iterable[int]) -> None:
         """Mark `indices`, of which none is held, to be read singly."""
         self._singly.update(indices)
+
+
+class BlockReader(abc.ABC):
+    """Reads samples singly, or, from `read_in_blocks` on, whole blocks of them. It is a `RecordReader`."""
+
+    sample_class: ClassVar[type[RawSample]] = RawSample
+    dataset_path: str
+    _blocks: OpenBlocks | None = None
+
+    def read(self, index: int, parts: Container[str] | None = None) -> RawSample:
+        """Sample number `index`, with those of its parts that are among `parts`."""
+        blocks = self._blocks
+        if blocks is not None and blocks.parts is parts:
+            held = blocks.held.pop(index, None)
+            if held is None and blocks.fetch(index, lambda: self._open_block(index, blocks)):
+                held = blocks.held.pop(index)
+            if held is not None:
+                key, content = held.take(index)
+                return self.sample_class(key, held.shard_name, index, content, self.dataset_path)
+        return self.read_one(index, parts)
+
+    def read_in_blocks(self, blocks: OpenBlocks | None) -> None:
+        self._blocks = blocks
+
+    def block(self, index: int) -> range | None:
+        first, count = self.shard_of(index)
+        return None if self._blocks is None else self._blocks.cut.block(index, first, count)
+
+    def _open_block(self, index: int, blocks: OpenBlocks) -> None:
+        """Fetch the block of sample `index`, if it is read as a whole, and hold its samples. Those that cannot be cut
+        out are read singly later, which reports what is wrong with them."""
+        first, count = self.shard_of(index)
+        block = blocks.cut.block(index, first, count)
+        found = self.block_bytes(block)
+        if found is not None:
+            try:
+                data = self.content(block, *found[1:])
+            except DatasetError:
+                if storage.is_remote(found[0]):
+                    raise  # it was retried for as long as allowed
+            else:
+                blocks.hold(block, *self.cut_out(block, found[1], data), found[2])
+                return
+        blocks.read_singly(block)
+
+    @abc.abstractmethod
+    def read_one(self, index: int, parts: Container[str] | None) -> RawSample:
+        """The same as `read`, by reading this sample alone."""
+
+    @abc.abstractmethod
+    def shard_of(self, index: int) -> tuple[int, int]:
+        """(number of the first sample, number of samples) of the shard of sample `index`.
+
+        Raises:
+            IndexError: if there is no such sample.
+        """
+
+    @abc.abstractmethod
+    def block_bytes(self, block: range) -> ByteRange | None:
+        """The byte range to read for a block; None if its samples are read singly."""
+
+    @abc.abstractmethod
+    def content(self, block: range, start: int, num_bytes: int) -> bytes:
+        """Bytes of the file that holds `block`. A `DatasetError` if they cannot be read."""
+
+    @abc.abstractmethod
+    def cut_out(self, block: range, start: int, data: bytes) -> tuple[str, Samples]:
+        """The name of the shard, and the samples of `block`, cut out of `data`, which begins at byte `start`."""

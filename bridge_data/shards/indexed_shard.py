@@ -14,10 +14,9 @@ from itertools import chain
 
 from bridge_data.errors import DatasetError
 from bridge_data.shards.blocks import MAX_UNWANTED_BYTES, Samples
-from bridge_data.shards.metadata import split_name
-from bridge_data.shards.segment import Part, Segment
+from bridge_data.shards.segment import Part, Segment, split_name
 from bridge_data.shards.tar_bytes import MemoryTar
-from bridge_data.shards.tar_headers import BLOCK, Fields, read_member, walk_runs
+from bridge_data.shards.tar_headers import BLOCK, Fields, TarBytes, read_member, walk, walk_runs
 
 TOGETHER_BYTES = 1 << 16
 """Parts within a range of this size are read at once; larger ones each by itself, without a copy."""
@@ -198,6 +197,24 @@ class CheckedShard(IndexedShard):
             samples = map(self._sample, range(first, last + 1))
             expected = [(f"{key}.{name}", offset, size) for key, parts in samples for name, offset, size in parts]
         return found == expected or [part for part in found if split_name(part[0]) is not None] == expected
+
+
+def is_intact(path: str, tar: TarBytes, segment: Segment) -> bool:
+    """Whether the last sample is still stored where the index has it: a shard of the same size but other members would
+    hardly have that one at the same offset."""
+    if not len(segment):
+        return True
+    last = len(segment) - 1
+    start, end = segment.span(last, last)
+    try:
+        members = [member for member in walk(tar, start, end, file=path) if member.is_file]
+    except DatasetError:
+        return False
+    found = [(split_name(member.name), member.content_offset, member.num_bytes) for member in members]
+    key = segment.key(last)
+    return [one for one in found if one[0]] == [
+        ((key, name), offset, size) for name, offset, size in segment.parts(last)
+    ]
 
 
 def _part(member: Fields) -> Part:

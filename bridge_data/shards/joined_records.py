@@ -83,6 +83,9 @@ class JoinRecords:
     def reader(self) -> JoinReader:
         return JoinReader(self)
 
+    def verified(self) -> JoinRecords:
+        return dataclasses.replace(self, members=tuple(member.verified() for member in self.members))
+
 
 class JoinReader:
     """Reads the samples of all members of a join."""

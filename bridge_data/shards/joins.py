@@ -31,9 +31,10 @@ from bridge_data.shards.energon_joins import (
     find_energon_rows,
     has_energon_index,
 )
-from bridge_data.shards.index_file import HEADER_BYTES, DamagedIndexError, IndexFile, warn_unusable
+from bridge_data.shards.index_file import HEADER_BYTES, IndexFile, warn_unusable
 from bridge_data.shards.metadata import meta_folder, read_uuid
 from bridge_data.shards.prepared import ShardSet
+from bridge_data.shards.segment import DamagedIndexError
 from bridge_data.storage import AnyLocation, Location
 
 MAGIC = b"BRIDGEJN"

@@ -18,12 +18,12 @@ import os
 import struct
 from collections.abc import Collection, Container, Iterable
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, NoReturn, overload
 
 from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError, SampleError, bridge_command
 from bridge_data.limits import DEFAULT_LIMITS, Limits
-from bridge_data.shards.blocks import MAX_BLOCK_BYTES, OpenBlocks, Samples
+from bridge_data.shards.blocks import MAX_BLOCK_BYTES, BlockReader, Samples
 from bridge_data.shards.metadata import parse_document
 from bridge_data.shards.records import ByteRange, RawSample, RecordReader, Records
 from bridge_data.shards.shard_table import are_ascending, decode_offsets
@@ -208,6 +208,9 @@ class JsonlLines:
     def reader(self) -> RecordReader:
         return JsonlReader(self)
 
+    def verified(self) -> NoReturn:
+        raise ConfigError(f"{self.root}: has no digests to verify: only prepared folders of tars can have some")
+
 
 class JsonlSample(RawSample):
     """A line of a JSONL file. Its key alone is unique in the data set, which is one file."""
@@ -220,50 +223,39 @@ class JsonlSample(RawSample):
         return self.key
 
 
-class JsonlReader:
-    """Reads the samples of `lines`."""
+class JsonlReader(BlockReader):
+    """Reads the samples of `lines`: each its line, without white space around it."""
+
+    sample_class = JsonlSample
 
     def __init__(self, lines: JsonlLines) -> None:
         self._lines = lines
-        self._path = str(lines.root)
+        self.dataset_path = str(lines.root)
         self._index: str | None = None
         self._pages: collections.OrderedDict[int, array.array[int]] = collections.OrderedDict()
-        self._blocks: OpenBlocks | None = None
 
-    def read(self, index: int, parts: Container[str] | None = None) -> RawSample:
-        """Sample number `index`: its line, without white space around it."""
-        blocks = self._blocks
-        if blocks is not None and blocks.parts is parts:
-            held = blocks.held.pop(index, None)
-            if held is not None:
-                key, content = held.take(index)
-                return JsonlSample(key, held.shard_name, index, content, self._path)
+    def read_one(self, index: int, parts: Container[str] | None) -> RawSample:
         start, end = self._bounds(index)
-        if (
-            blocks is not None
-            and blocks.parts is parts
-            and blocks.fetch(index, lambda: self._open_block(index, blocks))
-        ):
-            return self.read(index, parts)
         content = {}
         if parts is None or PART in parts:
             self._check_range(index, start, end)
             before = min(start, 1)
-            data = storage.read(self._path, start - before, end - start + before)
+            data = storage.read(self.dataset_path, start - before, end - start + before)
             content[PART] = self._line(index, start, end, data)
-        return JsonlSample(str(index), self._lines.root.name, index, content, self._path)
+        return JsonlSample(str(index), self._lines.root.name, index, content, self.dataset_path)
 
     def byte_ranges(self, index: int, parts: Container[str] | None = None) -> list[ByteRange]:
         """The line, and the byte before it."""
         start, end = self._bounds(index)
         before = min(start, 1)
-        return [(self._path, start - before, end - start + before)] if parts is None or PART in parts else []
+        return [(self.dataset_path, start - before, end - start + before)] if parts is None or PART in parts else []
 
-    def read_in_blocks(self, blocks: OpenBlocks | None) -> None:
-        self._blocks = blocks
-
-    def block(self, index: int) -> range | None:
-        return None if self._blocks is None else self._blocks.cut.block(index, 0, self._lines.num_samples)
+    def shard_of(self, index: int) -> tuple[int, int]:
+        """The whole file counts as one shard."""
+        lines = self._lines
+        if not 0 <= index < lines.num_samples:
+            raise IndexError(f"{lines.root} [{lines.split_part}]: sample {index} of {lines.num_samples}")
+        return 0, lines.num_samples
 
     def block_bytes(self, block: range) -> ByteRange | None:
         """The lines of a block, and the byte before them; None if they are read singly."""
@@ -272,41 +264,25 @@ class JsonlReader:
         (start, _), (_, end) = self._bounds(block[0]), self._bounds(block[-1])
         start = max(0, start - 1)
         is_sound = 0 < end - start <= MAX_BLOCK_BYTES and end <= self._lines.num_bytes
-        return (self._path, start, end - start) if is_sound else None
+        return (self.dataset_path, start, end - start) if is_sound else None
 
-    def _open_block(self, index: int, blocks: OpenBlocks) -> None:
-        """Fetch the block of sample `index`, if it is read as a whole, and hold its samples. Those that cannot be cut
-        out are read singly later, which reports what is wrong with them."""
-        indices = blocks.cut.block(index, 0, self._lines.num_samples)
-        lines = self.block_bytes(indices)
-        if lines is not None:
-            try:
-                data = storage.read(*lines)
-            except DatasetError:
-                if storage.is_remote(self._path):
-                    raise  # it was retried for as long as allowed
-            else:
-                blocks.hold(indices, self._lines.root.name, self._cut_out(indices, lines[1], data), len(data))
-                return
-        blocks.read_singly(indices)
+    def content(self, block: range, start: int, num_bytes: int) -> bytes:
+        return storage.read(self.dataset_path, start, num_bytes)
 
-    def _cut_out(self, indices: range, first: int, data: bytes) -> Samples:
-        """The samples of a block out of `data`, which begins at byte `first`."""
-        samples = Samples([None] * len(indices), [None] * len(indices), PART)
-        for number, index in enumerate(indices):
-            start, end = self._bounds(index)
-            begin = start - min(start, 1) - first
+    def cut_out(self, block: range, start: int, data: bytes) -> tuple[str, Samples]:
+        samples = Samples([None] * len(block), [None] * len(block), PART)
+        for number, index in enumerate(block):
+            first, end = self._bounds(index)
+            begin = first - min(first, 1) - start
             with contextlib.suppress(DatasetError, SampleError):
-                self._check_range(index, start, end)
-                if begin >= 0 and end - first <= len(data):
-                    samples.contents[number] = self._line(index, start, end, data[begin : end - first])
+                self._check_range(index, first, end)
+                if begin >= 0 and end - start <= len(data):
+                    samples.contents[number] = self._line(index, first, end, data[begin : end - start])
                     samples.keys[number] = str(index)
-        return samples
+        return self._lines.root.name, samples
 
     def _bounds(self, index: int) -> tuple[int, int]:
-        lines = self._lines
-        if not 0 <= index < lines.num_samples:
-            raise IndexError(f"{lines.root} [{lines.split_part}]: sample {index} of {lines.num_samples}")
+        self.shard_of(index)
         number, at = divmod(index, PAGE_OFFSETS)
         page = self._pages.get(number) or self._read_page(number)
         return page[at], page[at + 1]
@@ -321,7 +297,7 @@ class JsonlReader:
         if not are_ascending(page):
             raise DatasetError(
                 f"{self._index}: is damaged: the offsets of samples {first} to {first + count - 2} do not ascend; run "
-                f"`bridge-data prepare {self._path}` again."
+                f"`bridge-data prepare {self.dataset_path}` again."
             )
         while len(self._pages) >= MAX_PAGES:
             self._pages.popitem(last=False)
@@ -333,8 +309,8 @@ class JsonlReader:
             raise self._changed(index, start, "its index has no such range")
         if end - start > self._lines.max_line_bytes:
             raise SampleError(
-                f"{self._path}: sample {index}, at byte {start}: a line of {end - start} bytes is longer than the "
-                f"{self._lines.max_line_bytes} allowed (Limits(max_json_bytes))"
+                f"{self.dataset_path}: sample {index}, at byte {start}: a line of {end - start} bytes is longer than "
+                f"the {self._lines.max_line_bytes} allowed (Limits(max_json_bytes))"
             )
 
     def _line(self, index: int, start: int, end: int, data: bytes) -> bytes:
@@ -348,18 +324,18 @@ class JsonlReader:
         return line
 
     def _found_index(self) -> str:
-        path = index_path(self._path)
+        path = index_path(self.dataset_path)
         copy = storage.local_copy(path)
         if copy is None:
-            raise DatasetError(f"{path}: cannot be read: no such file; run `bridge-data prepare {self._path}`")
+            raise DatasetError(f"{path}: cannot be read: no such file; run `bridge-data prepare {self.dataset_path}`")
         if storage.version(copy).num_bytes != (self._lines.num_samples + 1) * _OFFSET.size:
             raise DatasetError(f"{path}: was replaced while it was in use: the file was prepared again. Start again.")
         return str(copy)
 
     def _changed(self, index: int, start: int, why: str) -> DatasetError:
         return DatasetError(
-            f"{self._path}: sample {index}, at byte {start}: {why}. The file was changed after it was prepared: "
-            f"restore it, or run `{bridge_command('prepare', self._path)}` again."
+            f"{self.dataset_path}: sample {index}, at byte {start}: {why}. The file was changed after it was prepared: "
+            f"restore it, or run `{bridge_command('prepare', self.dataset_path)}` again."
         )
 
     def __reduce__(self) -> tuple[type["JsonlReader"], tuple[JsonlLines]]:

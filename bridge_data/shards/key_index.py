@@ -19,15 +19,9 @@ from typing import Any, NamedTuple
 
 from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError, SampleError, bridge_command
-from bridge_data.shards.metadata import (
-    INDEX_SQLITE,
-    meta_folder,
-    read_shard_counts,
-    split_name,
-    split_shard,
-    without_shard,
-)
+from bridge_data.shards.metadata import INDEX_SQLITE, meta_folder, read_shard_counts, split_shard, without_shard
 from bridge_data.shards.read_only_database import ReadOnlyDatabase, forgetting_after_fork
+from bridge_data.shards.segment import split_name
 from bridge_data.shards.tar_bytes import FileTar, GzipTar, MemoryTar, is_gzip
 from bridge_data.shards.tar_headers import BLOCK, read_member, walk
 from bridge_data.storage import Location

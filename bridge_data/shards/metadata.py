@@ -1,11 +1,8 @@
-"""The Energon format: the names of members and files, and what `.nv-meta` says.
+"""The Energon format: the names of files, and what `.nv-meta` says.
 
-Enters: the name of a member; a folder. Leaves: key and part; samples per shard, shards and exclusions of a split part.
-No shard is touched. A member `images/0001.left.png` is part `left.png` of sample `images/0001`: the key is the path up
-to the first dot of the file name. Members under a name like `__meta__` are not data.
+Enters: a folder. Leaves: samples per shard, shards and exclusions of a split part. No shard is touched.
 
-Source: the file formats of Megatron-Energon, https://nvidia.github.io/Megatron-Energon/basic/data_prep.html, and the
-WebDataset naming convention, https://github.com/webdataset/webdataset
+Source: the file formats of Megatron-Energon, https://nvidia.github.io/Megatron-Energon/basic/data_prep.html
 """
 
 import dataclasses
@@ -45,24 +42,8 @@ PREPARING = ".preparing"
 """A file that is there while others in the folder are replaced, and afterwards if that was interrupted."""
 JSONL_SUFFIX = ".jsonl"
 
-_HIDDEN_PART = re.compile(r"((?:.*/)?[^./]*/)\.([^/]*)", re.DOTALL)
-"""The member `a/.txt` has the key `a/`."""
-
-_META_MEMBER = re.compile(r"__[^/]*__(/|$)")
 _MAX_SAMPLES = 1 << 48
 _SHARD = re.compile(r"((?:[^/]+/)*?[^/]+\.(?:tar|tgz|tar\.gz))[/:](?=.)", re.DOTALL)
-
-
-def split_name(name: str) -> tuple[str, str] | None:
-    """(key, part) of the member `name`; None if it is no part of a sample."""
-    start = name.rfind("/") + 1
-    dot = name.find(".", start)
-    if dot < 0 or (name[:2] == "__" and is_meta_member(name)):
-        return None
-    if dot > start:
-        return name[:dot], name[dot + 1 :]
-    match = _HIDDEN_PART.fullmatch(name)
-    return None if match is None else (match[1], match[2])
 
 
 def split_shard(name: str) -> tuple[str, str] | None:
@@ -76,11 +57,6 @@ def without_shard(name: str) -> str | None:
     """`images/0001.jpg` of `a/b.tar/images/0001.jpg`; None if no shard is named in it."""
     split = split_shard(name)
     return None if split is None else split[1]
-
-
-def is_meta_member(name: str) -> bool:
-    """Whether the member `name` is marked as no data, like `__meta__/readme`."""
-    return name.startswith("__") and _META_MEMBER.match(name) is not None
 
 
 @overload

@@ -18,17 +18,10 @@ from typing import Any
 from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError, bridge_command
 from bridge_data.limits import DEFAULT_LIMITS, Limits
-from bridge_data.shards.bridge_index import BridgeIndex
+from bridge_data.shards.index_file import BridgeIndex
 from bridge_data.shards.key_index import KeyIndex
-from bridge_data.shards.metadata import (
-    BRIDGE_INDEX,
-    META_FOLDER,
-    meta_folder,
-    read_shard_counts,
-    read_split,
-    read_uuid,
-    split_name,
-)
+from bridge_data.shards.metadata import BRIDGE_INDEX, META_FOLDER, meta_folder, read_shard_counts, read_split, read_uuid
+from bridge_data.shards.segment import split_name
 from bridge_data.shards.shard_reader import ShardReader
 from bridge_data.shards.shard_table import first_samples, read_offsets
 from bridge_data.shards.tar_bytes import is_gzip, open_tar
@@ -144,6 +137,11 @@ class ShardSet:
 
     def reader(self) -> ShardReader:
         return ShardReader(self)
+
+    def verified(self) -> "ShardSet":
+        if self.index is None or not self.index.has_digests:
+            raise ConfigError(f"{self.root}: has no digests to verify; run `bridge-data prepare {self.root} --digest`")
+        return dataclasses.replace(self, verifies_digests=True)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,13 +6,17 @@ them need not know which. Guarantee: `Records` are immutable and travel to other
 hold some.
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Collection, Container, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from bridge_data.samples import SourceInfo
-from bridge_data.shards.blocks import OpenBlocks
 from bridge_data.storage import Location
+
+if TYPE_CHECKING:
+    from bridge_data.shards.blocks import OpenBlocks
 
 
 @dataclasses.dataclass(slots=True)
@@ -140,3 +144,10 @@ class Records(Protocol):
 
     def reader(self) -> RecordReader:
         """A reader of these samples, with handles of its own."""
+
+    def verified(self) -> Records:
+        """The same records; their readers raise a `DatasetError` where a part is not what was prepared.
+
+        Raises:
+            ConfigError: if there are no digests of them.
+        """

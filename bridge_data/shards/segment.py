@@ -10,17 +10,23 @@ each page (u32), and the part names as a JSON list. Page: three counts (u64): sa
 sample offsets (u64, one more than samples: the row is that of `.tar.idx`), part offsets and sizes (u64), per sample the
 end of its parts and of its key (u32), per part its name (u32) and perhaps the CRC-32 of its content (u32), then the
 keys, one after the other.
+
+A member `images/0001.left.png` is part `left.png` of sample `images/0001`: the key is the path up to the first dot of
+the file name. Members under a name like `__meta__` are not data.
+
+Source: the WebDataset naming convention, https://github.com/webdataset/webdataset
 """
 
 import array
 import functools
 import json
+import re
 import struct
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, pairwise
 
-from bridge_data.shards.index_file import DamagedIndexError
+from bridge_data.errors import DatasetError
 
 PAGE_SAMPLES = 256
 """Samples of a page, if they have few parts."""
@@ -34,6 +40,11 @@ MAX_PAGES = 1024
 _DIRECTORY = struct.Struct("=QQQQQ")
 _PAGE = struct.Struct("=QQQ")
 
+_HIDDEN_PART = re.compile(r"((?:.*/)?[^./]*/)\.([^/]*)", re.DOTALL)
+"""The member `a/.txt` has the key `a/`."""
+
+_META_MEMBER = re.compile(r"__[^/]*__(/|$)")
+
 Part = tuple[str, int, int]
 """Name, offset of the content in the shard, its size."""
 
@@ -42,6 +53,27 @@ ReadChecked = Callable[[int, int, int], bytes | memoryview]
 
 Columns = tuple[list[str], list[int], list[int]]
 """Keys, offsets and sizes."""
+
+
+class DamagedIndexError(DatasetError):
+    """A part of an index is not what was written."""
+
+
+def split_name(name: str) -> tuple[str, str] | None:
+    """(key, part) of the member `name`; None if it is no part of a sample."""
+    start = name.rfind("/") + 1
+    dot = name.find(".", start)
+    if dot < 0 or (name[:2] == "__" and is_meta_member(name)):
+        return None
+    if dot > start:
+        return name[:dot], name[dot + 1 :]
+    match = _HIDDEN_PART.fullmatch(name)
+    return None if match is None else (match[1], match[2])
+
+
+def is_meta_member(name: str) -> bool:
+    """Whether the member `name` is marked as no data, like `__meta__/readme`."""
+    return name.startswith("__") and _META_MEMBER.match(name) is not None
 
 
 class IndexPage:

@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 from bridge_data import storage
 from bridge_data.errors import DatasetError
-from bridge_data.shards.blocks import MAX_BLOCK_BYTES, OpenBlocks
-from bridge_data.shards.index_file import DamagedIndexError
-from bridge_data.shards.indexed_shard import CheckedShard, IndexedShard, ReadContent
+from bridge_data.shards.blocks import MAX_BLOCK_BYTES, BlockReader, Samples
+from bridge_data.shards.indexed_shard import CheckedShard, IndexedShard, ReadContent, is_intact
 from bridge_data.shards.records import ByteRange, RawSample
-from bridge_data.shards.segment import Segment
-from bridge_data.shards.shard_table import ParsedShard, ShardTable, is_intact
+from bridge_data.shards.segment import DamagedIndexError, Segment
+from bridge_data.shards.shard_table import ParsedShard, ShardTable
 from bridge_data.shards.tar_bytes import FileTar, GzipTar, is_gzip
 
 if TYPE_CHECKING:
@@ -33,108 +32,71 @@ MAX_KNOWN_COMPRESSED = 64
 """The same for compressed shards: each holds its points, about 1% of its size, and a buffer of 1 MiB."""
 
 
-class ShardReader:
+class ShardReader(BlockReader):
     """Reads the samples of `shards`. It opens files when they are needed, and may be pickled: it reads singly then,
     until `read_in_blocks` is called again."""
 
     def __init__(self, shards: "ShardSet") -> None:
         self.shards = shards
-        self._dataset_path = str(shards.root)
+        self.dataset_path = str(shards.root)
         self._tables: collections.OrderedDict[int, ShardTable] = collections.OrderedDict()
         self._files: dict[int, WatchedFile] = {}
         """Of each shard that was opened."""
         self._unindexed: set[int] = set()
         """Shards whose segment is damaged."""
-        self._blocks: OpenBlocks | None = None
 
     def __len__(self) -> int:
         return self.shards.num_samples
 
-    def read(self, index: int, parts: Container[str] | None = None) -> RawSample:
-        blocks = self._blocks
-        if blocks is not None and blocks.parts is parts:
-            held = blocks.held.pop(index, None)
-            if held is not None:
-                key, content = held.take(index)
-                return RawSample(key, held.shard_name, index, content, self._dataset_path)
-        shards = self.shards
-        shard, position = shards.locate(index)
-        try:
-            table = self._tables.get(shard) or self._open(shard)
-            if (
-                blocks is not None
-                and blocks.parts is parts
-                and blocks.fetch(index, lambda: self._open_block(index, shard, table, blocks))
-            ):
-                return self.read(index, parts)
-            key, content = table.read(position, parts)
-        except DamagedIndexError as damage:
-            self._stop_using_index(shard, damage)
-            return self.read(index, parts)
-        except DatasetError as error:
-            raise DatasetError(f"{error} [sample {index}, number {position} of {shards.names[shard]}]") from error
-        return RawSample(key, shards.names[shard], index, content, self._dataset_path)
+    def read_one(self, index: int, parts: Container[str] | None) -> RawSample:
+        shard, _ = self.shards.locate(index)
+        key, content = self._using(index, lambda table, position: table.read(position, parts))
+        return RawSample(key, self.shards.names[shard], index, content, self.dataset_path)
 
     def byte_ranges(self, index: int, parts: Container[str] | None = None) -> list[ByteRange]:
-        shard, position = self.shards.locate(index)
-        path = str(self.shards.path(shard))
-        ranges = self._using(shard, lambda table: table.ranges(position, parts))
+        path = str(self.shards.path(self.shards.locate(index)[0]))
+        ranges = self._using(index, lambda table, position: table.ranges(position, parts))
         return [(path, start, num_bytes) for start, num_bytes in ranges]
 
-    def read_in_blocks(self, blocks: OpenBlocks | None) -> None:
-        self._blocks = blocks
-
-    def block(self, index: int) -> range | None:
-        if self._blocks is None:
-            return None
+    def shard_of(self, index: int) -> tuple[int, int]:
         shard, _ = self.shards.locate(index)
-        return self._indices(index, shard, self._blocks)
+        first, end = self.shards.starts[shard : shard + 2]
+        return first, end - first
 
     def block_bytes(self, block: range) -> ByteRange | None:
-        shard, _ = self.shards.locate(block[0])
-        start, num_bytes = self._using(shard, lambda table: self._block_range(block, table))
-        return (str(self.shards.path(shard)), start, num_bytes) if num_bytes else None
-
-    def _indices(self, index: int, shard: int, blocks: OpenBlocks) -> range:
-        starts = self.shards.starts
-        return blocks.cut.block(index, starts[shard], starts[shard + 1] - starts[shard])
-
-    def _block_range(self, indices: range, table: ShardTable) -> tuple[int, int]:
         assert self._blocks is not None
-        if len(indices) == 1:
-            return 0, 0
-        (_, first), (_, last) = self.shards.locate(indices[0]), self.shards.locate(indices[-1])
-        start, num_bytes = table.block_range(first, last, self._blocks.parts)
-        return start, num_bytes if num_bytes <= MAX_BLOCK_BYTES else 0
+        parts = self._blocks.parts
+        shard, last = self.shards.locate(block[-1])
+        start, num_bytes = self._using(block[0], lambda table, first: table.block_range(first, last, parts))
+        is_whole = len(block) > 1 and 0 < num_bytes <= MAX_BLOCK_BYTES
+        return (str(self.shards.path(shard)), start, num_bytes) if is_whole else None
 
-    def _open_block(self, index: int, shard: int, table: ShardTable, blocks: OpenBlocks) -> None:
-        """Fetch the block of sample `index`, if it is read as a whole, and hold its samples. Those that cannot be cut
-        out are read singly later, which reports what is wrong with them."""
-        indices = self._indices(index, shard, blocks)
-        start, num_bytes = self._block_range(indices, table)
-        if num_bytes:
-            try:
-                data = table.content(start, num_bytes)
-            except DatasetError:
-                if storage.is_remote(self.shards.path(shard)):
-                    raise  # it was retried for as long as allowed
-            else:
-                (_, first), (_, last) = self.shards.locate(indices[0]), self.shards.locate(indices[-1])
-                positions: Sequence[int] = range(first, last + 1)
-                if len(positions) > len(indices):  # some are excluded
-                    positions = [self.shards.locate(other)[1] for other in indices]
-                samples = table.cut_out(positions, blocks.parts, start, data)
-                blocks.hold(indices, self.shards.names[shard], samples, num_bytes)
-                return
-        blocks.read_singly(indices)
+    def content(self, block: range, start: int, num_bytes: int) -> bytes:
+        return self._using(block[0], lambda table, _: table.content(start, num_bytes))
 
-    def _using(self, shard: int, action: Callable[[ShardTable], T]) -> T:
-        """The result of `action` for the table of shard number `shard`."""
+    def cut_out(self, block: range, start: int, data: bytes) -> tuple[str, Samples]:
+        assert self._blocks is not None
+        parts = self._blocks.parts
+        (shard, first), (_, last) = self.shards.locate(block[0]), self.shards.locate(block[-1])
+        positions: Sequence[int] = range(first, last + 1)
+        if len(positions) > len(block):  # some are excluded
+            positions = [self.shards.locate(index)[1] for index in block]
+        samples = self._using(block[0], lambda table, _: table.cut_out(positions, parts, start, data))
+        return self.shards.names[shard], samples
+
+    def _using(self, index: int, action: Callable[[ShardTable, int], T]) -> T:
+        """The result of `action` for the table of the shard of sample `index`, and the sample's position in it. Where
+        the index is damaged, it is called once more, with a table that does without."""
+        shard, position = self.shards.locate(index)
         try:
-            return action(self._tables.get(shard) or self._open(shard))
-        except DamagedIndexError as damage:
-            self._stop_using_index(shard, damage)
-            return action(self._open(shard))
+            try:
+                return action(self._tables.get(shard) or self._open(shard), position)
+            except DamagedIndexError as damage:
+                self._stop_using_index(shard, damage)
+                return action(self._open(shard), position)
+        except DatasetError as error:
+            where = f"sample {index}, number {position} of {self.shards.names[shard]}"
+            raise DatasetError(f"{error} [{where}]") from error
 
     def _stop_using_index(self, shard: int, damage: DamagedIndexError) -> None:
         assert self.shards.index is not None

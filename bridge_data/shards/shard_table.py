@@ -21,8 +21,8 @@ from bridge_data import storage
 from bridge_data.errors import DatasetError
 from bridge_data.shards.blocks import Samples
 from bridge_data.shards.indexed_shard import TOGETHER_BYTES, IndexedShard, KeyAndParts, ReadContent
-from bridge_data.shards.metadata import split_name, tar_index_path
-from bridge_data.shards.segment import Part, Segment
+from bridge_data.shards.metadata import tar_index_path
+from bridge_data.shards.segment import Part, split_name
 from bridge_data.shards.tar_bytes import FileTar, GzipTar, MemoryTar, open_tar
 from bridge_data.shards.tar_headers import FOLDER, LINKS, TarBytes, walk
 from bridge_data.storage import Location, location
@@ -163,24 +163,6 @@ class ParsedShard:
 
 
 ShardTable: TypeAlias = IndexedShard | ParsedShard
-
-
-def is_intact(path: str, tar: TarBytes, segment: Segment) -> bool:
-    """Whether the last sample is still stored where the index has it: a shard of the same size but other members would
-    hardly have that one at the same offset."""
-    if not len(segment):
-        return True
-    last = len(segment) - 1
-    start, end = segment.span(last, last)
-    try:
-        members = [member for member in walk(tar, start, end, file=path) if member.is_file]
-    except DatasetError:
-        return False
-    found = [(split_name(member.name), member.content_offset, member.num_bytes) for member in members]
-    key = segment.key(last)
-    return [one for one in found if one[0]] == [
-        ((key, name), offset, size) for name, offset, size in segment.parts(last)
-    ]
 
 
 def first_samples(root: Location, name: str, limit: int) -> dict[str, list[Part]]:

@@ -215,6 +215,9 @@ class Subset:
         """A reader of these samples; they keep their numbers and names of `records`."""
         return _SubsetReader(self)
 
+    def verified(self) -> "Subset":
+        return dataclasses.replace(self, records=self.records.verified())
+
 
 class _SubsetReader:
     """Reads samples by their number in the range."""

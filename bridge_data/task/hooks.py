@@ -9,7 +9,6 @@ A hook may have several versions, which call each other by `super()`: those of i
 """
 
 import collections
-import contextlib
 import functools
 import inspect
 import logging
@@ -27,7 +26,7 @@ from bridge_data.later import torch
 from bridge_data.order.random_draws import key64
 from bridge_data.samples import SourceInfo
 from bridge_data.task.augment import AugmentTaskEncoder
-from bridge_data.task.observer import Observer
+from bridge_data.task.observer import Observer, observed
 from bridge_data.task.stores import CachePool, NoCachePool
 from bridge_data.task.task_encoder import Declared, DefaultTaskEncoder, TaskEncoder, check_tolerance, declared
 from bridge_data.topology import HookContext, WorkerConfig, active_hook
@@ -154,21 +153,6 @@ def seed_generators(key: int) -> None:
 
 
 _GENERATOR = re.compile(r"(<class ')?([\w.]+\.)?(Generator|Iterator)\b")
-_NOT_OBSERVED = contextlib.nullcontext()
-
-
-def observed(observer: Observer | None, stage: str) -> contextlib.AbstractContextManager[None]:
-    """A `with` block that is inside `stage`; without an observer, it does nothing."""
-    return _NOT_OBSERVED if observer is None else _inside(observer, stage)
-
-
-@contextlib.contextmanager
-def _inside(observer: Observer, stage: str) -> Iterator[None]:
-    observer.begin(stage)
-    try:
-        yield
-    finally:
-        observer.end()
 
 
 class _Generators:

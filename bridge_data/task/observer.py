@@ -4,6 +4,7 @@ Enters: an observer. Leaves: calls of it around batches, hooks, reads and decodi
 batches are the same with and without it; without an observer, nothing is wrapped.
 """
 
+import contextlib
 import dataclasses
 from collections.abc import Container, Iterator
 from typing import Any, Protocol, TypeVar, cast
@@ -32,6 +33,23 @@ class Observer(Protocol):
 
     def finished(self, batch: Any) -> Any:
         """What the lane hands out in place of `batch`, which it has just made."""
+
+
+_NOT_OBSERVED = contextlib.nullcontext()
+
+
+def observed(observer: Observer | None, stage: str) -> contextlib.AbstractContextManager[None]:
+    """A `with` block that is inside `stage`; without an observer, it does nothing."""
+    return _NOT_OBSERVED if observer is None else _inside(observer, stage)
+
+
+@contextlib.contextmanager
+def _inside(observer: Observer, stage: str) -> Iterator[None]:
+    observer.begin(stage)
+    try:
+        yield
+    finally:
+        observer.end()
 
 
 def observed_iterator(items: Iterator[T], observer: Observer, stage: str, source_key: int) -> Iterator[T]:

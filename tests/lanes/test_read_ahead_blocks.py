@@ -9,7 +9,8 @@ from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.read_ahead import Process, plan_blocks, plan_runs
 from bridge_data.order import Geometry
 from bridge_data.plan import Plan, load_plan
-from bridge_data.prepare.tars import parse_ratio, prepare, split_by_ratio, write_dataset_yaml
+from bridge_data.prepare.splits import parse_ratio, split_by_ratio
+from bridge_data.prepare.tars import prepare, write_dataset_yaml
 from bridge_data.shards.blocks import ChunkCut, RunCut
 from bridge_data.shards.tar_bytes import GzipTar
 from tests.object_store import Bucket

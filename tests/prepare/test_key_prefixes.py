@@ -9,8 +9,9 @@ import pytest
 
 from bridge_data.errors import DatasetError
 from bridge_data.prepare import key_prefixes
+from bridge_data.prepare.splits import split_by_ratio
 from bridge_data.prepare.tar_indexes import PrepareConfig
-from bridge_data.prepare.tars import prepare, split_by_ratio
+from bridge_data.prepare.tars import prepare
 from tests.shards.tars import write_tar
 
 NAMES = ["a.tar", "b.tar", "c.tar"]

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import webdataset
 
+from bridge_data.prepare.splits import parse_ratio, split_by_ratio
 from bridge_data.prepare.tar_indexes import Preparation, PrepareConfig
-from bridge_data.prepare.tars import parse_ratio, prepare, split_by_ratio
+from bridge_data.prepare.tars import prepare
 
 
 def write_tar(path: Path, members: dict[str, bytes], format: int = tarfile.USTAR_FORMAT) -> Path:

@@ -10,8 +10,8 @@ import pytest
 
 from bridge_data.errors import DatasetError
 from bridge_data.shards import ShardSet, open_shards
-from bridge_data.shards.bridge_index import BridgeIndex
 from bridge_data.shards.energon_joins import EnergonRows
+from bridge_data.shards.index_file import BridgeIndex
 from bridge_data.shards.joined_records import JoinRecords
 from bridge_data.shards.joins import JoinIndex, JoinMember, Nonmatch, open_join, open_join_at
 from tests.shards.joins import dataset, join, narrowed, rows

@@ -8,14 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge_data.errors import DatasetError
-from bridge_data.shards.index_file import (
-    HEADER_BYTES,
-    DamagedIndexError,
-    IndexFile,
-    PageWriter,
-    begin_index,
-    finish_index,
-)
+from bridge_data.shards.index_file import HEADER_BYTES, IndexFile, PageWriter, begin_index, finish_index
+from bridge_data.shards.segment import DamagedIndexError
 
 MAGIC = b"TESTTEST"
 

@@ -21,11 +21,11 @@ import pytest
 from bridge_data import storage
 from bridge_data.errors import BridgeDataError
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
+from bridge_data.prepare.splits import parse_ratio, split_by_ratio
 from bridge_data.prepare.tar_indexes import PrepareConfig
-from bridge_data.prepare.tars import parse_ratio, prepare, split_by_ratio
+from bridge_data.prepare.tars import prepare
 from bridge_data.shards import ShardSet, open_shards
 from bridge_data.shards.blocks import BlockBudget, ChunkCut, OpenBlocks
-from bridge_data.shards.digests import verified_shards
 from bridge_data.shards.jsonl_file import open_jsonl
 from bridge_data.shards.key_index import PartReader
 from tests.shards.tars import write_tar
@@ -178,7 +178,7 @@ def damage_tar_with_digests(folder: Path, draw: random.Random) -> None:
     change(folder / SHARD, draw)
     if draw.random() < 0.5:
         os.utime(folder / SHARD, ns=(before.st_atime_ns, before.st_mtime_ns))
-    shards = verified_shards(open_shards(folder, "train"))
+    shards = open_shards(folder, "train").verified()
     for found, sample in zip(read_samples(shards, draw), SAMPLES, strict=True):
         assert found in (None, sample)
 
@@ -288,7 +288,7 @@ def test_an_undamaged_copy_with_other_times_is_read(sound: Path, tmp_path: Path)
     shutil.copytree(sound, tmp_path / "data", copy_function=shutil.copyfile)
     for seed in range(4):
         assert read_samples(open_shards(tmp_path / "data", "train"), random.Random(seed)) == SAMPLES
-        assert read_samples(verified_shards(open_shards(tmp_path / "data", "train")), random.Random(seed)) == SAMPLES
+        assert read_samples(open_shards(tmp_path / "data", "train").verified(), random.Random(seed)) == SAMPLES
 
 
 def test_samples_that_changed_places_are_found_out(sound: Path, tmp_path: Path) -> None:

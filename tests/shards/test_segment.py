@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge_data.shards import segment as segments
-from bridge_data.shards.index_file import DamagedIndexError
-from bridge_data.shards.segment import Part, Segment, build_segment, directory_size
+from bridge_data.shards.segment import DamagedIndexError, Part, Segment, build_segment, directory_size
 
 SIZES = st.integers(0, 2**63 - 1)
 SAMPLES = st.lists(

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.shards import ShardReader, Subset, open_shards, shard_reader
 from bridge_data.shards.blocks import BlockBudget, ChunkCut, OpenBlocks
-from bridge_data.shards.digests import verified
 from bridge_data.storage import close_files
 from tests.object_store import Bucket
 from tests.shards.reads import record_reads
@@ -282,7 +281,7 @@ def test_digests_are_compared_where_it_is_asked_for(tmp_path: Path) -> None:
     write_shards(tmp_path)
     prepare_by_ratio(tmp_path, ALL)
     with pytest.raises(ConfigError, match=r"has no digests to verify; run `bridge-data prepare .* --digest`"):
-        verified(open_shards(tmp_path, "train"))
+        open_shards(tmp_path, "train").verified()
     prepare_by_ratio(tmp_path, ALL, digest=True)
     path = tmp_path / "data-000001.tar"
     before, data = path.stat(), path.read_bytes()
@@ -290,7 +289,8 @@ def test_digests_are_compared_where_it_is_asked_for(tmp_path: Path) -> None:
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
     close_files()
     assert ShardReader(open_shards(tmp_path, "train")).read(7).parts["json"] == b'{"caption": "cX"}'
-    for records in (verified(open_shards(tmp_path, "train")), verified(Subset(open_shards(tmp_path, "train"), 0, 20))):
+    shards = open_shards(tmp_path, "train")
+    for records in (shards.verified(), Subset(shards, 0, 20).verified()):
         for cut in (None, ChunkCut(5, 5)):
             reader = pickle.loads(pickle.dumps(records)).reader()
             reader.read_in_blocks(cut and OpenBlocks(cut, None, BlockBudget(1 << 20)))
@@ -305,4 +305,4 @@ def test_a_shard_without_its_index_has_no_digests(tmp_path: Path) -> None:
     prepare_by_ratio(tmp_path, ALL, digest=True)
     write_tar(path, {"1.txt": b"one", "2.txt": b"x" * 9999})
     with pytest.raises(DatasetError, match=r"a\.tar: its digests cannot be checked"):
-        verified(open_shards(tmp_path, "train")).reader().read(0)
+        open_shards(tmp_path, "train").verified().reader().read(0)

@@ -18,8 +18,7 @@ from bridge_data import (
     stateless,
 )
 from bridge_data.plan import Source, load_plan
-from bridge_data.task.hooks import observed
-from bridge_data.task.observer import observed_iterator, observed_source
+from bridge_data.task.observer import observed, observed_iterator, observed_source
 from tests.prepared import write_texts
 
 

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 import bridge_data.tools.mount as mount_module
 from bridge_data.errors import ConfigError, DatasetError
-from bridge_data.prepare.tars import parse_ratio, prepare, split_by_ratio
+from bridge_data.prepare.splits import parse_ratio, split_by_ratio
+from bridge_data.prepare.tars import prepare
 from bridge_data.tools.mount import Catalog, Layout, View, ViewOperations, mount
 from tests.shards.tars import write_tar
 

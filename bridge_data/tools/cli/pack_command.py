@@ -17,7 +17,8 @@ import click
 from tqdm import tqdm
 
 from bridge_data.errors import ConfigError, DatasetError, bridge_command
-from bridge_data.shards.metadata import is_meta_member, split_name, tar_index_path
+from bridge_data.shards.metadata import tar_index_path
+from bridge_data.shards.segment import is_meta_member, split_name
 from bridge_data.storage.atomic import writing
 from bridge_data.tools.cli.terminal import ON_DISK, counted, listed, note, sized
 

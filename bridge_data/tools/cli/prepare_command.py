@@ -14,17 +14,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bridge_data.errors import ConfigError
+from bridge_data.prepare.splits import RATIO_PARTS, parse_pattern, parse_ratio, split_by_patterns, split_by_ratio
 from bridge_data.prepare.tar_indexes import Preparation, PrepareConfig
-from bridge_data.prepare.tars import (
-    RATIO_PARTS,
-    Split,
-    find_shards,
-    parse_pattern,
-    parse_ratio,
-    refresh_index,
-    split_by_patterns,
-    split_by_ratio,
-)
+from bridge_data.prepare.tars import Split, find_shards, refresh_index
 from bridge_data.prepare.tars import prepare as prepare_shards
 from bridge_data.shards.metadata import DATASET_YAML, INFO_JSON, INFO_YAML, JSONL_SUFFIX, META_FOLDER, SPLIT_YAML
 from bridge_data.shards.prepared import PreparedDataset

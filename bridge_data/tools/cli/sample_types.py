@@ -21,8 +21,8 @@ from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError, SampleError
 from bridge_data.plan.dataset_yaml import read_sample_config
 from bridge_data.plan.document import parse_yaml
-from bridge_data.plan.field_access import FieldAccess, parse_access
-from bridge_data.prepare.tars import parse_ratio
+from bridge_data.plan.source import FieldAccess, parse_access
+from bridge_data.prepare.splits import parse_ratio
 from bridge_data.samples import Sample
 from bridge_data.shards.plain_data import parse_json
 from bridge_data.shards.segment import Part

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from bridge_data.errors import BridgeDataError
 from bridge_data.prepare.tars import find_shards
-from bridge_data.shards.bridge_index import BridgeIndex
+from bridge_data.shards.index_file import BridgeIndex
 from bridge_data.shards.metadata import (
     BRIDGE_INDEX,
     INFO_JSON,

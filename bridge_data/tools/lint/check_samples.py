@@ -20,7 +20,7 @@ from bridge_data.decode.av import AVDecoder
 from bridge_data.decode.av.container import open_container, reading
 from bridge_data.decode.sample_decoder import decode_part
 from bridge_data.errors import BridgeDataError, ConfigError, SampleError
-from bridge_data.plan.field_access import FieldAccess
+from bridge_data.plan.source import FieldAccess
 from bridge_data.tools.lint.faults import Fault
 
 _UNKNOWN = object()

@@ -23,7 +23,8 @@ from bridge_data.plan import Source
 from bridge_data.plan.document import absolute
 from bridge_data.plan.opening import Opening
 from bridge_data.prepare.processes import Progress, in_parallel, no_progress
-from bridge_data.shards.metadata import META_FOLDER, split_name
+from bridge_data.shards.metadata import META_FOLDER
+from bridge_data.shards.segment import split_name
 from bridge_data.shards.tar_bytes import open_tar
 from bridge_data.shards.tar_headers import read_member
 from bridge_data.tools.lint.check_dataset import KeyLog, check_metadata, digests

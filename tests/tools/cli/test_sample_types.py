@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from bridge_data.errors import ConfigError, DatasetError
-from bridge_data.plan.field_access import parse_access
+from bridge_data.plan.source import parse_access
 from bridge_data.samples import VQASample
 from bridge_data.tools.cli.sample_types import (
     CRUDE,

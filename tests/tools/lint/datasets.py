@@ -9,7 +9,8 @@ from typing import Any
 
 import yaml
 
-from bridge_data.prepare.tars import parse_ratio, prepare, split_by_ratio, write_dataset_yaml
+from bridge_data.prepare.splits import parse_ratio, split_by_ratio
+from bridge_data.prepare.tars import prepare, write_dataset_yaml
 from tests.prepare.files import picture
 from tests.shards.tars import write_tar
 

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge_data.errors import ConfigError, SampleError
-from bridge_data.plan.field_access import parse_access
+from bridge_data.plan.source import parse_access
 
 PARTS = {
     "__key__": "a.tar/0001",

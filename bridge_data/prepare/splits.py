@@ -1,0 +1,166 @@
+"""Which shards are in which part of a split, such as train.
+
+Enters: the names of shards, and a ratio or patterns. Leaves: the names of each part, as they are or written as brace
+patterns. By ratio, shards are cut into runs; by pattern, each part takes the shards whose names begin with what a
+pattern describes.
+
+Source: the split rules of Megatron-Energon, whose results these equal.
+"""
+
+import itertools
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from fractions import Fraction
+
+from bridge_data.errors import ConfigError
+from bridge_data.shards.metadata import expand_braces
+
+SHUFFLE_SEED = 42
+"""Energon's, so that `--shuffle-tars` gives the same split."""
+
+RATIO_PARTS = ("train", "val", "test")
+
+_DIGITS = re.compile(r"(\d+)")
+_SPECIAL = re.compile(r"([{}\\])")
+_REGEX = frozenset("*+?[](){}|^$\\")
+
+
+def parse_ratio(text: str) -> list[Fraction]:
+    """The shares of train, val and test in text such as `8,1,1` or `0.5, 0.2, 0.3`; they sum to 1.
+
+    Raises:
+        ConfigError: if it is not three numbers, none below 0 and not all 0.
+    """
+    try:
+        ratio = [Fraction(number.strip()) for number in text.split(",")]
+    except (ValueError, ZeroDivisionError):
+        ratio = []
+    if len(ratio) != len(RATIO_PARTS) or min(ratio) < 0 or not sum(ratio):
+        raise ConfigError(f'split ratio {text!r}: expected three numbers for train, val and test, such as "8,1,1"')
+    return [share / sum(ratio) for share in ratio]
+
+
+def split_by_ratio(names: Sequence[str], ratio: Sequence[Fraction], *, shuffle: bool = False) -> dict[str, list[str]]:
+    """`names` cut into train, val and test by their shares; with `shuffle`, in a random order that is always the same.
+
+    A boundary is rounded down, so that with few shards a part may get none.
+    """
+    shares = list(zip(RATIO_PARTS, ratio, strict=True))
+    return split_by_shares(names, shares, shuffle_seed=SHUFFLE_SEED if shuffle else None)
+
+
+def split_by_shares(
+    names: Sequence[str], shares: Sequence[tuple[str, Fraction]], *, shuffle_seed: int | None = None
+) -> dict[str, list[str]]:
+    """The same for any parts, (name, share) each; in the random order of `shuffle_seed`, unless it is None.
+
+    Raises:
+        ConfigError: if a share is below 0, or all are 0.
+    """
+    total = sum(share for _, share in shares)
+    if not total or min(share for _, share in shares) < 0:
+        raise ConfigError(f"split shares {shares}: expected numbers, none below 0 and not all 0")
+    ordered = list(names)
+    if shuffle_seed is not None:
+        import random  # imported here: slow (hashlib), and few splits need it
+
+        random.Random(shuffle_seed).shuffle(ordered)
+    ends = [int(len(ordered) * share / total) for share in itertools.accumulate(share for _, share in shares)]
+    bounds = itertools.pairwise([0, *ends])
+    return {part: ordered[start:end] for (part, _), (start, end) in zip(shares, bounds, strict=True)}
+
+
+def ratio_bounds(ratio: Sequence[Fraction], count: int) -> dict[str, tuple[int, int]]:
+    """(first, the one after the last) of `count` items in train, val and test; a boundary is rounded down."""
+    ends = [int(count * sum(ratio[: number + 1])) for number in range(len(ratio))]
+    return dict(zip(RATIO_PARTS, itertools.pairwise([0, *ends]), strict=True))
+
+
+def parse_pattern(text: str) -> tuple[str, str]:
+    """(split part, pattern) of text such as `train:shards/{000..099}.tar`.
+
+    Raises:
+        ConfigError: if it is not of that form.
+    """
+    part, colon, pattern = text.partition(":")
+    if not (part and colon and pattern):
+        raise ConfigError(f'split part {text!r}: expected "name:pattern", such as "train:shards/{{000..099}}.tar"')
+    return part, pattern
+
+
+def split_by_patterns(names: Sequence[str], patterns: Sequence[tuple[str, str]]) -> dict[str, list[str]]:
+    """For each (split part, pattern), the names that the pattern describes from their beginning on. A pattern is a
+    regular expression after its braces have been expanded. A part may have several patterns.
+
+    Raises:
+        ConfigError: if a pattern is no regular expression, or describes no shard.
+    """
+    chosen: dict[str, set[str]] = defaultdict(set)
+    for part, pattern in patterns:
+        matching = _matching(names, pattern)
+        if not matching:
+            raise ConfigError(
+                f"split part {part}:{pattern}: no shard is called so; there is {', '.join(names[:3])}"
+                + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+            )
+        chosen[part] |= matching
+    return {part: [name for name in names if name in matching] for part, matching in chosen.items()}
+
+
+def _matching(names: Sequence[str], pattern: str) -> set[str]:
+    """Plain patterns, of which braces make thousands, are looked up by length; only real expressions are tried."""
+    plain: dict[int, set[str]] = defaultdict(set)
+    expressions: list[re.Pattern[str]] = []
+    try:
+        for expanded in expand_braces(pattern, escape=False):
+            if _REGEX.isdisjoint(expanded):
+                plain[len(expanded)].add(expanded)
+            else:
+                expressions.append(re.compile(expanded))
+    except (ValueError, re.error) as error:
+        raise ConfigError(f"split pattern {pattern!r} is not a regular expression: {error}") from None
+    return {
+        name
+        for name in names
+        if any(name[:length] in group for length, group in plain.items())
+        or any(expression.match(name) for expression in expressions)
+    }
+
+
+def collapse(names: Sequence[str]) -> list[str]:
+    """Brace patterns that expand to `names`, in their order: runs like `data-{000000..000007}.tar` become one."""
+    patterns: list[str] = []
+    run: list[list[str]] = []
+    slot = -1
+    for name in names:
+        tokens = _DIGITS.split(name)
+        step = _step(run[-1], tokens) if run and not _SPECIAL.search(name) else -1
+        if step < 0 or (len(run) > 1 and step != slot):
+            patterns.extend(_written(run, slot))
+            run, slot = [tokens], -1
+        else:
+            run.append(tokens)
+            slot = step
+    return patterns + _written(run, slot)
+
+
+def _step(before: list[str], after: list[str]) -> int:
+    """The one number in which two names differ, if it goes up by one at the same width; else -1."""
+    if len(before) != len(after):
+        return -1
+    different = [slot for slot, (a, b) in enumerate(zip(before, after, strict=True)) if a != b]
+    if len(different) != 1 or different[0] % 2 == 0:
+        return -1
+    a, b = before[different[0]], after[different[0]]
+    return different[0] if len(a) == len(b) and int(b) == int(a) + 1 else -1
+
+
+def _written(run: list[list[str]], slot: int) -> list[str]:
+    if not run:
+        return []
+    if len(run) == 1:
+        return [_SPECIAL.sub(r"\\\1", "".join(run[0]))]
+    tokens = list(run[0])
+    tokens[slot] = f"{{{run[0][slot]}..{run[-1][slot]}}}"
+    return ["".join(tokens)]
