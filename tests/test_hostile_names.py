@@ -49,4 +49,3 @@ def test_names_of_members_are_never_paths_to_write_to(tmp_path: Path, monkeypatc
     assert load_plan(folder).sources[0].num_samples == 2 * len(NAMES)
     assert "plain" in set(View(folder, "samples").names("/a.tar"))
     assert all(folder in path.parents for path in files_below(tmp_path))
-
