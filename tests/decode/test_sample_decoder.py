@@ -33,6 +33,10 @@ def png():
     return file.getvalue()
 
 
+def torch_save_of_before(file, value):
+    torch.save(value, file, _use_new_zipfile_serialization=False)
+
+
 class Runs:
     """Its pickle runs code where it is loaded."""
 
@@ -126,6 +130,7 @@ def test_content_counts_not_the_extension_among_images():
         ("ten", b"nothing"),
         ("pth", pickle.dumps(Runs())),
         ("pth", saved(lambda file, value: torch.save(value, file), Runs())),
+        ("pth.gz", gzip.compress(saved(torch_save_of_before, Runs()), mtime=0)),
     ],
 )
 def test_what_cannot_be_decoded_names_key_and_part(name, raw):
