@@ -129,26 +129,26 @@ class LaneDataset:
         """Whether there is an end, apart from that of virtual epochs."""
         return self.finite and self.repeats < math.inf
 
-    def is_repeated_after(self, state: LoaderState) -> bool:
-        """Whether the pass goes on with the first batch when the lanes end in `state`."""
+    def is_repeated_after(self, state: LoaderState, *, even: bool = False) -> bool:
+        """Whether the pass goes on with the first batch when the lanes end in `state`; `even` as in `num_batches`."""
         left = self.repeats - state.repetition - 1
-        return left >= 1 or (left > 0 and self._num_of_last_repetition > 0)
+        return left >= 1 or (left > 0 and self._num_of_last_repetition(even=even) > 0)
 
     def repeated(self, first: LoaderState, last: LoaderState) -> LoaderState:
         """The state `first`, before the first batch, in a pass that goes on with it after `last`."""
         repetition = last.repetition + 1 if self.repeats < math.inf else 0
         return dataclasses.replace(first, epoch_batches=last.epoch_batches, repetition=repetition)
 
-    def is_repeated_enough(self, state: LoaderState) -> bool:
-        """Whether the pass is over in `state` because the last repetition is a fraction."""
+    def is_repeated_enough(self, state: LoaderState, *, even: bool = False) -> bool:
+        """Whether the pass is over in `state` because the last repetition is a fraction; `even` as in `num_batches`."""
         if state.repetition + 1 <= self.repeats:
             return False
-        return state.next_slot // self.worker_config.world_size >= self._num_of_last_repetition
+        return state.next_slot // self.worker_config.world_size >= self._num_of_last_repetition(even=even)
 
-    @property
-    def _num_of_last_repetition(self) -> int:
-        """Batches of the last repetition, if `repeats` is not whole."""
-        return math.floor(self._num_batches_once(even=False) * (self.repeats % 1))
+    def _num_of_last_repetition(self, *, even: bool) -> int:
+        """Batches of the last repetition, if `repeats` is not whole: those of all, without those of the others."""
+        once = self._num_batches_once(even=even)
+        return math.floor(once * self.repeats) - once * math.floor(self.repeats)
 
     @property
     def may_multiply(self) -> bool:
@@ -227,7 +227,8 @@ class LaneDataset:
         num_lanes = config.num_lanes_after(state.num_lanes)
         if state.ended or self._is_at_end(state):
             new = self.new_state(num_lanes)
-            return self.repeated(new, state) if not state.ended and self.is_repeated_after(state) else new
+            goes_on = not state.ended and self.is_repeated_after(state, even=True)
+            return self.repeated(new, state) if goes_on else new
         if num_lanes != state.num_lanes:
             mine = range(config.rank, num_lanes, config.world_size)
             state = self._order.redealt(state, num_lanes, mine)

@@ -242,20 +242,22 @@ class _Iteration(Iterator[Any]):
         loader, is_first, self._begun = self._loader, not self._begun, True
         if is_first and loader._position.state.ended:
             loader._rewind()
-        was_within_pass = loader._is_within_pass
-        batch = self._take()
-        if batch is _NONE_LEFT and is_first and was_within_pass:  # the pass before was over, and only now is it known
-            loader._rewind()
-            batch = self._take()
-        elif batch is _NONE_LEFT and loader.dataset.is_repeated_after(loader._position.state):
+        was_within_pass, is_even = loader._is_within_pass, loader.even_ends is not None
+        is_enough = is_first and loader.dataset.is_repeated_enough(loader._position.state, even=is_even)
+        batch = _NONE_LEFT if is_enough else self._take()
+        if batch is _NONE_LEFT and loader.dataset.is_repeated_after(loader._position.state, even=is_even):
             loader._rewind(within_pass=True)
+            batch = self._take()
+        elif batch is _NONE_LEFT and is_first and was_within_pass and not is_enough:
+            # The pass before was over, and only now is it known.
+            loader._rewind()
             batch = self._take()
         if batch is _NONE_LEFT:
             self._over = True
             loader._position.end_pass()
             loader.dataset.note_end(loader._position.state)
             raise StopIteration
-        is_enough = loader.dataset.is_repeated_enough(loader._position.state)
+        is_enough = loader.dataset.is_repeated_enough(loader._position.state, even=is_even)
         self._over = is_enough or loader._position.is_at_virtual_epoch
         if self._over and (is_enough or loader.dataset.begins_anew):
             loader._position.end_pass()

@@ -19,8 +19,8 @@ from bridge_data.task.task_encoder import TaskEncoder, is_declared
 _SHORT = 8
 """Names shorter than this are misspelt by one edit; longer ones by two."""
 
-_INSIDE = ("__func__", "__wrapped__", "func")
-"""Where a method, a decorator's wrapper and a partial keep their function."""
+_KEEPERS = (functools.partial, functools.partialmethod, functools.cached_property)
+"""What keeps its function as `func`. (Of other objects, any attribute may be made when it is asked for.)"""
 
 _TOLERANCE = "__default_failure_tolerance__"
 
@@ -89,7 +89,9 @@ def _is_method(value: Any) -> bool:
 
 def _function_of(value: Any) -> Any:
     """The function inside a method, a partial or a decorator's wrapper."""
-    for name in _INSIDE:
+    if isinstance(value, _KEEPERS):
+        return _function_of(value.func)
+    for name in ("__func__", "__wrapped__"):
         inner = getattr(value, name, None)
         if inner is not None:
             return _function_of(inner)

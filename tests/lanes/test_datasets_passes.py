@@ -1,6 +1,7 @@
 """The length of passes: `len`, `LimitDataset` and `RepeatDataset`."""
 
 import functools
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -258,3 +259,41 @@ def test_wrong_lengths_and_repeats_are_errors(folder: Path) -> None:
         RepeatDataset(val(folder / "b"), repeats=2, restart=False)
     with pytest.raises(ConfigError, match="limit the repeated data set instead"):
         RepeatDataset(LimitDataset(val(folder / "b"), 2))
+
+
+@pytest.mark.parametrize("repeats", [2, 2.5])
+@pytest.mark.parametrize("num_before", range(1, 8))
+def test_an_iteration_that_was_left_goes_on_in_its_repetition(folder: Path, repeats: float, num_before: int) -> None:
+    loader = get_loader(RepeatDataset(val(folder / "b", batch_size=2), repeats=repeats))
+    whole = [batch.text for batch in loader]
+    first = list(itertools.islice(loader, num_before))
+    assert [batch.text for batch in (*first, *loader)] == whole
+
+
+def test_a_repetition_of_which_the_end_is_left_out_is_restored(folder: Path) -> None:
+    class First(DefaultTaskEncoder):
+        def encode_sample(self, sample: Any) -> Any:
+            if int(sample.text) > 3:
+                raise SkipSample
+            return sample
+
+    dataset = RepeatDataset(val(folder / "b", batch_size=None, task_encoder=First()), repeats=2)
+    loader = get_loader(dataset)
+    list(itertools.islice(loader, 4))
+    restored = get_loader(dataset)
+    restored.restore_state_rank(loader.save_state_rank())
+    assert [sample.text for sample in restored] == ["0", "1", "2", "3"]
+
+
+@pytest.mark.parametrize(("repeats", "num_expected"), [(2.3, 23), (1.1, 11), (0.01, 0)])
+def test_the_length_of_a_fraction_is_the_number_of_its_batches(folder: Path, repeats: float, num_expected: int) -> None:
+    loader = get_loader(RepeatDataset(val(folder / "a", batch_size=5), repeats=repeats))
+    assert [len(loader), len(list(loader)), len(list(loader))] == [num_expected] * 3
+
+
+def test_ranks_that_end_together_repeat_the_same_fraction(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
+    for rank in range(2):
+        once = val(folder / "b", rank=rank, world_size=2, batch_size=None)
+        loader = get_loader(RepeatDataset(once, repeats=1.5), ends="even")
+        assert len(loader) == len(list(loader)) == 6

@@ -91,10 +91,10 @@ class Streams:
     def note_end(self, state: LoaderState) -> None:
         pass
 
-    def is_repeated_after(self, state: LoaderState) -> bool:
+    def is_repeated_after(self, state: LoaderState, *, even: bool = False) -> bool:
         return False
 
-    def is_repeated_enough(self, state: LoaderState) -> bool:
+    def is_repeated_enough(self, state: LoaderState, *, even: bool = False) -> bool:
         return False
 
     def new_state(self, num_lanes: int | None = None) -> LoaderState:

@@ -180,3 +180,19 @@ def test_it_is_checked_when_the_data_set_is_made(tmp_path: Path) -> None:
             max_samples_per_sequence=None,
             task_encoder=encoder_with(encode_sampel=plain)(),
         )
+
+
+def test_an_attribute_that_has_every_attribute_is_none_of_a_hook() -> None:
+    class Everything:
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith("__"):
+                raise AttributeError(name)
+            return Everything()
+
+        def __call__(self) -> None:
+            pass
+
+    class Encoder(DefaultTaskEncoder):
+        processor = Everything()
+
+    check_hook_names(Encoder())
