@@ -44,10 +44,12 @@ def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture
 def bucket(s3_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bucket:
-    """A new bucket of an S3 server that the environment leads to; what is copied from it is kept below `tmp_path`."""
+    """A new bucket of an S3 server that the environment leads to; what is copied from it is kept below `tmp_path`. No
+    request is late: tests of late ones delete `AWS_TIMEOUT`."""
     for name, value in environment(s3_server.port).items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("BRIDGE_DATA_CACHE", str(tmp_path / "copies"))
+    monkeypatch.setenv("AWS_TIMEOUT", "60s")
     name = f"bucket-{uuid.uuid4().hex}"
     (s3_server.folder / name).mkdir()
     return Bucket(s3_server.folder / name, f"s3://{name}")

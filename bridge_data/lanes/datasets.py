@@ -223,8 +223,8 @@ def _encoder(given: Any, options: DatasetOptions) -> TaskEncoder[Any, Any, Any, 
         hint = "; make one of the class, with ()" if isinstance(given, type) else ""
         raise ConfigError(f"task_encoder={given!r}: expected a TaskEncoder{hint}")
     if given is not None:
-        check_hook_names(given)
         _check_attributes(given)
+        check_hook_names(given)
     warn_ignored(
         ignore_decoder_errors=options["ignore_decoder_errors"],
         handler=options["handler"],

@@ -100,20 +100,24 @@ def test_transient_faults_are_tried_again(url: str, proxy: FaultyProxy, faults: 
 
 
 @pytest.mark.parametrize("fault", ["hang", "trickle"])
-def test_a_request_that_gets_no_answer_in_time_is_made_anew(url: str, proxy: FaultyProxy, fault: str) -> None:
+def test_a_request_that_gets_no_answer_in_time_is_made_anew(
+    url: str, proxy: FaultyProxy, fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("AWS_TIMEOUT")
     for _ in range(16):
         storage.read(url, 0, 1000)
     proxy.faults.extend([fault, fault])
     start = time.monotonic()
     assert storage.read(url, 1000, 1000) == CONTENT[1000:2000]
     assert time.monotonic() - start < 8
-    assert len(proxy.requests) == 19
+    assert not proxy.faults and len(proxy.requests) >= 19
 
 
 @pytest.mark.parametrize("fault", ["hang", "trickle"])
 def test_a_store_that_never_answers_is_an_error_after_a_bounded_time(
     url: str, proxy: FaultyProxy, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delenv("AWS_TIMEOUT")
     monkeypatch.setattr("bridge_data.storage.time_limits.FULL_S", 0.5)
     monkeypatch.setenv("BRIDGE_DATA_RETRY_S", "1")
     proxy.shared_fault, proxy.share = fault, 1.0
@@ -127,6 +131,7 @@ def test_a_client_that_is_never_in_time_is_not_asked_again(
     url: str, proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As one whose credentials take longer to get."""
+    monkeypatch.delenv("AWS_TIMEOUT")
     monkeypatch.setattr("bridge_data.storage.clients._LATE_AT_FIRST", 3)
     monkeypatch.setattr("bridge_data.storage.time_limits.FULL_S", 2.0)
     proxy.faults.extend(["hang", 503] * 3)

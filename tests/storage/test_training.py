@@ -203,6 +203,7 @@ def seconds(path: str, proxy: FaultyProxy, share: float) -> float:
 def test_where_one_request_of_ten_gets_no_answer_it_goes_half_as_fast_at_least(
     fault: str, s3_server: Server, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delenv("AWS_TIMEOUT")
     write_texts(bucket.folder / "large", 1_000, lambda n: f"{n} " * 20_000)
     with faulty_proxy(s3_server) as proxy:
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{proxy.port}")

@@ -92,7 +92,7 @@ def test_starts_without_what_it_does_not_need(run: Run, tars: Path, arguments: l
 def test_errors_name_options_and_not_arguments_of_python(run: Run, tars: Path) -> None:
     assert run("prepare", tars, "--num-workers", 0).stderr == "error: --num-workers 0: expected at least 1\n"
     run("prepare", tars, "--non-interactive", "--split-ratio", "1,0,0")
-    assert run("bench", tars, "--workers", -1).stderr.endswith("error: --workers -1: expected 0 or more\n")
+    assert run("bench", tars, "--workers", -1).stderr.endswith("--workers -1: expected an integer of at least 0\n")
     (tars / ".nv-meta/dataset.yaml").write_text("{sample_type: {__module__: mine, __class__: A}, field_map: {a: txt}}")
     assert "pass --trusted-module 'mine' if it is yours" in run("preview", tars).stderr
     assert "pass --trusted-module 'mine' if it is yours" in run("lint", tars, "--no-progress").output
