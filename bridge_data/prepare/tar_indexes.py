@@ -103,6 +103,8 @@ def write_indexes(
     """
     meta = root / META_FOLDER
     old = None if config.rescan else BridgeIndex.open(meta / BRIDGE_INDEX)
+    if old is not None and old.has_digests:  # else those of a data set are gone when a shard is added to it
+        config = dataclasses.replace(config, digest=True)
     known = _unchanged(root, names, old, digest=config.digest) if old is not None else {}
     found = _Found(root, names, expected)
     with writing(root), committing(meta) as temporary:

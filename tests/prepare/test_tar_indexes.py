@@ -203,3 +203,15 @@ def test_wrong_settings() -> None:
         PrepareConfig(num_workers=0)
     with pytest.raises(ConfigError, match=r"exclude '\(' is not a regular expression"):
         PrepareConfig(exclude="(")
+
+
+def test_a_data_set_with_digests_keeps_them_when_a_shard_is_added(tmp_path: Path) -> None:
+    write_shards(tmp_path)
+    prepare_by_ratio(tmp_path, "1,0,0", digest=True)
+    write_tar(tmp_path / "data-000004.tar", {"new.txt": b"new"})
+    assert prepare_by_ratio(tmp_path, "1,0,0").num_scanned == 1
+    index = open_shards(tmp_path, "train").index
+    assert index is not None and index.has_digests
+    prepare_by_ratio(tmp_path, "1,0,0", rescan=True)
+    index = open_shards(tmp_path, "train").index
+    assert index is not None and not index.has_digests

@@ -7,6 +7,7 @@ or an error that names the file. A folder without one is read if others wrote it
 and make a whole state.
 """
 
+import contextlib
 import dataclasses
 import os
 import re
@@ -36,6 +37,9 @@ from bridge_data.storage.atomic import sync_folder, write_file
 from bridge_data.topology import WorkerConfig
 
 T = TypeVar("T")
+
+_NUM_TRIES = 3
+"""How often a folder is read that seems not to be complete: a save may be replacing its files at this moment."""
 
 _ITERATION = re.compile(r"iter_(\d{7,})")
 
@@ -276,6 +280,13 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
 
 
 def _read_folder(folder: Path) -> Checkpoint:
+    for _ in range(_NUM_TRIES - 1):
+        with contextlib.suppress(StateError):
+            return _read_folder_now(folder)
+    return _read_folder_now(folder)
+
+
+def _read_folder_now(folder: Path) -> Checkpoint:
     if not folder.is_dir():
         raise StateError(f"{folder}: {'expected a folder' if folder.exists() else 'no such file or folder'}")
     manifest = Manifest.read(folder)

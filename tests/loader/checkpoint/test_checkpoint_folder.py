@@ -266,3 +266,23 @@ def test_single_files_are_read(folder: Path, tmp_path: Path) -> None:
     merged = read_checkpoint(tmp_path / "merged.pt")
     assert (merged.state.to_dict(), merged.step, merged.world_size) == (make_state(), None, None)
     assert merged.num_bytes == (tmp_path / "merged.pt").stat().st_size
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 4, 8])
+def test_a_folder_is_read_while_a_save_replaces_its_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, world_size: int
+) -> None:
+    save_states(tmp_path, rank_states(4), step=10, world_size=4)
+    read = Manifest.read
+    replaced: list[Path] = []
+
+    def save_after_reading(folder: Path) -> Manifest | None:
+        manifest = read(folder)
+        if not replaced:
+            replaced.append(folder)
+            save_states(tmp_path, rank_states(4), step=11, world_size=world_size)
+        return manifest
+
+    monkeypatch.setattr(Manifest, "read", save_after_reading)
+    assert load_states(tmp_path, step=11) == make_state()
+    assert replaced
