@@ -250,16 +250,12 @@ class LaneDataset:
     def lane(self, lane: int, state: LoaderState, watch: Watch | None = None) -> Lane:
         """The lane with number `lane`, where `state` has it; `watch` is called with each sample before it is read."""
         self._read_in_blocks(state)
-        batching = self.batching
         num_here = self.worker_config.num_lanes_here(state.num_lanes)
         ahead = ReadAhead(self._order.cursor(lane, state), self._loaders, num_here) if self._is_remote else None
-        if batching.max_micro_batches is not None:
-            limit = -(-max(0, batching.max_micro_batches - lane) // state.num_lanes)
-            batching = dataclasses.replace(batching, max_micro_batches=limit)
         return Lane(
             self._order.cursor(lane, state),
             self._work(),
-            batching,
+            self.batching.of_lane(lane, state.num_lanes),
             position=(lane, state.num_lanes),
             sources=[(source.name, source.num_samples) for source in self.plan.sources],
             state=state.lanes.get(lane) or None,

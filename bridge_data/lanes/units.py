@@ -39,13 +39,21 @@ class Batching:
     """How samples become micro-batches.
 
     `batch_size` None: a sample is a batch, unless the encoder groups samples, and gives each group its batch size.
-    `packing_buffer_size` None: no packing. `max_micro_batches`: the lane ends after this many (None: with its data).
+    `packing_buffer_size` None: no packing. `max_micro_batches`: the job, or a lane, ends after this many (None: with
+    its data).
     """
 
     batch_size: int | None
     drop_last: bool = False
     packing_buffer_size: int | None = None
     max_micro_batches: int | None = None
+
+    def of_lane(self, lane: int, num_lanes: int) -> Batching:
+        """The same for one lane of a job: its share of `max_micro_batches`."""
+        if self.max_micro_batches is None:
+            return self
+        limit = -(-max(0, self.max_micro_batches - lane) // num_lanes)
+        return dataclasses.replace(self, max_micro_batches=limit)
 
 
 @dataclasses.dataclass(slots=True)
