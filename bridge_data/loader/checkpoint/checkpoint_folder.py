@@ -19,10 +19,9 @@ import torch.distributed as dist
 
 from bridge_data.errors import ConfigError, StateError
 from bridge_data.loader.checkpoint.state_files import (
-    MANIFEST,
     FileRecord,
     Manifest,
-    StateFile,
+    check_foreign,
     decoded,
     digest,
     encoded,
@@ -298,11 +297,11 @@ def _read_folder_now(folder: Path) -> Checkpoint:
         raise StateError(_nothing_in(folder))
     files = {name: decoded(data, folder / name) for name, data in contents.items()}
     if manifest is None:
-        _check_foreign(folder, files)
+        check_foreign(folder, files)
         named = _ITERATION.fullmatch(folder.absolute().name)
         step = int(named[1]) if named else None
     else:
-        _check_of_manifest(folder, files, manifest)
+        manifest.check(folder, files)
         step = manifest.step
     return Checkpoint(
         path=folder,
@@ -319,28 +318,6 @@ def _nothing_in(folder: Path) -> str:
     below = sorted(path.parent for path in folder.glob(f"*/{first}"))
     hint = f"There is one in {below[-1]}: give that folder." if below else "Give the folder of one iteration."
     return f"{folder}: holds no data state: expected {first} and one of each further rank. {hint}"
-
-
-def _check_foreign(folder: Path, files: Mapping[str, StateFile]) -> None:
-    """Refuse our files without a manifest: nothing says that they belong together."""
-    for name, file in files.items():
-        if file.step is not None:
-            raise StateError(
-                f"{folder}: {MANIFEST} is missing, which says what belongs together: {name}, which {file.world_size} "
-                f"ranks saved at step {file.step}, was copied without it, or before the save had ended. "
-                "Copy the whole folder again, or take another checkpoint."
-            )
-
-
-def _check_of_manifest(folder: Path, files: Mapping[str, StateFile], manifest: Manifest) -> None:
-    for name, file in files.items():
-        saved = {"step": file.step, "world_size": file.world_size, "fingerprint": digest(file.state.fingerprint)}
-        for what, got in saved.items():
-            if got != (expected := getattr(manifest, what)):
-                raise StateError(
-                    f"{folder}: {name} was saved with {what} {got}, {MANIFEST} has {expected}: "
-                    "one of them is of another save. Copy the whole folder again, or take another checkpoint."
-                )
 
 
 def _merged(folder: Path, states: Mapping[str, LoaderState]) -> LoaderState:

@@ -205,6 +205,28 @@ class Manifest:
             )
         return contents
 
+    def check(self, folder: Path, files: "Mapping[str, StateFile]") -> None:
+        """Refuse files that say of themselves that they are of another save."""
+        for name, file in files.items():
+            saved = {"step": file.step, "world_size": file.world_size, "fingerprint": digest(file.state.fingerprint)}
+            for what, got in saved.items():
+                if got != (expected := getattr(self, what)):
+                    raise StateError(
+                        f"{folder}: {name} was saved with {what} {got}, {MANIFEST} has {expected}: "
+                        "one of them is of another save. Copy the whole folder again, or take another checkpoint."
+                    )
+
+
+def check_foreign(folder: Path, files: Mapping[str, StateFile]) -> None:
+    """Refuse our files without a manifest: nothing says that they belong together."""
+    for name, file in files.items():
+        if file.step is not None:
+            raise StateError(
+                f"{folder}: {MANIFEST} is missing, which says what belongs together: {name}, which {file.world_size} "
+                f"ranks saved at step {file.step}, was copied without it, or before the save had ended. "
+                "Copy the whole folder again, or take another checkpoint."
+            )
+
 
 def _is_there(path: Path) -> bool:
     return path.exists() or new_file(path).exists()

@@ -139,7 +139,10 @@ def test_settings_of_the_order_need_lanes_and_are_checked(run: Run, tars: Path) 
     alone = run("info", tars, "--max-samples-per-sequence", 100)
     assert (alone.exit_code, "without --num-lanes" in alone.stderr) == (1, True)
     wrong = run("info", tars, "--num-lanes", 2, "--max-samples-per-sequence", 0)
-    assert (wrong.exit_code, "--max-samples-per-sequence 0: expected an integer of at least 1" in wrong.stderr) == (1, True)
+    assert (wrong.exit_code, "--max-samples-per-sequence 0: expected an integer of at least 1" in wrong.stderr) == (
+        1,
+        True,
+    )
 
 
 def test_other_files_for_split_and_samples(run: Run, tars: Path) -> None:
