@@ -27,8 +27,9 @@ from bridge_data.loader.checkpoint.state_files import encoded as encoded_state
 from bridge_data.order.state import LoaderState
 from bridge_data.plan import load_plan
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
+from bridge_data.prepare.splits import parse_ratio, split_by_ratio
 from bridge_data.prepare.tar_indexes import PrepareConfig
-from bridge_data.prepare.tars import parse_ratio, prepare, split_by_ratio
+from bridge_data.prepare.tars import prepare
 from bridge_data.shards import open_shards
 from bridge_data.shards.jsonl_file import open_jsonl
 from bridge_data.shards.key_index import PartReader
