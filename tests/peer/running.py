@@ -71,7 +71,10 @@ def run_both(program: str, folder: Path, modules: dict[str, str] | None = None, 
             (path / f"{name}.py").write_text(text.replace("megatron.energon", package))
         # Code and modules that come with data are run here only if they are trusted.
         trust = {"trust_dataset_code": True, "trusted_modules": [*(modules or {})]} if package == "bridge_data" else {}
-        code = (_BEGINNING + program + _END).replace("megatron.energon", package)
+        code = _BEGINNING + program + _END
+        if package == "bridge_data":  # whose modules with the names of Energon's are in `bridge_data.energon`
+            code = code.replace("megatron.energon.", "bridge_data.energon.")
+        code = code.replace("megatron.energon", package)
         search = os.pathsep.join([str(ROOT), str(path), os.environ.get("PYTHONPATH", "")])
         return run_python(python, code, json.dumps(given, default=str), json.dumps(trust), PYTHONPATH=search)
 
