@@ -256,17 +256,16 @@ class BlockReader(abc.ABC):
         out are read singly later, which reports what is wrong with them."""
         first, count = self.shard_of(index)
         block = blocks.cut.block(index, first, count)
-        found = self.block_bytes(block)
-        if found is not None:
-            try:
-                data = self.content(block, *found[1:])
-            except DatasetError:
-                if storage.is_remote(found[0]):
-                    raise  # it was retried for as long as allowed
-            else:
-                blocks.hold(block, *self.cut_out(block, found[1], data), found[2])
-                return
-        blocks.read_singly(block)
+        try:
+            found = self.read_block(block)
+        except DatasetError:
+            if storage.is_remote(self.dataset_path):
+                raise  # it was retried for as long as allowed
+            found = None
+        if found is None:
+            blocks.read_singly(block)
+        else:
+            blocks.hold(block, *found)
 
     @abc.abstractmethod
     def read_one(self, index: int, parts: Container[str] | None) -> RawSample:
@@ -285,9 +284,9 @@ class BlockReader(abc.ABC):
         """The byte range to read for a block; None if its samples are read singly."""
 
     @abc.abstractmethod
-    def content(self, block: range, start: int, num_bytes: int) -> bytes:
-        """Bytes of the file that holds `block`. A `DatasetError` if they cannot be read."""
+    def read_block(self, block: range) -> tuple[str, Samples, int] | None:
+        """The name of the shard, the samples of a block, and the bytes that were read; None if they are read singly.
 
-    @abc.abstractmethod
-    def cut_out(self, block: range, start: int, data: bytes) -> tuple[str, Samples]:
-        """The name of the shard, and the samples of `block`, cut out of `data`, which begins at byte `start`."""
+        Raises:
+            DatasetError: if the block cannot be read.
+        """

@@ -266,10 +266,15 @@ class JsonlReader(BlockReader):
         is_sound = 0 < end - start <= MAX_BLOCK_BYTES and end <= self._lines.num_bytes
         return (self.dataset_path, start, end - start) if is_sound else None
 
-    def content(self, block: range, start: int, num_bytes: int) -> bytes:
-        return storage.read(self.dataset_path, start, num_bytes)
+    def read_block(self, block: range) -> tuple[str, Samples, int] | None:
+        found = self.block_bytes(block)
+        if found is None:
+            return None
+        _, start, num_bytes = found
+        samples = self._cut_out(block, start, storage.read(self.dataset_path, start, num_bytes))
+        return self._lines.root.name, samples, num_bytes
 
-    def cut_out(self, block: range, start: int, data: bytes) -> tuple[str, Samples]:
+    def _cut_out(self, block: range, start: int, data: bytes) -> Samples:
         samples = Samples([None] * len(block), [None] * len(block), PART)
         for number, index in enumerate(block):
             first, end = self._bounds(index)
@@ -279,7 +284,7 @@ class JsonlReader(BlockReader):
                 if begin >= 0 and end - start <= len(data):
                     samples.contents[number] = self._line(index, first, end, data[begin : end - start])
                     samples.keys[number] = str(index)
-        return self._lines.root.name, samples
+        return samples
 
     def _bounds(self, index: int) -> tuple[int, int]:
         self.shard_of(index)

@@ -54,7 +54,7 @@ class ShardReader(BlockReader):
         return RawSample(key, self.shards.names[shard], index, content, self.dataset_path)
 
     def byte_ranges(self, index: int, parts: Container[str] | None = None) -> list[ByteRange]:
-        path = str(self.shards.path(self.shards.locate(index)[0]))
+        path = f"{self.dataset_path}/{self.shards.names[self.shards.locate(index)[0]]}"
         ranges = self._using(index, lambda table, position: table.ranges(position, parts))
         return [(path, start, num_bytes) for start, num_bytes in ranges]
 
@@ -64,25 +64,36 @@ class ShardReader(BlockReader):
         return first, end - first
 
     def block_bytes(self, block: range) -> ByteRange | None:
+        if len(block) == 1:
+            return None
+        shard, last = self.shards.locate(block[-1])
+        start, num_bytes = self._using(block[0], lambda table, first: self._block_range(table, first, last))
+        return (f"{self.dataset_path}/{self.shards.names[shard]}", start, num_bytes) if num_bytes else None
+
+    def read_block(self, block: range) -> tuple[str, Samples, int] | None:
+        if len(block) == 1:
+            return None
         assert self._blocks is not None
         parts = self._blocks.parts
         shard, last = self.shards.locate(block[-1])
-        start, num_bytes = self._using(block[0], lambda table, first: table.block_range(first, last, parts))
-        is_whole = len(block) > 1 and 0 < num_bytes <= MAX_BLOCK_BYTES
-        return (str(self.shards.path(shard)), start, num_bytes) if is_whole else None
 
-    def content(self, block: range, start: int, num_bytes: int) -> bytes:
-        return self._using(block[0], lambda table, _: table.content(start, num_bytes))
+        def read(table: ShardTable, first: int) -> tuple[str, Samples, int] | None:
+            start, num_bytes = self._block_range(table, first, last)
+            if not num_bytes:
+                return None
+            positions: Sequence[int] = range(first, last + 1)
+            if len(positions) > len(block):  # some are excluded
+                positions = [self.shards.locate(index)[1] for index in block]
+            samples = table.cut_out(positions, parts, start, table.content(start, num_bytes))
+            return self.shards.names[shard], samples, num_bytes
 
-    def cut_out(self, block: range, start: int, data: bytes) -> tuple[str, Samples]:
+        return self._using(block[0], read)
+
+    def _block_range(self, table: ShardTable, first: int, last: int) -> tuple[int, int]:
+        """(offset, number of bytes) of the samples at positions `first` to `last`; 0 bytes if they are read singly."""
         assert self._blocks is not None
-        parts = self._blocks.parts
-        (shard, first), (_, last) = self.shards.locate(block[0]), self.shards.locate(block[-1])
-        positions: Sequence[int] = range(first, last + 1)
-        if len(positions) > len(block):  # some are excluded
-            positions = [self.shards.locate(index)[1] for index in block]
-        samples = self._using(block[0], lambda table, _: table.cut_out(positions, parts, start, data))
-        return self.shards.names[shard], samples
+        start, num_bytes = table.block_range(first, last, self._blocks.parts)
+        return start, num_bytes if num_bytes <= MAX_BLOCK_BYTES else 0
 
     def _using(self, index: int, action: Callable[[ShardTable, int], T]) -> T:
         """The result of `action` for the table of the shard of sample `index`, and the sample's position in it. Where

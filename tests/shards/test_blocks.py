@@ -155,7 +155,7 @@ def test_samples_are_those_that_are_read_singly_and_each_block_is_read_once(
     budget = in_blocks(reader, cut)
     for samples in window(records.counts, cut, 16):
         for index in samples:  # opens every shard
-            alone.read(index), reader.block_bytes(range(index, index + 1))
+            alone.read(index), reader.byte_ranges(index)
         reads.clear()
         taken = [reader.read(index) for index in samples]
         blocks = {reader.block(index) for index in samples}
