@@ -9,8 +9,13 @@ from tests.properties.test_topologies import ONE_THREAD
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("how", ["fork", pytest.param("execute", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize(
+    ("num_workers", "how"),
+    [
+        (2, "fork"),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in ((0, "fork"), (0, "execute"), (2, "execute"))),
+    ],
+)
 @pytest.mark.timeout(900)
 def test_a_run_resumed_after_any_step_equals_the_uninterrupted_one(num_workers: int, how: str) -> None:
     command = [sys.executable, "-m", "tests.properties.resume_everywhere", str(num_workers), how]

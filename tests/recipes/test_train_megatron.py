@@ -64,13 +64,12 @@ SETTINGS = {
     "text_pretraining": [],
 }
 SLOW = [
-    *(("llava", "context"), ("llava", "pipeline")),
+    *(("llava", "tensor"), ("llava", "context"), ("llava", "pipeline")),
     *(("qwen2_5_vl", kind) for kind in ("data", "tensor", "context", "pipeline")),
     *(("text_sft", "data"), ("text_sft", "context"), ("text_sft", "pipeline"), ("text_pretraining", "tensor")),
 ]
 CASES = [
     pytest.param("llava", "data", marks=pytest.mark.long),
-    pytest.param("llava", "tensor", marks=pytest.mark.long),
     *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW),
 ]
 
@@ -107,7 +106,7 @@ def test_the_other_families_train_too(data: Path, recipe: str) -> None:
     assert losses[-1] < losses[0]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_samples_are_counted_then_a_checkpoint_is_evaluated_without_training(data: Path) -> None:
     run = [f"training.checkpoint_dir={data / 'checkpoints'}", "training.train_steps=null", "training.train_samples=7"]
     encoder = ["task_encoder=bridge_data.encoders:MultiModalTaskEncoder"]
