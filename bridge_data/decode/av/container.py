@@ -64,8 +64,10 @@ def open_container(file: BinaryIO, limits: Limits = DEFAULT_LIMITS) -> InputCont
     """Open `file` from its start, with single-threaded decoders, which refuse frames of more pixels than `limits`."""
     av = import_av()
     file.seek(0)
+    is_strict = int(av.__version__.partition(".")[0]) < 19  # about tags that are not UTF-8, unless it is told
+    tags: dict[str, Any] = {"metadata_errors": "replace"} if is_strict else {}
     with reading("the medium"):
-        container: InputContainer = av.open(file, "r", options=_OPEN_NO_FILES, metadata_errors="replace")
+        container: InputContainer = av.open(file, "r", options=_OPEN_NO_FILES, **tags)
     if not container.streams:
         container.close()
         raise SampleError("the medium cannot be read: it has no stream. The medium is damaged, or cut off")

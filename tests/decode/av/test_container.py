@@ -1,11 +1,13 @@
 """What is opened, and what is not."""
 
 import io
+import struct
 from typing import Any
 
 import pytest
 
 from bridge_data.decode.av import AVDecoder, AVWebdatasetDecoder
+from bridge_data.decode.av.container import open_container
 from bridge_data.errors import ConfigError, SampleError
 from tests.decode.av.media import video
 from tests.later import av
@@ -36,3 +38,14 @@ def test_without_pyav_the_message_names_the_extra(monkeypatch: pytest.MonkeyPatc
     decoder = AVDecoder(b"data")  # a lazy one needs it only when it is used
     with pytest.raises(ConfigError, match=r'pip install "bridge-data\[av\]"'):
         decoder.get_video()
+
+
+def test_tags_that_are_not_utf8_do_not_matter() -> None:
+    """A WAV file with a title in Latin-1; releases of PyAV differ in what they make of it."""
+    sound = bytes(16_000)
+    form = struct.pack("<HHIIHH", 1, 1, 8_000, 16_000, 2, 16)
+    title = b"INFOINAM" + struct.pack("<I", 4) + b"caf\xe9"
+    chunks = [(b"fmt ", form), (b"LIST", title), (b"data", sound)]
+    body = b"WAVE" + b"".join(name + struct.pack("<I", len(data)) + data for name, data in chunks)
+    with open_container(io.BytesIO(b"RIFF" + struct.pack("<I", len(body)) + body)) as container:
+        assert [stream.type for stream in container.streams] == ["audio"]
