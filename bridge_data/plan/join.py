@@ -19,7 +19,7 @@ from bridge_data.plan.source import Join, SampleClass, Source
 from bridge_data.samples import CrudeSample, Sample
 from bridge_data.shards import ShardSet
 from bridge_data.shards.joined_records import JoinRecords
-from bridge_data.shards.joins import JoinIndex, JoinMember, MemberEntry, Nonmatch, join_folder, open_join
+from bridge_data.shards.joins import JoinIndex, JoinMember, Nonmatch, join_folder, open_join
 
 JOIN_KEYS = ("join", "joiner")
 MEMBER_KEYS = ("path", "split_part", "subflavors", "dataset_config", "split_config", "nonmatch")
@@ -168,8 +168,8 @@ def _check_fields(join: Join, index: JoinIndex, sample_class: SampleClass) -> No
     if join.names is not None:
         raise ConfigError(f"{own} takes no names: write the join as a list, or define from_joined in it")
     wanted = {field.name: field for field in dataclasses.fields(sample_class) if field.init}
-    given: dict[str, list[MemberEntry]] = {name: [] for name in wanted}
-    for member, entry in zip(join.members, index.members, strict=True):
+    given: dict[str, list[int]] = {name: [] for name in wanted}
+    for number, member in enumerate(join.members):
         if issubclass(member.sample_class, CrudeSample):
             raise ConfigError(f"{member.name} is crude, and {own} joins samples by their fields: define it in yours")
         for field in dataclasses.fields(member.sample_class):
@@ -178,10 +178,10 @@ def _check_fields(join: Join, index: JoinIndex, sample_class: SampleClass) -> No
                     f"{member.name} has the field {field.name!r}, which {sample_class.__name__} has not, and {own} "
                     "takes all: add the field, or define from_joined in it"
                 )
-            given[field.name].append(entry)
+            given[field.name].append(number)
     for name, field in wanted.items():
         required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-        if required and all(entry.nonmatch == "none" and entry.num_missing for entry in given[name]):
+        if required and all(map(index.lacks_some, given[name])):
             raise ConfigError(
                 f"{sample_class.__name__} requires {name!r}, which "
                 + ("not all samples have (nonmatch: none)" if given[name] else "no data set of the join has")

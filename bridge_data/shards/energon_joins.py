@@ -84,21 +84,18 @@ class EnergonRows:
             for member, (shard, offset, _) in enumerate(zip(numbers[0::3], numbers[1::3], numbers[2::3], strict=True))
         ]
 
-    def num_missing(self, member: int) -> int:
-        """Rows without a sample of member number `member`. All rows are read."""
+    def lacks_some(self, member: int) -> bool:
+        """Whether a row has no sample of member number `member`. Rows are read up to the first such one."""
         width = 3 * len(self._members)
-        missing = 0
-        for row in range(0, self.num_rows, _ROWS_AT_ONCE):
-            shards = self._read(row, min(_ROWS_AT_ONCE, self.num_rows - row))[3 * member :: width]
-            missing += sum(shard < 0 for shard in shards)
-        return missing
+        starts = range(0, self.num_rows, _ROWS_AT_ONCE)
+        batches = (self._read(row, min(_ROWS_AT_ONCE, self.num_rows - row)) for row in starts)
+        return any(min(numbers[3 * member :: width].tolist()) < 0 for numbers in batches)
 
     def _read(self, row: int, num_rows: int) -> memoryview:
         """The numbers of `num_rows` rows from `row` on."""
         row_bytes = _ROW_BYTES * len(self._members)
-        return memoryview(storage.read(self._checked_path, _HEADER.size + row * row_bytes, num_rows * row_bytes)).cast(
-            "q"
-        )
+        data = storage.read(self._checked_path, _HEADER.size + row * row_bytes, num_rows * row_bytes)
+        return memoryview(data).cast("q")
 
     @functools.cached_property
     def _checked_path(self) -> Path:

@@ -63,7 +63,8 @@ class JoinMember:
 class MemberEntry:
     """A member as it was when the index was made; `path` is relative to the folder of the metadataset.
 
-    `num_missing` counts the samples of the first member that had no match in it.
+    `num_missing` counts the samples of the first member that had no match in it; 0 where Energon made the index, which
+    does not tell: see `JoinIndex.lacks_some`.
     """
 
     path: str
@@ -151,6 +152,14 @@ class JoinIndex:
     def num_left_out(self) -> int:
         """Samples of the first member that are not in the join."""
         return self.members[0].num_samples - self.num_rows
+
+    def lacks_some(self, member: int) -> bool:
+        """Whether member number `member` has no sample for some row. Of an index that Energon made, rows are read up to
+        the first such one."""
+        entry = self.members[member]
+        if isinstance(self._rows, EnergonRows):
+            return entry.nonmatch == "none" and self._rows.lacks_some(member)
+        return entry.nonmatch == "none" and entry.num_missing > 0
 
     def row(self, index: int) -> list[int]:
         """The numbers of the members' samples in row `index`, -1 for none.
@@ -255,10 +264,8 @@ def open_join_at(path: Location, shard_sets: Sequence[ShardSet]) -> JoinIndex:
 
 
 def _of_energon(folder: Location, rows: EnergonRows, members: Sequence[JoinMember]) -> JoinIndex:
-    """The index with these rows; what is missing is counted only where it may be."""
-    missing = [rows.num_missing(i) if member.nonmatch == "none" else 0 for i, member in enumerate(members)]
-    entries = [entry_of(folder, member, number) for member, number in zip(members, missing, strict=True)]
-    return JoinIndex(rows, entries, rows.counts)
+    """The index with these rows; what is missing is not counted."""
+    return JoinIndex(rows, [entry_of(folder, member, 0) for member in members], rows.counts)
 
 
 def _out_of_date(folder: Path, members: Sequence[MemberEntry]) -> str | None:
