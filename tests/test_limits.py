@@ -3,7 +3,6 @@
 import gzip
 import io
 import json
-import resource
 import struct
 import subprocess
 import sys
@@ -36,6 +35,7 @@ from bridge_data.prepare.jsonl_lines import prepare_jsonl
 from bridge_data.shards.metadata import read_split
 from bridge_data.shards.tar_bytes import MemoryTar
 from bridge_data.shards.tar_headers import walk
+from tests.memory import sizes_bytes
 from tests.prepared import write_texts
 
 MAX_SECONDS, MAX_BYTES = 10.0, 1 << 30
@@ -105,19 +105,20 @@ PARTS: dict[str, Callable[[], bytes]] = {
 
 
 MEASURE = """
-import resource, time
+import time
+from tests.memory import sizes_bytes
 from tests.test_limits import PARTS, SampleDecoder, SampleError
 import PIL.Image, torch, numpy
 decoder = SampleDecoder()
 for part, make in PARTS.items():
     content = make()
-    before, begin = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+    begin = time.process_time()
     try:
         decoder.decode(part, content)
         told = "accepted"
     except SampleError as error:
         told = str(error)[:200].replace(chr(10), " ")
-    print(part, time.process_time() - begin, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, told, sep="|")
+    print(part, time.process_time() - begin, sizes_bytes()[0], told, sep="|")
 """
 
 
@@ -128,9 +129,9 @@ def test_parts_that_cost_too_much_are_sample_errors_in_little_time_and_memory() 
     lines = [line.split("|", 3) for line in done.stdout.splitlines()]
     print(done.stdout)
     assert [line[0] for line in lines] == [*PARTS]
-    for part, seconds, kilobytes, told in lines:
+    for part, seconds, num_bytes, told in lines:
         assert told != "accepted", part
-        assert float(seconds) < MAX_SECONDS and int(kilobytes) < MAX_BYTES >> 10, (part, seconds, kilobytes, told)
+        assert float(seconds) < MAX_SECONDS and int(num_bytes) < MAX_BYTES, (part, seconds, num_bytes, told)
 
 
 def test_limits_of_the_data_set_hold_for_decoders_without_their_own() -> None:
@@ -210,12 +211,12 @@ def test_a_line_beyond_a_limit_is_left_out_and_counted(tmp_path: Path, kind: str
 )  # fmt: skip
 def test_a_split_that_costs_too_much_is_refused(tmp_path: Path, text: str, told: str) -> None:
     (tmp_path / "split.yaml").write_text(text)
-    begin, before = time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    begin, before = time.process_time(), sizes_bytes()[0]
     with pytest.raises(ConfigError, match=told) as caught:
         read_split(tmp_path).shards("train")
     assert len(str(caught.value)) < 1000
     assert time.process_time() - begin < MAX_SECONDS
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < MAX_BYTES >> 10
+    assert sizes_bytes()[0] - before < MAX_BYTES
 
 
 def metadataset(*paths: str, key: str = "train") -> str:

@@ -26,6 +26,7 @@ from bridge_data import storage
 from bridge_data.errors import BridgeDataError
 from tests.fuzz.mutations import mutated
 from tests.fuzz.target import Target
+from tests.memory import sizes_bytes
 
 MAX_GROWN_BYTES = 1 << 30
 MAX_ADDRESS_BYTES = 16 << 30
@@ -41,14 +42,6 @@ _told = os.fdopen(os.dup(1), "w")
 
 def tell(**fields: object) -> None:
     print(json.dumps(fields), file=_told, flush=True)
-
-
-def sizes_bytes() -> tuple[int, int]:
-    """(the largest size of this process in memory so far, its size now)."""
-    with open("/proc/self/status") as file:
-        lines = dict(line.split(":", 1) for line in file)
-    peak, now = (int(lines[name].split()[0]) << 10 for name in ("VmHWM", "VmRSS"))
-    return peak, now
 
 
 class Cases:
