@@ -14,7 +14,7 @@ import contextlib
 import functools
 import shutil
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -69,6 +69,21 @@ CROSS JOIN old.sample_parts q ON q.tar_file_id = t.tar_file_id AND q.sample_inde
     AND q.content_byte_offset = p.content_byte_offset AND q.content_byte_size = p.content_byte_size
 """
 
+_SEEN_KEPT = """
+INSERT INTO bridge_media_seen SELECT * FROM old.bridge_media_seen
+WHERE name = CAST(? AS TEXT) AND num_bytes = ? AND mtime_ns = ? AND NOT EXISTS (
+    SELECT 1 FROM main.samples s
+    CROSS JOIN main.sample_parts p ON p.tar_file_id = s.tar_file_id AND p.sample_index = s.sample_index
+    WHERE s.tar_file_id = ? AND NOT EXISTS (
+        SELECT 1 FROM old.samples t
+        CROSS JOIN old.sample_parts q ON q.tar_file_id = t.tar_file_id AND q.sample_index = t.sample_index
+            AND q.part_name = p.part_name
+            AND q.content_byte_offset = p.content_byte_offset AND q.content_byte_size = p.content_byte_size
+        WHERE t.sample_key = s.sample_key
+    )
+)
+"""
+
 _CACHE_KIB = 256 * 1024
 
 _ROWS = 50
@@ -116,7 +131,7 @@ class SqliteIndexWriter:
     """Writes a new database at `path`. A crash leaves it useless: give it a temporary path.
 
     Media metadata in the database `old` are kept, if it has any: those of parts with the same offset and size as
-    before, in samples of the same key.
+    before, in samples of the same key. `old` may be damaged, as it is being replaced.
     """
 
     def __init__(self, path: Path, old: Path | None = None) -> None:
@@ -129,8 +144,7 @@ class SqliteIndexWriter:
         self._db.executescript(_TABLES)
         for statement in _ROW_INDEXES:
             self._db.execute(statement)
-        if old is not None and old.is_file():
-            self._db.execute("ATTACH ? AS old", (f"{old.absolute().as_uri()}?mode=ro&immutable=1",))
+        self._old = old
         self._db.execute("BEGIN")
 
     def add(self, shard: int, segment: Segment) -> None:
@@ -154,50 +168,54 @@ class SqliteIndexWriter:
                     bound = [as_text(value) if isinstance(value, str) else value for value in these]
                     self._db.execute(_insertion(table, len(these) // 5, undecodable=True), bound)
 
-    def finish(self) -> int:
-        """Build the index on keys and close. If keys are not unique, media metadata, which go by key, are not kept: how
-        many there were."""
+    def finish(self, shards: "Sequence[SeenFile]" = ()) -> str | None:
+        """Build the index on keys, take over media metadata and close. `shards` are those that were added, by number:
+        if one is not as it was when it was last looked at, it will be looked at again. A note, if metadata could not be
+        kept: they go by key, so keys must be unique."""
         try:
             self._db.execute("COMMIT")
             self._db.execute("PRAGMA journal_mode = MEMORY")  # without a journal, a failed statement leaves traces
             try:
                 self._db.execute(_KEY_INDEX)
+                are_unique = True
             except sqlite3.IntegrityError:
                 self._db.execute(_KEY_INDEX.replace("UNIQUE ", ""))
-                return self._num_old_media()
-            self._db.execute("BEGIN")
-            self._keep_media()
-            self._db.execute("COMMIT")
-            return 0
+                are_unique = False
+            return None if self._old is None or not self._old.is_file() else self._keep(self._old, shards, are_unique)
         finally:
             self._db.close()
 
-    def _old_tables(self) -> dict[str, str]:
-        """The tables of the old database, by name; none if there is none, or it is damaged, as it is being replaced."""
-        if all(name != "old" for _, name, _ in self._db.execute("PRAGMA database_list")):
-            return {}
+    def _keep(self, old: Path, shards: "Sequence[SeenFile]", are_unique: bool) -> str | None:
+        """Take over the media metadata of the database `old`; a note, if they could not be kept."""
         try:
-            return dict(self._db.execute("SELECT name, sql FROM old.sqlite_master WHERE type = 'table'"))
-        except sqlite3.DatabaseError:
-            return {}
+            self._db.execute("ATTACH ? AS old", (f"{old.absolute().as_uri()}?mode=ro&immutable=1",))
+            tables = dict(self._db.execute("SELECT name, sql FROM old.sqlite_master WHERE type = 'table'"))
+            if not {"samples", "sample_parts", "media_metadata"} <= tables.keys():  # none, or of an older layout
+                return None
+            if not are_unique:
+                ((number,),) = self._db.execute("SELECT COUNT(*) FROM old.media_metadata")
+                return f"the metadata of {number:,} media files, which go by key, were not kept" if number else None
+            self._db.execute("BEGIN")
+            self._copy_media(tables, shards)
+            self._db.execute("COMMIT")
+        except sqlite3.Error as error:
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+                if isinstance(error, sqlite3.OperationalError):  # of the new database, such as a full disk
+                    raise
+            return f"{old.name} was damaged ({error}): the metadata of media in it were not kept; prepare them again"
+        return None
 
-    def _num_old_media(self) -> int:
-        if "media_metadata" not in self._old_tables():
-            return 0
-        number: int = self._db.execute("SELECT COUNT(*) FROM old.media_metadata").fetchone()[0]
-        return number
-
-    def _keep_media(self) -> None:
-        """Take over the media metadata of the old database, where it has them and is of today's layout."""
-        tables = self._old_tables()
-        if not {"samples", "sample_parts", "media_metadata"} <= tables.keys():
-            return
-        kept = [name for name in ("media_filters", "bridge_media_seen") if name in tables]
-        for name in ("media_metadata", *kept):
+    def _copy_media(self, tables: dict[str, str], shards: "Sequence[SeenFile]") -> None:
+        kept = [name for name in ("media_metadata", "media_filters", "bridge_media_seen") if name in tables]
+        for name in kept:
             self._db.execute(tables[name])
         self._db.execute(_MEDIA_KEPT)
-        for name in kept:
-            self._db.execute(f"INSERT INTO {name} SELECT * FROM old.{name}")
+        if "media_filters" in kept:
+            self._db.execute("INSERT INTO media_filters SELECT * FROM old.media_filters")
+        if "bridge_media_seen" in kept:
+            rows = ((as_text(name), size, changed, number) for number, (name, size, changed) in enumerate(shards))
+            self._db.executemany(_SEEN_KEPT, rows)
 
     def close(self) -> None:
         """Close without finishing."""

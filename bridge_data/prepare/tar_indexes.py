@@ -20,7 +20,7 @@ from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.prepare.commit import committing
 from bridge_data.prepare.processes import Progress, no_progress
 from bridge_data.prepare.scan import ScanNotes, ShardScan, has_seek_index, has_tar_index, scan_shards, write_tar_index
-from bridge_data.prepare.sqlite_index import SqliteIndexWriter
+from bridge_data.prepare.sqlite_index import SeenFile, SqliteIndexWriter
 from bridge_data.shards.index_file import MAGIC, BridgeIndex, ShardEntry, begin_index, finish_index
 from bridge_data.shards.key_index import SharedKeys
 from bridge_data.shards.metadata import BRIDGE_INDEX, INDEX_SQLITE, INDEX_UUID, META_FOLDER, PREPARING, read_uuid
@@ -108,18 +108,18 @@ def write_indexes(
     known = _unchanged(root, names, old, digest=config.digest) if old is not None else {}
     found = _Found(root, names, expected)
     with writing(root), committing(meta) as temporary:
-        database, dropped = meta / INDEX_SQLITE, 0
+        database, note = meta / INDEX_SQLITE, None
         if len(known) == len(names) and old is not None and _is_whole(meta, names, old):
             for scan in known.values():
                 found.add(scan)
             found.raise_errors()
         else:
             database = temporary(INDEX_SQLITE)
-            dropped = _write(root, found, temporary, _scans(root, names, config, known, on_progress))
+            note = _write(root, found, temporary, _scans(root, names, config, known, on_progress))
         shared = SharedKeys.find(ReadOnlyDatabase(database, "give --rescan"))
         if shared is not None and config.fix_duplicates:
             raise SharedKeysError(f"{root}: {shared.told(names)}")
-        preparation = found.preparation(len(names) - len(known), shared, dropped)
+        preparation = found.preparation(len(names) - len(known), shared, note)
         for name, text in files(preparation.shard_counts).items():
             temporary(name).write_bytes(text.encode())
     return preparation
@@ -127,22 +127,24 @@ def write_indexes(
 
 def _write(
     root: Path, found: "_Found", temporary: Callable[[str], Path], scans: Iterator[ShardScan | DatasetError]
-) -> int:
-    """Write the indexes to their temporary paths; how many media metadata could not be kept."""
+) -> str | None:
+    """Write the indexes to their temporary paths. A note, if media metadata could not be kept."""
     database = SqliteIndexWriter(temporary(INDEX_SQLITE), old=root / META_FOLDER / INDEX_SQLITE)
     with contextlib.closing(database) as sqlite_index, open(temporary(BRIDGE_INDEX), "wb") as file:
         bridge_index = BridgeIndexWriter(file)
+        shards: list[SeenFile] = []
         for number, scan in enumerate(scans):
             sound = found.add(scan)
             if sound is not None:
                 sqlite_index.add(number, Segment.of(sound.segment))
                 bridge_index.add(sound.name, sound.num_bytes, sound.mtime_ns, sound.segment)
+                shards.append(SeenFile(sound.name, sound.num_bytes, sound.mtime_ns))
         found.raise_errors()
-        dropped = sqlite_index.finish()
+        note = sqlite_index.finish(shards)
         identity = str(uuid.uuid4())
         bridge_index.finish(identity)
     temporary(INDEX_UUID).write_text(identity)
-    return dropped
+    return note
 
 
 class BridgeIndexWriter:
@@ -285,16 +287,16 @@ class _Found:
                 + (f"\n  and {more} more" if more > 0 else "")
             )
 
-    def preparation(self, num_scanned: int, shared: SharedKeys | None, dropped: int) -> Preparation:
-        """The sum; `shared` are keys of several shards, `dropped` media metadata that were not kept."""
+    def preparation(self, num_scanned: int, shared: SharedKeys | None, note: str | None) -> Preparation:
+        """The sum; `shared` are keys of several shards, `note` is one more remark."""
         notes = self._notes.told()
         if shared is not None:
             notes.append(
                 f"{shared.told(self.names)}: such samples are told apart as SHARD/KEY. Joins by key and media metadata "
                 "need unique keys: --fix-duplicates writes the tars again, with the shard's name in front of each key"
             )
-        if dropped:
-            notes.append(f"the metadata of {dropped:,} media files, which go by key, were not kept")
+        if note is not None:
+            notes.append(note)
         return Preparation(
             shard_counts=self._counts,
             num_bytes=self._num_bytes,

@@ -118,6 +118,46 @@ def test_a_new_index_keeps_the_metadata_of_what_has_not_moved(tmp_path: Path) ->
     assert prepare_media(tmp_path, BY_EXTENSION).num_unchanged == 2
 
 
+def test_a_shard_that_was_away_is_looked_at_again(tmp_path: Path) -> None:
+    write_shards(tmp_path)
+    prepare_media(tmp_path, BY_EXTENSION)
+    before = stored(tmp_path)
+    (tmp_path / "data-1.tar").rename(tmp_path / "away")
+    prepare_by_ratio(tmp_path)
+    (tmp_path / "away").rename(tmp_path / "data-1.tar")
+    prepare_by_ratio(tmp_path)
+    assert stored(tmp_path).keys() == {key for key in before if key.startswith("s0/")}
+    done = prepare_media(tmp_path, BY_EXTENSION)
+    assert (done.num_seen, done.num_unchanged) == (1, 1)
+    assert stored(tmp_path) == before
+
+
+def test_a_shard_that_was_replaced_before_it_was_indexed_is_looked_at_again(tmp_path: Path) -> None:
+    write_shards(tmp_path)
+    write_tar(tmp_path / "data-0.tar", {f"s0/{n}.jpg": picture(size=(90 + n, 6)) for n in (2, 1, 0)})
+    prepare_media(tmp_path, BY_EXTENSION)  # by the headers of the new shard; the index is still that of the old one
+    prepare_by_ratio(tmp_path)
+    assert prepare_media(tmp_path, BY_EXTENSION).num_seen == 1
+    media = MediaIndex.open(tmp_path)
+    assert [media.get(f"s0/{n}.jpg").width for n in range(3)] == [90, 91, 92]
+
+
+@pytest.mark.parametrize("damage", ["no database", "cut off"])
+def test_a_damaged_database_is_replaced(tmp_path: Path, damage: str) -> None:
+    members = {f"{n:05d}.jpg": picture() for n in range(300)}
+    write_tar(tmp_path / "a.tar", members)
+    prepare_by_ratio(tmp_path)
+    prepare_media(tmp_path, BY_EXTENSION)
+    database = tmp_path / ".nv-meta/index.sqlite"
+    content = database.read_bytes()
+    database.write_bytes(b"x" * len(content) if damage == "no database" else content[: len(content) // 2])
+    with pytest.raises(DatasetError, match=r"index\.sqlite: cannot be read: .*; give --rescan"):
+        prepare_by_ratio(tmp_path)
+    (note,) = prepare_by_ratio(tmp_path, rescan=True).notes
+    assert note.startswith("index.sqlite was damaged (") and note.endswith("prepare them again")
+    assert prepare_media(tmp_path, BY_EXTENSION).num_stored == 300
+
+
 def test_what_cannot_be_read_is_counted_and_named(tmp_path: Path) -> None:
     write_files(
         tmp_path, {"good.png": picture(), "bad.png": b"no picture", "cut.mp4": film()[:500], "cut.wav": b"RIFF"}

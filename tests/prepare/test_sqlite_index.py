@@ -16,7 +16,7 @@ def test_has_a_row_for_every_sample_and_part(tmp_path: Path) -> None:
     writer = SqliteIndexWriter(tmp_path / "i")
     writer.add(0, segment("a", "b"))
     writer.add(1, segment("c"))
-    assert writer.finish() == 0
+    assert writer.finish() is None
     db = sqlite3.connect(tmp_path / "i")
     assert db.execute("SELECT * FROM samples").fetchall() == [
         (0, "a", 0, 0, 1024),
@@ -34,7 +34,7 @@ def test_every_row_of_a_large_shard_is_there(tmp_path: Path) -> None:
     keys = [f"{number:04d}" for number in range(4567)]
     writer = SqliteIndexWriter(tmp_path / "i")
     writer.add(0, segment(*keys))
-    assert writer.finish() == 0
+    assert writer.finish() is None
     db = sqlite3.connect(tmp_path / "i")
     assert [key for (key,) in db.execute("SELECT sample_key FROM samples ORDER BY rowid")] == keys
     assert db.execute("SELECT COUNT(*), MAX(sample_index) FROM sample_parts").fetchone() == (4567, 4566)
@@ -44,7 +44,7 @@ def test_a_key_in_two_shards_is_found(tmp_path: Path) -> None:
     writer = SqliteIndexWriter(tmp_path / "i")
     for number, keys in enumerate([("a", "b"), ("c",), ("d", "b")]):
         writer.add(number, segment(*keys))
-    assert writer.finish() == 0
+    assert writer.finish() is None
     shared = SharedKeys.find(ReadOnlyDatabase(tmp_path / "i", ""))
     assert shared == (1, "b", (0, 2))
     assert sqlite3.connect(tmp_path / "i").execute("PRAGMA integrity_check").fetchall() == [("ok",)]
