@@ -121,9 +121,9 @@ def prepare_jsonl(
                     f"{path}: was written to while it was prepared; prepare it again when it is complete"
                 )
             parts = _parts(path, split, num_samples)
-        if split is not None and parts is not None:
-            content = {"split_parts": {part: list(bounds) for part, bounds in parts.items()}}
-            write_file(split_path(path), yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
+            if split is not None and parts is not None:  # before the index: with an older one, the file is not opened
+                content = {"split_parts": {part: list(bounds) for part, bounds in parts.items()}}
+                write_file(split_path(path), yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
     return JsonlPreparation(
         num_samples=num_samples, num_blank=num_lines - num_samples, num_bytes=before.st_size, parts=parts
     )

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from bridge_data.shards.metadata import META_FOLDER, PREPARING, tar_index_path
 from bridge_data.shards.tar_bytes import is_gzip
-from bridge_data.storage import close_files
 from bridge_data.storage.atomic import replacing, write_file, writing
 
 _MARK = "--fix-duplicates"
@@ -41,9 +40,7 @@ def prefix_keys(root: Path, names: Sequence[str]) -> int:
     with writing(root):
         meta.mkdir(exist_ok=True)
         write_file(meta / PREPARING, _MARK)
-        num_written = sum(_prefix(root / name, f"{name}/") for name in names)
-    close_files()  # those of the old shards
-    return num_written
+        return sum(_prefix(root / name, f"{name}/") for name in names)
 
 
 def _prefix(path: Path, folder: str) -> bool:

@@ -197,6 +197,7 @@ def prepare_media(
             + (": JSONL files and metadatasets hold no media themselves" if root.exists() else ", and there is none")
         )
     meta = root / META_FOLDER
+    storage.close_files()  # a file that was replaced since this process read it must be opened anew
     prepared = any((meta / name).is_file() for name in (INFO_JSON, INFO_YAML))
     if prepared and not (meta / INDEX_SQLITE).is_file():
         way_out = bridge_command("prepare", root, "--tar-index-only")

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
+from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.prepare.commit import committing
 from bridge_data.prepare.processes import Progress, no_progress
@@ -102,6 +103,7 @@ def write_indexes(
         DatasetError: naming each shard that is damaged. SharedKeysError: if keys are to be unique and are not.
     """
     meta = root / META_FOLDER
+    storage.close_files()  # a shard that was replaced since this process read it must be opened anew
     old = None if config.rescan else BridgeIndex.open(meta / BRIDGE_INDEX)
     if old is not None and old.has_digests:  # else those of a data set are gone when a shard is added to it
         config = dataclasses.replace(config, digest=True)

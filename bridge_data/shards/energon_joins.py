@@ -19,7 +19,6 @@ import bisect
 import functools
 import hashlib
 import itertools
-import os
 import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -63,8 +62,8 @@ class EnergonRows:
 
     def __init__(self, path: Path, members: Sequence[ShardSet]) -> None:
         self.path, self._members = path, tuple(members)
-        self._version = _version(path)
-        num_bytes = self._version[0]
+        self._version = storage.version(path)
+        num_bytes = self._version.num_bytes
         self.num_rows, rest = divmod(max(num_bytes - _HEADER.size, 0), _ROW_BYTES * len(members))
         header = _HEADER.pack(_MAGIC, len(members))
         if rest or (num_bytes and storage.read(path, 0, min(num_bytes, _HEADER.size)) != header):
@@ -100,7 +99,7 @@ class EnergonRows:
     @functools.cached_property
     def _checked_path(self) -> Path:
         """The path of the file, which is looked at once a process: it must be the one that was opened."""
-        if _version(self.path) != self._version:
+        if storage.version(self.path) != self._version:
             raise DatasetError(
                 f"{self.path}: was replaced while it was in use: the join was prepared again. Start again."
             )
@@ -181,12 +180,6 @@ def find_energon_rows(folder: Location, members: Sequence[tuple[ShardSet, str]])
 def has_energon_index(folder: Location) -> bool:
     """Whether Energon made an index in the folder, of any join."""
     return isinstance(folder, Path) and any(folder.glob(_PATTERN))
-
-
-def _version(path: Path) -> tuple[int, int]:
-    """Size and time of change of the file."""
-    found = os.stat(path)
-    return found.st_size, found.st_mtime_ns
 
 
 def _checked(rows: EnergonRows, members: Sequence[tuple[ShardSet, str]]) -> EnergonRows:

@@ -167,7 +167,7 @@ class JsonlLines:
             raise ConfigError(
                 f"{root}: not prepared, there is no {index.name}; run `{bridge_command('prepare', root)}`"
             )
-        num_bytes, index_bytes = storage.size_bytes(root), storage.size_bytes(index)
+        num_bytes, index_bytes = storage.version(root).num_bytes, storage.version(index).num_bytes
         if index_bytes % _OFFSET.size or index_bytes < 2 * _OFFSET.size:
             raise DatasetError(
                 f"{index}: has {index_bytes} bytes, but holds 8 for each sample and 8 more. It is damaged: run "

@@ -107,6 +107,26 @@ def test_a_file_that_is_still_written_to(tmp_path: Path) -> None:
     assert not index_path(path).exists()
 
 
+def test_a_preparation_that_ends_before_its_split_is_written_leaves_the_old_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'{"a": 1}\n' * 3)
+    prepare_jsonl(path, partial(ratio_bounds, parse_ratio("2,1,0")))
+    index = index_path(path).read_bytes()
+    path.write_bytes(b'{"a": 1}\n' * 30)
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(jsonl_lines, "write_file", killed)
+    with pytest.raises(KeyboardInterrupt):
+        prepare_jsonl(path, partial(ratio_bounds, parse_ratio("2,1,0")))
+    assert index_path(path).read_bytes() == index, "27 samples would be in no part"
+    with pytest.raises(DatasetError, match="has 270 bytes, but had 27 when it was prepared"):
+        open_jsonl(path, "train")
+
+
 def test_splits_are_written_and_kept(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text('{"a": 1}\n' * 10)

@@ -47,6 +47,17 @@ def test_only_what_is_new_or_changed_is_scanned(tmp_path: Path) -> None:
     ]
 
 
+def test_a_shard_that_this_process_has_read_before_is_scanned_as_it_is_now(tmp_path: Path) -> None:
+    for text in ("old", "new", "other"):
+        (tmp_path / "a.tar").unlink(missing_ok=True)
+        write_tar(tmp_path / "a.tar", {f"{text}{number}.txt": text.encode() for number in range(len(text))})
+        assert prepare_by_ratio(tmp_path, "1,0,0").shard_counts == {"a.tar": len(text)}
+        reader = ShardReader(open_shards(tmp_path, "train"))
+        samples = [reader.read(number) for number in range(len(text))]
+        assert [sample.key for sample in samples] == [f"{text}{number}" for number in range(len(text))]
+        assert {sample.parts["txt"] for sample in samples} == {text.encode()}
+
+
 def test_a_shard_that_is_gone_is_named(tmp_path: Path) -> None:
     write_shards(tmp_path)
     prepare_by_ratio(tmp_path)

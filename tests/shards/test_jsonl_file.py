@@ -143,6 +143,16 @@ def test_lines_of_other_lengths_in_a_file_of_the_same_size(tmp_path: Path) -> No
             reader.read(index)
 
 
+def test_a_file_that_this_process_has_read_before_is_opened_anew(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    for text in ("old", "new", "of another length"):  # the second file has the size of the first
+        path.unlink(missing_ok=True)
+        path.write_bytes(b'{"text": "%s"}\n' % text.encode() * 3)
+        prepare_jsonl(path)
+        sample = open_jsonl(path, "train").reader().read(2)
+        assert json.loads(sample.parts["json"]) == {"text": text}
+
+
 def test_an_index_that_was_replaced_meanwhile(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "a.jsonl")
     reader = open_jsonl(path, "train").reader()
