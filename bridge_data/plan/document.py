@@ -149,14 +149,10 @@ class _Reader:
         return [self.read(item, item.start_mark.line + 1) for item in node.value]
 
     def _mapping(self, node: yaml.MappingNode) -> dict[str, Node]:
-        seen: dict[str, int] = {}
         for key, _ in node.value:
-            line = key.start_mark.line + 1
             if not isinstance(key, yaml.ScalarNode):
+                line = key.start_mark.line + 1
                 raise Node(None, self._file, line).error("a key must be a string, not a list or mapping")
-            if key.value in seen and key.value != "<<":
-                raise Node(None, self._file, line).error(f"key {key.value!r} is already in line {seen[key.value]}")
-            seen[key.value] = line
         self._loader.flatten_mapping(node)
         return {key.value: self.read(item, key.start_mark.line + 1) for key, item in node.value}
 

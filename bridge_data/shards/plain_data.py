@@ -2,13 +2,15 @@
 
 Enters: a JSON text, or the content of a YAML or JSON file. Leaves: dicts, lists and scalars, or the nodes of PyYAML.
 Guarantee: no object is constructed and no code runs; a text that is too large, nested too deeply, or has aliases that
-repeat too much is refused in time and memory that grow with its size at most.
+repeat too much is refused in time and memory that grow with its size at most; so is a file with a mapping that has the
+same key twice, of which one value would be lost.
 """
 
 import contextlib
 import json
-from collections.abc import Iterator
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias
 
 import yaml
 
@@ -16,6 +18,9 @@ from bridge_data.errors import ConfigError
 from bridge_data.limits import DEFAULT_LIMITS, Limits
 
 _CONTAINERS = (dict, list)
+
+Pairs: TypeAlias = list[tuple[str, Any]]
+"""Keys and values of a JSON object."""
 
 
 def parse_json(text: bytes | str, limits: Limits = DEFAULT_LIMITS) -> Any:
@@ -31,9 +36,9 @@ def parse_json(text: bytes | str, limits: Limits = DEFAULT_LIMITS) -> Any:
     return _loaded(text, limits.max_json_depth, "max_json_depth")
 
 
-def _loaded(text: bytes | str, max_depth: int, name: str) -> Any:
+def _loaded(text: bytes | str, max_depth: int, name: str, hook: Callable[[Pairs], Any] | None = None) -> Any:
     try:
-        value = json.loads(text)
+        value = json.loads(text, object_pairs_hook=hook)
     except RecursionError:
         is_deep = True
     else:
@@ -72,11 +77,19 @@ def parse_json_file(data: bytes, file: str, limits: Limits = DEFAULT_LIMITS) -> 
     """
     _check_size(data, file, limits)
     try:
-        return _loaded(data, limits.max_json_depth, "max_json_depth")
+        return _loaded(data, limits.max_json_depth, "max_json_depth", _unique)
     except json.JSONDecodeError as error:
         raise ConfigError(f"{file}:{error.lineno}: not readable as JSON: {error.msg}") from None
-    except ValueError as error:  # not UTF-8, too deep, or a number of thousands of digits
+    except ValueError as error:  # not UTF-8, too deep, a key twice, or a number of thousands of digits
         raise ConfigError(f"{file}: not readable as JSON: {error}") from None
+
+
+def _unique(pairs: Pairs) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        ((key, times),) = Counter(key for key, _ in pairs).most_common(1)
+        raise ValueError(f"key {key!r} is there {times} times: name it once")
+    return found
 
 
 def parse_yaml_file(data: str | bytes, file: str, limits: Limits = DEFAULT_LIMITS) -> Any:
@@ -101,8 +114,10 @@ def composed(data: str | bytes, file: str, limits: Limits = DEFAULT_LIMITS) -> I
     try:
         loader = _BoundedLoader(data, file, limits)
         root = loader.get_single_node()
-        if root is not None and ("*" in data if isinstance(data, str) else b"*" in data):
-            _Aliases(file, limits).measure(root)
+        if root is not None:
+            _check_keys(root, file)
+            if "*" in data if isinstance(data, str) else b"*" in data:
+                _Aliases(file, limits).measure(root)
         yield root, loader
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -152,6 +167,27 @@ class _BoundedLoader(_Loader):  # type: ignore[misc]
 
     def ascend_resolver(self) -> None:
         self._depth -= 1
+
+
+def _check_keys(root: yaml.Node, file: str) -> None:
+    """See that no mapping has the same key twice; the merge key `<<` may be repeated."""
+    waiting, known = [root], {id(root)}
+    while waiting:
+        node = waiting.pop()
+        inner = list(node.value) if isinstance(node, yaml.SequenceNode) else []
+        if isinstance(node, yaml.MappingNode):
+            lines: dict[str, int] = {}
+            for key, value in node.value:
+                line = key.start_mark.line + 1
+                if isinstance(key, yaml.ScalarNode) and key.value != "<<":
+                    if key.value in lines:
+                        raise ConfigError(f"{file}:{line}: key {key.value!r} is already in line {lines[key.value]}")
+                    lines[key.value] = line
+                inner += key, value
+        for one in inner:
+            if not isinstance(one, yaml.ScalarNode) and id(one) not in known:
+                known.add(id(one))
+                waiting.append(one)
 
 
 def _at(file: str, node: yaml.Node) -> str:

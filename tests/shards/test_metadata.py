@@ -42,6 +42,7 @@ def test_counts_from_json_and_from_the_older_yaml(tmp_path: Path) -> None:
         ('{"shard_counts": [1]}', "expected a mapping with `shard_counts`"),
         ('{"shard_counts": {"a.tar": -1}}', "shard 'a.tar': expected a number of samples, got -1"),
         ('{"shard_counts": {"a.tar": "3"}}', "expected a number of samples, got '3'"),
+        ('{"shard_counts": {"a.tar": 3, "a.tar": 4}}', r"\.info\.json: .* key 'a\.tar' is there 2 times"),
     ],
 )
 def test_damaged_counts(tmp_path: Path, text: str, message: str) -> None:
@@ -89,6 +90,8 @@ def test_split_json_and_other_names(tmp_path: Path) -> None:
         ("split_parts: {train: a.tar}", "split part 'train': expected a list of names, got 'a.tar'"),
         ("split_parts: {train: [1]}", "split part 'train': expected a list of names"),
         ("split_parts: {train: ['a{.tar']}", "cannot be expanded"),
+        ("split_parts:\n  train: [a.tar]\n  train: [b.tar]\n", r"split\.yaml:3: key 'train' is already in line 2"),
+        ("exclude: [a.tar]\nsplit_parts: &a {train: []}\nexclude: []\n", r"split\.yaml:3: key 'exclude' is already"),
     ],
 )
 def test_wrong_splits(tmp_path: Path, text: str, message: str) -> None:
