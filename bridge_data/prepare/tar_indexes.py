@@ -107,17 +107,17 @@ def write_indexes(
     old = None if config.rescan else BridgeIndex.open(meta / BRIDGE_INDEX)
     if old is not None and old.has_digests:  # else those of a data set are gone when a shard is added to it
         config = dataclasses.replace(config, digest=True)
-    known = _unchanged(root, names, old, digest=config.digest) if old is not None else {}
+    known = set() if old is None else _unchanged(root, names, old, digest=config.digest)
     found = _Found(root, names, expected)
     with writing(root), committing(meta) as temporary:
         database, note = meta / INDEX_SQLITE, None
         if len(known) == len(names) and old is not None and _is_whole(meta, names, old):
-            for scan in known.values():
-                found.add(scan)
+            for name in names:
+                found.add(_known_scan(old, name))
             found.raise_errors()
         else:
             database = temporary(INDEX_SQLITE)
-            note = _write(root, found, temporary, _scans(root, names, config, known, on_progress))
+            note = _write(root, found, temporary, _scans(root, names, config, old, known, on_progress))
         shared = SharedKeys.find(ReadOnlyDatabase(database, "give --rescan"))
         if shared is not None and config.fix_duplicates:
             raise SharedKeysError(f"{root}: {shared.told(names)}")
@@ -176,10 +176,10 @@ class BridgeIndexWriter:
         finish_index(self._file, MAGIC, table)
 
 
-def _unchanged(root: Path, names: list[str], old: BridgeIndex, *, digest: bool) -> dict[str, ShardScan]:
+def _unchanged(root: Path, names: list[str], old: BridgeIndex, *, digest: bool) -> set[str]:
     """The shards that have not changed since `old`, if their segments are intact, and with `digest` have digests. A
     missing `.tar.idx` is written again."""
-    known = {}
+    known = set()
     for name in names:
         entry, path = old.entries.get(name), root / name
         if entry is None:
@@ -191,24 +191,29 @@ def _unchanged(root: Path, names: list[str], old: BridgeIndex, *, digest: bool) 
                 f"{path}: was prepared, and is gone. Restore it, or prepare the data set without it, with "
                 "--force-overwrite and the split and field map of before."
             ) from None
+        except OSError:  # the scan will say so
+            continue
         if (status.st_size, status.st_mtime_ns) != (entry.num_bytes, entry.mtime_ns) or not has_seek_index(path):
             continue
         try:
-            stored = old.segment_bytes(name)
+            segment = Segment.of(old.segment_bytes(name))
         except DamagedIndexError:
             continue
-        segment = Segment.of(stored)
         if digest and not segment.has_digests:
             continue
         if not has_tar_index(path, segment):
-            write_tar_index(path, segment.offsets())
-        known[name] = ShardScan(
-            name=name,
-            num_bytes=entry.num_bytes,
-            mtime_ns=entry.mtime_ns,
-            segment=stored,
-        )
+            if not len(segment):  # where it ends is not in the segment
+                continue
+            with writing(path.parent):
+                write_tar_index(path, segment.offsets())
+        known.add(name)
     return known
+
+
+def _known_scan(old: BridgeIndex, name: str) -> ShardScan:
+    """The scan of a shard that has not changed since `old`."""
+    entry = old.entries[name]
+    return ShardScan(name=name, num_bytes=entry.num_bytes, mtime_ns=entry.mtime_ns, segment=old.segment_bytes(name))
 
 
 def _is_whole(meta: Path, names: list[str], old: BridgeIndex) -> bool:
@@ -222,9 +227,14 @@ def _is_whole(meta: Path, names: list[str], old: BridgeIndex) -> bool:
 
 
 def _scans(
-    root: Path, names: list[str], config: PrepareConfig, known: dict[str, ShardScan], on_progress: Progress
+    root: Path,
+    names: list[str],
+    config: PrepareConfig,
+    old: BridgeIndex | None,
+    known: set[str],
+    on_progress: Progress,
 ) -> Iterator[ShardScan | DatasetError]:
-    """The scan of each shard, in order: known, or made now."""
+    """The scan of each shard, in order: known from `old`, or made now."""
     done = len(known)
 
     def on_done() -> None:
@@ -241,7 +251,7 @@ def _scans(
     )
     with contextlib.closing(fresh):
         for name in names:
-            yield known[name] if name in known else next(fresh)
+            yield next(fresh) if old is None or name not in known else _known_scan(old, name)
 
 
 class _Found:

@@ -1,7 +1,9 @@
 import dataclasses
 import json
 import os
+import shutil
 import tarfile
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -56,6 +58,40 @@ def test_a_shard_that_this_process_has_read_before_is_scanned_as_it_is_now(tmp_p
         samples = [reader.read(number) for number in range(len(text))]
         assert [sample.key for sample in samples] == [f"{text}{number}" for number in range(len(text))]
         assert {sample.parts["txt"] for sample in samples} == {text.encode()}
+
+
+def test_memory_is_that_of_a_few_shards_also_where_none_has_changed(tmp_path: Path) -> None:
+    write_tar(tmp_path / "0.tar", {f"{'k' * 90}{number}.txt": b"" for number in range(500)})
+    for shard in range(1, 60):
+        shutil.copyfile(tmp_path / "0.tar", tmp_path / f"{shard}.tar")
+    assert prepare_by_ratio(tmp_path, "1,0,0").num_scanned == 60
+    index_bytes = (tmp_path / ".nv-meta/index.bridge").stat().st_size
+    shutil.copyfile(tmp_path / "0.tar", tmp_path / "60.tar")
+    for num_scanned in (1, 0):  # the indexes are written anew, and found whole
+        tracemalloc.start()
+        assert prepare_by_ratio(tmp_path, "1,0,0").num_scanned == num_scanned
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert peak < index_bytes / 2
+
+
+def test_the_tar_index_of_a_shard_without_samples_is_the_same_when_it_is_written_again(tmp_path: Path) -> None:
+    write_tar(tmp_path / "a.tar", {"__meta__/readme": b"none"})
+    write_tar(tmp_path / "b.tar", {"1.txt": b"one"})
+    prepare_by_ratio(tmp_path)
+    content = (tmp_path / "a.tar.idx").read_bytes()
+    (tmp_path / "a.tar.idx").unlink()
+    prepare_by_ratio(tmp_path)
+    assert (tmp_path / "a.tar.idx").read_bytes() == content == (1024).to_bytes(8, "little")
+
+
+def test_a_tar_index_that_cannot_be_written_is_an_error_that_says_so(tmp_path: Path) -> None:
+    write_tar(tmp_path / "a.tar", {"1.txt": b"one"})
+    prepare_by_ratio(tmp_path)
+    (tmp_path / "a.tar.idx").unlink()
+    (tmp_path / "a.tar.idx").mkdir()
+    with pytest.raises(DatasetError, match=r"cannot be written to: .*a\.tar\.idx"):
+        prepare_by_ratio(tmp_path)
 
 
 def test_a_shard_that_is_gone_is_named(tmp_path: Path) -> None:
