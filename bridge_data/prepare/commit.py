@@ -9,46 +9,63 @@ import contextlib
 import fcntl
 import os
 import re
+import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from bridge_data.errors import DatasetError
-from bridge_data.shards.metadata import META_FOLDER, PREPARING
+from bridge_data.shards.metadata import PREPARING
 from bridge_data.storage.atomic import sync_folder, write_file, writing
 
 PATIENCE_S = 1.0
 """How long a lock is waited for: the processes of one that was killed end a moment later."""
 
 _TEMPORARY = re.compile(r"\..+\.\d+\.tmp")
-"""The names that files have while they are written."""
+"""The names that files have while they are written, and folders of such files."""
+
+
+def is_temporary(name: str) -> bool:
+    """Whether this is the name of such a file or folder."""
+    return _TEMPORARY.fullmatch(name) is not None
 
 
 @contextlib.contextmanager
-def preparing_alone(root: Path, shards: Iterable[str] = ()) -> Iterator[None]:
-    """Hold the lock of the folder `root`, and remove temporary files that a killed process left in its `.nv-meta` and
-    beside `shards`. A file system without locks is used without.
+def scratch_folder(folder: Path, name: str) -> Iterator[Path]:
+    """A folder in `folder` for temporary files, which is gone afterwards, or with the next `remove_temporary`."""
+    import tempfile  # imported here: slow, and few preparations need it
+
+    with tempfile.TemporaryDirectory(prefix=f".{name}.", suffix=f".{os.getpid()}.tmp", dir=folder) as path:
+        yield Path(path)
+
+
+@contextlib.contextmanager
+def preparing_alone(root: Path, *, patience_s: float | None = None) -> Iterator[Callable[[Iterable[Path]], None]]:
+    """Hold the lock of the folder `root`. Yield a function that removes what killed processes left in some folders:
+    temporary files, and folders of them. A file system without locks is used without; there it removes nothing.
 
     Raises:
-        DatasetError: if another process holds it, or the folder cannot be used.
+        DatasetError: if another process holds it for `patience_s` (None: `PATIENCE_S`), or the folder cannot be used.
     """
     with writing(root):
         descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        if not _lock(descriptor, root):
-            yield
-            return
-        with writing(root):
-            for folder in {root / META_FOLDER, *(root / shard for shard in map(os.path.dirname, shards))}:
-                _remove_temporary(folder)
-        yield
+        is_locked = _lock(descriptor, root, PATIENCE_S if patience_s is None else patience_s)
+
+        def remove_temporary(folders: Iterable[Path]) -> None:
+            if is_locked:
+                with writing(root):
+                    for folder in folders:
+                        _remove_temporary(folder)
+
+        yield remove_temporary
     finally:
         os.close(descriptor)
 
 
-def _lock(descriptor: int, root: Path) -> bool:
+def _lock(descriptor: int, root: Path, patience_s: float) -> bool:
     """Lock the folder; False if its file system has no locks."""
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + patience_s
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -65,8 +82,11 @@ def _lock(descriptor: int, root: Path) -> bool:
 
 def _remove_temporary(folder: Path) -> None:
     with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
-        for path in [entry.path for entry in entries if _TEMPORARY.fullmatch(entry.name)]:
-            os.unlink(path)
+        for entry in [entry for entry in entries if is_temporary(entry.name)]:
+            if entry.is_dir(follow_symlinks=False):
+                shutil.rmtree(entry.path)
+            else:
+                os.unlink(entry.path)
 
 
 @contextlib.contextmanager

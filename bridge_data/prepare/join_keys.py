@@ -12,13 +12,13 @@ import functools
 import hashlib
 import itertools
 import math
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from bridge_data.errors import DatasetError, bridge_command
 from bridge_data.later import numpy as np
+from bridge_data.prepare.commit import preparing_alone, scratch_folder
 from bridge_data.prepare.processes import Progress, in_parallel, no_progress
 from bridge_data.shards import ShardSet
 from bridge_data.shards.index_file import PageWriter, begin_index, finish_index
@@ -46,8 +46,8 @@ _HASHED = [("high", "u8"), ("low", "u8"), ("number", "i8")]
 def make_join(
     folder: Path, members: Sequence[JoinMember], *, num_workers: int = 1, on_progress: Progress = no_progress
 ) -> JoinIndex:
-    """The index of the join of `members` in `folder`, made by `num_workers` processes, unless it exists already;
-    `on_progress` is called with steps done and steps in all.
+    """The index of the join of `members` in `folder`, made by `num_workers` processes, unless it exists already, or
+    another process is making it, which is waited for; `on_progress` is called with steps done and steps in all.
 
     Raises:
         DatasetError: if a key occurs twice in a member, or a member whose nonmatch is `error` lacks one; also if there
@@ -60,10 +60,12 @@ def make_join(
     keys = [ShardKeys.of(member.shards) for member in members]
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".joining-", dir=folder) as scratch:
-            job = _Job(tuple(keys), Path(scratch))
-            matches = _match(job, num_workers, on_progress)
-            _write(path, members, keys, matches)
+        with preparing_alone(folder, patience_s=math.inf) as remove_temporary:
+            remove_temporary([folder])
+            if JoinIndex.open(path) is None:  # else another process has made it meanwhile
+                with scratch_folder(folder, "joining") as scratch:
+                    matches = _match(_Job(tuple(keys), scratch), num_workers, on_progress)
+                    _write(path, members, keys, matches)
     index = JoinIndex.open(path)
     assert index is not None
     return index

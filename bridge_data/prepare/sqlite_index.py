@@ -307,8 +307,9 @@ def writing_media(path: Path, rule: "MediaRule") -> Iterator[MediaTable]:
     Raises:
         DatasetError: if samples of several shards have the same key, or the database cannot be read or written.
     """
-    with writing(path.parent), preparing_alone(path.parent.parent):
+    with writing(path.parent), preparing_alone(path.parent.parent) as remove_temporary:
         path.parent.mkdir(exist_ok=True)
+        remove_temporary([path.parent])
         if path.is_file():
             _check_unique(path)
         with replacing(path) as temporary:

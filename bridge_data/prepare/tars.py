@@ -11,25 +11,26 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from bridge_data.errors import ConfigError, DatasetError, bridge_command
-from bridge_data.prepare.commit import preparing_alone
+from bridge_data.errors import BridgeDataError, ConfigError, DatasetError, bridge_command
+from bridge_data.prepare.commit import is_temporary, preparing_alone
 from bridge_data.prepare.key_prefixes import is_interrupted, prefix_keys
 from bridge_data.prepare.processes import Progress, no_progress
 from bridge_data.prepare.scan import has_surrogates
 from bridge_data.prepare.splits import collapse
-from bridge_data.prepare.tar_indexes import Preparation, PrepareConfig, SharedKeysError, write_indexes
+from bridge_data.prepare.tar_indexes import MetaFiles, Preparation, PrepareConfig, SharedKeysError, write_indexes
 from bridge_data.shards.metadata import (
     INFO_JSON,
     INFO_YAML,
     META_FOLDER,
     SPLIT_YAML,
     read_shard_counts,
+    read_split,
     tar_index_path,
 )
 from bridge_data.shards.tar_bytes import GZIP_SUFFIXES
@@ -49,8 +50,7 @@ def find_shards(root: Path, exclude: str | None = None) -> list[str]:
     Raises:
         ConfigError: if there are none, or two of them would share a `.tar.idx`.
     """
-    if not root.is_dir():
-        raise ConfigError(f"{root}: no such folder" if not root.exists() else f"{root}: expected a folder of tars")
+    _check_folder(root)
     names = sorted(_tars(root), key=lambda name: name.split("/"))
     kept = [name for name in names if exclude is None or not re.search(exclude, name)]
     undecodable = [name for name in kept if has_surrogates(name)]
@@ -73,10 +73,16 @@ def find_shards(root: Path, exclude: str | None = None) -> list[str]:
     return kept
 
 
+def _check_folder(root: Path) -> None:
+    if not root.is_dir():
+        raise ConfigError(f"{root}: no such folder" if not root.exists() else f"{root}: expected a folder of tars")
+
+
 def _tars(root: Path) -> Iterator[str]:
     """The tars below `root`, as paths relative to it."""
     start = len(os.path.join(root, ""))
-    for folder, _, files in os.walk(root):
+    for folder, folders, files in os.walk(root):
+        folders[:] = [name for name in folders if not is_temporary(name)]  # of a `pack` that runs, or was killed
         for file in files:
             path = os.path.join(folder, file)
             if file.endswith((".tar", *GZIP_SUFFIXES)) and os.path.isfile(path):
@@ -102,16 +108,33 @@ def prepare(
     """
     config = config or PrepareConfig()
     check_split_config(split_config)
-    names = find_shards(root, config.exclude) if names is None else list(names)
-    parts = split(names)
+    _check_folder(root)
+    with preparing_alone(root) as remove_temporary:  # from here on, so that no other process changes the list of shards
+        names = find_shards(root, config.exclude) if names is None else list(names)
+        parts = split(names)
+        _check_unique(root, names, parts)
+        remove_temporary(_folders(root, names))
+        notes = [*_split_notes(parts, names), *_exclusion_notes(root / META_FOLDER, split_config)]
+        files = _meta_files(root, parts, split_config, definitions or {})
+        preparation = _prepare(root, names, config, on_progress, files)
+    return dataclasses.replace(preparation, notes=(*preparation.notes, *notes))
+
+
+def _check_unique(root: Path, names: list[str], parts: Mapping[str, list[str]]) -> None:
     for what, shards in [("the list of tars", names), *((f"split part {part!r}", parts[part]) for part in parts)]:
         if len(set(shards)) < len(shards):
             name, times = Counter(shards).most_common(1)[0]
             raise ConfigError(f"{root}: {what} names {name!r} {times} times: name it once")
 
+
+def _meta_files(
+    root: Path, parts: Mapping[str, list[str]], split_config: str, definitions: Mapping[str, dict[str, Any]]
+) -> MetaFiles:
+    """Split, definitions and counts, as the files of `.nv-meta`."""
+
     def files(shard_counts: dict[str, int]) -> dict[str, str]:
         info = {"energon_version": ENERGON_VERSION, "shard_counts": shard_counts}
-        found = {name: _yaml(definition) for name, definition in (definitions or {}).items()}
+        found = {name: _yaml(definition) for name, definition in definitions.items()}
         write = _json if split_config.endswith(".json") else _yaml
         written = {part: collapse(shards) for part, shards in parts.items()}
         found[split_config] = write({"split_parts": written, "exclude": []})
@@ -119,20 +142,29 @@ def prepare(
             found[INFO_YAML] = _yaml(info)
         return found | {INFO_JSON: _json(info)}
 
-    with preparing_alone(root, names):
-        if is_interrupted(root):
-            if not config.fix_duplicates:
-                raise DatasetError(
-                    f"{root}: --fix-duplicates was interrupted, so only some shards have keys with a prefix; prepare "
-                    "it with --fix-duplicates again"
-                )
-            prefix_keys(root, names)
-        try:
-            preparation = write_indexes(root, names, config, on_progress, files=files)
-        except SharedKeysError:
-            prefix_keys(root, names)
-            preparation = write_indexes(root, names, config, on_progress, files=files)
-    return dataclasses.replace(preparation, notes=(*preparation.notes, *_split_notes(parts, names)))
+    return files
+
+
+def _prepare(
+    root: Path, names: list[str], config: PrepareConfig, on_progress: Progress, files: MetaFiles
+) -> Preparation:
+    if is_interrupted(root):
+        if not config.fix_duplicates:
+            raise DatasetError(
+                f"{root}: --fix-duplicates was interrupted, so only some shards have keys with a prefix; prepare "
+                "it with --fix-duplicates again"
+            )
+        prefix_keys(root, names)
+    try:
+        return write_indexes(root, names, config, on_progress, files=files)
+    except SharedKeysError:
+        prefix_keys(root, names)
+        return write_indexes(root, names, config, on_progress, files=files)
+
+
+def _folders(root: Path, names: Iterable[str]) -> set[Path]:
+    """The folders in which files are written."""
+    return {root / META_FOLDER, *(root / folder for folder in set(map(os.path.dirname, names)))}
 
 
 def check_split_config(name: str) -> None:
@@ -158,16 +190,18 @@ def refresh_index(
         has changed.
     """
     meta = root / META_FOLDER
-    counts = read_shard_counts(meta)
+    read_shard_counts(meta)  # it must be prepared
     config = config or PrepareConfig()
     if config.fix_duplicates:
         raise ConfigError("fix_duplicates: to renew the index alone writes no shards; prepare the data set again")
-    info = {"energon_version": ENERGON_VERSION, "shard_counts": counts}
 
     def files(shard_counts: dict[str, int]) -> dict[str, str]:
+        info = {"energon_version": ENERGON_VERSION, "shard_counts": shard_counts}
         return {} if (meta / INFO_JSON).is_file() else {INFO_JSON: _json(info)}
 
-    with preparing_alone(root, counts):
+    with preparing_alone(root) as remove_temporary:
+        counts = read_shard_counts(meta)  # as another process may just have left them
+        remove_temporary(_folders(root, counts))
         if is_interrupted(root):
             raise DatasetError(f"{root}: --fix-duplicates was interrupted; prepare it with --fix-duplicates again")
         return write_indexes(root, list(counts), config, on_progress, expected=counts, files=files)
@@ -199,3 +233,17 @@ def _split_notes(parts: dict[str, list[str]], names: Sequence[str]) -> list[str]
     if len(chosen) > len(set(chosen)):
         notes.append(f"{len(chosen) - len(set(chosen))} shards are in more than one split part")
     return notes
+
+
+def _exclusion_notes(meta: Path, split_config: str) -> list[str]:
+    """A note, if the split that is replaced excludes something."""
+    try:
+        excluded = read_split(meta, split_config).excluded()
+    except BridgeDataError:  # there is none, or it cannot be read
+        return []
+    if not excluded:
+        return []
+    return [
+        f"the {split_config} of before excluded {len(excluded):,} shards or samples, such as {excluded[0]!r}; the new "
+        "one excludes none: add to its `exclude` what is still to be left out"
+    ]

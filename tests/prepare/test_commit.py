@@ -1,6 +1,7 @@
 """The files of a preparation replace those of before together, and one process at a time prepares a folder."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.prepare import commit
-from bridge_data.prepare.commit import committing, preparing_alone
+from bridge_data.prepare.commit import committing, preparing_alone, scratch_folder
 from bridge_data.shards.metadata import PREPARING, meta_folder
 
 
@@ -63,7 +64,12 @@ def test_temporary_files_of_killed_processes_are_removed(tmp_path: Path) -> None
     for path in left + kept:
         path.parent.mkdir(exist_ok=True)
         path.touch()
-    with preparing_alone(tmp_path, ["in/a.tar"]):
+    with scratch_folder(tmp_path / "in", "packing") as scratch:
+        shutil.copytree(scratch, left_folder := scratch.with_name(f"{scratch.name}.99.tmp"))
+    (left_folder / "b.tar").touch()
+    left += [left_folder, scratch]
+    with preparing_alone(tmp_path) as remove_temporary:
+        remove_temporary([tmp_path / ".nv-meta", tmp_path / "in", tmp_path / "none"])
         assert not any(path.exists() for path in left)
         assert all(path.exists() for path in kept)
 

@@ -1,6 +1,10 @@
 """Joins are tested against a dict: what the index of a join says is what looking up every key would."""
 
 import os
+import signal
+import subprocess
+import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -73,6 +77,33 @@ def test_an_index_is_made_once(tmp_path: Path) -> None:
     before = path.stat()
     join(tmp_path / "j", a, (b, "error"))
     assert (path.stat().st_mtime_ns, path.stat().st_ino) == (before.st_mtime_ns, before.st_ino)
+    assert os.listdir(tmp_path / "j") == [path.name]
+
+
+@pytest.mark.processes
+def test_what_a_killed_process_left_is_removed_and_one_that_works_is_waited_for(tmp_path: Path) -> None:
+    a, b = dataset(tmp_path / "a", [["1"]]), dataset(tmp_path / "b", [["1"]])
+    code = f"""
+import os, sys, time
+from pathlib import Path
+from bridge_data.prepare import join_keys
+from bridge_data.shards import open_shards
+from bridge_data.shards.joins import JoinMember
+
+def write(*_):
+    print("working", flush=True)
+    time.sleep(60)
+
+join_keys._write = write
+sets = [open_shards(Path({str(tmp_path)!r}) / name, "train") for name in "ab"]
+join_keys.make_join(Path({str(tmp_path / "j")!r}), [JoinMember(one, "error") for one in sets])
+"""
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None and other.stdout.readline() == "working\n"
+        assert len(list((tmp_path / "j").glob(".joining.*"))) == 1
+        threading.Timer(0.2, other.kill).start()
+        path = join(tmp_path / "j", a, (b, "error")).path
+    assert other.returncode == -signal.SIGKILL
     assert os.listdir(tmp_path / "j") == [path.name]
 
 

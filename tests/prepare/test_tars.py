@@ -1,15 +1,19 @@
 import json
 import sqlite3
 import uuid
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from bridge_data.errors import ConfigError
+from bridge_data.prepare import commit
 from bridge_data.prepare.tar_indexes import PrepareConfig
 from bridge_data.prepare.tars import find_shards, prepare, refresh_index, write_dataset_yaml
-from bridge_data.shards import open_shards
+from bridge_data.shards import PreparedDataset, open_shards
+from bridge_data.shards.key_index import PartReader
 from tests.shards.tars import prepare_by_ratio, write_shards, write_tar
 
 ONE = PrepareConfig(num_workers=1)
@@ -108,6 +112,48 @@ def test_a_shard_twice_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"the list of tars names 'data-000001\.tar' 2 times"):
         prepare(tmp_path, lambda names: {"a": list(names)}, ONE, names=["data-000001.tar"] * 2)
     assert not (tmp_path / ".nv-meta").exists()
+
+
+def test_exclusions_that_are_dropped_are_told(tmp_path: Path) -> None:
+    keys = write_shards(tmp_path)
+    assert prepare_by_ratio(tmp_path).notes == ()
+    split = tmp_path / ".nv-meta/split.yaml"
+    excluded = f"data-000000.tar/{keys['data-000000.tar'][0]}"
+    split.write_text(split.read_text().replace("exclude: []", f"exclude: [{excluded}, data-000001.tar]"))
+    (note,) = prepare_by_ratio(tmp_path).notes
+    assert note.startswith(f"the split.yaml of before excluded 2 shards or samples, such as {excluded!r}; the new one")
+    assert prepare_by_ratio(tmp_path).notes == ()
+
+
+@pytest.mark.parametrize("action", [prepare_by_ratio, refresh_index])
+def test_what_another_process_prepares_meanwhile_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, action: Callable[[Path], object]
+) -> None:
+    write_tar(tmp_path / "b.tar", {"1.txt": b"one"})
+    prepare_by_ratio(tmp_path, "1,0,0")
+    lock, waits = commit._lock, True
+
+    def wait_and_lock(*arguments: Any) -> bool:
+        nonlocal waits
+        if waits:
+            waits = False
+            write_tar(tmp_path / "a.tar", {"2.txt": b"two"})
+            prepare_by_ratio(tmp_path, "1,0,0")
+        return lock(*arguments)
+
+    monkeypatch.setattr(commit, "_lock", wait_and_lock)
+    action(tmp_path)
+    shards = PreparedDataset.open(tmp_path)
+    assert shards.index is not None and list(shards.index.entries) == list(shards.shard_counts) == ["a.tar", "b.tar"]
+    parts = PartReader(tmp_path)
+    assert parts.read(parts.find("1.txt")) == b"one"
+
+
+def test_what_is_being_packed_is_no_part_of_the_data_set(tmp_path: Path) -> None:
+    write_tar(tmp_path / "a.tar", {"1.txt": b"one"})
+    with commit.scratch_folder(tmp_path, "packing") as scratch:
+        write_tar(scratch / "b.tar", {"2.txt": b"two"})
+        assert find_shards(tmp_path) == ["a.tar"]
 
 
 def test_the_index_is_refreshed_and_the_rest_left_alone(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ import collections
 import contextlib
 import dataclasses
 import os
-import shutil
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ import click
 from tqdm import tqdm
 
 from bridge_data.errors import ConfigError, DatasetError, bridge_command
+from bridge_data.prepare.commit import preparing_alone, scratch_folder
 from bridge_data.shards.metadata import tar_index_path
 from bridge_data.shards.segment import is_meta_member, split_name
 from bridge_data.storage.atomic import writing
@@ -135,14 +135,16 @@ def write_shards(
 
 @contextlib.contextmanager
 def _building_site(target: Path) -> Iterator[Path]:
-    """A hidden folder in `target` that is gone afterwards; so is `target`, if it was made for nothing."""
+    """A hidden folder in `target` that is gone afterwards; so is `target`, if it was made for nothing. Another process
+    that packs or prepares is an error."""
     is_new = not target.exists()
-    site = target / f".packing-{os.getpid()}"
-    site.mkdir(parents=True)
+    target.mkdir(parents=True, exist_ok=True)
     try:
-        yield site
+        with preparing_alone(target) as remove_temporary:
+            remove_temporary([target])
+            with scratch_folder(target, "packing") as site:
+                yield site
     finally:
-        shutil.rmtree(site, ignore_errors=True)
         if is_new and not any(target.iterdir()):
             target.rmdir()
 

@@ -30,6 +30,14 @@ def test_a_folder_becomes_shards_in_order(run: Run, raw: Path, tmp_path: Path) -
     assert isinstance(samples[3]["png"], Image.Image)
 
 
+def test_what_a_killed_process_left_is_removed(run: Run, raw: Path, tmp_path: Path) -> None:
+    left = tmp_path / "out/.packing.abc.123.tmp/data-000000.tar"
+    left.parent.mkdir(parents=True)
+    left.write_bytes(b"half a shard")
+    assert run("pack", raw, tmp_path / "out").exit_code == 0
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["data-000000.tar"]
+
+
 def test_contents_are_taken_over_byte_by_byte(run: Run, raw: Path, tmp_path: Path) -> None:
     (raw / "000001.txt").write_bytes(b" \xff\x00 \n")
     (raw / "000001.json").write_bytes(b"{ not json")
