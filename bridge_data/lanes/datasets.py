@@ -39,7 +39,8 @@ class DatasetOptions(TypedDict, total=False):
     trust_dataset_code: bool
     """Whether to run Python files beside the data (`sample_loader.py`) that a dataset.yaml names. False by default."""
     verify_digests: bool
-    """Whether to compare every part that is read with its digest, which `bridge-data prepare --digest` stores."""
+    """Whether to compare every part of a sample that is read with its digest, which `bridge-data prepare --digest`
+    stores; auxiliary data are not compared."""
     limits: Limits | None
     """What a sample, or a file that describes data, may cost (None: the defaults of `Limits`); decoders with limits of
     their own keep these."""

@@ -108,7 +108,7 @@ class IndexedShard:
                 raise DatasetError(
                     f"{self._path}: sample {key!r}: the content of its part {name!r} is not what was there when the "
                     "data set was prepared: its digest is another. Restore the shard, or, if the change was meant, "
-                    "run `bridge-data prepare --digest --rescan`."
+                    "run `bridge-data prepare` with --tar-index-only --digest --rescan."
                 )
 
     def _drop_damaged(self, positions: Sequence[int], samples: Samples) -> None:

@@ -324,7 +324,7 @@ class PartReader:
         return DatasetError(
             f"{self.index.shard_path(part.shard)}: does not hold {part.name!r} at byte {part.offset}, where the index "
             "has it. The shard was replaced, or the index is damaged: restore it, or run "
-            f"`{bridge_command('prepare', self.root, '--rescan')}`."
+            f"`{bridge_command('prepare', self.root, '--tar-index-only', '--rescan')}`."
         )
 
 

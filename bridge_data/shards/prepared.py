@@ -140,7 +140,9 @@ class ShardSet:
 
     def verified(self) -> "ShardSet":
         if self.index is None or not self.index.has_digests:
-            raise ConfigError(f"{self.root}: has no digests to verify; run `bridge-data prepare {self.root} --digest`")
+            way_out = bridge_command("prepare", self.root, "--tar-index-only", "--digest")
+            why = f", as it has no {BRIDGE_INDEX} that is whole and of this preparation" if self.index is None else ""
+            raise ConfigError(f"{self.root}: has no digests to verify{why}; run `{way_out}`")
         return dataclasses.replace(self, verifies_digests=True)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Container, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from bridge_data import storage
-from bridge_data.errors import DatasetError
+from bridge_data.errors import DatasetError, bridge_command
 from bridge_data.shards.blocks import MAX_BLOCK_BYTES, BlockReader, Samples
 from bridge_data.shards.indexed_shard import CheckedShard, IndexedShard, ReadContent, is_intact
 from bridge_data.shards.records import ByteRange, RawSample
@@ -133,9 +133,10 @@ class ShardReader(BlockReader):
             table = self._open_indexed(shard, content, compressed, segment)
         if table is None:
             if shards.verifies_digests:
+                way_out = bridge_command("prepare", shards.root, "--tar-index-only", "--digest")
                 raise DatasetError(
                     f"{path}: its digests cannot be checked, as it was replaced after it was prepared, or the index is "
-                    "damaged: restore it, or run `bridge-data prepare --digest` again."
+                    f"damaged: restore it, or run `{way_out}`."
                 )
             table = ParsedShard(path, content, compressed, shards.stored_counts[shard])
         num_known = MAX_KNOWN_COMPRESSED if compressed is not None else MAX_KNOWN_SHARDS

@@ -8,6 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bridge_data.errors import ConfigError, DatasetError
+from bridge_data.prepare.tar_indexes import PrepareConfig
+from bridge_data.prepare.tars import refresh_index
 from bridge_data.shards import ShardReader, Subset, open_shards, shard_reader
 from bridge_data.shards.blocks import BlockBudget, ChunkCut, OpenBlocks
 from bridge_data.storage import close_files
@@ -280,9 +282,11 @@ def test_a_damaged_page_of_the_index_is_not_needed(tmp_path: Path, caplog: pytes
 def test_digests_are_compared_where_it_is_asked_for(tmp_path: Path) -> None:
     write_shards(tmp_path)
     prepare_by_ratio(tmp_path, ALL)
-    with pytest.raises(ConfigError, match=r"has no digests to verify; run `bridge-data prepare .* --digest`"):
+    with pytest.raises(ConfigError, match=r"verify; run `bridge-data prepare .* --tar-index-only --digest`"):
         open_shards(tmp_path, "train").verified()
-    prepare_by_ratio(tmp_path, ALL, digest=True)
+    split = (tmp_path / ".nv-meta/split.yaml").read_text()
+    refresh_index(tmp_path, PrepareConfig(num_workers=1, digest=True))
+    assert (tmp_path / ".nv-meta/split.yaml").read_text() == split
     path = tmp_path / "data-000001.tar"
     before, data = path.stat(), path.read_bytes()
     path.write_bytes(data.replace(b'"c7"', b'"cX"'))
@@ -306,3 +310,6 @@ def test_a_shard_without_its_index_has_no_digests(tmp_path: Path) -> None:
     write_tar(path, {"1.txt": b"one", "2.txt": b"x" * 9999})
     with pytest.raises(DatasetError, match=r"a\.tar: its digests cannot be checked"):
         open_shards(tmp_path, "train").verified().reader().read(0)
+    (tmp_path / ".nv-meta/index.bridge").unlink()
+    with pytest.raises(ConfigError, match=r"has no digests to verify, as it has no index\.bridge"):
+        open_shards(tmp_path, "train").verified()

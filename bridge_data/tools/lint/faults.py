@@ -89,7 +89,7 @@ KINDS: dict[str, FaultKind] = {
     ),
     "changed-content": FaultKind(
         "parts whose content is another than when `prepare --digest` read it",
-        "restore the shard, or run `bridge-data prepare --digest --rescan`",
+        "restore the shard, or run `bridge-data prepare` with --tar-index-only --digest --rescan",
     ),
     "unreadable": FaultKind("samples that cannot be read", _EXCLUDE),
 }
