@@ -148,8 +148,10 @@ class EnergonRows:
         @functools.lru_cache(_MAX_KNOWN_SHARDS)
         def offsets(member: int, shard: int) -> Sequence[int]:
             shards = self._members[member]
-            if shards.index is not None:
-                return shards.index.segment(shards.names[shard]).offsets()
+            index = shards.index
+            known = None if index is None else index.offsets_if_intact(shards.names[shard])
+            if known is not None:
+                return known
             return read_offsets(str(shards.path(shard)), shards.stored_counts[shard])
 
         return offsets

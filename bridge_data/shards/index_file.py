@@ -15,6 +15,7 @@ its name, size and time of change, its number of samples, offset and size of its
 segment's directory, which has the checksums of its pages.
 """
 
+import array
 import dataclasses
 import functools
 import json
@@ -199,6 +200,11 @@ class BridgeIndex:
     def keys_if_intact(self, shard: str) -> list[str] | None:
         """The keys of the samples in `shard`; None, after a warning, if they are damaged."""
         return self._unless_damaged(shard, lambda: self.segment(shard).keys())
+
+    def offsets_if_intact(self, shard: str) -> "array.array[int] | None":
+        """Where each sample begins in `shard`, and where the last one ends; None, after a warning, if they are
+        damaged."""
+        return self._unless_damaged(shard, lambda: self.segment(shard).offsets())
 
     def _unless_damaged(self, shard: str, action: Callable[[], T]) -> T | None:
         try:

@@ -82,6 +82,23 @@ def test_its_offsets_are_those_of_both_indexes_of_shards(tmp_path: Path, members
     assert [reader.read(number).key for number in range(3)] == ["1", "3", "5"]
 
 
+@pytest.mark.parametrize("byte", [40 + 8, 40 + 200])
+def test_where_our_index_is_damaged_the_offsets_of_energon_serve(
+    tmp_path: Path, members: tuple[ShardSet, ShardSet], byte: int
+) -> None:
+    """The byte is in the directory of the first shard, or in its page."""
+    (tmp_path / "m.yaml.cache" / SKIP).write_bytes(encoded(ROWS[SKIP]))
+    expected = rows(opened(tmp_path, members, "skip"))
+    for shards in members:
+        damaged = shards.root / ".nv-meta/index.bridge"
+        data = bytearray(damaged.read_bytes())
+        data[byte] ^= 1
+        damaged.write_bytes(data)
+    known = [dataclasses.replace(s, index=BridgeIndex.open(s.root / ".nv-meta/index.bridge")) for s in members]
+    assert all(shards.index is not None for shards in known)
+    assert rows(open_join_at(tmp_path / "m.yaml.cache" / SKIP, known)) == expected
+
+
 def test_who_made_the_index_is_part_of_the_identity(tmp_path: Path, members: tuple[ShardSet, ShardSet]) -> None:
     """Within a shard, Energon's rows need not be in our order."""
     (tmp_path / "m.yaml.cache" / SKIP).write_bytes(encoded(ROWS[SKIP]))
