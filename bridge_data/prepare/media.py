@@ -297,7 +297,7 @@ def _look_at_files(root: Path, rule: MediaRule, files: Sequence[SeenFile]) -> _L
 
 def _walk_files(root: Path) -> Iterator[SeenFile]:
     """The files below `root`, but for metadata, folder by folder and sorted."""
-    for folder, folders, names in os.walk(root):
+    for folder, folders, names in storage.walk(root):
         folders[:] = sorted(name for name in folders if name != META_FOLDER)
         for name in sorted(names):
             path = Path(folder, name)

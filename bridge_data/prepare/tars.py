@@ -17,6 +17,7 @@ from typing import Any
 
 import yaml
 
+from bridge_data import storage
 from bridge_data.errors import BridgeDataError, ConfigError, DatasetError, bridge_command
 from bridge_data.prepare.commit import is_temporary, preparing_alone
 from bridge_data.prepare.key_prefixes import is_interrupted, prefix_keys
@@ -48,7 +49,8 @@ def find_shards(root: Path, exclude: str | None = None) -> list[str]:
     not those that match `exclude`.
 
     Raises:
-        ConfigError: if there are none, or two of them would share a `.tar.idx`.
+        ConfigError: if there are none, or two of them would share a `.tar.idx`. DatasetError: if a folder cannot be
+        listed.
     """
     _check_folder(root)
     names = sorted(_tars(root), key=lambda name: name.split("/"))
@@ -81,7 +83,7 @@ def _check_folder(root: Path) -> None:
 def _tars(root: Path) -> Iterator[str]:
     """The tars below `root`, as paths relative to it."""
     start = len(os.path.join(root, ""))
-    for folder, folders, files in os.walk(root):
+    for folder, folders, files in storage.walk(root):
         folders[:] = [name for name in folders if not is_temporary(name)]  # of a `pack` that runs, or was killed
         for file in files:
             path = os.path.join(folder, file)

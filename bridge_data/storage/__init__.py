@@ -23,6 +23,7 @@ from bridge_data.storage.reading import (
     read_with_version,
     size_bytes,
     version,
+    walk,
 )
 from bridge_data.storage.remote import RemotePath, list_sizes
 
@@ -51,4 +52,5 @@ __all__ = [
     "read_with_version",
     "size_bytes",
     "version",
+    "walk",
 ]

@@ -14,7 +14,7 @@ import io
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeAlias, TypeVar
 
@@ -239,6 +239,19 @@ def is_folder(path: str | os.PathLike[str]) -> bool:
     """Whether there is a folder at `path`, or objects below it."""
     name = os.fspath(path)
     return remote.is_folder(name) if "://" in name else os.path.isdir(name)
+
+
+def walk(folder: str | os.PathLike[str]) -> Iterator[tuple[str, list[str], list[str]]]:
+    """`os.walk`, but a folder that cannot be listed is an error.
+
+    Raises:
+        DatasetError: naming the folder.
+    """
+    return os.walk(os.fspath(folder), onerror=_raise_listing)
+
+
+def _raise_listing(error: OSError) -> None:
+    raise DatasetError(f"{error.filename}: cannot be listed: {error.strerror}") from error
 
 
 def prefetch(ranges: Sequence[tuple[str | os.PathLike[str], int, int]]) -> None:

@@ -1,4 +1,6 @@
+import errno
 import json
+import os
 import sqlite3
 import uuid
 from collections.abc import Callable
@@ -8,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from bridge_data.errors import ConfigError
+from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.prepare import commit
 from bridge_data.prepare.tar_indexes import PrepareConfig
 from bridge_data.prepare.tars import find_shards, prepare, refresh_index, write_dataset_yaml
@@ -87,6 +89,21 @@ def test_shards_are_files_and_links_to_files(tmp_path: Path, monkeypatch: pytest
     (tmp_path / "b").symlink_to(tmp_path / "a")
     monkeypatch.chdir(tmp_path)
     assert find_shards(Path()) == find_shards(tmp_path) == ["a/0.tar", "a/3.tar"]
+
+
+def test_a_folder_that_cannot_be_listed_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a", "b"):
+        write_tar(tmp_path / name / "data.tar", {f"{name}.txt": b""})
+    listed = os.scandir
+
+    def scandir(path: str) -> Any:
+        if path.endswith("/b"):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        return listed(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    with pytest.raises(DatasetError, match="/b: cannot be listed: Permission denied"):
+        find_shards(tmp_path)
 
 
 def test_folders_without_shards(tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ class SystemFileStore(_NamedStore):
         if storage.is_remote(self._base):
             yield from (key for key in storage.list_sizes(self._base) if not key.startswith(f"{META_FOLDER}/"))
             return
-        for folder, folders, files in os.walk(self._base, onerror=_raise):
+        for folder, folders, files in storage.walk(self._base):
             folders[:] = sorted(name for name in folders if name != META_FOLDER)
             for file in sorted(files):
                 yield os.path.relpath(os.path.join(folder, file), self._base)
@@ -225,7 +225,3 @@ def open_primary(source: Source, decoder: SampleDecoder | None) -> FileStore[Any
 
 def _decoded(store: FileStore[Any], decoder: SampleDecoder | None) -> FileStore[Any]:
     return store if decoder is None else DecodeFileStore(store, decoder=decoder)
-
-
-def _raise(error: OSError) -> None:
-    raise DatasetError(f"{error.filename}: cannot be listed: {error.strerror}") from error

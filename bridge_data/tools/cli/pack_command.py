@@ -7,7 +7,6 @@ order of their keys, folder by folder; the tars are the same whenever they are m
 import collections
 import contextlib
 import dataclasses
-import os
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ from pathlib import Path
 import click
 from tqdm import tqdm
 
+from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError, bridge_command
 from bridge_data.prepare.commit import preparing_alone, scratch_folder
 from bridge_data.shards.metadata import tar_index_path
@@ -53,14 +53,14 @@ def find_samples(folder: Path, *, follow_links: bool = False) -> tuple[list[Fold
 
     Raises:
         ConfigError: if there is no such folder, or no sample in it; if a file is none to read (a FIFO, a device); or if
-            it is a link that leads out of `folder`, unless `follow_links`.
+            it is a link that leads out of `folder`, unless `follow_links`. DatasetError: if a folder cannot be listed.
     """
     if not folder.is_dir():
         raise ConfigError(f"{folder}: no such folder" if not folder.exists() else f"{folder}: expected a folder")
     root = folder.resolve()
     samples: list[FolderSample] = []
     left_out: list[str] = []
-    for parent, folders, files in os.walk(folder):
+    for parent, folders, files in storage.walk(folder):
         folders.sort()
         by_key: dict[str, dict[str, Path]] = collections.defaultdict(dict)
         for file in sorted(files):
