@@ -16,7 +16,7 @@ from pathlib import Path
 
 from bridge_data.errors import DatasetError
 from bridge_data.shards.metadata import PREPARING
-from bridge_data.storage.atomic import sync_folder, write_file, writing
+from bridge_data.storage.atomic import sync_folder, temporary_name, write_file, writing
 
 PATIENCE_S = 1.0
 """How long a lock is waited for: the processes of one that was killed end a moment later."""
@@ -99,8 +99,7 @@ def committing(meta: Path) -> Iterator[Callable[[str], Path]]:
     written: dict[str, Path] = {}
 
     def temporary(name: str) -> Path:
-        written[name] = meta / f".{name}.{os.getpid()}.tmp"
-        return written[name]
+        return written.setdefault(name, meta / temporary_name(name))
 
     with contextlib.ExitStack() as undo:
         if not meta.is_dir():

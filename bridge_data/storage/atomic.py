@@ -22,13 +22,20 @@ def writing(folder: Path) -> Iterator[None]:
         raise DatasetError(f"{folder}: cannot be written to: {error}") from error
 
 
+def temporary_name(name: str) -> str:
+    """A name for a file that will be called `name`. It is another for every writer: threads of a process have the same
+    process id, and so may containers that share a file system. It is no longer than file systems allow."""
+    start = os.fsdecode(os.fsencode(name)[:200])
+    return f".{start}.{os.urandom(4).hex()}.{os.getpid()}.tmp"
+
+
 @contextlib.contextmanager
 def replacing(path: Path, *, durable: bool = True) -> Iterator[Path]:
     """Yield a temporary path beside `path`; rename it to `path` if the block succeeds, else delete it.
 
     If `durable`, even a crash of the machine leaves either the old file or the new one, after the block the new one.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(temporary_name(path.name))
     try:
         yield temporary
         if durable:

@@ -31,6 +31,17 @@ def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_each_writer_has_a_file_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / ("é" * 127)  # 254 bytes, and 255 are allowed
+    with replacing(path) as first:
+        first.write_text("first")
+        with replacing(path) as second:
+            second.write_text("second")
+        assert (first.read_text(), path.read_text()) == ("first", "second")
+    assert path.read_text() == "first"
+    assert list(tmp_path.iterdir()) == [path]
+
+
 def test_faults_name_the_folder(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match=f"{tmp_path}: cannot be written to: .*No space left"), writing(tmp_path):
         raise OSError(errno.ENOSPC, "No space left on device")
