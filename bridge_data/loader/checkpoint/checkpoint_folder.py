@@ -316,6 +316,8 @@ def _read_folder_now(folder: Path) -> Checkpoint:
 
 
 def _nothing_in(folder: Path) -> str:
+    if new_files(folder):
+        return f"{folder}: holds no data state: a save was cut short before it was complete. Take another checkpoint."
     first = rank_file(Path(), 0).name
     below = sorted(path.parent for path in folder.glob(f"*/{first}"))
     hint = f"There is one in {below[-1]}: give that folder." if below else "Give the folder of one iteration."

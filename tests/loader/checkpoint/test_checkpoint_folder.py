@@ -20,6 +20,7 @@ from bridge_data.loader.checkpoint.state_files import (
     decoded,
     digest,
     encoded,
+    new_file,
 )
 from bridge_data.order.state import LoaderState, merge_states
 from tests.loader.checkpoint.states import FINGERPRINT, make_state, rank_states
@@ -253,6 +254,12 @@ def test_what_is_no_checkpoint_says_where_to_look(folder: Path, tmp_path: Path) 
     assert "Give the folder of one iteration" in refusal(tmp_path / "empty")
     assert "no such file or folder" in refusal(tmp_path / "no")
     assert "expected a folder" in refusal(rank_file(folder, 0))
+
+
+def test_a_first_save_that_was_cut_short_is_told_as_such(tmp_path: Path) -> None:
+    new_file(rank_file(tmp_path, 0)).touch()
+    with pytest.raises(StateError, match="a save was cut short before it was complete"):
+        load_states(tmp_path)
 
 
 def test_whole_files_of_others_are_read_as_far_as_they_agree(tmp_path: Path) -> None:
