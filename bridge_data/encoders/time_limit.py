@@ -35,13 +35,16 @@ class _Watch:
     """The calls in progress, and the thread that watches them, which starts with the first."""
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
+        # Entered itself, as entering a condition runs Python code: an exception raised there, when the lock is taken,
+        # would leave it locked for good.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._calls: set[_Call] = set()
         self._wakes_at = math.inf
         self._thread: threading.Thread | None = None
 
     def begin(self, call: _Call) -> None:
-        with self._changed:
+        with self._lock:
             self._calls.add(call)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="time limit", daemon=True)
@@ -51,13 +54,13 @@ class _Watch:
 
     def end(self, call: _Call) -> None:
         """From here on the thread of `call` gets no exception."""
-        with self._changed:
+        with self._lock:
             self._calls.discard(call)
             if call.is_told:
                 _raise_in(call.thread, None)
 
     def _run(self) -> None:
-        with self._changed:
+        with self._lock:
             while True:
                 now = time.monotonic()
                 for call in self._calls:

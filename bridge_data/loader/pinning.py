@@ -73,9 +73,9 @@ class PinningPool:
         self._pool.close()
 
     def _stop(self) -> None:
-        thread, self._thread = self._thread, None
-        if thread is not None:
-            thread.stop()
+        if self._thread is not None:
+            self._thread.stop()
+            self._thread = None  # not before: if waiting for its end is interrupted, the next call waits again
 
 
 class PinningThread:

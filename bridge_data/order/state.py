@@ -202,6 +202,12 @@ def _differences(saved: dict[str, Any], current: dict[str, Any]) -> Iterable[tup
             yield name, "sources: the same, in another order"
 
 
+_UNEVEN_REPETITIONS = (
+    ". Or ranks with fewer batches have begun the next repetition of a RepeatDataset before the others: a loader with "
+    'ends="even" has all ranks begin it at the same step'
+)
+
+
 def merge_states(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Merge the states that the ranks of a job saved at the same step, in any order.
 
@@ -227,6 +233,7 @@ def merge_states(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
                 raise StateError(
                     f"merge_states: state number {number} has {name} {getattr(part, name)}, the first one "
                     f"{getattr(merged, name)}: they were not saved at the same step of one run"
+                    + (_UNEVEN_REPETITIONS if name == "repetition" else "")
                 )
         for lane, state in part.lanes.items():
             if merged.lanes.setdefault(lane, state) != state:

@@ -4,6 +4,7 @@ import time
 
 import pytest
 
+from bridge_data.encoders import time_limit
 from bridge_data.encoders.time_limit import within_time
 
 
@@ -42,6 +43,36 @@ def test_calls_that_end_at_the_limit_leave_no_exception_behind() -> None:
             late += 1
         sum(range(1000))  # a leftover exception would be raised here
     assert late > 0
+
+
+def test_an_exception_that_comes_while_a_call_ends_leaves_the_limits_working() -> None:
+    watch, begun, go_on, outcome = time_limit._watch, threading.Event(), threading.Event(), []
+
+    def act() -> None:
+        begun.set()
+        go_on.wait()
+
+    def run() -> None:
+        try:
+            within_time(act, 60)
+        except TimeoutError:
+            outcome.append("late")
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    assert begun.wait(10)
+    (call,) = watch._calls
+    with watch._changed:  # as the watching thread holds it when it finds a call late
+        go_on.set()
+        time.sleep(0.2)  # for the call to end, and wait for the watch
+        call.is_told = True
+        time_limit._raise_in(call.thread, time_limit._OutOfTimeError)
+    thread.join(10)
+    assert outcome == ["late"]
+    assert watch._changed.acquire(timeout=5), "the watch is locked for good"
+    watch._changed.release()
+    with pytest.raises(TimeoutError):
+        within_time(endless, 0.2)
 
 
 def test_each_thread_has_its_own_limit() -> None:

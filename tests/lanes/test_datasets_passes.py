@@ -18,7 +18,8 @@ from bridge_data import (
     get_val_dataset,
 )
 from bridge_data.energon import LimitDataset, RepeatDataset
-from bridge_data.errors import ConfigError
+from bridge_data.errors import ConfigError, StateError
+from bridge_data.order.state import merge_states
 from tests.prepared import write_blend, write_texts
 
 
@@ -297,3 +298,12 @@ def test_ranks_that_end_together_repeat_the_same_fraction(folder: Path, monkeypa
         once = val(folder / "b", rank=rank, world_size=2, batch_size=None)
         loader = get_loader(RepeatDataset(once, repeats=1.5), ends="even")
         assert len(loader) == len(list(loader)) == 6
+
+
+def test_states_of_ranks_in_different_repetitions_are_refused_with_the_way_out(folder: Path) -> None:
+    ranks = [RepeatDataset(val(folder / "b", rank=rank, world_size=2, batch_size=None), repeats=2) for rank in (0, 1)]
+    loaders = [get_loader(rank) for rank in ranks]  # with 4 and 3 batches in a repetition
+    for loader in loaders:
+        list(itertools.islice(loader, 4))
+    with pytest.raises(StateError, match=r'has repetition 1, .*RepeatDataset before the others.*ends="even"'):
+        merge_states([loader.save_state_rank() for loader in loaders])

@@ -13,6 +13,7 @@ from bridge_data.loader.pinning import PinningPool, PinningThread, pinned
 from bridge_data.loader.position import Ended, Produced, Turns
 from bridge_data.loader.workers.link import OutOfStep
 from bridge_data.loader.workers.worker_pool import Interrupted
+from bridge_data.order.state import LoaderState
 from tests.loader.conftest import in_turn
 from tests.loader.faults import Faults
 from tests.loader.streams import Streams, config, names
@@ -119,6 +120,42 @@ def test_a_thread_that_waits_for_the_pool_or_for_the_trainer_can_be_stopped() ->
     until(lambda: thread._next is not None)
     thread.stop()
     assert not thread._thread.is_alive()
+
+
+def test_a_pool_begins_again_only_when_the_thread_has_left_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool, begun = Pool([3]), []
+    running = pool.take
+
+    def take(lane: int) -> Any:
+        try:
+            return running(lane)
+        finally:
+            if pool.is_interrupted.is_set():
+                time.sleep(0.2)  # the thread is slow to leave
+            begun.append("left")
+
+    monkeypatch.setattr(pool, "take", take)
+    monkeypatch.setattr(pool, "begin", lambda lanes, state: begun.append("begun"), raising=False)
+    state = LoaderState({}, [(1, [[0]])], 0, {0: {}})
+    over = PinningPool(pool, str.upper)  # type: ignore[arg-type]
+    over.begin([0], state)
+    until(lambda: pool.begun)
+    assert over._thread is not None
+    thread = over._thread._thread
+    join = thread.join
+
+    def interrupted() -> None:
+        monkeypatch.setattr(thread, "join", join)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(thread, "join", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        over.begin([0], state)
+    pool.allowed.release()
+    over.begin([0], state)
+    assert begun[:3] == ["begun", "left", "begun"]
+    pool.allowed.release()
+    over._stop()
 
 
 def test_without_a_gpu_nothing_is_pinned() -> None:

@@ -9,6 +9,7 @@ and make a whole state.
 
 import contextlib
 import dataclasses
+import operator
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -160,6 +161,7 @@ def _settle(target: Path) -> None:
 
 def _write(target: Path, state: LoaderState, step: int, rank: int, world_size: int) -> _Written:
     share, path = share_of(state, rank, world_size), rank_file(target, rank)
+    step = operator.index(step)  # of numpy or torch, too
     if rank == 0 and state.is_whole:
         share = state
     data = encoded(share, step=step, rank=rank, world_size=world_size)
@@ -216,8 +218,8 @@ def _on_all_ranks(act: Callable[[], T], target: Path, group: Any) -> list[T]:
     own: tuple[Any, str | None]
     try:
         own = act(), None
-    except (OSError, StateError) as error:
-        own = None, str(error)
+    except Exception as error:  # whatever it is: the other ranks wait for this one
+        own = None, str(error) if isinstance(error, (OSError, StateError)) else f"{type(error).__name__}: {error}"
     outcomes: list[Any] = [own]
     if (world_size := rank_in(group)[1]) > 1:
         outcomes = [None] * world_size
@@ -314,6 +316,8 @@ def _read_folder_now(folder: Path) -> Checkpoint:
 
 
 def _nothing_in(folder: Path) -> str:
+    if new_files(folder):
+        return f"{folder}: holds no data state: a save was cut short before it was complete. Take another checkpoint."
     first = rank_file(Path(), 0).name
     below = sorted(path.parent for path in folder.glob(f"*/{first}"))
     hint = f"There is one in {below[-1]}: give that folder." if below else "Give the folder of one iteration."

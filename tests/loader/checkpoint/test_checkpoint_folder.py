@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy
 import pytest
 import torch
 
@@ -19,6 +20,7 @@ from bridge_data.loader.checkpoint.state_files import (
     decoded,
     digest,
     encoded,
+    new_file,
 )
 from bridge_data.order.state import LoaderState, merge_states
 from tests.loader.checkpoint.states import FINGERPRINT, make_state, rank_states
@@ -108,6 +110,23 @@ def test_a_rank_alone_saves_all(tmp_path: Path) -> None:
     assert load_states(tmp_path, step=10) == make_state(), "the earlier checkpoint is still there"
     save_rank_state(tmp_path, make_state(step=12), step=12)
     assert load_states(tmp_path, step=12) == make_state(step=12)
+
+
+def test_a_rank_that_fails_in_any_way_tells_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(manifest: Manifest, folder: Path) -> None:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(Manifest, "write", fail)
+    with pytest.raises(StateError, match=r"rank 0: ZeroDivisionError: a bug"):
+        save_rank_state(tmp_path, make_state(), step=10)
+
+
+@pytest.mark.parametrize("step", [numpy.int64(10), torch.tensor(10)])
+def test_a_step_may_be_an_integer_of_numpy_or_torch(tmp_path: Path, step: int) -> None:
+    save_rank_state(tmp_path, make_state(), step=step)
+    assert load_states(tmp_path, step=10) == make_state()
+    save_states(tmp_path, make_state(), step=step, world_size=2)
+    assert read_checkpoint(tmp_path / "train_dataloader_dprank001.pt").step == 10
 
 
 @pytest.mark.processes
@@ -235,6 +254,12 @@ def test_what_is_no_checkpoint_says_where_to_look(folder: Path, tmp_path: Path) 
     assert "Give the folder of one iteration" in refusal(tmp_path / "empty")
     assert "no such file or folder" in refusal(tmp_path / "no")
     assert "expected a folder" in refusal(rank_file(folder, 0))
+
+
+def test_a_first_save_that_was_cut_short_is_told_as_such(tmp_path: Path) -> None:
+    new_file(rank_file(tmp_path, 0)).touch()
+    with pytest.raises(StateError, match="a save was cut short before it was complete"):
+        load_states(tmp_path)
 
 
 def test_whole_files_of_others_are_read_as_far_as_they_agree(tmp_path: Path) -> None:
