@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import importlib
 import io
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -30,6 +31,8 @@ from bridge_data.later import Image, nanoarrow, torch
 from bridge_data.samples.arena import current_arena
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from numpy.typing import NDArray
     from PIL import ImageFile
 
@@ -105,7 +108,7 @@ def image_handler(image_decode: str, resizing: Resizing | None = None) -> Callab
 def image_within(max_pixels: int, handler: Callable[[bytes], Any], data: bytes) -> Any:
     """`handler(data)`, unless the image has more pixels. Pillow's own limit is checked by the handler, as the size is
     known there already."""
-    of_pillow = Image.MAX_IMAGE_PIXELS
+    of_pillow = _pillow().MAX_IMAGE_PIXELS
     if of_pillow is None or max_pixels < of_pillow:
         height, width = encoded_size(data)
         if height * width > max_pixels:
@@ -275,7 +278,7 @@ def _opened(data: bytes) -> ImageFile.ImageFile:
 
 def refuse_bomb(width: int, height: int) -> None:
     """Refuse an image of more pixels than Pillow allows."""
-    limit = Image.MAX_IMAGE_PIXELS
+    limit = _pillow().MAX_IMAGE_PIXELS
     if limit is not None and width * height > limit:
         raise Image.DecompressionBombError(
             f"{width} x {height} pixels are more than the {limit} allowed by PIL.Image.MAX_IMAGE_PIXELS"
@@ -302,6 +305,12 @@ def _has_one_scan(data: bytes) -> bool:
             return data[at + 4] == num_components > 0
         at += 2 + (data[at + 2] << 8 | data[at + 3])
     return False
+
+
+@functools.cache
+def _pillow() -> ModuleType:
+    """Pillow itself: a value that may be changed, read by way of the lazy `Image`, would take 3 microseconds."""
+    return importlib.import_module("PIL.Image")
 
 
 _known_formats: list[str] = []

@@ -106,23 +106,16 @@ class Samples:
 class Block:
     """The samples of a block from number `first` on that have not been taken yet."""
 
-    __slots__ = ("_contents", "_first", "_keys", "_name", "shard_name")
+    __slots__ = ("contents", "first", "keys", "name", "shard_name")
 
     def __init__(self, first: int, shard_name: str, samples: Samples) -> None:
-        self._first, self.shard_name = first, shard_name
-        self._keys, self._contents, self._name = samples.keys, samples.contents, samples.name
-
-    def take(self, index: int) -> tuple[str, dict[str, bytes]]:
-        """Key and parts of a sample, which is released."""
-        at = index - self._first
-        key, content = self._keys[at], self._contents[at]
-        assert key is not None
-        self._keys[at] = self._contents[at] = None
-        return key, content if self._name is None else {self._name: content}
+        self.first, self.shard_name, self.name = first, shard_name, samples.name
+        self.keys: list[Any] = samples.keys
+        self.contents = samples.contents
 
     def drop(self, index: int) -> None:
         """Release a sample."""
-        self._keys[index - self._first] = self._contents[index - self._first] = None
+        self.keys[index - self.first] = self.contents[index - self.first] = None
 
 
 class BlockBudget:
@@ -240,8 +233,12 @@ class BlockReader(abc.ABC):
             if held is None and blocks.fetch(index, lambda: self._open_block(index, blocks)):
                 held = blocks.held.pop(index)
             if held is not None:
-                key, content = held.take(index)
-                return self.sample_class(key, held.shard_name, index, content, self.dataset_path)
+                # Not in a method of `Block`: for small samples, function calls take most of the time.
+                at, keys, contents, name = index - held.first, held.keys, held.contents, held.name
+                key, content = keys[at], contents[at]
+                keys[at] = contents[at] = None
+                parts_read = content if name is None else {name: content}
+                return self.sample_class(key, held.shard_name, index, parts_read, self.dataset_path)
         return self.read_one(index, parts)
 
     def read_in_blocks(self, blocks: OpenBlocks | None) -> None:

@@ -91,7 +91,8 @@ class IndexedShard:
             is_inside = start <= min(offsets) and max(map(operator.add, offsets, sizes)) <= end
             if is_inside and (wanted is None or name in wanted):
                 ranges = zip(offsets, sizes, strict=True)
-                return Samples([*keys], [data[at - start : at - start + size] for at, size in ranges], name)
+                contents = [data[(begin := at - start) : begin + size] for at, size in ranges]
+                return Samples([*keys], contents, name)
         samples = Samples([None] * len(positions), [None] * len(positions))
         for number, position in enumerate(positions):
             key, parts = self._sample(position)

@@ -49,13 +49,14 @@ class ShardReader(BlockReader):
         return self.shards.num_samples
 
     def read_one(self, index: int, parts: Container[str] | None) -> RawSample:
-        shard, _ = self.shards.locate(index)
-        key, content = self._using(index, lambda table, position: table.read(position, parts))
+        shard, position = self.shards.locate(index)
+        key, content = self._using(index, shard, position, lambda table: table.read(position, parts))
         return RawSample(key, self.shards.names[shard], index, content, self.dataset_path)
 
     def byte_ranges(self, index: int, parts: Container[str] | None = None) -> list[ByteRange]:
-        path = f"{self.dataset_path}/{self.shards.names[self.shards.locate(index)[0]]}"
-        ranges = self._using(index, lambda table, position: table.ranges(position, parts))
+        shard, position = self.shards.locate(index)
+        path = f"{self.dataset_path}/{self.shards.names[shard]}"
+        ranges = self._using(index, shard, position, lambda table: table.ranges(position, parts))
         return [(path, start, num_bytes) for start, num_bytes in ranges]
 
     def shard_of(self, index: int) -> tuple[int, int]:
@@ -66,8 +67,9 @@ class ShardReader(BlockReader):
     def block_bytes(self, block: range) -> ByteRange | None:
         if len(block) == 1:
             return None
-        shard, last = self.shards.locate(block[-1])
-        start, num_bytes = self._using(block[0], lambda table, first: self._block_range(table, first, last))
+        shard, first = self.shards.locate(block[0])
+        _, last = self.shards.locate(block[-1])
+        start, num_bytes = self._using(block[0], shard, first, lambda table: self._block_range(table, first, last))
         return (f"{self.dataset_path}/{self.shards.names[shard]}", start, num_bytes) if num_bytes else None
 
     def read_block(self, block: range) -> tuple[str, Samples, int] | None:
@@ -75,9 +77,10 @@ class ShardReader(BlockReader):
             return None
         assert self._blocks is not None
         parts = self._blocks.parts
-        shard, last = self.shards.locate(block[-1])
+        shard, first = self.shards.locate(block[0])
+        _, last = self.shards.locate(block[-1])
 
-        def read(table: ShardTable, first: int) -> tuple[str, Samples, int] | None:
+        def read(table: ShardTable) -> tuple[str, Samples, int] | None:
             start, num_bytes = self._block_range(table, first, last)
             if not num_bytes:
                 return None
@@ -87,7 +90,7 @@ class ShardReader(BlockReader):
             samples = table.cut_out(positions, parts, start, table.content(start, num_bytes))
             return self.shards.names[shard], samples, num_bytes
 
-        return self._using(block[0], read)
+        return self._using(block[0], shard, first, read)
 
     def _block_range(self, table: ShardTable, first: int, last: int) -> tuple[int, int]:
         """(offset, number of bytes) of the samples at positions `first` to `last`; 0 bytes if they are read singly."""
@@ -95,16 +98,15 @@ class ShardReader(BlockReader):
         start, num_bytes = table.block_range(first, last, self._blocks.parts)
         return start, num_bytes if num_bytes <= MAX_BLOCK_BYTES else 0
 
-    def _using(self, index: int, action: Callable[[ShardTable, int], T]) -> T:
-        """The result of `action` for the table of the shard of sample `index`, and the sample's position in it. Where
+    def _using(self, index: int, shard: int, position: int, action: Callable[[ShardTable], T]) -> T:
+        """The result of `action` for the table of shard number `shard`, where sample `index` is at `position`. Where
         the index is damaged, it is called once more, with a table that does without."""
-        shard, position = self.shards.locate(index)
         try:
             try:
-                return action(self._tables.get(shard) or self._open(shard), position)
+                return action(self._tables.get(shard) or self._open(shard))
             except DamagedIndexError as damage:
                 self._stop_using_index(shard, damage)
-                return action(self._open(shard), position)
+                return action(self._open(shard))
         except DatasetError as error:
             where = f"sample {index}, number {position} of {self.shards.names[shard]}"
             raise DatasetError(f"{error} [{where}]") from error
