@@ -202,6 +202,19 @@ class KeyIndex:
         """The position of the sample `key` in shard number `shard`; None if it has no such sample."""
         return next((row[1] for row in self.database.rows(_SAMPLE, key) if row[0] == shard), None)
 
+    def places(self, key: str) -> list[tuple[int, int]]:
+        """(number of the shard, position in it) of each sample with the key `key`, by shard."""
+        places = []
+        for shard, position, offset, num_bytes in self.database.rows(_SAMPLE, key):
+            self._stored(key, "", shard, offset, num_bytes)
+            if type(position) is not int or position < 0:
+                raise DatasetError(
+                    f"{self.database.file}: is damaged: it has {key!r} at position {position!r} of shard number "
+                    f"{shard!r}; {self.database.way_out} --rescan"
+                )
+            places.append((shard, position))
+        return sorted(places)
+
     def keys(self, shard: int) -> list[str]:
         """The keys of the samples in shard number `shard`, in their order."""
         return [key for (key,) in self.database.rows(_KEYS, shard)]

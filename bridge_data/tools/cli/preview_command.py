@@ -6,7 +6,7 @@ import json
 import shutil
 import textwrap
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +26,14 @@ from bridge_data.shards.joined_records import JoinedRawSample
 from bridge_data.shards.metadata import DATASET_YAML, META_FOLDER
 from bridge_data.shards.plain_data import parse_json
 from bridge_data.shards.prepared import PreparedDataset
+from bridge_data.shards.sample_lookup import find_sample
 from bridge_data.tools.cli.terminal import ON_DISK, note, sized, split_options, trust_options
 
 TEXT_PARTS = frozenset({"txt", "text", "transcript", "cls", "cls2", "index", "csv", "md", "yaml", "yml", "html"})
 
 IMAGE_PARTS = frozenset({"png", "jpg", "jpeg", "webp", "gif", "bmp", "tif", "tiff", "ppm", "pgm", "pbm"})
+
+DEFAULT_COUNT = 3
 
 MAX_LINES = 12
 
@@ -49,14 +52,16 @@ class _Shown:
 
 @click.command()
 @click.argument("path", type=ON_DISK)
-@click.option("--count", "-n", default=3, show_default=True, help="How many samples, of each data set.")
+@click.option("--count", "-n", default=DEFAULT_COUNT, show_default=True, help="How many samples, of each data set.")
 @click.option("--start", default=0, show_default=True, help="The number of the first.")
+@click.option("--key", help="Show this sample alone: its `__key__`, SHARD:KEY, or KEY; of a JSONL file its number.")
 @split_options("The part of the split; of several, such as train,val, the first that has samples.  [default: of all]")
 @trust_options
 def preview(
     path: Path,
     count: int,
     start: int,
+    key: str | None,
     split_parts: tuple[str, ...],
     dataset_config: str | None,
     trusted_module: tuple[str, ...],
@@ -72,6 +77,11 @@ def preview(
     if dataset_config is not None:
         trust["dataset_config"] = dataset_config
     parts = split_parts or opening.split_parts(path)
+    if key is not None:
+        if start or count != DEFAULT_COUNT:
+            raise ConfigError("--key shows one sample: give it without --start and --count")
+        _preview_key(key, [shown for part in parts for shown in _open(path, part, trust)])
+        return
     found = next(filter(None, (_open(path, part, trust) for part in parts)), None)
     if found is None:
         raise ConfigError(f"{path}: no samples in {' or '.join(parts) or 'the split'}")
@@ -81,9 +91,22 @@ def preview(
         if len(found) > 1 or (shown.source is not None and shown.source.aux):
             click.echo(click.style(_heading(shown), underline=True))
         reader = shown.records.reader()
-        loader = None if shown.source is None else open_loader(shown.source, SampleDecoder(image_decode="torchrgb8"))
+        loader = _loader(shown)
         for index in range(start, min(start + count, shown.records.num_samples)):
             click.echo("\n".join(_sample(index, shown, reader, loader)))
+
+
+def _preview_key(key: str, several: Sequence[_Shown]) -> None:
+    """Show one sample; once if it is in several split parts, or in a blend more than once."""
+    place = find_sample([shown.records for shown in several], key)[0]
+    shown = several[place.records]
+    if len({str(other.records.root) for other in several}) > 1:
+        click.echo(click.style(_heading(shown), underline=True))
+    click.echo("\n".join(_sample(place.index, shown, shown.records.reader(), _loader(shown))))
+
+
+def _loader(shown: _Shown) -> Loader | None:
+    return None if shown.source is None else open_loader(shown.source, SampleDecoder(image_decode="torchrgb8"))
 
 
 def _open(path: Path, part: str, trust: Mapping[str, Any]) -> list[_Shown]:

@@ -110,6 +110,30 @@ def test_of_a_jsonl_file_its_lines(run: Run, tmp_path: Path) -> None:
     assert "→ crude, for a cooker" in result.output
 
 
+@pytest.mark.parametrize("name", ["000012", "data-000005.tar/000012", "data-000005.tar:000012"])
+def test_one_sample_by_its_key_from_any_split_part(run: Run, prepared: Path, name: str) -> None:
+    result = run("preview", prepared, "--key", name)
+    assert result.exit_code == 0, result.stderr
+    assert result.output.startswith("test 3  data-000005.tar/000012\n")
+    assert "picture number 12" in result.output
+    assert "picture number 11" not in result.output
+
+
+def test_keys_that_name_no_sample_or_several(run: Run, tmp_path: Path) -> None:
+    texts(tmp_path / "a", "kl")
+    texts(tmp_path / "b", "k")
+    file = write_blend(tmp_path / "blend.yaml", {"a": 1, "b": 2, "./a": 1})
+    result = run("preview", file, "--key", "k")
+    assert result.exit_code == 1
+    assert "'k' is the key of 2 samples; say which is meant" in result.stderr
+    assert f"{tmp_path}/b/data-0000.tar:k" in result.stderr
+    assert "no sample has the key 'x'" in run("preview", file, "--key", "x").stderr
+    assert "without --start" in run("preview", file, "--key", "l", "--count", 1).stderr
+    result = run("preview", file, "--key", "b/data-0000.tar:k")
+    assert result.exit_code == 0, result.stderr
+    assert result.output.startswith(f"{tmp_path}/b\ntrain 0  data-0000.tar/k\n")
+
+
 def test_of_a_join_the_parts_of_each_member(run: Run, tmp_path: Path) -> None:
     texts(tmp_path / "a", "kl")
     texts(tmp_path / "b", "k")
