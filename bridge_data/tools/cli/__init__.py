@@ -31,7 +31,7 @@ _COMMANDS = {
     "there.",
     "preview": "Show samples of PATH: keys, parts, sizes, texts, what kind of images they are, and the fields they "
     "become.",
-    "view": "Show PATH in a browser: samples, the blend, sizes, and batches as the trainer gets them.",
+    "view": "Show PATH in a browser: samples, the blend, sizes, batches as the trainer gets them, the steps of a run.",
 }
 """What the help says of each command: the first sentence of its own help."""
 

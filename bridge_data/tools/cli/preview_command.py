@@ -17,16 +17,14 @@ from PIL import Image
 
 from bridge_data.decode import Loader, SampleDecoder, open_loader
 from bridge_data.decode.av import AV_EXTENSIONS, AVDecoder
-from bridge_data.energon import load_dataset
 from bridge_data.errors import BridgeDataError, ConfigError, SampleError
-from bridge_data.plan import EmptySplitError, Source, opening
+from bridge_data.plan import Source, opening
 from bridge_data.samples import CrudeSample
-from bridge_data.shards import RawSample, RecordReader, Records
+from bridge_data.shards import RawSample, RecordReader
 from bridge_data.shards.joined_records import JoinedRawSample
-from bridge_data.shards.metadata import DATASET_YAML, META_FOLDER
 from bridge_data.shards.plain_data import parse_json
-from bridge_data.shards.prepared import PreparedDataset
-from bridge_data.tools.cli.terminal import ON_DISK, note, sized, split_options, trust_options
+from bridge_data.tools.cli.terminal import ON_DISK, counted, note, sized, split_options, trust_options
+from bridge_data.tools.view.catalog import CatalogSource, open_split
 
 TEXT_PARTS = frozenset({"txt", "text", "transcript", "cls", "cls2", "index", "csv", "md", "yaml", "yml", "html"})
 
@@ -39,24 +37,18 @@ MAX_CHARACTERS = 400
 MAX_ITEMS = 5
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Shown:
-    """Samples to show: where they are read, and how they are made, where that is known."""
-
-    records: Records
-    source: Source | None
-
-
 @click.command()
 @click.argument("path", type=ON_DISK)
 @click.option("--count", "-n", default=3, show_default=True, help="How many samples, of each data set.")
 @click.option("--start", default=0, show_default=True, help="The number of the first.")
 @split_options("The part of the split; of several, such as train,val, the first that has samples.  [default: of all]")
+@click.option("--html", type=click.Path(path_type=Path), help="Write them to this file instead, as a page of its own.")
 @trust_options
 def preview(
     path: Path,
     count: int,
     start: int,
+    html: Path | None,
     split_parts: tuple[str, ...],
     dataset_config: str | None,
     trusted_module: tuple[str, ...],
@@ -72,44 +64,35 @@ def preview(
     if dataset_config is not None:
         trust["dataset_config"] = dataset_config
     parts = split_parts or opening.split_parts(path)
-    found = next(filter(None, (_open(path, part, trust) for part in parts)), None)
+    found = next(filter(None, (open_split(path, part, trust) for part in parts)), None)
     if found is None:
         raise ConfigError(f"{path}: no samples in {' or '.join(parts) or 'the split'}")
-    if len(found) == 1 and start >= found[0].records.num_samples:
-        raise ConfigError(f"--start {start}: {found[0].records.split_part} has {found[0].records.num_samples} samples")
-    for shown in found:
-        if len(found) > 1 or (shown.source is not None and shown.source.aux):
+    if found.notice:
+        note(found.notice)
+    if len(found.sources) == 1 and start >= found.num_samples:
+        raise ConfigError(f"--start {start}: {found.name} has {found.num_samples} samples")
+    if html is not None:
+        from bridge_data.tools.view.contact_sheet import write_sheet
+
+        click.echo(f"{html}: {counted(write_sheet(html, str(path), found, start, count), 'sample')} of {path}")
+        return
+    for shown in found.sources:
+        if len(found.sources) > 1 or (shown.source is not None and shown.source.aux):
             click.echo(click.style(_heading(shown), underline=True))
         reader = shown.records.reader()
         loader = None if shown.source is None else open_loader(shown.source, SampleDecoder(image_decode="torchrgb8"))
-        for index in range(start, min(start + count, shown.records.num_samples)):
+        for index in range(start, min(start + count, shown.num_samples)):
             click.echo("\n".join(_sample(index, shown, reader, loader)))
 
 
-def _open(path: Path, part: str, trust: Mapping[str, Any]) -> list[_Shown]:
-    """The samples of a split part; without a dataset.yaml, as they are stored."""
-    try:
-        plan = load_dataset(path, **trust).get_datasets(training=False, split_part=part)
-        return [_Shown(source.records, source) for source in plan.sources]
-    except EmptySplitError:
-        return []
-    except ConfigError as error:
-        if not path.is_dir():
-            raise
-        shards = PreparedDataset.open(path).split(part)
-        if (path / META_FOLDER / DATASET_YAML).is_file():
-            note(str(error))
-        return [_Shown(shards, None)] if shards.num_samples else []
-
-
-def _heading(shown: _Shown) -> str:
+def _heading(shown: CatalogSource) -> str:
     if shown.source is None:
         return str(shown.records.root)
     aux = f", aux {', '.join(shown.source.aux)}" if shown.source.aux else ""
     return f"{shown.source.path}{aux}"
 
 
-def _sample(index: int, shown: _Shown, reader: RecordReader, loader: Loader | None) -> Iterator[str]:
+def _sample(index: int, shown: CatalogSource, reader: RecordReader, loader: Loader | None) -> Iterator[str]:
     raw = reader.read(index)
     yield click.style(f"{shown.records.split_part} {index}  {raw.full_key}", bold=True)
     yield from _parts(raw)

@@ -14,7 +14,8 @@ from bridge_data.tools.cli.terminal import LOCATION, trust_options
 @click.command()
 @click.argument("path", type=LOCATION, required=False)
 @click.option("--config", metavar="CONFIG", help="The run: a recipe's YAML, or package.module:name of a DataModule.")
-@click.option("--state", type=click.Path(path_type=Path), help="A checkpoint's folder or file: batches begin there.")
+@click.option("--state", type=click.Path(path_type=Path), help="A saved state, or a folder with several: iter_*.")
+@click.option("--log", type=click.Path(path_type=Path), help="A log with steps and losses: JSON lines, or text.")
 @click.option("--num-lanes", type=click.IntRange(1), help="Lanes of the job.  [default: of the config, or 8]")
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 @click.option("--port", default=8750, show_default=True, help="The port; 0: any that is free.")
@@ -27,6 +28,7 @@ def view(
     path: Location | None,
     config: str | None,
     state: Path | None,
+    log: Path | None,
     num_lanes: int | None,
     host: str,
     port: int,
@@ -34,16 +36,17 @@ def view(
     names: tuple[str, ...],
     **trust: Any,
 ) -> None:
-    """Show PATH in a browser: samples, the blend, sizes, and batches as the trainer gets them.
+    """Show PATH in a browser: samples, the blend, sizes, batches as the trainer gets them, the steps of a run.
 
     PATH is a prepared data set, a metadataset or a JSONL file, or the URL of one; with --config, by default that of the
     config. The page is for this machine alone, unless --host and --token say else.
     """
-    from bridge_data.loader.checkpoint import read_checkpoint
     from bridge_data.tools.view.catalog import DataCatalog
+    from bridge_data.tools.view.loss_log import read_losses
     from bridge_data.tools.view.named_runs import default_run, open_run
+    from bridge_data.tools.view.run_steps import read_states
     from bridge_data.tools.view.serving import serve
-    from bridge_data.tools.view.site import Site
+    from bridge_data.tools.view.site import SavedRun, Site
 
     options = {"trusted_modules": trust["trusted_module"], "trust_dataset_code": trust["trust_dataset_code"]}
     if path is None and config is None:
@@ -52,7 +55,8 @@ def view(
     found = location(run.path) if path is None and run is not None else path
     assert found is not None
     catalog = DataCatalog(found, options)
-    saved = None if state is None else read_checkpoint(state).state.to_dict()
+    states = () if state is None else tuple(read_states(state))
+    saved = SavedRun(states=states, log=None if log is None else read_losses(log))
 
     def opened() -> Any:
         part = "train" if "train" in catalog.part_names else catalog.first_part()

@@ -19,7 +19,8 @@ from bridge_data.tools.view.catalog import CatalogSource, SampleAddress, SplitCa
 MAX_KEYS = 500
 """Keys of a data set that are looked at for one search: some may be in another split part."""
 
-_LAST = "\U0010ffff"
+_LAST = "\udcff" * 4
+"""After every key with the same beginning: the largest bytes, which are not UTF-8."""
 
 
 class KeySearch:

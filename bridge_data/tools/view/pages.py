@@ -21,25 +21,32 @@ from starlette.types import ASGIApp
 
 from bridge_data.errors import BridgeDataError, ConfigError
 from bridge_data.tools.cli.preview_command import describe_value
+from bridge_data.tools.cli.state_contents import sources_of
 from bridge_data.tools.view.batch_contents import contents, fields_of, tokenizer_of
 from bridge_data.tools.view.blend_counts import count_draws
 from bridge_data.tools.view.catalog import SampleAddress, SampleFilter, SplitCatalog, subflavor_texts
-from bridge_data.tools.view.charts import HEIGHT, WIDTH
+from bridge_data.tools.view.charts import HEIGHT, WIDTH, step_line
 from bridge_data.tools.view.gatekeeper import Gatekeeper
 from bridge_data.tools.view.histograms import shapes
 from bridge_data.tools.view.key_search import KeySearch
+from bridge_data.tools.view.named_runs import NamedRun
 from bridge_data.tools.view.processed_pictures import pictures_of
+from bridge_data.tools.view.run_steps import micro_batches_of, samples_in
 from bridge_data.tools.view.sample_cards import DOWNLOAD, MediaContent, card, content
 from bridge_data.tools.view.site import Site
 
 PAGE_SIZE = 24
 """Samples of a page, and of a search."""
 
+MAX_STEP_CARDS = 96
+"""Samples of a step that are shown."""
+
 MAX_TEXT = 512
 """Characters of a key that is searched for."""
 
 _FOLDER = Path(__file__).parent
 _STATIC = {
+    "icon.svg": "image/svg+xml",
     "view.css": "text/css; charset=utf-8",
     "view.js": "text/javascript; charset=utf-8",
     "htmx.min.js": "text/javascript; charset=utf-8",
@@ -69,6 +76,8 @@ class Pages:
             "/shapes": self.shapes,
             "/batches": self.batches,
             "/batches/{number:int}/pictures/{picture:int}": self.picture,
+            "/run": self.saved_run,
+            "/steps/{step:int}": self.step,
             "/static/{name}": self.static,
         }
         return [Route(path, self._guarded(page), methods=["GET"]) for path, page in pages.items()]
@@ -93,7 +102,8 @@ class Pages:
         return answer
 
     def _page(self, template: str, heading: str, **values: Any) -> Response:
-        return HTMLResponse(self._templates.get_template(template).render(site=self._site, heading=heading, **values))
+        made = self._templates.get_template(template).render(site=self._site, heading=heading, **values)
+        return HTMLResponse(made.encode("utf-8", "backslashreplace"))  # keys may hold surrogates
 
     # Samples
 
@@ -224,6 +234,69 @@ class Pages:
             raise LookupError(f"the batch has no picture number {number}")
         return ranged(MediaContent(pictures[number].png, "image/png"), None)
 
+    # The run
+
+    def saved_run(self, request: Request) -> Response:
+        """Losses and saved states of the run."""
+        saved = self._site.saved
+        if saved.is_empty:
+            raise LookupError("there is no run to show; give --state or --log")
+        names = [name for name, _ in self._site.pages]
+        return self._page(
+            "run.html",
+            "Run",
+            line=None if saved.log is None else step_line(saved.log.losses),
+            first=0 if saved.log is None else saved.log.first,
+            states=saved.states,
+            progress=sources_of(saved.states[-1].state) if saved.states else [],
+            has_batches="Batches" in names,
+            has_steps="Batches" in names and self._site.run.schedule is not None,
+            span=_span,
+            width=WIDTH,
+            height=HEIGHT,
+        )
+
+    def step(self, request: Request) -> Response:
+        """The samples of a step."""
+        run, sequence, step = self._site.run, self._site.batches, request.path_params["step"]
+        if run.schedule is None:
+            raise ConfigError("which batches a step takes is not known; give --config")
+        numbers = micro_batches_of(run.schedule, step)
+        batches = [sequence.get(number) for number in numbers]
+        pairs = zip(batches, numbers, strict=True)
+        found = [sample for batch, number in pairs for sample in samples_in(batch, number, run.dataset.source_names)]
+        part, split = self._part_of_run(run)
+        addresses = [SampleAddress(one.source, one.index) for one in found if one.source is not None]
+        log = self._site.saved.log
+        first = 0 if log is None else log.first
+        return self._page(
+            "step.html",
+            "Run",
+            step=step,
+            first=first,
+            loss=None if log is None else dict(log.losses).get(step + first),
+            numbers=list(numbers),
+            num_samples=len(found) or sum(len(contents(batch).keys) for batch in batches),
+            part=part,
+            cards=[] if split is None else [card(split, address) for address in addresses[:MAX_STEP_CARDS]],
+            keys=[key for batch in batches for key in contents(batch).keys],
+        )
+
+    def _part_of_run(self, run: NamedRun) -> tuple[int, SplitCatalog | None]:
+        """(number, split part) whose samples the run reads; None if other data are looked at."""
+        catalog, sources = self._site.catalog, run.dataset.plan.sources
+        for number, name in enumerate(catalog.part_names):
+            try:
+                split = catalog.part(name)
+            except BridgeDataError:
+                continue
+            wanted = [(source.path, source.split_part, source.num_samples) for source in sources]
+            if wanted == [(source.path, split.name, source.num_samples) for source in split.sources]:
+                return number, split
+        return 0, None
+
+    # Files of this package
+
     def static(self, request: Request) -> Response:
         """A file of this package, out of a fixed list."""
         name = request.path_params["name"]
@@ -258,6 +331,13 @@ class Pages:
     def _search(self, split: SplitCatalog) -> KeySearch:
         with self._opening:
             return self._searches.setdefault(split.name, KeySearch(split))
+
+
+def _span(numbers: tuple[int, int] | None) -> str:
+    """`3`, `3–5`."""
+    if numbers is None:
+        return "–"
+    return "–".join(f"{number:,}" for number in dict.fromkeys(numbers))
 
 
 def _number(request: Request, name: str, default: int | None) -> int | None:

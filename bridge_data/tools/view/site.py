@@ -1,25 +1,40 @@
-"""What one `bridge-data view` shows: data, batches, a run; each opened when it is first looked at."""
+"""What one `bridge-data view` shows: data, batches, a run; batches are made when they are first looked at."""
 
+import dataclasses
 import functools
 import threading
 from collections.abc import Callable
-from typing import Any
 
 from bridge_data.errors import ConfigError
+from bridge_data.loader.checkpoint import Checkpoint
 from bridge_data.tools.view.catalog import DataCatalog
+from bridge_data.tools.view.loss_log import LossLog
 from bridge_data.tools.view.named_runs import NamedRun
 from bridge_data.tools.view.trainer_batches import BatchSequence
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class SavedRun:
+    """What is left of a run: its saved states by position, and its losses (None: no log)."""
+
+    states: tuple[Checkpoint, ...] = ()
+    log: LossLog | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing."""
+        return not self.states and self.log is None
+
+
 class Site:
     """What there is to look at. `open_run` opens the data of the run when batches are asked for (None: there are no
-    batches to show); they begin at `state`, if it is given."""
+    batches to show)."""
 
     def __init__(
-        self, catalog: DataCatalog, open_run: Callable[[], NamedRun] | None, state: dict[str, Any] | None = None
+        self, catalog: DataCatalog, open_run: Callable[[], NamedRun] | None, saved: SavedRun | None = None
     ) -> None:
-        self.catalog = catalog
-        self._open_run, self._state = open_run, state
+        self.catalog, self.saved = catalog, saved or SavedRun()
+        self._open_run = open_run
         self._opening = threading.RLock()
 
     @property
@@ -36,7 +51,8 @@ class Site:
     def pages(self) -> list[tuple[str, str]]:
         """(name, address) of the pages."""
         found = [("Samples", "/samples"), ("Blend", "/blend"), ("Sizes", "/shapes")]
-        return [*found, *([] if self._open_run is None else [("Batches", "/batches")])]
+        batches = [] if self._open_run is None else [("Batches", "/batches")]
+        return [*found, *batches, *([] if self.saved.is_empty else [("Run", "/run")])]
 
     @property
     def run(self) -> NamedRun:
@@ -46,15 +62,9 @@ class Site:
 
     @property
     def batches(self) -> BatchSequence:
-        """The batches of the run."""
+        """The batches of the run. Raises as `run` does, and a StateError if a state is of other data or settings."""
         with self._opening:
             return self._batches
-
-    @property
-    def batches_from(self) -> str:
-        """A sentence about the batches."""
-        start = "" if self._state is None else f" They begin at the state, with number {self.batches.first:,}."
-        return self.run.told + start
 
     @functools.cached_property
     def _run(self) -> NamedRun:
@@ -64,4 +74,4 @@ class Site:
 
     @functools.cached_property
     def _batches(self) -> BatchSequence:
-        return BatchSequence(self._run.dataset, self._state)
+        return BatchSequence(self._run.dataset, [one.state for one in self.saved.states])

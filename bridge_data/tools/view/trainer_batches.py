@@ -1,17 +1,19 @@
-"""The batches of a run as its trainer gets them, one after the other, from the beginning or from a saved state.
+"""The batches of a run as its trainer gets them, from the beginning or from saved states on.
 
-Enters: a `LaneDataset`, perhaps a state. Leaves: micro-batch m of the job, for any m that has been reached before or is
-near. Guarantee: it is the loader that makes them, of one rank without workers; that is the sequence of the whole job.
+Enters: a `LaneDataset`, perhaps states. Leaves: micro-batch m of the job, for any m soon after the beginning, a state,
+or one that was seen. Guarantee: it is the loader that makes them, of one rank without workers; that is the sequence of
+the whole job.
 """
 
 import collections
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from bridge_data.errors import ConfigError
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.loader import SavableDataLoader, get_savable_loader
+from bridge_data.order.state import LoaderState
 
 MAX_STEPS = 200
 """Batches that are made in order to show one."""
@@ -24,23 +26,29 @@ STATE_EVERY = 16
 
 
 class BatchSequence:
-    """The micro-batches of a job from number `first` on. Any thread may use it.
+    """The micro-batches of a job, in any order. Any thread may use it.
+
+    `states` are saved states of the run. The beginning is known without one, unless the run was dealt to another number
+    of lanes since; `first` is the first micro-batch that can be shown.
 
     Raises:
-        StateError: if `state` is of other data or settings.
+        StateError: if a state is of other data or settings.
     """
 
-    def __init__(self, dataset: LaneDataset, state: dict[str, Any] | None = None) -> None:
+    def __init__(self, dataset: LaneDataset, states: Sequence[LoaderState] = ()) -> None:
         self.dataset = dataset
+        self._states: dict[int, dict[str, Any] | None] = {state.next_slot: state.to_dict() for state in states}
+        lanes = {dataset.worker_config.num_lanes} | {num_lanes for s in states for num_lanes, _ in s.generations}
+        if len(lanes) == 1:
+            self._states.setdefault(0, None)
+        self.first = min(self._states)
         self._loader: SavableDataLoader = get_savable_loader(dataset)
-        if state is not None:
-            self._loader.restore_state_rank(state)
-        self.first = 0 if state is None else int(state["next_slot"])
-        self._next = self.first
-        self._states: dict[int, dict[str, Any]] = {} if state is None else {self.first: state}
-        self._iterator: Iterator[Any] = iter(self._loader)
+        self._iterator: Iterator[Any] = iter(())
+        self._next = -1
         self._kept: collections.OrderedDict[int, Any] = collections.OrderedDict()
         self._lock = threading.Lock()
+        for number in sorted(self._states, reverse=True):
+            self._go_to(number)
 
     def get(self, number: int) -> Any:
         """Micro-batch `number` of the job.
@@ -54,13 +62,16 @@ class BatchSequence:
                 self._kept.move_to_end(number)
                 return self._kept[number]
             if number < self.first:
-                raise ConfigError(f"batch {number}: the state that was given begins with batch {self.first}")
-            if number < self._next:
-                self._go_back(number)
+                raise ConfigError(
+                    f"batch {number}: the first that can be shown is {self.first}, that of the first state"
+                )
+            start = max(known for known in self._states if known <= number)
+            if not start <= self._next <= number:
+                self._go_to(start)
             if number - self._next >= MAX_STEPS:
                 raise ConfigError(
                     f"batch {number}: it takes {number - self._next:,} batches before it, and at most {MAX_STEPS} are "
-                    "made; start with --state, a checkpoint shortly before it"
+                    "made; give --state, a checkpoint shortly before it"
                 )
             while True:
                 batch = self._advance()
@@ -81,13 +92,11 @@ class BatchSequence:
             self._kept.popitem(last=False)
         return batch
 
-    def _go_back(self, number: int) -> None:
-        """Go to the last kept state before batch `number`."""
-        start = max((known for known in self._states if known <= number), default=None)
-        if start is None:
+    def _go_to(self, number: int) -> None:
+        """Go to the state before batch `number`, which is known."""
+        state = self._states[number]
+        if state is None:
             self._loader = get_savable_loader(self.dataset)
-            self._next = 0
         else:
-            self._loader.restore_state_rank(self._states[start])
-            self._next = start
-        self._iterator = iter(self._loader)
+            self._loader.restore_state_rank(state)
+        self._next, self._iterator = number, iter(self._loader)

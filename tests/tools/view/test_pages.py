@@ -188,3 +188,11 @@ def test_a_damaged_shard_is_told_and_hides_no_other(tmp_path: Path) -> None:
     (folder / "data-0000.tar").write_bytes(b"")
     html = client(Site(DataCatalog(folder, {}), None)).get("/samples").text
     assert html.count('class="bad"') == 2 and "text 3" in html
+
+
+def test_keys_that_are_not_utf8_are_shown_escaped(tmp_path: Path) -> None:
+    folder = write_dataset(tmp_path / "bytes", [{"__key__": "a\udcff", "txt": "its text"}])
+    page = client(Site(DataCatalog(folder, {}), None))
+    assert "a\\udcff" in page.get("/samples").text
+    assert "its text" in page.get("/sample/0/0/0").text
+    assert "its text" in page.get("/samples?q=a").text
