@@ -10,7 +10,7 @@ SPREAD := -n 2 --dist worksteal
 # Keep compiled modules, also where the environment says not to: tests and the processes they start would compile anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: setup demo test test-fast test-most test-all test-bridge test-data faults fuzz compat lint peers bench bench-more \
+.PHONY: setup demo test test-fast test-most test-all test-bridge test-data test-view faults fuzz compat lint peers bench bench-more \
   clean
 
 setup:
@@ -20,19 +20,19 @@ demo: setup
 	$(BIN)/python -m recipes.demo
 
 test: setup
-	$(BIN)/python -m pytest $(SPREAD) -m "not slow and not peer and not gpu and not machine and not data"
+	$(BIN)/python -m pytest $(SPREAD) -m "not slow and not peer and not gpu and not machine and not browser and not data"
 
 # What changes with the version of Python: everything but tests that launch training jobs, long properties, and docs.
 test-most: setup
-	$(BIN)/python -m pytest $(SPREAD) -m "not slow and not peer and not gpu and not machine and not data and not long"
+	$(BIN)/python -m pytest $(SPREAD) -m "not slow and not peer and not gpu and not machine and not browser and not data and not long"
 
 # The stages, without processes and with fewer random cases: about a minute on 2 cores.
 STAGES := $(addprefix tests/,storage shards plan order decode task lanes loader datamodule samples prepare energon encoders tools) $(wildcard tests/test_*.py)
 test-fast: setup
-	BRIDGE_DATA_PROFILE=fast $(BIN)/python -m pytest $(SPREAD) $(STAGES) -m "not slow and not peer and not gpu and not machine and not data and not long and not processes"
+	BRIDGE_DATA_PROFILE=fast $(BIN)/python -m pytest $(SPREAD) $(STAGES) -m "not slow and not peer and not gpu and not machine and not browser and not data and not long and not processes"
 
 test-all: setup $(PEER)/.complete test-bridge
-	BRIDGE_DATA_PEER="$(CURDIR)/$(PEER)/bin/python" BRIDGE_DATA_EXAMPLES=3000 $(BIN)/python -m pytest $(SPREAD) -m "not gpu" --timeout 1800
+	BRIDGE_DATA_PEER="$(CURDIR)/$(PEER)/bin/python" BRIDGE_DATA_EXAMPLES=3000 $(BIN)/python -m pytest $(SPREAD) -m "not gpu and not browser" --timeout 1800
 
 # Megatron-Bridge itself, on a CPU, with its import of Energon changed to ours. Its release wants Python 3.12: the first
 # that runs of python3.12 and those of pyenv (whose shim runs only where it is selected), or PYTHON312=/path/to/python.
@@ -66,6 +66,16 @@ faults: setup
 test-data: setup
 	$(BIN)/python -m tests.data.fetch
 	BRIDGE_DATA_PEER="$(if $(wildcard $(PEER)/bin/python),$(CURDIR)/$(PEER)/bin/python)" $(BIN)/python -m pytest -n 2 --dist loadfile -m data
+
+# The page of `bridge-data view` in Chromium, which is installed where that is allowed, with axe-core, which looks for
+# what keeps people out. What cannot run says why, and a run of nothing fails. SHOTS=1 makes the pictures of docs/ anew.
+test-view: setup
+	@command -v chromium > /dev/null && command -v chromedriver > /dev/null || apt-get install -qq -y chromium chromium-driver \
+	  || echo "Chromium is missing: apt install chromium chromium-driver" >&2
+	@$(BIN)/python -c 'import selenium' 2> /dev/null || $(BIN)/pip install -q 'selenium>=4.20'
+	@test -f .view/node_modules/axe-core/axe.min.js || npm install --silent --no-audit --no-fund --prefix .view axe-core@4.10 \
+	  || echo "axe-core is missing: npm install --prefix .view axe-core" >&2
+	BRIDGE_DATA_SHOTS="$(SHOTS)" $(BIN)/python -m pytest -p tests.faults.executed -m browser tests/view
 
 # Damaged files of every format, 5 minutes each: SECONDS_EACH=30 for a look, ARGS="--targets jsonl,images" for some. What
 # fails, and what was seen, is kept in CORPUS and read again by later runs.

@@ -25,6 +25,7 @@ from bridge_data.storage import Location
 MEDIA_TABLE = "media_metadata"
 
 _METADATA = f"SELECT metadata_type, metadata_json FROM {MEDIA_TABLE} WHERE entry_key = CAST(? AS TEXT)"
+_SPREAD = f"SELECT entry_key, metadata_type, metadata_json FROM {MEDIA_TABLE} WHERE rowid % ? = 0"
 
 _WAY_OUT = "run `bridge-data prepare-media {root} --media-metadata-by-extension`"
 
@@ -117,8 +118,21 @@ class MediaIndex:
                 f"{self.root}: no media metadata of {key!r}: there is no such file, or it was not seen as media. Check "
                 f"the name, or {_WAY_OUT.format(root=self.root)} (or -by-header, -by-glob) for what is new"
             )
+        return self._decoded(key, *row)
+
+    def spread(self, limit: int) -> tuple[list[MediaMetadata], int]:
+        """(at most `limit` of the metadata, evenly spread over them; how many there are).
+
+        Raises:
+            DatasetError: if they are damaged.
+        """
+        ((total,),) = self._database.rows(f"SELECT COUNT(*) FROM {MEDIA_TABLE}")
+        rows = self._database.rows(_SPREAD, max(1, -(-total // limit)))
+        return [self._decoded(*row) for row in rows], total
+
+    def _decoded(self, key: str, kind: str, text: str) -> MediaMetadata:
         try:
-            return decode_metadata(*row)
+            return decode_metadata(kind, text)
         except (ValueError, TypeError) as error:
             raise DatasetError(
                 f"{self.path}: the metadata of {key!r} cannot be understood: {error}; "

@@ -1,5 +1,5 @@
-"""The command line: `bridge-data pack`, `prepare`, `prepare-media`, `info`, `preview`, `lint`, `mount`, `bench` and
-`checkpoint`.
+"""The command line: `bridge-data pack`, `prepare`, `prepare-media`, `info`, `preview`, `lint`, `mount`, `bench`,
+`checkpoint` and `view`.
 
 Mistakes of the user and faults of the data end as one line or a few, `error: ...`, with exit code 1. A command is
 imported when it is called, so that none waits for what another one needs.
@@ -31,6 +31,7 @@ _COMMANDS = {
     "there.",
     "preview": "Show samples of PATH: keys, parts, sizes, texts, what kind of images they are, and the fields they "
     "become.",
+    "view": "Show PATH in a browser: samples, the blend, sizes, batches as the trainer gets them, the steps of a run.",
 }
 """What the help says of each command: the first sentence of its own help."""
 

@@ -17,17 +17,15 @@ from PIL import Image
 
 from bridge_data.decode import Loader, SampleDecoder, open_loader
 from bridge_data.decode.av import AV_EXTENSIONS, AVDecoder
-from bridge_data.energon import load_dataset
 from bridge_data.errors import BridgeDataError, ConfigError, SampleError
-from bridge_data.plan import EmptySplitError, Source, opening
+from bridge_data.plan import Source, opening
 from bridge_data.samples import CrudeSample
-from bridge_data.shards import RawSample, RecordReader, Records
+from bridge_data.shards import RawSample, RecordReader
 from bridge_data.shards.joined_records import JoinedRawSample
-from bridge_data.shards.metadata import DATASET_YAML, META_FOLDER
 from bridge_data.shards.plain_data import parse_json
-from bridge_data.shards.prepared import PreparedDataset
 from bridge_data.shards.sample_lookup import find_sample
-from bridge_data.tools.cli.terminal import ON_DISK, note, sized, split_options, trust_options
+from bridge_data.tools.cli.terminal import ON_DISK, counted, note, sized, split_options, trust_options
+from bridge_data.tools.view.catalog import CatalogSource, SplitCatalog, open_split
 
 TEXT_PARTS = frozenset({"txt", "text", "transcript", "cls", "cls2", "index", "csv", "md", "yaml", "yml", "html"})
 
@@ -42,26 +40,20 @@ MAX_CHARACTERS = 400
 MAX_ITEMS = 5
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Shown:
-    """Samples to show: where they are read, and how they are made, where that is known."""
-
-    records: Records
-    source: Source | None
-
-
 @click.command()
 @click.argument("path", type=ON_DISK)
 @click.option("--count", "-n", default=DEFAULT_COUNT, show_default=True, help="How many samples, of each data set.")
 @click.option("--start", default=0, show_default=True, help="The number of the first.")
 @click.option("--key", help="Show this sample alone: its `__key__`, SHARD:KEY, or KEY; of a JSONL file its number.")
 @split_options("The part of the split; of several, such as train,val, the first that has samples.  [default: of all]")
+@click.option("--html", type=click.Path(path_type=Path), help="Write them to this file instead, as a page of its own.")
 @trust_options
 def preview(
     path: Path,
     count: int,
     start: int,
     key: str | None,
+    html: Path | None,
     split_parts: tuple[str, ...],
     dataset_config: str | None,
     trusted_module: tuple[str, ...],
@@ -78,26 +70,37 @@ def preview(
         trust["dataset_config"] = dataset_config
     parts = split_parts or opening.split_parts(path)
     if key is not None:
-        if start or count != DEFAULT_COUNT:
-            raise ConfigError("--key shows one sample: give it without --start and --count")
-        _preview_key(key, [shown for part in parts for shown in _open(path, part, trust)])
+        if start or count != DEFAULT_COUNT or html is not None:
+            raise ConfigError("--key shows one sample: give it without --start, --count and --html")
+        opened = [catalog for catalog in (open_split(path, part, trust) for part in parts) if catalog is not None]
+        _preview_key(key, opened)
         return
-    found = next(filter(None, (_open(path, part, trust) for part in parts)), None)
+    found = next(filter(None, (open_split(path, part, trust) for part in parts)), None)
     if found is None:
         raise ConfigError(f"{path}: no samples in {' or '.join(parts) or 'the split'}")
-    if len(found) == 1 and start >= found[0].records.num_samples:
-        raise ConfigError(f"--start {start}: {found[0].records.split_part} has {found[0].records.num_samples} samples")
-    for shown in found:
-        if len(found) > 1 or (shown.source is not None and shown.source.aux):
+    if found.notice:
+        note(found.notice)
+    if len(found.sources) == 1 and start >= found.num_samples:
+        raise ConfigError(f"--start {start}: {found.name} has {found.num_samples} samples")
+    if html is not None:
+        from bridge_data.tools.view.contact_sheet import write_sheet
+
+        click.echo(f"{html}: {counted(write_sheet(html, str(path), found, start, count), 'sample')} of {path}")
+        return
+    for shown in found.sources:
+        if len(found.sources) > 1 or (shown.source is not None and shown.source.aux):
             click.echo(click.style(_heading(shown), underline=True))
         reader = shown.records.reader()
         loader = _loader(shown)
-        for index in range(start, min(start + count, shown.records.num_samples)):
+        for index in range(start, min(start + count, shown.num_samples)):
             click.echo("\n".join(_sample(index, shown, reader, loader)))
 
 
-def _preview_key(key: str, several: Sequence[_Shown]) -> None:
+def _preview_key(key: str, opened: Sequence[SplitCatalog]) -> None:
     """Show one sample; once if it is in several split parts, or in a blend more than once."""
+    for notice in dict.fromkeys(catalog.notice for catalog in opened if catalog.notice):
+        note(notice)
+    several = [source for catalog in opened for source in catalog.sources]
     place = find_sample([shown.records for shown in several], key)[0]
     shown = several[place.records]
     if len({str(other.records.root) for other in several}) > 1:
@@ -105,34 +108,18 @@ def _preview_key(key: str, several: Sequence[_Shown]) -> None:
     click.echo("\n".join(_sample(place.index, shown, shown.records.reader(), _loader(shown))))
 
 
-def _loader(shown: _Shown) -> Loader | None:
+def _loader(shown: CatalogSource) -> Loader | None:
     return None if shown.source is None else open_loader(shown.source, SampleDecoder(image_decode="torchrgb8"))
 
 
-def _open(path: Path, part: str, trust: Mapping[str, Any]) -> list[_Shown]:
-    """The samples of a split part; without a dataset.yaml, as they are stored."""
-    try:
-        plan = load_dataset(path, **trust).get_datasets(training=False, split_part=part)
-        return [_Shown(source.records, source) for source in plan.sources]
-    except EmptySplitError:
-        return []
-    except ConfigError as error:
-        if not path.is_dir():
-            raise
-        shards = PreparedDataset.open(path).split(part)
-        if (path / META_FOLDER / DATASET_YAML).is_file():
-            note(str(error))
-        return [_Shown(shards, None)] if shards.num_samples else []
-
-
-def _heading(shown: _Shown) -> str:
+def _heading(shown: CatalogSource) -> str:
     if shown.source is None:
         return str(shown.records.root)
     aux = f", aux {', '.join(shown.source.aux)}" if shown.source.aux else ""
     return f"{shown.source.path}{aux}"
 
 
-def _sample(index: int, shown: _Shown, reader: RecordReader, loader: Loader | None) -> Iterator[str]:
+def _sample(index: int, shown: CatalogSource, reader: RecordReader, loader: Loader | None) -> Iterator[str]:
     raw = reader.read(index)
     yield click.style(f"{shown.records.split_part} {index}  {raw.full_key}", bold=True)
     yield from _parts(raw)

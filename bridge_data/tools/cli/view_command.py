@@ -1,0 +1,66 @@
+"""`bridge-data view`: look at data, batches and runs in a browser."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+from bridge_data.errors import ConfigError
+from bridge_data.storage import Location, location
+from bridge_data.tools.cli.terminal import LOCATION, trust_options
+
+
+@click.command()
+@click.argument("path", type=LOCATION, required=False)
+@click.option("--config", metavar="CONFIG", help="The run: a recipe's YAML, or package.module:name of a DataModule.")
+@click.option("--state", type=click.Path(path_type=Path), help="A saved state, or a folder with several: iter_*.")
+@click.option("--log", type=click.Path(path_type=Path), help="A log with steps and losses: JSON lines, or text.")
+@click.option("--num-lanes", type=click.IntRange(1), help="Lanes of the job.  [default: of the config, or 8]")
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
+@click.option("--port", default=8750, show_default=True, help="The port; 0: any that is free.")
+@click.option("--token", envvar="BRIDGE_DATA_VIEW_TOKEN", help="Ask for this token; auto: for one that is printed.")
+@click.option(
+    "--allow-host", "names", multiple=True, help="A further host name to answer to, as of a proxy. Repeatable."
+)
+@trust_options
+def view(
+    path: Location | None,
+    config: str | None,
+    state: Path | None,
+    log: Path | None,
+    num_lanes: int | None,
+    host: str,
+    port: int,
+    token: str | None,
+    names: tuple[str, ...],
+    **trust: Any,
+) -> None:
+    """Show PATH in a browser: samples, the blend, sizes, batches as the trainer gets them, the steps of a run.
+
+    PATH is a prepared data set, a metadataset or a JSONL file, or the URL of one; with --config, by default that of the
+    config. The page is for this machine alone, unless --host and --token say else.
+    """
+    from bridge_data.tools.view.catalog import DataCatalog
+    from bridge_data.tools.view.loss_log import read_losses
+    from bridge_data.tools.view.named_runs import default_run, open_run
+    from bridge_data.tools.view.run_steps import read_states
+    from bridge_data.tools.view.serving import serve
+    from bridge_data.tools.view.site import SavedRun, Site
+
+    options = {"trusted_modules": trust["trusted_module"], "trust_dataset_code": trust["trust_dataset_code"]}
+    if path is None and config is None:
+        raise ConfigError("give PATH, a data set or a metadataset, or --config, a run")
+    run = None if config is None else open_run(config, num_lanes)
+    found = location(run.path) if path is None and run is not None else path
+    assert found is not None
+    catalog = DataCatalog(found, options)
+    states = () if state is None else tuple(read_states(state))
+    saved = SavedRun(states=states, log=None if log is None else read_losses(log))
+
+    def opened() -> Any:
+        part = "train" if "train" in catalog.part_names else catalog.first_part()
+        return run if run is not None else default_run(os.fspath(found), part, num_lanes, options)
+
+    site = Site(catalog, opened, saved)
+    serve(site, host, port, token, names, lambda address: click.echo(f"{catalog.path}: {address} (Ctrl-C ends)"))

@@ -1,0 +1,254 @@
+"""What there is to look at: the split parts of a data set or metadataset, and their samples by source and number.
+
+Enters: a path. Leaves: `SplitCatalog`s, whose sources are numbered, and stored samples by (source, index). Guarantee:
+listing and paging are arithmetic over sample counts; a shard is opened only for the samples that are shown.
+"""
+
+import bisect
+import collections
+import dataclasses
+import itertools
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bridge_data.decode import Loader, SampleDecoder, open_loader
+from bridge_data.energon import load_dataset
+from bridge_data.errors import BridgeDataError, ConfigError
+from bridge_data.plan import EmptySplitError, Plan, Source, opening
+from bridge_data.shards import RawSample, RecordReader, Records
+from bridge_data.shards.metadata import DATASET_YAML, META_FOLDER
+from bridge_data.shards.prepared import PreparedDataset
+from bridge_data.storage import Location
+
+MAX_KEPT_BYTES = 256 << 20
+"""Stored samples that stay in memory, so that the media of a page are not read again."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class CatalogSource:
+    """One data set of a split part: `number` is its place in it. `source` says how its samples are made; it is None
+    where there is no dataset.yaml."""
+
+    number: int
+    records: Records
+    source: Source | None
+
+    @property
+    def name(self) -> str:
+        """The name of the folder or file."""
+        return Path(str(self.records.root)).name
+
+    @property
+    def path(self) -> str:
+        """Where it is stored."""
+        return str(self.records.root)
+
+    @property
+    def subflavors(self) -> Mapping[str, Any]:
+        """Its subflavors."""
+        return {} if self.source is None else self.source.subflavors
+
+    @property
+    def num_samples(self) -> int:
+        """Its samples in this split part."""
+        return self.records.num_samples
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SampleAddress:
+    """A sample: the number of its source in the split part, and its index in the source."""
+
+    source: int
+    index: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SampleFilter:
+    """Which sources are shown: that of number `source` (None: all), those with the subflavor `subflavor`, written
+    `key=value` (empty: all)."""
+
+    source: int | None = None
+    subflavor: str = ""
+
+    def takes(self, source: CatalogSource) -> bool:
+        """Whether a source is shown."""
+        if self.source is not None and source.number != self.source:
+            return False
+        return not self.subflavor or self.subflavor in subflavor_texts(source.subflavors)
+
+
+def subflavor_texts(subflavors: Mapping[str, Any]) -> list[str]:
+    """Each subflavor as `key=value`."""
+    return [f"{key}={value}" for key, value in subflavors.items()]
+
+
+class SplitCatalog:
+    """The sources of one split part, and their samples. Any thread may use it.
+
+    `plan` has the weights of the blend, where the part is for training; `notice` says why samples are shown as they are
+    stored, where the dataset.yaml cannot be used.
+    """
+
+    def __init__(self, name: str, plan: Plan | None, records: Sequence[Records], notice: str = "") -> None:
+        self.name, self.plan, self.notice = name, plan, notice
+        found: Sequence[Source | None] = [None] * len(records) if plan is None else plan.sources
+        pairs = enumerate(zip(records, found, strict=True))
+        self.sources = tuple(CatalogSource(number=n, records=kept, source=source) for n, (kept, source) in pairs)
+        self._lock = threading.Lock()
+        self._readers: dict[int, RecordReader] = {}
+        self._loaders: dict[int, Loader] = {}
+        self._kept: collections.OrderedDict[SampleAddress, RawSample] = collections.OrderedDict()
+        self._kept_bytes = 0
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of all sources."""
+        return sum(source.num_samples for source in self.sources)
+
+    @property
+    def subflavors(self) -> list[str]:
+        """All subflavors, as `key=value`."""
+        return list(dict.fromkeys(text for source in self.sources for text in subflavor_texts(source.subflavors)))
+
+    def shown(self, chosen: SampleFilter) -> list[CatalogSource]:
+        """The sources that a filter takes."""
+        return [source for source in self.sources if chosen.takes(source)]
+
+    def page(self, chosen: SampleFilter, number: int, size: int) -> tuple[list[SampleAddress], int, int]:
+        """(samples of page `number`, from 1; number of that page, at most the last; number of pages)."""
+        sources = self.shown(chosen)
+        ends = list(itertools.accumulate(source.num_samples for source in sources))
+        total = ends[-1] if ends else 0
+        num_pages = max(1, -(-total // size))
+        number = min(max(1, number), num_pages)
+        found = []
+        for place in range((number - 1) * size, min(number * size, total)):
+            at = bisect.bisect_right(ends, place)
+            found.append(SampleAddress(sources[at].number, place - (ends[at] - sources[at].num_samples)))
+        return found, number, num_pages
+
+    def source(self, address: SampleAddress) -> CatalogSource:
+        """The source of a sample.
+
+        Raises:
+            LookupError: if there is no such sample.
+        """
+        if not 0 <= address.source < len(self.sources):
+            raise LookupError(f"{self.name} has {len(self.sources)} sources, numbered from 0: got {address.source}")
+        source = self.sources[address.source]
+        if not 0 <= address.index < source.num_samples:
+            raise LookupError(f"{source.name} has {source.num_samples:,} samples, numbered from 0: got {address.index}")
+        return source
+
+    def read(self, address: SampleAddress) -> RawSample:
+        """A sample as it is stored. Raises a LookupError if there is none, a DatasetError if it cannot be read."""
+        source = self.source(address)
+        with self._lock:
+            raw = self._kept.get(address)
+            if raw is not None:
+                self._kept.move_to_end(address)
+                return raw
+            reader = self._readers.get(address.source)
+            if reader is None:
+                reader = self._readers[address.source] = source.records.reader()
+            raw = reader.read(address.index)
+            self._keep(address, raw)
+            return raw
+
+    def _keep(self, address: SampleAddress, raw: RawSample) -> None:
+        self._kept[address] = raw
+        self._kept_bytes += _num_bytes(raw)
+        while self._kept_bytes > MAX_KEPT_BYTES and len(self._kept) > 1:
+            self._kept_bytes -= _num_bytes(self._kept.popitem(last=False)[1])
+
+    def build(self, address: SampleAddress) -> Any:
+        """The sample that is made of the parts, images as uint8 (3, H, W); None if it is not known how.
+
+        Raises:
+            BridgeDataError: if it cannot be made.
+        """
+        source = self.source(address).source
+        if source is None:
+            return None
+        with self._lock:
+            loader = self._loaders.get(address.source)
+            if loader is None:
+                loader = self._loaders[address.source] = open_loader(source, SampleDecoder(image_decode="torchrgb8"))
+            return loader.build(loader.read(address.index), address.index)
+
+
+def _num_bytes(raw: RawSample) -> int:
+    return sum(map(len, raw.parts.values()))
+
+
+def open_split(path: Location, part: str, trust: Mapping[str, Any], *, training: bool = False) -> SplitCatalog | None:
+    """A split part of the data set, JSONL file or metadataset at `path`; without a dataset.yaml that can be used, its
+    samples as they are stored; None if it has no samples. `trust` are options of `load_dataset`.
+
+    Raises:
+        ConfigError, DatasetError: if it cannot be opened.
+    """
+    try:
+        plan = load_dataset(path, **trust).get_datasets(training=training, split_part=part)
+        return SplitCatalog(part, plan, [source.records for source in plan.sources])
+    except EmptySplitError:
+        return None
+    except ConfigError as error:
+        if not path.is_dir():
+            raise
+        shards = PreparedDataset.open(path).split(part)
+        notice = str(error) if (path / META_FOLDER / DATASET_YAML).is_file() else ""
+        return SplitCatalog(part, None, [shards], notice) if shards.num_samples else None
+
+
+class DataCatalog:
+    """All split parts of the data set, JSONL file or metadataset at `path`, each opened when it is first looked at.
+
+    Raises:
+        ConfigError, DatasetError: if there is no such data set.
+    """
+
+    def __init__(self, path: Location, trust: Mapping[str, Any]) -> None:
+        self.path = path
+        self.part_names = opening.split_parts(path)
+        self._trust = trust
+        self._lock = threading.Lock()
+        self._parts: dict[str, SplitCatalog | BridgeDataError | None] = {}
+
+    def part(self, name: str) -> SplitCatalog:
+        """A split part.
+
+        Raises:
+            LookupError: if there is no such part. BridgeDataError: if it cannot be opened, or has no samples.
+        """
+        if name not in self.part_names:
+            raise LookupError(f"there is no split part {name!r}; there is {', '.join(self.part_names)}")
+        with self._lock:
+            if name not in self._parts:
+                self._parts[name] = self._open(name)
+        found = self._parts[name]
+        if isinstance(found, BridgeDataError):
+            raise found
+        if found is None:
+            raise ConfigError(f"{self.path}: no samples in {name}")
+        return found
+
+    def first_part(self) -> str:
+        """The name of the first part with samples, or else of the first."""
+        for name in self.part_names:
+            try:
+                self.part(name)
+            except BridgeDataError:
+                continue
+            return name
+        if not self.part_names:
+            raise ConfigError(f"{self.path}: the split has no parts")
+        return self.part_names[0]
+
+    def _open(self, name: str) -> SplitCatalog | BridgeDataError | None:
+        try:
+            return open_split(self.path, name, self._trust, training=name == "train")
+        except BridgeDataError as error:
+            return error

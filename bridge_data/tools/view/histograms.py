@@ -1,0 +1,130 @@
+"""Sizes and lengths of the samples of a source: how large the pictures are, how long the clips and the texts.
+
+Enters: a source. Leaves: histograms, and a sentence that says of what. Guarantee: with media metadata
+(`bridge-data prepare-media`), those of the data set; else of a fixed number of samples, evenly spread over it.
+"""
+
+import dataclasses
+import io
+import warnings
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+from PIL import Image
+
+from bridge_data.decode.av import AV_EXTENSIONS, AVDecoder
+from bridge_data.errors import BridgeDataError, ConfigError
+from bridge_data.shards import Records, Subset
+from bridge_data.shards.media_metadata import AVMetadata, ImageMetadata, MediaIndex
+from bridge_data.shards.prepared import ShardSet
+from bridge_data.tools.view.catalog import CatalogSource, SampleAddress, SplitCatalog
+from bridge_data.tools.view.charts import Histogram, histogram
+from bridge_data.tools.view.sample_cards import extension, kind_of, members_of
+
+NUM_SAMPLED = 200
+"""Samples that are read where there are no media metadata."""
+
+MAX_MEDIA = 50_000
+"""Media metadata that are read."""
+
+_UNITS = {
+    "width": "pixels",
+    "height": "pixels",
+    "length of clips": "s",
+    "length of texts": "characters",
+    "size of samples": "bytes",
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Shapes:
+    """Histograms of a source, and of what they are."""
+
+    histograms: tuple[Histogram, ...]
+    basis: str
+
+
+def shapes(part: SplitCatalog, source: CatalogSource) -> Shapes:
+    """The histograms of a source.
+
+    Raises:
+        DatasetError: if its metadata or its samples cannot be read.
+    """
+    media, basis = _of_metadata(source.records)
+    sampled = _of_samples(part, source, with_media=not media)
+    count = min(NUM_SAMPLED, source.num_samples)
+    of_samples = f"{count:,} samples, evenly spread" if count < source.num_samples else f"all {count:,} samples"
+    if media:
+        basis = f"Pictures and clips: {basis}. Texts and sizes: of {of_samples}."
+    else:
+        basis = f"Of {of_samples}; `bridge-data prepare-media` stores sizes and lengths of all pictures and clips."
+    found = {**media, **sampled}
+    return Shapes(tuple(histogram(name, unit, found[name]) for name, unit in _UNITS.items() if found.get(name)), basis)
+
+
+def _of_metadata(records: Records) -> tuple[Mapping[str, Sequence[float]], str]:
+    """(values by name, of what) of the media metadata; nothing, if there are none."""
+    inner = records.records if isinstance(records, Subset) else records
+    if not isinstance(inner, ShardSet):
+        return {}, ""
+    try:
+        index = MediaIndex.open(inner.root)
+    except ConfigError:
+        return {}, ""
+    found, total = index.spread(MAX_MEDIA)
+    values: defaultdict[str, list[float]] = defaultdict(list)
+    for metadata in found:
+        _note(values, metadata)
+    part = "" if len(found) == total else f"{len(found):,}, evenly spread, of "
+    return values, f"the stored media metadata, {part}{total:,} of the whole data set, whatever the split part"
+
+
+def _note(values: defaultdict[str, list[float]], found: ImageMetadata | AVMetadata) -> None:
+    if isinstance(found, ImageMetadata):
+        values["width"].append(found.width)
+        values["height"].append(found.height)
+        return
+    if found.video_width and found.video_height:
+        values["width"].append(found.video_width)
+        values["height"].append(found.video_height)
+    length = max(found.video_duration or 0, found.audio_duration or 0)
+    if length > 0:
+        values["length of clips"].append(length)
+
+
+def _of_samples(part: SplitCatalog, source: CatalogSource, *, with_media: bool) -> Mapping[str, Sequence[float]]:
+    values: defaultdict[str, list[float]] = defaultdict(list)
+    count = min(NUM_SAMPLED, source.num_samples)
+    for number in range(count):
+        try:
+            raw = part.read(SampleAddress(source.number, number * source.num_samples // count))
+        except BridgeDataError:
+            continue  # its card says why
+        members = [member for member in members_of(raw) if member is not None]
+        values["size of samples"].append(sum(len(data) for member in members for data in member.parts.values()))
+        for member in members:
+            for name, data in member.parts.items():
+                if extension(name) in ("txt", "text", "json", "md", "transcript"):
+                    values["length of texts"].append(len(data.decode("utf-8", "replace")))
+                elif with_media:
+                    _note_media(values, name, data)
+    return values
+
+
+def _note_media(values: defaultdict[str, list[float]], name: str, data: bytes) -> None:
+    """Note the size or the length of a picture or a clip, if it can be read."""
+    if kind_of(name) == "picture":
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+                image = Image.open(io.BytesIO(data))
+        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+            return
+        values["width"].append(image.width)
+        values["height"].append(image.height)
+    elif extension(name) in AV_EXTENSIONS:
+        try:
+            metadata = AVDecoder(data).get_metadata(get_video_frame_count=False)
+        except BridgeDataError:
+            return
+        _note(values, metadata)

@@ -1,0 +1,116 @@
+"""The data of a run by its config: a recipe's YAML, or the name of a DataModule in Python.
+
+Enters: `run.yaml` of `recipes.train`, or `package.module:name` of a DataModule or a function that returns one. Leaves:
+the training data set as one rank without workers reads it, which is the sequence of the whole job.
+"""
+
+import dataclasses
+import importlib
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bridge_data.datamodule.batch_schedule import BatchSchedule
+from bridge_data.errors import ConfigError
+from bridge_data.lanes.datasets import get_train_dataset
+from bridge_data.lanes.lane_dataset import LaneDataset
+from bridge_data.task import DefaultTaskEncoder
+from bridge_data.topology import WorkerConfig
+
+if TYPE_CHECKING:
+    from bridge_data.datamodule.module import EnergonMultiModalDataModule
+
+DEFAULT_BATCH_SIZE = 4
+"""Samples of a batch where there is no config."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class NamedRun:
+    """The data of a run: `dataset` is what it trains on, at `path`; `schedule` says how many micro-batches a step
+    takes, None where there is no config; `told` is a sentence about it."""
+
+    path: str
+    dataset: LaneDataset
+    schedule: BatchSchedule | None
+    told: str
+
+
+def open_run(config: str, num_lanes: int | None = None) -> NamedRun:
+    """The run that `config` names, with `num_lanes` lanes (None: those of the config).
+
+    Raises:
+        ConfigError: if there is none, or its data cannot be opened.
+    """
+    module = _data_module(config)
+    settings = dict(module.settings.workers) | ({} if num_lanes is None else {"num_lanes": num_lanes})
+    seed = settings.pop("seed_offset", 0)
+    workers = WorkerConfig(rank=0, world_size=1, num_workers=0, seed_offset=seed, **settings)
+    size = module.global_batch_size
+    schedule = BatchSchedule(
+        module.micro_batch_size if size is None else size, module.micro_batch_size, module.settings.rampup_batch_size
+    )
+    return NamedRun(
+        path=os.fspath(module.path),
+        dataset=module.datasets_provider(workers, "train"),
+        schedule=schedule,
+        told=f"As {config} makes them, for {workers.num_lanes} lanes of the job.",
+    )
+
+
+def default_run(path: str, split_part: str, num_lanes: int | None, trust: dict[str, Any]) -> NamedRun:
+    """The data at `path` in batches of the default task encoder.
+
+    Raises:
+        ConfigError: if they cannot be opened.
+    """
+    workers = WorkerConfig(rank=0, world_size=1, num_workers=0, num_lanes=num_lanes or 0)
+    dataset = get_train_dataset(
+        path,
+        split_part=split_part,
+        worker_config=workers,
+        batch_size=DEFAULT_BATCH_SIZE,
+        shuffle_buffer_size=100,
+        max_samples_per_sequence=100,
+        task_encoder=DefaultTaskEncoder(),
+        **trust,
+    )
+    told = f"Of the default task encoder, {DEFAULT_BATCH_SIZE} samples each; --config shows those of your run."
+    return NamedRun(path=path, dataset=dataset, schedule=None, told=told)
+
+
+def _data_module(config: str) -> "EnergonMultiModalDataModule":
+    made = _recipe_data(Path(config)) if config.endswith((".yaml", ".yml")) else _named(config)
+    from bridge_data.datamodule.module import EnergonMultiModalDataModule  # imports Lightning
+
+    if not isinstance(made, EnergonMultiModalDataModule):
+        raise ConfigError(f"--config {config}: got {type(made).__name__}, expected an EnergonMultiModalDataModule")
+    return made
+
+
+def _recipe_data(file: Path) -> Any:
+    try:
+        train = importlib.import_module("recipes.train")
+    except ImportError as error:
+        raise ConfigError(
+            f"--config {file}: a recipe needs the package `recipes` of this project ({error}); or name a DataModule, "
+            "my_training.data:make"
+        ) from error
+    recipe = train.load_recipe(file, ())
+    return recipe.build_data(None, recipe.build_tokenizer())
+
+
+def _named(name: str) -> Any:
+    module_name, colon, attribute = name.partition(":")
+    if not (module_name and colon and attribute):
+        raise ConfigError(
+            f"--config {name}: expected the YAML of a recipe, or package.module:name of a DataModule or of a function "
+            "that returns one"
+        )
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        found = getattr(importlib.import_module(module_name), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"--config {name}: {error}; start in the folder that holds {module_name}") from error
+    return found() if callable(found) else found

@@ -1,0 +1,373 @@
+"""The pages: which address shows what.
+
+Enters: a `Site`, which holds what there is to look at. Leaves: a Starlette application, behind the gatekeeper.
+Guarantee: addresses hold numbers, keys to search for and names out of lists; files are named by the command line alone.
+"""
+
+import functools
+import re
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from bridge_data.errors import BridgeDataError, ConfigError
+from bridge_data.tools.cli.preview_command import describe_value
+from bridge_data.tools.cli.state_contents import sources_of
+from bridge_data.tools.view.batch_contents import contents, fields_of, tokenizer_of
+from bridge_data.tools.view.blend_counts import count_draws
+from bridge_data.tools.view.catalog import SampleAddress, SampleFilter, SplitCatalog, subflavor_texts
+from bridge_data.tools.view.charts import HEIGHT, WIDTH, step_line
+from bridge_data.tools.view.gatekeeper import Gatekeeper
+from bridge_data.tools.view.histograms import shapes
+from bridge_data.tools.view.key_search import KeySearch
+from bridge_data.tools.view.named_runs import NamedRun
+from bridge_data.tools.view.processed_pictures import pictures_of
+from bridge_data.tools.view.run_steps import micro_batches_of, samples_in
+from bridge_data.tools.view.sample_cards import DOWNLOAD, MediaContent, card, content
+from bridge_data.tools.view.site import Site
+
+PAGE_SIZE = 24
+"""Samples of a page, and of a search."""
+
+MAX_STEP_CARDS = 96
+"""Samples of a step that are shown."""
+
+MAX_TEXT = 512
+"""Characters of a key that is searched for."""
+
+_FOLDER = Path(__file__).parent
+_STATIC = {
+    "icon.svg": "image/svg+xml",
+    "view.css": "text/css; charset=utf-8",
+    "view.js": "text/javascript; charset=utf-8",
+    "htmx.min.js": "text/javascript; charset=utf-8",
+}
+_RANGE = re.compile(r"bytes=(\d*)-(\d*)", re.ASCII)
+
+
+class Pages:
+    """The endpoints. Requests come in several threads; what is not safe there is guarded where it is kept."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._searches: dict[str, KeySearch] = {}
+        self._opening = threading.Lock()
+        self._templates = Environment(
+            loader=FileSystemLoader(_FOLDER / "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+        )
+
+    def routes(self) -> list[Route]:
+        """All addresses."""
+        pages = {
+            "/": self.home,
+            "/samples": self.samples,
+            "/sample/{part:int}/{source:int}/{index:int}": self.sample,
+            "/media/{part:int}/{source:int}/{index:int}/{member:int}/{number:int}": self.media,
+            "/blend": self.blend,
+            "/shapes": self.shapes,
+            "/batches": self.batches,
+            "/batches/{number:int}/pictures/{picture:int}": self.picture,
+            "/run": self.saved_run,
+            "/steps/{step:int}": self.step,
+            "/static/{name}": self.static,
+        }
+        return [Route(path, self._guarded(page), methods=["GET"]) for path, page in pages.items()]
+
+    def _guarded(self, page: Callable[[Request], Response]) -> Callable[[Request], Response]:
+        """Mistakes and faults of the data as pages."""
+
+        @functools.wraps(page)
+        def guarded(request: Request) -> Response:
+            try:
+                return page(request)
+            except LookupError as error:
+                return self._failed("Not found", str(error.args[0] if error.args else error), 404)
+            except BridgeDataError as error:
+                return self._failed("This cannot be shown", str(error), 422)
+
+        return guarded
+
+    def _failed(self, heading: str, message: str, status: int) -> Response:
+        answer = self._page("error.html", heading, message=message)
+        answer.status_code = status
+        return answer
+
+    def _page(self, template: str, heading: str, **values: Any) -> Response:
+        made = self._templates.get_template(template).render(site=self._site, heading=heading, **values)
+        return HTMLResponse(made.encode("utf-8", "backslashreplace"))  # keys may hold surrogates
+
+    # Samples
+
+    def home(self, request: Request) -> Response:
+        """The first page there is."""
+        return RedirectResponse(self._site.pages[0][1], 303)
+
+    def samples(self, request: Request) -> Response:
+        """A page of samples, or those of a search."""
+        part, split = self._part(request)
+        chosen = SampleFilter(
+            source=_number(request, "source", None), subflavor=request.query_params.get("subflavor", "")[:MAX_TEXT]
+        )
+        text, error, is_cut = request.query_params.get("q", "").strip()[:MAX_TEXT], "", False
+        sources = split.shown(chosen)
+        found: list[SampleAddress] = []
+        number, num_pages = 1, 1
+        if text:
+            try:
+                found = self._search(split).find(text, sources, PAGE_SIZE + 1)
+            except BridgeDataError as failure:
+                error = str(failure)
+            is_cut, found = len(found) > PAGE_SIZE, found[:PAGE_SIZE]
+        else:
+            found, number, num_pages = split.page(chosen, _number(request, "page", 1) or 1, PAGE_SIZE)
+        given = {"part": part, "source": "" if chosen.source is None else chosen.source, "subflavor": chosen.subflavor}
+        return self._page(
+            "samples.html",
+            "Samples",
+            part=part,
+            split=split,
+            chosen=chosen,
+            text=text,
+            is_cut=is_cut,
+            error=error,
+            number=number,
+            num_pages=num_pages,
+            total=sum(source.num_samples for source in sources),
+            given=given,
+            query=lambda page: urlencode({**given, "page": page}),
+            cards=[card(split, address) for address in found],
+        )
+
+    def sample(self, request: Request) -> Response:
+        """Everything of one sample."""
+        part, split, address = self._address(request)
+        source = split.source(address)
+        made, made_error = None, ""
+        try:
+            built = split.build(address)
+            if built is not None:
+                fields = [(name, describe_value(value)) for name, value in fields_of(built).items()]
+                made = {"kind": type(built).__name__, "fields": [pair for pair in fields if pair[0][:2] != "__"]}
+        except BridgeDataError as error:
+            made_error = str(error)
+        except Exception as error:  # of a sample loader or a joiner of the user
+            made_error = f"{type(error).__name__}: {error}"
+        return self._page(
+            "sample.html",
+            "Samples",
+            part=part,
+            split=split,
+            source=source,
+            subflavors=subflavor_texts(source.subflavors),
+            shown=card(split, address, whole=True),
+            made=made,
+            made_error=made_error,
+            page_size=PAGE_SIZE,
+        )
+
+    def media(self, request: Request) -> Response:
+        """A part of a sample, or a range of it."""
+        _, split, address = self._address(request)
+        member, number = request.path_params["member"], request.path_params["number"]
+        found = content(split.read(address), member, number, small="small" in request.query_params)
+        if "download" in request.query_params:
+            found = MediaContent(found.data, DOWNLOAD)
+        return ranged(found, request.headers.get("range"))
+
+    # Figures
+
+    def blend(self, request: Request) -> Response:
+        """The blend as asked and as drawn."""
+        part, split = self._part(request)
+        draws, lanes = _number(request, "draws", 1_000_000) or 1, _number(request, "lanes", 8) or 1
+        seed, counts, error = _number(request, "seed", 0) or 0, None, ""
+        try:
+            if split.plan is None:
+                raise ConfigError("there is no dataset.yaml, so nothing is known of a blend")
+            counts = count_draws(split.plan, draws, lanes, seed)
+        except BridgeDataError as failure:
+            error = str(failure)
+        tree = "" if split.plan is None else str(split.plan)
+        shown = {"draws": draws, "lanes": lanes, "seed": seed, "counts": counts, "error": error, "tree": tree}
+        return self._page("blend.html", "Blend", part=part, split=split, **shown)
+
+    def shapes(self, request: Request) -> Response:
+        """Histograms of a source."""
+        part, split = self._part(request)
+        source = split.source(SampleAddress(_number(request, "source", 0) or 0, 0))
+        found = shapes(split, source)
+        size = {"width": WIDTH, "height": HEIGHT}
+        return self._page("shapes.html", "Sizes", part=part, split=split, source=source, shapes=found, **size)
+
+    # Batches
+
+    def batches(self, request: Request) -> Response:
+        """A batch as the trainer gets it."""
+        run, sequence = self._site.run, self._site.batches
+        number = _number(request, "number", sequence.first) or 0
+        shown, pictures, error = None, [], ""
+        try:
+            batch = sequence.get(number)
+            encoder = run.dataset.task_encoder
+            shown, pictures = contents(batch, tokenizer_of(encoder)), pictures_of(batch, encoder)
+        except (BridgeDataError, LookupError) as failure:
+            error = str(failure)
+        except Exception as failure:  # of hooks of the user
+            error = f"{type(failure).__name__}: {failure}"
+        values = {"number": number, "first": sequence.first, "shown": shown, "pictures": pictures, "error": error}
+        return self._page("batches.html", "Batches", **values)
+
+    def picture(self, request: Request) -> Response:
+        """A picture of a batch, as PNG."""
+        batch = self._site.batches.get(request.path_params["number"])
+        pictures, number = pictures_of(batch, self._site.run.dataset.task_encoder), request.path_params["picture"]
+        if number >= len(pictures):
+            raise LookupError(f"the batch has no picture number {number}")
+        return ranged(MediaContent(pictures[number].png, "image/png"), None)
+
+    # The run
+
+    def saved_run(self, request: Request) -> Response:
+        """Losses and saved states of the run."""
+        saved = self._site.saved
+        if saved.is_empty:
+            raise LookupError("there is no run to show; give --state or --log")
+        names = [name for name, _ in self._site.pages]
+        return self._page(
+            "run.html",
+            "Run",
+            line=None if saved.log is None else step_line(saved.log.losses),
+            first=0 if saved.log is None else saved.log.first,
+            states=saved.states,
+            progress=sources_of(saved.states[-1].state) if saved.states else [],
+            has_batches="Batches" in names,
+            has_steps="Batches" in names and self._site.run.schedule is not None,
+            span=_span,
+            width=WIDTH,
+            height=HEIGHT,
+        )
+
+    def step(self, request: Request) -> Response:
+        """The samples of a step."""
+        run, sequence, step = self._site.run, self._site.batches, request.path_params["step"]
+        if run.schedule is None:
+            raise ConfigError("which batches a step takes is not known; give --config")
+        numbers = micro_batches_of(run.schedule, step)
+        batches = [sequence.get(number) for number in numbers]
+        pairs = zip(batches, numbers, strict=True)
+        found = [sample for batch, number in pairs for sample in samples_in(batch, number, run.dataset.source_names)]
+        part, split = self._part_of_run(run)
+        addresses = [SampleAddress(one.source, one.index) for one in found if one.source is not None]
+        log = self._site.saved.log
+        first = 0 if log is None else log.first
+        return self._page(
+            "step.html",
+            "Run",
+            step=step,
+            first=first,
+            loss=None if log is None else dict(log.losses).get(step + first),
+            numbers=list(numbers),
+            num_samples=len(found) or sum(len(contents(batch).keys) for batch in batches),
+            part=part,
+            cards=[] if split is None else [card(split, address) for address in addresses[:MAX_STEP_CARDS]],
+            keys=[key for batch in batches for key in contents(batch).keys],
+        )
+
+    def _part_of_run(self, run: NamedRun) -> tuple[int, SplitCatalog | None]:
+        """(number, split part) whose samples the run reads; None if other data are looked at."""
+        catalog, sources = self._site.catalog, run.dataset.plan.sources
+        for number, name in enumerate(catalog.part_names):
+            try:
+                split = catalog.part(name)
+            except BridgeDataError:
+                continue
+            wanted = [(source.path, source.split_part, source.num_samples) for source in sources]
+            if wanted == [(source.path, split.name, source.num_samples) for source in split.sources]:
+                return number, split
+        return 0, None
+
+    # Files of this package
+
+    def static(self, request: Request) -> Response:
+        """A file of this package, out of a fixed list."""
+        name = request.path_params["name"]
+        if name not in _STATIC:
+            raise LookupError("there is no such file")
+        headers = {"content-type": _STATIC[name], "cache-control": "max-age=3600"}
+        return Response((_FOLDER / "static" / name).read_bytes(), headers=headers)
+
+    # What requests name
+
+    def _part(self, request: Request) -> tuple[int, SplitCatalog]:
+        """(number, split part) that a request asks for, by default the first with samples."""
+        catalog = self._site.catalog
+        number = _number(request, "part", None)
+        if number is None:
+            number = catalog.part_names.index(catalog.first_part())
+        return number, self._split(number)
+
+    def _split(self, number: int) -> SplitCatalog:
+        catalog = self._site.catalog
+        if not 0 <= number < len(catalog.part_names):
+            raise LookupError(f"there is no split part number {number}")
+        return catalog.part(catalog.part_names[number])
+
+    def _address(self, request: Request) -> tuple[int, SplitCatalog, SampleAddress]:
+        part = request.path_params["part"]
+        split = self._split(part)
+        address = SampleAddress(request.path_params["source"], request.path_params["index"])
+        split.source(address)
+        return part, split, address
+
+    def _search(self, split: SplitCatalog) -> KeySearch:
+        with self._opening:
+            return self._searches.setdefault(split.name, KeySearch(split))
+
+
+def _span(numbers: tuple[int, int] | None) -> str:
+    """`3`, `3–5`."""
+    if numbers is None:
+        return "–"
+    return "–".join(f"{number:,}" for number in dict.fromkeys(numbers))
+
+
+def _number(request: Request, name: str, default: int | None) -> int | None:
+    """The number in a query; the default if there is none, or it is no number."""
+    text = request.query_params.get(name, "")
+    return int(text) if re.fullmatch(r"-?\d{1,15}", text, re.ASCII) else default
+
+
+def ranged(found: MediaContent, asked: str | None) -> Response:
+    """The content, or the range of it that a `Range` header asks for: one range, as players do."""
+    headers = {"accept-ranges": "bytes", "content-type": found.content_type, "cache-control": "private, max-age=600"}
+    if not found.inline:
+        headers["content-disposition"] = "attachment"
+    size, match = len(found.data), _RANGE.fullmatch(asked or "")
+    if match is None or match.groups() == ("", ""):
+        return Response(found.data, headers=headers)
+    first, last = match.groups()
+    if first:
+        start, end = int(first), min(int(last) + 1 if last else size, size)
+    else:
+        start, end = max(0, size - int(last)), size
+    if start >= end:
+        return Response(status_code=416, headers={"content-range": f"bytes */{size}"})
+    headers["content-range"] = f"bytes {start}-{end - 1}/{size}"
+    return Response(found.data[start:end], 206, headers)
+
+
+def application(
+    site: Site, *, token: str | None = None, names: Iterable[str] = (), cookie: str = "bridge_view"
+) -> ASGIApp:
+    """The application that shows `site`; `token`, `names` and `cookie` are those of the `Gatekeeper`."""
+    app = Starlette(routes=Pages(site).routes())
+    return Gatekeeper(app, token, names, cookie)

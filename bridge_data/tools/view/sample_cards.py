@@ -1,0 +1,193 @@
+"""What is shown of a sample: its parts as pictures, players and texts; and the bytes that the browser gets of them.
+
+Enters: a stored sample. Leaves: a `SampleCard` for the templates; content with a content type out of a fixed table.
+Guarantee: what a browser could run (HTML, SVG, scripts) is shown as text, and sent as a download only.
+"""
+
+import dataclasses
+import io
+import warnings
+from collections.abc import Iterator
+
+from PIL import Image
+
+from bridge_data.errors import BridgeDataError
+from bridge_data.shards import RawSample
+from bridge_data.shards.joined_records import JoinedRawSample
+from bridge_data.tools.cli.preview_command import TEXT_PARTS, describe
+from bridge_data.tools.cli.terminal import sized
+from bridge_data.tools.view.catalog import SampleAddress, SplitCatalog
+
+DOWNLOAD = "application/octet-stream"
+
+CONTENT_TYPES = {
+    "png": "image/png",
+    "jpg": "image/jpeg",
+    "jpeg": "image/jpeg",
+    "webp": "image/webp",
+    "gif": "image/gif",
+    "wav": "audio/wav",
+    "mp3": "audio/mpeg",
+    "flac": "audio/flac",
+    "ogg": "audio/ogg",
+    "opus": "audio/ogg",
+    "m4a": "audio/mp4",
+    "mp4": "video/mp4",
+    "m4v": "video/mp4",
+    "webm": "video/webm",
+    "mov": "video/quicktime",
+    "mkv": "video/x-matroska",
+    "avi": "video/x-msvideo",
+}
+"""Of parts that a browser shows or plays, by the last piece of their name; anything else is a download."""
+
+_CONVERTED = frozenset({"tif", "tiff", "ppm", "pgm", "pbm", "bmp"})
+"""Pictures that are sent as PNG, since browsers do not show them (or they are large)."""
+
+SMALL_BYTES = 200_000
+"""Larger pictures are made smaller for lists."""
+
+THUMBNAIL_PIXELS = 480
+"""The longer side of a picture in a list."""
+
+MAX_PIXELS = 200_000_000
+"""Larger pictures are not decoded here."""
+
+MAX_CARD_CHARACTERS, MAX_CHARACTERS = 300, 50_000
+"""Characters of a text in a list, and on the page of the sample."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ShownPart:
+    """A part of a sample: `kind` is picture, audio, video or text; `text` is its content or a description. `member` (of
+    a join) and `number` are its place in the sample."""
+
+    name: str
+    kind: str
+    size: str
+    text: str
+    member: int
+    number: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SampleCard:
+    """A sample in a list, or on its page. `error` says why it cannot be shown."""
+
+    address: SampleAddress
+    key: str
+    source: str
+    parts: tuple[ShownPart, ...] = ()
+    error: str = ""
+
+    @property
+    def media(self) -> list[ShownPart]:
+        """The parts that are seen or heard."""
+        return [part for part in self.parts if part.kind != "text"]
+
+    @property
+    def texts(self) -> list[ShownPart]:
+        """The parts that are read."""
+        return [part for part in self.parts if part.kind == "text"]
+
+
+def card(part: SplitCatalog, address: SampleAddress, *, whole: bool = False) -> SampleCard:
+    """The card of a sample; `whole`: with long texts."""
+    source = part.source(address)
+    try:
+        raw = part.read(address)
+    except BridgeDataError as error:
+        return SampleCard(address=address, key=f"number {address.index}", source=source.name, error=str(error))
+    parts = tuple(_shown(raw, MAX_CHARACTERS if whole else MAX_CARD_CHARACTERS))
+    return SampleCard(address=address, key=raw.full_key, source=source.name, parts=parts)
+
+
+def members_of(raw: RawSample) -> tuple[RawSample | None, ...]:
+    """The samples that are joined in it, or itself."""
+    return raw.members if isinstance(raw, JoinedRawSample) else (raw,)
+
+
+def _shown(raw: RawSample, limit: int) -> Iterator[ShownPart]:
+    members = members_of(raw)
+    for at, member in enumerate(members):
+        for number, (name, data) in enumerate(() if member is None else member.parts.items()):
+            kind = kind_of(name)
+            shown = name if len(members) == 1 else f"{at}: {name}"
+            text = _text(name, data, limit) if kind == "text" else ""
+            yield ShownPart(name=shown, kind=kind, size=sized(len(data)), text=text, member=at, number=number)
+
+
+def extension(name: str) -> str:
+    """The last piece of the name of a part, in small letters."""
+    return name.rpartition(".")[2].lower()
+
+
+def kind_of(name: str) -> str:
+    """picture, audio, video or text, by the name of a part; what is none of these is described in words."""
+    if extension(name) in _CONVERTED:
+        return "picture"
+    kind = CONTENT_TYPES.get(extension(name), "").partition("/")[0]
+    return "picture" if kind == "image" else kind or "text"
+
+
+def _text(name: str, data: bytes, limit: int) -> str:
+    """The text of a part, or a description of what is none."""
+    kind = extension(name)
+    if kind in TEXT_PARTS or kind in ("json", "jsonl", "xml", "svg", "htm", "js", "css"):
+        try:
+            text = data[: 4 * limit].decode("utf-8", "ignore" if len(data) > 4 * limit else "strict")
+        except UnicodeDecodeError as error:
+            return f"not UTF-8: {error}"
+        return text if len(text) <= limit else text[:limit] + " …"
+    return describe(name, data)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class MediaContent:
+    """What is sent of a part; `inline`: the browser may show it."""
+
+    data: bytes
+    content_type: str
+
+    @property
+    def inline(self) -> bool:
+        """Whether the browser may show it."""
+        return self.content_type != DOWNLOAD
+
+
+def content(raw: RawSample, member: int, number: int, *, small: bool) -> MediaContent:
+    """The content of part `number` of member `member`; of a large picture, if `small`, a small one.
+
+    Raises:
+        LookupError: if there is no such part.
+    """
+    members = members_of(raw)
+    found = members[member] if 0 <= member < len(members) else None
+    parts = [] if found is None else list(found.parts.items())
+    if not 0 <= number < len(parts):
+        raise LookupError(f"{raw.full_key} has no part number {number}")
+    name, data = parts[number]
+    kind = extension(name)
+    if kind in _CONVERTED or (small and kind_of(name) == "picture" and len(data) > SMALL_BYTES):
+        made = _converted(data, THUMBNAIL_PIXELS if small else None)
+        return MediaContent(data, DOWNLOAD) if made is None else made
+    return MediaContent(data, CONTENT_TYPES.get(kind, DOWNLOAD))
+
+
+def _converted(data: bytes, side: int | None) -> MediaContent | None:
+    """A picture as JPEG with a longer side of at most `side`, or as PNG; None if it cannot be read."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            image: Image.Image = Image.open(io.BytesIO(data))
+            if image.width * image.height > MAX_PIXELS:
+                return None
+            if side is not None:
+                image.draft("RGB", (side, side))
+                image.thumbnail((side, side))
+        file = io.BytesIO()
+        is_opaque = image.mode in ("RGB", "L", "CMYK")
+        image.convert("RGB" if is_opaque else "RGBA").save(file, "JPEG" if is_opaque and side else "PNG", quality=85)
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+        return None
+    return MediaContent(file.getvalue(), "image/jpeg" if is_opaque and side else "image/png")

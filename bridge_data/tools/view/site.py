@@ -1,0 +1,77 @@
+"""What one `bridge-data view` shows: data, batches, a run; batches are made when they are first looked at."""
+
+import dataclasses
+import functools
+import threading
+from collections.abc import Callable
+
+from bridge_data.errors import ConfigError
+from bridge_data.loader.checkpoint import Checkpoint
+from bridge_data.tools.view.catalog import DataCatalog
+from bridge_data.tools.view.loss_log import LossLog
+from bridge_data.tools.view.named_runs import NamedRun
+from bridge_data.tools.view.trainer_batches import BatchSequence
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class SavedRun:
+    """What is left of a run: its saved states by position, and its losses (None: no log)."""
+
+    states: tuple[Checkpoint, ...] = ()
+    log: LossLog | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing."""
+        return not self.states and self.log is None
+
+
+class Site:
+    """What there is to look at. `open_run` opens the data of the run when batches are asked for (None: there are no
+    batches to show)."""
+
+    def __init__(
+        self, catalog: DataCatalog, open_run: Callable[[], NamedRun] | None, saved: SavedRun | None = None
+    ) -> None:
+        self.catalog, self.saved = catalog, saved or SavedRun()
+        self._open_run = open_run
+        self._opening = threading.RLock()
+
+    @property
+    def title(self) -> str:
+        """What is looked at."""
+        return str(self.catalog.path)
+
+    @property
+    def parts(self) -> list[str]:
+        """The names of the split parts."""
+        return self.catalog.part_names
+
+    @property
+    def pages(self) -> list[tuple[str, str]]:
+        """(name, address) of the pages."""
+        found = [("Samples", "/samples"), ("Blend", "/blend"), ("Sizes", "/shapes")]
+        batches = [] if self._open_run is None else [("Batches", "/batches")]
+        return [*found, *batches, *([] if self.saved.is_empty else [("Run", "/run")])]
+
+    @property
+    def run(self) -> NamedRun:
+        """The data of the run. Raises a ConfigError if there is none, or it cannot be opened."""
+        with self._opening:
+            return self._run
+
+    @property
+    def batches(self) -> BatchSequence:
+        """The batches of the run. Raises as `run` does, and a StateError if a state is of other data or settings."""
+        with self._opening:
+            return self._batches
+
+    @functools.cached_property
+    def _run(self) -> NamedRun:
+        if self._open_run is None:
+            raise ConfigError("there are no batches to show; give --config")
+        return self._open_run()
+
+    @functools.cached_property
+    def _batches(self) -> BatchSequence:
+        return BatchSequence(self._run.dataset, [one.state for one in self.saved.states])

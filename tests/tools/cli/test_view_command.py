@@ -1,0 +1,71 @@
+import http.client
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.prepared import write_texts
+from tests.tools.cli.conftest import Run
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data set of ten texts."""
+    return write_texts(tmp_path_factory.mktemp("view") / "texts", 10, lambda number: f"text number {number}")
+
+
+@pytest.fixture(scope="module")
+def port(texts: Path) -> Iterator[int]:
+    """The port of a server that asks for a token."""
+    command = [sys.executable, "-m", "bridge_data.tools.cli", "view", str(texts), "--port", "0", "--token", "t" * 20]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        told = server.stdout.readline()
+        found = re.search(r"http://127\.0\.0\.1:(\d+)/\?token=t{20} ", told)
+        assert found is not None, told
+        yield int(found[1])
+        server.terminate()
+
+
+def asked(port: int, path: str, **headers: str) -> tuple[int, str, dict[str, str]]:
+    """(status, text, headers) of an answer."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    connection.request("GET", path, headers=headers)
+    answer = connection.getresponse()
+    return answer.status, answer.read().decode(), dict(answer.getheaders())
+
+
+@pytest.mark.processes
+def test_serves_pages_to_who_has_the_token(port: int) -> None:
+    assert asked(port, "/samples")[0] == 401
+    status, _, headers = asked(port, f"/samples?token={'t' * 20}")
+    assert status == 303
+    cookie = headers["set-cookie"].partition(";")[0]
+    status, html, headers = asked(port, "/samples", cookie=cookie)
+    assert status == 200 and "text number 9" in html
+    assert headers["content-security-policy"].startswith("default-src 'self'")
+    assert asked(port, "/batches", cookie=cookie)[0] == 200
+    assert asked(port, "/samples", cookie=cookie, host="evil.example")[0] == 421
+
+
+def test_all_interfaces_without_a_token_are_refused(run: Run, texts: Path) -> None:
+    result = run("view", texts, "--host", "0.0.0.0", "--port", "0")
+    assert result.exit_code == 1
+    assert "--host 0.0.0.0: others could look at the data: give --token auto" in result.stderr
+
+
+def test_what_is_missing_is_told(run: Run, tmp_path: Path) -> None:
+    assert "give PATH, a data set or a metadataset, or --config, a run" in run("view").stderr
+    assert "no such folder or file" in run("view", tmp_path / "none").stderr
+    result = run("view", "--config", "nothing")
+    assert "expected the YAML of a recipe, or package.module:name" in result.stderr
+
+
+def test_a_port_that_is_taken_is_told(run: Run, texts: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        result = run("view", texts, "--port", taken.getsockname()[1])
+    assert result.exit_code == 1 and "give another one" in result.stderr

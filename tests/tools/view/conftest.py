@@ -1,0 +1,38 @@
+"""A page over the data of `shown_data`."""
+
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+
+from bridge_data.tools.view.catalog import DataCatalog
+from bridge_data.tools.view.named_runs import default_run
+from bridge_data.tools.view.pages import application
+from bridge_data.tools.view.site import Site
+from tests.tools.view.shown_data import write_site
+
+ADDRESS = "http://127.0.0.1:8750"
+
+
+def client(site: Site, **settings: object) -> TestClient:
+    """A browser without a browser."""
+    return TestClient(application(site, **settings), base_url=ADDRESS, follow_redirects=False)
+
+
+@pytest.fixture(scope="session")
+def blend_yaml(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A metadataset of photos and clips."""
+    return write_site(tmp_path_factory.mktemp("shown"))
+
+
+@pytest.fixture(scope="session")
+def page(blend_yaml: Path) -> TestClient:
+    """The pages of the metadataset."""
+    return client(Site(DataCatalog(blend_yaml, {}), None))
+
+
+@pytest.fixture(scope="session")
+def photos_page(blend_yaml: Path) -> TestClient:
+    """The pages of the photos alone, with batches of the default encoder."""
+    photos = blend_yaml.parent / "photos"
+    return client(Site(DataCatalog(photos, {}), lambda: default_run(str(photos), "train", 4, {})))
