@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 from bridge_data.errors import ConfigError, SampleError
 from bridge_data.order import SampleRef
+from bridge_data.process_counts import COUNTS
 from bridge_data.task import NO_STAGES
 
 if TYPE_CHECKING:
@@ -56,14 +57,83 @@ class Batching:
         return dataclasses.replace(self, max_micro_batches=limit)
 
 
+class Counts(NamedTuple):
+    """What a micro-batch holds, and what its process did for it since the one before, of any lane.
+
+    `samples` in it (of a generator, each part). `tokens` without padding, and the `token_slots` that they fill; 0 where
+    it has none, see `tokens_of`. Images decoded, bytes read, reads tried again. `slowest` is the work that took longer
+    than any before in its lane: nanoseconds, source, epoch, index; None if none did. Of its worker, `num_ready` batches
+    were ready when the trainer asked for this one; None if the trainer made it.
+    """
+
+    samples: int = 0
+    tokens: int = 0
+    token_slots: int = 0
+    images: int = 0
+    bytes_read: int = 0
+    retries: int = 0
+    slowest: tuple[int, int, int, int] | None = None
+    num_ready: int | None = None
+
+
+NO_COUNTS = Counts()
+
+
+def tokens_of(batch: Any) -> tuple[int, int]:
+    """(tokens without padding, tokens with it) of a batch's `tokens` or `input_ids`, a tensor (rows, length).
+
+    What is no padding is known by its `cu_seqlens` (rows, bounds), by `cu_seqlens_q` (bounds,), or by an
+    `attention_mask` (rows, length); without any of them nothing is.
+    """
+    tokens: Any = _field(batch, "tokens")
+    tokens = _field(batch, "input_ids") if tokens is None else tokens
+    slots = tokens.numel() if hasattr(tokens, "numel") else 0
+    if not slots:
+        return 0, 0
+    for name in ("cu_seqlens", "cu_seqlens_q"):
+        bounds = _field(batch, name)
+        if hasattr(bounds, "numel"):
+            return int(bounds[..., -1].sum()), slots
+    mask = _field(batch, "attention_mask")
+    if getattr(mask, "shape", None) == tokens.shape:
+        return int(mask.sum()), slots
+    return slots, slots
+
+
+def _field(batch: Any, name: str) -> Any:
+    return batch.get(name) if isinstance(batch, dict) else getattr(batch, name, None)
+
+
+def counted(work: Work, batch: Any, num_samples: int) -> Counts:
+    """The counts of a batch of `num_samples` that a lane has just made by `work`: takes those of the process."""
+    took_ns, ref = work.slowest
+    work.slowest = took_ns, None
+    images, bytes_read, retries = COUNTS.num_images, COUNTS.num_bytes, COUNTS.num_retries
+    COUNTS.num_images -= images
+    COUNTS.num_bytes -= bytes_read
+    COUNTS.num_retries -= retries
+    slowest = None if ref is None else (took_ns, ref.source, ref.epoch, ref.index)
+    return Counts(num_samples, *tokens_of(batch), images, bytes_read, retries, slowest)
+
+
+def take_skipped(work: Work) -> dict[str, int]:
+    """The samples that a lane has left out since its last batch, by hook; they are counted with this."""
+    if not work.hooks.skipped:
+        return {}
+    skipped = dict(work.hooks.skipped)
+    work.hooks.skipped.clear()
+    return skipped
+
+
 @dataclasses.dataclass(slots=True)
 class LaneBatch:
-    """A micro-batch, the lane's state after it (plain JSON), and the samples left out since the one before, by hook
-    (those cut short or that failed, as `NO_STAGES`)."""
+    """A micro-batch, the lane's state after it (plain JSON), the samples left out since the one before, by hook (those
+    cut short or that failed, as `NO_STAGES`), and what is counted."""
 
     batch: Any
     state: dict[str, Any]
     skipped: dict[str, int]
+    counts: Counts = dataclasses.field(default=NO_COUNTS, compare=False)
 
 
 UNREAD = object()
@@ -84,13 +154,20 @@ class Item:
         """As a unit: itself."""
         return (self,)
 
+    @property
+    def num_samples(self) -> int:
+        """As a unit: 1."""
+        return 1
+
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Pack:
-    """A packed sample with the items in it."""
+    """A packed sample with the items in it, of which `postencode_sample` may have left out some: `num_samples` are
+    left."""
 
     items: list[Item]
     sample: Any = UNREAD
+    num_samples: int = 0
 
 
 Unit: TypeAlias = Item | Pack
