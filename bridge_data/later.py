@@ -47,7 +47,15 @@ def is_tensor(value: Any) -> "TypeGuard[torch.Tensor]":
 
 def profiler_is_active() -> bool:
     """Whether torch's profiler records this thread, without importing torch."""
-    return "torch" in sys.modules and bool(torch.autograd._profiler_enabled())  # type: ignore[attr-defined]
+    global _is_recording
+    if _is_recording is None:
+        if "torch" not in sys.modules:
+            return False
+        _is_recording = torch.autograd._profiler_enabled  # type: ignore[attr-defined]
+    return _is_recording()
+
+
+_is_recording: Callable[[], bool] | None = None
 
 
 def names_of(package: str, names_by_module: Mapping[str, str]) -> Callable[[str], Any]:

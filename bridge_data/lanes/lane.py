@@ -18,7 +18,7 @@ from typing import Any
 from bridge_data.errors import ConfigError, FatalSampleError
 from bridge_data.lanes.read_ahead import ReadAhead
 from bridge_data.lanes.survival import Survival, skips_of_empty
-from bridge_data.lanes.units import UNREAD, Batching, Item, LaneBatch, Pack, Unit, counted, take_skipped
+from bridge_data.lanes.units import UNREAD, Batching, Item, LaneBatch, LaneTally, Pack, Unit
 from bridge_data.lanes.work import Watch, Work
 from bridge_data.order import Cursor
 from bridge_data.order.cursor import Drawn, Pending
@@ -48,9 +48,9 @@ class Lane:
         watch: Watch | None = None,
         ahead: ReadAhead | None = None,
     ) -> None:
-        self._ahead = ahead
         self._cursor, self._work, self._batching = cursor, work, batching
-        self._watch = watch
+        self._ahead, self._watch = ahead, watch
+        self._tally = work.tally = LaneTally()
         self._number, self._num_lanes = number, num_lanes = position
         self._sources = [Survival(f"samples of {name}", number, skips_of_empty(n, num_lanes)) for name, n in sources]
         self._buffer_survival, self._pack_survival = Survival("packing buffers", number), Survival("packs", number)
@@ -97,11 +97,13 @@ class Lane:
                 )
             raise
         self._micro_batches += 1
-        return LaneBatch(batch, self.state(), self.take_skipped(), counted(self._work, batch, self._num_samples))
+        return LaneBatch(batch, self.state(), self.take_skipped(), self._tally.take(batch, self._num_samples))
 
     def take_skipped(self) -> dict[str, int]:
         """The samples left out since the last batch, by hook; they are counted with this."""
-        return take_skipped(self._work)
+        skipped = dict(self._work.hooks.skipped)
+        self._work.hooks.skipped.clear()
+        return skipped
 
     def _next_batch(self) -> Any:
         limit = self._batching.max_micro_batches
@@ -267,19 +269,17 @@ class Lane:
         drawn = self._cursor.take(count)
         samples, sources = self._work.all_samples([ref for _, ref in drawn], self._watch), self._sources
         queue, began_ns = self._pending.queue, time.perf_counter_ns()
+        samples = self._tally.timed(drawn, samples)
         arena = current_arena() if self._stacks else None
         with contextlib.nullcontext() if arena is None else arena.images(len(drawn)):
             for (draw, ref), parts in zip(drawn, samples, strict=True):
-                ended_ns = time.perf_counter_ns()
-                if ended_ns - began_ns > self._work.slowest[0]:
-                    self._work.slowest = ended_ns - began_ns, ref
-                began_ns = ended_ns
                 for part, sample in parts:
                     queue.append(Item(draw, ref, part, sample))
                 if parts:
                     sources[ref[0]].kept += 1
                 else:
                     sources[ref[0]].leave_out(*self._work.hooks.last_skip)
+        self._tally.note_draw(drawn, time.perf_counter_ns() - began_ns)
 
     def _why(self) -> str:
         hooks = self._work.hooks

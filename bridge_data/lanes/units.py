@@ -14,8 +14,11 @@ its key: equal to the bit, as long as data and hooks are the same, since random 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
+import functools
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias, TypeVar
 
 from bridge_data.errors import ConfigError, SampleError
 from bridge_data.order import SampleRef
@@ -78,6 +81,8 @@ class Counts(NamedTuple):
 
 NO_COUNTS = Counts()
 
+as_counts = functools.partial(tuple.__new__, Counts)  # `Counts._make`, twice as fast
+
 
 def tokens_of(batch: Any) -> tuple[int, int]:
     """(tokens without padding, tokens with it) of a batch's `tokens` or `input_ids`, a tensor (rows, length).
@@ -85,44 +90,65 @@ def tokens_of(batch: Any) -> tuple[int, int]:
     What is no padding is known by its `cu_seqlens` (rows, bounds), by `cu_seqlens_q` (bounds,), or by an
     `attention_mask` (rows, length); without any of them nothing is.
     """
-    tokens: Any = _field(batch, "tokens")
-    tokens = _field(batch, "input_ids") if tokens is None else tokens
+    get: Any = batch.get if isinstance(batch, dict) else functools.partial(getattr, batch)
+    tokens = get("tokens", None)
+    tokens = get("input_ids", None) if tokens is None else tokens
     slots = tokens.numel() if hasattr(tokens, "numel") else 0
     if not slots:
         return 0, 0
     for name in ("cu_seqlens", "cu_seqlens_q"):
-        bounds = _field(batch, name)
-        if hasattr(bounds, "numel"):
+        if hasattr(bounds := get(name, None), "numel"):
             return int(bounds[..., -1].sum()), slots
-    mask = _field(batch, "attention_mask")
-    if getattr(mask, "shape", None) == tokens.shape:
-        return int(mask.sum()), slots
-    return slots, slots
+    mask = get("attention_mask", None)
+    return int(mask.sum()) if getattr(mask, "shape", None) == tokens.shape else slots, slots
 
 
-def _field(batch: Any, name: str) -> Any:
-    return batch.get(name) if isinstance(batch, dict) else getattr(batch, name, None)
+TIMED_NS = 50_000
+"""Samples that take less than this on average are timed together, as timing each would cost a part of it."""
 
 
-def counted(work: Work, batch: Any, num_samples: int) -> Counts:
-    """The counts of a batch of `num_samples` that a lane has just made by `work`: takes those of the process."""
-    took_ns, ref = work.slowest
-    work.slowest = took_ns, None
-    images, bytes_read, retries = COUNTS.num_images, COUNTS.num_bytes, COUNTS.num_retries
-    COUNTS.num_images -= images
-    COUNTS.num_bytes -= bytes_read
-    COUNTS.num_retries -= retries
-    slowest = None if ref is None else (took_ns, ref.source, ref.epoch, ref.index)
-    return Counts(num_samples, *tokens_of(batch), images, bytes_read, retries, slowest)
+class LaneTally:
+    """Counts what the work of one lane does between two batches, and remembers its slowest sample."""
 
+    def __init__(self) -> None:
+        self._slowest_ns = 0.0
+        self._slowest: SampleRef | None = None  # since the last batch
+        self._mean_ns = math.inf  # of the samples drawn last
 
-def take_skipped(work: Work) -> dict[str, int]:
-    """The samples that a lane has left out since its last batch, by hook; they are counted with this."""
-    if not work.hooks.skipped:
-        return {}
-    skipped = dict(work.hooks.skipped)
-    work.hooks.skipped.clear()
-    return skipped
+    def note(self, ref: SampleRef, took_ns: float) -> None:
+        """Note how long the work on a sample took."""
+        if took_ns > self._slowest_ns:
+            self._slowest_ns, self._slowest = took_ns, ref
+
+    def timed(self, refs: Sequence[tuple[int, SampleRef]], samples: Iterator[T]) -> Iterator[T]:
+        """The same samples, each timed if they take long enough for that."""
+        return samples if self._mean_ns <= TIMED_NS else self._each(refs, samples)
+
+    def _each(self, refs: Sequence[tuple[int, SampleRef]], samples: Iterator[T]) -> Iterator[T]:
+        began_ns = time.perf_counter_ns()
+        for (_, ref), sample in zip(refs, samples, strict=True):
+            self.note(ref, time.perf_counter_ns() - began_ns)
+            yield sample
+            began_ns = time.perf_counter_ns()
+
+    def note_draw(self, refs: Sequence[tuple[int, SampleRef]], took_ns: int) -> None:
+        """Note how long samples drawn together took. If they were not timed one by one, what is more than usual is
+        taken to be that of one of them, and the first is named for it."""
+        usual_ns, self._mean_ns = self._mean_ns, took_ns / len(refs)
+        if usual_ns <= TIMED_NS:
+            self.note(refs[0][1], took_ns - usual_ns * (len(refs) - 1))
+
+    def take(self, batch: Any, num_samples: int) -> Counts:
+        """The counts of a batch of `num_samples` that has just been made: takes those of the process."""
+        slowest = None
+        if self._slowest is not None:
+            source, epoch, index, _ = self._slowest
+            slowest, self._slowest = (int(self._slowest_ns), source, epoch, index), None
+        images, bytes_read, retries = COUNTS.num_images, COUNTS.num_bytes, COUNTS.num_retries
+        COUNTS.num_images -= images
+        COUNTS.num_bytes -= bytes_read
+        COUNTS.num_retries -= retries
+        return as_counts((num_samples, *tokens_of(batch), images, bytes_read, retries, slowest, None))
 
 
 @dataclasses.dataclass(slots=True)
@@ -148,16 +174,12 @@ class Item:
     ref: SampleRef
     part: int
     sample: Any = UNREAD
+    num_samples: ClassVar[int] = 1
 
     @property
     def items(self) -> tuple[Item]:
         """As a unit: itself."""
         return (self,)
-
-    @property
-    def num_samples(self) -> int:
-        """As a unit: 1."""
-        return 1
 
 
 @dataclasses.dataclass(slots=True, eq=False)

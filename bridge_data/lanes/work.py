@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from bridge_data.decode import Loader
 from bridge_data.errors import ConfigError, FatalSampleError, SampleError
-from bridge_data.lanes.units import Item, Key, Pack, Unit, batch_key, pack_key
+from bridge_data.lanes.units import Item, Key, LaneTally, Pack, Unit, batch_key, pack_key
 from bridge_data.order import ALL_PARTS, SampleRef
 from bridge_data.samples import CrudeSample, Sample
 from bridge_data.shards import RawSample
@@ -47,8 +47,8 @@ class Work:
         packing: bool,
     ) -> None:
         self.hooks = hooks
-        self.slowest: tuple[int, SampleRef | None] = 0, None
-        """The sample whose reading and encoding, or post-encoding, took longest, and how many nanoseconds."""
+        self.tally: LaneTally | None = None
+        """Is told of the samples that take long."""
         self._encoder = encoder = hooks.encoder
         self._loaders, self._cooks, self._names, self._keys = loaders, cooks, source_names, source_keys
         self.packs = packing
@@ -242,9 +242,8 @@ class Work:
             return [item.sample]
         hook, began_ns = hook_of(self._encoder, "postencode_sample"), time.perf_counter_ns()
         made = self.hooks.run("postencode_sample", hook, item.sample, self._first(item))
-        took_ns = time.perf_counter_ns() - began_ns
-        if took_ns > self.slowest[0]:
-            self.slowest = took_ns, item.ref
+        if self.tally is not None:
+            self.tally.note(item.ref, time.perf_counter_ns() - began_ns)
         return made
 
     @property

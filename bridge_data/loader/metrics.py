@@ -144,7 +144,7 @@ class LoaderMetrics:
     def values(self) -> dict[str, float]:
         """All numbers by name, as loggers want them: rates and shares, counts, `skipped/HOOK`, `epochs/SOURCE`,
         `slowest_sample_s`."""
-        values: dict[str, float] = {name: getattr(self, name) for name in (*_RATES, "num_ranks", *_COUNTS, *_MEMORY)}
+        values: dict[str, float] = {name: getattr(self, name) for name in (*RATES, "num_ranks", *_COUNTS, *_MEMORY)}
         values |= {f"skipped/{hook}": count for hook, count in sorted(self.skipped.items())}
         values |= {f"epochs/{source}": epochs for source, epochs in self.epochs.items()}
         if self.slowest is not None:
@@ -152,10 +152,11 @@ class LoaderMetrics:
         return values
 
 
-_RATES = (
+RATES = (
     *("batches_per_s", "samples_per_s", "tokens_per_s", "images_per_s", "bytes_per_s"),
     *("wait_share", "prefetch_fill", "pack_fill"),
 )
+"""The properties that are rates and shares."""
 _MEMORY = ("trainer_bytes", "workers_bytes")
 _TIMES = ("elapsed_s", "wait_s")
 _COUNTS = (

@@ -226,14 +226,15 @@ class _Timed(Iterator[T]):
         self._last_s: float | None = None
 
     def __next__(self) -> T:
-        begun_s = time.perf_counter()
+        clock, meter = time.perf_counter, self._meter
+        begun_s = clock()
         try:
             if profiler_is_active():
                 with torch.profiler.record_function("bridge_data.wait"):
                     return next(self._batches)
             return next(self._batches)
         finally:
-            now_s, meter = time.perf_counter(), self._meter
+            now_s = clock()
             meter.wait_s += now_s - begun_s
             meter.elapsed_s += now_s - (begun_s if self._last_s is None else self._last_s)
             self._last_s = now_s

@@ -25,7 +25,7 @@ from collections.abc import Callable
 from typing import Any
 
 from bridge_data.errors import WorkerError
-from bridge_data.lanes.units import Counts
+from bridge_data.lanes.units import as_counts
 from bridge_data.loader.memory.batches import decode
 from bridge_data.loader.memory.slots import Kept, SlotReader
 from bridge_data.loader.position import Ended, Produced
@@ -267,7 +267,7 @@ class WorkerLink:
         self.page.allow(self._allowed)
         if self._slots.released or self.page.waits():
             self._send(Freed(self._slots.take_released()))
-        return Produced(lane, batch, state, message.skipped, Counts._make((*message.counts, self._num_ready)))
+        return Produced(lane, batch, state, message.skipped, as_counts((*message.counts, self._num_ready)))
 
     def wake(self) -> None:
         if self.page.waits():
