@@ -124,6 +124,7 @@ lint: setup
 # ARGS="--only text,jpeg --rounds 1" for a quick look; see docs/benchmarks.md.
 bench: $(VENV)/.bench peers
 	$(BIN)/python -m benchmarks.speed $(ARGS)
+	$(BIN)/python -m benchmarks.metrics_cost $(if $(ARGS),--rounds 1)
 
 $(VENV)/.bench: pyproject.toml | setup
 	$(BIN)/pip install -q -e ".[bench]"

@@ -18,6 +18,12 @@ if TYPE_CHECKING:
         EnergonDatasetBuilder,
         EnergonDatasetConfig,
         EnergonMultiModalDataModule,
+        JsonlSink,
+        LogSink,
+        MetricsCallback,
+        MetricsReporter,
+        MetricsServer,
+        TensorBoardSink,
         cyclic_iter,
     )
     from bridge_data.decode import SampleDecoder
@@ -141,7 +147,8 @@ if TYPE_CHECKING:
 _PLACES = {
     "bridge_data.datamodule": (
         "DatasetBuildContext EnergonDataloader EnergonDatasetBuilder EnergonDatasetConfig "
-        "EnergonMultiModalDataModule cyclic_iter"
+        "EnergonMultiModalDataModule JsonlSink LogSink MetricsCallback MetricsReporter MetricsServer TensorBoardSink "
+        "cyclic_iter"
     ),
     "bridge_data.decode": "SampleDecoder",
     "bridge_data.encoders": "FamilyConfig FamilyTaskEncoder HFTaskEncoder MultiModalSampleConfig MultiModalTaskEncoder",
@@ -232,11 +239,16 @@ __all__ = [
     "InterleavedWebdataset",
     "JoinedWebdatasetFactory",
     "JsonlFileStore",
+    "JsonlSink",
     "LaneDataset",
     "Lazy",
     "Limits",
+    "LogSink",
     "Metadataset",
     "MetadatasetV2",
+    "MetricsCallback",
+    "MetricsReporter",
+    "MetricsServer",
     "MockLazy",
     "MultiChoiceVQASample",
     "MultiChoiceVQAWebdataset",
@@ -259,6 +271,7 @@ __all__ = [
     "StateError",
     "SystemFileStore",
     "TaskEncoder",
+    "TensorBoardSink",
     "TextSample",
     "TextWebdataset",
     "VQAOCRSample",

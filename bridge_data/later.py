@@ -45,6 +45,19 @@ def is_tensor(value: Any) -> "TypeGuard[torch.Tensor]":
     return "torch" in sys.modules and isinstance(value, torch.Tensor)
 
 
+def profiler_is_active() -> bool:
+    """Whether torch's profiler records this thread, without importing torch."""
+    global _is_recording
+    if _is_recording is None:
+        if "torch" not in sys.modules:
+            return False
+        _is_recording = torch.autograd._profiler_enabled  # type: ignore[attr-defined]
+    return _is_recording()
+
+
+_is_recording: Callable[[], bool] | None = None
+
+
 def names_of(package: str, names_by_module: Mapping[str, str]) -> Callable[[str], Any]:
     """The `__getattr__` of a package, for lazy imports of its public names and of its modules.
 
@@ -64,4 +77,4 @@ def names_of(package: str, names_by_module: Mapping[str, str]) -> Callable[[str]
     return find
 
 
-__all__ = ["Image", "is_tensor", "names_of", "nanoarrow", "numpy", "torch"]
+__all__ = ["Image", "is_tensor", "names_of", "nanoarrow", "numpy", "profiler_is_active", "torch"]

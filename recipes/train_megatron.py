@@ -5,11 +5,16 @@ from pathlib import Path
 
 from recipes.recipe import Recipe
 
+METRICS_EVERY = 10
+"""Steps between two reports of the loader's metrics."""
+
 
 def train_megatron(recipe: Recipe) -> None:
     """Train the recipe on this rank, to its end."""
     import torch.distributed as dist
 
+    from bridge_data import JsonlSink, LogSink, MetricsReporter
+    from bridge_data.datamodule.metric_sinks import MetricsSink
     from bridge_data.errors import WorkerError
     from recipes import cpu_shim
     from recipes.forward_step import forward_step
@@ -26,7 +31,13 @@ def train_megatron(recipe: Recipe) -> None:
     is_logged = groups.tp.rank() == groups.cp.rank() == 0 and groups.pp.rank() == groups.pp.size() - 1
     log = StepLog(Path(recipe.log_dir), groups.dp.rank(), groups.dp.size()) if recipe.log_dir and is_logged else None
 
+    sinks: list[MetricsSink] = [LogSink()]
+    if recipe.log_dir:
+        sinks.append(JsonlSink(Path(recipe.log_dir) / "data.jsonl"))
+    metrics = MetricsReporter(loader, sinks, every_steps=METRICS_EVERY)
+
     def on_step(report: StepReport) -> None:
+        metrics.step(report.step + 1)
         if log is not None:
             log.append(
                 report.step,

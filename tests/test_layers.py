@@ -20,7 +20,7 @@ STAGES = ("storage", "shards", "plan", "order", "decode", "task", "lanes", "load
 """From bytes to the trainer."""
 
 LAYERS = (
-    *("later", "samples", "errors", "limits", "options", "topology"),
+    *("later", "process_counts", "samples", "errors", "limits", "options", "topology"),
     *("storage", "shards", "plan", "order", "decode", "prepare", "energon", "task", "lanes", "loader"),
     *("encoders", "datamodule", "tools"),
 )

@@ -11,6 +11,14 @@ if TYPE_CHECKING:
     from bridge_data.datamodule.batch_schedule import BatchSchedule
     from bridge_data.datamodule.dataset_builder import DatasetBuildContext, EnergonDatasetBuilder
     from bridge_data.datamodule.dataset_config import EnergonDatasetConfig, TaskEncoderConfig
+    from bridge_data.datamodule.metric_sinks import (
+        JsonlSink,
+        LogSink,
+        MetricsReporter,
+        MetricsServer,
+        TensorBoardSink,
+    )
+    from bridge_data.datamodule.metrics_callback import MetricsCallback
     from bridge_data.datamodule.module import EnergonMultiModalDataModule
     from bridge_data.datamodule.training import EnergonDataloader, cyclic_iter
     from bridge_data.datamodule.validation import ValidationDataloader
@@ -19,6 +27,8 @@ _PLACES = {
     "bridge_data.datamodule.batch_schedule": "BatchSchedule",
     "bridge_data.datamodule.dataset_builder": "DatasetBuildContext EnergonDatasetBuilder",
     "bridge_data.datamodule.dataset_config": "EnergonDatasetConfig TaskEncoderConfig",
+    "bridge_data.datamodule.metric_sinks": "JsonlSink LogSink MetricsReporter MetricsServer TensorBoardSink",
+    "bridge_data.datamodule.metrics_callback": "MetricsCallback",
     "bridge_data.datamodule.module": "EnergonMultiModalDataModule",
     "bridge_data.datamodule.training": "EnergonDataloader cyclic_iter",
     "bridge_data.datamodule.validation": "ValidationDataloader",
@@ -33,7 +43,13 @@ __all__ = [
     "EnergonDatasetBuilder",
     "EnergonDatasetConfig",
     "EnergonMultiModalDataModule",
+    "JsonlSink",
+    "LogSink",
+    "MetricsCallback",
+    "MetricsReporter",
+    "MetricsServer",
     "TaskEncoderConfig",
+    "TensorBoardSink",
     "ValidationDataloader",
     "cyclic_iter",
 ]

@@ -22,6 +22,7 @@ from bridge_data.errors import ConfigError
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.loader import SavableDataLoader, get_savable_loader
 from bridge_data.loader.loader_config import Ends
+from bridge_data.loader.metrics import LoaderMetrics
 from bridge_data.topology import WorkerConfig
 
 Share: TypeAlias = Literal["replicate", "broadcast"]
@@ -46,6 +47,10 @@ class IdleDataloader(Iterator[Any]):
     def wait_for_workers(self, timeout_s: float = 300) -> bool:
         """Returns True at once: there are no workers."""
         return True
+
+    def metrics(self, *, of_job: bool = False) -> LoaderMetrics:
+        """Zeros: this rank gets no batches, as all data-parallel ranks of its stage."""
+        return LoaderMetrics()
 
     def restart(self) -> None:
         """Does nothing: this rank takes no part in an evaluation."""

@@ -14,6 +14,7 @@ from bridge_data.datamodule.parallel import BackgroundLoader
 from bridge_data.datamodule.rank_states import gather_state, hand_on_state
 from bridge_data.datamodule.sharing import RankLoader
 from bridge_data.errors import DatasetError, StateError
+from bridge_data.loader.metrics import LoaderMetrics
 from bridge_data.order.state import LoaderState
 
 T = TypeVar("T")
@@ -63,6 +64,10 @@ class EnergonDataloader(Iterator[Any]):
     def skipped(self) -> dict[str, int]:
         """Samples that this rank has left out, by hook."""
         return dict(self.dataloader.skipped)
+
+    def metrics(self, *, of_job: bool = False) -> LoaderMetrics:
+        """What was counted since this loader was made; `of_job`, of all data-parallel ranks, which must all call it."""
+        return self.dataloader.metrics(of_job=of_job)
 
     def follow(self, num_delivered: Callable[[], int], num_in_step: Callable[[], int] = int) -> None:
         """From now on, `num_delivered` counts the delivered batches, because the consumer prefetches; the last

@@ -9,6 +9,7 @@ from typing import Any
 
 from bridge_data.datamodule.sharing import RankLoader
 from bridge_data.errors import DatasetError
+from bridge_data.loader.metrics import LoaderMetrics
 from bridge_data.plan import Source
 
 
@@ -61,6 +62,10 @@ class ValidationDataloader(Iterator[Any]):
         """Go to the first batch: a new evaluation begins."""
         self._num_drawn = 0
         self._begin_pass()
+
+    def metrics(self, *, of_job: bool = False) -> LoaderMetrics:
+        """What was counted since this loader was made; `of_job`, of all data-parallel ranks, which must all call it."""
+        return self.dataloader.metrics(of_job=of_job)
 
     def close(self) -> None:
         """End the worker processes; delivered batches stay valid."""

@@ -28,6 +28,7 @@ import simplejpeg
 from bridge_data.decode.resizing import Resizing, Size, by_pillow, by_torch
 from bridge_data.errors import ConfigError
 from bridge_data.later import Image, nanoarrow, torch
+from bridge_data.process_counts import COUNTS
 from bridge_data.samples.arena import current_arena
 
 if TYPE_CHECKING:
@@ -180,9 +181,11 @@ def decoded_pixels(data: bytes, mode: str, least: Size | None = None) -> NDArray
             gray = _jpeg_image(data, mode, least)
             pixels = None if gray is None else np.array(gray)
         if pixels is not None:
+            COUNTS.num_images += 1
             return pixels
     with _opened(data) as image:
         image.load()
+        COUNTS.num_images += 1
         return np.array(image if image.mode == mode else image.convert(mode))
 
 
@@ -205,6 +208,7 @@ def image_in_batch(data: bytes, mode: str) -> torch.Tensor | None:
         simplejpeg.decode_jpeg(data, mode, buffer=pixels)
     except ValueError:
         return None
+    COUNTS.num_images += 1
     return image
 
 
@@ -214,8 +218,10 @@ def pillow_image(data: bytes, mode: str, least: Size | None = None) -> Image.Ima
         made = _jpeg_image(data, mode, least) if _is_jpeg(data) else None
         if made is None:
             image.load()
-            return image.convert(mode)
-        made.info = dict(image.info)
+            made = image.convert(mode)
+        else:
+            made.info = dict(image.info)
+        COUNTS.num_images += 1
         return made
 
 

@@ -11,13 +11,14 @@ references, and are read again after a restore when their turn comes.
 import collections
 import contextlib
 import logging
+import time
 from collections.abc import Sequence
 from typing import Any
 
 from bridge_data.errors import ConfigError, FatalSampleError
 from bridge_data.lanes.read_ahead import ReadAhead
 from bridge_data.lanes.survival import Survival, skips_of_empty
-from bridge_data.lanes.units import UNREAD, Batching, Item, LaneBatch, Pack, Unit
+from bridge_data.lanes.units import UNREAD, Batching, Item, LaneBatch, LaneTally, Pack, Unit
 from bridge_data.lanes.work import Watch, Work
 from bridge_data.order import Cursor
 from bridge_data.order.cursor import Drawn, Pending
@@ -47,15 +48,15 @@ class Lane:
         watch: Watch | None = None,
         ahead: ReadAhead | None = None,
     ) -> None:
-        self._ahead = ahead
         self._cursor, self._work, self._batching = cursor, work, batching
-        self._watch = watch
+        self._ahead, self._watch = ahead, watch
+        self._tally = work.tally = LaneTally()
         self._number, self._num_lanes = number, num_lanes = position
         self._sources = [Survival(f"samples of {name}", number, skips_of_empty(n, num_lanes)) for name, n in sources]
         self._buffer_survival, self._pack_survival = Survival("packing buffers", number), Survival("packs", number)
         self._group_survival = Survival("samples or packs to be grouped", number)
         self._batch_survival = Survival("micro-batches", number)
-        self._micro_batches = 0
+        self._micro_batches = self._num_samples = self._num_read = 0
         self._pending: Pending[Item, Unit] = Pending()
         self._bucket_sizes: dict[str, int] = {}
         self._batches_samples = batching.batch_size is not None or work.groups
@@ -96,15 +97,12 @@ class Lane:
                 )
             raise
         self._micro_batches += 1
-        return LaneBatch(batch, self.state(), self.take_skipped())
+        return LaneBatch(batch, self.state(), self.take_skipped(), self._tally.take(batch, self._num_samples))
 
     def take_skipped(self) -> dict[str, int]:
         """The samples left out since the last batch, by hook; they are counted with this."""
-        hooks = self._work.hooks
-        if not hooks.skipped:
-            return {}
-        skipped = dict(hooks.skipped)
-        hooks.skipped.clear()
+        skipped = dict(self._work.hooks.skipped)
+        self._work.hooks.skipped.clear()
         return skipped
 
     def _next_batch(self) -> Any:
@@ -120,6 +118,7 @@ class Lane:
             if self._ready:
                 batch = self._ready.popleft()
                 units, emitted = self._pending.open.popleft()
+                self._num_samples = 0 if emitted else self._num_read
                 if self._ready:
                     self._pending.open.appendleft((units, emitted + 1))
                 self._batch_survival.kept += 1
@@ -133,7 +132,7 @@ class Lane:
         hooks.batch_index = index if self._work.knows_batch_of_samples else None
         try:
             read = [unit for unit in units if unit.sample is not UNREAD or self._read_unit(unit)]
-            hooks.batch_index = index
+            hooks.batch_index, self._num_read = index, sum(unit.num_samples for unit in read)
             return self._work.batch(read, collate=self._batches_samples) if read else []
         finally:
             hooks.batch_index = None
@@ -269,7 +268,8 @@ class Lane:
             self._ahead.follow(self._cursor, count)
         drawn = self._cursor.take(count)
         samples, sources = self._work.all_samples([ref for _, ref in drawn], self._watch), self._sources
-        queue = self._pending.queue
+        queue, began_ns = self._pending.queue, time.perf_counter_ns()
+        samples = self._tally.timed(drawn, samples)
         arena = current_arena() if self._stacks else None
         with contextlib.nullcontext() if arena is None else arena.images(len(drawn)):
             for (draw, ref), parts in zip(drawn, samples, strict=True):
@@ -279,6 +279,7 @@ class Lane:
                     sources[ref[0]].kept += 1
                 else:
                     sources[ref[0]].leave_out(*self._work.hooks.last_skip)
+        self._tally.note_draw(drawn, time.perf_counter_ns() - began_ns)
 
     def _why(self) -> str:
         hooks = self._work.hooks
@@ -302,9 +303,8 @@ class Lane:
     def _read_unit(self, unit: Unit) -> bool:
         if isinstance(unit, Item):
             return unit.sample is not UNREAD or self._read(unit)
-        if unit.sample is UNREAD:
-            packed = self._pack(unit.items)
-            unit.sample = UNREAD if packed is None else packed.sample
+        if unit.sample is UNREAD and (packed := self._pack(unit.items)) is not None:
+            unit.sample, unit.num_samples = packed.sample, packed.num_samples
         return unit.sample is not UNREAD
 
     def state(self) -> dict[str, Any]:

@@ -14,11 +14,15 @@ its key: equal to the bit, as long as data and hooks are the same, since random 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
+import functools
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias, TypeVar
 
 from bridge_data.errors import ConfigError, SampleError
 from bridge_data.order import SampleRef
+from bridge_data.process_counts import COUNTS
 from bridge_data.task import NO_STAGES
 
 if TYPE_CHECKING:
@@ -56,14 +60,106 @@ class Batching:
         return dataclasses.replace(self, max_micro_batches=limit)
 
 
+class Counts(NamedTuple):
+    """What a micro-batch holds, and what its process did for it since the one before, of any lane.
+
+    `samples` in it (of a generator, each part). `tokens` without padding, and the `token_slots` that they fill; 0 where
+    it has none, see `tokens_of`. Images decoded, bytes read, reads tried again. `slowest` is the work that took longer
+    than any before in its lane: nanoseconds, source, epoch, index; None if none did. Of its worker, `num_ready` batches
+    were ready when the trainer asked for this one; None if the trainer made it.
+    """
+
+    samples: int = 0
+    tokens: int = 0
+    token_slots: int = 0
+    images: int = 0
+    bytes_read: int = 0
+    retries: int = 0
+    slowest: tuple[int, int, int, int] | None = None
+    num_ready: int | None = None
+
+
+NO_COUNTS = Counts()
+
+as_counts = functools.partial(tuple.__new__, Counts)  # `Counts._make`, twice as fast
+
+
+def tokens_of(batch: Any) -> tuple[int, int]:
+    """(tokens without padding, tokens with it) of a batch's `tokens` or `input_ids`, a tensor (rows, length).
+
+    What is no padding is known by its `cu_seqlens` (rows, bounds), by `cu_seqlens_q` (bounds,), or by an
+    `attention_mask` (rows, length); without any of them nothing is.
+    """
+    get: Any = batch.get if isinstance(batch, dict) else functools.partial(getattr, batch)
+    tokens = get("tokens", None)
+    tokens = get("input_ids", None) if tokens is None else tokens
+    slots = tokens.numel() if hasattr(tokens, "numel") else 0
+    if not slots:
+        return 0, 0
+    for name in ("cu_seqlens", "cu_seqlens_q"):
+        if hasattr(bounds := get(name, None), "numel"):
+            return int(bounds[..., -1].sum()), slots
+    mask = get("attention_mask", None)
+    return int(mask.sum()) if getattr(mask, "shape", None) == tokens.shape else slots, slots
+
+
+TIMED_NS = 50_000
+"""Samples that take less than this on average are timed together, as timing each would cost a part of it."""
+
+
+class LaneTally:
+    """Counts what the work of one lane does between two batches, and remembers its slowest sample."""
+
+    def __init__(self) -> None:
+        self._slowest_ns = 0.0
+        self._slowest: SampleRef | None = None  # since the last batch
+        self._mean_ns = math.inf  # of the samples drawn last
+
+    def note(self, ref: SampleRef, took_ns: float) -> None:
+        """Note how long the work on a sample took."""
+        if took_ns > self._slowest_ns:
+            self._slowest_ns, self._slowest = took_ns, ref
+
+    def timed(self, refs: Sequence[tuple[int, SampleRef]], samples: Iterator[T]) -> Iterator[T]:
+        """The same samples, each timed if they take long enough for that."""
+        return samples if self._mean_ns <= TIMED_NS else self._each(refs, samples)
+
+    def _each(self, refs: Sequence[tuple[int, SampleRef]], samples: Iterator[T]) -> Iterator[T]:
+        began_ns = time.perf_counter_ns()
+        for (_, ref), sample in zip(refs, samples, strict=True):
+            self.note(ref, time.perf_counter_ns() - began_ns)
+            yield sample
+            began_ns = time.perf_counter_ns()
+
+    def note_draw(self, refs: Sequence[tuple[int, SampleRef]], took_ns: int) -> None:
+        """Note how long samples drawn together took. If they were not timed one by one, what is more than usual is
+        taken to be that of one of them, and the first is named for it."""
+        usual_ns, self._mean_ns = self._mean_ns, took_ns / len(refs)
+        if usual_ns <= TIMED_NS:
+            self.note(refs[0][1], took_ns - usual_ns * (len(refs) - 1))
+
+    def take(self, batch: Any, num_samples: int) -> Counts:
+        """The counts of a batch of `num_samples` that has just been made: takes those of the process."""
+        slowest = None
+        if self._slowest is not None:
+            source, epoch, index, _ = self._slowest
+            slowest, self._slowest = (int(self._slowest_ns), source, epoch, index), None
+        images, bytes_read, retries = COUNTS.num_images, COUNTS.num_bytes, COUNTS.num_retries
+        COUNTS.num_images -= images
+        COUNTS.num_bytes -= bytes_read
+        COUNTS.num_retries -= retries
+        return as_counts((num_samples, *tokens_of(batch), images, bytes_read, retries, slowest, None))
+
+
 @dataclasses.dataclass(slots=True)
 class LaneBatch:
-    """A micro-batch, the lane's state after it (plain JSON), and the samples left out since the one before, by hook
-    (those cut short or that failed, as `NO_STAGES`)."""
+    """A micro-batch, the lane's state after it (plain JSON), the samples left out since the one before, by hook (those
+    cut short or that failed, as `NO_STAGES`), and what is counted."""
 
     batch: Any
     state: dict[str, Any]
     skipped: dict[str, int]
+    counts: Counts = dataclasses.field(default=NO_COUNTS, compare=False)
 
 
 UNREAD = object()
@@ -78,6 +174,7 @@ class Item:
     ref: SampleRef
     part: int
     sample: Any = UNREAD
+    num_samples: ClassVar[int] = 1
 
     @property
     def items(self) -> tuple[Item]:
@@ -87,10 +184,12 @@ class Item:
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Pack:
-    """A packed sample with the items in it."""
+    """A packed sample with the items in it, of which `postencode_sample` may have left out some: `num_samples` are
+    left."""
 
     items: list[Item]
     sample: Any = UNREAD
+    num_samples: int = 0
 
 
 Unit: TypeAlias = Item | Pack

@@ -6,17 +6,18 @@ Guarantee: the same reference gives the same result on any lane, worker, rank or
 
 import collections
 import functools
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 from bridge_data.decode import Loader
 from bridge_data.errors import ConfigError, FatalSampleError, SampleError
-from bridge_data.lanes.units import Item, Key, Pack, Unit, batch_key, pack_key
+from bridge_data.lanes.units import Item, Key, LaneTally, Pack, Unit, batch_key, pack_key
 from bridge_data.order import ALL_PARTS, SampleRef
 from bridge_data.samples import CrudeSample, Sample
 from bridge_data.shards import RawSample
 from bridge_data.task import STAGES, TRUNCATED, Hooks, Packing, SourceCook, does_something, hook_of, is_overridden
-from bridge_data.task.observer import observed_iterator
+from bridge_data.task.observer import StageTracer, observed_iterator
 
 Parts: TypeAlias = Sequence[tuple[int, Any]]
 """The parts of a sample, each with its number."""
@@ -46,6 +47,8 @@ class Work:
         packing: bool,
     ) -> None:
         self.hooks = hooks
+        self.tally: LaneTally | None = None
+        """Is told of the samples that take long."""
         self._encoder = encoder = hooks.encoder
         self._loaders, self._cooks, self._names, self._keys = loaders, cooks, source_names, source_keys
         self.packs = packing
@@ -141,7 +144,8 @@ class Work:
             yield ((0, sample),)
 
     def _stream(self, source: int, indices: Iterator[int]) -> Iterator[Any] | None:
-        stream, observer = self._loaders[source].stream(indices), self.hooks.observer
+        observer = self.hooks.observer  # a tracer tells reading and decoding apart, so samples come one by one
+        stream = None if isinstance(observer, StageTracer) else self._loaders[source].stream(indices)
         if stream is None or observer is None:
             return stream
         return observed_iterator(stream, observer, "decode", self._keys[source])
@@ -159,7 +163,9 @@ class Work:
         failed read stops the run."""
         loader = self._loaders[ref.source]
         build = functools.partial(_built, loader, index=ref.index)
-        for sample in self.hooks.run("decode", build, _read(loader, ref.index), self._sample_key(ref, 0)):
+        observer = self.hooks.observer
+        read = observer.reading(_read) if isinstance(observer, StageTracer) else _read
+        for sample in self.hooks.run("decode", build, read(loader, ref.index), self._sample_key(ref, 0)):
             if isinstance(sample, dict):
                 return self._cooked(sample, ref)
             sample.__restore_key__ = self._key(ref, 0)
@@ -226,7 +232,7 @@ class Work:
             )
         if not packed:
             return None
-        unit = Pack(items, packed[0])
+        unit = Pack(items, packed[0], len(set(map(id, kept))))
         _mark(packed[0], self._pack_key(unit))
         return unit
 
@@ -234,8 +240,11 @@ class Work:
         """What `pack_selected_samples` (without packing: the batch) is given of an item."""
         if not (self.packs and self._postencodes):
             return [item.sample]
-        hook = hook_of(self._encoder, "postencode_sample")
-        return self.hooks.run("postencode_sample", hook, item.sample, self._first(item))
+        hook, began_ns = hook_of(self._encoder, "postencode_sample"), time.perf_counter_ns()
+        made = self.hooks.run("postencode_sample", hook, item.sample, self._first(item))
+        if self.tally is not None:
+            self.tally.note(item.ref, time.perf_counter_ns() - began_ns)
+        return made
 
     @property
     def knows_batch_of_samples(self) -> bool:

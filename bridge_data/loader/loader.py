@@ -22,8 +22,9 @@ from bridge_data.loader.even_ends import EvenEnds
 from bridge_data.loader.global_state import gather_global_state, spread_global_state
 from bridge_data.loader.loader_config import LoaderConfig
 from bridge_data.loader.memory.slots import Kept
+from bridge_data.loader.metrics import LoaderMetrics, Processes, measured, of_all_ranks
 from bridge_data.loader.pinning import Pin, PinningPool
-from bridge_data.loader.position import BatchLog, Ended, LaneRunner, LeftOut, Position, Produced
+from bridge_data.loader.position import BatchLog, Ended, LaneRunner, Meter, Position, Produced
 from bridge_data.loader.workers import process
 from bridge_data.loader.workers.launch import ServerLost
 from bridge_data.loader.workers.link import OutOfStep
@@ -34,11 +35,9 @@ from bridge_data.samples.arena import PrivateArena
 logger = logging.getLogger("bridge_data")
 
 _SLOW_START_S = 60.0
-
 _NONE_LEFT = object()
 
-Source: TypeAlias = LaneRunner | WorkerPool | PinningPool
-"""What runs the lanes: this process, or workers."""
+Source: TypeAlias = LaneRunner | WorkerPool | PinningPool  # runs the lanes: in this process, or in workers
 
 
 class SavableDataLoader:
@@ -55,8 +54,8 @@ class SavableDataLoader:
     def __init__(self, dataset: LaneDataset, config: LoaderConfig | None = None) -> None:
         self.dataset = dataset
         self.config = config or LoaderConfig()
-        self._left_out = LeftOut(dataset.worker_config.rank)
-        self.skipped = self._left_out.skipped
+        self.meter = Meter(dataset.worker_config.rank)
+        self.skipped = self.meter.skipped
         """Samples left out on the way to the batches handed out so far, by stage."""
         self._source: Source | None = None
         self._fetched: Produced[Any] | None = None
@@ -68,12 +67,12 @@ class SavableDataLoader:
         self._owner = os.getpid()
         self._warn_of_idle_workers()
         self._workers = _Workers(dataset, self.config, self._pin)
-        self._close = weakref.finalize(self, _close_in, self._owner, self._workers, self._left_out)
+        self._close = weakref.finalize(self, _close_in, self._owner, self._workers, self.meter)
 
     __getitem__ = no_random_access
 
     def __iter__(self) -> Iterator[Any]:
-        return _Iteration(self)
+        return self.meter.timed(_Iteration(self))
 
     def __len__(self) -> int:
         """The batches of a pass; of endless data, of an epoch. See `LaneDataset.__len__` for where it is exact.
@@ -91,10 +90,15 @@ class SavableDataLoader:
     def __bool__(self) -> bool:
         return True  # also if this rank has no batches
 
+    def metrics(self, *, of_job: bool = False) -> LoaderMetrics:
+        """What was counted since this loader was made; `of_job`, of all data-parallel ranks, which must all call it."""
+        own = measured(self.dataset, self._position.state, self.meter, self._workers.processes())
+        return of_all_ranks(own, self.dataset.worker_config) if of_job else own
+
     @property
     def truncated(self) -> int:
         """Samples that were too long for a pack, and cut (`Packing(overlong="truncate")`)."""
-        return self._left_out.num_truncated
+        return self.meter.num_truncated
 
     def state_dict(self) -> dict[str, Any]:
         """`save_state_rank`, under the name that torch and Lightning call."""
@@ -146,8 +150,7 @@ class SavableDataLoader:
         Raises:
             StateError: if the state is of other data or settings, or not complete.
         """
-        whole = spread_global_state(state, self.dataset.worker_config, src_rank)
-        self.restore_state_rank(whole, strict=strict)
+        self.restore_state_rank(spread_global_state(state, self.dataset.worker_config, src_rank), strict=strict)
 
     def restore_sample(self, key: Any) -> Any:
         """The batch, pack or sample with the `__restore_key__` `key`, made again in this process; the position stays.
@@ -193,7 +196,7 @@ class SavableDataLoader:
             except ServerLost as error:
                 self._workers.restart(error)
                 continue
-            self._left_out.note(item.skipped)
+            self.meter.leave_out(item.skipped)
             if isinstance(item, Ended):
                 self._position.end()
                 self._source = source
@@ -207,8 +210,8 @@ class SavableDataLoader:
         """The batch that was fetched, noted as handed out."""
         source, self._source, self._fetched = self._source, None, None
         self._position.advance(item.state)
-        num_lanes = self._position.state.num_lanes
-        self._log.note((item.state["micro_batches"] - 1) * num_lanes + item.lane, item.lane, item.batch)
+        self.meter.note(item.counts)
+        self._log.note(item, self._position.state.num_lanes)
         self._source = source
         return item.batch
 
@@ -245,12 +248,10 @@ class _Iteration(Iterator[Any]):
         was_within_pass, is_even = loader._is_within_pass, loader.even_ends is not None
         is_enough = is_first and loader.dataset.is_repeated_enough(loader._position.state, even=is_even)
         batch = _NONE_LEFT if is_enough else self._take()
-        if batch is _NONE_LEFT and loader.dataset.is_repeated_after(loader._position.state, even=is_even):
-            loader._rewind(within_pass=True)
-            batch = self._take()
-        elif batch is _NONE_LEFT and is_first and was_within_pass and not is_enough:
-            # The pass before was over, and only now is it known.
-            loader._rewind()
+        goes_on = batch is _NONE_LEFT and loader.dataset.is_repeated_after(loader._position.state, even=is_even)
+        if goes_on or (batch is _NONE_LEFT and is_first and was_within_pass and not is_enough):
+            # Without `goes_on`, the pass before was over, and only now is it known.
+            loader._rewind(within_pass=goes_on)
             batch = self._take()
         if batch is _NONE_LEFT:
             self._over = True
@@ -311,20 +312,22 @@ class _Workers:
 
     def source(self, position: Position, current: Source | None) -> Source:
         """What runs the lanes now: `current`, or a new runner or pool that begins at `position`."""
-        if self.pool is None or current is self.pool:
-            return current or self._run_here(position)
-        if self.pool.ready():
-            self.pool.begin(position.lanes(), position.state)
-            self._arena = PrivateArena()  # no batch is made in this process any more
-            process.give_back_freed_memory()
-            return self.pool
-        if time.monotonic() > self._slow_at:
-            logger.warning("workers are not ready after %.0f s; batches come from the trainer itself", _SLOW_START_S)
-            self._slow_at = math.inf
-        return current or self._run_here(position)
+        pool = self.pool
+        if pool is not None and current is not pool:
+            if pool.ready():
+                pool.begin(position.lanes(), position.state)
+                self._arena = PrivateArena()  # no batch is made in this process any more
+                process.give_back_freed_memory()
+                return pool
+            if time.monotonic() > self._slow_at:
+                logger.warning("workers are not ready after %.0f s; the trainer makes batches itself", _SLOW_START_S)
+                self._slow_at = math.inf
+        return current or LaneRunner(self._dataset, position.state, self._arena)
 
-    def _run_here(self, position: Position) -> LaneRunner:
-        return LaneRunner(self._dataset, position.state, self._arena)
+    def processes(self) -> Processes:
+        """The processes that run now."""
+        ids = [] if self.pool is None else self.pool.processes()
+        return Processes(ids, self._restarts.num_in_all, self._config.prefetch_factor)
 
     def wait_ready(self, timeout_s: float) -> bool:
         """Wait for the pool; whether it can take over now."""
@@ -341,7 +344,7 @@ class _Workers:
             pool.close()
 
 
-def _close_in(process: int, workers: _Workers, left_out: LeftOut) -> None:
+def _close_in(process: int, workers: _Workers, meter: Meter) -> None:
     if os.getpid() == process:  # not in a child that the trainer forked
-        left_out.sum_up()
+        meter.sum_up()
         workers.close()

@@ -67,6 +67,10 @@ class PinningPool:
             self._stop()
             raise
 
+    def processes(self) -> list[int]:
+        """The process ids of the workers that have begun."""
+        return self._pool.processes()
+
     def close(self) -> None:
         """End the thread and all worker processes. Batches that were handed out stay valid."""
         self._stop()

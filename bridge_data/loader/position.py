@@ -6,7 +6,8 @@ their slots. Guarantee: batch number n of lane l is that of slot `n * num_lanes 
 order, without those of lanes that have ended. So the order of batches by slot depends on the lanes alone.
 
 `BatchLog` writes a line of JSON for each batch that a rank was handed out, if `WorkerConfig(worker_log_level=1)`: rank,
-number of the micro-batch in the job, its lane, the keys of its samples. `LeftOut` counts the samples that are in none.
+number of the micro-batch in the job, its lane, the keys of its samples. `Meter` counts them, those that are in
+none, and the time that the trainer waits.
 
 `LaneRunner` runs lanes in this process or in a worker: each batch comes with its lane's state after it.
 """
@@ -18,13 +19,16 @@ import heapq
 import json
 import logging
 import os
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from bridge_data.lanes.lane import Lane
 from bridge_data.lanes.lane_dataset import LaneDataset
+from bridge_data.lanes.units import NO_COUNTS, Counts
 from bridge_data.lanes.work import Watch
+from bridge_data.later import profiler_is_active, torch
 from bridge_data.order.state import LaneState, LoaderState
 from bridge_data.samples.arena import Arena
 from bridge_data.task import FAILED, TRUNCATED
@@ -142,11 +146,12 @@ class BatchLog:
     def __init__(self, config: WorkerConfig) -> None:
         self._rank, self._path, self._is_on = config.rank, config.worker_debug_path, config.worker_log_level > 0
 
-    def note(self, number: int, lane: int, batch: Any) -> None:
+    def note(self, item: Produced[Any], num_lanes: int) -> None:
         """Log a batch that was handed out."""
         if not self._is_on:
             return
-        line = json.dumps({"rank": self._rank, "batch": number, "lane": lane, "keys": keys_of_batch(batch)})
+        number, keys = (item.state["micro_batches"] - 1) * num_lanes + item.lane, keys_of_batch(item.batch)
+        line = json.dumps({"rank": self._rank, "batch": number, "lane": item.lane, "keys": keys})
         if self._path is None:
             print(line, flush=True)
             return
@@ -156,15 +161,25 @@ class BatchLog:
             file.write(line + "\n")
 
 
-class LeftOut:
-    """The samples that one rank has left out on the way to its batches: `skipped` by stage."""
+class Meter:
+    """Counts what one rank is handed out, what was left out on the way to it, and how long it waits, since its loader
+    was made."""
 
     def __init__(self, rank: int) -> None:
         self._rank = rank
+        self.batches = self.samples = self.tokens = self.token_slots = 0
+        self.images = self.bytes_read = self.retries = 0
         self.skipped: dict[str, int] = {}
+        """Samples that were left out, by stage."""
         self.num_truncated = self.num_failed = 0
+        self.elapsed_s = self.wait_s = 0.0
+        self.num_ready = self.num_from_workers = 0
+        """Batches that were ready when one from a worker was asked for, added up over so many."""
+        self.slowest: tuple[int, int, int, int] | None = None
+        self.slowest_key = ""
+        """The key of `slowest`, once it has been read."""
 
-    def note(self, skipped: Mapping[str, int]) -> None:
+    def leave_out(self, skipped: Mapping[str, int]) -> None:
         """Count what a lane has left out since its last batch."""
         for stage, count in skipped.items():
             if stage == TRUNCATED:
@@ -173,6 +188,21 @@ class LeftOut:
                 self.num_failed += count
             else:
                 self.skipped[stage] = self.skipped.get(stage, 0) + count
+
+    def note(self, counts: Counts) -> None:
+        """Count a batch that was handed out."""
+        self.batches += 1
+        self.samples += counts.samples
+        self.tokens += counts.tokens
+        self.token_slots += counts.token_slots
+        self.images += counts.images
+        self.bytes_read += counts.bytes_read
+        self.retries += counts.retries
+        if counts.num_ready is not None:
+            self.num_ready += counts.num_ready
+            self.num_from_workers += 1
+        if counts.slowest is not None and (self.slowest is None or counts.slowest > self.slowest):
+            self.slowest, self.slowest_key = counts.slowest, ""
 
     def sum_up(self) -> None:
         """Log, at the end, how many samples were left out, if there were failures among them."""
@@ -184,6 +214,30 @@ class LeftOut:
                 ", ".join(f"{count} in {stage}" for stage, count in sorted(self.skipped.items())),
                 self.num_failed,
             )
+
+    def timed(self, batches: Iterator[T]) -> Iterator[T]:
+        """The same batches of an iteration, with the time that they and the steps between them take."""
+        return _Timed(batches, self)
+
+
+class _Timed(Iterator[T]):
+    def __init__(self, batches: Iterator[T], meter: Meter) -> None:
+        self._batches, self._meter = batches, meter
+        self._last_s: float | None = None
+
+    def __next__(self) -> T:
+        clock, meter = time.perf_counter, self._meter
+        begun_s = clock()
+        try:
+            if profiler_is_active():
+                with torch.profiler.record_function("bridge_data.wait"):
+                    return next(self._batches)
+            return next(self._batches)
+        finally:
+            now_s = clock()
+            meter.wait_s += now_s - begun_s
+            meter.elapsed_s += now_s - (begun_s if self._last_s is None else self._last_s)
+            self._last_s = now_s
 
 
 def keys_of_batch(batch: Any) -> list[str] | None:
@@ -199,12 +253,13 @@ def keys_of_batch(batch: Any) -> list[str] | None:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Produced(Generic[T]):
-    """A batch, the lane's state after it, and the samples left out on the way to it."""
+    """A batch, the lane's state after it, the samples left out on the way to it, and what is counted."""
 
     lane: int
     batch: T
     state: LaneState
     skipped: dict[str, int]
+    counts: Counts = dataclasses.field(default=NO_COUNTS, compare=False)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -235,4 +290,4 @@ class LaneRunner:
                 item = run.next()
         except StopIteration:
             return Ended(lane, run.take_skipped())
-        return Produced(lane, item.batch, item.state, item.skipped)
+        return Produced(lane, item.batch, item.state, item.skipped, item.counts)

@@ -19,6 +19,7 @@ from typing import Any
 
 from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError
+from bridge_data.process_counts import COUNTS
 from bridge_data.shards.tar_headers import BLOCK
 
 SMALL_STEP_BYTES = 1 << 16
@@ -149,6 +150,8 @@ class GzipTar:
                 data: bytes = self._file.pread(num_bytes, offset)
         except OSError as error:
             raise self._failure(error) from error
+        num_bytes = len(data)
+        COUNTS.num_bytes += num_bytes
         return data
 
     def window(self, offset: int) -> tuple[bytes, int]:

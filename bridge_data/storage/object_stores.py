@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
 from bridge_data.errors import ConfigError, DatasetError, repeats
+from bridge_data.process_counts import COUNTS
 
 logger = logging.getLogger("bridge_data")
 
@@ -129,6 +130,7 @@ def persist(action: Callable[[], T], what: str) -> T:
             if not fault.is_transient or over:
                 raise _failure(what, fault, attempts, took_s) from None
             _tell(what, fault, attempts)
+        COUNTS.num_retries += 1
         time.sleep(nap_s)
         wait_s = min(2 * wait_s, LONGEST_WAIT_S)
 

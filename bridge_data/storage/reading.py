@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeAlias, TypeVar
 
 from bridge_data.errors import ConfigError, DatasetError
+from bridge_data.process_counts import COUNTS
 from bridge_data.storage import remote
 from bridge_data.storage.prefetching import joined
 from bridge_data.storage.remote import RemotePath
@@ -173,7 +174,9 @@ def read_with_version(path: str | os.PathLike[str], start: int, num_bytes: int) 
     that is overwritten in place while it is open is not noticed."""
     name = os.fspath(path)
     if "://" in name:
-        return remote.read(name, start, num_bytes), Version(*remote.last_info(name))
+        data = remote.read(name, start, num_bytes)
+        COUNTS.num_bytes += num_bytes
+        return data, Version(*remote.last_info(name))
     try:
         file = _table.get(name)
         data = os.pread(file.fd, num_bytes, start)
@@ -187,6 +190,7 @@ def read_with_version(path: str | os.PathLike[str], start: int, num_bytes: int) 
             f"{name}: wanted bytes {start} to {start + num_bytes}, but the file has {size_bytes(name)}. "
             "It is truncated, or was replaced after it was prepared: restore it, or run `bridge-data prepare` again."
         )
+    COUNTS.num_bytes += num_bytes
     return data, file.version
 
 
@@ -313,6 +317,7 @@ def _attempt(path: str, action: Callable[[], T]) -> T:
             wait_s = next(waits, None) if error.errno in _TRANSIENT | _TOO_MANY_OPEN else None
             if wait_s is None:
                 raise _failure(path, error) from error
+            COUNTS.num_retries += 1
             time.sleep(wait_s)
 
 

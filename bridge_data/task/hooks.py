@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from bridge_data.errors import ConfigError, DatasetError, ErrorHandler, FatalSampleError, SkipSample
-from bridge_data.later import torch
+from bridge_data.later import profiler_is_active, torch
 from bridge_data.order.random_draws import key64
 from bridge_data.samples import SourceInfo
 from bridge_data.task.augment import AugmentTaskEncoder
-from bridge_data.task.observer import Observer, observed
+from bridge_data.task.observer import Observer, StageTracer, observed
 from bridge_data.task.stores import CachePool, NoCachePool
 from bridge_data.task.task_encoder import Declared, DefaultTaskEncoder, TaskEncoder, check_tolerance, declared
 from bridge_data.topology import HookContext, WorkerConfig, active_hook
@@ -272,6 +272,8 @@ class Hooks:
         """Activate these hooks for the current thread: `current_sample_index` and `cache` are theirs. At the end the
         caller's random generators are restored, since a lane may run inside the training process."""
         self._token = active_hook.set(self)
+        if self.observer is None and profiler_is_active():
+            self.observer = StageTracer()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -282,6 +284,8 @@ class Hooks:
             with observed(self.observer, "seed"):
                 self._callers.restore()
             self._callers = None
+        if isinstance(self.observer, StageTracer):
+            self.observer = None
 
     def _seed(self, stage: str, sample: tuple[int, ...]) -> None:
         with observed(self.observer, f"seed {stage}"):

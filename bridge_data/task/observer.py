@@ -6,12 +6,14 @@ batches are the same with and without it; without an observer, nothing is wrappe
 
 import contextlib
 import dataclasses
-from collections.abc import Container, Iterator
-from typing import Any, Protocol, TypeVar, cast
+from collections.abc import Callable, Container, Iterator
+from typing import Any, ParamSpec, Protocol, TypeVar, cast
 
+from bridge_data.later import torch
 from bridge_data.plan import Source
 from bridge_data.shards import RawSample, RecordReader, Records
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -34,6 +36,53 @@ class Observer(Protocol):
     def finished(self, batch: Any) -> Any:
         """What the lane hands out in place of `batch`, which it has just made."""
 
+
+class StageTracer:
+    """Names the stages in the profile that torch's profiler records: `bridge_data.read`, `.decode`, `.encode`, `.pack`,
+    `.collate`. It observes the lanes that the profiled process runs itself; of workers, only the trainer's
+    `bridge_data.wait` is in a profile."""
+
+    def __init__(self) -> None:
+        self._open: list[contextlib.AbstractContextManager[Any]] = []
+
+    def begin_batch(self) -> None:
+        """Does nothing: the wait is recorded where the trainer waits."""
+
+    def end_batch(self) -> None:
+        """Does nothing."""
+
+    def begin(self, stage: str, source_key: int | None = None) -> None:
+        """Open a range of the profile."""
+        record: Any = torch.profiler.record_function(f"bridge_data.{_TRACED.get(stage, 'encode')}")
+        record.__enter__()
+        self._open.append(record)
+
+    def end(self) -> None:
+        """Close the innermost one."""
+        self._open.pop().__exit__(None, None, None)
+
+    def finished(self, batch: Any) -> Any:
+        """The batch as it is."""
+        return batch
+
+    def reading(self, read: Callable[P, T]) -> Callable[P, T]:
+        """`read`, inside the stage `read`."""
+
+        def observed_read(*args: P.args, **kwargs: P.kwargs) -> T:
+            with _inside(self, "read"):
+                return read(*args, **kwargs)
+
+        return observed_read
+
+
+_TRACED = {
+    "read": "read",
+    "decode": "decode",
+    "batch": "collate",
+    "encode_batch": "collate",
+    **dict.fromkeys(("select_samples_to_pack", "pack_selected_samples", "batch_group_criterion"), "pack"),
+}
+"""What stages are called in a profile; all others encode samples."""
 
 _NOT_OBSERVED = contextlib.nullcontext()
 

@@ -6,6 +6,7 @@ nothing comes that was read before it.
 """
 
 import collections
+import dataclasses
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -15,6 +16,8 @@ from bridge_data.errors import WorkerError
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.loader.even_ends import EvenEnds
 from bridge_data.loader.loader_config import Ends
+from bridge_data.loader.metrics import LoaderMetrics, of_all_ranks
+from bridge_data.loader.position import Meter
 from bridge_data.order.state import LoaderState
 
 BATCH, END, ERROR, CLOSED = range(4)
@@ -107,6 +110,7 @@ class Reading(Protocol):
 
     @property
     def skipped(self) -> dict[str, int]: ...
+    def metrics(self) -> LoaderMetrics: ...
     def __iter__(self) -> Iterator[Any]: ...
     def save_state_rank(self) -> dict[str, Any]: ...
     def restore_state_rank(self, state: dict[str, Any]) -> None: ...
@@ -137,6 +141,7 @@ class BackgroundLoader:
         self._loader = loader
         self._inbox = inbox
         self._fetched: Arrival | None = None
+        self._meter = Meter(dataset.worker_config.rank)
         self._go_to(dataset.new_state())
         self.is_within_step = False
         """Whether the last batch came with the state before it, because the rest of its step is still to come."""
@@ -146,7 +151,7 @@ class BackgroundLoader:
             self._thread.start()  # the rank that reads is not to wait until this one draws
 
     def __iter__(self) -> Iterator[Any]:
-        return _Pass(self)
+        return self._meter.timed(_Pass(self))
 
     def __len__(self) -> int:
         if not self.dataset.virtual_epoch_length:
@@ -158,6 +163,16 @@ class BackgroundLoader:
         """Samples that this rank has skipped as a reader, by stage, including those of prefetched batches. Empty on a
         rank that does not read."""
         return {} if self._loader is None else dict(self._loader.skipped)
+
+    def metrics(self, *, of_job: bool = False) -> LoaderMetrics:
+        """What was counted since this loader was made; `of_job`, of all data-parallel ranks, which must all call it.
+
+        Batches and waits are those of this rank. Samples and all else are what it has read, also for other ranks and
+        ahead of the batches delivered: nothing on a rank that does not read.
+        """
+        own, meter = LoaderMetrics() if self._loader is None else self._loader.metrics(), self._meter
+        own = dataclasses.replace(own, batches=meter.batches, elapsed_s=meter.elapsed_s, wait_s=meter.wait_s)
+        return of_all_ranks(own, self.dataset.worker_config) if of_job else own
 
     def save_state_rank(self) -> dict[str, Any]:
         """The position after the last batch delivered on this rank."""
@@ -227,6 +242,7 @@ class BackgroundLoader:
         self._state = item.state
         if item.kind == END:
             raise StopIteration
+        self._meter.batches += 1
         return item.content
 
 

@@ -25,6 +25,7 @@ from collections.abc import Callable
 from typing import Any
 
 from bridge_data.errors import WorkerError
+from bridge_data.lanes.units import as_counts
 from bridge_data.loader.memory.batches import decode
 from bridge_data.loader.memory.slots import Kept, SlotReader
 from bridge_data.loader.position import Ended, Produced
@@ -47,7 +48,7 @@ from bridge_data.order.state import LaneState, LoaderState
 _LAYOUT = struct.Struct("qqqqqq")  # progress, lane, source, epoch, index, part
 _NONE = -1
 _NO_SAMPLE = (_NONE,) * 4
-_ALLOWED, _WAITS = 8, 16  # numbers of words, each in a cache line of its own
+_ALLOWED, _WAITS, _PRODUCED, _PID = 8, 16, 24, 32  # numbers of words, each in a cache line of its own
 _SOON_S = 1e-4
 
 
@@ -103,6 +104,22 @@ class WatchPage:
     def waits(self) -> bool:
         return bool(self._words[_WAITS])
 
+    def produce(self, num_batches: int) -> None:
+        """Note how many batches the worker has sent since `Begin`."""
+        self._words[_PRODUCED] = num_batches
+
+    def produced(self) -> int:
+        """How many batches the worker has sent since `Begin`."""
+        return self._words[_PRODUCED]
+
+    def belong_to(self, process: int) -> None:
+        """Note the process of the worker."""
+        self._words[_PID] = process
+
+    def process(self) -> int:
+        """The process of the worker; 0 until it has begun."""
+        return self._words[_PID]
+
     def on_sample(self) -> bool:
         _, lane, source, *_ = _LAYOUT.unpack_from(self._memory)
         return bool(lane != _NONE and source != _NONE)
@@ -145,6 +162,7 @@ class WorkerLink:
         self._state: LoaderState | None = None
         self._queue: collections.deque[tuple[LaneMessage, LaneState, memoryview, SlotReader]] = collections.deque()
         self._failed = False
+        self._num_ready = 0
         self.broken: WorkerError | None = None
 
     def attach(self, uid: int, channel: Channel, page: WatchPage, environment: Environment, dataset: int) -> None:
@@ -171,6 +189,7 @@ class WorkerLink:
         ahead = sum(isinstance(message, BatchMessage) for message, *_ in self._queue)
         lanes = [] if self._failed else list(self._lanes)
         self._allowed = self._prefetch_factor - ahead
+        self.page.produce(0)
         self.page.allow(self._allowed)
         self._send(Begin(self._generation, lanes, state, self._prefetch_factor))
 
@@ -229,6 +248,12 @@ class WorkerLink:
     def has_item(self) -> bool:
         return bool(self._queue)
 
+    def ask(self) -> bool:
+        """Note how many batches are ready now, when one is asked for; whether one has been received."""
+        ready = self._prefetch_factor - (self._allowed - self.page.produced())
+        self._num_ready = min(max(ready, 0), self._prefetch_factor)  # the worker may not have seen `Begin` yet
+        return bool(self._queue)
+
     def take(self, lane: int) -> Produced[Any] | Ended:
         """The oldest received item, which must be of `lane`. Raises what the lane raised."""
         message, state, payload, slots = self._queue.popleft()
@@ -242,7 +267,7 @@ class WorkerLink:
         self.page.allow(self._allowed)
         if self._slots.released or self.page.waits():
             self._send(Freed(self._slots.take_released()))
-        return Produced(lane, batch, state, message.skipped)
+        return Produced(lane, batch, state, message.skipped, as_counts((*message.counts, self._num_ready)))
 
     def wake(self) -> None:
         if self.page.waits():

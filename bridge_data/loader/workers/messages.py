@@ -150,7 +150,8 @@ class Body(NamedTuple):
 
 
 class BatchMessage(NamedTuple):
-    """Worker to trainer: a batch of the lane, with what makes the lane's state after it of the state before.
+    """Worker to trainer: a batch of the lane, with what makes the lane's state after it of the state before, and the
+    values of its `Counts` without the last.
 
     `number` counts the items of each generation from 0, so that a lost message is noticed.
     """
@@ -161,6 +162,7 @@ class BatchMessage(NamedTuple):
     change: StateChange
     skipped: dict[str, int]
     body: Body
+    counts: tuple[Any, ...] = ()
 
 
 class EndMessage(NamedTuple):

@@ -44,6 +44,7 @@ def main(parent: int, channel_descriptor: int, watch_descriptor: int) -> None:
         faulthandler.enable()
         process.use_one_thread()
         page = WatchPage(watch_descriptor)
+        page.belong_to(os.getpid())
         os.close(watch_descriptor)
         _serve(Channel.from_descriptor(channel_descriptor), page)
     except (EOFError, BrokenPipeError, ConnectionResetError):
@@ -82,6 +83,7 @@ class _Worker:
             self._listen()
             message, payload, descriptors = self._next()
             self._channel.send(message, descriptors, payload)
+            self._page.produce(self._num_batches)
             for descriptor in descriptors:
                 os.close(descriptor)
             if self._number & (self._number - 1) == 0:  # less and less often
@@ -126,13 +128,14 @@ class _Worker:
             if isinstance(item, Ended):
                 self._turns.end()
                 return EndMessage(*head, item.skipped), [], []
-            state, skipped, parts = item.state, item.skipped, self._encoder.encode(item.batch)
+            state, skipped, counts = item.state, item.skipped, item.counts[:-1]
+            parts = self._encoder.encode(item.batch)
             del item  # a reference to the batch would keep it from being sent without a copy
             body, payload, descriptors = self._arena.place(parts)
             self._turns.advance()
             self._num_batches += 1
             change, self._sent[lane] = change_of(self._sent.get(lane, {}), state), state
-            return BatchMessage(*head, change, skipped, body), payload, descriptors
+            return BatchMessage(*head, change, skipped, body, counts), payload, descriptors
         except BaseException as error:
             self._turns = Turns({}, 1)
             return FailureMessage(*head, *self._encoder.encode_error(error, f"in a worker, lane {lane}")), [], []

@@ -58,7 +58,8 @@ class Restarts:
     def __init__(self, config: LoaderConfig) -> None:
         self._allowed, self._window_batches = config.max_worker_restarts, config.restart_window_batches
         self._recent: collections.deque[_Restart] = collections.deque()
-        self._num_in_all = 0
+        self.num_in_all = 0
+        """How often a process was replaced."""
         self.num_batches = 0
 
     def spend(self, cause: str) -> WorkerError | None:
@@ -69,16 +70,16 @@ class Restarts:
         if len(self._recent) == self._allowed:
             return self._verdict(now)
         self._recent.append(now)
-        self._num_in_all += 1
+        self.num_in_all += 1
         logger.warning(
             "%s, after %d batches; restarting it where it was (restart %d of %d within %d batches, %d in all)",
-            *(cause, self.num_batches, len(self._recent), self._allowed, self._window_batches, self._num_in_all),
+            *(cause, self.num_batches, len(self._recent), self._allowed, self._window_batches, self.num_in_all),
         )
         return None
 
     def _verdict(self, last: _Restart) -> WorkerError:
         history = "".join(f"\n  {restart}" for restart in (*self._recent, last))
-        before = self._num_in_all - len(self._recent)
+        before = self.num_in_all - len(self._recent)
         return WorkerError(
             f"{last.cause}. No restart is left (max_worker_restarts={self._allowed} within restart_window_batches="
             f"{self._window_batches}):{history}\n"
@@ -138,6 +139,10 @@ class WorkerPool:
             self._poll(min(left, _TICK_S))
         return True
 
+    def processes(self) -> list[int]:
+        """The process ids of the workers that have begun."""
+        return [process for link in self._links if (process := link.page.process())]
+
     def begin(self, lanes: list[int], state: LoaderState) -> None:
         """Drop all prefetched batches, and produce these lanes in the order of their slots, from `state`.
 
@@ -155,7 +160,7 @@ class WorkerPool:
     def take(self, lane: int) -> Produced[Any] | Ended:
         """The next item of `lane`, whose turn it must be. Raises what the lane raised, as it is."""
         link = self._link_of[lane]
-        if not (link.has_item() or (link.receive_one() and link.has_item())):
+        if not (link.ask() or (link.receive_one() and link.has_item())):
             self._wait_for(link)
         item = link.take(lane)
         self._restarts.num_batches += isinstance(item, Produced)

@@ -16,6 +16,7 @@ from bridge_data.decode import SampleDecoder
 from bridge_data.errors import ConfigError, DatasetError, SampleError
 from bridge_data.plan import Source
 from bridge_data.plan.document import is_jsonl
+from bridge_data.process_counts import COUNTS
 from bridge_data.samples import SourceInfo
 from bridge_data.shards.jsonl_file import PART, JsonlLines
 from bridge_data.shards.key_index import PartReader
@@ -99,8 +100,12 @@ class SystemFileStore(_NamedStore):
         """The content of the file `key`, None if there is none; one request to an object store."""
         path = self._path(key)
         if storage.is_remote(path):
-            return storage.read_if_there(path)
-        return storage.read_all(path) if self._is_file(path) else None
+            content = storage.read_if_there(path)
+        else:
+            content = storage.read_all(path) if self._is_file(path) else None
+        num_bytes = 0 if content is None else len(content)
+        COUNTS.num_bytes += num_bytes
+        return content
 
     def _path(self, key: str) -> str:
         """The path of the file `key`, which need not exist. A SampleError if it is outside of the folder."""

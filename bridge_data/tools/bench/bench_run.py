@@ -6,6 +6,7 @@ over and have filled their queues once; the run that gives the figures has no cl
 
 import dataclasses
 import json
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -15,6 +16,7 @@ from bridge_data.errors import ConfigError
 from bridge_data.lanes.datasets import get_train_dataset
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.loader import SavableDataLoader, get_loader
+from bridge_data.prepare.processes import Progress, no_progress
 from bridge_data.shards import RawSample
 from bridge_data.shards.joined_records import JoinedRawSample
 from bridge_data.task import TaskEncoder
@@ -24,6 +26,7 @@ from bridge_data.topology import WorkerConfig
 
 _SAVES = 10
 _SIZED_SAMPLES = 64
+_TELL_EVERY_S = 0.5  # so that a progress bar takes no time of what is measured
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -98,8 +101,9 @@ class _Window:
     step_s: float = 0.0
 
 
-def measure(config: BenchConfig) -> Figures:
-    """The rates and costs of a run.
+def measure(config: BenchConfig, on_progress: Progress = no_progress) -> Figures:
+    """The rates and costs of a run. `on_progress` is called, now and then, with the batches or seconds that have been
+    measured, and how many there will be.
 
     Raises:
         BridgeDataError: if the data or the settings are wrong, or a hook fails too often.
@@ -113,7 +117,7 @@ def measure(config: BenchConfig) -> Figures:
         workers_ready_s = time.perf_counter() - start
         _warm_up(batches, config)
         skipped_before = sum(loader.skipped.values())
-        window = _take(loader, batches, config, lambda batch: None)
+        window = _take(loader, batches, config, lambda batch: None, on_progress)
         num_skipped = sum(loader.skipped.values()) - skipped_before
         save_s, state = _save(loader)
     return Figures(
@@ -131,8 +135,8 @@ def measure(config: BenchConfig) -> Figures:
     )
 
 
-def profile(config: BenchConfig) -> Profile:
-    """Where the time of a run goes.
+def profile(config: BenchConfig, on_progress: Progress = no_progress) -> Profile:
+    """Where the time of a run goes. `on_progress` as in `measure`.
 
     Raises:
         BridgeDataError: if the data or the settings are wrong, or a hook fails too often.
@@ -150,7 +154,7 @@ def profile(config: BenchConfig) -> Profile:
         batches = iter(loader)
         loader.wait_for_workers()
         _warm_up(batches, config)
-        window = _take(loader, batches, config, note)
+        window = _take(loader, batches, config, note, on_progress)
     passed_s = sum(tally.wall_ns for tally in work.values()) / 1e9
     idle_s = _settle(work, window) if config.num_workers else _settle_in_process(work, window)
     return Profile(
@@ -217,12 +221,16 @@ def _warm_up(batches: Iterator[Any], config: BenchConfig) -> None:
 
 
 def _take(
-    loader: SavableDataLoader, batches: Iterator[Any], config: BenchConfig, note: Callable[[Any], None]
+    loader: SavableDataLoader,
+    batches: Iterator[Any],
+    config: BenchConfig,
+    note: Callable[[Any], None],
+    on_progress: Progress,
 ) -> _Window:
     """Take batches for as long as `config` says, and let `note` have each."""
     window = _Window()
     draws_before, cpu_before, idle_before = _draws(loader), tree_cpu_s(), idle_cores_s()
-    start = now = time.perf_counter()
+    start = now = told = time.perf_counter()
     while now - start < config.seconds if config.num_batches is None else window.num_batches < config.num_batches:
         cpu = time.thread_time()
         batch = next(batches)
@@ -237,6 +245,12 @@ def _take(
             time.sleep(config.step_s)
             window.step_s += time.perf_counter() - step_start
         now = time.perf_counter()
+        if now - told > _TELL_EVERY_S:
+            told = now
+            if config.num_batches is None:
+                on_progress(int(now - start), math.ceil(config.seconds))
+            else:
+                on_progress(window.num_batches, config.num_batches)
     window.seconds, window.cpu_s = now - start, tree_cpu_s() - cpu_before
     window.idle_cores_s = idle_cores_s() - idle_before
     window.num_samples = _draws(loader) - draws_before

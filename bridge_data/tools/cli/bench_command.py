@@ -15,7 +15,7 @@ from bridge_data.storage import Location
 from bridge_data.task import TaskEncoder
 from bridge_data.tools.bench import BenchConfig, Figures, Profile, advise, measure
 from bridge_data.tools.bench import profile as profile_of
-from bridge_data.tools.cli.terminal import LOCATION, headed, note, sized, table, trust_options
+from bridge_data.tools.cli.terminal import LOCATION, headed, note, progress_bar, sized, table, trust_options
 
 _MAX_SOURCES = 20
 """Data sets that are shown, of a large blend those that cost most."""
@@ -36,10 +36,16 @@ _MAX_SOURCES = 20
 @click.option("--step-ms", default=0.0, show_default=True, help="How long the trainer is busy after each batch.")
 @click.option("--seconds", default=10.0, show_default=True, help="How long each run is measured.")
 @click.option("--batches", type=int, help="Measure this many batches instead.")
+@click.option("--progress/--no-progress", default=True, help="Show a progress bar.")
 @click.option("--json", "json_file", type=click.File("w", lazy=False), help="Write the figures to this file, too.")
 @trust_options
 def bench(
-    path: Location, with_profile: bool, task_encoder: str | None, json_file: IO[str] | None, **settings: Any
+    path: Location,
+    with_profile: bool,
+    task_encoder: str | None,
+    progress: bool,
+    json_file: IO[str] | None,
+    **settings: Any,
 ) -> None:
     """Measure how fast PATH becomes batches, and with --profile where the time goes.
 
@@ -64,10 +70,14 @@ def bench(
     )
     length = f"{config.seconds:g} s" if config.num_batches is None else f"{config.num_batches} batches"
     note(f"measuring {length}{', and again with clocks' if with_profile else ''}")
-    figures = measure(config)
+    unit = "s" if config.num_batches is None else "batches"
+    with progress_bar("measuring", unit, shown=progress) as on_progress:
+        figures = measure(config, on_progress)
     click.echo(headed(_figures(path, config, figures)))
-    profile = profile_of(config) if with_profile else None
-    if profile is not None:
+    profile = None
+    if with_profile:
+        with progress_bar("measuring with clocks", unit, shown=progress) as on_progress:
+            profile = profile_of(config, on_progress)
         click.echo("\n".join(shown_profile(profile, figures)))
     if json_file is not None:
         document = {

@@ -35,6 +35,17 @@ def test_figures(texts: Path) -> None:
     assert found.first_batch_s <= found.workers_ready_s
 
 
+@pytest.mark.processes
+@pytest.mark.parametrize(("length", "total"), [({"num_batches": 4}, 4), ({"seconds": 0.9}, 1)])
+def test_progress_is_told_now_and_then(texts: Path, length: dict[str, Any], total: int) -> None:
+    told: list[tuple[int, int | None]] = []
+    config = BenchConfig(path=texts, num_workers=0, batch_size=4, step_s=0.3, **length)
+    measure(config, lambda done, of: told.append((done, of)))
+    assert told
+    assert {of for _, of in told} == {total}
+    assert all(0 <= done <= total for done, _ in told)
+
+
 def test_the_bytes_of_a_sample(tmp_path: Path) -> None:
     texts = write_texts(tmp_path, 20, lambda number: "x" * 100)
     assert measure(BenchConfig(path=texts, num_workers=0, batch_size=4, num_batches=1)).sample_bytes == 100

@@ -1,0 +1,286 @@
+"""Where the metrics of a loader go: the log, a JSONL file, TensorBoard, Prometheus.
+
+Enters: a loader. Leaves: its metrics, every so many steps, in each sink. `MetricsReporter` is the hook of a training
+loop: all data-parallel ranks call it with each step, and the first rank of the job writes what they counted together.
+`MetricsServer` is for Prometheus, which asks by itself: each process answers for its own loader, and Prometheus sums.
+
+Values are written under the names of `LoaderMetrics.values`. Rates and shares are those since the last report, counts
+those since the loader was made.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, Self
+
+from bridge_data.errors import ConfigError
+from bridge_data.later import torch
+from bridge_data.loader.metrics import RATES, LoaderMetrics
+
+if TYPE_CHECKING:
+    from prometheus_client import Metric
+
+logger = logging.getLogger("bridge_data")
+
+
+class MeasuredLoader(Protocol):
+    """A loader, of any kind that this package makes."""
+
+    def metrics(self, *, of_job: bool = False) -> LoaderMetrics: ...
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class MetricsReport:
+    """The metrics after a step: `total` since the loader was made, `interval` since the report before."""
+
+    step: int
+    total: LoaderMetrics
+    interval: LoaderMetrics
+
+    def values(self) -> dict[str, float]:
+        """Numbers by name: rates and shares of the interval, all else of the total."""
+        return self.total.values() | {name: getattr(self.interval, name) for name in RATES}
+
+
+class MetricsSink(Protocol):
+    """Takes reports."""
+
+    def write(self, report: MetricsReport) -> None:
+        """Write one."""
+
+    def close(self) -> None:
+        """No more will come."""
+
+
+class MetricsReporter:
+    """Reports the metrics of `loader` to `sinks` after every `every_steps` steps of a training loop.
+
+    With `of_job`, those of all data-parallel ranks together: then all ranks must call `step` with the same steps. The
+    first rank of the job writes; without `of_job`, each rank writes its own.
+
+    Raises:
+        ConfigError: if `every_steps` is less than 1.
+    """
+
+    def __init__(
+        self, loader: MeasuredLoader, sinks: Sequence[MetricsSink], *, every_steps: int = 100, of_job: bool = True
+    ) -> None:
+        if every_steps < 1:
+            raise ConfigError(f"MetricsReporter(every_steps={every_steps}): expected at least 1")
+        self._loader, self._sinks, self._every_steps, self._of_job = loader, sinks, every_steps, of_job
+        self._before: LoaderMetrics | None = None
+
+    def step(self, step: int) -> MetricsReport | None:
+        """After a step of the trainer, counted from 1: the report, if it is time for one."""
+        if step % self._every_steps:
+            return None
+        total = self._loader.metrics(of_job=self._of_job)
+        interval = total if self._before is None else total.since(self._before)
+        self._before = total
+        report = MetricsReport(step=step, total=total, interval=interval)
+        if not self._of_job or is_first_rank():
+            for sink in self._sinks:
+                sink.write(report)
+        return report
+
+    def on_train_step_end(self, context: Any) -> None:
+        """The same, as a callback of Megatron-Bridge for the event of this name: there, the step that has just ended is
+        counted from 0."""
+        self.step(int(context.state.train_state.step) + 1)
+
+    def close(self) -> None:
+        """Close the sinks."""
+        for sink in self._sinks:
+            sink.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def is_first_rank() -> bool:
+    """Whether this process is the first of its job, or the only one."""
+    distributed = torch.distributed
+    return not (distributed.is_available() and distributed.is_initialized()) or distributed.get_rank() == 0
+
+
+class LogSink:
+    """Writes a line for each report to the log `bridge_data`, at level INFO."""
+
+    def write(self, report: MetricsReport) -> None:
+        """Log it."""
+        logger.info("%s", line_of(report))
+
+    def close(self) -> None:
+        """Does nothing."""
+
+
+def line_of(report: MetricsReport) -> str:
+    """A report in one line, for people."""
+    last, total = report.interval, report.total
+    parts = [f"{last.samples_per_s:,.1f} samples/s"]
+    if last.tokens:
+        parts.append(f"{last.tokens_per_s:,.0f} tokens/s ({last.pack_fill:.1%} of the slots)")
+    if last.images:
+        parts.append(f"{last.images_per_s:,.1f} images/s")
+    parts.append(f"{last.bytes_per_s / 1e6:,.1f} MB/s")
+    parts.append(f"trainer waited {last.wait_share:.1%}")
+    if last.ready_slots:
+        parts.append(f"prefetch {last.prefetch_fill:.0%} full")
+    rare = {name: getattr(total, name) for name in ("truncated", "failed", "retries", "worker_restarts")}
+    parts += [f"{count:,} {name.replace('_', ' ')}" for name, count in rare.items() if count]
+    if total.skipped:
+        parts.append("skipped " + ", ".join(f"{count:,} in {hook}" for hook, count in sorted(total.skipped.items())))
+    if total.epochs:
+        parts.append("epochs " + ", ".join(f"{source} {epochs:.3f}" for source, epochs in total.epochs.items()))
+    if total.slowest is not None:
+        parts.append(f"slowest sample {total.slowest.key} of {total.slowest.source}, {total.slowest.seconds:.3f} s")
+    return f"data of step {report.step}: {'; '.join(parts)}"
+
+
+class JsonlSink:
+    """Appends a line of JSON for each report to the file `path`, in one write, so that a killed run leaves whole lines:
+    `step`, `time` (seconds since 1970), all values, `slowest_sample` and `slowest_shard`."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = Path(path)
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+
+    def write(self, report: MetricsReport) -> None:
+        """Append it."""
+        line: dict[str, Any] = {"step": report.step, "time": time.time(), **report.values()}
+        if report.total.slowest is not None:
+            line |= {"slowest_sample": report.total.slowest.key, "slowest_shard": report.total.slowest.shard}
+        with self._path.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+
+    def close(self) -> None:
+        """Does nothing: the file is closed after each line."""
+
+
+class TensorBoardSink:
+    """Writes each value as a scalar `data/NAME` of TensorBoard, to event files in `folder`.
+
+    Raises:
+        ConfigError: if TensorBoard is not installed.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise _not_installed("TensorBoardSink", error) from error
+        self._writer: Any = SummaryWriter(os.fspath(folder))
+
+    def write(self, report: MetricsReport) -> None:
+        """Write its values."""
+        for name, value in report.values().items():
+            self._writer.add_scalar(f"data/{name}", value, report.step)
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Close the event file."""
+        self._writer.close()
+
+
+class MetricsServer:
+    """Serves the metrics of the loader of this process to Prometheus, at `http://host:port/metrics`.
+
+    They are read when Prometheus asks, and have the label `rank`. Counts end with `_total`: Prometheus makes rates of
+    them, and sums over ranks. By default, only programs on this machine can connect; port 0 takes a free one.
+
+    Raises:
+        ConfigError: if `prometheus_client` is not installed, or the port cannot be had.
+    """
+
+    def __init__(self, loader: MeasuredLoader, *, rank: int = 0, port: int = 0, host: str = "127.0.0.1") -> None:
+        try:
+            from prometheus_client import CollectorRegistry, start_http_server
+        except ImportError as error:
+            raise _not_installed("MetricsServer", error) from error
+        registry = CollectorRegistry()
+        registry.register(_Collector(loader, rank))
+        try:
+            self._server, self._thread = start_http_server(port, host, registry)
+        except OSError as error:
+            raise ConfigError(
+                f"MetricsServer(host={host!r}, port={port}): {error}; give each process a port of its own, or 0"
+            ) from error
+        self.port = int(self._server.server_port)
+        """The port that it listens on."""
+
+    def close(self) -> None:
+        """Stop serving."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+_COUNTERS = {
+    "elapsed_s": ("step_seconds", "Seconds of whole steps, waits included"),
+    "wait_s": ("wait_seconds", "Seconds that the trainer waited for batches"),
+    "batches": ("batches", "Micro-batches handed out"),
+    "samples": ("samples", "Samples in the batches"),
+    "tokens": ("tokens", "Tokens in the batches, without padding"),
+    "token_slots": ("token_slots", "Tokens in the batches, with padding"),
+    "images": ("images", "Images decoded"),
+    "bytes_read": ("read_bytes", "Bytes read"),
+    "retries": ("read_retries", "Reads tried again after a transient fault"),
+    "failed": ("failed_samples", "Samples lost by an error"),
+    "truncated": ("truncated_samples", "Samples cut to the length of a pack"),
+    "worker_restarts": ("worker_restarts", "Worker processes replaced"),
+    "ready_batches": ("ready_batches", "Batches ready when one was asked for, added up"),
+    "ready_slots": ("ready_slots", "Batches that could have been ready, added up"),
+}
+
+
+class _Collector:
+    """Asks the loader whenever Prometheus does, so nothing is counted twice."""
+
+    def __init__(self, loader: MeasuredLoader, rank: int) -> None:
+        self._loader, self._rank = loader, str(rank)
+
+    def collect(self) -> Iterator[Metric]:
+        """The metrics now."""
+        now = self._loader.metrics()
+        for field, (name, text) in _COUNTERS.items():
+            yield self._family("Counter", name, text, {"": getattr(now, field)})
+        yield self._family("Counter", "skipped_samples", "Samples left out, by hook", now.skipped, "hook")
+        yield self._family("Gauge", "epochs", "Epochs drawn, by source", now.epochs, "source")
+        slowest = {} if now.slowest is None else {now.slowest.key: now.slowest.seconds}
+        yield self._family("Gauge", "slowest_sample_seconds", "The slowest sample so far", slowest, "key")
+        memory = {"trainer": now.trainer_bytes, "workers": now.workers_bytes}
+        yield self._family("Gauge", "resident_bytes", "Resident memory", memory, "process")
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing: the names are known only when there is data."""
+        return ()
+
+    def _family(self, kind: str, name: str, text: str, values: Mapping[str, float], label: str | None = None) -> Metric:
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        family_class = CounterMetricFamily if kind == "Counter" else GaugeMetricFamily
+        labels = ["rank"] if label is None else ["rank", label]
+        family: Any = family_class(f"bridge_data_{name}", text, labels=labels)
+        for value_label, value in values.items():
+            family.add_metric([self._rank] if label is None else [self._rank, value_label], value)
+        found: Metric = family
+        return found
+
+
+def _not_installed(name: str, error: ImportError) -> ConfigError:
+    return ConfigError(f'{name} needs a package ({error}): pip install "bridge-data[metrics]"')

@@ -1,0 +1,278 @@
+"""Metrics of a loader: what it has handed out, how long the trainer waited for it, and what it takes.
+
+Enters: the counts that came with the batches, and the position. Leaves: a `LoaderMetrics`, of this rank or of all.
+Guarantees: counts are of the batches that were handed out, whatever was prefetched or made again by a worker that was
+replaced. They begin with 0 when the loader is made, also after a restore; `epochs` come from the position, so they
+continue. Asking costs nothing between: nothing runs in the background.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import dataclasses
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from bridge_data.errors import DatasetError
+from bridge_data.later import torch
+from bridge_data.order import BEGINNING, SampleRef
+from bridge_data.order.state import LaneState, LoaderState
+from bridge_data.order.stream import entry_size
+from bridge_data.plan.source import multiplied, together
+from bridge_data.topology import WorkerConfig
+
+if TYPE_CHECKING:
+    from bridge_data.lanes.lane_dataset import LaneDataset
+    from bridge_data.loader.position import Meter
+
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class SlowestSample:
+    """The sample whose reading and encoding took longest so far. The first sample of a block of neighbouring samples
+    takes the reading of them all."""
+
+    key: str
+    """Its shard, a slash, and its key in the shard."""
+    source: str
+    seconds: float
+
+    @property
+    def shard(self) -> str:
+        """The name of its shard."""
+        return self.key.rpartition("/")[0]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class LoaderMetrics:
+    """Counts since the loader was made, of `num_ranks` data-parallel ranks together; and rates.
+
+    Of several ranks counts and memory are sums, `elapsed_s`, `wait_s` and `epochs` means. `since` gives the same of an
+    interval.
+    """
+
+    num_ranks: int = 1
+    elapsed_s: float = 0.0
+    """Seconds of whole steps: from when a batch was handed out to when the next one was; of the first batch of an
+    iteration, the wait alone."""
+    wait_s: float = 0.0
+    """Seconds of these that the trainer waited for batches."""
+    batches: int = 0
+    samples: int = 0
+    """Samples in the batches; of a generator, each part counts."""
+    tokens: int = 0
+    """Tokens in the batches, without padding; 0 if they have neither `tokens` nor `input_ids`."""
+    token_slots: int = 0
+    """The same with padding."""
+    images: int = 0
+    """Images decoded."""
+    bytes_read: int = 0
+    """Bytes read of shards and auxiliary files, as they are stored."""
+    retries: int = 0
+    """Reads that were tried again after a transient fault."""
+    skipped: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    """Samples left out, by hook."""
+    failed: int = 0
+    """Those of the samples left out that an error has lost."""
+    truncated: int = 0
+    """Samples cut because they were too long for a pack."""
+    worker_restarts: int = 0
+    ready_batches: int = 0
+    """Batches that were ready when the trainer asked for one, added up over all times it asked a worker."""
+    ready_slots: int = 0
+    """How many would have been ready if the workers were always far enough ahead."""
+    epochs: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    """By source, the epochs drawn by the lanes here, with the part of the one in progress: 1.25 is a quarter into the
+    second. Empty for validation order."""
+    slowest: SlowestSample | None = None
+    trainer_bytes: int = 0
+    """Resident memory of the trainer's process."""
+    workers_bytes: int = 0
+    """Resident memory of the workers, added up: what they share is counted in each."""
+
+    @property
+    def wait_share(self) -> float:
+        """The part of the time that the trainer waited, in 0..1."""
+        return _ratio(self.wait_s, self.elapsed_s)
+
+    @property
+    def batches_per_s(self) -> float:
+        """Micro-batches a second, of all ranks here."""
+        return _ratio(self.batches, self.elapsed_s)
+
+    @property
+    def samples_per_s(self) -> float:
+        """Samples a second."""
+        return _ratio(self.samples, self.elapsed_s)
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Tokens a second, without padding."""
+        return _ratio(self.tokens, self.elapsed_s)
+
+    @property
+    def images_per_s(self) -> float:
+        """Images a second."""
+        return _ratio(self.images, self.elapsed_s)
+
+    @property
+    def bytes_per_s(self) -> float:
+        """Bytes read a second."""
+        return _ratio(self.bytes_read, self.elapsed_s)
+
+    @property
+    def prefetch_fill(self) -> float:
+        """How far workers were ahead when a batch was asked for, in 0..1; 0 without workers."""
+        return _ratio(self.ready_batches, self.ready_slots)
+
+    @property
+    def pack_fill(self) -> float:
+        """The part of the batches' token slots that is no padding, in 0..1."""
+        return _ratio(self.tokens, self.token_slots)
+
+    def since(self, before: LoaderMetrics) -> LoaderMetrics:
+        """The metrics of the interval between `before`, of the same loader and ranks, and these. What is no count
+        (epochs, the slowest sample, memory) is that of these."""
+        counts = {name: getattr(self, name) - getattr(before, name) for name in _COUNTS}
+        skipped = {hook: count - before.skipped.get(hook, 0) for hook, count in self.skipped.items()}
+        return dataclasses.replace(self, **counts, skipped={hook: count for hook, count in skipped.items() if count})
+
+    def values(self) -> dict[str, float]:
+        """All numbers by name, as loggers want them: rates and shares, counts, `skipped/HOOK`, `epochs/SOURCE`,
+        `slowest_sample_s`."""
+        values: dict[str, float] = {name: getattr(self, name) for name in (*RATES, "num_ranks", *_COUNTS, *_MEMORY)}
+        values |= {f"skipped/{hook}": count for hook, count in sorted(self.skipped.items())}
+        values |= {f"epochs/{source}": epochs for source, epochs in self.epochs.items()}
+        if self.slowest is not None:
+            values["slowest_sample_s"] = self.slowest.seconds
+        return values
+
+
+RATES = (
+    *("batches_per_s", "samples_per_s", "tokens_per_s", "images_per_s", "bytes_per_s"),
+    *("wait_share", "prefetch_fill", "pack_fill"),
+)
+"""The properties that are rates and shares."""
+_MEMORY = ("trainer_bytes", "workers_bytes")
+_TIMES = ("elapsed_s", "wait_s")
+_COUNTS = (
+    *_TIMES,
+    *("batches", "samples", "tokens", "token_slots", "images", "bytes_read", "retries"),
+    *("failed", "truncated", "worker_restarts", "ready_batches", "ready_slots"),
+)
+
+
+class Processes(NamedTuple):
+    """The worker processes of a loader: their ids, how often one was replaced, how many batches each may be ahead."""
+
+    ids: Sequence[int]
+    num_restarts: int
+    prefetch_factor: int
+
+
+def measured(dataset: LaneDataset, state: LoaderState, meter: Meter, processes: Processes) -> LoaderMetrics:
+    """The metrics of one rank."""
+    return LoaderMetrics(
+        elapsed_s=meter.elapsed_s,
+        wait_s=meter.wait_s,
+        batches=meter.batches,
+        samples=meter.samples,
+        tokens=meter.tokens,
+        token_slots=meter.token_slots,
+        images=meter.images,
+        bytes_read=meter.bytes_read,
+        retries=meter.retries,
+        skipped=dict(meter.skipped),
+        failed=meter.num_failed,
+        truncated=meter.num_truncated,
+        worker_restarts=processes.num_restarts,
+        ready_batches=meter.num_ready,
+        ready_slots=meter.num_from_workers * processes.prefetch_factor,
+        epochs=_epochs(state, dataset),
+        slowest=_slowest(dataset, meter),
+        trainer_bytes=_resident_bytes(os.getpid()),
+        workers_bytes=sum(map(_resident_bytes, processes.ids)),
+    )
+
+
+def of_all_ranks(own: LoaderMetrics, config: WorkerConfig) -> LoaderMetrics:
+    """The metrics of all data-parallel ranks together, on each of them. All must call it."""
+    if config.world_size == 1:
+        return own
+    ranks: list[LoaderMetrics | None] = [None] * config.world_size
+    torch.distributed.all_gather_object(ranks, own, group=config.data_parallel_group)
+    return together_of([rank for rank in ranks if rank is not None])
+
+
+def together_of(ranks: Sequence[LoaderMetrics]) -> LoaderMetrics:
+    """The metrics of several ranks, or loaders, in one."""
+    skipped: collections.Counter[str] = collections.Counter()
+    for rank in ranks:
+        skipped.update(rank.skipped)
+    sums = {name: sum(getattr(rank, name) for rank in ranks) for name in ("num_ranks", *_COUNTS, *_MEMORY)}
+    means = {name: sums[name] / len(ranks) for name in _TIMES}
+    sources = dict.fromkeys(source for rank in ranks for source in rank.epochs)
+    slow = [rank.slowest for rank in ranks if rank.slowest is not None]
+    return LoaderMetrics(
+        **{**sums, **means},
+        skipped=dict(skipped),
+        epochs={source: _mean(rank.epochs[source] for rank in ranks if source in rank.epochs) for source in sources},
+        slowest=max(slow, key=lambda sample: sample.seconds, default=None),
+    )
+
+
+def _mean(numbers: Iterable[float]) -> float:
+    found = list(numbers)
+    return sum(found) / len(found)
+
+
+def _ratio(part: float, whole: float) -> float:
+    return part / whole if whole else 0.0
+
+
+def _slowest(dataset: LaneDataset, meter: Meter) -> SlowestSample | None:
+    if meter.slowest is None:
+        return None
+    took_ns, number, epoch, index = meter.slowest
+    source = dataset.plan.sources[number]
+    if not meter.slowest_key:
+        try:
+            meter.slowest_key = source.records.reader().read(index, ()).full_key
+        except DatasetError:
+            meter.slowest_key = dataset.describe(SampleRef(number, epoch, index))
+    return SlowestSample(key=meter.slowest_key, source=source.name, seconds=took_ns / 1e9)
+
+
+def _resident_bytes(process: int) -> int:
+    """Resident memory of a process; 0 if it has ended, or the system does not tell."""
+    with contextlib.suppress(OSError):
+        return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * _PAGE_BYTES
+    return 0
+
+
+def _epochs(state: LoaderState, dataset: LaneDataset) -> dict[str, float]:
+    """By the names of the sources: the epochs that the lanes here have drawn. Samples of earlier epochs that a re-deal
+    has left to a lane are not drawn yet."""
+    epochs: dict[str, float] = {}
+    if state.fingerprint["order"] != "shuffled" or not state.lanes:
+        return epochs
+    for number, (name, label) in enumerate(state.fingerprint["sources"]):
+        own = state.fingerprint.get("epochs_of_sources", {}).get(name, 1)
+        num_together = together(multiplied(state.fingerprint.get("epochs_per_shuffle", 1), own)) or 1
+        share = dataset.plan.sources[number].num_samples / state.num_lanes  # of an epoch, for one lane
+        drawn = _mean(_drawn(lane, number, num_together * share) for lane in state.lanes.values())
+        first_epoch = state.generations[-1][1][number][-1]
+        epochs[f"{label} ({number})" if label in epochs else label] = first_epoch + drawn / share
+    return epochs
+
+
+def _drawn(lane: LaneState, number: int, shuffle_samples: float) -> float:
+    """The samples of a source that a lane has drawn since the last deal, less those that it still has of deals before;
+    a shuffle gives it `shuffle_samples`."""
+    shuffle, _, _, taken = lane.get("cursors", {}).get(str(number), BEGINNING)
+    left = sum(map(entry_size, lane.get("inbox", {}).get(str(number), ())))
+    return float(shuffle * shuffle_samples + taken - left)
