@@ -206,6 +206,10 @@ class KeyIndex:
         """The position of the sample `key` in shard number `shard`; None if it has no such sample."""
         return self.positions(key).get(shard)
 
+    def positions(self, key: str) -> list[tuple[int, int]]:
+        """(number of the shard, position in it) of each sample `key`."""
+        return [(row[0], row[1]) for row in self.database.rows(_SAMPLE, key)]
+
     def keys(self, shard: int) -> list[str]:
         """The keys of the samples in shard number `shard`, in their order."""
         return [key for (key,) in self.database.rows(_KEYS, shard)]
