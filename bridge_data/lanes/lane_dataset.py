@@ -74,8 +74,8 @@ class LaneDataset:
         self.repeats: float = 1
         """How often a pass over finite data has all of it: where the lanes end, it goes on with the first batch."""
         self._is_longer = False
-        self._order = PlanOrder(plan, worker_config.seed_offset, shuffle, batching.batch_size or 1)
-        self._work()  # raises for contradictory hooks here rather than in a worker
+        self.order = PlanOrder(plan, worker_config.seed_offset, shuffle, batching.batch_size or 1)
+        self.work()  # raises for contradictory hooks here rather than in a worker
 
     __getitem__ = no_random_access
 
@@ -116,7 +116,7 @@ class LaneDataset:
     @property
     def has_length(self) -> bool:
         """Whether a pass has no more batches than `len` says: finite data may, of generators or in groups."""
-        return not (self._ends and not self.virtual_epoch_length and (self._is_longer or self._work().may_multiply))
+        return not (self._ends and not self.virtual_epoch_length and (self._is_longer or self.work().may_multiply))
 
     def note_end(self, state: LoaderState) -> None:
         """Note the state at the end of a pass: of plain functions that return generators, only then is it seen that a
@@ -153,7 +153,7 @@ class LaneDataset:
     @property
     def may_multiply(self) -> bool:
         """Whether hooks may make more batches than samples fill: generators, and those that group."""
-        return self._work().may_multiply
+        return self.work().may_multiply
 
     def __bool__(self) -> bool:
         return True  # also if this rank has no batches
@@ -161,7 +161,7 @@ class LaneDataset:
     @property
     def source_names(self) -> list[str]:
         """The unique names of the sources in states and restore keys."""
-        return self._order.source_names
+        return self.order.source_names
 
     @property
     def modules(self) -> tuple[str, ...]:
@@ -169,11 +169,11 @@ class LaneDataset:
 
         Workers share what is imported before they are forked, which of torch is over 100 MB for each.
         """
-        return () if self._work().is_plain else ("torch", "numpy.random", "PIL.Image")
+        return () if self.work().is_plain else ("torch", "numpy.random", "PIL.Image")
 
     def fingerprint(self) -> dict[str, Any]:
         """What must be equal for saved cursors to mean the same samples."""
-        return self._order.fingerprint() | dataclasses.asdict(self.batching)
+        return self.order.fingerprint() | dataclasses.asdict(self.batching)
 
     def with_cache_pool(self, cache_pool: CachePool) -> "LaneDataset":
         """The same data set, whose cookers get this cache pool."""
@@ -190,7 +190,7 @@ class LaneDataset:
     def raw_samples(self, num_samples: int) -> list[RawSample]:
         """The first samples of this rank's first lane, as they are stored."""
         state = self.new_state()
-        drawn = self._order.cursor(next(iter(state.lanes)), state).take(num_samples)
+        drawn = self.order.cursor(next(iter(state.lanes)), state).take(num_samples)
         return [self._loaders[ref.source].read(ref.index) for _, ref in drawn]
 
     def first(self, num_micro_batches: int) -> "LaneDataset":
@@ -205,7 +205,7 @@ class LaneDataset:
         config = self.worker_config
         num_lanes = num_lanes or config.num_lanes
         lanes: dict[int, LaneState] = {lane: {} for lane in range(config.rank, num_lanes, config.world_size)}
-        return LoaderState(self.fingerprint(), [self._order.first_generation(num_lanes)], 0, lanes)
+        return LoaderState(self.fingerprint(), [self.order.first_generation(num_lanes)], 0, lanes)
 
     def check_state(self, data: dict[str, Any], *, strict: bool = True) -> LoaderState:
         """The lanes of this rank out of a saved state, its own or a merged one.
@@ -222,7 +222,7 @@ class LaneDataset:
         if strict:
             state.check(self.fingerprint())
         else:
-            state = self._order.migrated(state, self.fingerprint())
+            state = self.order.migrated(state, self.fingerprint())
         config = self.worker_config
         num_lanes = config.num_lanes_after(state.num_lanes)
         if state.ended or self._is_at_end(state):
@@ -231,7 +231,7 @@ class LaneDataset:
             return self.repeated(new, state) if goes_on else new
         if num_lanes != state.num_lanes:
             mine = range(config.rank, num_lanes, config.world_size)
-            state = self._order.redealt(state, num_lanes, mine)
+            state = self.order.redealt(state, num_lanes, mine)
         return state.of_rank(config)
 
     def _is_at_end(self, state: LoaderState) -> bool:
@@ -243,18 +243,18 @@ class LaneDataset:
         for lane, lane_state in state.lanes.items():
             if limit is not None and lane_state.get("micro_batches", 0) * state.num_lanes + lane >= limit:
                 continue
-            if lane_state.get("pending") or self._order.has_next(lane, state):
+            if lane_state.get("pending") or self.order.has_next(lane, state):
                 return False
         return True
 
-    def lane(self, lane: int, state: LoaderState, watch: Watch | None = None) -> Lane:
+    def lane(self, lane: int, state: LoaderState, watch: Watch | None = None, work: Work | None = None) -> Lane:
         """The lane with number `lane`, where `state` has it; `watch` is called with each sample before it is read."""
         self._read_in_blocks(state)
         num_here = self.worker_config.num_lanes_here(state.num_lanes)
-        ahead = ReadAhead(self._order.cursor(lane, state), self._loaders, num_here) if self._is_remote else None
+        ahead = ReadAhead(self.order.cursor(lane, state), self._loaders, num_here) if self._is_remote else None
         return Lane(
-            self._order.cursor(lane, state),
-            self._work(),
+            self.order.cursor(lane, state),
+            work or self.work(),
             self.batching.of_lane(lane, state.num_lanes),
             position=(lane, state.num_lanes),
             sources=[(source.name, source.num_samples) for source in self.plan.sources],
@@ -269,7 +269,7 @@ class LaneDataset:
         if self.__dict__.get("_cut_for") == (num_lanes, geometry):
             return
         self._cut_for = num_lanes, geometry
-        if self._order.shuffle is None:
+        if self.order.shuffle is None:
             cuts = plan_runs(self.plan, self.batching.batch_size or 1)
         else:
             process = Process(self.worker_config.num_lanes_here(state.num_lanes), self.worker_config.max_open_bytes)
@@ -295,7 +295,7 @@ class LaneDataset:
             ConfigError: if it is no key, or of other data. SampleError: if the hooks leave it out.
         """
         sizes = [source.num_samples for source in self.plan.sources]
-        work = self._work(self.worker_config.restore_error_handler)
+        work = self.work(self.worker_config.restore_error_handler)
         return Restorer(work, self.source_names, sizes).restore(key)
 
     def describe(self, ref: SampleRef) -> str:
@@ -312,27 +312,27 @@ class LaneDataset:
         storage.close_files()  # a trainer that describes what its workers died on reads nothing else
         return f"{key} of {source.name} (epoch {ref.epoch}, index {ref.index})"
 
-    def _work(self, handler: ErrorHandler | None = None) -> Work:
+    def work(self, handler: ErrorHandler | None = None) -> Work:
         """A lane's own hooks (they count failures) over the loaders that all lanes of this process share."""
-        hooks, order = self._hooks(handler), self._order
+        hooks, order = self._hooks(handler), self.order
         packing = self.batching.packing_buffer_size is not None
         return Work(self._loaders, self._cooks, order.source_names, order.source_keys, hooks, packing=packing)
 
     def _hooks(self, handler: ErrorHandler | None) -> Hooks:
-        numbering = Numbering(self._order.source_keys, [source.num_samples for source in self.plan.sources])
+        numbering = Numbering(self.order.source_keys, [source.num_samples for source in self.plan.sources])
         hooks = Hooks(self.task_encoder, self.worker_config, numbering, handler)
         hooks.cache, hooks.observer = self.cache_pool, self._observer
         return hooks
 
     @functools.cached_property
     def _observer(self) -> Observer | None:
-        return None if self.make_observer is None else self.make_observer(self._order.source_keys)
+        return None if self.make_observer is None else self.make_observer(self.order.source_keys)
 
     @functools.cached_property
     def _loaders(self) -> list[Loader]:
         sources, observer = self.plan.sources, self._observer
         if observer is not None:
-            pairs = zip(sources, self._order.source_keys, strict=True)
+            pairs = zip(sources, self.order.source_keys, strict=True)
             sources = tuple(observed_source(source, observer, key) for source, key in pairs)
         return [open_loader(source, self.task_encoder.decoder) for source in sources]
 

@@ -55,7 +55,7 @@ class Work:
         """Whether samples are packed."""
         self.groups = is_overridden(encoder, "batch_group_criterion")
         """Whether the encoder says which samples are batched together."""
-        self._does = {hook for hook in STAGES if hook != "decode" and does_something(encoder, hook)}
+        self.does = {hook for hook in STAGES if hook != "decode" and does_something(encoder, hook)}
         selection = hook_of(encoder, "select_samples_to_pack")
         self._admit = selection.admitted if packing and isinstance(selection, Packing) else None
         self._postencodes = is_overridden(encoder, "postencode_sample")
@@ -68,8 +68,8 @@ class Work:
         stages = ["encode_sample"]
         if preencodes:
             stages = ["preencode_sample"] if packing else ["preencode_sample", "postencode_sample"]
-        self._changes = self._admit is not None or any(stage in self._does for stage in stages)
-        self._stages = [(stage, hook_of(encoder, stage)) for stage in stages if stage in self._does]
+        self._changes = self._admit is not None or any(stage in self.does for stage in stages)
+        self._stages = [(stage, hook_of(encoder, stage)) for stage in stages if stage in self.does]
         if packing:
             for hook in ("select_samples_to_pack", "pack_selected_samples"):
                 if not is_overridden(encoder, hook):
@@ -103,7 +103,7 @@ class Work:
         """Whether samples are batched as they are decoded, by the batch hook that everybody has: no cooker, maker,
         handler or other hook has seen them, or could have kept them."""
         decoder = self._encoder.decoder
-        if self._changes or self.packs or self.groups or "batch" in self._does:
+        if self._changes or self.packs or self.groups or "batch" in self.does:
             return False
         if decoder is not None and not decoder.is_ours_alone:
             return False
@@ -112,7 +112,7 @@ class Work:
     @property
     def is_plain(self) -> bool:
         """Whether no hook does anything, and samples are made of text, numbers and bytes."""
-        return not self._does and all(loader.is_plain for loader in self._loaders)
+        return not self.does and all(loader.is_plain for loader in self._loaders)
 
     def all_samples(self, refs: Sequence[SampleRef], watch: Watch | None) -> Iterator[Parts]:
         """What `samples` makes of each, at a lower price where samples are only loaded. `watch` is called before."""
@@ -289,7 +289,7 @@ class Work:
         count = sum(len(unit.items) for unit in units) if self.packs else len(units)
         samples = [unit.sample for unit in units]
         batches = self.hooks.run("batch", hook_of(self._encoder, "batch"), samples, sample_key, count)
-        if "encode_batch" in self._does:
+        if "encode_batch" in self.does:
             hook = hook_of(self._encoder, "encode_batch")
             batches = [
                 batch

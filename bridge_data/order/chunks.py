@@ -154,6 +154,15 @@ class ChunkTable:
         start, stop = number * samples // pieces, (number + 1) * samples // pieces
         return self._first_sample[shard] + start, stop - start
 
+    def chunk_of(self, sample: int) -> tuple[int, int]:
+        """(chunk, offset in it) of a sample."""
+        shard = int(np.searchsorted(self._first_sample, sample, side="right")) - 1
+        first, offset = int(self._first_chunk[shard]), sample - int(self._first_sample[shard])
+        pieces = int(self._first_chunk[shard + 1]) - first
+        samples = int(self._first_sample[shard + 1] - self._first_sample[shard])
+        number = ((offset + 1) * pieces - 1) // samples
+        return first + number, offset - number * samples // pieces
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Overlap:

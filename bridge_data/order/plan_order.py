@@ -130,8 +130,11 @@ class PlanOrder:
         if self.shuffle is None:
             counts = [source.num_samples for source in self._plan.sources]
             return OrderedCursor(counts, [self._ordered_row(generation) for generation in state.generations], lane)
-        blend = self._schedule.since(state.drawn_before) if len(self._plan.sources) > 1 else None
-        return Cursor([self._rows(generation) for generation in state.generations], blend, lane)
+        return Cursor([self.rows(generation) for generation in state.generations], self.blend(state), lane)
+
+    def blend(self, state: LoaderState) -> Schedule | None:
+        """The blend of the lanes of `state`; None if there is only one source."""
+        return self._schedule.since(state.drawn_before) if len(self._plan.sources) > 1 else None
 
     def has_next(self, lane: int, state: LoaderState) -> bool:
         """Whether a lane has a sample left to draw."""
@@ -161,7 +164,7 @@ class PlanOrder:
             blend = Schedule(phases, self._seed).since(state.drawn_before)
 
         def old_cursor(lane: int) -> Cursor:
-            return Cursor([self._rows(generation, kept) for generation in state.generations], blend, lane)
+            return Cursor([self.rows(generation, kept) for generation in state.generations], blend, lane)
 
         return migrate(state, fingerprint, old_cursor, self._generation)
 
@@ -175,7 +178,7 @@ class PlanOrder:
         if self.shuffle is None:
             firsts = [0, *itertools.accumulate(source.num_samples for source in self._plan.sources)]
             return redeal_ordered(state, self._ordered_row(state.generations[-1]), old_cursor, firsts, num_lanes)
-        rows = self._rows(state.generations[-1])
+        rows = self.rows(state.generations[-1])
         return redeal_shuffled(state, rows, old_cursor, lambda epochs: self._generation(num_lanes, epochs), lanes)
 
     def _ordered_row(self, generation: Generation) -> OrderedRow:
@@ -184,7 +187,7 @@ class PlanOrder:
         num_samples = sum(source.num_samples for source in self._plan.sources)
         return OrderedRow(num_samples, num_lanes, self._block_size, first_block)
 
-    def _rows(self, generation: Generation, sources: Sequence[int] | None = None) -> list[Row]:
+    def rows(self, generation: Generation, sources: Sequence[int] | None = None) -> list[Row]:
         """The rows of a generation, of all sources or of those numbered `sources`."""
         assert self.shuffle is not None
         num_lanes, geometry = generation

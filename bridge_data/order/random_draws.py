@@ -112,6 +112,17 @@ class Permutation:
             outside = outside[values[outside] >= self._size]
         return values.astype(np.int64)
 
+    def inverse(self, elements: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The positions at which `elements` are, int64."""
+        if self._table is not None:
+            return np.argsort(self._table)[elements]
+        values = self._decrypt(elements.astype(np.uint64))
+        outside = np.flatnonzero(values >= self._size)
+        while len(outside):
+            values[outside] = self._decrypt(values[outside])
+            outside = outside[values[outside] >= self._size]
+        return values.astype(np.int64)
+
     def _encrypt(self, values: U64Array) -> U64Array:
         side = self._side
         left = values // side
@@ -123,8 +134,18 @@ class Permutation:
             left, right = right, mixed - mixed // side * side
         return left * side + right
 
+    def _decrypt(self, values: U64Array) -> U64Array:
+        side = self._side
+        left = values // side
+        right = values - left * side
+        for key in reversed(self._round_keys):
+            mixed = splitmix64(left * np.uint64(GOLDEN) ^ key)
+            right += side - (mixed - mixed // side * side)
+            left, right = right - right // side * side, left
+        return left * side + right
 
-class _Split(NamedTuple):
+
+class BlendNode(NamedTuple):
     """A node: how it splits its draws between two children. A child is the index of a node, or ~source for a leaf."""
 
     share: int
@@ -156,7 +177,7 @@ class Blend:
     def __init__(self, weights: Sequence[float], seed: int) -> None:
         check_weights(weights)
         self._num_sources, self._seed = len(weights), seed
-        self._root, self._nodes = _tree(_integers(weights), seed)
+        self.root, self.nodes = _tree(_integers(weights), seed)
 
     def block(self, lane: int, num_lanes: int, number: int) -> NDArray[np.int64]:
         """The sources of draws `64 * number` to `64 * number + 63` of `lane`."""
@@ -178,10 +199,10 @@ class Blend:
 
     def _split(self, lane: int, num_lanes: int, first: int, count: int) -> list[tuple[int, int]]:
         """(source, number of draws) for the draws `first` to `first + count - 1` of `lane`."""
-        if self._root < 0:
-            return [(~self._root, count)]
-        nodes, root_phase = self._nodes, ((2 * lane + 1) << (_FRACTION_BITS - 1)) // num_lanes
-        drawn, todo = [], [(self._root, first, count)]
+        if self.root < 0:
+            return [(~self.root, count)]
+        nodes, root_phase = self.nodes, ((2 * lane + 1) << (_FRACTION_BITS - 1)) // num_lanes
+        drawn, todo = [], [(self.root, first, count)]
         while todo:
             number, first, count = todo.pop()
             share, key, step, lighter, heavier = nodes[number]
@@ -225,7 +246,7 @@ class Schedule:
     def block(self, lane: int, num_lanes: int, number: int) -> NDArray[np.int64]:
         """The sources of draws `64 * number` to `64 * number + 63` of `lane`."""
         drawn = self._num_drawn + number * BLOCK * num_lanes
-        return self._blend(bisect.bisect_right(self._starts, drawn) - 1).block(lane, num_lanes, number)
+        return self.blend_of(bisect.bisect_right(self._starts, drawn) - 1).block(lane, num_lanes, number)
 
     def counts(self, lane: int, num_lanes: int, draws: int) -> NDArray[np.int64]:
         """How often each source was drawn in the first `draws` draws of `lane`."""
@@ -233,7 +254,7 @@ class Schedule:
         begins = [min(draws, self.first_draw(phase, num_lanes)) for phase in range(len(self._starts))]
         for phase, (begin, end) in enumerate(zip(begins, [*begins[1:], draws], strict=True)):
             if begin < end:
-                blend = self._blend(phase)
+                blend = self.blend_of(phase)
                 counts += blend.counts(lane, num_lanes, end) - blend.counts(lane, num_lanes, begin)
         return counts
 
@@ -242,7 +263,13 @@ class Schedule:
         left = self._starts[phase] - self._num_drawn
         return max(0, -(-left // (num_lanes * BLOCK))) * BLOCK
 
-    def _blend(self, phase: int) -> Blend:
+    @property
+    def num_phases(self) -> int:
+        """The number of phases."""
+        return len(self._starts)
+
+    def blend_of(self, phase: int) -> Blend:
+        """The blend of a phase."""
         if phase not in self._blends:
             self._blends[phase] = Blend(self._phases[phase][1], self._seed)
         return self._blends[phase]
@@ -255,7 +282,7 @@ def _integers(weights: Sequence[float]) -> list[int]:
     return [numerator * (common // denominator) for numerator, denominator in ratios]
 
 
-def _tree(weights: Sequence[int], seed: int) -> tuple[int, list[_Split]]:
+def _tree(weights: Sequence[int], seed: int) -> tuple[int, list[BlendNode]]:
     """(root, nodes) of the Huffman tree over the sources with a weight above 0; children precede their parents.
 
     Ties: leaves before nodes, later sources first, older nodes before newer ones.
@@ -273,7 +300,7 @@ def _tree(weights: Sequence[int], seed: int) -> tuple[int, list[_Split]]:
             if child >= 0:
                 depths[child] = depths[number] + 1
     nodes = [
-        _Split(share, key64(seed, _NODE_STAGE, number), _step(depths[number]), lighter, heavier)
+        BlendNode(share, key64(seed, _NODE_STAGE, number), _step(depths[number]), lighter, heavier)
         for number, (share, lighter, heavier) in enumerate(splits)
     ]
     return heap[0][1], nodes

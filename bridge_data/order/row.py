@@ -68,7 +68,7 @@ class Window:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Share:
+class Share:
     """A lane's share of a shuffle: the lane's chunks number `first` to `last` - 1, in `num_windows` windows."""
 
     first: int
@@ -102,16 +102,16 @@ class Row:
     ) -> None:
         self.geometry = geometry
         self._key = key
-        self._chunks = ChunkTable(counts, geometry.chunk_size)
-        self._is_shuffled = epochs_per_shuffle is not None
-        self._mixes = self._is_shuffled and geometry.window_size > 0
-        self._num_slots = -(-self._chunks.longest // geometry.block_size) if self._mixes else 1
-        self._epochs_per_shuffle = epochs_per_shuffle = epochs_per_shuffle or 1
-        self._num_whole: int | None = None
+        self.chunks = ChunkTable(counts, geometry.chunk_size)
+        self.is_shuffled = epochs_per_shuffle is not None
+        self._mixes = self.is_shuffled and geometry.window_size > 0
+        self.num_slots = -(-self.chunks.longest // geometry.block_size) if self._mixes else 1
+        self.epochs_per_shuffle = epochs_per_shuffle = epochs_per_shuffle or 1
+        self.num_whole: int | None = None
         if num_epochs is not None:
             end = math.floor(num_epochs * self.num_samples + Fraction(1, 2))
             left = max(0, end - geometry.first_epoch * self.num_samples)
-            self._num_whole, self._rest = divmod(left, self.num_samples * epochs_per_shuffle)
+            self.num_whole, self._rest = divmod(left, self.num_samples * epochs_per_shuffle)
         self._permutation: tuple[int, Permutation] | None = None
 
     @property
@@ -122,16 +122,16 @@ class Row:
     @property
     def num_samples(self) -> int:
         """The number of samples in one epoch."""
-        return self._chunks.num_samples
+        return self.chunks.num_samples
 
     def window(self, lane: int, shuffle: int, number: int) -> Window | None:
         """Window `number` of the lane's share of a shuffle; None if it does not exist or is empty."""
-        share = self._share(lane, shuffle)
+        share = self.share(lane, shuffle)
         if number >= share.num_windows:
             return None
-        begin, end = (self._start_time(share, window) for window in (number, number + 1))
+        begin, end = (self.start_time(share, window) for window in (number, number + 1))
         parts = [
-            self._blocks(lane, shuffle, share, time, min(time + _PART, end))[:2] for time in range(begin, end, _PART)
+            self.blocks(lane, shuffle, share, time, min(time + _PART, end))[:2] for time in range(begin, end, _PART)
         ]
         if not any(len(lengths) for _, lengths in parts):
             return None
@@ -144,12 +144,12 @@ class Row:
 
     def after(self, lane: int, shuffle: int, number: int) -> tuple[int, int] | None:
         """(shuffle, number) of the lane's next window, which may be empty; None at the end of the row."""
-        share = self._share(lane, shuffle)
+        share = self.share(lane, shuffle)
         if number + 1 < share.num_windows:
             return shuffle, number + 1
         chunk = lane + share.last * self.geometry.num_lanes
-        following = chunk // self._per_shuffle
-        return None if chunk >= self._stop(following) else (following, 0)
+        following = chunk // self.per_shuffle
+        return None if chunk >= self.stop(following) else (following, 0)
 
     def starts_at(self, shuffle: int) -> tuple[int, int]:
         """The smallest (epoch, index) of a shuffle."""
@@ -161,7 +161,7 @@ class Row:
         Windows are not computed: whether the offset is within its window is for the caller to check.
         """
         shuffle, number, offset, taken = position
-        share, least, most = self._share(lane, shuffle), self._chunks.shortest, self._chunks.longest
+        share, least, most = self.share(lane, shuffle), self.chunks.shortest, self.chunks.longest
         if number >= share.num_windows and any(position):
             return f"there is no window {number} of shuffle {shuffle}, of which the lane has {share.num_windows}"
         if not offset <= taken <= share.num_chunks * most or (offset < taken and not number):
@@ -176,86 +176,86 @@ class Row:
         `ValueError` if the lane has no such sample before the shuffle that starts at `end`.
         """
         while True:
-            share = self._share(lane, shuffle)
-            step = max(1, _BULK * share.num_windows // max(1, share.num_chunks * self._num_slots))
+            share = self.share(lane, shuffle)
+            step = max(1, _BULK * share.num_windows // max(1, share.num_chunks * self.num_slots))
             for first in range(number, share.num_windows, step):
                 stop = min(first + step, share.num_windows)
-                bounds = (self._start_time(share, window) for window in (first, stop))
-                _, lengths, times = self._blocks(lane, shuffle, share, *bounds)
-                windows = times * share.num_windows // (share.num_chunks * self._num_slots)
+                bounds = (self.start_time(share, window) for window in (first, stop))
+                _, lengths, times = self.blocks(lane, shuffle, share, *bounds)
+                windows = times * share.num_windows // (share.num_chunks * self.num_slots)
                 ends = np.cumsum(np.bincount(windows - first, lengths, minlength=stop - first)).astype(np.int64)
                 if count < ends[-1]:
                     passed = int(np.searchsorted(ends, count, side="right"))
                     return shuffle, first + passed, count - int(ends[passed - 1] if passed else 0)
                 count -= int(ends[-1])
             chunk = lane + share.last * self.geometry.num_lanes
-            shuffle, number = chunk // self._per_shuffle, 0
-            if chunk >= self._stop(shuffle) or self.starts_at(shuffle) >= end:
+            shuffle, number = chunk // self.per_shuffle, 0
+            if chunk >= self.stop(shuffle) or self.starts_at(shuffle) >= end:
                 raise ValueError(f"the lane ends {count} samples before it")
 
     def last_before(self, lane: int, shuffle: int) -> int:
         """The last shuffle before `shuffle` in which the lane has a chunk, or -1."""
-        first = self._share(lane, shuffle).first
-        return (lane + (first - 1) * self.geometry.num_lanes) // self._per_shuffle if first else -1
+        first = self.share(lane, shuffle).first
+        return (lane + (first - 1) * self.geometry.num_lanes) // self.per_shuffle if first else -1
 
     def num_samples_to(self, end: int, shuffles: Sequence[int] | Ints) -> Ints:
         """Samples of each lane from the start of shuffle `shuffles[lane]` to the start of shuffle `end`."""
-        num_lanes, equal_length = self.geometry.num_lanes, self._chunks.equal_length
+        num_lanes, equal_length = self.geometry.num_lanes, self.chunks.equal_length
         lanes = np.arange(num_lanes)
-        begins = np.asarray(shuffles, dtype=np.int64) * self._per_shuffle
+        begins = np.asarray(shuffles, dtype=np.int64) * self.per_shuffle
         first = lanes + np.maximum(0, -((lanes - begins) // num_lanes)) * num_lanes
         samples = np.zeros(num_lanes, dtype=np.int64)
         begin = int(first.min())
         if equal_length is not None:
-            stop = self._per_shuffle * (end if self._num_whole is None else min(end, self._num_whole))
+            stop = self.per_shuffle * (end if self.num_whole is None else min(end, self.num_whole))
             samples += equal_length * np.maximum(0, -((first - stop) // num_lanes))
             begin = max(begin, stop)
-        table = self._chunks.lengths() if equal_length is None and self._chunks.num_chunks <= _MAX_TABLE else None
-        for shuffle in range(begin // self._per_shuffle, end):
-            for numbers in _parts(max(begin, shuffle * self._per_shuffle), self._stop(shuffle)):
+        table = self.chunks.lengths() if equal_length is None and self.chunks.num_chunks <= _MAX_TABLE else None
+        for shuffle in range(begin // self.per_shuffle, end):
+            for numbers in _parts(max(begin, shuffle * self.per_shuffle), self.stop(shuffle)):
                 lanes_of = numbers % num_lanes
-                lengths = self._lengths(shuffle, numbers - shuffle * self._per_shuffle, table)
+                lengths = self._lengths(shuffle, numbers - shuffle * self.per_shuffle, table)
                 lengths[numbers < first[lanes_of]] = 0
                 samples += np.bincount(lanes_of, lengths, minlength=num_lanes).astype(np.int64)
         return samples
 
     @property
-    def _per_shuffle(self) -> int:
-        return self._chunks.num_chunks * self._epochs_per_shuffle
+    def per_shuffle(self) -> int:
+        return self.chunks.num_chunks * self.epochs_per_shuffle
 
     def first_epoch_of(self, shuffle: int) -> int:
         """The first epoch of a shuffle."""
-        return self.geometry.first_epoch + shuffle * self._epochs_per_shuffle
+        return self.geometry.first_epoch + shuffle * self.epochs_per_shuffle
 
-    def _share(self, lane: int, shuffle: int) -> _Share:
-        begin, end, num_lanes = shuffle * self._per_shuffle, self._stop(shuffle), self.geometry.num_lanes
+    def share(self, lane: int, shuffle: int) -> Share:
+        begin, end, num_lanes = shuffle * self.per_shuffle, self.stop(shuffle), self.geometry.num_lanes
         first, last = max(0, -((lane - begin) // num_lanes)), max(0, -((lane - end) // num_lanes))
         num_chunks = max(0, last - first)
         if not self._mixes:
-            return _Share(first, first + num_chunks, num_chunks)
-        per_window = self._chunks.num_chunks * self.geometry.window_size
+            return Share(first, first + num_chunks, num_chunks)
+        per_window = self.chunks.num_chunks * self.geometry.window_size
         num_windows = max(min(1, num_chunks), num_chunks * self.num_samples // per_window)
-        return _Share(first, first + num_chunks, num_windows)
+        return Share(first, first + num_chunks, num_windows)
 
-    def _stop(self, shuffle: int) -> int:
+    def stop(self, shuffle: int) -> int:
         """The number of the first chunk after a shuffle, or after the end of the row if that comes first."""
-        if self._num_whole is None or shuffle < self._num_whole:
-            return (shuffle + 1) * self._per_shuffle
+        if self.num_whole is None or shuffle < self.num_whole:
+            return (shuffle + 1) * self.per_shuffle
         return self._end[0]
 
     @functools.cached_property
     def _end(self) -> tuple[int, int | None]:
         """(number of chunks in a finite row, samples in the last chunk if that is truncated)."""
-        assert self._num_whole is not None
-        begin, rest = self._num_whole * self._per_shuffle, self._rest
+        assert self.num_whole is not None
+        begin, rest = self.num_whole * self.per_shuffle, self._rest
         if not rest:
             return begin, None
-        if self._chunks.equal_length is not None:
-            number, before_last = divmod(rest - 1, self._chunks.equal_length)
+        if self.chunks.equal_length is not None:
+            number, before_last = divmod(rest - 1, self.chunks.equal_length)
             return begin + number + 1, before_last + 1
-        for positions in _parts(0, self._per_shuffle):
-            dealt = self._permuted(self._num_whole)(positions) % self._chunks.num_chunks
-            lengths = self._chunks.spans(dealt)[1]
+        for positions in _parts(0, self.per_shuffle):
+            dealt = self.permutation(self.num_whole)(positions) % self.chunks.num_chunks
+            lengths = self.chunks.spans(dealt)[1]
             ends = np.cumsum(lengths)
             if ends[-1] >= rest:
                 number = int(np.searchsorted(ends, rest))
@@ -263,23 +263,23 @@ class Row:
             rest -= int(ends[-1])
         raise AssertionError("a fraction is less than the whole")
 
-    def _start_time(self, share: _Share, window: int) -> int:
+    def start_time(self, share: Share, window: int) -> int:
         """The time of the first visit of a window."""
-        return -(-window * share.num_chunks * self._num_slots // share.num_windows)
+        return -(-window * share.num_chunks * self.num_slots // share.num_windows)
 
-    def _blocks(self, lane: int, shuffle: int, share: _Share, begin: int, end: int) -> tuple[Ints, Ints, Ints]:
+    def blocks(self, lane: int, shuffle: int, share: Share, begin: int, end: int) -> tuple[Ints, Ints, Ints]:
         """(first sample, number of samples, time) of the blocks visited at times `begin` to `end` - 1.
 
         Samples of the shuffle's later epochs are numbered consecutively after those of its first epoch.
         """
-        num_slots = self._num_slots
+        num_slots = self.num_slots
         chunks, visits, times = _staggered(share.num_chunks, num_slots, begin, end)
-        positions = lane + (share.first + chunks) * self.geometry.num_lanes - shuffle * self._per_shuffle
-        epochs, starts, lengths = self._spans(shuffle, positions)
+        positions = lane + (share.first + chunks) * self.geometry.num_lanes - shuffle * self.per_shuffle
+        epochs, starts, lengths = self.spans(shuffle, positions)
         starts = starts + epochs * self.num_samples
         if num_slots == 1:
             return starts, lengths, times
-        slots = visits * self._stride(shuffle) % num_slots
+        slots = visits * self.stride(shuffle) % num_slots
         numbers = -(-lengths // self.geometry.block_size)
         blocks, before = np.divmod(slots * numbers, num_slots)
         filled = before < numbers
@@ -289,38 +289,38 @@ class Row:
         offsets = blocks * lengths // numbers
         return starts + offsets, (blocks + 1) * lengths // numbers - offsets, times
 
-    def _stride(self, shuffle: int) -> int:
+    def stride(self, shuffle: int) -> int:
         """The distance in slots between consecutive visits of a chunk, coprime to `num_slots`."""
         ratio = _RATIOS[key64(self._key, _STRIDE_STAGE, self.first_epoch_of(shuffle)) % len(_RATIOS)]
-        wanted = round(ratio * self._num_slots)
-        near = (wanted + sign * distance for distance in range(self._num_slots) for sign in (1, -1))
-        return next(stride for stride in near if math.gcd(stride, self._num_slots) == 1)
+        wanted = round(ratio * self.num_slots)
+        near = (wanted + sign * distance for distance in range(self.num_slots) for sign in (1, -1))
+        return next(stride for stride in near if math.gcd(stride, self.num_slots) == 1)
 
-    def _spans(self, shuffle: int, positions: Ints) -> tuple[Ints, Ints, Ints]:
+    def spans(self, shuffle: int, positions: Ints) -> tuple[Ints, Ints, Ints]:
         """(epoch within the shuffle, first sample, number of samples) of the chunks at `positions` of a shuffle."""
-        epochs, chunks = np.divmod(self._permuted(shuffle)(positions), self._chunks.num_chunks)
-        starts, lengths = self._chunks.spans(chunks)
+        epochs, chunks = np.divmod(self.permutation(shuffle)(positions), self.chunks.num_chunks)
+        starts, lengths = self.chunks.spans(chunks)
         self._cut_last(shuffle, positions, lengths)
         return epochs, starts, lengths
 
     def _lengths(self, shuffle: int, positions: Ints, table: Ints | None) -> Ints:
         """Lengths of the chunks at `positions` of a shuffle; faster with a `table` of all lengths."""
         if table is None:
-            return self._spans(shuffle, positions)[2]
-        lengths = table[self._permuted(shuffle)(positions) % self._chunks.num_chunks]
+            return self.spans(shuffle, positions)[2]
+        lengths = table[self.permutation(shuffle)(positions) % self.chunks.num_chunks]
         self._cut_last(shuffle, positions, lengths)
         return lengths
 
     def _cut_last(self, shuffle: int, positions: Ints, lengths: Ints) -> None:
-        if shuffle == self._num_whole and self._end[1] is not None:
-            lengths[positions == self._end[0] - 1 - shuffle * self._per_shuffle] = self._end[1]
+        if shuffle == self.num_whole and self._end[1] is not None:
+            lengths[positions == self._end[0] - 1 - shuffle * self.per_shuffle] = self._end[1]
 
-    def _permuted(self, shuffle: int) -> Callable[[Ints], Ints]:
-        if not self._is_shuffled:
+    def permutation(self, shuffle: int) -> Callable[[Ints], Ints]:
+        if not self.is_shuffled:
             return lambda positions: positions
         if self._permutation is None or self._permutation[0] != shuffle:
             key = key64(self._key, _CHUNK_STAGE, self.first_epoch_of(shuffle))
-            self._permutation = shuffle, Permutation(self._per_shuffle, key)
+            self._permutation = shuffle, Permutation(self.per_shuffle, key)
         return self._permutation[1]
 
 

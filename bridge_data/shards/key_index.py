@@ -199,16 +199,8 @@ class KeyIndex:
         return (name for (name,) in self.database.stream(_NAMES))
 
     def positions(self, key: str) -> dict[int, int]:
-        """The position of the sample `key` in each shard that has one, by the number of the shard."""
-        return {row[0]: row[1] for row in self.database.rows(_SAMPLE, key)}
-
-    def position(self, key: str, shard: int) -> int | None:
-        """The position of the sample `key` in shard number `shard`; None if it has no such sample."""
-        return self.positions(key).get(shard)
-
-    def places(self, key: str) -> list[tuple[int, int]]:
-        """(number of the shard, position in it) of each sample with the key `key`, by shard."""
-        places = []
+        """The position of the sample `key` in each shard that has one, by the number of the shard, in their order."""
+        positions = {}
         for shard, position, offset, num_bytes in self.database.rows(_SAMPLE, key):
             self._stored(key, "", shard, offset, num_bytes)
             if type(position) is not int or position < 0:
@@ -216,8 +208,12 @@ class KeyIndex:
                     f"{self.database.file}: is damaged: it has {key!r} at position {position!r} of shard number "
                     f"{shard!r}; {self.database.way_out} --rescan"
                 )
-            places.append((shard, position))
-        return sorted(places)
+            positions[shard] = position
+        return dict(sorted(positions.items()))
+
+    def position(self, key: str, shard: int) -> int | None:
+        """The position of the sample `key` in shard number `shard`; None if it has no such sample."""
+        return self.positions(key).get(shard)
 
     def keys(self, shard: int) -> list[str]:
         """The keys of the samples in shard number `shard`, in their order."""

@@ -116,7 +116,7 @@ def _in_tars(records: ShardSet, shards: Sequence[int], key: str) -> Iterator[tup
     wanted = {records.names[shard]: shard for shard in shards}
     index = KeyIndex.find(records.root)
     if index is not None:
-        for number, position in index.places(key):
+        for number, position in index.positions(key).items():
             shard = wanted.get(index.shard_names[number])
             at = None if shard is None or position >= records.stored_counts[shard] else records.number(shard, position)
             if shard is not None and at is not None:

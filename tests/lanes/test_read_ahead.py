@@ -49,7 +49,7 @@ def announced(monkeypatch: pytest.MonkeyPatch) -> Iterator[Announced]:
 
 def followed(data: LaneDataset, state: Any, announced: Announced, count: int) -> int:
     """The samples of a lane, whose cursor is taken to its end; what it comes to was announced."""
-    cursor, scout = (data._order.cursor(0, state) for _ in range(2))
+    cursor, scout = (data.order.cursor(0, state) for _ in range(2))
     ahead = ReadAhead(scout, data._loaders)
     while True:
         ahead.follow(cursor, count)
@@ -83,7 +83,7 @@ def test_a_block_is_announced_with_the_first_of_its_samples_alone(
     state = data.new_state()
     data.lane(0, state)  # has the loaders read in blocks
     num_samples = followed(data, state, announced, count)
-    cursor = data._order.cursor(0, state)
+    cursor = data.order.cursor(0, state)
     blocks = {data._loaders[0].block(ref.index) for _, ref in cursor.take(num_samples)}
     assert len(announced) == len(set(announced)) == len(blocks) < num_samples / 4
 
@@ -201,7 +201,7 @@ def test_nothing_is_announced_of_local_files(tmp_path: Path, announced: Announce
     write_texts(tmp_path / "a", 120, lambda n: f"a{n}", ratio="1,0,0")
     data = dataset(tmp_path / "a")
     state = data.new_state()
-    cursor, scout = (data._order.cursor(0, state) for _ in range(2))
+    cursor, scout = (data.order.cursor(0, state) for _ in range(2))
     ReadAhead(scout, data._loaders).follow(cursor)
     assert announced == []
 

@@ -297,6 +297,13 @@ def test_neighbours_do_not_stay_neighbours(size: int) -> None:
     assert (steps == 1).mean() < 5 / size * 10
 
 
+@pytest.mark.parametrize("size", [1, 64, TABLE_LIMIT, TABLE_LIMIT + 1, 10**9 + 7])
+def test_the_inverse_of_a_permutation_gives_the_positions(size: int) -> None:
+    permutation = Permutation(size, 99)
+    positions = np.unique(np.linspace(0, size - 1, 200).astype(np.int64))
+    assert permutation.inverse(permutation(positions)).tolist() == positions.tolist()
+
+
 def test_an_empty_permutation_is_refused() -> None:
     with pytest.raises(ValueError, match="at least 1"):
         Permutation(0, 1)

@@ -128,7 +128,7 @@ def test_stages_are_told_of_by_name_and_source(data: Path) -> None:
     loader = loader_of(data, Encoder(), observer)
     next(iter(loader))
     assert {"read", "seed encode_sample", "encode_sample", "encode_batch"} <= {stages[-1] for stages in observer.begun}
-    assert observer.sources - {None} == set(loader.dataset._order.source_keys)
+    assert observer.sources - {None} == set(loader.dataset.order.source_keys)
 
 
 @pytest.mark.parametrize("encoder", [Encoder, Skipping, Failing, FailingLater])

@@ -1,0 +1,237 @@
+"""The samples of lanes by number: the n-th that a lane draws after a state, and when a lane draws a sample.
+
+Input: the order of a plan and a state of the whole job. Output: references of samples, or lane and number of a sample.
+Guarantee: what cursors that are set to the state give, by arithmetic alone, also from inboxes and earlier generations.
+What hooks leave out is not known here, and nothing is read.
+"""
+
+import functools
+import itertools
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from bridge_data.order.cursor import SampleRef
+from bridge_data.order.draw_numbers import DrawNumbers
+from bridge_data.order.plan_order import PlanOrder
+from bridge_data.order.row_numbers import Occurrence, RowNumbers
+from bridge_data.order.state import LaneState, LoaderState
+from bridge_data.order.stream import BEGINNING, Entry, Stream, entry_size, is_slice
+
+
+class LaneDraw(NamedTuple):
+    """A sample that a lane draws, as number `number` after the state."""
+
+    lane: int
+    number: int
+    ref: SampleRef
+
+
+class JobNumbers:
+    """The lanes of a job, in training order, after `state`, which has all of them."""
+
+    def __init__(self, order: PlanOrder, state: LoaderState) -> None:
+        self._state, self._blend = state, order.blend(state)
+        self._rows = [[RowNumbers(row) for row in order.rows(generation)] for generation in state.generations]
+        self._lanes: dict[int, LaneNumbers] = {}
+
+    def lane(self, lane: int) -> "LaneNumbers":
+        """One lane."""
+        if lane not in self._lanes:
+            draws = DrawNumbers(self._blend, lane, self._state.num_lanes)
+            self._lanes[lane] = LaneNumbers(self._rows, draws, lane, self._state.lanes[lane])
+        return self._lanes[lane]
+
+    def find(self, source: int, index: int, is_past: Callable[[int, int], bool]) -> Iterator[LaneDraw]:
+        """The draws of sample `index` of a source. `is_past` says of a lane and a number whether it is of no interest;
+        then later numbers of the lane are not either. Without an end of the data, it must end the search."""
+        known = functools.cache(lambda generation, shuffle: [*self._rows[generation][source].find(index, shuffle)])
+        for lane in range(self._state.num_lanes):
+            for place, epoch, part in self.lane(lane).in_inbox(source, index, known):
+                yield from self._drawn(lane, source, place, SampleRef(source, epoch, index, part), is_past)
+        row = self._rows[-1][source]
+        lanes = range(self._state.num_lanes)
+        first = min(self.lane(lane).shuffle(source) for lane in lanes)
+        last = row.row.num_whole
+        for shuffle in itertools.count(first):
+            if last is not None and shuffle > last:
+                return
+            for lane, number, epoch in known(len(self._rows) - 1, shuffle):
+                after = self.lane(lane).place_of(source, number)
+                if after is not None:
+                    yield from self._drawn(lane, source, after, SampleRef(source, epoch, index), is_past)
+            if all(self._is_past_shuffle(lane, source, shuffle + 1, is_past) for lane in lanes):
+                return
+
+    def _drawn(
+        self, lane: int, source: int, place: int, ref: SampleRef, is_past: Callable[[int, int], bool]
+    ) -> Iterator[LaneDraw]:
+        number = self.lane(lane).number_of(source, place)
+        if number is not None and not is_past(lane, number):
+            yield LaneDraw(lane, number, ref)
+
+    def _is_past_shuffle(self, lane: int, source: int, shuffle: int, is_past: Callable[[int, int], bool]) -> bool:
+        numbers = self.lane(lane)
+        place = numbers.place_of(source, self._rows[-1][source].num_before(lane, shuffle))
+        if place is None:
+            return False
+        number = numbers.number_of(source, place)
+        return number is None or is_past(lane, number)
+
+
+class LaneNumbers:
+    """One lane after its `state`; `rows` are by generation, the current one last, and source."""
+
+    def __init__(self, rows: list[list[RowNumbers]], draws: DrawNumbers, lane: int, state: LaneState) -> None:
+        self._rows, self._draws, self._lane = rows, draws, lane
+        self._first: int = state.get("draws", 0)
+        self._cursors, self._inbox = state.get("cursors", {}), state.get("inbox", {})
+        self._is_finite = any(row.row.num_whole is not None for row in rows[-1])
+        self._taken = functools.cache(lambda source: draws.count(source, self._first))
+
+    def take(self, number: int, count: int) -> list[SampleRef]:
+        """The samples number `number` to `number + count - 1`; fewer at the end of the data."""
+        draw = self._draw_at(number)
+        sources: list[int] = []
+        nexts: dict[int, int] = {}
+        first: dict[int, int] = {}
+        while draw is not None and len(sources) < count:
+            source = self._draws.source_of(draw)
+            if source not in nexts:
+                first[source] = nexts[source] = self._draws.count(source, draw) - self._taken(source)
+            left = self._left(source)
+            if left is None or nexts[source] < left:
+                sources.append(source)
+            elif self._is_over(draw):
+                break
+            nexts[source] += 1
+            draw += 1
+        refs = {source: iter(self._refs(source, first[source], sources.count(source))) for source in first}
+        return [next(refs[source]) for source in sources]
+
+    def number_of(self, source: int, place: int) -> int | None:
+        """The number of the sample at `place` of a source, counted from the state; None if it is not drawn."""
+        left = self._left(source)
+        draw = self._draws.draw_of(source, self._taken(source) + place)
+        if draw is None or (left is not None and place >= left):
+            return None
+        return self._num_drawn(draw)
+
+    def shuffle(self, source: int) -> int:
+        """The shuffle of a source's row that the lane is in."""
+        shuffle: int = self._cursors.get(str(source), BEGINNING)[0]
+        return shuffle
+
+    def place_of(self, source: int, number: int) -> int | None:
+        """The place after the state of sample `number` of the lane's row; None if it comes before."""
+        place = number - self._begin(source)
+        return None if place < 0 else self._inbox_size(source) + place
+
+    def in_inbox(
+        self, source: int, index: int, known: Callable[[int, int], list[Occurrence]]
+    ) -> Iterator[tuple[int, int, int]]:
+        """(place after the state, epoch, part) of sample `index` in the inbox of a source; `known` gives where it comes
+        in a shuffle of a generation."""
+        before = 0
+        for entry in self._entries(source):
+            if is_slice(entry):
+                begin, end = self._span(source, entry)
+                generation, lane, shuffle, *_ = entry
+                row = self._rows[generation][source]
+                while row.num_before(lane, shuffle) < end:
+                    for found in known(generation, shuffle):
+                        if found.lane == lane and begin <= found.number < end:
+                            yield before + found.number - begin, found.epoch, -1
+                    shuffle += 1
+            else:
+                yield from (
+                    (before + place, epoch, part) for place, (epoch, other, part) in enumerate(entry) if other == index
+                )
+            before += entry_size(entry)
+
+    def _refs(self, source: int, place: int, count: int) -> list[SampleRef]:
+        """The next `count` samples of a source from `place` after the state on."""
+        refs: list[SampleRef] = []
+        before = 0
+        for entry in self._entries(source):
+            size = entry_size(entry)
+            begin, end = max(place - before, 0), min(place + count - before, size)
+            before += size
+            if begin >= end:
+                continue
+            if is_slice(entry):
+                first, _ = self._span(source, entry)
+                refs += self._of_row(source, entry[0], entry[1], first + begin, end - begin)
+            else:
+                refs += [SampleRef(source, *part) for part in entry[begin:end]]
+        rest = count - len(refs)
+        if rest > 0:
+            number = self._begin(source) + max(0, place - before)
+            refs += self._of_row(source, len(self._rows) - 1, self._lane, number, rest)
+        return refs
+
+    def _of_row(self, source: int, generation: int, lane: int, number: int, count: int) -> list[SampleRef]:
+        row = self._rows[generation][source]
+        stream = Stream(row.row, lane, row.position(lane, number))
+        refs: list[SampleRef] = []
+        while len(refs) < count:
+            epochs, indices = stream.take(count - len(refs))
+            refs += map(SampleRef, itertools.repeat(source), epochs, indices)
+        return refs
+
+    def _span(self, source: int, entry: Entry) -> tuple[int, int]:
+        """The numbers in the row of its generation of the first sample of a slice, and after the last."""
+        generation, lane, shuffle, window, offset, skip, count = entry
+        first = self._rows[generation][source].number_at(lane, shuffle, window, offset) + skip
+        return first, first + count
+
+    def _entries(self, source: int) -> list[Entry]:
+        entries: list[Entry] = self._inbox.get(str(source), [])
+        return entries
+
+    def _inbox_size(self, source: int) -> int:
+        return sum(map(entry_size, self._entries(source)))
+
+    def _begin(self, source: int) -> int:
+        """The number in the row of the first sample after the state."""
+        shuffle, _, _, taken = self._cursors.get(str(source), BEGINNING)
+        return self._rows[-1][source].num_before(self._lane, shuffle) + int(taken)
+
+    def _left(self, source: int) -> int | None:
+        """The samples of a source after the state; None if they do not end."""
+        if not self._is_finite:
+            return None
+        total = self._rows[-1][source].total(self._lane)
+        return None if total is None else self._inbox_size(source) + total - self._begin(source)
+
+    def _num_drawn(self, draw: int) -> int:
+        """The samples after the state that come before a draw: in finite data, without the draws of ended sources."""
+        if not self._is_finite:
+            return draw - self._first
+        total = 0
+        for source in range(len(self._rows[-1])):
+            left, drawn = self._left(source), self._draws.count(source, draw) - self._taken(source)
+            total += drawn if left is None else min(drawn, left)
+        return total
+
+    def _draw_at(self, number: int) -> int | None:
+        """The draw of sample `number` after the state; None after the end of the data."""
+        if not self._is_finite:
+            return self._first + number
+        step = 1
+        while self._num_drawn(self._first + step) <= number:
+            if self._is_over(self._first + step):
+                return None
+            step *= 2
+        low, high = self._first, self._first + step
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if self._num_drawn(middle) > number else (middle, high)
+        return low
+
+    def _is_over(self, draw: int) -> bool:
+        """Whether no source has a sample left at a draw."""
+        sources = range(len(self._rows[-1]))
+        return all(
+            (left := self._left(source)) is not None and self._draws.count(source, draw) - self._taken(source) >= left
+            for source in sources
+        )

@@ -1,0 +1,20 @@
+"""Which samples a step of a run sees, and in which steps a sample comes.
+
+`RunOrder` answers both; `open_run` makes one from a config, or from the path of data with settings; `first_difference`
+compares two.
+"""
+
+from bridge_data.tools.oracle.comparing import RunDifference, first_difference
+from bridge_data.tools.oracle.run_order import RunOrder, RunSample, RunStep
+from bridge_data.tools.oracle.run_settings import RunSettings, open_run, read_states
+
+__all__ = [
+    "RunDifference",
+    "RunOrder",
+    "RunSample",
+    "RunSettings",
+    "RunStep",
+    "first_difference",
+    "open_run",
+    "read_states",
+]

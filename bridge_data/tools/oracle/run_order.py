@@ -1,0 +1,222 @@
+"""The order of a run as an oracle: the samples of any step, and the steps of any sample.
+
+Input: the training data set of a run, the sizes of its steps, and states that it saved, if there are any. Output: for a
+step its samples, with source, key, epoch, lane, rank and place; for a sample the steps in which it comes.
+
+Where samples are neither packed nor grouped, and no hook is a generator, this is arithmetic alone, for any step, and no
+shard is opened. That takes no sample to be left out; where the next saved state shows that some were, and for packs,
+groups and generators, the hooks are run again from the last state before the step (`num_replayed` samples).
+"""
+
+import bisect
+import dataclasses
+import functools
+import itertools
+from collections.abc import Iterator, Sequence
+
+from bridge_data.datamodule.batch_schedule import BatchSchedule
+from bridge_data.errors import ConfigError
+from bridge_data.lanes.lane_dataset import LaneDataset
+from bridge_data.order.state import LoaderState
+from bridge_data.shards.records import RecordReader
+from bridge_data.tools.oracle.sample_names import SampleNames
+from bridge_data.tools.oracle.stretches import Stretch, stretches_of
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class RunSample:
+    """A sample in a micro-batch of a run. `part` is the number of one output of a generator hook, else 0."""
+
+    source: str
+    """The name of its source, `photos/train`."""
+    source_number: int
+    """The number of the source in the blend."""
+    index: int
+    """Its number in the source."""
+    epoch: int
+    part: int
+    step: int
+    micro_batch: int
+    """The number of the micro-batch in the job."""
+    lane: int
+    rank: int
+    """The data-parallel rank, unless micro-batches are balanced over the ranks."""
+    place: int
+    """The place in the micro-batch, of the sample or of its pack."""
+    place_in_pack: int | None
+    """The place in the pack; None without packing."""
+    names: "_Names" = dataclasses.field(repr=False, compare=False)
+
+    @property
+    def shard(self) -> str:
+        """The name of its shard. No shard is opened for it."""
+        return self.names.shard(self.source_number, self.index)
+
+    @property
+    def key(self) -> str:
+        """Its key, `shard/key`, as batches have it. It is read from the index, or else from the shard."""
+        return self.names.key(self.source_number, self.index)
+
+    def to_dict(self) -> dict[str, str | int | None]:
+        """All of it as plain data; the key is looked up."""
+        shown = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "names"}
+        return {**shown, "shard": self.shard, "key": self.key}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class RunStep:
+    """The samples of a step, in the order of its micro-batches and their places. `num_replayed` samples were worked on
+    to find them; with `assumes_no_skips`, they are right if no hook has left out a sample before."""
+
+    number: int
+    micro_batches: range
+    samples: Sequence[RunSample]
+    num_replayed: int
+    assumes_no_skips: bool
+
+
+class RunOrder:
+    """The order of the run of `dataset` (of `get_train_dataset`, with the settings of the run as it is now).
+
+    `states` are those that the run saved, in any order; each must have all lanes. `schedule` is the global batch size
+    of each step, by default one micro-batch for each rank. Steps are counted from 0. With `replay`, hooks are run in
+    any case.
+
+    Raises:
+        ConfigError: for a data set that is not shuffled. StateError: for states of other data.
+    """
+
+    def __init__(
+        self,
+        dataset: LaneDataset,
+        *,
+        schedule: BatchSchedule | None = None,
+        states: Sequence[LoaderState] = (),
+        replay: bool = False,
+    ) -> None:
+        if dataset.order.shuffle is None:
+            raise ConfigError("RunOrder: expected the data set of training, as get_train_dataset makes it")
+        self.dataset = dataset
+        size = dataset.batching.batch_size or 1
+        self.world_size = dataset.worker_config.world_size
+        self.schedule = schedule or BatchSchedule(size * self.world_size, size)
+        self._names = _Names(dataset)
+        self._stretches = stretches_of(dataset, states, replay=replay)
+        self._begins = [stretch.begin for stretch in self._stretches]
+
+    @property
+    def num_lanes(self) -> int:
+        """The lanes of the job now."""
+        return self._stretches[-1].num_lanes
+
+    def micro_batches(self, step: int) -> range:
+        """The micro-batches of the job in a step."""
+        if step < 0:
+            raise ConfigError(f"step {step}: steps are counted from 0")
+        consumed = number = 0
+        while (size := self.schedule.size_after(consumed)) < self.schedule.global_batch_size and number < step:
+            consumed, number = consumed + size, number + 1
+        consumed += (step - number) * size
+        first = consumed // self.schedule.micro_batch_size
+        return range(first, first + self.schedule.size_after(consumed) // self.schedule.micro_batch_size)
+
+    def step_of(self, micro_batch: int) -> int:
+        """The step that a micro-batch of the job is in."""
+        return self.schedule.step_after(micro_batch * self.schedule.micro_batch_size)
+
+    def at(self, step: int, *, rank: int | None = None) -> RunStep:
+        """The samples of the global batch of a step, or of one data-parallel rank in it.
+
+        Raises:
+            ConfigError: if the states begin after the step. FatalSampleError: from hooks that are run again.
+        """
+        if rank is not None and not 0 <= rank < self.world_size:
+            raise ConfigError(f"rank={rank}: the run has {self.world_size} data-parallel ranks")
+        numbers = self.micro_batches(step)
+        before = self._num_replayed
+        mine = [number for number in numbers if rank is None or number % self.world_size == rank]
+        samples = [sample for number in mine for sample in self._samples(step, number)]
+        assumes = any(self._stretch(number).assumes_no_skips for number in mine)
+        return RunStep(
+            number=step,
+            micro_batches=numbers,
+            samples=samples,
+            num_replayed=self._num_replayed - before,
+            assumes_no_skips=assumes,
+        )
+
+    def micro_batch(self, number: int) -> list[RunSample]:
+        """The samples of one micro-batch of the job; none after the end of finite data."""
+        return list(self._samples(self.step_of(number), number))
+
+    def when(
+        self, key: str | None = None, *, source: str | int = "", index: int | None = None, until: int
+    ) -> list[RunSample]:
+        """The samples of steps up to and with `until` that are the one with this key (`KEY`, or `SHARD:KEY` or
+        `SHARD/KEY` where several shards have it), or number `index` of `source`, by name or number.
+
+        Raises:
+            ConfigError: if there is no such sample, or several.
+        """
+        found = self._names.find(key, source, index)
+        end = self.micro_batches(until).stop
+        samples: list[RunSample] = []
+        for stretch, following in itertools.zip_longest(self._stretches, self._stretches[1:]):
+            stop = end if following is None else min(end, following.begin)
+            if stretch is None or stretch.begin >= stop:
+                continue
+            for number in stretch.find(*found, stop):
+                of_batch = self._samples(self.step_of(number), number)
+                samples += [one for one in of_batch if (one.source_number, one.index) == found]
+        return samples
+
+    @property
+    def num_replayed(self) -> int:
+        """The samples that hooks have worked on so far."""
+        return self._num_replayed
+
+    @property
+    def _num_replayed(self) -> int:
+        return sum(stretch.num_replayed for stretch in self._stretches)
+
+    def _stretch(self, number: int) -> Stretch:
+        """The stretch of the run that a micro-batch is in."""
+        if number < self._begins[0]:
+            raise ConfigError(
+                f"micro-batch {number} comes before the first state that is given, after micro-batch "
+                f"{self._begins[0]}, and the lanes had been dealt again before it: give an earlier state"
+            )
+        return self._stretches[bisect.bisect_right(self._begins, number) - 1]
+
+    def _samples(self, step: int, number: int) -> Iterator[RunSample]:
+        stretch = self._stretch(number)
+        for place, unit in enumerate(stretch.units(number)):
+            for place_in_pack, (source, epoch, index, part) in enumerate(unit):
+                yield RunSample(
+                    source=stretch.source_names[source],
+                    source_number=stretch.source_numbers[source],
+                    index=index,
+                    epoch=epoch,
+                    part=max(0, part),
+                    step=step,
+                    micro_batch=number,
+                    lane=number % stretch.num_lanes,
+                    rank=number % self.world_size,
+                    place=place,
+                    place_in_pack=place_in_pack if stretch.packs else None,
+                    names=self._names,
+                )
+
+
+class _Names(SampleNames):
+    """The names of samples, with a reader of each source that is opened when a key is asked for."""
+
+    @functools.cached_property
+    def _readers(self) -> dict[int, RecordReader]:
+        return {}
+
+    def key(self, source: int, index: int) -> str:
+        """The key of a sample, `shard/key`."""
+        if source not in self._readers:
+            self._readers[source] = self.sources[source].records.reader()
+        return self._readers[source].read(index, ()).full_key

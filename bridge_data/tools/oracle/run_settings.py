@@ -1,0 +1,158 @@
+"""The settings of a run that decide its order, from a config or from options; and the states that it saved.
+
+Input: the YAML of a recipe (all of it, as `--print-config` writes it), that of a LightningCLI, or the path of a data
+set or metadataset with options. Output: a `RunOrder`. Nothing of a model is built, and a task encoder only where it is
+named.
+"""
+
+import dataclasses
+import inspect
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from bridge_data.datamodule.batch_schedule import BatchSchedule
+from bridge_data.errors import ConfigError, StateError
+from bridge_data.lanes.datasets import get_train_dataset
+from bridge_data.loader.checkpoint import Checkpoint, read_checkpoint
+from bridge_data.shards.plain_data import parse_yaml_file
+from bridge_data.task import TaskEncoder
+from bridge_data.tools.oracle.run_order import RunOrder
+from bridge_data.topology import WorkerConfig
+
+_OF_RECIPE = ("path", "micro_batch_size", "global_batch_size", "packing_buffer_size", "shuffle_buffer_size")
+_OF_RECIPE_TOO = ("max_samples_per_sequence", "seed")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class RunSettings:
+    """What decides which samples a step sees. `dataset` are more arguments of `get_train_dataset`, `workers` of
+    `WorkerConfig`. A global batch size of None is `num_accumulated` micro-batches for each rank."""
+
+    path: str
+    batch_size: int | None = 1
+    global_batch_size: int | None = None
+    rampup_batch_size: Sequence[int] | None = None
+    num_accumulated: int = 1
+    packing_buffer_size: int | None = None
+    shuffle_buffer_size: int | None = 100
+    max_samples_per_sequence: int | None = None
+    world_size: int = 1
+    num_workers: int = 0
+    task_encoder: "TaskEncoder[Any, Any, Any, Any] | None" = None
+    workers: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    dataset: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def read(cls, path: str | Path) -> Self:
+        """The settings in a config, or those of the data at `path` with defaults, if it is no config.
+
+        Raises:
+            ConfigError: for a config that lacks settings, or has unknown ones.
+        """
+        file = Path(path)
+        content = (
+            parse_yaml_file(file.read_bytes(), str(file))
+            if file.suffix in (".yaml", ".yml") and file.is_file()
+            else None
+        )
+        data = content.get("data") if isinstance(content, dict) else None
+        if not isinstance(data, dict):
+            return cls(path=str(path))
+        assert isinstance(content, dict)
+        if "loader" in content or "recipe" in content:
+            return cls._of_recipe(data, content.get("loader") or {}, str(file))
+        return cls._of_lightning(data, content.get("trainer") or {}, file)
+
+    @classmethod
+    def _of_recipe(cls, data: Mapping[str, Any], loader: Mapping[str, Any], file: str) -> Self:
+        missing = [f"data.{name}" for name in (*_OF_RECIPE, *_OF_RECIPE_TOO) if name not in data]
+        missing += ["loader.num_lanes"] if "num_lanes" not in loader else []
+        if missing:
+            raise ConfigError(
+                f"{file}: has no {', '.join(missing)}: defaults are those of the recipe. Give all settings of the run, "
+                f"as `python -m recipes.train --config {file} --print-config` writes them"
+            )
+        return cls(
+            path=data["path"],
+            batch_size=data["micro_batch_size"],
+            global_batch_size=data["global_batch_size"],
+            rampup_batch_size=data.get("rampup_batch_size"),
+            packing_buffer_size=data["packing_buffer_size"],
+            shuffle_buffer_size=data["shuffle_buffer_size"],
+            max_samples_per_sequence=data["max_samples_per_sequence"],
+            workers={"seed_offset": data["seed"], "num_lanes": loader["num_lanes"]},
+        )
+
+    @classmethod
+    def _of_lightning(cls, data: Mapping[str, Any], trainer: Mapping[str, Any], file: Path) -> Self:
+        # Imported here: what trainers need takes long, and other configs do without.
+        from bridge_data.datamodule.module import EnergonMultiModalDataModule
+        from bridge_data.datamodule.settings import sort_settings
+
+        given = dict(data.get("init_args", {}) if "class_path" in data else data)
+        if "path" not in given:
+            raise ConfigError(f"{file}: data has no path: expected the arguments of EnergonMultiModalDataModule")
+        named = inspect.signature(EnergonMultiModalDataModule.__init__).parameters
+        settings = sort_settings({name: value for name, value in given.items() if name not in named})
+        values = {name: given.get(name, parameter.default) for name, parameter in named.items()}
+        accumulated = trainer.get("accumulate_grad_batches", 1)
+        return cls(
+            path=given["path"],
+            batch_size=values["micro_batch_size"],
+            global_batch_size=values["global_batch_size"],
+            rampup_batch_size=settings.rampup_batch_size,
+            num_accumulated=accumulated if isinstance(accumulated, int) else 1,
+            packing_buffer_size=values["packing_buffer_size"],
+            shuffle_buffer_size=values["shuffle_buffer_size"],
+            max_samples_per_sequence=values["max_samples_per_sequence"],
+            num_workers=values["num_workers"],
+            workers=settings.workers,
+            dataset=settings.dataset,
+        )
+
+
+def open_run(settings: RunSettings, *, states: Sequence[Checkpoint] = (), replay: bool = False) -> RunOrder:
+    """The order of the run with these settings, that saved `states`.
+
+    Raises:
+        ConfigError: if the data cannot be opened, or the settings contradict each other. StateError: for states of
+            other data.
+    """
+    size = settings.batch_size or 1
+    config = WorkerConfig(rank=0, world_size=settings.world_size, num_workers=settings.num_workers, **settings.workers)
+    if settings.packing_buffer_size is not None and settings.task_encoder is None:
+        raise ConfigError(
+            f"packing_buffer_size={settings.packing_buffer_size}: packs are chosen by the task encoder of the run; "
+            "name it (--task-encoder package.module:Name)"
+        )
+    options = dict(settings.dataset)
+    if settings.task_encoder is not None:
+        options["task_encoder"] = settings.task_encoder
+    dataset = get_train_dataset(
+        settings.path,
+        worker_config=config,
+        batch_size=settings.batch_size,
+        shuffle_buffer_size=settings.shuffle_buffer_size,
+        max_samples_per_sequence=settings.max_samples_per_sequence,
+        packing_buffer_size=settings.packing_buffer_size,
+        **options,
+    )
+    per_step = settings.world_size * settings.num_accumulated
+    schedule = BatchSchedule.for_ranks(settings.global_batch_size, size, settings.rampup_batch_size, per_step)
+    return RunOrder(dataset, schedule=schedule, states=[saved.state for saved in states], replay=replay)
+
+
+def read_states(paths: Sequence[str | Path]) -> list[Checkpoint]:
+    """The states at `paths`: files, folders of an iteration, or folders with several of these.
+
+    Raises:
+        StateError: if there is none, or one is damaged.
+    """
+    found: list[Checkpoint] = []
+    for path in map(Path, paths):
+        inner = sorted(one for one in path.glob("*/") if any(one.glob("train_dataloader_*"))) if path.is_dir() else []
+        if path.is_dir() and not any(path.glob("train_dataloader_*")) and not inner:
+            raise StateError(f"{path}: holds no data state, and no folders that do")
+        found += map(read_checkpoint, inner or [path])
+    return found

@@ -1,0 +1,217 @@
+"""The stretches of a run: from its beginning or a saved state to the next state.
+
+Input: the data set of a run as it is now, and the states that it saved. Output: for each stretch, which samples its
+micro-batches have. Between two states the run had the lanes, weights and batch size of the later one, after the last
+one those of the data set: a state is converted as a restore does. Guarantee: by arithmetic where that is exact (see
+`RunOrder`), else with the run's own lanes and hooks.
+"""
+
+import copy
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from bridge_data.errors import ConfigError, StateError
+from bridge_data.lanes.lane import Lane
+from bridge_data.lanes.lane_dataset import LaneDataset
+from bridge_data.lanes.units import Unit
+from bridge_data.lanes.work import Work
+from bridge_data.order import SampleRef
+from bridge_data.order.lane_numbers import JobNumbers
+from bridge_data.order.plan_order import PlanOrder
+from bridge_data.order.state import LaneState, LoaderState
+
+UnitRefs = list[SampleRef]
+"""The samples of a pack, or one sample."""
+
+
+class Stretch:
+    """The micro-batches of the job from that of `state` on, of `dataset`, whose sources have the numbers
+    `source_numbers` in the run as it is now."""
+
+    def __init__(
+        self,
+        dataset: LaneDataset,
+        state: LoaderState,
+        source_numbers: Sequence[int],
+        *,
+        replay: bool,
+        is_proved: bool,
+    ) -> None:
+        self.begin, self.num_lanes = state.next_slot, state.num_lanes
+        self.source_numbers = source_numbers
+        self.source_names = [source.name for source in dataset.plan.sources]
+        self.packs = dataset.batching.packing_buffer_size is not None
+        self.num_replayed = 0
+        self._dataset, self._state = dataset, state
+        work = dataset.work()
+        self._size = dataset.batching.batch_size or 1
+        waits = any(lane.get("pending") for lane in state.lanes.values())
+        self._is_replayed = replay or self.packs or work.may_multiply or waits
+        has_hooks = bool(work.does or dataset.task_encoder.cookers)
+        self.assumes_no_skips = has_hooks and not (self._is_replayed or is_proved)
+        self._numbers = None if self._is_replayed else JobNumbers(dataset.order, state)
+        self._lanes: dict[int, _Replayed] = {}
+
+    def units(self, number: int) -> list[UnitRefs]:
+        """The packs of a micro-batch, or its samples; none after the end of finite data."""
+        lane, place = number % self.num_lanes, number // self.num_lanes
+        done = self._state.lanes[lane].get("micro_batches", 0)
+        if place < done:
+            raise StateError(f"micro-batch {number}: lane {lane} of the state has emitted {done} already")
+        limit = self._dataset.batching.of_lane(lane, self.num_lanes).max_micro_batches
+        if limit is not None and place >= limit:
+            return []
+        if self._numbers is None:
+            return self._replayed(lane).units(place - done)
+        refs = self._numbers.lane(lane).take((place - done) * self._size, self._size)
+        if len(refs) < self._size and self._dataset.batching.drop_last:
+            return []
+        return [[ref] for ref in refs]
+
+    def find(self, source: int, index: int, stop: int) -> Iterator[int]:
+        """The micro-batches before `stop` that have sample `index` of the source with this number in the run, in
+        ascending order."""
+        if source not in self.source_numbers:
+            return
+        own = self.source_numbers.index(source)
+        if self._numbers is None:
+            for number in range(self.begin, stop):
+                if any((ref.source, ref.index) == (own, index) for unit in self.units(number) for ref in unit):
+                    yield number
+            return
+        drawn = self._numbers.find(own, index, lambda lane, number: self._micro_batch(lane, number) >= stop)
+        yield from sorted({self._micro_batch(lane, number) for lane, number, _ in drawn})
+
+    def _micro_batch(self, lane: int, number: int) -> int:
+        done: int = self._state.lanes[lane].get("micro_batches", 0)
+        return (done + number // self._size) * self.num_lanes + lane
+
+    def _replayed(self, lane: int) -> "_Replayed":
+        if lane not in self._lanes:
+
+            def count(_: SampleRef) -> None:
+                self.num_replayed += 1
+
+            work = _NotedWork(self._dataset.work())
+            made = self._dataset.lane(lane, self._state, count, work.work)
+            self._lanes[lane] = _Replayed(made, work)
+        return self._lanes[lane]
+
+
+class _NotedWork:
+    """`work`, with a note of which units the last batches were made of."""
+
+    def __init__(self, work: Work) -> None:
+        self.work = work
+        self.batches: list[Any] = []
+        self.units: list[Unit] = []
+        self._make = work.batch
+        work.batch = self._batch  # type: ignore[method-assign]  # the lane calls it, and nothing else of the work changes
+
+    def _batch(self, units: list[Unit], *, collate: bool) -> list[Any]:
+        self.batches, self.units = self._make(units, collate=collate), units
+        return self.batches
+
+
+class _Replayed:
+    """A lane that runs again, with the units of each micro-batch that it has come to."""
+
+    def __init__(self, lane: Lane, work: _NotedWork) -> None:
+        self._lane, self._work = lane, work
+        self._known: list[list[UnitRefs]] = []
+
+    def units(self, number: int) -> list[UnitRefs]:
+        """The units of the lane's micro-batch `number` from the state on; none after the end."""
+        while len(self._known) <= number:
+            try:
+                self._lane.next()
+            except StopIteration:
+                return []
+            units = [[item.ref._replace(part=item.part) for item in unit.items] for unit in self._work.units]
+            self._known.append(units)
+        return self._known[number]
+
+
+def stretches_of(dataset: LaneDataset, states: Sequence[LoaderState], *, replay: bool) -> list[Stretch]:
+    """The stretches of a run, by their first micro-batches.
+
+    Raises:
+        StateError: if a state lacks lanes, or is of other data. ConfigError: for a state at the end of finite data.
+    """
+    ordered = sorted(states, key=lambda state: state.next_slot)
+    for state in ordered:
+        state.check_complete()
+        if state.ended or state.repetition:
+            raise ConfigError("a state at the end of a pass through finite data begins the next pass; leave it out")
+    ordered = list({state.next_slot: state for state in ordered}.values())
+    found: list[Stretch] = []
+    first = ordered[0] if ordered else None
+    if first is None or (len(first.generations) == 1 and not first.drawn_before):
+        run, numbers = (dataset, None) if first is None else dataset_of(dataset, first.fingerprint)
+        num_lanes = None if first is None else first.num_lanes
+        beginning = run.new_state(num_lanes or dataset.worker_config.num_lanes)
+        lanes: dict[int, LaneState] = {lane: {} for lane in range(beginning.num_lanes)}
+        ordered.insert(0, dataclasses.replace(beginning, lanes=lanes))
+    for state, later in zip(ordered, [*ordered[1:], None], strict=True):
+        run, numbers = (dataset, None) if later is None else dataset_of(dataset, later.fingerprint)
+        num_lanes = run.worker_config.num_lanes_after(state.num_lanes) if later is None else later.num_lanes
+        if later is None and len(ordered) == 1:
+            num_lanes = state.num_lanes
+        converted = state
+        if state.fingerprint != run.fingerprint():
+            converted = run.order.migrated(state, run.fingerprint())
+        if num_lanes != state.num_lanes:
+            converted = run.order.redealt(converted, num_lanes, range(num_lanes))
+        skipped = None if later is None else _has_skipped(converted, later, run.batching.batch_size or 1)
+        stretch = Stretch(
+            run,
+            converted,
+            numbers or range(len(dataset.plan.sources)),
+            replay=replay or bool(skipped),
+            is_proved=skipped is False,
+        )
+        found.append(stretch)
+    return found
+
+
+def dataset_of(dataset: LaneDataset, fingerprint: dict[str, Any]) -> tuple[LaneDataset, Sequence[int]]:
+    """The data set of the run as it was under `fingerprint`, whose weights, sources and batch size may be others; and
+    the numbers that its sources have in `dataset`.
+
+    Raises:
+        StateError: if anything else differs.
+    """
+    number = {name: number for number, name in enumerate(dataset.source_names)}
+    missing = [label for name, label in fingerprint["sources"] if name not in number]
+    if missing:
+        raise StateError(f"a state is of {', '.join(missing)}, which the data set does not have, or not so any more")
+    numbers = [number[name] for name, _ in fingerprint["sources"]]
+    later = tuple((start, tuple(weights)) for start, weights in fingerprint.get("schedule", ()))
+    plan = dataclasses.replace(
+        dataset.plan,
+        sources=tuple(dataset.plan.sources[one] for one in numbers),
+        weights=tuple(fingerprint["weights"]),
+        later_weights=later,
+    )
+    changed = copy.copy(dataset)
+    for name in ("_loaders", "_cooks", "_cut_for"):
+        changed.__dict__.pop(name, None)
+    changed.plan = plan
+    changed.batching = dataclasses.replace(dataset.batching, batch_size=fingerprint["batch_size"])
+    seed, shuffle = dataset.worker_config.seed_offset, dataset.order.shuffle
+    changed.order = PlanOrder(plan, seed, shuffle, changed.batching.batch_size or 1)
+    LoaderState(fingerprint, [], 0, {}).check(changed.fingerprint(), tolerated=("batch_size",))
+    return changed, numbers
+
+
+def _has_skipped(state: LoaderState, later: LoaderState, batch_size: int) -> bool | None:
+    """Whether samples were left out from `state` on to `later`, or made to several; None if the states do not tell."""
+    if state.generations[-1] != later.generations[-1] or state.drawn_before != later.drawn_before:
+        return None
+    for lane, after in later.lanes.items():
+        before = state.lanes[lane]
+        num_batches = after.get("micro_batches", 0) - before.get("micro_batches", 0)
+        if after.get("draws", 0) - before.get("draws", 0) != num_batches * batch_size or after.get("pending"):
+            return True
+    return False

@@ -1,0 +1,80 @@
+"""Runs whose batches say their keys, as several ranks and in several legs."""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from bridge_data import DefaultTaskEncoder, SkipSample, WorkerConfig, get_savable_loader, get_train_dataset, stateless
+from bridge_data.lanes.lane_dataset import LaneDataset
+from bridge_data.order.state import LoaderState, merge_states
+
+
+class Filtering(DefaultTaskEncoder):
+    """Leaves out every seventh sample."""
+
+    @stateless
+    def encode_sample(self, sample: Any) -> Any:
+        if int(sample.text.split()[0]) % 7 == 0:
+            raise SkipSample
+        return sample
+
+
+class Packing(Filtering):
+    """Also packs pairs and triples."""
+
+    @stateless
+    def select_samples_to_pack(self, samples: list[Any]) -> list[list[Any]]:
+        packs, at = [], 0
+        while at < len(samples):
+            size = 2 + int(samples[at].text) % 2
+            packs.append(samples[at : at + size])
+            at += size
+        return packs
+
+    @stateless
+    def pack_selected_samples(self, samples: list[Any]) -> Any:
+        return dataclasses.replace(samples[0], __key__="|".join(sample.__key__ for sample in samples))
+
+
+@dataclasses.dataclass
+class Run:
+    """A run in legs: `keys` by number of the micro-batch, and the states that it saved."""
+
+    settings: dict[str, Any]
+    keys: dict[int, list[str]] = dataclasses.field(default_factory=dict)
+    states: list[LoaderState] = dataclasses.field(default_factory=list)
+    path: Path | None = None
+
+    def dataset(self, world_size: int, rank: int = 0, num_lanes: int = 0) -> LaneDataset:
+        """The data set of one rank."""
+        config = WorkerConfig(rank, world_size, 0, num_lanes=num_lanes)
+        assert self.path is not None
+        return get_train_dataset(self.path, worker_config=config, **self.settings)
+
+    def leg(self, path: Path, world_size: int, num_steps: int, *, num_lanes: int = 0, lost: int = 0) -> None:
+        """Go on from the last state on some ranks for so many batches each, and save; then `lost` more, before a
+        kill."""
+        self.path = path
+        loaders = [get_savable_loader(self.dataset(world_size, rank, num_lanes)) for rank in range(world_size)]
+        first = 0
+        if self.states:
+            for loader in loaders:
+                loader.restore_state_rank(self.states[-1].to_dict(), strict=False)
+            first = self.states[-1].next_slot
+        streams = [iter(loader) for loader in loaders]
+        for step in range(num_steps + lost):
+            if step == num_steps:
+                self.states.append(saved(loaders))
+            for rank, stream in enumerate(streams):
+                batch = next(stream)
+                if step < num_steps:
+                    number = first + step * world_size + (rank - first) % world_size
+                    self.keys[number] = [key for keys in batch.__key__ for key in keys.split("|")]
+        if not lost:
+            self.states.append(saved(loaders))
+
+
+def saved(loaders: Sequence[Any]) -> LoaderState:
+    """The state of all ranks."""
+    return LoaderState.from_dict(merge_states([loader.save_state_rank() for loader in loaders]))

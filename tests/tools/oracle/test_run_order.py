@@ -1,0 +1,147 @@
+"""What the oracle says of runs, compared with the keys in their batches."""
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bridge_data import ConfigError, WorkerConfig, get_train_dataset, get_val_dataset
+from bridge_data.datamodule.batch_schedule import BatchSchedule
+from bridge_data.tools.oracle import RunOrder
+from tests.prepared import write_blend, write_texts
+from tests.tools.oracle.parts import Filtering, Packing, Run
+
+SETTINGS: dict[str, Any] = {"batch_size": 3, "shuffle_buffer_size": 40, "max_samples_per_sequence": 10}
+
+
+@pytest.fixture(scope="module")
+def blends(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Two metadatasets: of two data sets, and of the same with other weights and a third."""
+    folder = tmp_path_factory.mktemp("blends")
+    write_texts(folder / "a", 230)
+    write_texts(folder / "b", 77, per_shard=13)
+    write_texts(folder / "c", 50)
+    return (
+        write_blend(folder / "first.yaml", {"a": 3, "b": 1}),
+        write_blend(folder / "second.yaml", {"a": 1, "b": 2, "c": 1}),
+    )
+
+
+def check(run: Run, order: RunOrder, numbers: Any) -> None:
+    for number in numbers:
+        assert [sample.key for sample in order.micro_batch(number)] == run.keys[number], number
+
+
+LEGS = [
+    ("plain", {}),
+    ("skips", {"task_encoder": Filtering()}),
+    ("packing", {"task_encoder": Packing(), "packing_buffer_size": 20}),
+]
+
+
+@pytest.mark.parametrize(("kind", "more"), LEGS, ids=[kind for kind, _ in LEGS])
+def test_every_step_of_a_run_is_told_through_a_kill_other_ranks_and_another_blend(blends, kind, more):
+    run = Run({**SETTINGS, **more})
+    run.leg(blends[0], 2, 30, num_lanes=4)
+    run.leg(blends[0], 2, 10, lost=3)  # and killed: the next leg repeats what was lost
+    run.leg(blends[0], 3, 20)  # 3 ranks do not share 4 lanes equally: the rest is dealt anew
+    run.leg(blends[1], 3, 25)
+    run.leg(blends[1], 1, 30)
+    order = RunOrder(run.dataset(1), states=run.states)
+    check(run, order, sorted(run.keys)[::-1])
+    assert len(run.keys) == 2 * 40 + 3 * 45 + 30
+    if kind == "plain":
+        assert order.num_replayed == 0
+        one = order.micro_batch(200)[1]
+        assert one in order.when(one.key, source=one.source, until=210)
+        assert not order.at(200).assumes_no_skips
+
+
+def test_when_finds_every_coming_of_a_sample_and_no_other(blends):
+    run = Run(SETTINGS)
+    run.leg(blends[0], 2, 60, num_lanes=4)
+    run.leg(blends[0], 3, 60)
+    order = RunOrder(run.dataset(3), states=run.states, schedule=BatchSchedule(9, 3))
+    last = max(run.keys) // 3
+    for key in ("data-0000.tar/000007", "data-0003.tar:000160"):
+        wanted = sorted(number for number, keys in run.keys.items() if key.replace(":", "/") in keys)
+        a = order.when(key, source="a/train", until=last - 1)
+        b = order.when(key, source="b/train", until=last - 1) if "0000" in key else []
+        assert sorted({sample.micro_batch for sample in [*a, *b]}) == [n for n in wanted if n < last * 3]
+        assert order.when(source=0, index=a[0].index, until=last - 1) == a
+
+
+def test_steps_follow_the_ramp_and_the_ranks(blends):
+    dataset = get_train_dataset(blends[0], worker_config=WorkerConfig(0, 2, 0, num_lanes=4), **SETTINGS)
+    schedule = BatchSchedule(24, 3, [6, 6, 60])
+    order = RunOrder(dataset, schedule=schedule)
+    consumed = 0
+    for step in range(40):
+        numbers = order.micro_batches(step)
+        assert (numbers.start * 3, len(numbers) * 3) == (consumed, schedule.size_after(consumed))
+        assert [order.step_of(number) for number in numbers] == [step] * len(numbers)
+        consumed += len(numbers) * 3
+    found = order.at(7)
+    assert {sample.rank for sample in found.samples} == {0, 1}
+    assert [s for s in found.samples if s.rank == 1] == order.at(7, rank=1).samples
+    assert [(s.lane, s.place) for s in order.at(0).samples] == [*itertools.product([0, 1], range(3))]
+
+
+@pytest.mark.parametrize("kind", ["blend", "blend_epochized"])
+def test_finite_data_is_told_to_its_end(tmp_path, kind):
+    write_texts(tmp_path / "a", 41)
+    write_texts(tmp_path / "b", 30, per_shard=7)
+    path = write_blend(tmp_path / "m.yaml", {"a": 1, "b": 2}, epochized=kind == "blend_epochized")
+    run = Run({**SETTINGS, "repeat": False})
+    run.path = path
+    dataset = run.dataset(1, num_lanes=2)
+    order = RunOrder(dataset)
+    state = dataset.new_state()
+    for lane in range(2):
+        made = dataset.lane(lane, state)
+        for number in itertools.count():
+            try:
+                keys = list(made.next().batch.__key__)
+            except StopIteration:
+                assert order.micro_batch(number * 2 + lane) == []
+                break
+            assert [sample.key for sample in order.micro_batch(number * 2 + lane)] == keys
+
+
+def test_hooks_that_may_leave_out_samples_are_told_until_a_state_proves_otherwise(blends):
+    run = Run({**SETTINGS, "task_encoder": Filtering()})
+    run.leg(blends[0], 2, 20, num_lanes=4)
+    assert RunOrder(run.dataset(2, num_lanes=4)).at(3).assumes_no_skips
+    order = RunOrder(run.dataset(2), states=run.states)
+    found = order.at(3)
+    assert not found.assumes_no_skips
+    assert found.num_replayed > 6
+    assert order.at(25).assumes_no_skips
+
+
+def test_what_cannot_be_told_is_refused(blends):
+    with pytest.raises(ConfigError, match="data set of training"):
+        RunOrder(
+            get_val_dataset(
+                blends[0].parent / "a", split_part="train", worker_config=WorkerConfig(0, 1, 0), batch_size=1
+            )
+        )
+    run = Run(SETTINGS)
+    run.leg(blends[0], 2, 4, num_lanes=4)
+    run.leg(blends[0], 3, 4)
+    order = RunOrder(run.dataset(3), states=run.states[1:])
+    with pytest.raises(ConfigError, match="give an earlier state"):
+        order.at(1)
+    with pytest.raises(ConfigError, match="no sample has the key"):
+        order.when("nothing", until=9)
+    with pytest.raises(ConfigError, match="name the shard or the source"):
+        order.when("000007", until=9)
+    with pytest.raises(ConfigError, match="of which source"):
+        order.when(index=3, until=9)
+    with pytest.raises(ConfigError, match="there is none of this name"):
+        order.when("000007", source="d", until=9)
+    with pytest.raises(ConfigError, match="counted from 0"):
+        order.at(-1)
+    with pytest.raises(ConfigError, match="3 data-parallel ranks"):
+        order.at(4, rank=3)
