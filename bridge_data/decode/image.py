@@ -19,6 +19,7 @@ import dataclasses
 import functools
 import importlib
 import io
+import struct
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -150,6 +151,9 @@ _RUNS_PROGRAMS = frozenset({"EPS"})
 
 _MAX_JPEG_SCANS = 32
 """A progressive JPEG has about 10."""
+
+_JPEG_SEGMENT = struct.Struct(">BBH")
+"""How a segment of a JPEG's header begins: 0xFF, its marker, and its size without these two bytes."""
 
 _DCT_DIVISORS = (8, 4, 2)
 """JPEG can be decoded at n/8 of its size. Other n are slower than full size, for lack of SIMD code."""
@@ -303,13 +307,15 @@ def refuse_scans(data: bytes) -> None:
 def _has_one_scan(data: bytes) -> bool:
     """Whether a JPEG is not progressive and its first scan has all components, after which decoders stop."""
     at, num_components = 2, 0
-    while at + 10 <= len(data) and data[at] == 0xFF:
-        marker = data[at + 1]
+    while at + 10 <= len(data):
+        start, marker, num_bytes = _JPEG_SEGMENT.unpack_from(data, at)
+        if start != 0xFF:
+            break
+        if marker == 0xDA:
+            return data[at + 4] == num_components > 0
         if marker in (0xC0, 0xC1):
             num_components = data[at + 9]
-        elif marker == 0xDA:
-            return data[at + 4] == num_components > 0
-        at += 2 + (data[at + 2] << 8 | data[at + 3])
+        at += 2 + num_bytes
     return False
 
 
