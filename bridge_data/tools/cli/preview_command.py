@@ -17,8 +17,10 @@ from PIL import Image
 
 from bridge_data.decode import Loader, SampleDecoder, open_loader
 from bridge_data.decode.av import AV_EXTENSIONS, AVDecoder
+from bridge_data.decode.image import allow_pixels
 from bridge_data.energon import load_dataset
 from bridge_data.errors import BridgeDataError, ConfigError, SampleError
+from bridge_data.limits import Limits
 from bridge_data.plan import EmptySplitError, Source, opening
 from bridge_data.samples import CrudeSample
 from bridge_data.shards import RawSample, RecordReader, Records
@@ -27,7 +29,7 @@ from bridge_data.shards.metadata import DATASET_YAML, META_FOLDER
 from bridge_data.shards.plain_data import parse_json
 from bridge_data.shards.prepared import PreparedDataset
 from bridge_data.shards.sample_lookup import find_sample
-from bridge_data.tools.cli.terminal import ON_DISK, note, sized, split_options, trust_options
+from bridge_data.tools.cli.terminal import ON_DISK, limits_option, note, sized, split_options, trust_options
 
 TEXT_PARTS = frozenset({"txt", "text", "transcript", "cls", "cls2", "index", "csv", "md", "yaml", "yml", "html"})
 
@@ -57,6 +59,7 @@ class _Shown:
 @click.option("--key", help="Show this sample alone: its `__key__`, SHARD:KEY, or KEY; of a JSONL file its number.")
 @split_options("The part of the split; of several, such as train,val, the first that has samples.  [default: of all]")
 @trust_options
+@limits_option
 def preview(
     path: Path,
     count: int,
@@ -66,6 +69,7 @@ def preview(
     dataset_config: str | None,
     trusted_module: tuple[str, ...],
     trust_dataset_code: bool,
+    limits: Limits,
 ) -> None:
     """Show samples of PATH: keys, parts, sizes, texts, what kind of images they are, and the fields they become.
 
@@ -73,10 +77,15 @@ def preview(
     """
     if count < 1 or start < 0:
         raise ConfigError(f"--count {count} --start {start}: expected a count of at least 1 and a start of at least 0")
-    trust: dict[str, Any] = {"trusted_modules": trusted_module, "trust_dataset_code": trust_dataset_code}
+    trust: dict[str, Any] = {
+        "trusted_modules": trusted_module,
+        "trust_dataset_code": trust_dataset_code,
+        "limits": limits,
+    }
     if dataset_config is not None:
         trust["dataset_config"] = dataset_config
-    parts = split_parts or opening.split_parts(path)
+    allow_pixels(limits)
+    parts = split_parts or opening.split_parts(path, limits)
     if key is not None:
         if start or count != DEFAULT_COUNT:
             raise ConfigError("--key shows one sample: give it without --start and --count")
@@ -119,7 +128,7 @@ def _open(path: Path, part: str, trust: Mapping[str, Any]) -> list[_Shown]:
     except ConfigError as error:
         if not path.is_dir():
             raise
-        shards = PreparedDataset.open(path).split(part)
+        shards = PreparedDataset.open(path, trust["limits"]).split(part)
         if (path / META_FOLDER / DATASET_YAML).is_file():
             note(str(error))
         return [_Shown(shards, None)] if shards.num_samples else []
