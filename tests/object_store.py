@@ -90,6 +90,8 @@ class FaultyProxy:
         self.requests: list[tuple[str, str, str | None]] = []
         """Method, path and range of each request."""
         self.shared_fault, self.share = "hang", 0.0
+        self.latency_s = 0.0
+        """How long a request waits, as it does in a store that is not on this machine."""
         chance = random.Random(0)
         proxy = self
 
@@ -101,6 +103,7 @@ class FaultyProxy:
                 fault = proxy.faults.popleft() if proxy.faults else None
                 if fault is None and chance.random() < proxy.share:
                     fault = proxy.shared_fault
+                time.sleep(proxy.latency_s)
                 if fault == "hang":
                     self.connection.recv(1)  # until the client gives up
                     self.close_connection = True

@@ -29,6 +29,7 @@ import simplejpeg
 from bridge_data.decode.resizing import Resizing, Size, by_pillow, by_torch
 from bridge_data.errors import ConfigError
 from bridge_data.later import Image, nanoarrow, torch
+from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.process_counts import COUNTS
 from bridge_data.samples.arena import current_arena
 
@@ -105,6 +106,15 @@ def image_handler(image_decode: str, resizing: Resizing | None = None) -> Callab
     if form.container == "torch":
         return functools.partial(_scaled_tensor if form.scaled else _tensor, mode=form.mode, resizing=resizing)
     return functools.partial(_scaled_pixels if form.scaled else _pixels, mode=form.mode, resizing=resizing)
+
+
+def allow_pixels(limits: Limits) -> None:
+    """Raise Pillow's limit of this process to that of `limits`, if it is above the default: commands do, as they own
+    their process."""
+    import PIL.Image as pillow  # the module itself, which is changed
+
+    if limits.max_image_pixels > DEFAULT_LIMITS.max_image_pixels and pillow.MAX_IMAGE_PIXELS is not None:
+        pillow.MAX_IMAGE_PIXELS = max(pillow.MAX_IMAGE_PIXELS, limits.max_image_pixels)
 
 
 def image_within(max_pixels: int, handler: Callable[[bytes], Any], data: bytes) -> Any:
@@ -279,7 +289,12 @@ def _dct_size(size: Size, least: Size) -> Size:
 
 
 def _opened(data: bytes) -> ImageFile.ImageFile:
-    image = Image.open(io.BytesIO(data), formats=_formats())
+    try:
+        image = Image.open(io.BytesIO(data), formats=_formats())
+    except Image.DecompressionBombError as error:  # of an image twice as large
+        raise Image.DecompressionBombError(
+            f"{error}: allowed by PIL.Image.MAX_IMAGE_PIXELS; raise it, and Limits(max_image_pixels)"
+        ) from None
     refuse_bomb(*image.size)
     if _is_jpeg(data):
         refuse_scans(data)
@@ -291,7 +306,8 @@ def refuse_bomb(width: int, height: int) -> None:
     limit = _pillow().MAX_IMAGE_PIXELS
     if limit is not None and width * height > limit:
         raise Image.DecompressionBombError(
-            f"{width} x {height} pixels are more than the {limit} allowed by PIL.Image.MAX_IMAGE_PIXELS"
+            f"{width} x {height} pixels are more than the {limit} allowed by PIL.Image.MAX_IMAGE_PIXELS; raise it, and "
+            "Limits(max_image_pixels)"
         )
 
 

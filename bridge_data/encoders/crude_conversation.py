@@ -7,6 +7,8 @@ a `VideoConversationSample` if there are videos. Guarantee: what would change th
     OpenAI, transformers   {"messages": [{"role": "user", "content": "text, or a list of parts"}, ...]}
     ShareGPT               {"conversations": [{"from": "human", "value": "text"}, ...], "system": "text"}
     LLaVA                  {"image": "cat.jpg", "conversations": [{"from": "human", "value": "<image> What?"}, ...]}
+    Alpaca                 {"instruction": "text", "input": "text, or nothing", "output": "text"}
+    prompt, completion     {"prompt": "text, or turns without answers", "completion": "text, or turns"}
 
 Images and videos are the parts of the sample beside `json`; or files that it names, in its parts of content or at
 `image`, `images`, `video`, `videos`. The files are in the auxiliary data of the metadataset; without any, beside the
@@ -57,22 +59,22 @@ def cook_conversation(
     """A conversation of crude data: turns in the part `json`, and the images and videos beside it or named in it.
 
     The turns are a list, or the list at `messages` or `conversations`; each has `role` and `content`, or `from` and
-    `value`. Images and videos are in the order of their parts' names, with numbers compared as numbers (2.jpg before
-    10.jpg); those that are named, in the order in which they are. `stores` are the auxiliary data: one store, or of
-    several the one called `images` or `videos`. The placeholders are those of the encoder.
+    `value`. Or they are `instruction` (with `input` after an empty line) and `output`, or `prompt` and `completion`.
+    Images and videos are in the order of their parts' names, with numbers compared as numbers (2.jpg before 10.jpg);
+    those that are named, in the order in which they are. `stores` are the auxiliary data: one store, or of several the
+    one called `images` or `videos`. The placeholders are those of the encoder.
 
     Raises:
         SampleError: if there is no `json`, it holds no turns, or something that a conversation cannot hold.
         ConfigError: if it is not known where files are.
     """
     content = sample.get("json")
-    turns = (
-        next((content[name] for name in _TURNS if content.get(name)), None) if isinstance(content, dict) else content
-    )
+    turns = _turns(content, sample["__key__"]) if isinstance(content, dict) else content
     if not isinstance(turns, list) or not turns:
         raise SampleError(
             f"sample {sample['__key__']!r}: expected a part json with a list of turns, or with one at 'messages' or "
-            f"'conversations'. Its fields are {fields_in_words(sample)}. {_ADVICE}"
+            "'conversations', or with 'instruction' and 'output', or 'prompt' and 'completion'. "
+            f"Its fields are {fields_in_words(sample)}. {_ADVICE}"
         )
     media = _Media(sample, stores, {"image": image_placeholder, "video": video_placeholder})
     messages = [_turn(turn, media) for turn in turns]
@@ -95,6 +97,40 @@ def conversation_cooker(image_placeholder: str, video_placeholder: str = VIDEO) 
         cook_conversation, image_placeholder=image_placeholder, video_placeholder=video_placeholder
     )
     return Cooker(stateless(cook))
+
+
+def _turns(content: Mapping[str, Any], key: str) -> Any:
+    """The turns of a sample that is a mapping; None if it has none."""
+    turns = next((content[name] for name in _TURNS if content.get(name)), None)
+    if turns is not None:
+        return turns
+    asked, answer, more = content.get("instruction"), content.get("output"), content.get("input")
+    if isinstance(asked, str) and isinstance(answer, str) and isinstance(more, str | None):
+        if content.get("history"):
+            raise SampleError(
+                f"sample {key!r}: has 'history' beside 'instruction'; write all turns as a list at 'messages', or "
+                "remove it from the data"
+            )
+        return [
+            {"role": "user", "content": f"{asked}\n\n{more}" if more else asked},
+            {"role": "assistant", "content": answer},
+        ]
+    asked, answer = content.get("prompt"), content.get("completion")
+    if not (isinstance(asked, str | list) and isinstance(answer, str | list)):
+        return None
+    before = [{"role": "user", "content": asked}] if isinstance(asked, str) else asked
+    after = [{"role": "assistant", "content": answer}] if isinstance(answer, str) else answer
+    if any(isinstance(turn, dict) and _role(turn) == "assistant" for turn in before):
+        raise SampleError(
+            f"sample {key!r}: has an answer in 'prompt', which would have loss here, as all answers of a conversation "
+            "have; write a cooker that gives it another role, or the turns as a list at 'messages', where it has loss"
+        )
+    return [*before, *after]
+
+
+def _role(turn: Mapping[str, Any]) -> str:
+    role = turn.get("role") or turn.get("from")
+    return _ROLES.get(role, role) if isinstance(role, str) else ""
 
 
 def _check_rest(content: Mapping[str, Any], key: str) -> None:

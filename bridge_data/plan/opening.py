@@ -13,10 +13,20 @@ from typing import Any
 
 from bridge_data import storage
 from bridge_data.errors import ConfigError, bridge_command
+from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.plan.auxiliary import check_aux
 from bridge_data.plan.blending import Branch, Plan, Tree, changes, leaves, plan_of, weight_at
 from bridge_data.plan.dataset_yaml import check_parts, find_object, is_our_module, read_sample_config
-from bridge_data.plan.declared import Declared, DeclaredBlend, DeclaredJoin, Reference, Scope, declare, read_splits
+from bridge_data.plan.declared import (
+    Declared,
+    DeclaredBlend,
+    DeclaredJoin,
+    LoadCache,
+    Reference,
+    Scope,
+    declare,
+    read_splits,
+)
 from bridge_data.plan.document import Node, absolute, given, is_jsonl, parse_yaml
 from bridge_data.plan.factories import BaseCoreDatasetFactory, read_function
 from bridge_data.plan.join import join_source
@@ -54,12 +64,14 @@ def load_plan(
     training: bool = True,
     trusted_modules: Collection[str] = (),
     trust_dataset_code: bool = False,
+    limits: Limits = DEFAULT_LIMITS,
 ) -> Plan:
     """The plan for `split_part` of the prepared folder, the JSONL file or the metadataset YAML at `path`.
 
     With `training`, sources are blended by their weights; otherwise they are read one after the other, and those
     without samples are left out. YAML files may name classes of this package and of `trusted_modules`. Python files
-    beside the data (`sample_loader.py`) are run only with `trust_dataset_code`.
+    beside the data (`sample_loader.py`) are run only with `trust_dataset_code`. `limits` are what samples
+    and these files may cost.
 
     Raises:
         EmptySplitError: if the part is declared and has no samples. ConfigError: for other mistakes.
@@ -67,7 +79,7 @@ def load_plan(
     """
     location = absolute(path)
     opening = Opening(training=training, trusted_modules=trusted_modules, trust_dataset_code=trust_dataset_code)
-    declared = declare(Reference(path=location, scope=Scope(split_part=split_part)))
+    declared = declare(Reference(path=location, scope=Scope(split_part=split_part, cache=LoadCache(limits))))
     return open_plan(declared, opening, f"{location}: the split part {split_part!r}")
 
 
@@ -160,21 +172,21 @@ def cut(source: Source, declared: Reference | DeclaredJoin) -> Source:
     return found
 
 
-def split_parts(path: Location) -> list[str]:
+def split_parts(path: Location, limits: Limits = DEFAULT_LIMITS) -> list[str]:
     """The split parts of the prepared folder, JSONL file or metadataset at `path`, in its order.
 
     Raises:
         ConfigError: if there is none of these. DatasetError: if its metadata are damaged.
     """
     if storage.is_folder(path):
-        return PreparedDataset.open(path).split_parts()
+        return PreparedDataset.open(path, limits).split_parts()
     if not storage.is_file(path):
         raise ConfigError(f"{path}: no such folder or file")
     if is_jsonl(str(path)):
-        return list(read_ranges(path) or [WHOLE])
+        return list(read_ranges(path, limits=limits) or [WHOLE])
     if path.suffix not in (".yaml", ".yml"):
         raise ConfigError(f"{path}: expected a prepared folder, a metadataset .yaml or a .jsonl file")
-    return list(read_splits(parse_yaml(storage.read_all(path), str(path)))[1])
+    return list(read_splits(parse_yaml(storage.read_all(path), str(path), limits))[1])
 
 
 def _open_folder(reference: Reference, opening: Opening) -> Source:

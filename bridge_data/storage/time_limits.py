@@ -12,8 +12,8 @@ import collections
 import math
 
 LATE = 4.0
-"""How many medians a request may take. The second attempt may take twice as long, and from then on each so many times
-as long as the one before."""
+"""How many medians a request may take, before rounding (then 3.4 to 4.8). The second attempt may take twice as long,
+and from then on each so many times as long as the one before."""
 
 SHORTEST_S = 1 / 32
 """No limit is shorter: below, it would be the machine that is late."""
@@ -90,5 +90,5 @@ def _rising(first_s: float, last_s: float) -> tuple[float, ...]:
 
 
 def _rounded(seconds: float) -> float:
-    """Up to a power of the square root of two."""
-    return float(2.0 ** (math.ceil(2 * math.log2(max(seconds, 1e-6))) / 2))
+    """To the nearest power of the square root of two."""
+    return float(2.0 ** (round(2 * math.log2(max(seconds, 1e-6))) / 2))

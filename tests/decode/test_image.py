@@ -4,6 +4,7 @@ import io
 import itertools
 import pickle
 import random
+import warnings
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from bridge_data.decode.image import (
     IMAGE_FORMS,
     _jpeg_image,
     _jpeg_pixels,
+    allow_pixels,
     decoded_pixels,
     encoded_size,
     image_handler,
@@ -23,6 +25,7 @@ from bridge_data.decode.image import (
 )
 from bridge_data.decode.resizing import Resizing
 from bridge_data.errors import ConfigError
+from bridge_data.limits import Limits
 from bridge_data.samples.collation import batch_pad_stack
 from tests.decode.pictures import encoded, picture
 
@@ -355,3 +358,19 @@ def test_torch_does_not_resize_transparent_images():
             image_handler(mode.lower(), Resizing(size=(3, 3), resize=resize))
     with pytest.raises(ConfigError, match=r'"torch" mixes in the colours .* image_decode=\'rgba8\'; use resize="pi'):
         image_handler("rgba8", Resizing(size=(3, 3), resize="torch"))
+
+
+@pytest.mark.parametrize("side", [9_500, 14_000])
+def test_an_image_beyond_both_limits_names_both(side: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pillow refuses one of twice its limit itself, in other words."""
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", Image.MAX_IMAGE_PIXELS)
+    file = io.BytesIO()
+    Image.new("1", (side, side)).save(file, "PNG")
+    with warnings.catch_warnings(), pytest.raises(Image.DecompressionBombError) as refusal:
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+        pillow_image(file.getvalue(), "RGB")
+    assert "MAX_IMAGE_PIXELS; raise it, and Limits(max_image_pixels)" in str(refusal.value)
+    allow_pixels(Limits())
+    assert Image.MAX_IMAGE_PIXELS == 89_478_485
+    allow_pixels(Limits(max_image_pixels=100_000_000))
+    assert Image.MAX_IMAGE_PIXELS == 100_000_000

@@ -42,6 +42,31 @@ def test_turns_are_where_people_put_them(content: Any) -> None:
     assert (sample.__key__, sample.messages, sample.images) == ("a/1", TURNS, [])
 
 
+@pytest.mark.parametrize(
+    ("content", "asked"),
+    [
+        ({"instruction": "what", "output": "a boat"}, "what"),
+        ({"instruction": "what", "input": "", "output": "a boat"}, "what"),
+        ({"instruction": "what", "input": None, "output": "a boat", "history": []}, "what"),
+        ({"instruction": "what", "input": "here", "output": "a boat"}, "what\n\nhere"),
+        ({"prompt": "what", "completion": "a boat"}, "what"),
+        ({"prompt": TURNS[:1], "completion": TURNS[1:]}, "what"),
+        ({"prompt": [{"from": "human", "value": "what"}], "completion": "a boat"}, "what"),
+    ],
+)
+def test_one_question_and_its_answer_are_turns(content: dict[str, Any], asked: str) -> None:
+    expected = [{"role": "user", "content": asked}, TURNS[1]]
+    assert cook_conversation(crude(json=content)).messages == expected
+    system = {"role": "system", "content": "be brief"}
+    assert cook_conversation(crude(json={**content, "system": "be brief"})).messages == [system, *expected]
+
+
+def test_the_image_of_an_instruction_is_found(folder: Path) -> None:
+    content = {"instruction": "<image>\nwhat", "output": "a boat", "images": ["1.png"]}
+    said, images = cooked(content, folder)
+    assert said == ["<image>\nwhat", "a boat"] and len(images) == 1
+
+
 def test_turns_of_llava_are_understood() -> None:
     turns = [{"from": "human", "value": "what"}, {"from": "gpt", "value": "a boat"}]
     assert cook_conversation(crude(json=turns)).messages == TURNS
@@ -67,7 +92,7 @@ def test_a_family_without_videos_says_so() -> None:
             {"txt": "hello"},
             r"(?s)'a/1': expected a part json .* Its fields are txt \(str\)\. Write .*def cook",
         ),
-        ({"json": {"text": "hello", "id": 3}}, r"or 'conversations'\. Its fields are json {text: str, id: int}\. "),
+        ({"json": {"text": "hello", "id": 3}}, r"and 'completion'\. Its fields are json {text: str, id: int}\. "),
         ({"json": []}, r"Its fields are json \(list\)\. "),
         ({"json": ["hello"]}, r"'a/1': a turn is 'hello'; expected a text \(or a list of parts\) at 'role'"),
         ({"json": [{"role": "user", "content": None}]}, "a turn is {'role'"),
@@ -77,6 +102,15 @@ def test_a_family_without_videos_says_so() -> None:
         ),
         ({"json": {"messages": TURNS, "tools": [{"name": "f"}]}}, "'a/1': has 'tools', which a chat template must"),
         ({"json": [{**TURNS[1], "weight": 0}]}, "an answer has weight 0, but all answers of a conversation have loss"),
+        ({"json": {"prompt": TURNS, "completion": "yes"}}, "'a/1': has an answer in 'prompt', which would have loss"),
+        ({"json": {"prompt": ["x"], "completion": "yes"}}, "a turn is 'x'"),
+        ({"json": {"prompt": "x"}}, r"or 'prompt' and 'completion'\. Its fields are json {prompt: str}"),
+        ({"json": {"instruction": "x", "output": 3}}, "Its fields are json {instruction: str, output: int}"),
+        ({"json": {"instruction": "x", "input": 3, "output": "y"}}, "expected a part json with a list of turns"),
+        (
+            {"json": {"instruction": "x", "output": "y", "history": [["a", "b"]]}},
+            "'a/1': has 'history' beside 'instruction'; write all turns as a list at 'messages'",
+        ),
         ({"json": {"messages": TURNS, "image": 3}}, "names an image or video as 3; expected the name of a file"),
         ({"json": {"messages": TURNS, "image": "http://x/a.jpg"}}, "names 'http://x/a.jpg', which is not downloaded"),
         ({"json": {"messages": TURNS, "image": "data:image/png;base64,?"}}, "a data: URL is no base64"),

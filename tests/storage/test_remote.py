@@ -113,6 +113,29 @@ def test_a_request_that_gets_no_answer_in_time_is_made_anew(
     assert not proxy.faults and len(proxy.requests) >= 19
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["hang", "trickle"])
+def test_where_one_request_of_ten_gets_no_answer_reading_is_half_as_fast_at_least(
+    url: str, proxy: FaultyProxy, fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One read after the other from a store with a latency: requests, and not the cores, take the time."""
+    monkeypatch.delenv("AWS_TIMEOUT")
+    proxy.latency_s, proxy.shared_fault = 0.05, fault
+
+    def seconds(share: float) -> float:
+        proxy.share = share
+        start = time.perf_counter()
+        for number in range(60):
+            assert storage.read(url, number, 1000) == CONTENT[number : number + 1000]
+        return time.perf_counter() - start
+
+    seconds(0.0)
+    pairs = [(seconds(0.0), seconds(0.1)) for _ in range(2)]
+    ratio = sum(healthy for healthy, _ in pairs) / sum(faulty for _, faulty in pairs)
+    print(f"{fault}: {ratio:.2f} of the healthy rate; {pairs}")
+    assert ratio >= 0.5
+
+
 @pytest.mark.parametrize("fault", ["hang", "trickle"])
 def test_a_store_that_never_answers_is_an_error_after_a_bounded_time(
     url: str, proxy: FaultyProxy, fault: str, monkeypatch: pytest.MonkeyPatch

@@ -8,6 +8,7 @@ import click
 
 from bridge_data import storage
 from bridge_data.errors import BridgeDataError, ConfigError, DatasetError
+from bridge_data.limits import Limits
 from bridge_data.plan import EmptySplitError, Source, load_plan
 from bridge_data.plan.document import is_jsonl
 from bridge_data.plan.opening import split_parts
@@ -21,6 +22,7 @@ from bridge_data.tools.cli.terminal import (
     LOCATION,
     counted,
     headed,
+    limits_option,
     listed,
     sized,
     spanned,
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
 @click.option("--max-samples-per-sequence", type=int, help="As in get_train_dataset.  [default: None, whole shards]")
 @click.option("--shuffle-buffer-size", type=int, help="As in get_train_dataset.  [default: None]")
 @trust_options
+@limits_option
 @click.pass_context
 def info(
     context: click.Context,
@@ -52,6 +55,7 @@ def info(
     shuffle_buffer_size: int | None,
     trusted_module: tuple[str, ...],
     trust_dataset_code: bool,
+    limits: Limits,
 ) -> None:
     """Show what PATH holds: split parts, shards, samples, parts, sample type; of a metadataset, what it blends.
 
@@ -61,12 +65,16 @@ def info(
     """
     if num_lanes is None and (max_samples_per_sequence, shuffle_buffer_size) != (None, None):
         raise ConfigError("--max-samples-per-sequence and --shuffle-buffer-size say nothing without --num-lanes")
-    trust: dict[str, Any] = {"trusted_modules": trusted_module, "trust_dataset_code": trust_dataset_code}
+    trust: dict[str, Any] = {
+        "trusted_modules": trusted_module,
+        "trust_dataset_code": trust_dataset_code,
+        "limits": limits,
+    }
     is_sound = True
     if not storage.is_file(path):
-        is_sound = _show_folder(PreparedDataset.open(path), split_config, dataset_config)
+        is_sound = _show_folder(PreparedDataset.open(path, limits), split_config, dataset_config)
     elif is_jsonl(str(path)):
-        _show_jsonl(path)
+        _show_jsonl(path, limits)
     else:
         is_sound = _show_metadataset(path, **trust)
     if not is_sound:
@@ -103,8 +111,8 @@ def _show_folder(dataset: PreparedDataset, split_config: str | None, dataset_con
     return not sample_type.startswith(_WRONG)
 
 
-def _show_jsonl(path: Location) -> None:
-    parts = {part: open_jsonl(path, part).num_samples for part in split_parts(path)}
+def _show_jsonl(path: Location, limits: Limits) -> None:
+    parts = {part: open_jsonl(path, part, limits=limits).num_samples for part in split_parts(path, limits)}
     rows = [
         ("data set", str(path)),
         ("holds", f"{sized(storage.size_bytes(path))} of JSON lines"),
@@ -123,7 +131,7 @@ def _show_metadataset(path: Location, **trust: Any) -> bool:
     Whether nothing is."""
     is_sound = True
     click.echo(headed([("metadataset", str(path))]) + "\n")
-    for part in split_parts(path):
+    for part in split_parts(path, trust["limits"]):
         click.echo(click.style(part, bold=True))
         try:
             plan = load_plan(path, split_part=part, training=part == "train", **trust)

@@ -8,8 +8,17 @@ from pathlib import Path
 import click
 
 from bridge_data.errors import ConfigError
+from bridge_data.limits import Limits
 from bridge_data.plan.opening import Opening
-from bridge_data.tools.cli.terminal import ON_DISK, counted, in_cli_words, progress_bar, split_options, trust_options
+from bridge_data.tools.cli.terminal import (
+    ON_DISK,
+    counted,
+    in_cli_words,
+    limits_option,
+    progress_bar,
+    split_options,
+    trust_options,
+)
 from bridge_data.tools.lint import KINDS, Fault, LintConfig, LintReport
 from bridge_data.tools.lint import lint as check
 
@@ -33,6 +42,7 @@ SHOWN_ON_SCREEN = 5
 )
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON document.")
 @trust_options
+@limits_option
 @click.option("--progress/--no-progress", default=True, help="Show a progress bar.")
 @click.pass_context
 def lint(
@@ -49,6 +59,7 @@ def lint(
     as_json: bool,
     trusted_module: tuple[str, ...],
     trust_dataset_code: bool,
+    limits: Limits,
     progress: bool,
 ) -> None:
     """Read everything of PATH, and report all that is wrong with it.
@@ -66,6 +77,7 @@ def lint(
         split_config=split_config,
         limit=limit,
         decode=decode,
+        limits=limits,
         max_kept=show or (1000 if as_json else SHOWN_ON_SCREEN),
         opening=Opening(training=False, trusted_modules=trusted_module, trust_dataset_code=trust_dataset_code),
     )

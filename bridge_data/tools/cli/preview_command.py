@@ -17,14 +17,24 @@ from PIL import Image
 
 from bridge_data.decode import Loader, SampleDecoder, open_loader
 from bridge_data.decode.av import AV_EXTENSIONS, AVDecoder
+from bridge_data.decode.image import allow_pixels
 from bridge_data.errors import BridgeDataError, ConfigError, SampleError
+from bridge_data.limits import Limits
 from bridge_data.plan import Source, opening
 from bridge_data.samples import CrudeSample
 from bridge_data.shards import RawSample, RecordReader
 from bridge_data.shards.joined_records import JoinedRawSample
 from bridge_data.shards.plain_data import parse_json
 from bridge_data.shards.sample_lookup import find_sample
-from bridge_data.tools.cli.terminal import ON_DISK, counted, note, sized, split_options, trust_options
+from bridge_data.tools.cli.terminal import (
+    ON_DISK,
+    counted,
+    limits_option,
+    note,
+    sized,
+    split_options,
+    trust_options,
+)
 from bridge_data.tools.view.catalog import CatalogSource, SplitCatalog, open_split
 
 TEXT_PARTS = frozenset({"txt", "text", "transcript", "cls", "cls2", "index", "csv", "md", "yaml", "yml", "html"})
@@ -48,6 +58,7 @@ MAX_ITEMS = 5
 @split_options("The part of the split; of several, such as train,val, the first that has samples.  [default: of all]")
 @click.option("--html", type=click.Path(path_type=Path), help="Write them to this file instead, as a page of its own.")
 @trust_options
+@limits_option
 def preview(
     path: Path,
     count: int,
@@ -58,6 +69,7 @@ def preview(
     dataset_config: str | None,
     trusted_module: tuple[str, ...],
     trust_dataset_code: bool,
+    limits: Limits,
 ) -> None:
     """Show samples of PATH: keys, parts, sizes, texts, what kind of images they are, and the fields they become.
 
@@ -65,10 +77,15 @@ def preview(
     """
     if count < 1 or start < 0:
         raise ConfigError(f"--count {count} --start {start}: expected a count of at least 1 and a start of at least 0")
-    trust: dict[str, Any] = {"trusted_modules": trusted_module, "trust_dataset_code": trust_dataset_code}
+    trust: dict[str, Any] = {
+        "trusted_modules": trusted_module,
+        "trust_dataset_code": trust_dataset_code,
+        "limits": limits,
+    }
     if dataset_config is not None:
         trust["dataset_config"] = dataset_config
-    parts = split_parts or opening.split_parts(path)
+    allow_pixels(limits)
+    parts = split_parts or opening.split_parts(path, limits)
     if key is not None:
         if start or count != DEFAULT_COUNT or html is not None:
             raise ConfigError("--key shows one sample: give it without --start, --count and --html")

@@ -2,6 +2,7 @@
 data."""
 
 import contextlib
+import dataclasses
 import os
 import re
 import sys
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from bridge_data.errors import ConfigError
+from bridge_data.limits import Limits
 from bridge_data.storage import Location, is_remote, location
 
 if TYPE_CHECKING:
@@ -176,6 +178,32 @@ def trust_options(command: Command) -> Command:
         "--trust-dataset-code", is_flag=True, help="Run the code stored beside the data (sample_loader.py)."
     )
     return module(code(command))
+
+
+def limits_option(command: Command) -> Command:
+    """Add `--limits`, which gives the command a `Limits`."""
+    names = ", ".join(field.name for field in dataclasses.fields(Limits))
+    option = click.option(
+        "--limits",
+        metavar="NAME=NUMBER,...",
+        callback=_limits,
+        help=f"What the data may cost, where the defaults refuse yours: {names}.",
+    )
+    return option(command)
+
+
+def _limits(context: click.Context, option: click.Parameter, text: str | None) -> Limits:
+    known = {field.name for field in dataclasses.fields(Limits)}
+    given: dict[str, int] = {}
+    for piece in text.split(",") if text else ():
+        name, _, number = piece.strip().partition("=")
+        if name not in known or name in given or not number.replace("_", "").isdecimal() or len(number) > 24:
+            raise ConfigError(
+                f"--limits {text}: got {piece!r}, expected NAME=NUMBER, such as max_image_pixels=200000000, each once; "
+                f"the names are {', '.join(sorted(known))}"
+            )
+        given[name] = int(number)
+    return Limits(**given)
 
 
 def _find_modules_here(context: click.Context, option: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:

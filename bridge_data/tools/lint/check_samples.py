@@ -18,8 +18,10 @@ from PIL import Image
 from bridge_data.decode import SampleDecoder
 from bridge_data.decode.av import AVDecoder
 from bridge_data.decode.av.container import open_container, reading
+from bridge_data.decode.image import allow_pixels
 from bridge_data.decode.sample_decoder import decode_part
 from bridge_data.errors import BridgeDataError, ConfigError, SampleError
+from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.plan.source import FieldAccess
 from bridge_data.tools.lint.faults import Fault
 
@@ -40,9 +42,10 @@ class Recipe:
 class SampleCheck:
     """Checks samples; without `decode`, only whether the parts that the recipes need are there."""
 
-    def __init__(self, recipes: tuple[Recipe, ...], *, decode: bool) -> None:
+    def __init__(self, recipes: tuple[Recipe, ...], *, decode: bool, limits: Limits = DEFAULT_LIMITS) -> None:
         self._recipes, self._decode = recipes, decode
-        self._decoder = SampleDecoder(image_decode="torchrgb8")
+        allow_pixels(limits)
+        self._decoder = SampleDecoder(image_decode="torchrgb8", limits=limits)
         self._hints = [_hints(recipe.sample_class) for recipe in recipes]
 
     def check(self, key: str, parts: Mapping[str, bytes]) -> Iterator[Fault]:

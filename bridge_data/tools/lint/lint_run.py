@@ -18,7 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bridge_data.decode import SampleDecoder, open_loader
+from bridge_data.decode.image import allow_pixels
 from bridge_data.errors import BridgeDataError, ConfigError, DatasetError, SkipSample
+from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.plan import Source
 from bridge_data.plan.document import absolute
 from bridge_data.plan.opening import Opening
@@ -43,8 +45,8 @@ MAX_TASKS = 256
 class LintConfig:
     """What to check: `split_parts` alone, or all shards (none named); at most `limit` samples of each data set; without
     `decode`, only whether samples are stored soundly and have their parts. `max_kept` faults of a kind are kept
-    with shard and key. `opening` says what code may be run. `dataset_config` and `split_config` are other files than
-    `dataset.yaml` and `split.yaml`, of a prepared folder.
+    with shard and key. `limits` are what the data may cost, `opening` says what code may be run. `dataset_config` and
+    `split_config` are other files than `dataset.yaml` and `split.yaml`, of a prepared folder.
     """
 
     split_parts: tuple[str, ...] = ()
@@ -54,6 +56,7 @@ class LintConfig:
     limit: int | None = None
     decode: bool = True
     max_kept: int = 1000
+    limits: Limits = DEFAULT_LIMITS
     opening: Opening = dataclasses.field(default_factory=lambda: Opening(training=False))
 
     @property
@@ -77,7 +80,7 @@ def lint(path: Path, config: LintConfig | None = None, *, on_progress: Progress 
     config = config or LintConfig()
     tally = FaultTally(config.max_kept)
     opened: list[Fault] = []
-    targets = find_targets(path, config.split_parts, opened.append, config.opening, config.named_files)
+    targets = find_targets(path, config.split_parts, opened.append, config.opening, config.named_files, config.limits)
     folders = list(targets.folders.values())
     metadata = [fault for folder in folders if folder.is_prepared for fault in check_metadata(folder.root)]
     tally.add_all(_once(opened, metadata))
@@ -127,6 +130,7 @@ class ShardTask:
     limit: int | None
     recipes: bytes
     excluded: frozenset[str]
+    limits: Limits
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -198,6 +202,7 @@ def _shard_tasks(folders: Sequence[Folder], shards: Sequence[_Shard], config: Li
             limit=limit,
             recipes=cloudpickle.dumps(folder.recipes[name]),
             excluded=frozenset(folder.excluded.get(name, ())),
+            limits=config.limits,
         )
 
 
@@ -246,7 +251,7 @@ def _check_shard(task: ShardTask, decode: bool, found: Found) -> None:
     """Check the members of a shard, the content of each sample, and the indexes of the shard."""
     report, dataset = found.tally.add, str(task.root)
     walk = ShardWalk(task.root, task.name, report)
-    check = SampleCheck(tuple(_recipes(task.recipes)), decode=decode)
+    check = SampleCheck(tuple(_recipes(task.recipes)), decode=decode, limits=task.limits)
     contents = ShardContents()
     for sample in itertools.islice(walk.samples(), task.limit):
         contents.add(sample)
@@ -280,6 +285,7 @@ def _check_shard(task: ShardTask, decode: bool, found: Found) -> None:
 def _check_range(task: RangeTask, decode: bool, found: Found) -> None:
     """Whether samples can be read and, with `decode`, made."""
     source = _source(task.source)
+    allow_pixels(source.limits)
     loader = open_loader(source, SampleDecoder())
     for index in range(task.start, task.end):
         found.num_samples += task.is_counted

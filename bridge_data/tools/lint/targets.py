@@ -9,8 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from bridge_data.errors import BridgeDataError, ConfigError
+from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.plan import EmptySplitError, Source
-from bridge_data.plan.declared import Declared, DeclaredBlend, Reference, Scope, declare
+from bridge_data.plan.declared import Declared, DeclaredBlend, LoadCache, Reference, Scope, declare
 from bridge_data.plan.document import absolute, as_node, is_jsonl
 from bridge_data.plan.join import join_source
 from bridge_data.plan.opening import Opening, cut, open_plan, open_reference, split_parts
@@ -66,11 +67,16 @@ class Targets:
 
 
 def find_targets(
-    path: Path, parts: Sequence[str], report: Report, opening: Opening, named_files: Mapping[str, str]
+    path: Path,
+    parts: Sequence[str],
+    report: Report,
+    opening: Opening,
+    named_files: Mapping[str, str],
+    limits: Limits = DEFAULT_LIMITS,
 ) -> Targets:
     """What to check for `path`: a folder of tars or a tar, a JSONL file or a metadataset. With `parts` of the split,
     only what those have. `opening` says what code may be run, `named_files` which files a prepared folder is described
-    by.
+    by, `limits` what the data may cost.
 
     Raises:
         ConfigError: if there is nothing at all.
@@ -85,12 +91,12 @@ def find_targets(
         _add_raw(targets, path, find_shards(path), report)
         return targets
     if path.is_dir():
-        _add_folder(targets, path, report, all_shards=not parts)
+        _add_folder(targets, path, report, limits, all_shards=not parts)
     try:
         if not parts and "split_config" in named_files:
-            parts = PreparedDataset.open(path).split_parts(named_files["split_config"])
+            parts = PreparedDataset.open(path, limits).split_parts(named_files["split_config"])
         elif not parts:
-            parts = split_parts(path)
+            parts = split_parts(path, limits)
         if is_whole and is_jsonl(str(path)):
             for count, code, where in zip(
                 split_gaps(path), ("unused-lines", "shared-lines"), ("no part", "several parts"), strict=True
@@ -102,7 +108,7 @@ def find_targets(
         parts = []
     failures: dict[str, list[str]] = {}
     for part in parts:
-        for source in _sources(path, part, failures, opening, named_files):
+        for source in _sources(path, Scope(split_part=part, cache=LoadCache(limits)), failures, opening, named_files):
             _add_source(targets, source, report)
     for text, failed in failures.items():
         report(Fault("config", f"split part {', '.join(failed)}: {text}", str(path)))
@@ -118,22 +124,22 @@ def _add_raw(targets: Targets, root: Path, names: Sequence[str], report: Report)
 
 
 def _sources(
-    path: Path, part: str, failures: dict[str, list[str]], opening: Opening, named_files: Mapping[str, str]
+    path: Path, scope: Scope, failures: dict[str, list[str]], opening: Opening, named_files: Mapping[str, str]
 ) -> Iterator[Source]:
     """Every source of a split part that can be opened; why others cannot goes to `failures`, with the part."""
     errors: list[BridgeDataError] = []
     try:
         entries = {key: as_node(name, str(path)) for key, name in named_files.items()}
-        declared = declare(Reference(path=absolute(str(path)), scope=Scope(split_part=part), entries=entries))
+        declared = declare(Reference(path=absolute(str(path)), scope=scope, entries=entries))
         yield from _opened(declared, opening, errors)
         if not errors:
-            open_plan(declared, opening, f"{path}: the split part {part!r}")
+            open_plan(declared, opening, f"{path}: the split part {scope.split_part!r}")
     except EmptySplitError:
         pass
     except BridgeDataError as error:
         errors.append(error)
     for failure in errors:
-        failures.setdefault(str(failure), []).append(part)
+        failures.setdefault(str(failure), []).append(scope.split_part)
 
 
 def _opened(declared: Declared, opening: Opening, errors: list[BridgeDataError]) -> Iterator[Source]:
@@ -154,13 +160,13 @@ def _opened(declared: Declared, opening: Opening, errors: list[BridgeDataError])
         errors.append(error)
 
 
-def _add_folder(targets: Targets, root: Path, report: Report, *, all_shards: bool) -> Folder | None:
+def _add_folder(targets: Targets, root: Path, report: Report, limits: Limits, *, all_shards: bool) -> Folder | None:
     """The folder `root`, opened once; with `all_shards`, none of its shards is left out."""
     key = absolute(str(root))
     folder = targets.folders.get(key)
     if folder is None:
         try:
-            dataset = PreparedDataset.open(root)
+            dataset = PreparedDataset.open(root, limits)
         except BridgeDataError as error:
             report(Fault("config", str(error), str(root)))
             return None
@@ -179,12 +185,12 @@ def _add_source(targets: Targets, source: Source, report: Report) -> None:
     if shards is None or source.maker is not None:
         targets.load(source, is_counted=shards is None and source.joined is None)
     if shards is not None:
-        folder = _add_folder(targets, on_disk(shards.root), report, all_shards=False)
+        folder = _add_folder(targets, on_disk(shards.root), report, source.limits, all_shards=False)
         if folder is not None:
             _add_shards(folder, source, shards)
     for reference in source.aux.values():
         if reference.kind == "dataset" and "://" not in reference.path:
-            _add_folder(targets, Path(reference.path), report, all_shards=True)
+            _add_folder(targets, Path(reference.path), report, source.limits, all_shards=True)
 
 
 def _first_line(records: Records) -> int | None:

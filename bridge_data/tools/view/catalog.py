@@ -16,6 +16,7 @@ from typing import Any
 from bridge_data.decode import Loader, SampleDecoder, open_loader
 from bridge_data.energon import load_dataset
 from bridge_data.errors import BridgeDataError, ConfigError
+from bridge_data.limits import DEFAULT_LIMITS
 from bridge_data.plan import EmptySplitError, Plan, Source, opening
 from bridge_data.shards import RawSample, RecordReader, Records
 from bridge_data.shards.metadata import DATASET_YAML, META_FOLDER
@@ -198,7 +199,7 @@ def open_split(path: Location, part: str, trust: Mapping[str, Any], *, training:
     except ConfigError as error:
         if not path.is_dir():
             raise
-        shards = PreparedDataset.open(path).split(part)
+        shards = PreparedDataset.open(path, trust.get("limits", DEFAULT_LIMITS)).split(part)
         notice = str(error) if (path / META_FOLDER / DATASET_YAML).is_file() else ""
         return SplitCatalog(part, None, [shards], notice) if shards.num_samples else None
 

@@ -1,12 +1,20 @@
+import io
 import threading
+from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from bridge_data.tools.cli import terminal
 from bridge_data.tools.cli.terminal import counted, listed, progress_bar, sized, spanned, table
 from tests.object_store import Bucket
-from tests.prepared import write_blend, write_texts
+from tests.prepared import write_blend, write_dataset, write_texts
 from tests.tools.cli.runner import run_command
+
+IMAGES = {
+    "sample_type": {"__module__": "megatron.energon", "__class__": "CaptioningSample"},
+    "field_map": {"image": "png", "caption": "__key__"},
+}
 
 
 @pytest.mark.parametrize(
@@ -86,3 +94,33 @@ def test_info_reads_from_a_store(bucket: Bucket) -> None:
     assert "120 samples" not in (shown := run_command("info", f"{bucket.url}/blend.yaml").output)
     assert f"{bucket.url}/a [train]" in shown
     assert run_command("info", f"{bucket.url}/nowhere").exit_code == 1
+
+
+@pytest.mark.parametrize("command", ["lint", "preview"])
+def test_limits_are_named_by_what_they_refuse(command: str, tmp_path: Path) -> None:
+    file = io.BytesIO()
+    Image.new("L", (100, 90)).save(file, "PNG")
+    data = write_dataset(tmp_path / "a", [{"__key__": "k", "png": file.getvalue()}], definition=IMAGES)
+    refused = run_command(command, data, "--limits", "max_image_pixels=8_999")
+    assert "100 x 90 pixels are more than the 8999 allowed" in " ".join(refused.output.split())
+    assert "Limits(max_image_pixels)" in refused.output
+    taken = run_command(command, data, "--limits", "max_image_pixels=9_000")
+    assert taken.exit_code == 0 and "Limits" not in taken.output
+
+
+def test_limits_hold_for_metadata_too(tmp_path: Path) -> None:
+    data = write_texts(tmp_path / "a", 3)
+    for command in ("lint", "preview", "info"):
+        done = run_command(command, data, "--limits", "max_document_bytes=5,max_shards=7")
+        assert done.exit_code == 1
+        assert "Limits(max_document_bytes)" in done.output
+
+
+@pytest.mark.parametrize(
+    "text", ["max_json=3", "max_shards", "max_shards=-1", "max_shards=1,max_shards=2", "max_shards=x"]
+)
+def test_wrong_limits_are_refused(text: str, tmp_path: Path) -> None:
+    done = run_command("info", write_texts(tmp_path / "a", 3), "--limits", text)
+    assert done.exit_code == 1
+    assert f"--limits {text}: got" in done.output and "max_image_pixels=200000000" in done.output
+    assert "expected an integer of at least 1" in run_command("info", tmp_path, "--limits", "max_shards=0").output
