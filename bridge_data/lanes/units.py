@@ -131,12 +131,12 @@ class LaneTally:
             began_ns = time.perf_counter_ns()
 
     def note_draw(self, refs: Sequence[tuple[int, SampleRef]], took_ns: int) -> None:
-        """Note what samples drawn together took, under the first. The first draws tell whether to time each."""
+        """Note what samples drawn together took, under the first; the mean if they are worth being timed each."""
         self._num_draws += 1
         self._least_ns = min(self._least_ns, took_ns / len(refs))
-        self.times_each = self._num_draws >= _TRIED_DRAWS and len(refs) > 1 and self._least_ns > TIMED_NS
-        if len(refs) == 1 or self._least_ns <= TIMED_NS:
-            self.note(refs[0][1], took_ns)
+        is_cheap = self._least_ns <= TIMED_NS
+        self.times_each = self._num_draws >= _TRIED_DRAWS and len(refs) > 1 and not is_cheap
+        self.note(refs[0][1], took_ns if is_cheap else took_ns // len(refs))
         if self._num_draws >= _TRIED_DRAWS:
             self.longest_ns = math.inf if self.times_each else self.slowest_ns
 
