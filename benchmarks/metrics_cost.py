@@ -43,7 +43,7 @@ def stop_counting() -> None:
     def nothing(*_: Any) -> None:
         return None
 
-    LaneTally.timed = Meter.timed = unchanged  # type: ignore[method-assign]
+    LaneTally.each = Meter.timed = unchanged  # type: ignore[method-assign]
     LaneTally.note_draw = Meter.note = nothing  # type: ignore[method-assign]
     LaneTally.take = lambda *_: NO_COUNTS  # type: ignore[method-assign]
 

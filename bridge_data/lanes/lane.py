@@ -4,8 +4,7 @@ Enters: a cursor (which sample comes next) and the work (what is done to it). Le
 lane's state after it. Guarantees: the stream is a function of plan, seed and lane number; a lane set to a saved state
 goes on exactly where it was; a sample that is left out shifts only its own lane.
 
-The state holds no payload. Samples that were drawn and are not yet out (in a pack, a bucket or a buffer) are kept as
-references, and are read again after a restore when their turn comes.
+The state holds no payload: samples drawn and not yet out are kept as references, and read again after a restore.
 """
 
 import collections
@@ -269,7 +268,7 @@ class Lane:
         drawn = self._cursor.take(count)
         samples, sources = self._work.all_samples([ref for _, ref in drawn], self._watch), self._sources
         queue, began_ns = self._pending.queue, time.perf_counter_ns()
-        samples = self._tally.timed(drawn, samples)
+        samples = self._tally.each(drawn, samples) if self._tally.times_each else samples
         arena = current_arena() if self._stacks else None
         with contextlib.nullcontext() if arena is None else arena.images(len(drawn)):
             for (draw, ref), parts in zip(drawn, samples, strict=True):
@@ -279,7 +278,8 @@ class Lane:
                     sources[ref[0]].kept += 1
                 else:
                     sources[ref[0]].leave_out(*self._work.hooks.last_skip)
-        self._tally.note_draw(drawn, time.perf_counter_ns() - began_ns)
+        if (took_ns := time.perf_counter_ns() - began_ns) > self._tally.longest_ns:
+            self._tally.note_draw(drawn, took_ns)
 
     def _why(self) -> str:
         hooks = self._work.hooks

@@ -80,7 +80,6 @@ class Counts(NamedTuple):
 
 
 NO_COUNTS = Counts()
-
 as_counts = functools.partial(tuple.__new__, Counts)  # `Counts._make`, twice as fast
 
 
@@ -93,7 +92,7 @@ def tokens_of(batch: Any) -> tuple[int, int]:
     get: Any = batch.get if isinstance(batch, dict) else functools.partial(getattr, batch)
     tokens = get("tokens", None)
     tokens = get("input_ids", None) if tokens is None else tokens
-    slots = tokens.numel() if hasattr(tokens, "numel") else 0
+    slots = 0 if tokens is None or not hasattr(tokens, "numel") else tokens.numel()
     if not slots:
         return 0, 0
     for name in ("cu_seqlens", "cu_seqlens_q"):
@@ -103,28 +102,28 @@ def tokens_of(batch: Any) -> tuple[int, int]:
     return int(mask.sum()) if getattr(mask, "shape", None) == tokens.shape else slots, slots
 
 
-TIMED_NS = 50_000
-"""Samples that take less than this on average are timed together, as timing each would cost a part of it."""
+TIMED_NS = 200_000
+"""Samples that are drawn together and take less than this are not timed one by one, which would cost a part of it."""
+_TRIED_DRAWS = 4
 
 
 class LaneTally:
     """Counts what the work of one lane does between two batches, and remembers its slowest sample."""
 
     def __init__(self) -> None:
-        self._slowest_ns = 0.0
+        self.slowest_ns = 0
+        self.longest_ns: float = -1  # draws that took longer are to be noted
+        self.times_each = False  # samples that are drawn together
         self._slowest: SampleRef | None = None  # since the last batch
-        self._mean_ns = math.inf  # of the samples drawn last
+        self._num_draws, self._least_ns = 0, math.inf
 
-    def note(self, ref: SampleRef, took_ns: float) -> None:
+    def note(self, ref: SampleRef, took_ns: int) -> None:
         """Note how long the work on a sample took."""
-        if took_ns > self._slowest_ns:
-            self._slowest_ns, self._slowest = took_ns, ref
+        if took_ns > self.slowest_ns:
+            self.slowest_ns, self._slowest = took_ns, ref
 
-    def timed(self, refs: Sequence[tuple[int, SampleRef]], samples: Iterator[T]) -> Iterator[T]:
-        """The same samples, each timed if they take long enough for that."""
-        return samples if self._mean_ns <= TIMED_NS else self._each(refs, samples)
-
-    def _each(self, refs: Sequence[tuple[int, SampleRef]], samples: Iterator[T]) -> Iterator[T]:
+    def each(self, refs: Sequence[tuple[int, SampleRef]], samples: Iterator[T]) -> Iterator[T]:
+        """The same samples, each of them timed."""
         began_ns = time.perf_counter_ns()
         for (_, ref), sample in zip(refs, samples, strict=True):
             self.note(ref, time.perf_counter_ns() - began_ns)
@@ -132,22 +131,27 @@ class LaneTally:
             began_ns = time.perf_counter_ns()
 
     def note_draw(self, refs: Sequence[tuple[int, SampleRef]], took_ns: int) -> None:
-        """Note how long samples drawn together took. If they were not timed one by one, what is more than usual is
-        taken to be that of one of them, and the first is named for it."""
-        usual_ns, self._mean_ns = self._mean_ns, took_ns / len(refs)
-        if usual_ns <= TIMED_NS:
-            self.note(refs[0][1], took_ns - usual_ns * (len(refs) - 1))
+        """Note what samples drawn together took, under the first; the mean if they are worth being timed each."""
+        self._num_draws += 1
+        self._least_ns = min(self._least_ns, took_ns / len(refs))
+        is_cheap = self._least_ns <= TIMED_NS
+        self.times_each = self._num_draws >= _TRIED_DRAWS and len(refs) > 1 and not is_cheap
+        self.note(refs[0][1], took_ns if is_cheap else took_ns // len(refs))
+        if self._num_draws >= _TRIED_DRAWS:
+            self.longest_ns = math.inf if self.times_each else self.slowest_ns
 
     def take(self, batch: Any, num_samples: int) -> Counts:
         """The counts of a batch of `num_samples` that has just been made: takes those of the process."""
         slowest = None
         if self._slowest is not None:
             source, epoch, index, _ = self._slowest
-            slowest, self._slowest = (int(self._slowest_ns), source, epoch, index), None
-        images, bytes_read, retries = COUNTS.num_images, COUNTS.num_bytes, COUNTS.num_retries
-        COUNTS.num_images -= images
-        COUNTS.num_bytes -= bytes_read
-        COUNTS.num_retries -= retries
+            slowest, self._slowest = (self.slowest_ns, source, epoch, index), None
+        if images := COUNTS.num_images:
+            COUNTS.num_images -= images
+        if bytes_read := COUNTS.num_bytes:
+            COUNTS.num_bytes -= bytes_read
+        if retries := COUNTS.num_retries:
+            COUNTS.num_retries -= retries
         return as_counts((num_samples, *tokens_of(batch), images, bytes_read, retries, slowest, None))
 
 

@@ -242,8 +242,8 @@ class Work:
             return [item.sample]
         hook, began_ns = hook_of(self._encoder, "postencode_sample"), time.perf_counter_ns()
         made = self.hooks.run("postencode_sample", hook, item.sample, self._first(item))
-        if self.tally is not None:
-            self.tally.note(item.ref, time.perf_counter_ns() - began_ns)
+        if self.tally is not None and (took_ns := time.perf_counter_ns() - began_ns) > self.tally.slowest_ns:
+            self.tally.note(item.ref, took_ns)
         return made
 
     @property

@@ -191,18 +191,19 @@ class Meter:
 
     def note(self, counts: Counts) -> None:
         """Count a batch that was handed out."""
+        samples, tokens, token_slots, images, bytes_read, retries, slowest, num_ready = counts
         self.batches += 1
-        self.samples += counts.samples
-        self.tokens += counts.tokens
-        self.token_slots += counts.token_slots
-        self.images += counts.images
-        self.bytes_read += counts.bytes_read
-        self.retries += counts.retries
-        if counts.num_ready is not None:
-            self.num_ready += counts.num_ready
+        self.samples += samples
+        self.tokens += tokens
+        self.token_slots += token_slots
+        self.images += images
+        self.bytes_read += bytes_read
+        self.retries += retries
+        if num_ready is not None:
+            self.num_ready += num_ready
             self.num_from_workers += 1
-        if counts.slowest is not None and (self.slowest is None or counts.slowest > self.slowest):
-            self.slowest, self.slowest_key = counts.slowest, ""
+        if slowest is not None and (self.slowest is None or slowest > self.slowest):
+            self.slowest, self.slowest_key = slowest, ""
 
     def sum_up(self) -> None:
         """Log, at the end, how many samples were left out, if there were failures among them."""
