@@ -198,13 +198,9 @@ class KeyIndex:
         """The names of all parts, in the order of the data set."""
         return (name for (name,) in self.database.stream(_NAMES))
 
-    def positions(self, key: str) -> dict[int, int]:
-        """The position of the sample `key` in each shard that has one, by the number of the shard."""
-        return {row[0]: row[1] for row in self.database.rows(_SAMPLE, key)}
-
     def position(self, key: str, shard: int) -> int | None:
         """The position of the sample `key` in shard number `shard`; None if it has no such sample."""
-        return self.positions(key).get(shard)
+        return dict(self.positions(key)).get(shard)
 
     def positions(self, key: str) -> list[tuple[int, int]]:
         """(number of the shard, position in it) of each sample `key`."""
