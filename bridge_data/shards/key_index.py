@@ -198,13 +198,22 @@ class KeyIndex:
         """The names of all parts, in the order of the data set."""
         return (name for (name,) in self.database.stream(_NAMES))
 
+    def positions(self, key: str) -> dict[int, int]:
+        """The position of the sample `key` in each shard that has one, by the number of the shard, in their order."""
+        positions = {}
+        for shard, position, offset, num_bytes in self.database.rows(_SAMPLE, key):
+            self._stored(key, "", shard, offset, num_bytes)
+            if type(position) is not int or position < 0:
+                raise DatasetError(
+                    f"{self.database.file}: is damaged: it has {key!r} at position {position!r} of shard number "
+                    f"{shard!r}; {self.database.way_out} --rescan"
+                )
+            positions[shard] = position
+        return dict(sorted(positions.items()))
+
     def position(self, key: str, shard: int) -> int | None:
         """The position of the sample `key` in shard number `shard`; None if it has no such sample."""
-        return dict(self.positions(key)).get(shard)
-
-    def positions(self, key: str) -> list[tuple[int, int]]:
-        """(number of the shard, position in it) of each sample `key`."""
-        return [(row[0], row[1]) for row in self.database.rows(_SAMPLE, key)]
+        return self.positions(key).get(shard)
 
     def keys(self, shard: int) -> list[str]:
         """The keys of the samples in shard number `shard`, in their order."""
@@ -328,7 +337,7 @@ class PartReader:
         return DatasetError(
             f"{self.index.shard_path(part.shard)}: does not hold {part.name!r} at byte {part.offset}, where the index "
             "has it. The shard was replaced, or the index is damaged: restore it, or run "
-            f"`{bridge_command('prepare', self.root, '--rescan')}`."
+            f"`{bridge_command('prepare', self.root, '--tar-index-only', '--rescan')}`."
         )
 
 

@@ -91,7 +91,7 @@ def _indices(source: Source, key: str) -> list[int]:
     for shard, name in (("", key), split_shard(key) or ("", "")):
         if not name:
             continue
-        for where, position in index.positions(name):
+        for where, position in index.positions(name).items():
             if shard and shards.get(shard) != where:
                 continue
             at = numbers.get(index.shard_names[where])

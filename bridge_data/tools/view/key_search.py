@@ -68,7 +68,7 @@ class KeySearch:
         if numbers is None:
             numbers = self._shards[id(records)] = {name: number for number, name in enumerate(records.names)}
         for key in index.sorted_keys(prefix, prefix + _LAST, MAX_KEYS):
-            for stored_in, position in index.positions(key):
+            for stored_in, position in index.positions(key).items():
                 name = index.shard_names[stored_in]
                 if name in numbers and shard in ("", name):
                     number = records.number(numbers[name], position)
