@@ -41,10 +41,10 @@ def view(
     PATH is a prepared data set, a metadataset or a JSONL file, or the URL of one; with --config, by default that of the
     config. The page is for this machine alone, unless --host and --token say else.
     """
+    from bridge_data.tools.oracle import read_states
     from bridge_data.tools.view.catalog import DataCatalog
     from bridge_data.tools.view.loss_log import read_losses
     from bridge_data.tools.view.named_runs import default_run, open_run
-    from bridge_data.tools.view.run_steps import read_states
     from bridge_data.tools.view.serving import serve
     from bridge_data.tools.view.site import SavedRun, Site
 
@@ -55,8 +55,8 @@ def view(
     found = location(run.path) if path is None and run is not None else path
     assert found is not None
     catalog = DataCatalog(found, options)
-    states = () if state is None else tuple(read_states(state))
-    saved = SavedRun(states=states, log=None if log is None else read_losses(log))
+    states = [] if state is None else sorted(read_states([state]), key=lambda one: one.state.next_slot)
+    saved = SavedRun(states=tuple(states), log=None if log is None else read_losses(log))
 
     def opened() -> Any:
         part = "train" if "train" in catalog.part_names else catalog.first_part()

@@ -31,7 +31,6 @@ from bridge_data.tools.view.histograms import shapes
 from bridge_data.tools.view.key_search import KeySearch
 from bridge_data.tools.view.named_runs import NamedRun
 from bridge_data.tools.view.processed_pictures import pictures_of
-from bridge_data.tools.view.run_steps import micro_batches_of, samples_in
 from bridge_data.tools.view.sample_cards import DOWNLOAD, MediaContent, card, content
 from bridge_data.tools.view.site import Site
 
@@ -60,7 +59,7 @@ class Pages:
     def __init__(self, site: Site) -> None:
         self._site = site
         self._searches: dict[str, KeySearch] = {}
-        self._opening = threading.Lock()
+        self._opening, self._replaying = threading.Lock(), threading.Lock()
         self._templates = Environment(
             loader=FileSystemLoader(_FOLDER / "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
         )
@@ -258,15 +257,15 @@ class Pages:
 
     def step(self, request: Request) -> Response:
         """The samples of a step."""
-        run, sequence, step = self._site.run, self._site.batches, request.path_params["step"]
+        run, step = self._site.run, request.path_params["step"]
         if run.schedule is None:
             raise ConfigError("which batches a step takes is not known; give --config")
-        numbers = micro_batches_of(run.schedule, step)
-        batches = [sequence.get(number) for number in numbers]
-        pairs = zip(batches, numbers, strict=True)
-        found = [sample for batch, number in pairs for sample in samples_in(batch, number, run.dataset.source_names)]
+        order = self._site.order
+        self._site.check_replay(order.micro_batches(step))
+        with self._replaying:
+            found = order.at(step)
         part, split = self._part_of_run(run)
-        addresses = [SampleAddress(one.source, one.index) for one in found if one.source is not None]
+        shown = found.samples[:MAX_STEP_CARDS]
         log = self._site.saved.log
         first = 0 if log is None else log.first
         return self._page(
@@ -275,11 +274,12 @@ class Pages:
             step=step,
             first=first,
             loss=None if log is None else dict(log.losses).get(step + first),
-            numbers=list(numbers),
-            num_samples=len(found) or sum(len(contents(batch).keys) for batch in batches),
+            found=found,
             part=part,
-            cards=[] if split is None else [card(split, address) for address in addresses[:MAX_STEP_CARDS]],
-            keys=[key for batch in batches for key in contents(batch).keys],
+            cards=[]
+            if split is None
+            else [(card(split, SampleAddress(one.source_number, one.index)), one) for one in shown],
+            keys=[one.key for one in shown] if split is None else [],
         )
 
     def _part_of_run(self, run: NamedRun) -> tuple[int, SplitCatalog | None]:

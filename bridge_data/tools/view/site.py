@@ -7,10 +7,14 @@ from collections.abc import Callable
 
 from bridge_data.errors import ConfigError
 from bridge_data.loader.checkpoint import Checkpoint
+from bridge_data.tools.oracle import RunOrder
 from bridge_data.tools.view.catalog import DataCatalog
 from bridge_data.tools.view.loss_log import LossLog
 from bridge_data.tools.view.named_runs import NamedRun
 from bridge_data.tools.view.trainer_batches import BatchSequence
+
+MAX_REPLAYED = 2000
+"""Micro-batches that are made again to know which samples a step has, where that is no arithmetic."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,6 +69,33 @@ class Site:
         """The batches of the run. Raises as `run` does, and a StateError if a state is of other data or settings."""
         with self._opening:
             return self._batches
+
+    @property
+    def order(self) -> RunOrder:
+        """Which samples each step of the run saw. Raises as `batches` does."""
+        with self._opening:
+            return self._order
+
+    def check_replay(self, numbers: range) -> None:
+        """Check that few enough batches must be made to know which samples micro-batches `numbers` have.
+
+        Raises:
+            ConfigError: if packs or groups would have to be made of too many samples.
+        """
+        dataset = self.run.dataset
+        if dataset.batching.packing_buffer_size is None and not dataset.may_multiply:
+            return  # by arithmetic
+        start = max((slot for one in self.saved.states if (slot := one.state.next_slot) <= numbers[0]), default=0)
+        if numbers[0] - start > MAX_REPLAYED:
+            raise ConfigError(
+                f"micro-batch {numbers[0]}: to know its packs or groups, {numbers[0] - start:,} batches before it "
+                f"would be made again, and at most {MAX_REPLAYED:,} are; give --state, a checkpoint shortly before it"
+            )
+
+    @functools.cached_property
+    def _order(self) -> RunOrder:
+        run = self._run
+        return RunOrder(run.dataset, schedule=run.schedule, states=[one.state for one in self.saved.states])
 
     @functools.cached_property
     def _run(self) -> NamedRun:

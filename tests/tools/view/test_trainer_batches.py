@@ -1,5 +1,4 @@
 import dataclasses
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -15,10 +14,10 @@ from bridge_data.loader.checkpoint import save_states
 from bridge_data.order.state import LoaderState
 from bridge_data.samples import Sample, edataclass
 from bridge_data.task import stateless
+from bridge_data.tools.oracle import read_states
 from bridge_data.tools.view.catalog import DataCatalog
-from bridge_data.tools.view.loss_log import LossLog, read_losses
-from bridge_data.tools.view.named_runs import NamedRun
-from bridge_data.tools.view.run_steps import micro_batches_of, read_states
+from bridge_data.tools.view.loss_log import LossLog
+from bridge_data.tools.view.named_runs import NamedRun, default_run
 from bridge_data.tools.view.site import SavedRun, Site
 from bridge_data.tools.view.trainer_batches import BatchSequence
 from tests.prepared import write_blend, write_texts
@@ -96,7 +95,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
 
 
 def test_batches_are_those_of_the_run_from_anywhere(trained: Trained) -> None:
-    states = [one.state for one in read_states(trained.checkpoints)]
+    states = [one.state for one in read_states([trained.checkpoints])]
     assert [state.next_slot for state in states] == [9, 21]
     for sequence in (BatchSequence(trained.dataset(), states), BatchSequence(trained.dataset())):
         for number in (22, 3, 4, 29, 10, 9, 0, 21, 25):
@@ -106,7 +105,7 @@ def test_batches_are_those_of_the_run_from_anywhere(trained: Trained) -> None:
 
 def test_what_came_before_another_deal_is_not_shown(trained: Trained) -> None:
     loader = get_savable_loader(dataset_of(trained.blend, num_lanes=2))
-    loader.restore_state_rank(read_states(trained.checkpoints)[0].state.to_dict())
+    loader.restore_state_rank(read_states([trained.checkpoints])[0].state.to_dict())
     redealt = LoaderState.from_dict(loader.save_state_rank())
     assert [num_lanes for num_lanes, _ in redealt.generations] == [4, 2]
     sequence = BatchSequence(dataset_of(trained.blend, num_lanes=2), [redealt])
@@ -116,23 +115,12 @@ def test_what_came_before_another_deal_is_not_shown(trained: Trained) -> None:
     assert len(sequence.get(sequence.first).__key__) == 2
 
 
-@pytest.mark.parametrize(
-    ("schedule", "expected"),
-    [
-        (BatchSchedule(8, 2), {0: range(4), 1: range(4, 8), 10**9: range(4 * 10**9, 4 * 10**9 + 4)}),
-        (BatchSchedule(8, 2, [4, 4, 8]), {0: range(2), 1: range(2, 4), 2: range(4, 8), 3: range(8, 12)}),
-    ],
-)
-def test_steps_take_the_micro_batches_of_the_schedule(schedule: BatchSchedule, expected: dict[int, range]) -> None:
-    assert {step: micro_batches_of(schedule, step) for step in expected} == expected
-
-
 @pytest.fixture(scope="module")
 def run_page(trained: Trained) -> TestClient:
     """The pages of the run, whose step is three micro-batches, with a log of its losses."""
     run = NamedRun(path=str(trained.blend), dataset=trained.dataset(), schedule=BatchSchedule(6, 2), told="As it was.")
     log = LossLog(tuple((step, 3.0 if step == 4 else 1 / (step + 1)) for step in range(10)), 0)
-    saved = SavedRun(states=tuple(read_states(trained.checkpoints)), log=log)
+    saved = SavedRun(states=tuple(read_states([trained.checkpoints])), log=log)
     return client(Site(DataCatalog(trained.blend, {}), lambda: run, saved))
 
 
@@ -149,6 +137,21 @@ def test_from_a_loss_to_its_samples_in_two_clicks(run_page: TestClient, trained:
     assert {text[0] for text in texts} == {"a", "b"}
 
 
+def test_steps_far_from_a_state_are_not_replayed(run_page: TestClient) -> None:
+    assert "at most 2,000 are; give --state" in run_page.get("/steps/1000000").text
+
+
+def test_without_packs_a_step_is_arithmetic(tmp_path: Path) -> None:
+    folder = write_texts(tmp_path / "texts", 60)
+    run = default_run(str(folder), "train", 4, {})
+    far = 10**7
+    run = dataclasses.replace(run, schedule=BatchSchedule(8, 4))
+    page = client(Site(DataCatalog(folder, {}), lambda: run, SavedRun(log=LossLog(((far + 1, 2.0),), 1))))
+    assert f'href="/steps/{far}"' in page.get("/run").text
+    html = page.get(f"/steps/{far}").text
+    assert "Step 10,000,001" in html and html.count('class="key"') == 8 and "numbered from 1" in html
+
+
 def test_states_and_progress_are_shown(run_page: TestClient) -> None:
     html = run_page.get("/run").text
     assert "iter_0000003" in html and "Progress of iter_0000007" in html
@@ -159,37 +162,3 @@ def test_without_a_run_there_is_no_page_of_it(page: TestClient) -> None:
     assert page.get("/run").status_code == 404
     assert page.get("/steps/1").status_code == 422
     assert "/run" not in page.get("/samples").text
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ('{"step": 0, "loss": 2.5}\n{"step": 1, "loss": 2.25}\n{"step": 1, "lo', LossLog(((0, 2.5), (1, 2.25)), 0)),
-        ('{"iteration": 1, "lm loss": 2.5, "x": [1]}\n[]\n', LossLog(((1, 2.5),), 1)),
-        ("step 0: loss 3.5 over 10 tokens\nstep 1: loss 3.25 over 9 tokens\n", LossLog(((0, 3.5), (1, 3.25)), 0)),
-        (
-            " [2026-01-01] iteration   10/ 500 | consumed samples: 80 | lm loss: 1.25E+00 | loss scale: 1.0 |\n",
-            LossLog(((10, 1.25),), 1),
-        ),
-        ('{"step": 2, "loss": 1}\n{"step": 1, "loss": NaN}\n{"step": 2, "loss": 3}\n', LossLog(((2, 3.0),), 0)),
-    ],
-)
-def test_losses_are_read_from_logs(tmp_path: Path, text: str, expected: LossLog) -> None:
-    file = tmp_path / "log"
-    file.write_text(text)
-    assert read_losses(file) == expected
-
-
-def test_logs_of_all_ranks_are_one(tmp_path: Path) -> None:
-    for rank in range(2):
-        lines = (json.dumps({"step": step, "loss": step / 2, "rank": rank}) for step in range(3))
-        (tmp_path / f"steps_dprank{rank:03d}.jsonl").write_text("\n".join(lines))
-    assert read_losses(tmp_path).losses == ((0, 0.0), (1, 0.5), (2, 1.0))
-
-
-def test_what_is_no_log_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "log").write_text("nothing\n" * 3 + "step by step\n")
-    with pytest.raises(ConfigError, match="no step with a loss in it"):
-        read_losses(tmp_path / "log")
-    with pytest.raises(ConfigError, match="No such file"):
-        read_losses(tmp_path / "none")

@@ -1,0 +1,41 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from bridge_data.errors import ConfigError
+from bridge_data.tools.view.loss_log import LossLog, read_losses
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('{"step": 0, "loss": 2.5}\n{"step": 1, "loss": 2.25}\n{"step": 1, "lo', LossLog(((0, 2.5), (1, 2.25)), 0)),
+        ('{"iteration": 1, "lm loss": 2.5, "x": [1]}\n[]\n', LossLog(((1, 2.5),), 1)),
+        ("step 0: loss 3.5 over 10 tokens\nstep 1: loss 3.25 over 9 tokens\n", LossLog(((0, 3.5), (1, 3.25)), 0)),
+        (
+            " [2026-01-01] iteration   10/ 500 | consumed samples: 80 | lm loss: 1.25E+00 | loss scale: 1.0 |\n",
+            LossLog(((10, 1.25),), 1),
+        ),
+        ('{"step": 2, "loss": 1}\n{"step": 1, "loss": NaN}\n{"step": 2, "loss": 3}\n', LossLog(((2, 3.0),), 0)),
+    ],
+)
+def test_losses_are_read_from_logs(tmp_path: Path, text: str, expected: LossLog) -> None:
+    file = tmp_path / "log"
+    file.write_text(text)
+    assert read_losses(file) == expected
+
+
+def test_logs_of_all_ranks_are_one(tmp_path: Path) -> None:
+    for rank in range(2):
+        lines = (json.dumps({"step": step, "loss": step / 2, "rank": rank}) for step in range(3))
+        (tmp_path / f"steps_dprank{rank:03d}.jsonl").write_text("\n".join(lines))
+    assert read_losses(tmp_path).losses == ((0, 0.0), (1, 0.5), (2, 1.0))
+
+
+def test_what_is_no_log_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("nothing\n" * 3 + "step by step\n")
+    with pytest.raises(ConfigError, match="no step with a loss in it"):
+        read_losses(tmp_path / "log")
+    with pytest.raises(ConfigError, match="No such file"):
+        read_losses(tmp_path / "none")
