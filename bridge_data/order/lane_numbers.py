@@ -70,12 +70,13 @@ class JobNumbers:
             yield LaneDraw(lane, number, ref)
 
     def _is_past_shuffle(self, lane: int, source: int, shuffle: int, is_past: Callable[[int, int], bool]) -> bool:
-        numbers = self.lane(lane)
-        place = numbers.place_of(source, self._rows[-1][source].num_before(lane, shuffle))
-        if place is None:
-            return False
-        number = numbers.number_of(source, place)
-        return number is None or is_past(lane, number)
+        numbers, row = self.lane(lane), self._rows[-1][source]
+        for first in (row.least_before, row.num_before):  # the bound is quick, and mostly enough
+            place = numbers.place_of(source, first(lane, shuffle))
+            number = None if place is None else numbers.number_of(source, place)
+            if place is not None and (number is None or is_past(lane, number)):
+                return True
+        return False
 
 
 class LaneNumbers:

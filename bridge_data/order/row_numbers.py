@@ -8,6 +8,7 @@ differ, the chunks of a lane in an epoch are computed once, and of later epochs 
 
 import bisect
 import collections
+import functools
 import math
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -19,6 +20,9 @@ from bridge_data.order.row import Ints, Row, Share
 
 _MAX_KNOWN = 512
 """Shares of lanes whose lengths of chunks are kept."""
+
+_FEW = 1 << 16
+"""Chunks of a source up to which those of all lanes are computed together."""
 
 
 class Occurrence(NamedTuple):
@@ -43,21 +47,34 @@ class RowNumbers:
     def __init__(self, row: Row) -> None:
         self.row = row
         self._before: list[Ints] = [np.zeros(row.num_lanes, dtype=np.int64)]
+        self._before_of_lane: dict[int, list[int]] = {}
         self._lengths: collections.OrderedDict[tuple[int, int], _Lengths] = collections.OrderedDict()
 
     def num_before(self, lane: int, shuffle: int) -> int:
         """The samples that a lane reads before a shuffle, or before the end of the row."""
         equal, whole = self.row.chunks.equal_length, self.row.num_whole
         within = shuffle if whole is None else min(shuffle, whole)
-        if equal is not None:
-            before = equal * self.row.share(lane, within).first
-        else:
-            while len(self._before) <= within:
-                last = len(self._before) - 1
-                more = self.row.num_samples_to(last + 1, [last] * self.row.num_lanes)
-                self._before.append(self._before[-1] + more)
-            before = int(self._before[within][lane])
+        first = self.row.share(lane, within).first
+        before = self._before_unequal(lane, within) if equal is None else equal * first
         return before + (self._size(lane, within) if within < shuffle else 0)
+
+    def least_before(self, lane: int, shuffle: int) -> int:
+        """A lower bound of `num_before`, without computing lengths; 0 for a row that has an end."""
+        is_endless = self.row.num_whole is None
+        return self.row.chunks.shortest * self.row.share(lane, shuffle).first if is_endless else 0
+
+    def _before_unequal(self, lane: int, shuffle: int) -> int:
+        row = self.row
+        if row.chunks.num_chunks <= _FEW:
+            while len(self._before) <= shuffle:
+                last = len(self._before) - 1
+                more = row.num_samples_to(last + 1, [last] * row.num_lanes)
+                self._before.append(self._before[-1] + more)
+            return int(self._before[shuffle][lane])
+        of_lane = self._before_of_lane.setdefault(lane, [0])
+        while len(of_lane) <= shuffle:
+            of_lane.append(of_lane[-1] + int(self._chunk_lengths(lane, len(of_lane) - 1).sum()))
+        return of_lane[shuffle]
 
     def total(self, lane: int) -> int | None:
         """The samples of a lane in a finite row; None if it has no end."""
@@ -79,12 +96,17 @@ class RowNumbers:
         shuffle = self._shuffle_of(lane, number)
         taken = number - self.num_before(lane, shuffle)
         share = self.row.share(lane, shuffle)
-
-        def ends(window: int) -> int:
-            return self._in_windows(lane, shuffle, window + 1)
-
-        window = bisect.bisect_right(range(share.num_windows), taken, key=ends)
-        return shuffle, window, taken - self._in_windows(lane, shuffle, window), taken
+        before = functools.cache(functools.partial(self._in_windows, lane, shuffle))
+        # Windows have about equal sizes: search near the one in which the sample would be if they had.
+        guess = taken * self.row.chunks.num_chunks * share.num_windows // (self.row.num_samples * share.num_chunks)
+        low = high = min(guess, share.num_windows - 1)
+        step = 1
+        while low > 0 and before(low) > taken:
+            low, high, step = max(0, low - step), low, 2 * step
+        while high < share.num_windows and before(high) <= taken:
+            low, high, step = high, min(share.num_windows, high + step), 2 * step
+        window = bisect.bisect_right(range(low, high), taken, key=before) + low - 1
+        return shuffle, window, taken - before(window), taken
 
     def _shuffle_of(self, lane: int, number: int) -> int:
         equal = self.row.chunks.equal_length
@@ -162,7 +184,7 @@ class RowNumbers:
             # Visit i of some chunk happens at each time that is i * num_chunks modulo num_slots, before the spreading.
             counts = np.maximum(0, -((visits * num_chunks % num_slots - time) // num_slots))
             return int(counts @ self._sizes(shuffle, row.chunks.equal_length))
-        known = self._lengths_of(lane, shuffle, share)
+        known = self._lengths_of(lane, shuffle)
         starts = np.arange(num_chunks, dtype=np.int64) * num_slots
         all_times = num_chunks * num_slots
         wraps = -((starts - all_times) // num_chunks)  # the first visit of each chunk that is counted from 0 again
@@ -172,20 +194,23 @@ class RowNumbers:
         sums, which = known.sums, known.which
         return int((sums[which, first] + sums[which, again] - sums[which, wraps]).sum())
 
-    def _lengths_of(self, lane: int, shuffle: int, share: Share) -> _Lengths:
+    def _lengths_of(self, lane: int, shuffle: int) -> _Lengths:
         name = lane, shuffle
         if name not in self._lengths:
-            row = self.row
-            chunks = share.first + np.arange(share.num_chunks, dtype=np.int64)
-            positions = lane + chunks * row.num_lanes - shuffle * row.per_shuffle
-            lengths, which = np.unique(row.spans(shuffle, positions)[2], return_inverse=True)
-            sums = np.zeros((len(lengths), row.num_slots + 1), dtype=np.int64)
+            lengths, which = np.unique(self._chunk_lengths(lane, shuffle), return_inverse=True)
+            sums = np.zeros((len(lengths), self.row.num_slots + 1), dtype=np.int64)
             for number, length in enumerate(lengths.tolist()):
                 np.cumsum(self._sizes(shuffle, length), out=sums[number, 1:])
             self._lengths[name] = _Lengths(which, sums)
             while len(self._lengths) > _MAX_KNOWN:
                 self._lengths.popitem(last=False)
         return self._lengths[name]
+
+    def _chunk_lengths(self, lane: int, shuffle: int) -> Ints:
+        """The lengths of a lane's chunks in a shuffle, in the order of the row."""
+        row, share = self.row, self.row.share(lane, shuffle)
+        chunks = share.first + np.arange(share.num_chunks, dtype=np.int64)
+        return row.spans(shuffle, lane + chunks * row.num_lanes - shuffle * row.per_shuffle)[2]
 
     def _sizes(self, shuffle: int, length: int) -> Ints:
         """The samples in each visit of a chunk of `length` samples: of its block there, if it has one."""

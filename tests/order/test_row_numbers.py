@@ -4,7 +4,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bridge_data.order import Geometry, Row
@@ -25,21 +25,22 @@ def read(row: Row, lane: int, count: int) -> list[tuple[int, int]]:
     return found
 
 
+@settings(max_examples=20)
 @given(
     counts=st.lists(st.integers(0, 3_000), min_size=1, max_size=6).filter(any),
     num_lanes=st.integers(1, 9),
-    settings=SETTINGS,
+    shuffle=SETTINGS,
     together=st.sampled_from([1, 1, 3, None]),
     num_epochs=st.sampled_from([None, None, 1, 2, Fraction(5, 3)]),
     equal=st.booleans(),
     sample_bytes=st.sampled_from([None, 300.0, 60_000.0]),
 )
 def test_every_number_and_every_sample_is_found_where_the_row_has_it(
-    counts, num_lanes, settings, together, num_epochs, equal, sample_bytes
+    counts, num_lanes, shuffle, together, num_epochs, equal, sample_bytes
 ):
     if equal:
         counts = [max(counts)] * len(counts)
-    chunk, buffer = settings
+    chunk, buffer = shuffle
     geometry = Geometry.choose(
         counts,
         num_lanes=num_lanes,
@@ -89,3 +90,18 @@ def test_a_billion_samples_need_no_table_of_chunks():
         epochs, indices = Stream(numbers.row, 77, position).take(1)
         ((lane, found, epoch),) = numbers.find(indices[0], position[0])
         assert (lane, found, epoch) == (77, number, epochs[0])
+
+
+def test_lanes_of_many_unequal_chunks_are_counted_one_by_one():
+    counts = [10, 11] * 40_000
+    geometry = Geometry.choose(counts, num_lanes=4_000, max_samples_per_sequence=12, shuffle_buffer_size=10)
+    row = Row(counts, geometry, 3)
+    numbers = RowNumbers(row)
+    for lane in (0, 3_999):
+        samples = read(row, lane, 700)
+        for number in (0, 209, 210, 433, 699):
+            position = numbers.position(lane, number)
+            assert read(row, lane, number + 1)[-1] == samples[number]
+            epochs, indices = Stream(row, lane, position).take(1)
+            assert (epochs[0], indices[0]) == samples[number]
+            assert (lane, number, epochs[0]) in list(numbers.find(indices[0], epochs[0]))

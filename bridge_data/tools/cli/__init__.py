@@ -1,5 +1,5 @@
 """The command line: `bridge-data pack`, `prepare`, `prepare-media`, `info`, `preview`, `lint`, `mount`, `bench`,
-`checkpoint` and `view`.
+`checkpoint`, `at`, `when`, `order` and `view`.
 
 Mistakes of the user and faults of the data end as one line or a few, `error: ...`, with exit code 1. A command is
 imported when it is called, so that none waits for what another one needs.
@@ -20,11 +20,13 @@ from bridge_data.tools.cli.terminal import in_cli_words
 atexit.register(gc.freeze)  # a command ends without a search for garbage in all that it imported
 
 _COMMANDS = {
+    "at": "Show the samples of the global batch of a STEP of RUN, counted from 0.",
     "bench": "Measure how fast PATH becomes batches, and with --profile where the time goes.",
     "checkpoint": "Look at saved data states, compare them, and write them for another number of ranks.",
     "info": "Show what PATH holds: split parts, shards, samples, parts, sample type; of a metadataset, what it blends.",
     "lint": "Read everything of PATH, and report all that is wrong with it.",
     "mount": "Show the parts of the data set in the folder PATH as files below the folder MOUNTPOINT, read-only.",
+    "order": "Write the samples of some steps of RUN, one a line; or with --differences compare two runs.",
     "pack": "Pack the files in the folder SRC into tars in the folder DST.",
     "prepare": "Prepare the tars below the folder PATH, the file PATH.jsonl or the joins of the metadataset PATH.yaml.",
     "prepare-media": "Find out sizes, lengths and rates of the images and clips below the folder PATH, and store them "
@@ -32,6 +34,7 @@ _COMMANDS = {
     "preview": "Show samples of PATH: keys, parts, sizes, texts, what kind of images they are, and the fields they "
     "become.",
     "view": "Show PATH in a browser: samples, the blend, sizes, batches as the trainer gets them, the steps of a run.",
+    "when": "Show the steps of RUN in which the sample KEY (or SHARD:KEY) came or will come.",
 }
 """What the help says of each command: the first sentence of its own help."""
 

@@ -5,6 +5,7 @@ compared is the samples themselves, in their order: source by content, epoch, in
 """
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 from bridge_data.order.state import LoaderState
@@ -23,8 +24,8 @@ class RunDifference:
     second: RunSample | None = None
 
 
-def first_difference(one: RunOrder, other: RunOrder, *, until: int) -> RunDifference:
-    """The difference of two runs, in steps up to and with `until`."""
+def first_difference(one: RunOrder, other: RunOrder, *, steps: Sequence[int]) -> RunDifference:
+    """The difference of two runs in these steps."""
     reasons = [
         text.replace("the state has", "the first has").replace("this run has", "the second")
         for _, text in LoaderState(one.dataset.fingerprint(), [], 0, {}).differences(other.dataset.fingerprint())
@@ -32,7 +33,7 @@ def first_difference(one: RunOrder, other: RunOrder, *, until: int) -> RunDiffer
     for name, values in _others(one, other).items():
         if values[0] != values[1]:
             reasons.append(f"{name}: the first has {values[0]}, the second {values[1]}")
-    for step in range(until + 1):
+    for step in steps:
         samples = [run.at(step).samples for run in (one, other)]
         names = [[_identity(run, sample) for sample in found] for run, found in zip((one, other), samples, strict=True)]
         if names[0] == names[1]:

@@ -133,7 +133,7 @@ class RunOrder:
         if rank is not None and not 0 <= rank < self.world_size:
             raise ConfigError(f"rank={rank}: the run has {self.world_size} data-parallel ranks")
         numbers = self.micro_batches(step)
-        before = self._num_replayed
+        before = self.num_replayed
         mine = [number for number in numbers if rank is None or number % self.world_size == rank]
         samples = [sample for number in mine for sample in self._samples(step, number)]
         assumes = any(self._stretch(number).assumes_no_skips for number in mine)
@@ -141,7 +141,7 @@ class RunOrder:
             number=step,
             micro_batches=numbers,
             samples=samples,
-            num_replayed=self._num_replayed - before,
+            num_replayed=self.num_replayed - before,
             assumes_no_skips=assumes,
         )
 
@@ -173,11 +173,12 @@ class RunOrder:
     @property
     def num_replayed(self) -> int:
         """The samples that hooks have worked on so far."""
-        return self._num_replayed
+        return sum(stretch.num_replayed for stretch in self._stretches)
 
     @property
-    def _num_replayed(self) -> int:
-        return sum(stretch.num_replayed for stretch in self._stretches)
+    def assumes_no_skips(self) -> bool:
+        """Whether some steps are told as if no hook left out a sample."""
+        return any(stretch.assumes_no_skips for stretch in self._stretches)
 
     def _stretch(self, number: int) -> Stretch:
         """The stretch of the run that a micro-batch is in."""

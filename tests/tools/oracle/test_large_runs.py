@@ -1,0 +1,92 @@
+"""The oracle over a billion samples in a hundred thousand shards that cannot be opened."""
+
+import dataclasses
+import time
+from typing import Any
+
+import pytest
+
+from bridge_data import DefaultTaskEncoder, TextSample, WorkerConfig
+from bridge_data.lanes.lane_dataset import LaneDataset
+from bridge_data.lanes.units import Batching
+from bridge_data.order.plan_order import Shuffle
+from bridge_data.plan import Plan
+from bridge_data.plan.source import Source
+from bridge_data.storage import Location, location
+from bridge_data.tools.oracle import RunOrder
+
+MAX_S = 1.0
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class NoShards:
+    """Samples by number alone: reading one is an error."""
+
+    name: str
+    counts: list[int]
+    split_part: str = "train"
+    sample_bytes: float | None = 1e5
+
+    @property
+    def root(self) -> Location:
+        return location(f"/nowhere/{self.name}")
+
+    @property
+    def names(self) -> list[str]:
+        return [f"data-{number:06d}.tar" for number in range(len(self.counts))]
+
+    @property
+    def num_samples(self) -> int:
+        return sum(self.counts)
+
+    def identity(self) -> dict[str, Any]:
+        return {"name": self.name, "counts": len(self.counts)}
+
+    def part_names(self, shard: int) -> None:
+        return None
+
+    def reader(self) -> Any:
+        raise AssertionError("a shard was to be opened")
+
+
+def run_over(counts: dict[str, list[int]], weights: tuple[float, ...], num_lanes: int = 512) -> RunOrder:
+    """A run that blends sources with samples by shard."""
+    sources = tuple(
+        Source(
+            path=f"/nowhere/{name}",
+            split_part="train",
+            records=NoShards(name, of_shards),
+            sample_class=TextSample,
+            subflavors={},
+            config_file="",
+        )
+        for name, of_shards in counts.items()
+    )
+    dataset = LaneDataset(
+        Plan(sources[0], sources, weights),
+        shuffle=Shuffle(shuffle_buffer_size=100, max_samples_per_sequence=100),
+        batching=Batching(batch_size=4),
+        task_encoder=DefaultTaskEncoder(),
+        worker_config=WorkerConfig(0, 64, 0, num_lanes=num_lanes),
+    )
+    return RunOrder(dataset)
+
+
+@pytest.mark.parametrize(
+    ("counts", "weights"),
+    [({"web": [10_000] * 100_000}, (1.0,)), ({"web": [10_000] * 99_000, "books": [1_000] * 10_000}, (4.0, 1.0))],
+    ids=["one source", "a blend"],
+)
+def test_any_step_and_any_sample_are_told_in_less_than_a_second(counts, weights):
+    run = run_over(counts, weights)
+    for step in (10_000_000, 0, 3_906_250):
+        begin = time.process_time()
+        samples = run.at(step).samples
+        assert time.process_time() - begin < MAX_S
+        assert len(samples) == 64 * 4
+        assert samples[0].shard.startswith("data-")
+    one = samples[100]
+    begin = time.process_time()
+    found = run.when(source=one.source, index=one.index, until=5_000_000)
+    assert time.process_time() - begin < MAX_S
+    assert one in found
