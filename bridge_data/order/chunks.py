@@ -154,6 +154,15 @@ class ChunkTable:
         start, stop = number * samples // pieces, (number + 1) * samples // pieces
         return self._first_sample[shard] + start, stop - start
 
+    def chunk_of(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The number of the chunk of each sample."""
+        shard = np.searchsorted(self._first_sample, samples, side="right") - 1
+        pieces = self._first_chunk[shard + 1] - self._first_chunk[shard]
+        length = self._first_sample[shard + 1] - self._first_sample[shard]
+        offset = samples - self._first_sample[shard]
+        found: NDArray[np.int64] = self._first_chunk[shard] + ((offset + 1) * pieces - 1) // length
+        return found
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Overlap:
