@@ -107,8 +107,7 @@ def report(name: str, found: Found, folder: Path, plot: Path | None) -> dict[str
         figures = figures_of(order, layout)
         layouts[library], columns[library] = layout, figures
         if rows and not isinstance(figures, str):
-            windows = map(statistics.windows_of_epoch, rows)
-            expected = [statistics.expected_inflation(each, layout.chunk, orders.BATCH) for each in windows]
+            expected = [statistics.chunk_inflation_of_row(row, layout, orders.BATCH) for row in rows]
             limits_of[library] = sheet.limits(figures, layout, sum(expected) / len(expected))
     print(f"\n### {name}: {geometry.describe()}\n\n{sheet.table(columns, limits_of)}\n\n{versions(found)}", flush=True)
     if plot:

@@ -5,7 +5,7 @@ leaves: a `Figure` for each measure.
 """
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +13,7 @@ import torch
 
 from bridge_data.order import Row
 from bridge_data.order.chunks import ChunkTable
+from bridge_data.order.mixing import expected_inflation, windows_of_epoch
 
 FIRST_SHARE, LOW_OFFSETS = 0.05, 0.16
 BINS = 10
@@ -111,31 +112,11 @@ def group_inflation(batches: np.ndarray, groups: np.ndarray) -> float:
     return float(spread.mean() / _of_permutation(1 - (shares**2).sum(), size, len(groups)))
 
 
-def expected_inflation(windows: Iterable[np.ndarray], groups: np.ndarray, size: int) -> float:
-    """What `group_inflation` gives for batches of `size` out of fully permuted windows that cover an epoch.
-
-    A batch's sum of squared counts is size * (1 + (size - 1) * Σm(m-1)/(W(W-1))) on the average, for a window of W
-    samples with m of each group. Where a window is a large part of the epoch, the mean over the epoch is known, too.
-    """
-    samples, mean = len(groups), 0.0
-    for window in windows:
-        members, length = np.bincount(groups[window]).astype(float), len(window)
-        inflation = 1 + (size - 1) * (members * (members - 1)).sum() / max(1, length * (length - 1))
-        mean += length / samples * inflation
-    known = float(((np.bincount(groups) / samples) ** 2).sum())
-    return (mean / size - known) / _of_permutation(1 - known, size, samples)
-
-
-def windows_of_epoch(row: Row) -> list[np.ndarray]:
-    """The samples of every window of a row's first epoch."""
-    windows = []
-    for lane in range(row.geometry.num_lanes):
-        at: tuple[int, int] | None = (0, 0)
-        while at is not None and at[0] == 0:
-            if (window := row.window(lane, *at)) is not None:
-                windows.append(window.take(0, len(window))[1])
-            at = row.after(lane, *at)
-    return windows
+def chunk_inflation_of_row(row: Row, layout: Layout, size: int) -> float:
+    """What `group_inflation` gives for the chunks of `layout`, for batches of `size` out of a row's windows."""
+    windows = (layout.chunk[window] for window in windows_of_epoch(row))
+    known = float(((np.bincount(layout.chunk) / layout.samples) ** 2).sum())
+    return expected_inflation(windows, known, layout.samples, size)
 
 
 def _squared_counts(members: np.ndarray) -> np.ndarray:

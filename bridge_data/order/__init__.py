@@ -5,6 +5,7 @@ The modules, each using only those above it:
     random_draws  keyed random numbers and permutations; which source a draw takes, by weights
     chunks        a source cut into chunks (each read by one lane) and blocks (each fetched by one read)
     row           the training order of one source: chunks permuted per epoch, dealt to lanes, shuffled in windows
+    mixing        how well the batches of a row are mixed, in figures
     stream        the samples of one lane in one row, and its inbox; the row of the validation order
     cursor        the samples of one lane in all sources, as `SampleRef(source, epoch, index)`, and those still pending
     state_check   the structure of a saved state

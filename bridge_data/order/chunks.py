@@ -154,14 +154,14 @@ class ChunkTable:
         start, stop = number * samples // pieces, (number + 1) * samples // pieces
         return self._first_sample[shard] + start, stop - start
 
-    def chunk_of(self, sample: int) -> tuple[int, int]:
-        """(chunk, offset in it) of a sample."""
-        shard = int(np.searchsorted(self._first_sample, sample, side="right")) - 1
-        first, offset = int(self._first_chunk[shard]), sample - int(self._first_sample[shard])
-        pieces = int(self._first_chunk[shard + 1]) - first
-        samples = int(self._first_sample[shard + 1] - self._first_sample[shard])
-        number = ((offset + 1) * pieces - 1) // samples
-        return first + number, offset - number * samples // pieces
+    def chunk_of(self, samples: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """(chunk, offset in it) of each sample; both of the shape of `samples`."""
+        shard = np.searchsorted(self._first_sample, samples, side="right") - 1
+        first, offset = self._first_chunk[shard], samples - self._first_sample[shard]
+        pieces = self._first_chunk[shard + 1] - first
+        length = self._first_sample[shard + 1] - self._first_sample[shard]
+        number = ((offset + 1) * pieces - 1) // length
+        return first + number, offset - number * length // pieces
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

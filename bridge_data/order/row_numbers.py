@@ -121,7 +121,7 @@ class RowNumbers:
     def find(self, index: int, shuffle: int) -> Iterator[Occurrence]:
         """Where sample `index` of the source comes in the epochs of a shuffle; nothing after the end of the row."""
         row, num_lanes = self.row, self.row.num_lanes
-        chunk, offset = row.chunks.chunk_of(index)
+        chunk, offset = (int(found[0]) for found in row.chunks.chunk_of(np.array([index])))
         values = chunk + np.arange(row.epochs_per_shuffle, dtype=np.int64) * row.chunks.num_chunks
         permutation = row.permutation(shuffle)
         positions = permutation.inverse(values) if isinstance(permutation, Permutation) else values

@@ -12,8 +12,6 @@ from benchmarks import shuffle_quality
 from benchmarks.mixing import sheet, statistics
 from benchmarks.mixing.orders import GEOMETRIES, Geometry, full_batches
 from benchmarks.mixing.statistics import Figure, Layout
-from bridge_data.order import Geometry as OrderGeometry
-from bridge_data.order import Row
 
 COUNTS = [500] * 8
 SAMPLES, BATCH, RUN = sum(COUNTS), 32, 100
@@ -100,25 +98,6 @@ def test_a_layout_has_runs_of_the_setting_and_chunks_of_the_library() -> None:
     whole = Layout([250, 50], None)
     assert np.bincount(whole.run).tolist() == np.bincount(whole.chunk).tolist() == [250, 50]
     assert whole.num_equal_chunks == pytest.approx(300**2 / (250**2 + 50**2))
-
-
-def test_the_expected_inflation_is_that_of_batches_out_of_windows_that_are_permuted() -> None:
-    rng = np.random.default_rng(0)
-    groups = np.repeat(np.arange(40), [32, 160] * 20)
-    windows = [np.flatnonzero(groups % 4 == number) for number in range(4)]
-    orders = [np.concatenate([rng.permutation(window) for window in windows]) for _ in range(60)]
-    found = np.mean([statistics.group_inflation(order.reshape(-1, BATCH), groups) for order in orders])
-    assert found > 2.5
-    assert found == pytest.approx(statistics.expected_inflation(windows, groups, BATCH), rel=0.02)
-    everything = [np.arange(SAMPLES)]
-    assert statistics.expected_inflation(everything, Layout(COUNTS, RUN).chunk, BATCH) == pytest.approx(1)
-
-
-def test_windows_of_an_epoch_hold_each_sample_once() -> None:
-    row = Row(COUNTS, OrderGeometry(num_lanes=3, chunk_size=50, block_size=5, window_size=200), key=1)
-    windows = statistics.windows_of_epoch(row)
-    assert len(windows) > 3
-    assert sorted(np.concatenate(windows)) == list(range(SAMPLES))
 
 
 def good_figures() -> dict[str, Figure]:

@@ -66,8 +66,7 @@ def check_limits(data: Data, num_seeds: int) -> None:
     layout = Layout(data.counts, data.chunk, rows[0].geometry.chunk_size)
     streams = [stream_of(row, num_samples) for row in rows]
     batches = [stream[: EPOCHS * num_samples // BATCH * BATCH].reshape(-1, BATCH) for stream in streams]
-    windows = map(statistics.windows_of_epoch, rows[:3])
-    expected = np.mean([statistics.expected_inflation(each, layout.chunk, BATCH) for each in windows])
+    expected = np.mean([statistics.chunk_inflation_of_row(row, layout, BATCH) for row in rows[:3]])
     figures = statistics.measure(streams, batches, np.array([]), layout, EPOCHS)
     limits = sheet.limits(figures, layout, float(expected))
     judged = {name: (figure, limits[name]) for name, figure in figures.items() if name in limits}

@@ -1,0 +1,177 @@
+"""`bridge-data doctor`: what to change before a run starts, in order of gain."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from bridge_data.errors import ConfigError
+from bridge_data.storage import Location
+from bridge_data.tools.cli.bench_command import named_encoder
+from bridge_data.tools.cli.terminal import LOCATION, counted, headed, note, table, trust_options
+from bridge_data.tools.doctor import Checkup, CheckupConfig, Finding, Level, PlannedRun, examine
+from bridge_data.tools.doctor.rates import needed_batches_per_s
+
+_COLOURS = {Level.STOPS: "red", Level.SLOWS: "yellow", Level.MIXES: "yellow", Level.NOTE: "cyan"}
+_MAX_SOURCES = 20
+"""Data sets that are shown, of a large blend those with the greatest shares."""
+
+
+def _ranks(_: click.Context, __: click.Parameter, text: str | None) -> tuple[int, ...]:
+    try:
+        return tuple(int(number) for number in text.split(",")) if text else ()
+    except ValueError:
+        raise ConfigError(f"--ranks {text}: expected numbers, such as 8 or 8,16,24") from None
+
+
+@click.command()
+@click.argument("path", metavar="DATASET", type=LOCATION)
+@click.option("--config", type=click.Path(path_type=Path), help="The YAML config of the run; options win over it.")
+@click.option("--split-part", default="train", show_default=True, help="The part of the split.")
+@click.option("--task-encoder", metavar="MODULE:NAME", help="Your TaskEncoder, or a function that makes one.")
+@click.option("--ranks", callback=_ranks, metavar="N[,M...]", help="Data-parallel ranks, and those of later resumes.")
+@click.option("--ranks-per-node", type=int, help="Data-parallel ranks that share a machine.  [default: 1]")
+@click.option("--workers", "num_workers", type=int, help="Worker processes of a rank.  [default: 2]")
+@click.option("--num-lanes", type=int, help="Lanes of the job.  [default: 8 per rank]")
+@click.option("--micro-batch-size", type=int, help="Samples or packs of a micro-batch.  [default: 16]")
+@click.option("--global-batch-size", type=int, help="Those of a step.  [default: a micro-batch of each rank]")
+@click.option("--packing-buffer-size", type=int, help="Samples among which packs are chosen.  [default: no packing]")
+@click.option("--shuffle-buffer-size", type=int, help="Samples to be mixed at least.  [default: 100]")
+@click.option("--max-samples-per-sequence", type=int, help="Neighbouring samples of a chunk.  [default: 100]")
+@click.option("--steps", type=int, help="Steps of the run, for epochs and pictures.")
+@click.option("--step-seconds", "step_s", type=float, help="How long the trainer takes for a step.")
+@click.option("--seconds", default=3.0, show_default=True, help="How long the speed is measured; 0: not at all.")
+@click.option("--plot", type=click.Path(path_type=Path), help="Draw blend and epochs over steps, as .png or .svg.")
+@click.option("--json", "as_json", is_flag=True, help="Write one JSON document.")
+@trust_options
+@click.pass_context
+def doctor(
+    context: click.Context,
+    /,
+    path: Location,
+    config: Path | None,
+    split_part: str,
+    task_encoder: str | None,
+    ranks: tuple[int, ...],
+    seconds: float,
+    plot: Path | None,
+    as_json: bool,
+    trusted_module: tuple[str, ...],
+    trust_dataset_code: bool,
+    **options: Any,
+) -> None:
+    """Check a planned run on DATASET before it starts, and show what to change, in order of gain.
+
+    DATASET is a prepared data set, a metadataset or a JSONL file, or the URL of one. Looked at are this machine, the
+    data (no shard is read, except for the measurement), the order at these settings, and the speed. The exit status is
+    1 if something would stop the run.
+    """
+    given = {name: value for name, value in options.items() if value is not None}
+    if ranks:
+        given |= {"num_ranks": ranks[0], "later_ranks": ranks[1:]}
+    if seconds < 0:
+        raise ConfigError(f"--seconds {seconds:g}: expected 0 or more")
+    run = PlannedRun.of(given, config)
+    if plot is not None:
+        from bridge_data.tools.doctor.plan_picture import check_plot
+
+        check_plot(plot, run)
+    if seconds and not as_json:
+        note(f"measuring {seconds:g} s")
+    checkup = examine(
+        CheckupConfig(
+            path=path,
+            run=run,
+            measure_s=seconds,
+            split_part=split_part,
+            task_encoder=None if task_encoder is None else named_encoder(task_encoder),
+            trusted_modules=trusted_module,
+            trust_dataset_code=trust_dataset_code,
+        )
+    )
+    if plot is not None and checkup.plan is not None:
+        from bridge_data.tools.doctor.plan_picture import draw_plan
+
+        draw_plan(checkup.plan, run, checkup.samples_per_unit, plot)
+    if as_json:
+        click.echo(json.dumps(checkup.to_dict(), indent=2, ensure_ascii=False))
+    else:
+        click.echo("\n".join(_shown(checkup)))
+    context.exit(1 if checkup.stops else 0)
+
+
+def _shown(checkup: Checkup) -> Iterator[str]:
+    yield headed(_facts(checkup)) + "\n"
+    if checkup.sources:
+        yield _sources(checkup) + "\n"
+    for number, finding in enumerate(checkup.findings, 1):
+        yield from _lines(number, finding)
+    num_stops = sum(finding.level is Level.STOPS for finding in checkup.findings)
+    verdict = f", {num_stops} of which would stop the run" if num_stops else ""
+    yield counted(len(checkup.findings), "finding") + verdict if checkup.findings else "nothing to change"
+
+
+def _facts(checkup: Checkup) -> Iterator[tuple[str, str]]:
+    run, machine = checkup.run, checkup.environment
+    yield "data set", checkup.path
+    ranks = counted(run.num_ranks, "rank") + (
+        f", later {', '.join(map(str, run.later_ranks))}" if run.later_ranks else ""
+    )
+    sizes = f"micro-batches of {run.micro_batch_size}, steps of {run.step_size:,}"
+    unit = "packs" if run.packing_buffer_size else "samples"
+    yield "run", f"{ranks}, {counted(run.num_workers, 'worker')} each, {sizes} {unit}"
+    lanes = checkup.orders[0].geometry.num_lanes if checkup.orders else run.num_lanes
+    settings = f"shuffle_buffer_size {run.shuffle_buffer_size}, max_samples_per_sequence {run.max_samples_per_sequence}"
+    yield "order", settings + ("" if lanes is None else f", {counted(lanes, 'lane')}")
+    yield (
+        "machine",
+        f"{machine.num_cores:g} cores, {machine.memory_bytes / 1e9:.0f} GB, {machine.num_files:g} open files, "
+        f"/dev/shm of {(machine.shm_bytes or 0) / 1e9:.1f} GB",
+    )
+    yield "decoders", ", ".join(f"{name} {version}" for name, version in machine.libraries.items())
+    seen = checkup.seen
+    if seen.num_shards:
+        how = f"{seen.num_looked_at:,} looked at" + ("" if seen.num_looked_at == seen.num_shards else ", evenly spread")
+        yield "shards", f"{seen.num_shards:,}, {how}"
+    if checkup.figures is not None:
+        needed, figures = needed_batches_per_s(run), checkup.figures
+        of_samples = figures.num_samples / figures.num_batches
+        need = "" if needed is None else f", needed {needed * of_samples:,.1f}"
+        yield "speed", f"{figures.samples_per_s:,.1f} samples/s of a rank on this machine{need}"
+        if run.packing_buffer_size:
+            yield "packs", f"of {checkup.samples_per_unit:.1f} samples"
+
+
+def _sources(checkup: Checkup) -> str:
+    orders = {id(order.source): order for order in checkup.orders}
+    assert checkup.plan is not None
+    rows = []
+    pairs = sorted(zip(checkup.sources, checkup.plan.sources, strict=True), key=lambda pair: -pair[0].share)
+    for drawn, source in pairs[:_MAX_SOURCES]:
+        order = orders.get(id(source))
+        mixing = ["", "", ""]
+        if order is not None:
+            about = "" if order.mixing.is_exact else "about "
+            mixing = [
+                f"{order.chunks.num_chunks:,}",
+                f"{about}{order.mixing.inflation:.2f}",
+                f"± {order.mixing.position_std:.3f}",
+            ]
+        epochs = "" if drawn.epochs is None else f"{drawn.epochs:,.2f}"
+        rows.append([drawn.name, f"{drawn.num_samples:,}", f"{drawn.share:.2%}", epochs, *mixing])
+    share = "of first draws" if checkup.plan.later_weights else "of draws"
+    header = ["data set", "samples", share, "epochs", "chunks", "inflation", "correlation"]
+    more = len(checkup.sources) - len(rows)
+    return table(header, rows) + (f"\n… and {more} more" if more else "")
+
+
+def _lines(number: int, finding: Finding) -> Iterator[str]:
+    level = click.style(finding.level.name.lower(), fg=_COLOURS[finding.level], bold=True)
+    yield f"{number}. {level}  {click.style(finding.code, bold=True)}"
+    yield f"   {finding.what}"
+    yield f"   → {finding.change}"
+    if finding.gain:
+        yield f"   gain: {finding.gain}"
+    yield ""

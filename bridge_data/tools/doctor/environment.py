@@ -1,0 +1,176 @@
+"""This machine: cores, memory, limits of processes, and the libraries that decode.
+
+Enters: what the kernel and the control group of this process say. Leaves: a `MachineLimits`, and findings on it for a
+planned run. Guarantee: only this machine and this shell are looked at; the nodes of a job may have other limits.
+"""
+
+import dataclasses
+import importlib.metadata
+import math
+import os
+import resource
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Self
+
+from bridge_data.decode.av import AV_EXTENSIONS
+from bridge_data.plan import Source
+from bridge_data.storage.reading import MAX_OPEN
+from bridge_data.tools.bench.clock import num_cores
+from bridge_data.tools.doctor.findings import Finding, Level
+from bridge_data.tools.doctor.planned_run import PlannedRun
+from bridge_data.topology import MAX_OPEN_BYTES
+
+FILES_BESIDE = 128
+"""Open files of a process besides those of data: libraries, sockets, logs."""
+
+FILES_PER_WORKER = 4
+"""Open files of a trainer for each worker: its socket, a pidfd, and the shared memory of batches on their way."""
+
+NCCL_SHM_BYTES = 1 << 30
+"""Shared memory of a container that NCCL's documentation recommends, as it does unlimited locked memory."""
+
+_LIBRARIES = ("simplejpeg", "pillow", "av", "torchcodec")
+_MEMORY_LIMIT = Path("/sys/fs/cgroup/memory.max")
+_SHM = Path("/dev/shm")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class MachineLimits:
+    """What a process may use here. `num_files` is the soft limit of open files, of at most `max_files`; `locked_bytes`
+    is that of locked memory (`math.inf`: none). `shm_bytes` is the size of /dev/shm, None if there is none.
+    `libraries` are those that decode, with their versions."""
+
+    num_cores: float
+    memory_bytes: int
+    num_files: float
+    max_files: float
+    locked_bytes: float
+    shm_bytes: int | None
+    libraries: dict[str, str]
+
+    @classmethod
+    def read(cls) -> Self:
+        """This machine, as far as this process may use it."""
+        files, max_files = map(_limit, resource.getrlimit(resource.RLIMIT_NOFILE))
+        return cls(
+            num_cores=num_cores(),
+            memory_bytes=_memory_bytes(),
+            num_files=files,
+            max_files=max_files,
+            locked_bytes=_limit(resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]),
+            shm_bytes=_size_bytes(_SHM),
+            libraries=dict(_versions()),
+        )
+
+
+def check_environment(environment: MachineLimits, run: PlannedRun) -> Iterator[Finding]:
+    """What this machine lacks for a run, whatever its data are."""
+    num_processes = run.ranks_per_node * (1 + run.num_workers)
+    if num_processes > environment.num_cores and run.num_workers:
+        num_workers = max(1, int(environment.num_cores / run.ranks_per_node) - 1)
+        fewer = num_workers < run.num_workers
+        yield Finding(
+            code="few-cores",
+            level=Level.SLOWS if run.ranks_per_node * run.num_workers > environment.num_cores else Level.NOTE,
+            what=f"{environment.num_cores:g} cores for {num_processes} processes: {run.ranks_per_node} × (a trainer + "
+            f"num_workers={run.num_workers})",
+            change=f"set num_workers={num_workers}" if fewer else "give the job more cores",
+            factor=run.ranks_per_node * run.num_workers / environment.num_cores,
+        )
+    needed = MAX_OPEN + FILES_BESIDE + FILES_PER_WORKER * run.num_workers
+    if environment.num_files < needed:
+        raised = f"ulimit -n {max(needed, 4096)}"
+        beyond = environment.max_files < needed
+        yield Finding(
+            code="few-open-files",
+            level=Level.SLOWS,
+            what=f"a process may open {environment.num_files:g} files, of which the data would use about {needed}: "
+            "shards are opened again and again, and other libraries may run out of files",
+            change=f"run `{raised}` before the job"
+            + (f"; the hard limit is {environment.max_files:g}, so an administrator has to" if beyond else ""),
+        )
+    held_bytes = run.ranks_per_node * max(1, run.num_workers) * MAX_OPEN_BYTES
+    if held_bytes > environment.memory_bytes / 2:
+        share = environment.memory_bytes // (4 * run.ranks_per_node * max(1, run.num_workers)) >> 20
+        yield Finding(
+            code="little-memory",
+            level=Level.NOTE,
+            what=f"workers may hold {held_bytes / 1e9:.1f} GB of samples that were read ahead, of "
+            f"{environment.memory_bytes / 1e9:.1f} GB of memory",
+            change=f"set WorkerConfig(max_open_bytes={max(1, share)} << 20)",
+        )
+    if run.ranks_per_node > 1 and (environment.shm_bytes or 0) < NCCL_SHM_BYTES:
+        yield Finding(
+            code="small-dev-shm",
+            level=Level.NOTE,
+            what=f"/dev/shm has {(environment.shm_bytes or 0) / 1e6:.0f} MB: batches do not use it, but NCCL does "
+            "between ranks of a machine",
+            change="start the container with --shm-size=1g or more, or --ipc=host",
+        )
+    if run.num_ranks > 1 and environment.locked_bytes < math.inf:
+        yield Finding(
+            code="locked-memory",
+            level=Level.NOTE,
+            what=f"a process may lock {environment.locked_bytes / 1e6:.1f} MB of memory: nothing here locks any, but "
+            "NCCL does on networks with RDMA",
+            change="run `ulimit -l unlimited` before the job, or start the container with --ulimit memlock=-1",
+        )
+
+
+def check_codecs(environment: MachineLimits, sources: Collection[Source]) -> Iterator[Finding]:
+    """Libraries that the data need and that are not installed."""
+    if "av" in environment.libraries:
+        return
+    for source in sources:
+        wanted = [name for name in _part_names(source) if name.rpartition(".")[2].lower() in AV_EXTENSIONS]
+        if wanted:
+            yield Finding(
+                code="no-av",
+                level=Level.STOPS,
+                what=f"{source.name} has {', '.join(wanted)}, and PyAV is not installed",
+                change='run `pip install "bridge-data[av]"`, or leave these parts out of the field map',
+            )
+            return
+
+
+def _part_names(source: Source) -> list[str]:
+    """The parts that are read of the samples in the first shard, as far as an index knows them."""
+    names = [
+        name
+        for member in source.members
+        if member.records.names
+        for name in member.records.part_names(0) or ()
+        if member.parts is None or name in member.parts
+    ]
+    return sorted(set(names))
+
+
+def _limit(value: int) -> float:
+    return math.inf if value == resource.RLIM_INFINITY else value
+
+
+def _memory_bytes() -> int:
+    """The memory of the machine, or of its share for this control group."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        limit = _MEMORY_LIMIT.read_text().strip()
+    except OSError:
+        return total
+    return total if limit == "max" else min(total, int(limit))
+
+
+def _size_bytes(folder: Path) -> int | None:
+    try:
+        found = os.statvfs(folder)
+    except OSError:
+        return None
+    return found.f_frsize * found.f_blocks
+
+
+def _versions() -> Iterator[tuple[str, str]]:
+    for name in _LIBRARIES:
+        try:
+            yield name, importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue

@@ -1,0 +1,231 @@
+"""The order that a run would have: lanes and ranks, how its samples are mixed, how epochs overlap.
+
+Enters: the plan and the settings of a run. Leaves: the order of each source in figures, and findings. Guarantee: all of
+it is arithmetic; a setting is proposed only with the figure that it was computed to give.
+"""
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterator
+
+from bridge_data.datamodule.batch_schedule import BatchSchedule
+from bridge_data.errors import ConfigError
+from bridge_data.order import Geometry, Row
+from bridge_data.order.chunks import MIN_CHUNKS_PER_LANE, ChunkTable, Overlap, overlap
+from bridge_data.order.mixing import Mixing, mixing_of
+from bridge_data.order.plan_order import Shuffle
+from bridge_data.plan import Plan, Source
+from bridge_data.plan.source import together
+from bridge_data.tools.doctor.findings import Finding, Level
+from bridge_data.tools.doctor.planned_run import PlannedRun
+
+HIGH_INFLATION = 1.5
+"""Above it another setting is looked for."""
+
+MUCH_OVERLAP = 0.05
+"""Share of an epoch that may come twice before the rest has come once."""
+
+MAX_SOURCES = 16
+"""Sources of a blend that are looked at, those with the greatest shares."""
+
+_LARGER_BUFFERS = (1, 10, 100)
+_SMALLER_SEQUENCES = (1, 4, 16)
+MIN_GAIN = 1.2
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOrder:
+    """How the samples of a source are dealt and mixed; a step takes `size` samples of it from one lane."""
+
+    source: Source
+    size: int
+    chunks: ChunkTable
+    geometry: Geometry
+    mixing: Mixing
+    overlap: Overlap
+
+
+def check_ranks(run: PlannedRun) -> Iterator[Finding]:
+    """Whether ranks, lanes and workers fit each other."""
+    size, micro = run.step_size, run.micro_batch_size
+    try:
+        BatchSchedule(size, micro).check(0, run.num_ranks)
+    except ConfigError as error:
+        per_round = micro * run.num_ranks
+        yield Finding(
+            code="batch-of-ranks",
+            level=Level.STOPS,
+            what=str(error),
+            change=f"set global_batch_size={math.ceil(size / per_round) * per_round}",
+        )
+    try:
+        config = run.worker_config()
+    except ConfigError as error:
+        multiple = math.lcm(run.num_lanes or 1, run.num_ranks)
+        yield Finding(code="lanes-of-ranks", level=Level.STOPS, what=str(error), change=f"set num_lanes={multiple}")
+        return
+    lanes = config.num_lanes
+    per_rank = lanes // run.num_ranks
+    if run.num_workers > per_rank:
+        yield Finding(
+            code="idle-workers",
+            level=Level.SLOWS,
+            what=f"a rank has {run.num_workers} workers for {per_rank} lanes: {run.num_workers - per_rank} do nothing",
+            change=f"set num_lanes={run.num_ranks * run.num_workers}, or num_workers={per_rank}",
+            gain=f"{run.num_workers} workers at work",
+            factor=run.num_workers / per_rank,
+        )
+    if run.global_batch_size is not None:
+        yield from _check_later_batches(run)
+    unequal = [number for number in run.later_ranks if lanes % number]
+    if unequal:
+        multiple = math.lcm(lanes, *unequal)
+        listed = " and ".join(map(str, unequal))
+        yield Finding(
+            code="lanes-of-later-ranks",
+            level=Level.MIXES,
+            what=f"{lanes} lanes cannot be shared equally by {listed} ranks: a restore there deals the rest of the "
+            "epoch anew, in another order",
+            change=f"set num_lanes={multiple} from the beginning",
+            gain="the same order on all of these numbers of ranks",
+        )
+
+
+def _check_later_batches(run: PlannedRun) -> Iterator[Finding]:
+    for number in run.later_ranks:
+        try:
+            BatchSchedule(run.step_size, run.micro_batch_size).check(0, number)
+        except ConfigError as error:
+            yield Finding(
+                code="batch-of-later-ranks",
+                level=Level.NOTE,
+                what=f"a resume on {number} ranks would be refused: {error}",
+                change="choose another global_batch_size or micro_batch_size, or resume on another number of ranks",
+            )
+
+
+def samples_of_lane(run: PlannedRun, num_lanes: int, samples_per_unit: float, share: float) -> int:
+    """How many samples of a source, of which `share` of all draws are, a step takes from one lane."""
+    rounds = max(1.0, run.step_size / run.micro_batch_size / num_lanes)
+    return max(1, round(run.micro_batch_size * rounds * samples_per_unit * share))
+
+
+def order_of(source: Source, num_lanes: int, shuffle: Shuffle, size: int) -> SourceOrder:
+    """The order of a source where a step takes `size` samples of it from one lane."""
+    geometry = Geometry.choose(
+        source.records.counts,
+        num_lanes=num_lanes,
+        max_samples_per_sequence=shuffle.max_samples_per_sequence,
+        shuffle_buffer_size=shuffle.shuffle_buffer_size,
+        sample_bytes=source.records.sample_bytes,
+    )
+    chunks = ChunkTable(source.records.counts, geometry.chunk_size)
+    row = Row(source.records.counts, geometry, key=0, epochs_per_shuffle=together(source.epochs_per_shuffle))
+    return SourceOrder(
+        source=source,
+        size=size,
+        chunks=chunks,
+        geometry=geometry,
+        mixing=mixing_of(row, chunks, min(size, source.num_samples)),
+        overlap=overlap(chunks, num_lanes),
+    )
+
+
+def orders_of(plan: Plan, run: PlannedRun, samples_per_unit: float) -> list[SourceOrder]:
+    """The order of the sources of the plan with the greatest shares, at most `MAX_SOURCES` of them."""
+    lanes = run.worker_config().num_lanes
+    shares = sorted(zip(plan.weights or (), plan.sources, strict=True), key=lambda pair: pair[0], reverse=True)
+    return [
+        order_of(source, lanes, run.shuffle, samples_of_lane(run, lanes, samples_per_unit, share))
+        for share, source in shares[:MAX_SOURCES]
+        if share
+    ]
+
+
+def check_order(order: SourceOrder, run: PlannedRun) -> Iterator[Finding]:
+    """What could be better in the order of a source."""
+    if run.shuffle_buffer_size is None and run.max_samples_per_sequence is None:
+        yield Finding(
+            code="not-shuffled",
+            level=Level.MIXES,
+            what=f"{order.source.name}: the samples of a shard are not shuffled",
+            change="set shuffle_buffer_size=10_000 and max_samples_per_sequence=100",
+            gain=_gained(order.mixing, _mixing(order, run, 10_000, 100)),
+            factor=order.mixing.inflation,
+        )
+        return
+    yield from _check_mixing(order, run)
+    yield from _check_overlap(order, run)
+    source, lanes, wanted = order.source, order.geometry.num_lanes, run.max_samples_per_sequence
+    if wanted is not None and order.geometry.chunk_size * MIN_CHUNKS_PER_LANE < min(wanted, max(source.records.counts)):
+        yield Finding(
+            code="few-samples",
+            level=Level.NOTE,
+            what=f"{source.name}: {source.num_samples:,} samples are few for {lanes} lanes: chunks shrink from "
+            f"{wanted:,} to {order.geometry.chunk_size:,} samples, so reads are small",
+            change=f"set num_lanes={run.num_ranks}, unless the run is to be resized",
+        )
+
+
+def _check_overlap(order: SourceOrder, run: PlannedRun) -> Iterator[Finding]:
+    source = order.source
+    repeats = order.overlap.mean_repeats / source.num_samples
+    if source.epochs_per_shuffle == 1 and repeats > MUCH_OVERLAP:
+        length = max(1, order.geometry.chunk_size // 4)
+        shuffle = dataclasses.replace(run.shuffle, max_samples_per_sequence=length)
+        better = (
+            order_of(source, order.geometry.num_lanes, shuffle, order.size).overlap.mean_repeats / source.num_samples
+        )
+        if better < repeats:
+            yield Finding(
+                code="epochs-overlap",
+                level=Level.MIXES,
+                what=f"{source.name}: about {repeats:.0%} of an epoch come twice before the rest has come once, as "
+                f"chunks have {order.chunks.shortest:,} to {order.chunks.longest:,} samples",
+                change=f"set max_samples_per_sequence={length}",
+                gain=f"{better:.1%} instead of {repeats:.1%}",
+                factor=repeats / max(better, 1e-3),
+            )
+
+
+def _check_mixing(order: SourceOrder, run: PlannedRun) -> Iterator[Finding]:
+    if order.mixing.inflation <= HIGH_INFLATION or run.shuffle_buffer_size is None:
+        return
+    chunk = order.geometry.chunk_size
+    changes = sorted(itertools.product(_LARGER_BUFFERS, _SMALLER_SEQUENCES), key=math.prod)[1:]
+    options = [(max(1024, run.shuffle_buffer_size) * larger, max(1, chunk // smaller)) for larger, smaller in changes]
+    best, (buffer, length) = order.mixing.inflation, (run.shuffle_buffer_size, chunk)
+    for option in options:
+        found = _mixing(order, run, *option).inflation
+        if found < best:
+            best, (buffer, length) = found, option
+        if best < MIN_GAIN:
+            break
+    if order.mixing.inflation < MIN_GAIN * best:
+        return
+    settings = []
+    if buffer > max(1024, run.shuffle_buffer_size):
+        settings.append(f"shuffle_buffer_size={buffer}")
+    if length < chunk:
+        settings.append(f"max_samples_per_sequence={length}")
+    yield Finding(
+        code="batches-of-few-chunks",
+        level=Level.MIXES,
+        what=f"{order.source.name}: means of batches vary {order.mixing.inflation:.1f} times as much as those of a "
+        "true permutation, if the samples of a chunk are alike",
+        change=f"set {' and '.join(settings)} (smaller reads)",
+        gain=f"{best:.2f} times instead of {order.mixing.inflation:.2f}",
+        factor=order.mixing.inflation / best,
+    )
+
+
+def _mixing(order: SourceOrder, run: PlannedRun, buffer: int, length: int) -> Mixing:
+    shuffle = dataclasses.replace(run.shuffle, shuffle_buffer_size=buffer, max_samples_per_sequence=length)
+    return order_of(order.source, order.geometry.num_lanes, shuffle, order.size).mixing
+
+
+def _gained(before: Mixing, after: Mixing) -> str:
+    return (
+        f"means of batches vary {after.inflation:.2f} times as much as a true permutation, not {before.inflation:.2f}"
+    )

@@ -1,0 +1,74 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.prepared import write_blend, write_texts
+from tests.tools.cli.conftest import Run
+
+
+@pytest.fixture
+def blend(tmp_path: Path) -> Path:
+    write_texts(tmp_path / "odd", 100)
+    write_texts(tmp_path / "even", 400)
+    return write_blend(tmp_path / "blend.yaml", {"even": 3, "odd": 1})
+
+
+def test_facts_sources_and_findings(run: Run, blend: Path) -> None:
+    result = run("doctor", blend, "--seconds", 0, "--workers", 0, "--ranks", "1,3", "--steps", 250)
+    assert result.exit_code == 0, result.output
+    facts, sources, *findings = result.stdout.split("\n\n")
+    assert [line[:12].strip() for line in facts.splitlines()] == [
+        "data set",
+        "run",
+        "order",
+        "machine",
+        "decoders",
+        "shards",
+    ]
+    assert "run          1 rank, later 3, 0 workers each, micro-batches of 16, steps of 16 samples" in facts
+    assert facts.endswith("10, 10 looked at")
+    rows = [line.split() for line in sources.splitlines()]
+    assert rows[1][:4] == ["even/train", "400", "75.00%", "7.50"]
+    assert rows[2][:4] == ["odd/train", "100", "25.00%", "10.00"]
+    assert findings[0].startswith("1. mixes  lanes-of-later-ranks")
+    assert "   → set num_lanes=24 from the beginning" in findings[0]
+    assert result.stdout.endswith(f"{len(findings) - 1} findings\n")
+
+
+def test_a_run_that_would_stop(run: Run, blend: Path) -> None:
+    (blend.parent / "odd" / "data-0001.tar").unlink()
+    result = run("doctor", blend, "--seconds", 0)
+    assert result.exit_code == 1
+    assert "1. stops  missing-shard" in result.stdout
+    assert result.stdout.rstrip().endswith("1 of which would stop the run")
+
+
+def test_json_has_the_settings_of_a_config_and_of_options(run: Run, blend: Path, tmp_path: Path) -> None:
+    config = tmp_path / "run.yaml"
+    config.write_text("data: {micro_batch_size: 2, global_batch_size: 8}\ntraining: {train_steps: 100}\n")
+    settings = ["--config", config, "--workers", 0, "--micro-batch-size", 4, "--seconds", 0.05, "--json"]
+    result = run("doctor", blend, *settings)
+    assert result.exit_code == 0, result.output
+    document = json.loads(result.stdout)
+    planned = document["run"]
+    assert (planned["micro_batch_size"], planned["global_batch_size"], planned["steps"]) == (4, 8, 100)
+    assert document["figures"]["samples_per_s"] > 0
+    assert [source["draws"] for source in document["sources"]] == [600, 200]
+    assert not document["stops"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--ranks", "8,many"], "--ranks 8,many: expected numbers, such as 8 or 8,16,24"),
+        (["--seconds", -1], "--seconds -1: expected 0 or more"),
+        (["--workers", -1], "--workers -1: expected an integer of at least 0"),
+        (["--plot", "plan.png"], "--plot: how long is the run?"),
+        (["--config", "nothing.yaml"], "nothing.yaml: cannot be read"),
+    ],
+)
+def test_options_that_are_wrong(run: Run, blend: Path, options: list[object], message: str) -> None:
+    result = run("doctor", blend, *options)
+    assert result.exit_code == 1
+    assert message in result.stderr
