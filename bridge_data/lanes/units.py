@@ -14,6 +14,7 @@ its key: equal to the bit, as long as data and hooks are the same, since random 
 from __future__ import annotations
 
 import dataclasses
+import struct
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
@@ -64,6 +65,8 @@ class LaneBatch:
     batch: Any
     state: dict[str, Any]
     skipped: dict[str, int]
+    references: bytes
+    """Of its samples, as in `order.ledger`."""
 
 
 UNREAD = object()
@@ -95,6 +98,20 @@ class Pack:
 
 Unit: TypeAlias = Item | Pack
 """What micro-batches are made of."""
+
+
+def references_of(units: Sequence[Unit]) -> bytes:
+    """The samples of a micro-batch, in their order, as in `order.ledger`."""
+    items: list[Item] = []
+    for unit in units:
+        if unit.sample is not UNREAD:
+            items += (unit,) if isinstance(unit, Item) else unit.items
+    if not items:
+        return b""
+    # Column by column, which is several times as fast as sample by sample.
+    sources, epochs, indices, _ = zip(*[item.ref for item in items], strict=True)
+    parts = [item.part for item in items]
+    return struct.pack(f"<{4 * len(items)}q", *sources, *epochs, *indices, *parts)
 
 
 class SampleKey(NamedTuple):

@@ -163,7 +163,7 @@ class WorkerLink:
                 slots.discard(message.body)
         self._queue.clear()
         self._lanes, self._failed = list(lanes), False
-        self._state = dataclasses.replace(state, lanes={lane: state.lanes[lane] for lane in lanes})
+        self._state = dataclasses.replace(state, lanes={lane: state.lanes[lane] for lane in lanes}, uncounted={})
         self._send_begin(self._state)
 
     def _send_begin(self, state: LoaderState) -> None:
@@ -242,7 +242,7 @@ class WorkerLink:
         self.page.allow(self._allowed)
         if self._slots.released or self.page.waits():
             self._send(Freed(self._slots.take_released()))
-        return Produced(lane, batch, state, message.skipped)
+        return Produced(lane, batch, state, message.skipped, message.references)
 
     def wake(self) -> None:
         if self.page.waits():

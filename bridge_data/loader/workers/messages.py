@@ -160,6 +160,7 @@ class BatchMessage(NamedTuple):
     lane: int
     change: StateChange
     skipped: dict[str, int]
+    references: bytes
     body: Body
 
 

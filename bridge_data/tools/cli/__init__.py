@@ -1,5 +1,5 @@
-"""The command line: `bridge-data pack`, `prepare`, `prepare-media`, `info`, `preview`, `lint`, `mount`, `bench` and
-`checkpoint`.
+"""The command line: `bridge-data pack`, `prepare`, `prepare-media`, `info`, `preview`, `lint`, `mount`, `bench`,
+`checkpoint` and `audit`.
 
 Mistakes of the user and faults of the data end as one line or a few, `error: ...`, with exit code 1. A command is
 imported when it is called, so that none waits for what another one needs.
@@ -20,6 +20,7 @@ from bridge_data.tools.cli.terminal import in_cli_words
 atexit.register(gc.freeze)  # a command ends without a search for garbage in all that it imported
 
 _COMMANDS = {
+    "audit": "Compare the checkpoints below the folder RUN with the samples in the run's ledger, and with its data.",
     "bench": "Measure how fast PATH becomes batches, and with --profile where the time goes.",
     "checkpoint": "Look at saved data states, compare them, and write them for another number of ranks.",
     "info": "Show what PATH holds: split parts, shards, samples, parts, sample type; of a metadataset, what it blends.",
