@@ -62,7 +62,7 @@ class InLine:
     def take(self, lane: int) -> Produced[Any] | Ended:
         item = self._pool.take(lane)
         if isinstance(item, Produced):
-            item = Produced(item.lane, self._pin(item.batch), item.state, item.skipped)
+            item = Produced(item.lane, self._pin(item.batch), item.state, item.skipped, item.references)
         return item
 
     def stop(self) -> None:

@@ -16,6 +16,7 @@ import torch.distributed as dist
 
 from bridge_data.errors import StateError
 from bridge_data.loader.checkpoint.checkpoint_folder import process_of
+from bridge_data.order.ledger import ledger_log
 from bridge_data.order.state import LoaderState, merge_states
 from bridge_data.topology import WorkerConfig
 
@@ -41,6 +42,7 @@ def gather_state(state: dict[str, Any], config: WorkerConfig) -> dict[str, Any]:
         StateError: on every rank, if they are not at the same step; or if torch.distributed is not initialised.
     """
     if config.world_size == 1:
+        ledger_log.note(LoaderState.from_dict(state))
         return state
     if not _is_joined():
         raise StateError(
@@ -63,7 +65,10 @@ def gather_state(state: dict[str, Any], config: WorkerConfig) -> dict[str, Any]:
     dist.broadcast_object_list(shared, src=first, group=group)
     if isinstance(shared[0], str):
         raise StateError(shared[0])
-    return dataclasses.replace(own, **shared[0]).to_dict()
+    own = dataclasses.replace(own, **shared[0])
+    if states is not None:
+        ledger_log.note(own)
+    return own.to_dict()
 
 
 def hand_on_state(state: dict[str, Any] | None, config: WorkerConfig) -> dict[str, Any]:

@@ -16,7 +16,14 @@ from collections.abc import Callable, Iterator
 from typing import Any, Literal, TypeAlias, get_args
 
 from bridge_data.datamodule.batch_schedule import BatchSchedule
-from bridge_data.datamodule.parallel import BalancedLoader, Balancing, ReplicaLoader, join_peers, join_replica
+from bridge_data.datamodule.parallel import (
+    BalancedLoader,
+    Balancing,
+    ReplicaLoader,
+    is_first_of_replica,
+    join_peers,
+    join_replica,
+)
 from bridge_data.datamodule.rank_states import hand_on_state
 from bridge_data.errors import ConfigError
 from bridge_data.lanes.lane_dataset import LaneDataset
@@ -84,6 +91,8 @@ def rank_loader(
     """
     if dataset.worker_config.world_size == 1:
         balancing = None  # there is nobody to share with
+    if dataset.fingerprint()["order"] == "ordered" or (share == "replicate" and not is_first_of_replica(pg_collection)):
+        settings.pop("ledger_path", None)
     if share == "replicate":
         own = get_savable_loader(dataset, pin_memory=pin_memory, **settings)
         if balancing is None:

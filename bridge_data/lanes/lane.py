@@ -17,7 +17,7 @@ from typing import Any
 from bridge_data.errors import ConfigError, FatalSampleError
 from bridge_data.lanes.read_ahead import ReadAhead
 from bridge_data.lanes.survival import Survival, skips_of_empty
-from bridge_data.lanes.units import UNREAD, Batching, Item, LaneBatch, LaneTally, Pack, Unit
+from bridge_data.lanes.units import UNREAD, Batching, Item, LaneBatch, LaneTally, Pack, Unit, references_of
 from bridge_data.lanes.work import Watch, Work
 from bridge_data.order import Cursor
 from bridge_data.order.cursor import Drawn, Pending
@@ -88,7 +88,7 @@ class Lane:
     def _next_lane_batch(self) -> LaneBatch:
         try:
             with self._work.hooks:
-                batch = self._next_batch()
+                batch, units = self._next_batch()
         except StopIteration:
             if not self._micro_batches and self._work.hooks.skipped:
                 logger.warning(
@@ -96,7 +96,8 @@ class Lane:
                 )
             raise
         self._micro_batches += 1
-        return LaneBatch(batch, self.state(), self.take_skipped(), self._tally.take(batch, self._num_samples))
+        counts = self._tally.take(batch, self._num_samples)
+        return LaneBatch(batch, self.state(), self.take_skipped(), references_of(units), counts)
 
     def take_skipped(self) -> dict[str, int]:
         """The samples left out since the last batch, by hook; they are counted with this."""
@@ -104,7 +105,7 @@ class Lane:
         self._work.hooks.skipped.clear()
         return skipped
 
-    def _next_batch(self) -> Any:
+    def _next_batch(self) -> tuple[Any, list[Unit]]:
         limit = self._batching.max_micro_batches
         if limit is not None and self._micro_batches >= limit:
             raise StopIteration
@@ -121,7 +122,7 @@ class Lane:
                 if self._ready:
                     self._pending.open.appendleft((units, emitted + 1))
                 self._batch_survival.kept += 1
-                return batch
+                return batch, units
             self._pending.open.popleft()
             self._batch_survival.leave_out(*self._work.hooks.last_skip)
 

@@ -21,7 +21,7 @@ from bridge_data.lanes.read_ahead import Process, ReadAhead, plan_blocks, plan_r
 from bridge_data.lanes.units import Batching, Restorer
 from bridge_data.lanes.work import Watch, Work
 from bridge_data.options import check_integer
-from bridge_data.order import Geometry, SampleRef
+from bridge_data.order import Geometry, SampleRef, ledger
 from bridge_data.order.plan_order import Numbering, PlanOrder, Shuffle
 from bridge_data.order.state import LaneState, LoaderState
 from bridge_data.plan import Plan
@@ -137,6 +137,8 @@ class LaneDataset:
     def repeated(self, first: LoaderState, last: LoaderState) -> LoaderState:
         """The state `first`, before the first batch, in a pass that goes on with it after `last`."""
         repetition = last.repetition + 1 if self.repeats < math.inf else 0
+        if repetition:
+            first = ledger.repeated(first, last)
         return dataclasses.replace(first, epoch_batches=last.epoch_batches, repetition=repetition)
 
     def is_repeated_enough(self, state: LoaderState, *, even: bool = False) -> bool:

@@ -315,12 +315,10 @@ class Work:
 
     def _unit_keys(self, units: Sequence[Unit]) -> list[Key]:
         names = self._names
-        return [
-            (names[unit.ref[0]], unit.ref[1], unit.ref[2], unit.part)
-            if isinstance(unit, Item)
-            else self._pack_key(unit)
-            for unit in units
-        ]
+        if self.packs:
+            return [self._pack_key(unit) for unit in units if isinstance(unit, Pack)]
+        items = [unit for unit in units if isinstance(unit, Item)]
+        return [(names[source], epoch, index, item.part) for item in items for source, epoch, index, _ in (item.ref,)]
 
     def _pack_key(self, pack: Pack) -> Key:
         return pack_key([self._key(item.ref, item.part) for item in pack.items])

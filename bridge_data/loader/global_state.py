@@ -9,7 +9,8 @@ from typing import Any
 
 from bridge_data.errors import StateError
 from bridge_data.later import torch
-from bridge_data.order.state import merge_states
+from bridge_data.order.ledger import ledger_log
+from bridge_data.order.state import LoaderState, merge_states
 from bridge_data.topology import WorkerConfig
 
 
@@ -20,11 +21,17 @@ def gather_global_state(state: dict[str, Any], config: WorkerConfig, global_dst_
         StateError: there, if the ranks are not at the same step.
     """
     if config.world_size == 1:
-        return merge_states([state])
+        return _noted(merge_states([state]))
     is_destination = torch.distributed.get_rank() == global_dst_rank
     states: list[Any] | None = [None] * config.world_size if is_destination else None
     torch.distributed.gather_object(state, states, dst=global_dst_rank, group=config.data_parallel_group)
-    return None if states is None else merge_states(states)
+    return None if states is None else _noted(merge_states(states))
+
+
+def _noted(whole: dict[str, Any]) -> dict[str, Any]:
+    """`whole`, whose ledger is written to the log."""
+    ledger_log.note(LoaderState.from_dict(whole))
+    return whole
 
 
 def spread_global_state(

@@ -20,6 +20,7 @@ from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.loader import pinning
 from bridge_data.loader.even_ends import EvenEnds
 from bridge_data.loader.global_state import gather_global_state, spread_global_state
+from bridge_data.loader.ledger_files import LedgerFile
 from bridge_data.loader.loader_config import LoaderConfig
 from bridge_data.loader.memory.slots import Kept
 from bridge_data.loader.metrics import LoaderMetrics, Processes, measured, of_all_ranks
@@ -61,6 +62,7 @@ class SavableDataLoader:
         self._fetched: Produced[Any] | None = None
         self.even_ends = None if self.config.ends == "uneven" else EvenEnds(dataset, self.config.ends)
         """Counts the batches that were given to this rank in place of ones of its own."""
+        self._ledger_file = LedgerFile(path, dataset.worker_config) if (path := self.config.ledger_path) else None
         self._go_to(dataset.new_state())
         self._pin = pinning.pinned if self.config.pin_memory and pinning.can_pin() else None
         self._log = BatchLog(dataset.worker_config)
@@ -114,7 +116,7 @@ class SavableDataLoader:
 
     def save_state_rank(self) -> dict[str, Any]:
         """The position after the last batch handed out, as a plain dict (`json` and `weights_only` loads take it)."""
-        return self._position.state.to_dict()
+        return self._position.settle().to_dict()
 
     def restore_state_rank(self, state: dict[str, Any], *, strict: bool = True) -> None:
         """Go to a saved position, of this rank or merged from all; batches prefetched meanwhile are dropped.
@@ -171,6 +173,7 @@ class SavableDataLoader:
 
     def close(self) -> None:
         """End the worker processes. Batches handed out stay valid, the state can be saved, iteration is over."""
+        self._position.close()
         self._close()
 
     def __enter__(self) -> Self:
@@ -209,7 +212,7 @@ class SavableDataLoader:
     def _hand_out(self, item: Produced[Any]) -> Any:
         """The batch that was fetched, noted as handed out."""
         source, self._source, self._fetched = self._source, None, None
-        self._position.advance(item.state)
+        self._position.advance(item.state, item.references)
         self.meter.note(item.counts)
         self._log.note(item, self._position.state.num_lanes)
         self._source = source
@@ -217,14 +220,14 @@ class SavableDataLoader:
 
     def _rewind(self, *, within_pass: bool = False) -> None:
         """Go to the first batch of finite data, `within_pass` as a part of this pass."""
-        before = self._position.state
+        before = self._position.settle()
         state = self.dataset.new_state(before.num_lanes)
         self._go_to(self.dataset.repeated(state, before) if within_pass else state)
 
     def _go_to(self, state: LoaderState) -> None:
-        self._position = Position(self.dataset.worker_config, state, self.dataset.virtual_epoch_length)
-        self._source = self._fetched = None
-        self._is_within_pass = False
+        dataset = self.dataset
+        self._position = Position(dataset.worker_config, state, dataset.virtual_epoch_length, self._ledger_file)
+        self._source, self._fetched, self._is_within_pass = None, None, False
         if self.even_ends is not None:
             self.even_ends.begin(state)
 

@@ -1,6 +1,7 @@
 """Settings of a loader."""
 
 import dataclasses
+from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypedDict, get_args
 
 from bridge_data.errors import ConfigError
@@ -33,6 +34,9 @@ class LoaderOptions(TypedDict, total=False):
     number is arithmetic. For packs, groups, generators and shuffled data the ranks agree on it by one small all-reduce
     per step. "agreed": as "even", but they always agree, which spares steps that would be empty on all ranks where
     hooks leave out many samples."""
+    ledger_path: str | Path | None
+    """A folder for the ledger of a training run: which samples each micro-batch had, in one file a data-parallel rank
+    (see `RunLedger`). Where other processes share that rank, give it to one of them; the DataModule does."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,6 +63,7 @@ class LoaderConfig:
     restart_window_batches: int = 1_000
     max_shared_bytes: int = 1 << 30
     ends: Ends = "uneven"
+    ledger_path: str | Path | None = None
 
     def __post_init__(self) -> None:
         for name, known in (("start_method", get_args(StartMethod)), ("ends", get_args(Ends))):

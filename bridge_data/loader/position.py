@@ -29,6 +29,7 @@ from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.units import NO_COUNTS, Counts
 from bridge_data.lanes.work import Watch
 from bridge_data.later import profiler_is_active, torch
+from bridge_data.loader.ledger_files import LedgerFile
 from bridge_data.order.state import LaneState, LoaderState
 from bridge_data.samples.arena import Arena
 from bridge_data.task import FAILED, TRUNCATED
@@ -37,6 +38,11 @@ from bridge_data.topology import WorkerConfig
 logger = logging.getLogger("bridge_data")
 
 T = TypeVar("T")
+
+_MAX_UNCOUNTED_BYTES = 1 << 17
+"""References that wait for the ledger, at most: of 4,096 samples."""
+_LEAST_BYTES = 1 << 9
+"""What a micro-batch counts for at least, so that not too many wait."""
 
 
 class Turns:
@@ -76,9 +82,18 @@ class Turns:
 class Position:
     """The cursor of one rank. `state` is what to save at any time."""
 
-    def __init__(self, config: WorkerConfig, state: LoaderState, virtual_epoch_length: int = 0) -> None:
+    def __init__(
+        self,
+        config: WorkerConfig,
+        state: LoaderState,
+        virtual_epoch_length: int = 0,
+        ledger_file: LedgerFile | None = None,
+    ) -> None:
         self._rank, self._world_size = config.rank, config.world_size
         self._epoch_length = virtual_epoch_length
+        self._uncounted_bytes, self._ledger_file = 0, ledger_file
+        if ledger_file is not None:
+            ledger_file.go_to(state.next_slot)
         self._turns = Turns(state.lanes, state.num_lanes)
         self.state = state
 
@@ -100,10 +115,13 @@ class Position:
         """The lanes of this rank that have not ended, by their slots."""
         return self._turns.lanes
 
-    def advance(self, state: LaneState) -> None:
-        """Note that the batch of the lane whose turn it is has been handed out; `state` is the lane's after it."""
-        before, next_slot = self.state, self.next_slot()
-        lanes = {**before.lanes, self._turns.lane: state}
+    def advance(self, state: LaneState, references: bytes) -> None:
+        """Note that the batch of the lane whose turn it is has been handed out; `state` is the lane's after it, and
+        `references` those of its samples."""
+        before, next_slot, lane = self.state, self.next_slot(), self._turns.lane
+        if "extras" in before.lanes[lane]:
+            state = {**state, "extras": before.lanes[lane]["extras"]}
+        lanes = {**before.lanes, lane: state}
         # In one assignment, so that whoever interrupts (Ctrl-C, a signal handler that saves) finds all of it or none.
         # Not by `dataclasses.replace`, which takes longer than all the rest of it.
         self.state = LoaderState(
@@ -115,8 +133,26 @@ class Position:
             self._next_epoch_batches(),
             extras=before.extras,
             repetition=before.repetition,
+            uncounted={**before.uncounted, lane: (*before.uncounted.get(lane, ()), references)},
         )
         self._turns.advance()
+        self._uncounted_bytes += max(len(references), _LEAST_BYTES)
+        if self._uncounted_bytes > _MAX_UNCOUNTED_BYTES:
+            self.settle()
+
+    def settle(self) -> LoaderState:
+        """The state with everything in the ledgers: sums of many micro-batches together cost little."""
+        if self._ledger_file is not None:
+            self._ledger_file.write(self.state)
+        self.state, self._uncounted_bytes = self.state.settled(), 0
+        return self.state
+
+    def close(self) -> None:
+        """End the ledger file."""
+        if self._ledger_file is not None:
+            self.settle()
+            self._ledger_file.close()
+            self._ledger_file = None
 
     def next_slot(self) -> int:
         """The `next_slot` of the state after the turn that is now. The slots that all ranks serve at the same time,
@@ -254,12 +290,14 @@ def keys_of_batch(batch: Any) -> list[str] | None:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Produced(Generic[T]):
-    """A batch, the lane's state after it, the samples left out on the way to it, and what is counted."""
+    """A batch, the lane's state after it, the samples left out on the way to it, references to those in it, and what is
+    counted."""
 
     lane: int
     batch: T
     state: LaneState
     skipped: dict[str, int]
+    references: bytes
     counts: Counts = dataclasses.field(default=NO_COUNTS, compare=False)
 
 
@@ -291,4 +329,4 @@ class LaneRunner:
                 item = run.next()
         except StopIteration:
             return Ended(lane, run.take_skipped())
-        return Produced(lane, item.batch, item.state, item.skipped, item.counts)
+        return Produced(lane, item.batch, item.state, item.skipped, item.references, item.counts)

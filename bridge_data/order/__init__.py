@@ -9,6 +9,7 @@ The modules, each using only those above it:
     stream        the samples of one lane in one row, and its inbox; the row of the validation order
     cursor        the samples of one lane in all sources, as `SampleRef(source, epoch, index)`, and those still pending
     state_check   the structure of a saved state
+    ledger        sums over the samples that were handed out
     state         the state of all lanes as plain data, and the fingerprint of the run
     redeal        continue with another number of lanes, or with other weights or sources
     plan_order    all of this for one run: from a plan to cursors

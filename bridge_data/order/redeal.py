@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bridge_data.errors import EDITED, StateError
+from bridge_data.order import ledger
 from bridge_data.order.cursor import Cursor, Pending
 from bridge_data.order.row import Row
 from bridge_data.order.state import Generation, LaneState, LoaderState
@@ -89,6 +90,8 @@ def _renumbered(state: LaneState, cursor: Cursor, slots: Sequence[int]) -> LaneS
         moved["inbox"] = {str(slots[int(source)]): entries for source, entries in state["inbox"].items()}
     if pending:
         moved["pending"] = pending
+    if "extras" in state:
+        moved["extras"] = state["extras"]
     return moved
 
 
@@ -300,7 +303,12 @@ class _OldLanes:
         drawn = self._state.drawn_before + sum(state["draws"] for state in self.states)
         drawn -= sum(len(self.loose(lane)) for lane in self._pending)  # these will be drawn again, part by part
         return dataclasses.replace(
-            self._state, generations=generations, next_slot=slot, lanes=lanes, drawn_before=max(0, drawn)
+            self._state,
+            generations=generations,
+            next_slot=slot,
+            lanes=lanes,
+            drawn_before=max(0, drawn),
+            extras=ledger.carried(self._state),
         )
 
 

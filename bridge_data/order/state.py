@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Self, TypeAlias
 
 from bridge_data.errors import StateError
+from bridge_data.order import ledger
 from bridge_data.order.state_check import check_structure
 from bridge_data.topology import WorkerConfig
 
@@ -17,7 +18,7 @@ FORMAT = "bridge_data.loader"
 VERSION = 2
 """The version of the state format and of the order; it changes with either."""
 
-EXTRAS: Mapping[str, int] = {}
+EXTRAS: Mapping[str, int] = {ledger.NAME: ledger.VERSION}
 """Names of the extras that this release can read, with their newest version.
 
 An extra is an optional part of the state, or of a lane's state: `{name: {"version": int, "data": ...}}` under `extras`.
@@ -61,6 +62,8 @@ class LoaderState:
     """See `EXTRAS`."""
     repetition: int = 0
     """How often a pass that repeats finite data so many times has begun it again."""
+    uncounted: Mapping[int, tuple[bytes, ...]] = dataclasses.field(default_factory=dict)
+    """By lane, the references of its last micro-batches, which its ledger does not count yet; never in plain data."""
 
     @property
     def num_lanes(self) -> int:
@@ -78,8 +81,14 @@ class LoaderState:
         run = self.fingerprint
         return run.get("order") == "ordered" or run.get("repeat") is False or run.get("max_micro_batches") is not None
 
+    def settled(self) -> "LoaderState":
+        """This state with everything in the lanes' ledgers."""
+        return ledger.settled(self) if self.uncounted else self
+
     def to_dict(self) -> dict[str, Any]:
         """The state as plain data."""
+        if self.uncounted:
+            return self.settled().to_dict()
         return {
             "format": FORMAT,
             "version": VERSION,
@@ -176,7 +185,7 @@ class LoaderState:
 def _check_extras(extras: Mapping[str, Any], where: str) -> None:
     for name, extra in extras.items():
         version = extra.get("version") if isinstance(extra, dict) else None
-        if name not in EXTRAS or not isinstance(version, int) or version > EXTRAS[name]:
+        if name not in EXTRAS or type(version) is not int or not 0 < version <= EXTRAS[name]:
             raise StateError(
                 f"{where} holds extra {name!r} of version {version}, which this release does not know (it knows "
                 f"{dict(EXTRAS) or 'none'}); resume with the release that wrote it, or a later one"

@@ -6,6 +6,7 @@ position exists in the data is checked later, when the position is used.
 """
 
 import math
+import re
 import reprlib
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -21,6 +22,9 @@ _POSITION = "4 integers >= 0 (shuffle, window, offset, samples taken)"
 _SLICE = "7 integers >= 0 (generation, lane, shuffle, window, offset, skip, count), the last one >= 1"
 _GEOMETRY = "4 integers (chunk_size >= block_size >= 1, window_size >= 0, first_epoch >= 0)"
 _ITEM = "an offset, [offset, part] or [source, epoch, index, part]"
+
+_LEDGER = "[since, samples, positioned sum, unpositioned sum], two integers >= 0 and two of 32 hexadecimal digits"
+_SUM = re.compile("[0-9a-f]{32}")
 
 _STATE_KEYS = ("format", "version", "fingerprint", "generations", "next_slot", "drawn_before", "lanes")
 _CURSOR_KEYS = ("draws", "cursors")
@@ -258,8 +262,19 @@ def _check_keys(path: str, value: Any, needed: Iterable[str], optional: Iterable
 
 
 def _check_extras(path: str, state: dict[str, Any]) -> None:
-    if not isinstance(state.get("extras", {}), dict):
-        raise _wrong(path, state["extras"], "a dict")
+    extras = state.get("extras", {})
+    if not isinstance(extras, dict):
+        raise _wrong(path, extras, "a dict")
+    ledger = extras.get("ledger")
+    if isinstance(ledger, dict) and ledger.get("version") == 1:
+        _check_keys(f"{path}.ledger", ledger, ("version", "data"), ())
+        data = ledger["data"]
+        if not (isinstance(data, list) and len(data) == 4 and _are_numbers(data[:2], 2) and _are_sums(data[2:])):
+            raise _wrong(f"{path}.ledger.data", data, _LEDGER)
+
+
+def _are_sums(values: list[Any]) -> bool:
+    return all(isinstance(value, str) and _SUM.fullmatch(value) for value in values)
 
 
 def _check_list(path: str, value: Any) -> None:

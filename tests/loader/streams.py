@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from bridge_data.lanes.units import LaneBatch
+from bridge_data.lanes.units import Item, LaneBatch, references_of
 from bridge_data.order import SampleRef
 from bridge_data.order.state import LoaderState
 from bridge_data.samples import Batch, edataclass
@@ -56,7 +56,8 @@ class Stream:
             self._dataset.before_sample(self._lane, ref)
         batch = self._dataset.make(self._lane, self._number, self._dataset.size)
         self._number += 1
-        return LaneBatch(batch, state_after(self._number), {"encode_sample": 1} if self._number % 3 == 0 else {})
+        skipped = {"encode_sample": 1} if self._number % 3 == 0 else {}
+        return LaneBatch(batch, state_after(self._number), skipped, references_of([Item(0, ref, 0, None)]))
 
     def take_skipped(self) -> dict[str, int]:
         return {}

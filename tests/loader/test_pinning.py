@@ -39,7 +39,7 @@ class Pool:
         if self.taken[lane] == self.lengths[lane]:
             return Ended(lane, {})
         self.taken[lane] += 1
-        return Produced(lane, f"{lane}/{self.taken[lane] - 1}", {"micro_batches": self.taken[lane]}, {})
+        return Produced(lane, f"{lane}/{self.taken[lane] - 1}", {"micro_batches": self.taken[lane]}, {}, b"")
 
     def interrupt(self) -> None:
         self.is_interrupted.set()

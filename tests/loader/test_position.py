@@ -32,7 +32,7 @@ def run(position: Position, lengths: list[int], num: int) -> list[tuple[int, int
         if done == lengths[lane]:
             position.end()
         else:
-            position.advance(state_after(done + 1))
+            position.advance(state_after(done + 1), b"")
             taken.append((lane, done))
     return taken
 
@@ -102,7 +102,7 @@ def step(positions: list[Position], lengths: list[int]) -> list[tuple[int, int]]
         lane = position.turn()
         if slot == agreed and lane is not None:
             served.append((lane, done(position, lane)))
-            position.advance(state_after(done(position, lane) + 1))
+            position.advance(state_after(done(position, lane) + 1), b"")
         else:
             position.pass_over(agreed)
     return sorted(served, key=lambda batch: batch[1] * len(lengths) + batch[0])

@@ -123,7 +123,8 @@ MUTATIONS = ("removed", "unknown key", "longer", "shorter", *OTHERS)
 NUMBERS = ("huge", "one more", "one less")
 """Mutations of a number that may leave one which could be right."""
 
-REMOVABLE = {"epoch_batches", "ended", "extras", "inbox", "pending", "queue", "carried", "packs", "buckets", "open"}
+REMOVABLE = {"epoch_batches", "ended", "extras", "ledger", "inbox"}
+REMOVABLE |= {"pending", "queue", "carried", "packs", "buckets", "open"}
 
 
 def mutated(state: dict[str, Any], path: Path_, mutation: str) -> dict[str, Any]:

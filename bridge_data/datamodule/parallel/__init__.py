@@ -4,7 +4,7 @@ the ranks."""
 from bridge_data.datamodule.parallel.assignment import COSTS, Cost, find_cost
 from bridge_data.datamodule.parallel.background import BackgroundLoader
 from bridge_data.datamodule.parallel.balance import BalancedLoader, BalanceReport, Balancing
-from bridge_data.datamodule.parallel.groups import Peers, Replica, join_peers, join_replica
+from bridge_data.datamodule.parallel.groups import Peers, Replica, is_first_of_replica, join_peers, join_replica
 from bridge_data.datamodule.parallel.model_parallel import (
     packed_seq_params,
     slice_for_context_parallel,
@@ -24,6 +24,7 @@ __all__ = [
     "Replica",
     "ReplicaLoader",
     "find_cost",
+    "is_first_of_replica",
     "join_peers",
     "join_replica",
     "packed_seq_params",

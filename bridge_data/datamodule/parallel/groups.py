@@ -96,6 +96,14 @@ def join_replica(pg_collection: Any = None) -> Replica:
     )
 
 
+def is_first_of_replica(pg_collection: Any = None) -> bool:
+    """Whether this rank is the first of its data-parallel replica, by the same groups; alone if there are none."""
+    if pg_collection is None and not _has_megatron_groups():
+        return True
+    groups = pg_collection if pg_collection is not None else _megatron_groups()
+    return all(_coordinate(getattr(groups, axis, None))[0] == 0 for axis in _AXES if axis != "dp")
+
+
 def _check_distributed(why: str, way_out: str) -> None:
     if not (dist.is_available() and dist.is_initialized()):
         raise ConfigError(
@@ -108,9 +116,13 @@ def _coordinate(group: Any) -> tuple[int, int]:
     return (0, 1) if group is None else (group.rank(), group.size())
 
 
-def _megatron_groups() -> Any:
+def _has_megatron_groups() -> bool:
     parallel_state = sys.modules.get("megatron.core.parallel_state")
-    if parallel_state is None or not parallel_state.model_parallel_is_initialized():
+    return parallel_state is not None and bool(parallel_state.model_parallel_is_initialized())
+
+
+def _megatron_groups() -> Any:
+    if not _has_megatron_groups():
         raise ConfigError(
             'share="broadcast" needs to know the replicas: pass pg_collection, or call '
             "megatron.core.parallel_state.initialize_model_parallel first"

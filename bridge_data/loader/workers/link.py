@@ -181,7 +181,7 @@ class WorkerLink:
                 slots.discard(message.body)
         self._queue.clear()
         self._lanes, self._failed = list(lanes), False
-        self._state = dataclasses.replace(state, lanes={lane: state.lanes[lane] for lane in lanes})
+        self._state = dataclasses.replace(state, lanes={lane: state.lanes[lane] for lane in lanes}, uncounted={})
         self._send_begin(self._state)
 
     def _send_begin(self, state: LoaderState) -> None:
@@ -267,7 +267,8 @@ class WorkerLink:
         self.page.allow(self._allowed)
         if self._slots.released or self.page.waits():
             self._send(Freed(self._slots.take_released()))
-        return Produced(lane, batch, state, message.skipped, as_counts((*message.counts, self._num_ready)))
+        counts = as_counts((*message.counts, self._num_ready))
+        return Produced(lane, batch, state, message.skipped, message.references, counts)
 
     def wake(self) -> None:
         if self.page.waits():

@@ -161,6 +161,7 @@ class BatchMessage(NamedTuple):
     lane: int
     change: StateChange
     skipped: dict[str, int]
+    references: bytes
     body: Body
     counts: tuple[Any, ...] = ()
 

@@ -128,14 +128,14 @@ class _Worker:
             if isinstance(item, Ended):
                 self._turns.end()
                 return EndMessage(*head, item.skipped), [], []
-            state, skipped, counts = item.state, item.skipped, item.counts[:-1]
+            state, skipped, references, counts = item.state, item.skipped, item.references, item.counts[:-1]
             parts = self._encoder.encode(item.batch)
             del item  # a reference to the batch would keep it from being sent without a copy
             body, payload, descriptors = self._arena.place(parts)
             self._turns.advance()
             self._num_batches += 1
             change, self._sent[lane] = change_of(self._sent.get(lane, {}), state), state
-            return BatchMessage(*head, change, skipped, body, counts), payload, descriptors
+            return BatchMessage(*head, change, skipped, references, body, counts), payload, descriptors
         except BaseException as error:
             self._turns = Turns({}, 1)
             return FailureMessage(*head, *self._encoder.encode_error(error, f"in a worker, lane {lane}")), [], []

@@ -1,5 +1,5 @@
 """The command line: `bridge-data pack`, `prepare`, `prepare-media`, `info`, `preview`, `lint`, `mount`, `bench`,
-`doctor`, `checkpoint`, `at`, `when`, `order` and `view`.
+`doctor`, `checkpoint`, `audit`, `at`, `when`, `order` and `view`.
 
 Mistakes of the user and faults of the data end as one line or a few, `error: ...`, with exit code 1. A command is
 imported when it is called, so that none waits for what another one needs.
@@ -21,6 +21,7 @@ atexit.register(gc.freeze)  # a command ends without a search for garbage in all
 
 _COMMANDS = {
     "at": "Show the samples of the global batch of a STEP of RUN, counted from 0.",
+    "audit": "Compare the checkpoints below the folder RUN with the samples in the run's ledger, and with its data.",
     "bench": "Measure how fast PATH becomes batches, and with --profile where the time goes.",
     "checkpoint": "Look at saved data states, compare them, and write them for another number of ranks.",
     "doctor": "Check a planned run on DATASET before it starts, and show what to change, in order of gain.",

@@ -12,6 +12,7 @@ import click
 from bridge_data.errors import ConfigError, StateError
 from bridge_data.loader.checkpoint import Checkpoint, read_checkpoint, save_states
 from bridge_data.loader.checkpoint.state_files import MANIFEST, rank_files
+from bridge_data.order.ledger import total
 from bridge_data.order.state import LoaderState, merge_states
 from bridge_data.tools.cli.state_contents import LaneContents, SourceContents, differences, lanes_of, sources_of
 from bridge_data.tools.cli.terminal import counted, headed, note, sized, table
@@ -43,6 +44,7 @@ def info(paths: tuple[Path, ...], max_lanes: int) -> None:
         ("lanes", _lanes(found)),
         ("deals", ", then to ".join(counted(num_lanes, "lane") for num_lanes, _ in state.generations)),
         ("order", ", ".join([state.fingerprint["order"], *settings])),
+        ("ledger", str(total(state))),
     ]
     click.echo(headed(rows) + "\n")
     click.echo(_source_table(sources) + "\n")

@@ -1,0 +1,314 @@
+"""Ledger files: which samples each micro-batch of a run had, one file a data-parallel rank in a folder of the run.
+
+Enters: the micro-batches that a rank was handed out, with the references of their samples. Leaves: for any micro-batch,
+the keys of its samples. Guarantees: a file is only appended to; a record that a crash cut short is cut off when the
+file is opened again; after a resume from an earlier step, what came after that step is superseded, on any number of
+ranks. Records are written at each save, when a loader is closed, and after 4,096 samples at the latest, so a kill loses
+no more than the end, which a resume repeats.
+
+A file is `MAGIC`, then records: length and CRC-32 (uint32 each, little-endian), then the payload. Payloads begin with a
+letter. `B`, a beginning: JSON with the micro-batch from which the rank goes on, the repetition of finite data, and the
+names and labels of the sources. `M`, micro-batches: two uint32 (micro-batches, samples), then six columns: number of
+each micro-batch, its number of samples, then source, epoch, index and part of each sample. A column is its lowest value
+(int64), the bytes of each difference from that (uint8: 0, 1, 2, 4 or 8), and the differences. That is 2 to 5 bytes a
+sample.
+"""
+
+import bisect
+import dataclasses
+import fcntl
+import io
+import json
+import os
+import re
+import struct
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bridge_data.errors import ConfigError, DatasetError
+from bridge_data.lanes.units import SampleKey
+from bridge_data.order.ledger import LedgerSums, MicroBatch, columns_of, tallies
+from bridge_data.order.state import LoaderState
+from bridge_data.topology import WorkerConfig
+
+MAGIC = b"bridge_data ledger 1\n"
+
+_HEAD = struct.Struct("<II")
+_COUNTS = struct.Struct("<II")
+_COLUMN = struct.Struct("<qB")
+_NAME = re.compile(r"ledger_dprank(\d{3,})\.bin")
+
+_At = tuple[int, int]
+"""(repetition, number of a micro-batch)."""
+
+
+def ledger_file(folder: Path, rank: int) -> Path:
+    """The file of a rank."""
+    return folder / f"ledger_dprank{rank:03d}.bin"
+
+
+def ledger_paths(folder: Path) -> dict[int, Path]:
+    """The files in `folder` by rank."""
+    found = ((match, path) for path in folder.iterdir() if (match := _NAME.fullmatch(path.name)))
+    return {int(match[1]): path for match, path in sorted(found, key=lambda item: int(item[0][1]))}
+
+
+class LedgerFile:
+    """The ledger file of the rank of `config` in `folder`, opened to be appended to.
+
+    Raises:
+        ConfigError: if another loader writes it, or it cannot be written.
+    """
+
+    def __init__(self, folder: str | Path, config: WorkerConfig) -> None:
+        self._folder, self._config = Path(folder), config
+        self._from, self._last, self._owner = 0, -1, os.getpid()
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._file = _opened(ledger_file(self._folder, config.rank))
+        except OSError as error:
+            raise ConfigError(f"ledger_path={str(folder)!r}: cannot be written to: {error}") from error
+
+    def go_to(self, next_slot: int) -> None:
+        """Note that the job goes on with micro-batch `next_slot`: what it wrote of that and later ones is superseded
+        once something is written."""
+        self._from, self._last = next_slot, -1
+
+    def write(self, state: LoaderState) -> None:
+        """Append the micro-batches that `state` has not counted yet. What was written before is not written again."""
+        if os.getpid() != self._owner:
+            return  # a child that the trainer forked
+        found: list[MicroBatch] = []
+        for lane, chunks in state.uncounted.items():
+            first = state.lanes[lane]["micro_batches"] - len(chunks)
+            found += [(number * state.num_lanes + lane, chunk) for number, chunk in enumerate(chunks, first)]
+        batches = sorted(batch for batch in found if batch[0] > self._last)
+        if not batches:
+            return
+        records = b""
+        if self._last < 0:
+            begin = {"repetition": state.repetition, "from": self._from, "sources": state.fingerprint["sources"]}
+            records = _record(b"B" + json.dumps(begin).encode())
+            self._supersede(records)
+        self._append(self._file, records + _record(b"M" + encoded(batches)))
+        self._last = batches[-1][0]
+
+    def _supersede(self, begin: bytes) -> None:
+        """Append a beginning to the files of ranks that this run does not have; its rank 0 does it."""
+        others = ledger_paths(self._folder) if self._config.rank == 0 else {}
+        for rank, path in others.items():
+            if rank >= self._config.world_size:
+                with _opened(path) as file:
+                    self._append(file, begin)
+
+    def _append(self, file: io.FileIO, data: bytes) -> None:
+        end = os.fstat(file.fileno()).st_size
+        try:
+            left = memoryview(data)
+            while left:
+                left = left[file.write(left) :]
+        except BaseException as error:  # also Ctrl-C: no record stays incomplete
+            file.truncate(end)
+            if isinstance(error, OSError):
+                raise DatasetError(f"{self._folder}: the ledger cannot be written: {error}") from error
+            raise
+
+    def close(self) -> None:
+        """Let others write the file."""
+        self._file.close()
+
+
+def _opened(path: Path) -> io.FileIO:
+    """The file at `path` with only whole records, at its end, and locked."""
+    file = io.FileIO(path, "a+")
+    try:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(
+                f"{path}: another loader writes this ledger. Close it first; where tensor-, pipeline- or context-"
+                "parallel processes share a data-parallel rank, give ledger_path to one of them"
+            ) from None
+        file.seek(0)  # each record is read by one call: regular files give all that is asked for
+        size = os.fstat(file.fileno()).st_size
+        if size < len(MAGIC):
+            file.truncate(0)
+            file.write(MAGIC)
+            return file
+        if file.read(len(MAGIC)) != MAGIC:
+            raise ConfigError(f"{path}: is no ledger that this release can write; give another folder")
+        ends = [len(MAGIC), *(end for end, _ in _records(file, path))]
+        file.truncate(ends[-1])
+        file.seek(0, os.SEEK_END)
+        return file
+    except BaseException:
+        file.close()
+        raise
+
+
+def _record(payload: bytes) -> bytes:
+    return _HEAD.pack(len(payload), zlib.crc32(payload)) + payload
+
+
+def _records(file: BinaryIO | io.FileIO, path: Path) -> Iterator[tuple[int, bytes]]:
+    """(end, payload) of each whole record from here on.
+
+    Raises:
+        DatasetError: naming the byte, for a damaged record that is not the last.
+    """
+    at, size = file.tell(), os.fstat(file.fileno()).st_size
+    while at + _HEAD.size <= size:
+        length, checksum = _HEAD.unpack(file.read(_HEAD.size))
+        end = at + _HEAD.size + length
+        if end > size:
+            return  # torn, or being written
+        payload = file.read(length)
+        if zlib.crc32(payload) != checksum:
+            if end == size:
+                return
+            raise DatasetError(f"{path}: the record at byte {at} is damaged; restore the file, or delete it")
+        yield end, payload
+        at = end
+
+
+def encoded(batches: Sequence[MicroBatch]) -> bytes:
+    """Micro-batches as the payload of a record."""
+    columns = [columns_of(references) for _, references in batches]
+    samples = np.concatenate(columns, axis=1)
+    numbers = np.array([number for number, _ in batches], dtype=np.int64)
+    sizes = np.array([column.shape[1] for column in columns], dtype=np.int64)
+    return _COUNTS.pack(len(batches), samples.shape[1]) + b"".join(map(_column, (numbers, sizes, *samples)))
+
+
+def _column(values: NDArray[np.int64]) -> bytes:
+    if not len(values):
+        return _COLUMN.pack(0, 0)
+    lowest, highest = int(values.min()), int(values.max())
+    width = next(width for width in (0, 1, 2, 4, 8) if highest - lowest < 1 << 8 * width)
+    data = b"" if width == 0 else (values - lowest).astype(f"<u{width}").tobytes()
+    return _COLUMN.pack(lowest, width) + data
+
+
+def decoded(payload: bytes) -> list[MicroBatch]:
+    """The inverse of `encoded`."""
+    num_batches, num_samples = _COUNTS.unpack_from(payload)
+    numbers, sizes, *samples = _columns(payload, num_batches, num_samples)
+    ends = np.cumsum(sizes).tolist()
+    stacked = np.array(samples, dtype="<i8")
+    starts = [0, *ends[:-1]]
+    each = zip(numbers.tolist(), starts, ends, strict=True)
+    return [(number, stacked[:, start:end].tobytes()) for number, start, end in each]
+
+
+def _columns(payload: bytes, num_batches: int, num_samples: int) -> Iterator[NDArray[np.int64]]:
+    at = _COUNTS.size
+    for count in (num_batches, num_batches, *[num_samples] * 4):
+        lowest, width = _COLUMN.unpack_from(payload, at)
+        at += _COLUMN.size
+        values = np.full(count, lowest, dtype=np.int64)
+        if width:
+            values += np.frombuffer(payload, f"<u{width}", count, at).astype(np.int64)
+            at += count * width
+        yield values
+
+
+@dataclasses.dataclass(slots=True)
+class _Record:
+    """Where a record of micro-batches is, the first and the last that count, and whose sources they number."""
+
+    first: _At
+    last: _At
+    path: Path
+    at: int
+    length: int
+    sources: list[str]
+
+
+class RunLedger:
+    """The ledger files in `folder`, of all ranks, as they are now: also those of a run that is going on.
+
+    Raises:
+        ConfigError: if there are none. DatasetError: naming file and byte, if one is damaged.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        paths = ledger_paths(self.folder) if self.folder.is_dir() else {}
+        if not paths:
+            raise ConfigError(f"{folder}: holds no ledger; expected {ledger_file(Path(), 0)} and one of each rank")
+        self._of_ranks = [_live_records(path) for path in paths.values()]
+
+    def micro_batch(self, number: int, repetition: int = 0) -> list[SampleKey]:
+        """The samples of micro-batch `number` of the job, in their order.
+
+        Raises:
+            ConfigError: if the ledger does not have it.
+        """
+        for records in self._of_ranks:
+            at = bisect.bisect_right([record.first for record in records], (repetition, number)) - 1
+            if at >= 0 and records[at].last >= (repetition, number):
+                for found, references in _read(records[at]):
+                    if found == number:
+                        return _keys(references, records[at].sources)
+        raise ConfigError(f"{self.folder}: the ledger does not have micro-batch {number}")
+
+    def __iter__(self) -> Iterator[tuple[int, list[SampleKey]]]:
+        """(number, samples) of each micro-batch, rank by rank."""
+        for record in (record for records in self._of_ranks for record in records):
+            for number, references in _read(record):
+                yield number, _keys(references, record.sources)
+
+    def sums(self) -> Iterator[tuple[_At, LedgerSums]]:
+        """((repetition, number), sums) of each micro-batch, rank by rank."""
+        for record in (record for records in self._of_ranks for record in records):
+            batches = _read(record)
+            sums = tallies(batches, record.sources, record.first[0])
+            yield from (((record.first[0], number), one) for (number, _), one in zip(batches, sums, strict=True))
+
+
+def _live_records(path: Path) -> list[_Record]:
+    """The records of a file that are not superseded, by their micro-batches."""
+    found: list[_Record] = []
+    repetition, sources = 0, list[str]()
+    with path.open("rb") as file:
+        if file.read(len(MAGIC)) != MAGIC:
+            raise DatasetError(f"{path}: is no ledger of a format that this release reads")
+        for end, payload in _records(file, path):
+            kind, body = payload[:1], payload[1:]
+            if kind == b"B":
+                begin: Mapping[str, Any] = json.loads(body)
+                repetition, sources = begin["repetition"], [name for name, _ in begin["sources"]]
+                found = _before(found, (repetition, begin["from"]))
+            elif kind == b"M":
+                numbers = next(_columns(body, *_COUNTS.unpack_from(body)))
+                span = (repetition, int(numbers[0])), (repetition, int(numbers[-1]))
+                found = _before(found, span[0])  # a save that was interrupted wrote them, and the next one again
+                found.append(_Record(*span, path, end - len(payload), len(payload), sources))
+            else:
+                raise DatasetError(f"{path}: has a record of kind {kind!r}, which a later release wrote; use that")
+    return found
+
+
+def _before(records: list[_Record], stop: _At) -> list[_Record]:
+    """The records of micro-batches before `stop`."""
+    kept = [record for record in records if record.first < stop]
+    if kept and kept[-1].last >= stop:
+        kept[-1].last = stop[0], stop[1] - 1
+    return kept
+
+
+def _read(record: _Record) -> list[MicroBatch]:
+    with record.path.open("rb") as file:
+        file.seek(record.at + 1)
+        batches = decoded(file.read(record.length - 1))
+    return [batch for batch in batches if (record.first[0], batch[0]) <= record.last]
+
+
+def _keys(references: bytes, sources: Sequence[str]) -> list[SampleKey]:
+    columns = columns_of(references).tolist()
+    return [SampleKey(sources[source], *rest) for source, *rest in zip(*columns, strict=True)]

@@ -1,0 +1,181 @@
+"""Ledger files: what is in them after resumes on any number of ranks, and after a crash."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bridge_data import WorkerConfig, get_savable_loader, get_train_dataset
+from bridge_data.errors import ConfigError, DatasetError
+from bridge_data.lanes.units import SampleKey
+from bridge_data.loader.ledger_files import RunLedger, decoded, encoded, ledger_file, ledger_paths
+from bridge_data.order.ledger import LedgerSums, total
+from bridge_data.order.state import LoaderState, merge_states
+from tests.order.test_ledger import packed, references
+from tests.prepared import write_texts
+from tests.properties.jobs import Encoder
+
+NUM_LANES = 8
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_texts(tmp_path_factory.mktemp("ledger") / "texts", 333)
+
+
+def make_loader(data: Path, ranks: tuple[int, int], folder: Path | None, **settings: Any) -> Any:
+    settings = {"num_lanes": NUM_LANES, "packing_buffer_size": None, "skip_every": 7, "num_workers": 0} | settings
+    rank, world_size = ranks
+    dataset = get_train_dataset(
+        data,
+        worker_config=WorkerConfig(rank, world_size, settings["num_workers"], num_lanes=settings["num_lanes"]),
+        batch_size=3,
+        packing_buffer_size=settings["packing_buffer_size"],
+        shuffle_buffer_size=50,
+        max_samples_per_sequence=20,
+        task_encoder=Encoder(skip_every=settings["skip_every"], num_parts=2 if settings["skip_every"] else 1),
+    )
+    return get_savable_loader(dataset, ledger_path=folder)
+
+
+def run(data: Path, folder: Path | None, world_size: int, num: int, state: Any = None, **settings: Any) -> Any:
+    """The state of all ranks after `num` micro-batches of the job, from `state` on."""
+    states = []
+    for rank in range(world_size):
+        with make_loader(data, (rank, world_size), folder, **settings) as loader:
+            if state is not None:
+                loader.restore_state_rank(state)
+            for _ in zip(range(num // world_size), loader, strict=False):
+                pass
+            states.append(json.loads(json.dumps(loader.save_state_rank())))
+    return merge_states(states)
+
+
+def sums_of(state: dict[str, Any]) -> LedgerSums:
+    return total(LoaderState.from_dict(state))
+
+
+def check(folder: Path, state: dict[str, Any]) -> None:
+    """Check that the ledger has each micro-batch once, and the sums of the state."""
+    found, numbers = LedgerSums(), []
+    for (_, number), one in RunLedger(folder).sums():
+        found = found.plus(one)
+        numbers.append(number)
+    assert sorted(numbers) == list(range(state["next_slot"]))
+    assert found == sums_of(state)
+
+
+@settings(max_examples=50)
+@given(st.lists(st.lists(references, max_size=5), min_size=1, max_size=9), st.integers(0, 1 << 40))
+def test_micro_batches_are_decoded_as_they_were(batches: list[Any], first: int) -> None:
+    numbered = [(first + 3 * number, packed(batch)) for number, batch in enumerate(batches)]
+    assert decoded(encoded(numbered)) == numbered
+
+
+@pytest.mark.parametrize("packing", [None, 20])
+def test_a_resume_from_an_earlier_step_supersedes_what_came_after_on_any_number_of_ranks(
+    data: Path, tmp_path: Path, packing: int | None
+) -> None:
+    folder = tmp_path / "ledger"
+    check(folder, run(data, folder, 4, 80, packing_buffer_size=packing))
+    early = run(data, folder, 2, 40, packing_buffer_size=packing)  # a new run
+    check(folder, early)
+    check(folder, run(data, folder, 8, 40, early, packing_buffer_size=packing))
+    later = run(data, folder, 1, 11, early, packing_buffer_size=packing)
+    check(folder, later)
+    check(folder, run(data, folder, 3, 30, later, num_lanes=None, packing_buffer_size=packing))  # a re-deal
+    assert sorted(ledger_paths(folder)) == list(range(8))
+
+
+def test_the_samples_of_a_micro_batch_are_those_in_its_restore_key(data: Path, tmp_path: Path) -> None:
+    dataset = get_train_dataset(
+        data,
+        worker_config=WorkerConfig(0, 1, 0, num_lanes=2),
+        batch_size=3,
+        shuffle_buffer_size=50,
+        max_samples_per_sequence=20,
+    )
+    with get_savable_loader(dataset, ledger_path=tmp_path) as loader:
+        keys = [batch.__restore_key__ for _, batch in zip(range(30), loader, strict=False)]
+    ledger = RunLedger(tmp_path)
+    for _, number, _, *samples in keys:
+        assert ledger.micro_batch(number) == [SampleKey(*sample) for sample in samples]
+    with pytest.raises(ConfigError, match="does not have micro-batch 30"):
+        ledger.micro_batch(30)
+
+
+@pytest.mark.processes
+def test_workers_send_the_same_references(data: Path, tmp_path: Path) -> None:
+    alone = run(data, None, 1, 60, packing_buffer_size=20)
+    with make_loader(data, (0, 1), tmp_path, packing_buffer_size=20, num_workers=2) as loader:
+        assert loader.wait_for_workers(60)
+        for _ in zip(range(60), loader, strict=False):
+            pass
+        state = loader.save_state_rank()
+    assert sums_of(state) == sums_of(alone)
+    check(tmp_path, state)
+
+
+def test_a_record_that_was_cut_short_is_cut_off_and_written_again(data: Path, tmp_path: Path) -> None:
+    early = run(data, tmp_path, 1, 20)
+    path = ledger_file(tmp_path, 0)
+    whole = path.read_bytes()
+    run(data, tmp_path, 1, 20, early)
+    for length in range(len(whole) + 1, path.stat().st_size, 37):
+        os.truncate(path, length)
+        RunLedger(tmp_path)
+        check(tmp_path, run(data, tmp_path, 1, 25, early))
+
+
+def test_a_damaged_record_is_an_error_that_names_its_byte(data: Path, tmp_path: Path) -> None:
+    run(data, tmp_path, 1, 20, run(data, tmp_path, 1, 20))
+    path = ledger_file(tmp_path, 0)
+    content = bytearray(path.read_bytes())
+    content[40] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(DatasetError, match=r"ledger_dprank000.bin: the record at byte 21 is damaged"):
+        RunLedger(tmp_path)
+
+
+def test_two_loaders_cannot_write_one_ledger(data: Path, tmp_path: Path) -> None:
+    with make_loader(data, (0, 1), tmp_path), pytest.raises(ConfigError, match="another loader writes this ledger"):
+        make_loader(data, (0, 1), tmp_path)
+    make_loader(data, (0, 1), tmp_path).close()
+
+
+def test_a_folder_without_a_ledger_is_refused(tmp_path: Path) -> None:
+    for folder in (tmp_path, tmp_path / "absent"):
+        with pytest.raises(ConfigError, match="holds no ledger"):
+            RunLedger(folder)
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from tests.loader.test_ledger_files import make_loader
+loader = make_loader(Path(sys.argv[1]), (0, 1), Path(sys.argv[2]))
+for number, _ in enumerate(loader):
+    if number == 30:
+        print(__import__("json").dumps(loader.save_state_rank()), flush=True)
+    if number == 47:
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+def test_after_a_kill_the_ledger_has_what_was_saved_and_goes_on(data: Path, tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", KILLED, data, tmp_path], capture_output=True, text=True, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    saved = json.loads(done.stdout)
+    check(tmp_path, saved)
+    resumed = run(data, tmp_path, 2, 40, saved)
+    check(tmp_path, resumed)
+    assert sums_of(resumed) == sums_of(run(data, None, 1, 71))

@@ -1,0 +1,134 @@
+"""The sums of samples."""
+
+import dataclasses
+import logging
+import random
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bridge_data.order import ledger
+from bridge_data.order.ledger import LedgerSums
+from bridge_data.order.state import LoaderState
+
+SOURCES = ["0a", "0b", "0c"]
+
+Reference = tuple[int, int, int, int]
+
+references = st.tuples(st.integers(0, 2), st.integers(0, 9), st.integers(0, 1 << 40), st.integers(0, 3))
+micro_batches = st.lists(st.lists(references, max_size=5), min_size=1, max_size=12)
+
+
+def packed(samples: list[Reference]) -> bytes:
+    columns = [number for column in zip(*samples, strict=True) for number in column]
+    return struct.pack(f"<{len(columns)}q", *columns)
+
+
+def sums(batches: dict[int, list[Reference]], names: list[str] = SOURCES, repetition: int = 0) -> LedgerSums:
+    found = LedgerSums()
+    for one in ledger.tallies([(number, packed(batch)) for number, batch in batches.items()], names, repetition):
+        found = found.plus(one)
+    return found
+
+
+def test_the_sums_do_not_change_from_release_to_release() -> None:
+    batches = {0: [(0, 0, 5, 0), (2, 1, 7, 0)], 9: [(1, 3, 1 << 33, 2)]}
+    expected = "positioned 2ef64665d955defecdb15ab2d2966bdc, unpositioned 459c79b797012e2e340e7e201eb57323"
+    assert str(sums(batches)) == f"samples 3, {expected}"
+
+
+@given(micro_batches, st.randoms())
+def test_the_sums_of_parts_add_up_in_any_order(batches: list[list[Reference]], rng: random.Random) -> None:
+    numbered = list(enumerate(batches))
+    whole = sums(dict(numbered))
+    rng.shuffle(numbered)
+    cut = rng.randint(0, len(numbered))
+    assert sums(dict(numbered[:cut])).plus(sums(dict(numbered[cut:]))) == whole
+    assert whole.samples == sum(map(len, batches))
+
+
+@given(st.lists(references, min_size=2, max_size=8, unique=True), st.randoms())
+def test_samples_that_change_places_change_the_positioned_sum_alone(
+    samples: list[Reference], rng: random.Random
+) -> None:
+    half = len(samples) // 2
+    before = {4: samples[:half], 7: samples[half:]}
+    one, other = rng.sample(range(len(samples)), 2)
+    swapped = list(samples)
+    swapped[one], swapped[other] = swapped[other], swapped[one]
+    after = {4: swapped[:half], 7: swapped[half:]}
+    assert sums(before).unpositioned == sums(after).unpositioned
+    assert all(was != now for was, now in zip(sums(before).positioned, sums(after).positioned, strict=True))
+
+
+@given(micro_batches, references, st.data())
+def test_one_other_sample_changes_both_sums(
+    batches: list[list[Reference]], other: Reference, data: st.DataObject
+) -> None:
+    places = [(number, at) for number, batch in enumerate(batches) for at in range(len(batch))]
+    if not places:
+        return
+    number, at = data.draw(st.sampled_from(places))
+    changed = [list(batch) for batch in batches]
+    changed[number][at] = other
+    was, now = sums(dict(enumerate(batches))), sums(dict(enumerate(changed)))
+    is_same = batches[number][at] == other
+    assert (was.unpositioned == now.unpositioned) == (was.positioned == now.positioned) == is_same
+
+
+def test_sources_count_by_their_names_and_repetitions_apart() -> None:
+    assert sums({3: [(0, 1, 2, 0)]}) == sums({3: [(2, 1, 2, 0)]}, ["0c", "0b", "0a"])
+    assert sums({3: [(0, 1, 2, 0)]}) != sums({3: [(1, 1, 2, 0)]})
+    once, again = sums({3: [(0, 1, 2, 0)]}), sums({3: [(0, 1, 2, 0)]}, repetition=1)
+    assert once.unpositioned == again.unpositioned
+    assert once.positioned != again.positioned
+
+
+def state(micro_batches: list[int], uncounted: dict[int, tuple[bytes, ...]]) -> LoaderState:
+    fingerprint = {"sources": [[name, name] for name in SOURCES], "weights": [1, 1, 1], "order": "shuffled"}
+    lanes = {
+        lane: {"draws": 9, "cursors": {}, "micro_batches": number} if number else {}
+        for lane, number in enumerate(micro_batches)
+    }
+    generation = (len(micro_batches), [[4, 2, 0, 0]] * 3)
+    return LoaderState(fingerprint, [generation], sum(micro_batches), lanes, uncounted=uncounted)
+
+
+def test_a_state_counts_what_waits_when_it_becomes_plain_data() -> None:
+    batches = {0: [(0, 0, 5, 0)], 2: [(1, 0, 6, 0)], 1: [(2, 0, 7, 1), (0, 0, 8, 0)]}
+    waiting = state([2, 1], {0: (packed(batches[0]), packed(batches[2])), 1: (packed(batches[1]),)})
+    restored = LoaderState.from_dict(waiting.to_dict())
+    assert not restored.uncounted
+    assert ledger.total(restored) == ledger.total(waiting) == sums(batches)
+    assert restored.to_dict() == waiting.to_dict() == waiting.settled().to_dict()
+
+
+def test_a_run_that_began_without_a_ledger_says_from_where_it_counts() -> None:
+    old = state([3, 2, 2], {})
+    assert ledger.total(old).since == 7
+    later = dataclasses.replace(old, next_slot=8, lanes=old.lanes | {1: old.lanes[1] | {"micro_batches": 3}})
+    later = dataclasses.replace(later, uncounted={1: (packed([(0, 0, 1, 0)]),)})
+    found = ledger.total(LoaderState.from_dict(later.to_dict()))
+    assert (found.since, found.samples) == (7, 1)
+    assert found.unpositioned == sums({7: [(0, 0, 1, 0)]}).unpositioned
+    assert str(found).endswith("(counted from micro-batch 7 on)")
+
+
+def test_what_was_before_a_re_deal_is_counted_once() -> None:
+    before = state([1, 1], {0: (packed([(0, 0, 5, 0)]),), 1: (packed([(1, 0, 5, 0)]),)})
+    after = dataclasses.replace(state([2], {}), extras=ledger.carried(before))
+    assert ledger.total(after) == ledger.total(before) == sums({0: [(0, 0, 5, 0)], 1: [(1, 0, 5, 0)]})
+    again = dataclasses.replace(state([2, 2], {}), extras=ledger.carried(after))
+    assert ledger.total(again) == ledger.total(before)
+
+
+def test_the_line_is_logged_once_a_position(caplog: pytest.LogCaptureFixture) -> None:
+    saved = state([1], {0: (packed([(0, 0, 5, 0)]),)})
+    with caplog.at_level(logging.INFO, "bridge_data"):
+        log = ledger.LedgerLog()
+        log.note(saved)
+        log.note(saved)
+    assert [record.message for record in caplog.records] == [ledger.line_of(saved)]
+    assert ledger.line_of(saved).startswith("data ledger at micro-batch 1: samples 1, positioned ")

@@ -1,0 +1,117 @@
+"""The audit: what agrees is told to agree, one swapped sample is found."""
+
+import struct
+import zlib
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from bridge_data.loader.checkpoint import save_states
+from bridge_data.loader.ledger_files import RunLedger, decoded, encoded, ledger_file
+from bridge_data.order import Cursor, SampleRef
+from bridge_data.tools.cli import main
+from tests.loader.test_ledger_files import run
+from tests.prepared import write_texts
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_texts(tmp_path_factory.mktemp("audit") / "texts", 333)
+
+
+def train(data: Path, folder: Path, *, world_sizes: tuple[int, ...] = (1, 2), skip_every: int = 0) -> None:
+    """A run of 40 micro-batches for each of the numbers of ranks, saved after each."""
+    state = None
+    for number, world_size in enumerate(world_sizes, 1):
+        state = run(data, folder / "ledger", world_size, 40, state, skip_every=skip_every)
+        save_states(folder / f"iter_{number:07d}", state, step=number, world_size=world_size)
+
+
+def audit(*arguments: object) -> tuple[int, str]:
+    result = CliRunner().invoke(main, ["audit", *map(str, arguments)])
+    return result.exit_code, result.output
+
+
+def swap(path: Path, number: int) -> None:
+    """Let the first two samples of a micro-batch change places in a ledger file, checksums included."""
+    content, at, done = path.read_bytes(), path.read_bytes().index(b"\n") + 1, b""
+    done = content[:at]
+    while at < len(content):
+        length, _ = struct.unpack_from("<II", content, at)
+        payload = content[at + 8 : at + 8 + length]
+        at += 8 + length
+        if payload[:1] == b"M":
+            batches = dict(decoded(payload[1:]))
+            if number in batches:
+                values = struct.unpack(f"<{len(batches[number]) // 8}q", batches[number])
+                width = len(values) // 4
+                columns = [list(values[start : start + width]) for start in range(0, len(values), width)]
+                for column in columns:
+                    column[0], column[1] = column[1], column[0]
+                batches[number] = struct.pack(f"<{len(values)}q", *[value for column in columns for value in column])
+                payload = b"M" + encoded([*batches.items()])
+        done += struct.pack("<II", len(payload), zlib.crc32(payload)) + payload
+    path.write_bytes(done)
+
+
+def test_a_run_agrees_with_its_ledger_and_with_its_data(data: Path, tmp_path: Path) -> None:
+    train(data, tmp_path)
+    code, output = audit(tmp_path, "--data", data)
+    assert code == 0, output
+    assert "4 comparisons equal, 0 different" in output
+
+
+def test_one_swapped_sample_is_found_with_the_first_checkpoint_that_has_it(data: Path, tmp_path: Path) -> None:
+    train(data, tmp_path)
+    before = RunLedger(tmp_path / "ledger").micro_batch(50)
+    swap(ledger_file(tmp_path / "ledger", 0), 50)
+    assert RunLedger(tmp_path / "ledger").micro_batch(50) == [before[1], before[0], *before[2:]]
+    code, output = audit(tmp_path)
+    assert code == 1, output
+    assert f"the first to differ is {tmp_path / 'iter_0000002'}" in output
+    assert "1 comparison equal, 1 different" in output
+
+
+def test_a_run_that_was_handed_out_another_order_than_that_of_its_data_is_found(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take = Cursor.take
+
+    def swapped(self: Cursor, count: int) -> list[tuple[int, SampleRef]]:
+        return [
+            (draw, ref._replace(index=ref.index ^ 1) if (self.lane, draw) == (1, 9) else ref)
+            for draw, ref in take(self, count)
+        ]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Cursor, "take", swapped)
+        train(data, tmp_path)
+    assert audit(tmp_path)[0] == 0  # state and ledger agree, but not with the data
+    code, output = audit(tmp_path, "--data", data)
+    assert code == 1, output
+    assert f"the first to differ is {tmp_path / 'iter_0000001'}" in output
+
+
+def test_filters_and_re_deals_are_left_to_the_ledger(data: Path, tmp_path: Path) -> None:
+    train(data, tmp_path, world_sizes=(1, 4), skip_every=7)
+    code, output = audit(tmp_path, "--data", data)
+    assert code == 0, output
+    assert "2 comparisons equal, 0 different" in output
+    assert "samples were left out" in output
+
+
+def test_a_ledger_that_lacks_micro_batches_is_told(data: Path, tmp_path: Path) -> None:
+    train(data, tmp_path)
+    ledger_file(tmp_path / "ledger", 1).unlink()
+    code, output = audit(tmp_path)
+    assert code == 1, output
+    assert "the ledger lacks 20 micro-batches" in output
+
+
+def test_nothing_to_compare_is_an_error(data: Path, tmp_path: Path) -> None:
+    code, output = audit(tmp_path)
+    assert (code, "holds no data state" in output) == (1, True)
+    save_states(tmp_path / "iter_0000001", run(data, None, 1, 8), step=1, world_size=1)
+    code, output = audit(tmp_path)
+    assert (code, "holds no ledger" in output) == (1, True)
