@@ -15,7 +15,7 @@ import dataclasses
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
-from typing import TypeAlias
+from typing import NoReturn, TypeAlias
 
 from bridge_data.errors import ConfigError
 from bridge_data.plan.document import Node
@@ -109,6 +109,12 @@ class Plan:
 
     def __len__(self) -> int:
         return self.num_samples
+
+    def __iter__(self) -> NoReturn:
+        raise ConfigError(
+            "a plan holds no samples, it says which are read: give it to get_train_dataset(plan, ...), whose loader "
+            "gives batches, or iterate over plan.sources"
+        )
 
     def __str__(self) -> str:
         if self.weights is None:

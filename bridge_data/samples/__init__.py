@@ -7,7 +7,7 @@ Energon's dunder names, so that any batch can be traced to its shards, and any s
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Self, TypeVar, cast, dataclass_transform
 
 from bridge_data.later import is_tensor, torch
@@ -87,6 +87,18 @@ class _Extensible:
         return cast(Self, map_tensors(self, lambda tensor: tensor.to(device, non_blocking=non_blocking)))
 
 
+def _provenance(cls: type, base: Any, expected: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of provenance of `base` that are not `given`."""
+    try:
+        return {name: getattr(base, name) for name in PROVENANCE if name not in given}
+    except AttributeError:
+        way_out = "give the one that this one is made of"
+        if isinstance(base, dict):
+            way_out = f"of a crude sample make it by {cls.__name__}(**basic_sample_keys(sample), ...)"
+        kind = type(base).__name__
+        raise TypeError(f"{cls.__name__}.derive_from: expected {expected}, got {kind}; {way_out}") from None
+
+
 @edataclass
 class Sample(_Extensible):
     """One element of a data set. Derive a dataclass from it and add your fields.
@@ -102,8 +114,12 @@ class Sample(_Extensible):
 
     @classmethod
     def derive_from(cls, base_sample: Sample, **kwargs: Any) -> Self:
-        """A sample of this class with the provenance of `base_sample`, and `kwargs` as fields."""
-        return cls(**{name: getattr(base_sample, name) for name in PROVENANCE if name not in kwargs}, **kwargs)
+        """A sample of this class with the provenance of `base_sample`, and `kwargs` as fields.
+
+        Raises:
+            TypeError: if `base_sample` is no sample, so it has none.
+        """
+        return cls(**_provenance(cls, base_sample, "a sample", kwargs), **kwargs)
 
     @classmethod
     def from_joined(cls, *args: Sample | None, **kwargs: Sample | None) -> Self:
@@ -142,8 +158,12 @@ class Batch(_Extensible):
 
     @classmethod
     def derive_from(cls, base_batch: Batch, **kwargs: Any) -> Self:
-        """A batch of this class with the provenance of `base_batch`, and `kwargs` as fields."""
-        return cls(**{name: getattr(base_batch, name) for name in PROVENANCE if name not in kwargs}, **kwargs)
+        """A batch of this class with the provenance of `base_batch`, and `kwargs` as fields.
+
+        Raises:
+            TypeError: if `base_batch` is no batch, so it has none.
+        """
+        return cls(**_provenance(cls, base_batch, "a batch", kwargs), **kwargs)
 
     @classmethod
     def from_samples(cls, samples: Sequence[Sample], **kwargs: Any) -> Self:

@@ -186,3 +186,9 @@ def test_a_number_counts_as_it_is_written():
 def test_repetitions_have_no_schedule():
     with pytest.raises(ConfigError, match="repetitions: expected a number, got a list of 1"):
         read("[{from_sample: 0, weight: 1}]", "repetitions")
+
+
+def test_a_plan_is_not_iterated_over(tmp_path: Path) -> None:
+    plan = load_plan(write_texts(tmp_path / "a", 3))
+    with pytest.raises(ConfigError, match=r"a plan holds no samples.*get_train_dataset\(plan, \.\.\.\).*plan.sources"):
+        list(plan)

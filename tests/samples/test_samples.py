@@ -1,6 +1,6 @@
 import collections
 import dataclasses
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -41,6 +41,13 @@ def sample(key: str = "s.tar/a", width: int = 2) -> CaptioningSample:
         image=torch.arange(6 * width, dtype=torch.float32).reshape(3, 2, width),
         caption="a cat",
     )
+
+
+@pytest.mark.parametrize("base", [None, {"__key__": "k"}, "k"])
+def test_derive_from_takes_samples_only(base: Any) -> None:
+    name = type(base).__name__
+    with pytest.raises(TypeError, match=rf"TextSample.derive_from: expected a sample, got {name}; .*"):
+        bridge_data.TextSample.derive_from(base, text="x")
 
 
 def test_derive_from_keeps_provenance_and_takes_new_fields() -> None:

@@ -71,6 +71,10 @@ class FileStoreCachePool(CachePool):
     ) -> None:
         if method not in get_args(Method):
             raise ConfigError(f"FileStoreCachePool: method={method!r}: expected 'raw' or 'pickle'")
+        if not isinstance(parent_cache_dir, str | os.PathLike | None):
+            raise ConfigError(
+                f"FileStoreCachePool: parent_cache_dir={parent_cache_dir!r}: expected the path of a folder, or None"
+            )
         for name, value in (("num_workers", num_workers), ("max_cache_count", max_cache_count)):
             if value < 1:
                 raise ConfigError(f"FileStoreCachePool: {name}={value}: expected 1 or more")

@@ -66,7 +66,8 @@ def lint(
 
     PATH is a data set, a metadataset, a JSONL file or a tar. Shards, indexes and metadata are compared, every part of
     every sample is decoded and put where the field map wants it. Of tars that are not prepared, the members and parts
-    are checked. The exit status is 1 if there is any fault; what `prepare` takes with a note is a note here, too.
+    are checked. The exit status is 1 if there is any fault; what `prepare` takes with a note is a note here,
+    too, but for members without a part name: they are in no sample.
     """
     for code in ignore:
         if code not in KINDS:

@@ -15,7 +15,8 @@ _EXCLUDE = "fix the data, or list the samples as shard/key under `exclude` in sp
 
 
 class FaultKind(NamedTuple):
-    """What a kind of fault is, and what to do about it. A note is what `prepare` accepts with a note: no fault."""
+    """What a kind of fault is, and what to do about it. A note is no fault: data may be meant so.
+    Members without a part name are a fault, though `prepare` leaves them out with a note: they are in no sample."""
 
     what: str
     way_out: str

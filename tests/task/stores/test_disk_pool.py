@@ -288,3 +288,8 @@ def test_wrong_settings_are_refused(settings: dict[str, Any]) -> None:
     ((name, value),) = settings.items()
     with pytest.raises(ConfigError, match=f"{name}={value!r}: expected"):
         FileStoreCachePool(**settings)
+
+
+def test_the_folder_of_a_pool_is_a_path() -> None:
+    with pytest.raises(ConfigError, match="parent_cache_dir=3: expected the path of a folder, or None"):
+        FileStoreCachePool(parent_cache_dir=3)  # type: ignore[arg-type]
