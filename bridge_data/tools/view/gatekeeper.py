@@ -34,6 +34,9 @@ MIN_TOKEN = 12
 
 GENERATED = "auto"
 
+MAX_PATH = 1000
+"""Characters of an address before its query."""
+
 
 def checked_token(host: str, token: str | None) -> str | None:
     """The token to ask for (None: none), when `host` is listened on; a new one for `auto`.
@@ -90,6 +93,8 @@ class Gatekeeper:
         headers = Headers(scope=scope)
         if scope["method"] not in ("GET", "HEAD"):
             return PlainTextResponse("only GET is answered here\n", 405)
+        if len(scope["path"]) > MAX_PATH:
+            return PlainTextResponse("this address is too long\n", 414)
         if not self._knows(headers.get("host", "")):
             return PlainTextResponse("this host name is not known here: start with --allow-host NAME\n", 421)
         if self._token is None:

@@ -28,7 +28,8 @@ DEFAULT_BATCH_SIZE = 4
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class NamedRun:
     """The data of a run: `dataset` is what it trains on, at `path`; `schedule` says how many micro-batches a step
-    takes, None where there is no config; `told` is a sentence about it."""
+    takes, None where there is no config, or it leaves the global batch size to the ranks; `told` is a sentence about
+    it."""
 
     path: str
     dataset: LaneDataset
@@ -46,14 +47,11 @@ def open_run(config: str, num_lanes: int | None = None) -> NamedRun:
     settings = dict(module.settings.workers) | ({} if num_lanes is None else {"num_lanes": num_lanes})
     seed = settings.pop("seed_offset", 0)
     workers = WorkerConfig(rank=0, world_size=1, num_workers=0, seed_offset=seed, **settings)
-    size = module.global_batch_size
-    schedule = BatchSchedule(
-        module.micro_batch_size if size is None else size, module.micro_batch_size, module.settings.rampup_batch_size
-    )
+    size, ramp = module.global_batch_size, module.settings.rampup_batch_size
     return NamedRun(
         path=os.fspath(module.path),
         dataset=module.datasets_provider(workers, "train"),
-        schedule=schedule,
+        schedule=None if size is None else BatchSchedule(size, module.micro_batch_size, ramp),
         told=f"As {config} makes them, for {workers.num_lanes} lanes of the job.",
     )
 

@@ -5,7 +5,6 @@ Guarantee: addresses hold numbers, keys to search for and names out of lists; fi
 """
 
 import functools
-import re
 import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -21,24 +20,20 @@ from starlette.types import ASGIApp
 
 from bridge_data.errors import BridgeDataError, ConfigError
 from bridge_data.tools.cli.preview_command import describe_value
-from bridge_data.tools.cli.state_contents import sources_of
-from bridge_data.tools.view.batch_contents import contents, fields_of, tokenizer_of
+from bridge_data.tools.view.answers import number_in, ranged
+from bridge_data.tools.view.batch_contents import fields_of
 from bridge_data.tools.view.blend_counts import count_draws
 from bridge_data.tools.view.catalog import SampleAddress, SampleFilter, SplitCatalog, subflavor_texts
-from bridge_data.tools.view.charts import HEIGHT, WIDTH, step_line
+from bridge_data.tools.view.charts import HEIGHT, WIDTH
 from bridge_data.tools.view.gatekeeper import Gatekeeper
 from bridge_data.tools.view.histograms import shapes
 from bridge_data.tools.view.key_search import KeySearch
-from bridge_data.tools.view.named_runs import NamedRun
-from bridge_data.tools.view.processed_pictures import pictures_of
+from bridge_data.tools.view.run_pages import RunPages
 from bridge_data.tools.view.sample_cards import DOWNLOAD, MediaContent, card, content
 from bridge_data.tools.view.site import Site
 
 PAGE_SIZE = 24
 """Samples of a page, and of a search."""
-
-MAX_STEP_CARDS = 96
-"""Samples of a step that are shown."""
 
 MAX_TEXT = 512
 """Characters of a key that is searched for."""
@@ -50,7 +45,6 @@ _STATIC = {
     "view.js": "text/javascript; charset=utf-8",
     "htmx.min.js": "text/javascript; charset=utf-8",
 }
-_RANGE = re.compile(r"bytes=(\d*)-(\d*)", re.ASCII)
 
 
 class Pages:
@@ -59,7 +53,7 @@ class Pages:
     def __init__(self, site: Site) -> None:
         self._site = site
         self._searches: dict[str, KeySearch] = {}
-        self._opening, self._replaying = threading.Lock(), threading.Lock()
+        self._opening = threading.Lock()
         self._templates = Environment(
             loader=FileSystemLoader(_FOLDER / "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
         )
@@ -73,10 +67,7 @@ class Pages:
             "/media/{part:int}/{source:int}/{index:int}/{member:int}/{number:int}": self.media,
             "/blend": self.blend,
             "/shapes": self.shapes,
-            "/batches": self.batches,
-            "/batches/{number:int}/pictures/{picture:int}": self.picture,
-            "/run": self.saved_run,
-            "/steps/{step:int}": self.step,
+            **RunPages(self._site, self._page).addresses(),
             "/static/{name}": self.static,
         }
         return [Route(path, self._guarded(page), methods=["GET"]) for path, page in pages.items()]
@@ -114,7 +105,7 @@ class Pages:
         """A page of samples, or those of a search."""
         part, split = self._part(request)
         chosen = SampleFilter(
-            source=_number(request, "source", None), subflavor=request.query_params.get("subflavor", "")[:MAX_TEXT]
+            source=number_in(request, "source", None), subflavor=request.query_params.get("subflavor", "")[:MAX_TEXT]
         )
         text, error, is_cut = request.query_params.get("q", "").strip()[:MAX_TEXT], "", False
         sources = split.shown(chosen)
@@ -127,7 +118,7 @@ class Pages:
                 error = str(failure)
             is_cut, found = len(found) > PAGE_SIZE, found[:PAGE_SIZE]
         else:
-            found, number, num_pages = split.page(chosen, _number(request, "page", 1) or 1, PAGE_SIZE)
+            found, number, num_pages = split.page(chosen, number_in(request, "page", 1) or 1, PAGE_SIZE)
         given = {"part": part, "source": "" if chosen.source is None else chosen.source, "subflavor": chosen.subflavor}
         return self._page(
             "samples.html",
@@ -187,8 +178,8 @@ class Pages:
     def blend(self, request: Request) -> Response:
         """The blend as asked and as drawn."""
         part, split = self._part(request)
-        draws, lanes = _number(request, "draws", 1_000_000) or 1, _number(request, "lanes", 8) or 1
-        seed, counts, error = _number(request, "seed", 0) or 0, None, ""
+        draws, lanes = number_in(request, "draws", 1_000_000) or 1, number_in(request, "lanes", 8) or 1
+        seed, counts, error = number_in(request, "seed", 0) or 0, None, ""
         try:
             if split.plan is None:
                 raise ConfigError("there is no dataset.yaml, so nothing is known of a blend")
@@ -202,98 +193,10 @@ class Pages:
     def shapes(self, request: Request) -> Response:
         """Histograms of a source."""
         part, split = self._part(request)
-        source = split.source(SampleAddress(_number(request, "source", 0) or 0, 0))
+        source = split.source(SampleAddress(number_in(request, "source", 0) or 0, 0))
         found = shapes(split, source)
         size = {"width": WIDTH, "height": HEIGHT}
         return self._page("shapes.html", "Sizes", part=part, split=split, source=source, shapes=found, **size)
-
-    # Batches
-
-    def batches(self, request: Request) -> Response:
-        """A batch as the trainer gets it."""
-        run, sequence = self._site.run, self._site.batches
-        number = _number(request, "number", sequence.first) or 0
-        shown, pictures, error = None, [], ""
-        try:
-            batch = sequence.get(number)
-            encoder = run.dataset.task_encoder
-            shown, pictures = contents(batch, tokenizer_of(encoder)), pictures_of(batch, encoder)
-        except (BridgeDataError, LookupError) as failure:
-            error = str(failure)
-        except Exception as failure:  # of hooks of the user
-            error = f"{type(failure).__name__}: {failure}"
-        values = {"number": number, "first": sequence.first, "shown": shown, "pictures": pictures, "error": error}
-        return self._page("batches.html", "Batches", **values)
-
-    def picture(self, request: Request) -> Response:
-        """A picture of a batch, as PNG."""
-        batch = self._site.batches.get(request.path_params["number"])
-        pictures, number = pictures_of(batch, self._site.run.dataset.task_encoder), request.path_params["picture"]
-        if number >= len(pictures):
-            raise LookupError(f"the batch has no picture number {number}")
-        return ranged(MediaContent(pictures[number].png, "image/png"), None)
-
-    # The run
-
-    def saved_run(self, request: Request) -> Response:
-        """Losses and saved states of the run."""
-        saved = self._site.saved
-        if saved.is_empty:
-            raise LookupError("there is no run to show; give --state or --log")
-        names = [name for name, _ in self._site.pages]
-        return self._page(
-            "run.html",
-            "Run",
-            line=None if saved.log is None else step_line(saved.log.losses),
-            first=0 if saved.log is None else saved.log.first,
-            states=saved.states,
-            progress=sources_of(saved.states[-1].state) if saved.states else [],
-            has_batches="Batches" in names,
-            has_steps="Batches" in names and self._site.run.schedule is not None,
-            span=_span,
-            width=WIDTH,
-            height=HEIGHT,
-        )
-
-    def step(self, request: Request) -> Response:
-        """The samples of a step."""
-        run, step = self._site.run, request.path_params["step"]
-        if run.schedule is None:
-            raise ConfigError("which batches a step takes is not known; give --config")
-        order = self._site.order
-        self._site.check_replay(order.micro_batches(step))
-        with self._replaying:
-            found = order.at(step)
-        part, split = self._part_of_run(run)
-        shown = found.samples[:MAX_STEP_CARDS]
-        log = self._site.saved.log
-        first = 0 if log is None else log.first
-        return self._page(
-            "step.html",
-            "Run",
-            step=step,
-            first=first,
-            loss=None if log is None else dict(log.losses).get(step + first),
-            found=found,
-            part=part,
-            cards=[]
-            if split is None
-            else [(card(split, SampleAddress(one.source_number, one.index)), one) for one in shown],
-            keys=[one.key for one in shown] if split is None else [],
-        )
-
-    def _part_of_run(self, run: NamedRun) -> tuple[int, SplitCatalog | None]:
-        """(number, split part) whose samples the run reads; None if other data are looked at."""
-        catalog, sources = self._site.catalog, run.dataset.plan.sources
-        for number, name in enumerate(catalog.part_names):
-            try:
-                split = catalog.part(name)
-            except BridgeDataError:
-                continue
-            wanted = [(source.path, source.split_part, source.num_samples) for source in sources]
-            if wanted == [(source.path, split.name, source.num_samples) for source in split.sources]:
-                return number, split
-        return 0, None
 
     # Files of this package
 
@@ -310,7 +213,7 @@ class Pages:
     def _part(self, request: Request) -> tuple[int, SplitCatalog]:
         """(number, split part) that a request asks for, by default the first with samples."""
         catalog = self._site.catalog
-        number = _number(request, "part", None)
+        number = number_in(request, "part", None)
         if number is None:
             number = catalog.part_names.index(catalog.first_part())
         return number, self._split(number)
@@ -331,38 +234,6 @@ class Pages:
     def _search(self, split: SplitCatalog) -> KeySearch:
         with self._opening:
             return self._searches.setdefault(split.name, KeySearch(split))
-
-
-def _span(numbers: tuple[int, int] | None) -> str:
-    """`3`, `3–5`."""
-    if numbers is None:
-        return "–"
-    return "–".join(f"{number:,}" for number in dict.fromkeys(numbers))
-
-
-def _number(request: Request, name: str, default: int | None) -> int | None:
-    """The number in a query; the default if there is none, or it is no number."""
-    text = request.query_params.get(name, "")
-    return int(text) if re.fullmatch(r"-?\d{1,15}", text, re.ASCII) else default
-
-
-def ranged(found: MediaContent, asked: str | None) -> Response:
-    """The content, or the range of it that a `Range` header asks for: one range, as players do."""
-    headers = {"accept-ranges": "bytes", "content-type": found.content_type, "cache-control": "private, max-age=600"}
-    if not found.inline:
-        headers["content-disposition"] = "attachment"
-    size, match = len(found.data), _RANGE.fullmatch(asked or "")
-    if match is None or match.groups() == ("", ""):
-        return Response(found.data, headers=headers)
-    first, last = match.groups()
-    if first:
-        start, end = int(first), min(int(last) + 1 if last else size, size)
-    else:
-        start, end = max(0, size - int(last)), size
-    if start >= end:
-        return Response(status_code=416, headers={"content-range": f"bytes */{size}"})
-    headers["content-range"] = f"bytes {start}-{end - 1}/{size}"
-    return Response(found.data[start:end], 206, headers)
 
 
 def application(

@@ -54,6 +54,10 @@ def test_only_reading_is_answered() -> None:
     assert [asked().request(method, "/").status_code for method in ("POST", "PUT", "DELETE", "OPTIONS")] == [405] * 4
 
 
+def test_long_addresses_are_refused() -> None:
+    assert asked().get("/" + "1" * 5000).status_code == 414
+
+
 def test_every_answer_has_the_headers() -> None:
     for answer in (asked().get("/"), asked().post("/"), asked(TOKEN).get("/")):
         assert answer.headers["content-security-policy"].startswith("default-src 'self'; object-src 'none'")

@@ -139,6 +139,7 @@ def test_from_a_loss_to_its_samples_in_two_clicks(run_page: TestClient, trained:
 
 def test_steps_far_from_a_state_are_not_replayed(run_page: TestClient) -> None:
     assert "at most 2,000 are; give --state" in run_page.get("/steps/1000000").text
+    assert run_page.get(f"/steps/{10**30}").status_code == 404
 
 
 def test_without_packs_a_step_is_arithmetic(tmp_path: Path) -> None:

@@ -1,0 +1,142 @@
+"""The pages of a run: its batches, its saved states and losses, and the samples of a step.
+
+Enters: a `Site`, and a function that renders a template. Leaves: the answers. Guarantee: batches are those that the
+loader of the run makes, and the samples of a step are those of `RunOrder`.
+"""
+
+import threading
+from collections.abc import Callable
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from bridge_data.errors import BridgeDataError, ConfigError
+from bridge_data.tools.cli.state_contents import sources_of
+from bridge_data.tools.view.answers import number_in, ranged
+from bridge_data.tools.view.batch_contents import contents, tokenizer_of
+from bridge_data.tools.view.catalog import SampleAddress, SplitCatalog
+from bridge_data.tools.view.charts import HEIGHT, WIDTH, step_line
+from bridge_data.tools.view.named_runs import NamedRun
+from bridge_data.tools.view.processed_pictures import pictures_of
+from bridge_data.tools.view.sample_cards import MediaContent, card
+from bridge_data.tools.view.site import Site
+
+MAX_STEP = 10**9
+"""The last step that is asked for."""
+
+MAX_STEP_CARDS = 96
+"""Samples of a step that are shown."""
+
+
+class RunPages:
+    """The endpoints. `render` takes the name of a template, the heading of the page and the values it needs."""
+
+    def __init__(self, site: Site, render: Callable[..., Response]) -> None:
+        self._site, self._render = site, render
+        self._replaying = threading.Lock()
+
+    def addresses(self) -> dict[str, Callable[[Request], Response]]:
+        """What answers at which address."""
+        return {
+            "/batches": self.batches,
+            "/batches/{number:int}/pictures/{picture:int}": self.picture,
+            "/run": self.saved_run,
+            "/steps/{step:int}": self.step,
+        }
+
+    # Batches
+
+    def batches(self, request: Request) -> Response:
+        """A batch as the trainer gets it."""
+        run, sequence = self._site.run, self._site.batches
+        number = number_in(request, "number", sequence.first) or 0
+        shown, pictures, error = None, [], ""
+        try:
+            batch = sequence.get(number)
+            encoder = run.dataset.task_encoder
+            shown, pictures = contents(batch, tokenizer_of(encoder)), pictures_of(batch, encoder)
+        except (BridgeDataError, LookupError) as failure:
+            error = str(failure)
+        except Exception as failure:  # of hooks of the user
+            error = f"{type(failure).__name__}: {failure}"
+        values = {"number": number, "first": sequence.first, "shown": shown, "pictures": pictures, "error": error}
+        return self._render("batches.html", "Batches", **values)
+
+    def picture(self, request: Request) -> Response:
+        """A picture of a batch, as PNG."""
+        batch = self._site.batches.get(request.path_params["number"])
+        pictures, number = pictures_of(batch, self._site.run.dataset.task_encoder), request.path_params["picture"]
+        if number >= len(pictures):
+            raise LookupError(f"the batch has no picture number {number}")
+        return ranged(MediaContent(pictures[number].png, "image/png"), None)
+
+    # The run
+
+    def saved_run(self, request: Request) -> Response:
+        """Losses and saved states of the run."""
+        saved = self._site.saved
+        if saved.is_empty:
+            raise LookupError("there is no run to show; give --state or --log")
+        names = [name for name, _ in self._site.pages]
+        return self._render(
+            "run.html",
+            "Run",
+            line=None if saved.log is None else step_line(saved.log.losses),
+            first=0 if saved.log is None else saved.log.first,
+            states=saved.states,
+            progress=sources_of(saved.states[-1].state) if saved.states else [],
+            has_batches="Batches" in names,
+            has_steps="Batches" in names and self._site.run.schedule is not None,
+            span=_span,
+            width=WIDTH,
+            height=HEIGHT,
+        )
+
+    def step(self, request: Request) -> Response:
+        """The samples of a step."""
+        run, step = self._site.run, request.path_params["step"]
+        if run.schedule is None:
+            raise ConfigError("which batches a step takes is not known; give --config, with a global batch size")
+        if step > MAX_STEP:
+            raise LookupError(f"there is no step {step:,}")
+        order = self._site.order
+        self._site.check_replay(order.micro_batches(step))
+        with self._replaying:
+            found = order.at(step)
+        part, split = self._part_of_run(run)
+        shown = found.samples[:MAX_STEP_CARDS]
+        log = self._site.saved.log
+        first = 0 if log is None else log.first
+        return self._render(
+            "step.html",
+            "Run",
+            step=step,
+            first=first,
+            loss=None if log is None else dict(log.losses).get(step + first),
+            found=found,
+            part=part,
+            cards=[]
+            if split is None
+            else [(card(split, SampleAddress(one.source_number, one.index)), one) for one in shown],
+            keys=[one.key for one in shown] if split is None else [],
+        )
+
+    def _part_of_run(self, run: NamedRun) -> tuple[int, SplitCatalog | None]:
+        """(number, split part) whose samples the run reads; None if other data are looked at."""
+        catalog, sources = self._site.catalog, run.dataset.plan.sources
+        for number, name in enumerate(catalog.part_names):
+            try:
+                split = catalog.part(name)
+            except BridgeDataError:
+                continue
+            wanted = [(source.path, source.split_part, source.num_samples) for source in sources]
+            if wanted == [(source.path, split.name, source.num_samples) for source in split.sources]:
+                return number, split
+        return 0, None
+
+
+def _span(numbers: tuple[int, int] | None) -> str:
+    """`3`, `3–5`."""
+    if numbers is None:
+        return "–"
+    return "–".join(f"{number:,}" for number in dict.fromkeys(numbers))
