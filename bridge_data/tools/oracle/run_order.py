@@ -13,10 +13,12 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Iterator, Sequence
+from typing import Protocol
 
 from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.errors import ConfigError
 from bridge_data.lanes.lane_dataset import LaneDataset
+from bridge_data.lanes.units import SampleKey
 from bridge_data.order.state import LoaderState
 from bridge_data.shards.records import RecordReader
 from bridge_data.tools.oracle.sample_names import SampleNames
@@ -75,12 +77,22 @@ class RunStep:
     assumes_no_skips: bool
 
 
+class MicroBatchRecords(Protocol):
+    """What a run has written down of its micro-batches, such as a ledger."""
+
+    def micro_batch(self, number: int) -> Sequence[SampleKey]:
+        """The samples of a micro-batch of the job, in their order; `ConfigError` if it is not there."""
+
+    def __iter__(self) -> Iterator[tuple[int, Sequence[SampleKey]]]:
+        """(number, samples) of each micro-batch."""
+
+
 class RunOrder:
     """The order of the run of `dataset` (of `get_train_dataset`, with the settings of the run as it is now).
 
     `states` are those that the run saved, in any order; each must have all lanes. `schedule` is the global batch size
     of each step, by default one micro-batch for each rank. Steps are counted from 0. With `replay`, hooks are run in
-    any case.
+    any case. Micro-batches that `records` has are told from there, without a replay; their packs are not told apart.
 
     Raises:
         ConfigError: for a data set that is not shuffled. StateError: for states of other data.
@@ -93,6 +105,7 @@ class RunOrder:
         schedule: BatchSchedule | None = None,
         states: Sequence[LoaderState] = (),
         replay: bool = False,
+        records: MicroBatchRecords | None = None,
     ) -> None:
         if dataset.order.shuffle is None:
             raise ConfigError("RunOrder: expected the data set of training, as get_train_dataset makes it")
@@ -101,6 +114,8 @@ class RunOrder:
         self.world_size = dataset.worker_config.world_size
         self.schedule = schedule or BatchSchedule(size * self.world_size, size)
         self._names = _Names(dataset)
+        self._records = records
+        self._numbers = {name: number for number, name in enumerate(dataset.source_names)}
         self._stretches = stretches_of(dataset, states, replay=replay)
         self._begins = [stretch.begin for stretch in self._stretches]
 
@@ -136,7 +151,7 @@ class RunOrder:
         before = self.num_replayed
         mine = [number for number in numbers if rank is None or number % self.world_size == rank]
         samples = [sample for number in mine for sample in self._samples(step, number)]
-        assumes = any(self._stretch(number).assumes_no_skips for number in mine)
+        assumes = any(self._stretch(n).assumes_no_skips for n in mine if self._recorded(n) is None)
         return RunStep(
             number=step,
             micro_batches=numbers,
@@ -159,13 +174,19 @@ class RunOrder:
             ConfigError: if there is no such sample, or several.
         """
         found = self._names.find(key, source, index)
-        end = self.micro_batches(until).stop
+        end, begin = self.micro_batches(until).stop, 0
         samples: list[RunSample] = []
+        for number in self._recorded_with(found, end):
+            samples += [one for one in self.micro_batch(number) if (one.source_number, one.index) == found]
+        if self._records is not None:
+            begin = 1 + max((number for number, _ in self._records), default=-1)
         for stretch, following in itertools.zip_longest(self._stretches, self._stretches[1:]):
             stop = end if following is None else min(end, following.begin)
-            if stretch is None or stretch.begin >= stop:
+            if stretch is None or stretch.begin >= stop or stop <= begin:
                 continue
             for number in stretch.find(*found, stop):
+                if number < begin:
+                    continue
                 of_batch = self._samples(self.step_of(number), number)
                 samples += [one for one in of_batch if (one.source_number, one.index) == found]
         return samples
@@ -189,7 +210,29 @@ class RunOrder:
             )
         return self._stretches[bisect.bisect_right(self._begins, number) - 1]
 
+    def _recorded(self, number: int) -> Sequence[SampleKey] | None:
+        if self._records is None:
+            return None
+        try:
+            return self._records.micro_batch(number)
+        except ConfigError:
+            return None
+
+    def _recorded_with(self, found: tuple[int, int], end: int) -> list[int]:
+        """The micro-batches before `end` that are recorded to have a sample."""
+        name = self.dataset.source_names[found[0]]
+        wanted = (name, found[1])
+        return sorted(
+            number
+            for number, keys in self._records or ()
+            if number < end and any((key.source, key.index) == wanted for key in keys)
+        )
+
     def _samples(self, step: int, number: int) -> Iterator[RunSample]:
+        recorded = self._recorded(number)
+        if recorded is not None:
+            yield from self._of_records(step, number, recorded)
+            return
         stretch = self._stretch(number)
         for place, unit in enumerate(stretch.units(number)):
             for place_in_pack, (source, epoch, index, part) in enumerate(unit):
@@ -207,6 +250,25 @@ class RunOrder:
                     place_in_pack=place_in_pack if stretch.packs else None,
                     names=self._names,
                 )
+
+    def _of_records(self, step: int, number: int, keys: Sequence[SampleKey]) -> Iterator[RunSample]:
+        num_lanes = self._stretch(number).num_lanes
+        for place, key in enumerate(keys):
+            source = self._numbers[key.source]
+            yield RunSample(
+                source=self.dataset.plan.sources[source].name,
+                source_number=source,
+                index=key.index,
+                epoch=key.epoch,
+                part=max(0, key.part),
+                step=step,
+                micro_batch=number,
+                lane=number % num_lanes,
+                rank=number % self.world_size,
+                place=place,
+                place_in_pack=None,
+                names=self._names,
+            )
 
 
 class _Names(SampleNames):

@@ -8,6 +8,7 @@ import pytest
 
 from bridge_data import ConfigError, WorkerConfig, get_train_dataset, get_val_dataset
 from bridge_data.datamodule.batch_schedule import BatchSchedule
+from bridge_data.lanes.units import SampleKey
 from bridge_data.tools.oracle import RunOrder
 from tests.prepared import write_blend, write_texts
 from tests.tools.oracle.parts import Filtering, Packing, Run
@@ -118,6 +119,37 @@ def test_hooks_that_may_leave_out_samples_are_told_until_a_state_proves_otherwis
     assert not found.assumes_no_skips
     assert found.num_replayed > 6
     assert order.at(25).assumes_no_skips
+
+
+def test_what_a_run_has_written_down_is_told_without_a_replay(blends):
+    run = Run({**SETTINGS, "task_encoder": Packing(), "packing_buffer_size": 20})
+    run.leg(blends[0], 2, 20, num_lanes=4)
+    replayed = RunOrder(run.dataset(2), states=run.states)
+    names = replayed.dataset.source_names
+
+    class Written(dict[int, list[SampleKey]]):
+        def micro_batch(self, number: int) -> list[SampleKey]:
+            if number not in self:
+                raise ConfigError("not there")
+            return self[number]
+
+        def __iter__(self):
+            return iter(self.items())
+
+    written = Written(
+        {
+            number: [SampleKey(names[s.source_number], s.epoch, s.index, s.part) for s in replayed.micro_batch(number)]
+            for number in range(30)
+        }
+    )
+    order = RunOrder(run.dataset(2), states=run.states, records=written)
+    check(run, order, range(30))
+    assert not order.num_replayed
+    one = order.micro_batch(11)[2]
+    assert one in order.when(one.key, source=one.source, until=14)
+    assert not order.num_replayed
+    check(run, order, range(30, 40))
+    assert order.num_replayed
 
 
 def test_what_cannot_be_told_is_refused(blends):
