@@ -40,6 +40,7 @@ def make_loader(data: Path, ranks: tuple[int, int], folder: Path | None, **setti
         packing_buffer_size=settings["packing_buffer_size"],
         shuffle_buffer_size=50,
         max_samples_per_sequence=20,
+        repeat=settings.get("repeat", True),
         task_encoder=Encoder(skip_every=settings["skip_every"], num_parts=2 if settings["skip_every"] else 1),
     )
     return get_savable_loader(dataset, ledger_path=folder)
@@ -92,6 +93,21 @@ def test_a_resume_from_an_earlier_step_supersedes_what_came_after_on_any_number_
     check(folder, later)
     check(folder, run(data, folder, 3, 30, later, num_lanes=None, packing_buffer_size=packing))  # a re-deal
     assert sorted(ledger_paths(folder)) == list(range(8))
+
+
+@pytest.mark.parametrize("packing", [None, 20])
+def test_all_samples_of_an_epoch_have_one_unpositioned_sum_with_re_deals_and_without(
+    data: Path, packing: int | None
+) -> None:
+    finite: dict[str, Any] = {"repeat": False, "packing_buffer_size": packing}
+    alone = sums_of(run(data, None, 1, 10_000, **finite))
+    state = run(data, None, 2, 16, **finite)
+    for world_size, num_lanes in ((3, 6), (5, 5)):
+        state = run(data, None, world_size, 2 * world_size, state, num_lanes=num_lanes, **finite)
+    dealt = sums_of(run(data, None, 5, 10_000, state, num_lanes=5, **finite))
+    assert (dealt.samples, dealt.unpositioned) == (alone.samples, alone.unpositioned)
+    assert dealt.positioned != alone.positioned
+    assert sums_of(run(data, None, 4, 10_000, **finite)) == alone
 
 
 def test_the_samples_of_a_micro_batch_are_those_in_its_restore_key(data: Path, tmp_path: Path) -> None:
