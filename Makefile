@@ -141,6 +141,7 @@ bench-more: setup
 	$(BIN)/python benchmarks/share.py
 	$(BIN)/python -m benchmarks.pinning
 	$(BIN)/python benchmarks/decoding.py
+	$(BIN)/python -m benchmarks.pictures
 
 clean:
 	rm -rf $(VENV) $(PEERS) .bench build *.egg-info

@@ -1,0 +1,249 @@
+"""Pictures for the docs, drawn from figures that this program measures; none of them depends on speed.
+
+    shuffle   how much the means of batches vary, in orders that are drawn, beside what `bridge-data doctor` computes
+    blend     the shares of three data sets that were drawn of a blend whose weights change, and how far they are off
+    packs     how full packs are, by packer and buffer, in a loader
+    state     the size of a job's state, by ranks
+
+    python -m benchmarks.pictures [--only shuffle,packs] [--redraw]
+
+Figures go to benchmarks/results/pictures.json, and pictures to docs/images. Needs matplotlib.
+"""
+
+import argparse
+import json
+import random
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks import state_scale
+from benchmarks.mixing.statistics import group_inflation
+from bridge_data import Cooker, DefaultTaskEncoder, TextSample, WorkerConfig, get_loader, get_train_dataset, stateless
+from bridge_data.order import Geometry, Row, Schedule
+from bridge_data.order.chunks import ChunkTable
+from bridge_data.order.mixing import mixing_of, windows_of_epoch
+from bridge_data.prepare.jsonl_lines import prepare_jsonl
+from bridge_data.task import Packing
+from bridge_data.task.packers import PACKERS
+
+ROOT = Path(__file__).parents[1]
+FIGURES, IMAGES = ROOT / "benchmarks/results/pictures.json", ROOT / "docs/images"
+
+BATCH, SEEDS = 32, 5
+COUNTS = (1_000,) * 100
+CHUNKS, LANES = (20, 50, 100, 250, 500), (1, 8, 64)
+PHASES = ((0, (0.6, 0.3, 0.1)), (200_704, (0.3, 0.3, 0.4)))
+NAMES, BLEND_LANES, BLEND_STEPS = ("images", "text", "chat"), 8, 100
+STEP_DRAWS = 512
+"""Draws of each lane between two points of the picture of a blend."""
+CAPACITY, NUM_LENGTHS, NUM_PACKS = 4_096, 20_000, 1_000
+BUFFERS = (10, 30, 100, 300, 1_000, 3_000)
+RANKS = (8, 32, 128, 512, 1_024)
+
+
+def measure_shuffle() -> dict[str, Any]:
+    """Inflation of a value per chunk, for 100 shards of 1,000 samples of 500 bytes: drawn, and computed."""
+    found: dict[str, Any] = {"max_samples_per_sequence": CHUNKS, "lanes": LANES, "drawn": [], "computed": []}
+    for lanes in LANES:
+        drawn, computed = [], []
+        for length in CHUNKS:
+            geometry = Geometry.choose(
+                COUNTS, num_lanes=lanes, max_samples_per_sequence=length, shuffle_buffer_size=100, sample_bytes=500
+            )
+            chunks = ChunkTable(COUNTS, geometry.chunk_size)
+            groups = chunks.chunk_of(np.arange(sum(COUNTS)))
+            values = []
+            for seed in range(SEEDS):
+                order = np.concatenate(list(windows_of_epoch(Row(COUNTS, geometry, seed))))
+                values.append(group_inflation(order[: len(order) // BATCH * BATCH].reshape(-1, BATCH), groups))
+            drawn.append(float(np.mean(values)))
+            computed.append(mixing_of(Row(COUNTS, geometry, 0), chunks, BATCH).inflation)
+        found["drawn"].append(drawn)
+        found["computed"].append(computed)
+    return found
+
+
+def measure_blend() -> dict[str, Any]:
+    """Shares of the draws, by point, and how far the draws are off in all; the same of draws at random."""
+    schedule = Schedule(PHASES, seed=0)
+    points = [number * STEP_DRAWS for number in range(BLEND_STEPS + 1)]
+    totals = np.array(points) * BLEND_LANES
+    counts = np.array([sum(schedule.counts(lane, BLEND_LANES, n) for lane in range(BLEND_LANES)) for n in points])
+    change = schedule.first_draw(1, BLEND_LANES) * BLEND_LANES
+    asked = np.array([np.where(totals[1:] <= change, *(weights[s] for _, weights in PHASES)) for s in range(3)]).T
+    rng = np.random.default_rng(0)
+    step = int(totals[1])
+    at_random = np.array([rng.multinomial(step, share) for share in asked])
+    expected = np.cumsum(asked * step, axis=0)
+    return {
+        "drawn": totals[1:].tolist(),
+        "shares": (np.diff(counts, axis=0) / step).tolist(),
+        "off": np.abs(counts[1:] - expected).max(axis=1).tolist(),
+        "off_at_random": np.abs(np.cumsum(at_random, axis=0) - expected).max(axis=1).tolist(),
+    }
+
+
+@stateless
+def cook(sample: dict[str, Any]) -> TextSample:
+    """A text that says how long it is."""
+    return TextSample(__key__=sample["__key__"], __restore_key__=(), text=sample["json"]["text"])
+
+
+class LengthEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
+    """Packs texts that say their length; a pack says how full it is."""
+
+    cookers = (Cooker(cook),)
+
+    def __init__(self, packer: str) -> None:
+        super().__init__()
+        self.select_samples_to_pack = Packing(
+            length=lambda text: int(text.text), capacity=CAPACITY, packer=packer, overlong="drop"
+        )
+
+    @stateless
+    def pack_selected_samples(self, samples: list[TextSample]) -> TextSample:
+        """The fill of the pack."""
+        filled = sum(int(sample.text) for sample in samples)
+        return TextSample(__key__=samples[0].__key__, __restore_key__=(), text=str(filled))
+
+
+def measure_packs() -> dict[str, Any]:
+    """Mean share of 4,096 tokens that are filled, of lengths with a long tail, in a loader with one lane."""
+    draw = random.Random(0)
+    lengths = [min(CAPACITY, 1 + int(draw.lognormvariate(5.5, 1.2))) for _ in range(NUM_LENGTHS)]
+    found: dict[str, Any] = {"buffers": BUFFERS, "fill": {}}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "lengths.jsonl")
+        path.write_text("".join(json.dumps({"text": str(length)}) + "\n" for length in lengths))
+        prepare_jsonl(path)
+        for packer in PACKERS:
+            found["fill"][packer] = [_fill(path, packer, buffer) for buffer in BUFFERS]
+    return found
+
+
+def _fill(path: Path, packer: str, buffer: int) -> float:
+    dataset = get_train_dataset(
+        path,
+        worker_config=WorkerConfig(0, 1, 0, num_lanes=1),
+        batch_size=None,
+        shuffle_buffer_size=100,
+        max_samples_per_sequence=100,
+        packing_buffer_size=buffer,
+        task_encoder=LengthEncoder(packer),
+    )
+    with get_loader(dataset) as loader:
+        fills = [int(pack.text) for pack, _ in zip(loader, range(NUM_PACKS), strict=False)]
+    return sum(fills) / len(fills) / CAPACITY
+
+
+def measure_state() -> dict[str, Any]:
+    """MB of the state of a job as JSON, with 20 sources and 8 lanes a rank; lanes are copies of 8 real ones."""
+    found: dict[str, Any] = {"ranks": RANKS, "MB": {}}
+    with tempfile.TemporaryDirectory() as folder:
+        blend = state_scale.write_blend(Path(folder), state_scale.CHECKPOINT_SOURCES)
+        for name, buffer in (("no packing", None), (f"packing, buffer of {state_scale.BUFFER:,}", state_scale.BUFFER)):
+            dataset = state_scale.dataset_of(blend, buffer)
+            rng = random.Random(0)
+            lanes = [rng.choice(state_scale.timed_states(dataset, lane)[0]) for lane in range(state_scale.REAL_LANES)]
+            jobs = (state_scale.job_of(dataset, lanes, ranks * state_scale.LANES_OF_RANK) for ranks in RANKS)
+            found["MB"][name] = [len(json.dumps(job.to_dict())) / 1e6 for job in jobs]
+    return found
+
+
+def draw_shuffle(found: dict[str, Any], axes: Any) -> None:
+    """Points: drawn; lines: computed."""
+    (axis,) = axes
+    for lanes, drawn, computed in zip(found["lanes"], found["drawn"], found["computed"], strict=True):
+        name = "1 lane" if lanes == 1 else f"{lanes} lanes"
+        (line,) = axis.plot(found["max_samples_per_sequence"], computed, label=name)
+        axis.plot(found["max_samples_per_sequence"], drawn, "o", color=line.get_color())
+    axis.axhline(1, color="grey", linestyle=":", label="true permutation")
+    axis.set(xscale="log", xlabel="max_samples_per_sequence", ylabel="inflation, a value per chunk", ylim=(0.9, None))
+    axis.set_xticks(found["max_samples_per_sequence"], [str(length) for length in found["max_samples_per_sequence"]])
+    axis.set_title("100 shards of 1,000; points drawn, lines computed")
+    axis.legend()
+
+
+def draw_blend(found: dict[str, Any], axes: Any) -> None:
+    """Shares, and deviations."""
+    shares, off = axes
+    thousands = [number / 1000 for number in found["drawn"]]
+    for source, name in enumerate(NAMES):
+        shares.plot(thousands, [point[source] for point in found["shares"]], label=name)
+    shares.set(xlabel="thousands of samples drawn", ylabel="share of the last 4,096 draws", ylim=(0, 1))
+    shares.set_title("a blend whose weights change")
+    shares.legend()
+    off.plot(thousands, found["off"], label="bridge_data")
+    off.plot(thousands, found["off_at_random"], label="draws at random")
+    off.set(xlabel="thousands of samples drawn", ylabel="draws off, worst data set", title="deviation")
+    off.set_yscale("symlog", linthresh=1)
+    off.set_ylim(0, None)
+    off.legend()
+
+
+def draw_packs(found: dict[str, Any], axes: Any) -> None:
+    """A line for each packer."""
+    (axis,) = axes
+    for packer, fill in found["fill"].items():
+        axis.plot(found["buffers"], [100 * share for share in fill], marker="o", label=packer)
+    axis.set(xscale="log", xlabel="packing_buffer_size", ylabel="tokens filled, %", title="packs of 4,096 tokens")
+    axis.set_xticks(found["buffers"], [f"{buffer:,}" for buffer in found["buffers"]])
+    axis.legend()
+
+
+def draw_state(found: dict[str, Any], axes: Any) -> None:
+    """A line with packing, and one without."""
+    (axis,) = axes
+    for name, sizes in found["MB"].items():
+        axis.plot(found["ranks"], sizes, marker="o", label=name)
+    axis.set(xscale="log", yscale="log", xlabel="ranks, of 8 lanes", ylabel="MB as JSON")
+    axis.set_title("state of a job, 20 data sets")
+    axis.set_xticks(found["ranks"], [f"{ranks:,}" for ranks in found["ranks"]])
+    axis.legend()
+
+
+PARTS: dict[str, tuple[Callable[[], dict[str, Any]], Callable[[dict[str, Any], Any], None], int]] = {
+    "shuffle": (measure_shuffle, draw_shuffle, 1),
+    "blend": (measure_blend, draw_blend, 2),
+    "packs": (measure_packs, draw_packs, 1),
+    "state": (measure_state, draw_state, 1),
+}
+"""By name: what measures, what draws, and the number of panels."""
+
+
+def draw(name: str, found: dict[str, Any]) -> Path:
+    """Draw a picture of the figures."""
+    from matplotlib.figure import Figure
+
+    _, drawing, panels = PARTS[name]
+    figure = Figure(figsize=(5 * panels, 3.4), layout="constrained")
+    axes = figure.subplots(1, panels, squeeze=False)[0]
+    drawing(found, axes)
+    for axis in axes:
+        axis.minorticks_off()
+    file = IMAGES / f"{name}.png"
+    file.parent.mkdir(exist_ok=True)
+    figure.savefig(file, dpi=90, metadata={"Software": None})
+    return file
+
+
+def main(given: Sequence[str] | None = None) -> None:
+    """Measure, write, draw."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default=",".join(PARTS), help="pictures, separated by commas (default: %(default)s)")
+    parser.add_argument("--redraw", action="store_true", help="draw the figures that are there; measure nothing")
+    arguments = parser.parse_args(given)
+    figures = json.loads(FIGURES.read_text()) if FIGURES.exists() else {}
+    for name in arguments.only.split(","):
+        if not arguments.redraw:
+            figures[name] = PARTS[name][0]()
+            FIGURES.write_text(json.dumps(figures, indent=1) + "\n")
+        print(draw(name, json.loads(json.dumps(figures[name]))))
+
+
+if __name__ == "__main__":
+    main()
