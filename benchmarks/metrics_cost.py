@@ -23,7 +23,7 @@ from typing import Any
 import psutil
 
 from bridge_data import DefaultTaskEncoder, SampleDecoder, WorkerConfig, get_savable_loader, get_train_dataset
-from bridge_data.lanes.units import NO_COUNTS, LaneTally
+from bridge_data.lanes.tallies import NO_COUNTS, LaneTally
 from bridge_data.loader.position import Meter
 
 ROOT = Path(__file__).parents[1]

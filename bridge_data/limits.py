@@ -54,3 +54,12 @@ class Limits:
 
 DEFAULT_LIMITS = Limits()
 """The limits where none are given."""
+
+
+def allow_pixels(limits: Limits) -> None:
+    """Raise Pillow's limit of this process to that of `limits`, if it is above the default: commands do, as they own
+    their process."""
+    import PIL.Image as pillow  # the module itself, which is changed
+
+    if limits.max_image_pixels > DEFAULT_LIMITS.max_image_pixels and pillow.MAX_IMAGE_PIXELS is not None:
+        pillow.MAX_IMAGE_PIXELS = max(pillow.MAX_IMAGE_PIXELS, limits.max_image_pixels)

@@ -29,7 +29,6 @@ import simplejpeg
 from bridge_data.decode.resizing import Resizing, Size, by_pillow, by_torch
 from bridge_data.errors import ConfigError
 from bridge_data.later import Image, nanoarrow, torch
-from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.process_counts import COUNTS
 from bridge_data.samples.arena import current_arena
 
@@ -106,15 +105,6 @@ def image_handler(image_decode: str, resizing: Resizing | None = None) -> Callab
     if form.container == "torch":
         return functools.partial(_scaled_tensor if form.scaled else _tensor, mode=form.mode, resizing=resizing)
     return functools.partial(_scaled_pixels if form.scaled else _pixels, mode=form.mode, resizing=resizing)
-
-
-def allow_pixels(limits: Limits) -> None:
-    """Raise Pillow's limit of this process to that of `limits`, if it is above the default: commands do, as they own
-    their process."""
-    import PIL.Image as pillow  # the module itself, which is changed
-
-    if limits.max_image_pixels > DEFAULT_LIMITS.max_image_pixels and pillow.MAX_IMAGE_PIXELS is not None:
-        pillow.MAX_IMAGE_PIXELS = max(pillow.MAX_IMAGE_PIXELS, limits.max_image_pixels)
 
 
 def image_within(max_pixels: int, handler: Callable[[bytes], Any], data: bytes) -> Any:
@@ -341,17 +331,12 @@ def _pillow() -> ModuleType:
     return importlib.import_module("PIL.Image")
 
 
-_known_formats: list[str] = []
-
-
+@functools.cache
 def _formats() -> list[str]:
     """The formats that Pillow reads without running a program, frequent ones first."""
-    if not _known_formats:
-        Image.init()
-        usual = ["JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF"]
-        names = dict.fromkeys([*usual, *Image.ID])
-        _known_formats.extend(name for name in names if name in Image.OPEN and name not in _RUNS_PROGRAMS)
-    return _known_formats
+    Image.init()
+    names = dict.fromkeys(["JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", *Image.ID])
+    return [name for name in names if name in Image.OPEN and name not in _RUNS_PROGRAMS]
 
 
 def resized_pixels(data: bytes, mode: str, resizing: Resizing) -> NDArray[np.uint8]:

@@ -16,8 +16,8 @@ from typing import Any
 
 from bridge_data.errors import ConfigError, FatalSampleError
 from bridge_data.lanes.read_ahead import ReadAhead
-from bridge_data.lanes.survival import Survival, skips_of_empty
-from bridge_data.lanes.units import UNREAD, Batching, Item, LaneBatch, LaneTally, Pack, Unit, references_of
+from bridge_data.lanes.tallies import LaneTally, Survival, skips_of_empty
+from bridge_data.lanes.units import UNREAD, Batching, Item, LaneBatch, Pack, Unit, references_of
 from bridge_data.lanes.work import Watch, Work
 from bridge_data.order import Cursor
 from bridge_data.order.cursor import Drawn, Pending

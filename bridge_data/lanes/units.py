@@ -14,16 +14,13 @@ its key: equal to the bit, as long as data and hooks are the same, since random 
 from __future__ import annotations
 
 import dataclasses
-import functools
-import math
 import struct
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias, TypeVar
 
 from bridge_data.errors import ConfigError, SampleError
+from bridge_data.lanes.tallies import NO_COUNTS, Counts
 from bridge_data.order import SampleRef
-from bridge_data.process_counts import COUNTS
 from bridge_data.task import NO_STAGES
 
 if TYPE_CHECKING:
@@ -59,101 +56,6 @@ class Batching:
             return self
         limit = -(-max(0, self.max_micro_batches - lane) // num_lanes)
         return dataclasses.replace(self, max_micro_batches=limit)
-
-
-class Counts(NamedTuple):
-    """What a micro-batch holds, and what its process did for it since the one before, of any lane.
-
-    `samples` in it (of a generator, each part). `tokens` without padding, and the `token_slots` that they fill; 0 where
-    it has none, see `tokens_of`. Images decoded, bytes read, reads tried again. `slowest` is the work that took longer
-    than any before in its lane: nanoseconds, source, epoch, index; None if none did. Of its worker, `num_ready` batches
-    were ready when the trainer asked for this one; None if the trainer made it.
-    """
-
-    samples: int = 0
-    tokens: int = 0
-    token_slots: int = 0
-    images: int = 0
-    bytes_read: int = 0
-    retries: int = 0
-    slowest: tuple[int, int, int, int] | None = None
-    num_ready: int | None = None
-
-
-NO_COUNTS = Counts()
-as_counts = functools.partial(tuple.__new__, Counts)  # `Counts._make`, twice as fast
-
-
-def tokens_of(batch: Any) -> tuple[int, int]:
-    """(tokens without padding, tokens with it) of a batch's `tokens` or `input_ids`, a tensor (rows, length).
-
-    What is no padding is known by its `cu_seqlens` (rows, bounds), by `cu_seqlens_q` (bounds,), or by an
-    `attention_mask` (rows, length); without any of them nothing is.
-    """
-    get: Any = batch.get if isinstance(batch, dict) else functools.partial(getattr, batch)
-    tokens = get("tokens", None)
-    tokens = get("input_ids", None) if tokens is None else tokens
-    slots = 0 if tokens is None or not hasattr(tokens, "numel") else tokens.numel()
-    if not slots:
-        return 0, 0
-    for name in ("cu_seqlens", "cu_seqlens_q"):
-        if hasattr(bounds := get(name, None), "numel"):
-            return int(bounds[..., -1].sum()), slots
-    mask = get("attention_mask", None)
-    return int(mask.sum()) if getattr(mask, "shape", None) == tokens.shape else slots, slots
-
-
-TIMED_NS = 200_000
-"""Samples that are drawn together and take less than this are not timed one by one, which would cost a part of it."""
-_TRIED_DRAWS = 4
-
-
-class LaneTally:
-    """Counts what the work of one lane does between two batches, and remembers its slowest sample."""
-
-    def __init__(self) -> None:
-        self.slowest_ns = 0
-        self.longest_ns: float = -1  # draws that took longer are to be noted
-        self.times_each = False  # samples that are drawn together
-        self._slowest: SampleRef | None = None  # since the last batch
-        self._num_draws, self._least_ns = 0, math.inf
-
-    def note(self, ref: SampleRef, took_ns: int) -> None:
-        """Note how long the work on a sample took."""
-        if took_ns > self.slowest_ns:
-            self.slowest_ns, self._slowest = took_ns, ref
-
-    def each(self, refs: Sequence[tuple[int, SampleRef]], samples: Iterator[T]) -> Iterator[T]:
-        """The same samples, each of them timed."""
-        began_ns = time.perf_counter_ns()
-        for (_, ref), sample in zip(refs, samples, strict=True):
-            self.note(ref, time.perf_counter_ns() - began_ns)
-            yield sample
-            began_ns = time.perf_counter_ns()
-
-    def note_draw(self, refs: Sequence[tuple[int, SampleRef]], took_ns: int) -> None:
-        """Note what samples drawn together took, under the first; the mean if they are worth being timed each."""
-        self._num_draws += 1
-        self._least_ns = min(self._least_ns, took_ns / len(refs))
-        is_cheap = self._least_ns <= TIMED_NS
-        self.times_each = self._num_draws >= _TRIED_DRAWS and len(refs) > 1 and not is_cheap
-        self.note(refs[0][1], took_ns if is_cheap else took_ns // len(refs))
-        if self._num_draws >= _TRIED_DRAWS:
-            self.longest_ns = math.inf if self.times_each else self.slowest_ns
-
-    def take(self, batch: Any, num_samples: int) -> Counts:
-        """The counts of a batch of `num_samples` that has just been made: takes those of the process."""
-        slowest = None
-        if self._slowest is not None:
-            source, epoch, index, _ = self._slowest
-            slowest, self._slowest = (self.slowest_ns, source, epoch, index), None
-        if images := COUNTS.num_images:
-            COUNTS.num_images -= images
-        if bytes_read := COUNTS.num_bytes:
-            COUNTS.num_bytes -= bytes_read
-        if retries := COUNTS.num_retries:
-            COUNTS.num_retries -= retries
-        return as_counts((num_samples, *tokens_of(batch), images, bytes_read, retries, slowest, None))
 
 
 @dataclasses.dataclass(slots=True)

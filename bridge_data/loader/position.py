@@ -26,7 +26,7 @@ from typing import Any, Generic, TypeVar
 
 from bridge_data.lanes.lane import Lane
 from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.lanes.units import NO_COUNTS, Counts
+from bridge_data.lanes.tallies import NO_COUNTS, Counts
 from bridge_data.lanes.work import Watch
 from bridge_data.later import profiler_is_active, torch
 from bridge_data.loader.ledger_files import LedgerFile

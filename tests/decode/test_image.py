@@ -15,7 +15,6 @@ from bridge_data.decode.image import (
     IMAGE_FORMS,
     _jpeg_image,
     _jpeg_pixels,
-    allow_pixels,
     decoded_pixels,
     encoded_size,
     image_handler,
@@ -25,7 +24,7 @@ from bridge_data.decode.image import (
 )
 from bridge_data.decode.resizing import Resizing
 from bridge_data.errors import ConfigError
-from bridge_data.limits import Limits
+from bridge_data.limits import Limits, allow_pixels
 from bridge_data.samples.collation import batch_pad_stack
 from tests.decode.pictures import encoded, picture
 

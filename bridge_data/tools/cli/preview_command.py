@@ -17,9 +17,8 @@ from PIL import Image
 
 from bridge_data.decode import Loader, SampleDecoder, open_loader
 from bridge_data.decode.av import AV_EXTENSIONS, AVDecoder
-from bridge_data.decode.image import allow_pixels
 from bridge_data.errors import BridgeDataError, ConfigError, SampleError
-from bridge_data.limits import Limits
+from bridge_data.limits import Limits, allow_pixels
 from bridge_data.plan import Source, opening
 from bridge_data.samples import CrudeSample
 from bridge_data.shards import RawSample, RecordReader

@@ -18,10 +18,9 @@ from PIL import Image
 from bridge_data.decode import SampleDecoder
 from bridge_data.decode.av import AVDecoder
 from bridge_data.decode.av.container import open_container, reading
-from bridge_data.decode.image import allow_pixels
 from bridge_data.decode.sample_decoder import decode_part
 from bridge_data.errors import BridgeDataError, ConfigError, SampleError
-from bridge_data.limits import DEFAULT_LIMITS, Limits
+from bridge_data.limits import DEFAULT_LIMITS, Limits, allow_pixels
 from bridge_data.plan.source import FieldAccess
 from bridge_data.tools.lint.faults import Fault
 

@@ -18,9 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bridge_data.decode import SampleDecoder, open_loader
-from bridge_data.decode.image import allow_pixels
 from bridge_data.errors import BridgeDataError, ConfigError, DatasetError, SkipSample
-from bridge_data.limits import DEFAULT_LIMITS, Limits
+from bridge_data.limits import DEFAULT_LIMITS, Limits, allow_pixels
 from bridge_data.plan import Source
 from bridge_data.plan.document import absolute
 from bridge_data.plan.opening import Opening
