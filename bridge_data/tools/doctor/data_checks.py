@@ -94,7 +94,7 @@ def _check_folder(root: Path, sets: Sequence[ShardSet], seen: ShardsSeen) -> Ite
         yield _of_shards("missing-shard", Level.STOPS, root, missing, "are gone", "restore them, or prepare again")
     again = f"run `{bridge_command('prepare', root)}`"
     if resized:
-        what = "are of another size than when they were indexed: their samples are not those of the index"
+        what = "are of another size than when they were indexed: the run would stop, or read other samples"
         yield _of_shards("index-outdated", Level.STOPS, root, resized, what, again)
     if touched:
         what = (
