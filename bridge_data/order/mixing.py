@@ -44,8 +44,8 @@ def mixing_of(row: Row, chunks: ChunkTable, size: int) -> Mixing:
     known = squared_share(chunks)
     limit = min(row.num_samples, MAX_SAMPLES)
     windows = [chunks.chunk_of(samples)[0] for samples in _some_windows(row, limit)]
-    is_exact = sum(map(len, windows)) == row.num_samples and row.geometry.window_size > 0
-    if not row.geometry.window_size:  # chunks are read front to back, and each batch is a window of its own
+    is_exact = sum(map(len, windows)) == row.num_samples and row.mixes
+    if not row.mixes:  # chunks are read front to back, and each batch is a window of its own
         one_after_another = np.concatenate(windows)
         windows = np.split(one_after_another, range(size, len(one_after_another), size))
     return Mixing(expected_inflation(windows, known, row.num_samples, size), known**0.5, is_exact)

@@ -104,8 +104,8 @@ class Row:
         self._key = key
         self.chunks = ChunkTable(counts, geometry.chunk_size)
         self.is_shuffled = epochs_per_shuffle is not None
-        self._mixes = self.is_shuffled and geometry.window_size > 0
-        self.num_slots = -(-self.chunks.longest // geometry.block_size) if self._mixes else 1
+        self.mixes = self.is_shuffled and geometry.window_size > 0
+        self.num_slots = -(-self.chunks.longest // geometry.block_size) if self.mixes else 1
         self.epochs_per_shuffle = epochs_per_shuffle = epochs_per_shuffle or 1
         self.num_whole: int | None = None
         if num_epochs is not None:
@@ -137,7 +137,7 @@ class Row:
             return None
         starts, lengths = (np.concatenate(column) for column in zip(*parts, strict=True))
         order = None
-        if self._mixes:
+        if self.mixes:
             stage = self._key, _SAMPLE_STAGE, self.first_epoch_of(shuffle), lane, number
             order = Permutation(int(lengths.sum()), key64(*stage))
         return Window(starts, lengths, order, self.first_epoch_of(shuffle), self.num_samples)
@@ -231,7 +231,7 @@ class Row:
         begin, end, num_lanes = shuffle * self.per_shuffle, self.stop(shuffle), self.geometry.num_lanes
         first, last = max(0, -((lane - begin) // num_lanes)), max(0, -((lane - end) // num_lanes))
         num_chunks = max(0, last - first)
-        if not self._mixes:
+        if not self.mixes:
             return Share(first, first + num_chunks, num_chunks)
         per_window = self.chunks.num_chunks * self.geometry.window_size
         num_windows = max(min(1, num_chunks), num_chunks * self.num_samples // per_window)

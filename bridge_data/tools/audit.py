@@ -25,7 +25,7 @@ _MANY = 1_000
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Finding:
+class AuditFinding:
     """What a checkpoint was compared with: `source` is "ledger" or "data". `sums` is None where there is nothing to
     compare, for the reason `why`; else `is_same` says whether they are those of the state."""
 
@@ -57,7 +57,7 @@ def ledger_below(folder: Path) -> Path | None:
     return next((path for path in folders if ledger_paths(path)), None)
 
 
-def compare_with_ledger(checkpoints: Sequence[Checkpoint], ledger: RunLedger) -> list[Finding]:
+def compare_with_ledger(checkpoints: Sequence[Checkpoint], ledger: RunLedger) -> list[AuditFinding]:
     """Compare checkpoints, by their position, with ledger files."""
     states = [checkpoint.state for checkpoint in checkpoints]
     positions = [_position(state) for state in states]
@@ -74,7 +74,7 @@ def compare_with_ledger(checkpoints: Sequence[Checkpoint], ledger: RunLedger) ->
     for number, checkpoint in enumerate(checkpoints):
         so_far, count, state = so_far.plus(sums[number]), count + counts[number], states[number]
         why = _lacking(state, count, sinces[number], last)
-        findings.append(Finding(checkpoint, "ledger", total(state), None if why else so_far, why))
+        findings.append(AuditFinding(checkpoint, "ledger", total(state), None if why else so_far, why))
     return findings
 
 
@@ -101,12 +101,12 @@ def _lacking(state: LoaderState, count: int, since: int, last: tuple[int, int]) 
     return f"the ledger lacks {expected - count} micro-batches"
 
 
-def compare_with_data(checkpoints: Sequence[Checkpoint], plan: Plan) -> list[Finding]:
+def compare_with_data(checkpoints: Sequence[Checkpoint], plan: Plan) -> list[AuditFinding]:
     """Compare checkpoints with the order that arithmetic gives of a plan for training."""
     findings = []
     for checkpoint in checkpoints:
         sums, why = _by_arithmetic(checkpoint.state, plan)
-        findings.append(Finding(checkpoint, "data", total(checkpoint.state), sums, why))
+        findings.append(AuditFinding(checkpoint, "data", total(checkpoint.state), sums, why))
     return findings
 
 

@@ -64,6 +64,12 @@ def test_data_that_are_read_front_to_back_have_batches_of_one_chunk() -> None:
     assert mixing_of(row, chunks, BATCH).inflation == pytest.approx(BATCH, rel=0.15)
 
 
+def test_a_source_in_the_order_of_its_data_has_batches_of_one_chunk() -> None:
+    row, chunks = mixed()
+    unshuffled = Row(COUNTS, row.geometry, key=1, epochs_per_shuffle=None)
+    assert mixing_of(unshuffled, chunks, BATCH).inflation > 0.6 * BATCH
+
+
 def test_a_source_of_a_single_chunk_has_nothing_to_mix() -> None:
     counts = [10]
     geometry = Geometry.choose(counts, num_lanes=1, max_samples_per_sequence=None, shuffle_buffer_size=None)

@@ -7,7 +7,13 @@ import click
 from bridge_data.energon.dataset_loaders import load_dataset
 from bridge_data.errors import ConfigError
 from bridge_data.loader.ledger_files import RunLedger
-from bridge_data.tools.audit import Finding, checkpoints_below, compare_with_data, compare_with_ledger, ledger_below
+from bridge_data.tools.audit import (
+    AuditFinding,
+    checkpoints_below,
+    compare_with_data,
+    compare_with_ledger,
+    ledger_below,
+)
 from bridge_data.tools.cli.terminal import counted, table, trust_options
 
 _FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)
@@ -55,7 +61,7 @@ def audit(
     ctx.exit(1 if different or lacking or not num_same else 0)
 
 
-def _row(finding: Finding) -> tuple[str, ...]:
+def _row(finding: AuditFinding) -> tuple[str, ...]:
     result = "equal" if finding.is_same else "DIFFERENT" if finding.sums is not None else finding.why
     state = finding.checkpoint.state
     return str(finding.checkpoint.path), f"{state.next_slot:,}", f"{finding.expected.samples:,}", finding.source, result

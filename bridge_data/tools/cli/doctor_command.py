@@ -1,6 +1,7 @@
 """`bridge-data doctor`: what to change before a run starts, in order of gain."""
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,9 @@ from bridge_data.tools.doctor.rates import needed_batches_per_s
 _COLOURS = {Level.STOPS: "red", Level.SLOWS: "yellow", Level.MIXES: "yellow", Level.NOTE: "cyan"}
 _MAX_SOURCES = 20
 """Data sets that are shown, of a large blend those with the greatest shares."""
+
+_MAX_OF_A_KIND = 5
+"""Findings of a code that are shown."""
 
 
 def _ranks(_: click.Context, __: click.Parameter, text: str | None) -> tuple[int, ...]:
@@ -106,8 +110,14 @@ def _shown(checkup: Checkup) -> Iterator[str]:
     yield headed(_facts(checkup)) + "\n"
     if checkup.sources:
         yield _sources(checkup) + "\n"
+    shown: Counter[str] = Counter()
     for number, finding in enumerate(checkup.findings, 1):
-        yield from _lines(number, finding)
+        shown[finding.code] += 1
+        if shown[finding.code] <= _MAX_OF_A_KIND:
+            yield from _lines(number, finding)
+    for code, count in shown.items():
+        if count > _MAX_OF_A_KIND:
+            yield f"… and {count - _MAX_OF_A_KIND:,} more of {code}; --json shows all\n"
     num_stops = sum(finding.level is Level.STOPS for finding in checkup.findings)
     verdict = f", {num_stops} of which would stop the run" if num_stops else ""
     yield counted(len(checkup.findings), "finding") + verdict if checkup.findings else "nothing to change"
@@ -133,8 +143,10 @@ def _facts(checkup: Checkup) -> Iterator[tuple[str, str]]:
     yield "decoders", ", ".join(f"{name} {version}" for name, version in machine.libraries.items())
     seen = checkup.seen
     if seen.num_shards:
-        how = f"{seen.num_looked_at:,} looked at" + ("" if seen.num_looked_at == seen.num_shards else ", evenly spread")
-        yield "shards", f"{seen.num_shards:,}, {how}"
+        spread = "" if seen.num_looked_at == seen.num_shards else ", evenly spread"
+        yield "shards", f"{seen.num_shards:,}, {seen.num_looked_at:,} looked at{spread}"
+    if seen.num_remote:
+        yield "in a store", f"{counted(seen.num_remote, 'shard')}, not looked at"
     if checkup.figures is not None:
         needed, figures = needed_batches_per_s(run), checkup.figures
         of_samples = figures.num_samples / figures.num_batches

@@ -32,10 +32,11 @@ _STOPPING = frozenset({"metadata-damaged", "missing-shard", "split-unknown-shard
 
 @dataclasses.dataclass(slots=True)
 class ShardsSeen:
-    """How many shards there are, and how many were looked at."""
+    """How many shards there are on disk, how many of them were looked at, and how many are in object stores."""
 
     num_shards: int = 0
     num_looked_at: int = 0
+    num_remote: int = 0
 
 
 def check_data(sources: Sequence[Source], seen: ShardsSeen) -> Iterator[Finding]:
@@ -48,7 +49,7 @@ def check_data(sources: Sequence[Source], seen: ShardsSeen) -> Iterator[Finding]
                 continue
             yield from _check_sizes(member, shards)
             if is_remote(shards.root):
-                seen.num_shards += len(shards.names)
+                seen.num_remote += len(shards.names)
             else:
                 found.setdefault(Path(str(shards.root)), []).append(shards)
     for root, sets in found.items():
@@ -93,7 +94,7 @@ def _check_folder(root: Path, sets: Sequence[ShardSet], seen: ShardsSeen) -> Ite
         yield _of_shards("missing-shard", Level.STOPS, root, missing, "are gone", "restore them, or prepare again")
     again = f"run `{bridge_command('prepare', root)}`"
     if resized:
-        what = "are of another size than when they were indexed: their samples are not those of the index"
+        what = "are of another size than when they were indexed: the run would stop, or read other samples"
         yield _of_shards("index-outdated", Level.STOPS, root, resized, what, again)
     if touched:
         what = (

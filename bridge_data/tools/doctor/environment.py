@@ -66,17 +66,16 @@ class MachineLimits:
 
 def check_environment(environment: MachineLimits, run: PlannedRun) -> Iterator[Finding]:
     """What this machine lacks for a run, whatever its data are."""
-    num_processes = run.ranks_per_node * (1 + run.num_workers)
-    if num_processes > environment.num_cores and run.num_workers:
-        num_workers = max(1, int(environment.num_cores / run.ranks_per_node) - 1)
-        fewer = num_workers < run.num_workers
+    num_workers = run.ranks_per_node * run.num_workers
+    if num_workers > environment.num_cores:
+        fitting = max(1, int(environment.num_cores / run.ranks_per_node))
         yield Finding(
             code="few-cores",
-            level=Level.SLOWS if run.ranks_per_node * run.num_workers > environment.num_cores else Level.NOTE,
-            what=f"{environment.num_cores:g} cores for {num_processes} processes: {run.ranks_per_node} × (a trainer + "
-            f"num_workers={run.num_workers})",
-            change=f"set num_workers={num_workers}" if fewer else "give the job more cores",
-            factor=run.ranks_per_node * run.num_workers / environment.num_cores,
+            level=Level.SLOWS,
+            what=f"{environment.num_cores:g} cores for {num_workers} workers: {run.ranks_per_node} ranks "
+            f"× num_workers={run.num_workers}",
+            change=f"set num_workers={fitting}" if fitting < run.num_workers else "give the job more cores",
+            factor=num_workers / environment.num_cores,
         )
     needed = MAX_OPEN + FILES_BESIDE + FILES_PER_WORKER * run.num_workers
     if environment.num_files < needed:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.errors import ConfigError
 from bridge_data.order import Geometry, Row
-from bridge_data.order.chunks import MIN_CHUNKS_PER_LANE, ChunkTable, Overlap, overlap
+from bridge_data.order.chunks import MIN_CHUNKS_PER_LANE, MIN_WINDOW_SIZE, ChunkTable, Overlap, overlap
 from bridge_data.order.mixing import Mixing, mixing_of
 from bridge_data.order.plan_order import Shuffle
 from bridge_data.plan import Plan, Source
@@ -25,6 +25,9 @@ HIGH_INFLATION = 1.5
 
 MUCH_OVERLAP = 0.05
 """Share of an epoch that may come twice before the rest has come once."""
+
+MANY_LANES = 128
+"""More lanes for each rank are not proposed: each has a packing buffer and a share of the data."""
 
 MAX_SOURCES = 16
 """Sources of a blend that are looked at, those with the greatest shares."""
@@ -82,12 +85,15 @@ def check_ranks(run: PlannedRun) -> Iterator[Finding]:
     if unequal:
         multiple = math.lcm(lanes, *unequal)
         listed = " and ".join(map(str, unequal))
+        change = f"set num_lanes={multiple} from the beginning"
+        if multiple > MANY_LANES * run.num_ranks:
+            change = f"choose numbers of ranks that divide {lanes}; only num_lanes={multiple} would do for all of these"
         yield Finding(
             code="lanes-of-later-ranks",
             level=Level.MIXES,
             what=f"{lanes} lanes cannot be shared equally by {listed} ranks: a restore there deals the rest of the "
             "epoch anew, in another order",
-            change=f"set num_lanes={multiple} from the beginning",
+            change=change,
             gain="the same order on all of these numbers of ranks",
         )
 
@@ -190,12 +196,12 @@ def _check_overlap(order: SourceOrder, run: PlannedRun) -> Iterator[Finding]:
 
 
 def _check_mixing(order: SourceOrder, run: PlannedRun) -> Iterator[Finding]:
-    if order.mixing.inflation <= HIGH_INFLATION or run.shuffle_buffer_size is None:
+    if order.mixing.inflation <= HIGH_INFLATION or order.source.epochs_per_shuffle is None:
         return
-    chunk = order.geometry.chunk_size
+    chunk, window = order.geometry.chunk_size, max(MIN_WINDOW_SIZE, run.shuffle_buffer_size or 0)
     changes = sorted(itertools.product(_LARGER_BUFFERS, _SMALLER_SEQUENCES), key=math.prod)[1:]
-    options = [(max(1024, run.shuffle_buffer_size) * larger, max(1, chunk // smaller)) for larger, smaller in changes]
-    best, (buffer, length) = order.mixing.inflation, (run.shuffle_buffer_size, chunk)
+    options = [(window * larger, max(1, chunk // smaller)) for larger, smaller in changes]
+    best, (buffer, length) = order.mixing.inflation, (window, chunk)
     for option in options:
         found = _mixing(order, run, *option).inflation
         if found < best:
@@ -205,7 +211,7 @@ def _check_mixing(order: SourceOrder, run: PlannedRun) -> Iterator[Finding]:
     if order.mixing.inflation < MIN_GAIN * best:
         return
     settings = []
-    if buffer > max(1024, run.shuffle_buffer_size):
+    if buffer > window:
         settings.append(f"shuffle_buffer_size={buffer}")
     if length < chunk:
         settings.append(f"max_samples_per_sequence={length}")

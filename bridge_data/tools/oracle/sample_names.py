@@ -11,11 +11,7 @@ import itertools
 
 from bridge_data.errors import ConfigError
 from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.plan.source import Source
-from bridge_data.shards.key_index import KeyIndex
-from bridge_data.shards.metadata import split_shard
-from bridge_data.shards.prepared import ShardSet
-from bridge_data.shards.subset import Subset
+from bridge_data.shards.sample_lookup import find_sample
 
 
 class SampleNames:
@@ -56,14 +52,11 @@ class SampleNames:
                 raise ConfigError(f"index={index}: {self.sources[numbers[0]].name} has {size:,} samples")
             return numbers[0], index
         assert key is not None
-        found = [(number, at) for number in numbers for at in _indices(self.sources[number], key)]
-        if not found:
-            names = ", ".join(self.sources[number].name for number in numbers)
-            raise ConfigError(f"no sample has the key {key!r} in {names}")
+        found = find_sample([self.sources[number].records for number in numbers], key)
         if len(found) > 1:
-            choices = ", ".join(f"{self.shard(*one)}:{key} of {self.sources[one[0]].name}" for one in found[:8])
-            raise ConfigError(f"several samples have the key {key!r}: {choices}; name the shard or the source")
-        return found[0]
+            names = ", ".join(self.sources[numbers[one.records]].name for one in found)
+            raise ConfigError(f"sample {found[0].name} is in several sources, {names}: say which one is meant")
+        return numbers[found[0].records], found[0].index
 
     def _numbers(self, source: str | int) -> list[int]:
         if source == "":
@@ -73,29 +66,3 @@ class SampleNames:
         if not found:
             raise ConfigError(f"source={source!r}: there is none of this name or number; there is {', '.join(names)}")
         return found
-
-
-def _indices(source: Source, key: str) -> list[int]:
-    """The numbers of the samples of a source that have a key."""
-    records, first = source.records, 0
-    while isinstance(records, Subset):
-        first, records = first + records.start, records.records
-    if not isinstance(records, ShardSet):
-        raise ConfigError(
-            f"{source.name}: samples of {type(records).__name__} are not found by their keys; give source and index"
-        )
-    index = KeyIndex.open(records.root)
-    numbers = {name: number for number, name in enumerate(records.names)}
-    shards: dict[str, int] = {name: number for number, name in enumerate(index.shard_names)}
-    found = []
-    for shard, name in (("", key), split_shard(key) or ("", "")):
-        if not name:
-            continue
-        for where, position in index.positions(name).items():
-            if shard and shards.get(shard) != where:
-                continue
-            at = numbers.get(index.shard_names[where])
-            number = None if at is None else records.number(at, position)
-            if number is not None and first <= number < first + source.num_samples:
-                found.append(number - first)
-    return found

@@ -58,6 +58,15 @@ def test_json_has_the_settings_of_a_config_and_of_options(run: Run, blend: Path,
     assert not document["stops"]
 
 
+def test_of_many_findings_of_a_kind_some_are_shown(run: Run, tmp_path: Path) -> None:
+    for number in range(7):
+        write_texts(tmp_path / f"set{number}", 2)
+    blend = write_blend(tmp_path / "blend.yaml", {f"set{number}": 1 for number in range(7)})
+    result = run("doctor", blend, "--seconds", 0, "--workers", 0, "--steps", 1000, "--num-lanes", 1)
+    assert result.stdout.count("many-epochs") == 6
+    assert result.stdout.endswith("… and 2 more of many-epochs; --json shows all\n\n7 findings\n")
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

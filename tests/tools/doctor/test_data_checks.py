@@ -8,6 +8,7 @@ from bridge_data.plan import load_plan
 from bridge_data.tools.doctor import data_checks
 from bridge_data.tools.doctor.data_checks import ShardsSeen, check_data
 from bridge_data.tools.doctor.findings import Finding, Level
+from tests.object_store import Bucket
 from tests.prepared import write_texts
 
 
@@ -16,7 +17,7 @@ def texts(tmp_path: Path) -> Path:
     return write_texts(tmp_path / "texts", 60, per_shard=10)
 
 
-def found(path: Path) -> tuple[dict[str, Finding], ShardsSeen]:
+def found(path: Path | str) -> tuple[dict[str, Finding], ShardsSeen]:
     seen = ShardsSeen()
     return {finding.code: finding for finding in check_data(load_plan(path).sources, seen)}, seen
 
@@ -80,6 +81,11 @@ def test_of_many_shards_some_are_looked_at(texts: Path, monkeypatch: pytest.Monk
     findings, seen = found(texts)
     assert seen == ShardsSeen(6, 3)
     assert findings["missing-shard"].what.endswith("1 shard such as data-0002.tar are gone")
+
+
+def test_shards_in_an_object_store_are_counted(texts: Path, bucket: Bucket) -> None:
+    shutil.copytree(texts, bucket.folder / "texts")
+    assert found(f"{bucket.url}/texts") == ({}, ShardsSeen(num_remote=6))
 
 
 def test_many_small_shards(texts: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,8 +31,13 @@ def test_this_machine_can_be_read() -> None:
 
 def test_workers_that_have_no_core_are_too_many() -> None:
     run = PlannedRun(ranks_per_node=2, num_workers=8)
-    assert codes(machine(num_cores=8.0), run) == {"few-cores": "set num_workers=3"}
+    assert codes(machine(num_cores=8.0), run) == {"few-cores": "set num_workers=4"}
     assert codes(machine(num_cores=1.0)) == {"few-cores": "set num_workers=1"}
+    assert codes(machine(num_cores=3.0)) == {"few-cores": "set num_workers=1"}
+    assert codes(machine(num_cores=3.0), PlannedRun(num_ranks=4, ranks_per_node=4, num_workers=1)) == {
+        "few-cores": "give the job more cores"
+    }
+    assert codes(machine(num_cores=2.0), PlannedRun(num_workers=2)) == {}
     assert codes(machine(num_cores=1.0), PlannedRun(num_workers=0)) == {}
 
 

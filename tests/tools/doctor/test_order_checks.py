@@ -32,6 +32,11 @@ def test_lanes_that_later_ranks_cannot_share() -> None:
     }
 
 
+def test_a_great_many_lanes_are_not_proposed() -> None:
+    found = changes(PlannedRun(num_ranks=8, later_ranks=(7, 11, 13)))
+    assert found["lanes-of-later-ranks"].startswith("choose numbers of ranks that divide 64; only num_lanes=64064 ")
+
+
 def test_lanes_that_the_ranks_cannot_share() -> None:
     assert changes(PlannedRun(num_ranks=6, num_lanes=8)) == {"lanes-of-ranks": "set num_lanes=24"}
 
