@@ -253,7 +253,8 @@ class MetadatasetV2(_Declaring):
 
 
 class Metadataset(MetadatasetV2):
-    """The same of the first format: `{"train": {"datasets": [{"path": ..., "weight": 2}, ...]}}`."""
+    """The metadataset at `path`, of the first format; or with the `splits` given here:
+    `{"train": {"datasets": [{"path": ..., "weight": 2}, ...]}}`. The arguments are those of `MetadatasetV2`."""
 
     _format = "Metadataset"
 

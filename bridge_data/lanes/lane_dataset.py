@@ -89,7 +89,7 @@ class LaneDataset:
         return self.num_batches(even=not self._ends)
 
     def num_batches(self, *, even: bool) -> int:
-        """The same; if `even`, of the rank with the most batches."""
+        """The batches that this rank gets in a pass, as `len` says; if `even`, those of the rank with the most."""
         longest = self.virtual_epoch_length
         if longest and not (self._ends and self.begins_anew):
             return longest
@@ -98,7 +98,7 @@ class LaneDataset:
         return min(length, longest or length)
 
     def _num_batches_once(self, *, even: bool) -> int:
-        """The same, without `repeats` and `virtual_epoch_length`."""
+        """As `num_batches`, without `repeats` and `virtual_epoch_length`."""
         rank = 0 if even else self.worker_config.rank
         return -(-max(0, self.num_micro_batches - rank) // self.worker_config.world_size)
 

@@ -55,7 +55,7 @@ def _media_options(command: Command) -> Command:
         click.option(
             "--media-metadata-by-extension", is_flag=True, help="Media are the files with the usual extensions."
         ),
-        click.option("--media-metadata-by-header", is_flag=True, help="Media are told by their first bytes."),
+        click.option("--media-metadata-by-header", is_flag=True, help="Media are recognised by their first bytes."),
         click.option(
             "--media-metadata-by-glob",
             metavar="PATTERNS",

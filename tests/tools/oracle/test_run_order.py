@@ -167,7 +167,7 @@ def test_what_cannot_be_told_is_refused(blends):
         order.at(1)
     with pytest.raises(ConfigError, match="no sample has the key"):
         order.when("nothing", until=9)
-    with pytest.raises(ConfigError, match="name the shard or the source"):
+    with pytest.raises(ConfigError, match="say which is meant"):
         order.when("000007", until=9)
     with pytest.raises(ConfigError, match="of which source"):
         order.when(index=3, until=9)
