@@ -42,6 +42,8 @@ def order(
     """
     chosen = steps_of(steps)
     if differences:
+        if options["ledger"] is not None:
+            raise ConfigError("--differences compares orders: give it without --ledger, which is of one run")
         runs = [_one_of(path, one, states, options) for one in differences]
         click.get_current_context().exit(_compare(runs, chosen))
     if path is None:

@@ -33,6 +33,11 @@ def run_options(command: Command) -> Command:
         click.option(
             "--task-encoder", metavar="MODULE:NAME", help="The TaskEncoder of the run, or a function that makes one."
         ),
+        click.option(
+            "--ledger",
+            type=click.Path(path_type=Path),
+            help="The folder of the run's ledger (`ledger_path`), which has what the micro-batches held.",
+        ),
         click.option("--replay", is_flag=True, help="Run the hooks, also where arithmetic would do."),
         click.option("--batch-size", type=int, help="Samples or packs of a micro-batch; 0: single samples."),
         click.option(
@@ -51,19 +56,23 @@ def run_options(command: Command) -> Command:
     return decorated
 
 
-def opened(path: Path, states: Sequence[Path], *, replay: bool, **options: Any) -> "RunOrder":
+def opened(
+    path: Path, states: Sequence[Path], *, replay: bool, ledger: Path | None = None, **options: Any
+) -> "RunOrder":
     """The order of the run in the config at `path`, or over the data there, with the `run_options` that were given.
 
     Raises:
         ConfigError: if settings are missing, unknown, or contradict each other. StateError: for states of other data.
     """
+    from bridge_data.loader.ledger_files import RunLedger
     from bridge_data.tools.oracle import RunSettings, open_run, read_states
 
     saved = read_states(states)
     settings = _changed(RunSettings.read(path), options)
     if options["world_size"] is None and (newest := max(saved, key=lambda one: one.state.next_slot, default=None)):
         settings = dataclasses.replace(settings, world_size=newest.world_size or 1)
-    return open_run(settings, states=saved, replay=replay)
+    records = None if ledger is None else RunLedger(ledger)
+    return open_run(settings, states=saved, replay=replay, records=records)
 
 
 def _changed(settings: "RunSettings", options: dict[str, Any]) -> "RunSettings":

@@ -17,7 +17,7 @@ from bridge_data.lanes.datasets import get_train_dataset
 from bridge_data.loader.checkpoint import Checkpoint, read_checkpoint
 from bridge_data.shards.plain_data import parse_yaml_file
 from bridge_data.task import TaskEncoder
-from bridge_data.tools.oracle.run_order import RunOrder
+from bridge_data.tools.oracle.run_order import MicroBatchRecords, RunOrder
 from bridge_data.topology import WorkerConfig
 
 _OF_RECIPE = ("path", "micro_batch_size", "global_batch_size", "packing_buffer_size", "shuffle_buffer_size")
@@ -112,8 +112,14 @@ class RunSettings:
         )
 
 
-def open_run(settings: RunSettings, *, states: Sequence[Checkpoint] = (), replay: bool = False) -> RunOrder:
-    """The order of the run with these settings, that saved `states`.
+def open_run(
+    settings: RunSettings,
+    *,
+    states: Sequence[Checkpoint] = (),
+    replay: bool = False,
+    records: MicroBatchRecords | None = None,
+) -> RunOrder:
+    """The order of the run with these settings, that saved `states`, and kept `records` of its micro-batches.
 
     Raises:
         ConfigError: if the data cannot be opened, or the settings contradict each other. StateError: for states of
@@ -140,7 +146,9 @@ def open_run(settings: RunSettings, *, states: Sequence[Checkpoint] = (), replay
     )
     per_step = settings.world_size * settings.num_accumulated
     schedule = BatchSchedule.for_ranks(settings.global_batch_size, size, settings.rampup_batch_size, per_step)
-    return RunOrder(dataset, schedule=schedule, states=[saved.state for saved in states], replay=replay)
+    return RunOrder(
+        dataset, schedule=schedule, states=[saved.state for saved in states], replay=replay, records=records
+    )
 
 
 def read_states(paths: Sequence[str | Path]) -> list[Checkpoint]:

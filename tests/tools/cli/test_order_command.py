@@ -53,6 +53,22 @@ def test_a_key_is_listed_with_its_steps(run: Run, blend: Path) -> None:
     assert "not in steps 0 to 0" in run("when", blend, "data-0003.tar:000035", "--until", 0, *OPTIONS).stdout
 
 
+def test_a_ledger_says_what_a_run_was_given(run: Run, blend: Path, tmp_path: Path) -> None:
+    ledger = tmp_path / "ledger"
+    config = WorkerConfig(0, 1, 0, num_lanes=4, seed_offset=77)  # not the seed of the command line
+    with get_savable_loader(get_train_dataset(blend, worker_config=config, **SETTINGS), ledger_path=ledger) as loader:
+        keys = [key for _, batch in zip(range(12), loader, strict=False) for key in batch.__key__]
+    assert keys != keys_of(blend, 12)
+    options = (*OPTIONS, "--global-batch-size", 4, "--ledger", ledger)
+    result = run("at", blend, 5, *options)
+    assert [line.split()[-1] for line in result.stdout.splitlines()[1:]] == keys[20:24]
+    found = run("when", blend, keys[-1], "--until", 5, *options)
+    assert found.stdout.splitlines()[-2].split()[1] == "5", found.output
+    other = run("order", blend, "--steps", "0..5", "--differences", blend, blend, *options)
+    assert "--ledger" in other.stderr
+    assert other.exit_code != 0
+
+
 def test_steps_are_written_as_json_lines(run: Run, blend: Path, tmp_path: Path) -> None:
     file = tmp_path / "order.jsonl"
     assert run("order", blend, "--steps", "3..9", "--out", file, *OPTIONS).exit_code == 0
