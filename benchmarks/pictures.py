@@ -55,7 +55,7 @@ def measure_shuffle() -> dict[str, Any]:
                 COUNTS, num_lanes=lanes, max_samples_per_sequence=length, shuffle_buffer_size=100, sample_bytes=500
             )
             chunks = ChunkTable(COUNTS, geometry.chunk_size)
-            groups = chunks.chunk_of(np.arange(sum(COUNTS)))
+            groups, _ = chunks.chunk_of(np.arange(sum(COUNTS)))
             values = []
             for seed in range(SEEDS):
                 order = np.concatenate(list(windows_of_epoch(Row(COUNTS, geometry, seed))))
