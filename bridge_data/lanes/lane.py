@@ -132,7 +132,8 @@ class Lane:
         hooks.batch_index = index if self._work.knows_batch_of_samples else None
         try:
             read = [unit for unit in units if unit.sample is not UNREAD or self._read_unit(unit)]
-            hooks.batch_index, self._num_read = index, sum(unit.num_samples for unit in read)
+            hooks.batch_index = index
+            self._num_read = sum(unit.num_samples for unit in read) if self._work.packs else len(read)
             return self._work.batch(read, collate=self._batches_samples) if read else []
         finally:
             hooks.batch_index = None

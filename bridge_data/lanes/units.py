@@ -14,6 +14,7 @@ its key: equal to the bit, as long as data and hooks are the same, since random 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import struct
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias, TypeVar
@@ -106,17 +107,19 @@ Unit: TypeAlias = Item | Pack
 
 
 def references_of(units: Sequence[Unit]) -> bytes:
-    """The samples of a micro-batch, in their order, as in `order.ledger`."""
-    items: list[Item] = []
-    for unit in units:
-        if unit.sample is not UNREAD:
-            items += (unit,) if isinstance(unit, Item) else unit.items
-    if not items:
+    """The samples of a micro-batch of items or of packs, in their order, as in `order.ledger`."""
+    read: Sequence[Any] = [unit for unit in units if unit.sample is not UNREAD]
+    if not read:
         return b""
+    items = [item for pack in read for item in pack.items] if isinstance(read[0], Pack) else read
     # Column by column, which is several times as fast as sample by sample.
     sources, epochs, indices, _ = zip(*[item.ref for item in items], strict=True)
-    parts = [item.part for item in items]
-    return struct.pack(f"<{4 * len(items)}q", *sources, *epochs, *indices, *parts)
+    return _columns(len(items)).pack(*sources, *epochs, *indices, *[item.part for item in items])
+
+
+@functools.lru_cache(maxsize=64)
+def _columns(num_items: int) -> struct.Struct:
+    return struct.Struct(f"<{4 * num_items}q")
 
 
 class SampleKey(NamedTuple):

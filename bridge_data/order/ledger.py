@@ -70,13 +70,13 @@ class LedgerSums:
     positioned: tuple[int, int] = (0, 0)
     unpositioned: tuple[int, int] = (0, 0)
 
-    def plus(self, other: Self) -> Self:
+    def plus(self, other: "LedgerSums") -> "LedgerSums":
         """The sums over both, with the `since` of this one."""
-        return dataclasses.replace(
-            self,
-            samples=self.samples + other.samples,
-            positioned=_added(self.positioned, other.positioned),
-            unpositioned=_added(self.unpositioned, other.unpositioned),
+        return LedgerSums(
+            self.since,
+            self.samples + other.samples,
+            _added(self.positioned, other.positioned),
+            _added(self.unpositioned, other.unpositioned),
         )
 
     @classmethod
