@@ -2,9 +2,8 @@
 
 Enters: a cursor (which sample comes next) and the work (what is done to it). Leaves: micro-batches, each with the
 lane's state after it. Guarantees: the stream is a function of plan, seed and lane number; a lane set to a saved state
-goes on exactly where it was; a sample that is left out shifts only its own lane.
-
-The state holds no payload: samples drawn and not yet out are kept as references, and read again after a restore.
+goes on exactly where it was; a sample that is left out shifts only its own lane. The state holds no payload: samples
+drawn and not yet out are kept as references, and read again after a restore.
 """
 
 import collections
@@ -91,9 +90,7 @@ class Lane:
                 batch, units = self._next_batch()
         except StopIteration:
             if not self._micro_batches and self._work.hooks.skipped:
-                logger.warning(
-                    "lane %d ends without a batch: all its samples were left out%s", self._number, self._why()
-                )
+                logger.warning("lane %d ends without a batch: all samples were left out%s", self._number, self._why())
             raise
         self._micro_batches += 1
         counts = self._tally.take(batch, self._num_samples)

@@ -44,9 +44,8 @@ Source: TypeAlias = LaneRunner | WorkerPool | PinningPool  # runs the lanes: in 
 class SavableDataLoader:
     """Iterates over the batches of this rank. `iter()` continues where the last iteration stopped.
 
-    An iteration ends after `virtual_epoch_length` batches, or when all lanes of the rank have ended. The one after that
-    end begins with the first batch again, so a finite loader can be iterated many times; and a state that was saved at
-    the end is restored as the beginning of the next pass. Use it from one thread at a time.
+    An iteration ends after `virtual_epoch_length` batches, or when all lanes of the rank have ended. The next one then
+    begins with the first batch again; a state that was saved at the end does so too. Use it from one thread at a time.
 
     Raises:
         WorkerError: if workers cannot be started as asked.

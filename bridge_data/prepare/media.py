@@ -3,8 +3,7 @@
 Enters: a folder and a rule that says which files are media. Leaves: the metadata in `.nv-meta/index.sqlite`, where
 `MediaIndex` finds them by key: of an image what its header says, of a clip what PyAV finds. Shards and files that were
 read by the same rule, and have not changed since, are not opened again. Guarantee: memory is bounded by a few shards;
-files that cannot be read are counted and named. No pixel is decoded, but of the few formats that keep their true size
-or mode in the image itself; audio is decoded once, to count its samples.
+unreadable files are counted and named. Pixels are decoded only where the header lacks size or mode; audio once.
 
 Source: the three strategies, under these names, are those of Energon's `media_filters` table.
 """

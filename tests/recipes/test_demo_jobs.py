@@ -58,6 +58,8 @@ def read(key, depth=20):
 @record
 def main():
     if rank == 1:
+        while not (folder / "has_begun0").exists():  # else rank 0 is ended before it writes anything
+            time.sleep(0.01)
         read("photos/17")
     while not list(folder.glob("ranks/*/attempt_0/1/error.json")):
         time.sleep(0.01)
@@ -65,7 +67,8 @@ def main():
     raise ConnectionError("rank 1 has gone away")
 
 
-print(*["a line of chatter"] * 1000, sep="\\n", file=sys.stderr)
+print(*["a line of chatter"] * 1000, sep="\\n", file=sys.stderr, flush=True)
+(folder / f"has_begun{rank}").touch()
 main()
 """
 
