@@ -37,6 +37,7 @@ def validated(rank: int, *, steps: list[int], sanity_check: bool) -> list[tuple[
     ]
 
 
+@pytest.mark.slow  # the demo does so too
 @pytest.mark.processes
 def test_two_ranks_killed_after_a_checkpoint_resume_at_the_right_sample(tmp_path: Path) -> None:
     reference = draw(make_module(write_numbers(tmp_path / "data"), num_lanes=4).train_dataloader(), 32)

@@ -13,6 +13,8 @@ from tests.docs.pages import ROOT, PageRun, is_shown_as, read_blocks
 QUICKSTART = ROOT / "docs" / "quickstart.md"
 INDEX = ROOT / "docs" / "README.md"
 PAGES = sorted(path for path in (ROOT / "docs").glob("*.md") if path != QUICKSTART)
+LONG_PAGES = {"recipes", "distributed"}
+"""They launch training jobs: a minute together."""
 LINKING = [*(ROOT / f"{name}.md" for name in ("README", "CHANGELOG", "CONTRIBUTING", "SECURITY")), QUICKSTART, *PAGES]
 
 
@@ -44,7 +46,11 @@ def test_quickstart_runs(quickstart: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=[pytest.mark.slow] if page.stem in LONG_PAGES else []) for page in PAGES],
+    ids=lambda page: page.stem,
+)
 def test_page_runs(page: Path, quickstart: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(quickstart, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)

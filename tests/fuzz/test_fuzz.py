@@ -35,8 +35,8 @@ def test_a_short_round_finds_nothing(tmp_path: Path) -> None:
     [
         ("raises", "KeyError: 'a'"),
         ("dies", "the process ended with -6"),
-        ("hangs", "a case took more than 5 s"),
-        ("grows", "MiB more memory"),
+        pytest.param("hangs", "a case took more than 5 s", marks=pytest.mark.slow),
+        pytest.param("grows", "MiB more memory", marks=pytest.mark.slow),
         ("talks", "a message of 100000 characters"),
         ("refuses good files", "refused"),
     ],

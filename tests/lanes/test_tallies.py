@@ -64,6 +64,7 @@ def run(made: LaneDataset, num_batches: int) -> None:
         pass
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_a_small_source_of_which_two_of_five_samples_stay_never_stops_a_run(tmp_path: Path) -> None:
     path = blend_of(tmp_path, {"large": 500, "small": 5})

@@ -70,7 +70,7 @@ print("done")
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("how", ["file", "stdin"])
+@pytest.mark.parametrize("how", ["file", pytest.param("stdin", marks=pytest.mark.slow)])
 def test_plain_scripts_just_work(how: str, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(TRAINER)

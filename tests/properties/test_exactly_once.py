@@ -19,7 +19,7 @@ from bridge_data import LaneDataset, WorkerConfig, get_train_dataset, get_val_da
 from tests.prepared import write_blend, write_texts
 from tests.properties.jobs import Encoder, GroupingEncoder, Job, Key, LoaderJob
 
-EXAMPLES = int(os.environ.get("BRIDGE_DATA_EXAMPLES", "120"))
+EXAMPLES = int(os.environ.get("BRIDGE_DATA_EXAMPLES", "80"))
 """Examples drawn; `make test-all` asks for 3,000."""
 
 MAX_STEPS = 50_000

@@ -63,17 +63,14 @@ SETTINGS = {
     "text_sft": ["encoder.conversation.pad_to_multiple_of=4"],
     "text_pretraining": [],
 }
-SLOW = [
-    *(("llava", "tensor"), ("llava", "context"), ("llava", "pipeline")),
+CASES = [
+    *(("llava", kind) for kind in ("data", "tensor", "context", "pipeline")),
     *(("qwen2_5_vl", kind) for kind in ("data", "tensor", "context", "pipeline")),
     *(("text_sft", "data"), ("text_sft", "context"), ("text_sft", "pipeline"), ("text_pretraining", "tensor")),
 ]
-CASES = [
-    pytest.param("llava", "data", marks=pytest.mark.long),
-    *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW),
-]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("recipe", "kind"), CASES)
 def test_two_ranks_train_packs_as_one_does(data: Path, recipe: str, kind: str) -> None:
     settings = SETTINGS[recipe]

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import psutil
+import pytest
 
 from benchmarks.speed import rounds, tables
 from benchmarks.speed.__main__ import make_document
@@ -10,6 +11,7 @@ from benchmarks.speed.programs import OURS
 from benchmarks.speed.summary import summarize
 
 
+@pytest.mark.slow
 def test_a_round_gives_figures_of_equal_samples_and_leaves_nothing_running(tmp_path: Path) -> None:
     before = set(psutil.Process().children(recursive=True))
     extent = rounds.Extent(folder=tmp_path, rounds=1, seconds=0.1, scale=0.02)
