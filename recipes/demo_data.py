@@ -21,7 +21,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bridge_data.errors import ConfigError, DatasetError
+from bridge_data.errors import DatasetError
+from bridge_data.options import check_at_least
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -66,9 +67,7 @@ class DemoDataConfig:
     seed: int = 7
 
     def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):
-            if getattr(self, field.name) < 1:
-                raise ConfigError(f"DemoDataConfig({field.name}={getattr(self, field.name)}): expected at least 1")
+        check_at_least(self, 1, *(field.name for field in dataclasses.fields(self)))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

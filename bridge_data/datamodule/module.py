@@ -18,7 +18,7 @@ from bridge_data.datamodule.sharing import IdleDataloader, RankLoader, balancing
 from bridge_data.datamodule.training import EnergonDataloader
 from bridge_data.datamodule.validation import ValidationDataloader, names_of
 from bridge_data.encoders import MultiModalSampleConfig, MultiModalTaskEncoder
-from bridge_data.encoders.encoder_config import open_image_processor, open_tokenizer
+from bridge_data.encoders.pretrained import open_image_processor, open_tokenizer
 from bridge_data.errors import ConfigError, StateError
 from bridge_data.lanes.datasets import get_train_dataset, get_val_dataset, get_val_datasets
 from bridge_data.lanes.lane_dataset import LaneDataset

@@ -23,7 +23,6 @@ from bridge_data.encoders.family import (
     Pieces,
     Size,
     check_tiles,
-    check_tower,
     edge_of,
     joined,
     split,
@@ -31,6 +30,7 @@ from bridge_data.encoders.family import (
 )
 from bridge_data.encoders.visuals import Images
 from bridge_data.errors import ConfigError
+from bridge_data.options import check_at_least, check_choice
 
 LLAVA_TEMPLATE = """\
 {%- for message in messages -%}
@@ -73,7 +73,7 @@ class Llava(FixedSizeFamily):
     chat_template: str | None = LLAVA_TEMPLATE
 
     def __post_init__(self) -> None:
-        check_tower("Llava", self.patch_size, self.vision_feature_select_strategy)
+        _check_tower(self)
         _, height, width = Images(self.image_processor).shape
         num_tokens = (height // self.patch_size) * (width // self.patch_size) + self.num_additional_image_tokens
         object.__setattr__(self, "num_tokens", num_tokens - (self.vision_feature_select_strategy == "default"))
@@ -97,7 +97,7 @@ class LlavaNext:
     chat_template: str | None = LLAVA_TEMPLATE
 
     def __post_init__(self) -> None:
-        check_tower("LlavaNext", self.patch_size, self.vision_feature_select_strategy)
+        _check_tower(self)
         grids = getattr(self.image_processor, "image_grid_pinpoints", None)
         if not grids:
             raise ConfigError(
@@ -176,3 +176,8 @@ class LlavaNext:
     def _tile_size(self) -> int:
         size: int = self.__dict__["_tile"]
         return size
+
+
+def _check_tower(family: Llava | LlavaNext) -> None:
+    check_at_least(family, 1, "patch_size")
+    check_choice(family, "vision_feature_select_strategy", SelectStrategy)

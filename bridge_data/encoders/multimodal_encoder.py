@@ -18,10 +18,10 @@ from bridge_data.encoders.encoder_config import (
     ConversationConfig,
     FamilyConfig,
     MultiModalSampleConfig,
-    open_image_processor,
 )
 from bridge_data.encoders.family import FixedSizeFamily
 from bridge_data.encoders.family_encoder import FamilyTaskEncoder, padded_length
+from bridge_data.encoders.pretrained import open_image_processor
 from bridge_data.encoders.sequences import (
     FamilySample,
     ImageTextBatch,

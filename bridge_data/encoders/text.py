@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from bridge_data.encoders.chat import padding_token_of, tokenize_text
-from bridge_data.encoders.encoder_config import open_tokenizer
+from bridge_data.encoders.pretrained import open_tokenizer
 from bridge_data.encoders.sequences import FamilyBatch, FamilySample, batch_family, pack_family, sequence_fields
 from bridge_data.errors import ConfigError, SkipSample
 from bridge_data.samples import Sample, TextSample

@@ -22,6 +22,7 @@ from PIL import Image
 from bridge_data.encoders.chat import chatml
 from bridge_data.encoders.family import Media, Pieces, Size, check_tiles, edge_of, joined, stack_padded
 from bridge_data.errors import ConfigError
+from bridge_data.options import check_at_least
 
 # Idefics3
 
@@ -70,8 +71,7 @@ class Idefics3:
     chat_template: str | None = IDEFICS3_TEMPLATE
 
     def __post_init__(self) -> None:
-        if self.image_seq_len < 1:
-            raise ConfigError(f"Idefics3(image_seq_len={self.image_seq_len}): expected at least 1")
+        check_at_least(self, 1, "image_seq_len")
         tile = edge_of(getattr(self.image_processor, "max_image_size", None) or {}, "longest_edge")
         longest = edge_of(self.image_processor.size, "longest_edge")
         if tile is None or longest is None:
@@ -184,8 +184,7 @@ class InternVL:
     chat_template: str | None = INTERNVL_TEMPLATE
 
     def __post_init__(self) -> None:
-        if self.image_seq_length < 1:
-            raise ConfigError(f"InternVL(image_seq_length={self.image_seq_length}): expected at least 1")
+        check_at_least(self, 1, "image_seq_length")
         if not hasattr(self.image_processor, "max_patches"):
             raise ConfigError(
                 f"InternVL(image_processor={type(self.image_processor).__name__}): it has no max_patches; expected a "
