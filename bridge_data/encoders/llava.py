@@ -11,6 +11,7 @@ Source: H. Liu et al., LLaVA-NeXT (2024); the rounding is that of transformers.
 """
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -98,33 +99,41 @@ class LlavaNext:
 
     def __post_init__(self) -> None:
         _check_tower(self)
-        grids = getattr(self.image_processor, "image_grid_pinpoints", None)
-        if not grids:
+        if not getattr(self.image_processor, "image_grid_pinpoints", None):
             raise ConfigError(
                 f"LlavaNext(image_processor={type(self.image_processor).__name__}): it has no image_grid_pinpoints; "
                 "expected a LlavaNextImageProcessor"
             )
-        tile = edge_of(self.image_processor.crop_size, "height") or edge_of(self.image_processor.size, "shortest_edge")
-        if tile is None or any(side % tile for grid in grids for side in grid):
+        tile, grids = self._tile, self.image_processor.image_grid_pinpoints
+        if not tile or any(side % tile for grid in grids for side in grid):
             raise ConfigError(
                 f"LlavaNext(image_processor=...): its grids {grids} are not made of tiles of crop_size={tile} pixels"
             )
+
+    @functools.cached_property
+    def _tile(self) -> int:
+        """Pixels along one side of a tile."""
+        processor = self.image_processor
+        return edge_of(processor.crop_size, "height") or edge_of(processor.size, "shortest_edge") or 0
+
+    @functools.cached_property
+    def _levels(self) -> list[list[list[int]]]:
+        """The grids (height, width) of each level of detail."""
+        grids = [list(grid) for grid in self.image_processor.image_grid_pinpoints]
         areas = sorted({height * width for height, width in grids}, reverse=True)
-        levels = [[list(grid) for grid in grids if grid[0] * grid[1] <= area] for area in areas]
-        object.__setattr__(self, "_levels", levels)
-        object.__setattr__(self, "_tile", tile)
+        return [[grid for grid in grids if grid[0] * grid[1] <= area] for area in areas]
 
     @property
     def num_details(self) -> int:
         """The number of different areas of grids."""
-        return len(self._grids())
+        return len(self._levels)
 
     def image_text(self, size: Size, detail: int) -> Pieces:
         """The image token, once for each feature of the model: of the whole image, and of the grid without its
         padding."""
         height, width = size
         rows, columns = self._best(size, detail)
-        patches = self._tile_size() // self.patch_size
+        patches = self._tile // self.patch_size
         high, wide = patches * rows, patches * columns
         if width / height > wide / high:
             high -= (high - int(round(height * (wide / width), 7))) // 2 * 2
@@ -142,7 +151,7 @@ class LlavaNext:
     def pixels(self, images: Sequence[Image.Image], detail: int) -> Media:
         """`pixel_values` float32 (tiles, channels, height, width) of all images, `num_tiles` and `image_sizes` int64
         (images,) and (images, 2)."""
-        options = {"image_grid_pinpoints": self._grids()[detail], "do_pad": False}
+        options = {"image_grid_pinpoints": self._levels[detail], "do_pad": False}
         made = [self.image_processor(images=[image], return_tensors="pt", **options) for image in images]
         tiles = [torch.as_tensor(one["pixel_values"])[0] for one in made]
         for image, its_tiles in zip(images, tiles, strict=True):
@@ -166,16 +175,8 @@ class LlavaNext:
         """Rows and columns of the grid for an image."""
         from transformers.image_processing_utils import select_best_resolution
 
-        height, width = select_best_resolution(size, self._grids()[detail])
-        return height // self._tile_size(), width // self._tile_size()
-
-    def _grids(self) -> list[list[list[int]]]:
-        grids: list[list[list[int]]] = self.__dict__["_levels"]
-        return grids
-
-    def _tile_size(self) -> int:
-        size: int = self.__dict__["_tile"]
-        return size
+        height, width = select_best_resolution(size, self._levels[detail])
+        return height // self._tile, width // self._tile
 
 
 def _check_tower(family: Llava | LlavaNext) -> None:
