@@ -19,8 +19,8 @@ from bridge_data.datamodule.parallel import zigzag_positions
 def sequence_numbers(cu_seqlens: Tensor, length: int) -> Tensor:
     """For each of `length` positions of each row the number of the sequence it belongs to; int64 (rows, length).
 
-    `cu_seqlens` (rows, bounds) holds where a row's sequences start, and the end of the last, as often as need be; what
-    lies beyond is padding, which counts as one more sequence.
+    `cu_seqlens` (rows, bounds) holds where a row's sequences start, and the end of the last, repeated to fill the
+    row; positions after it are padding, which counts as one more sequence.
     """
     positions = torch.arange(length, device=cu_seqlens.device, dtype=cu_seqlens.dtype)
     ends = cu_seqlens[:, 1:].contiguous()

@@ -62,7 +62,7 @@ NEVER_LEARNT = frozenset(
         "<end_of_image>",
     ]
 )
-"""Special tokens that are never labels, whoever says them."""
+"""Special tokens that are never labels, in any role."""
 
 _TURN_END = "<|im_end|>"
 

@@ -145,7 +145,7 @@ class Arena(abc.ABC):
     def take_stack(self, images: list[torch.Tensor]) -> torch.Tensor | None:
         """The stack of all images decoded in one block of `image_buffer`, without a copy; None for any other tensors.
 
-        Only the first call for a block returns it: whoever stacks its images again gets a copy.
+        Only the first call for a block returns it: a second stack of the same images is a copy.
         """
         first = images[0]
         if not self._stack_address or first.data_ptr() != self._stack_address:

@@ -104,7 +104,7 @@ def _help_reading(profile: Profile, source: SourceStages | None, waited: float) 
     for records in (source.records for source in sources):
         if isinstance(records, ShardSet) and records.index is None:
             way_out = bridge_command("prepare", records.root, "--tar-index-only")
-            return f"Where the parts lie is not in an index: run `{way_out}`."
+            return f"The offsets of the parts are not in an index: run `{way_out}`."
     return "Larger chunks (max_samples_per_sequence) are read from fewer places."
 
 

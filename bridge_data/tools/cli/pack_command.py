@@ -214,5 +214,5 @@ def _complaint(source: Path, usual: frozenset[str], odd: list[FolderSample], tot
     return (
         f"{source}: {len(odd)} of {total} samples have other parts than the rest ({listed(sorted(usual))}):"
         + "".join(lines)
-        + "\nMend these files, or leave --require-parts out."
+        + "\nFix these files, or leave --require-parts out."
     )
