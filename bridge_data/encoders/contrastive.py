@@ -134,5 +134,4 @@ class ContrastiveTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
 
     @stateless
     def batch(self, samples: list[ContrastiveSample]) -> ContrastiveBatch:
-        """The pairs of a batch."""
         return ContrastiveBatch.from_samples(samples, has_mask=self._has_mask)

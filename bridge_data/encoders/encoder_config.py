@@ -165,7 +165,6 @@ class MultiModalSampleConfig(ConversationConfig):
 
     @property
     def placeholder(self) -> str:
-        """The text of the image token."""
         return self.image_token.token_str
 
 
@@ -221,5 +220,4 @@ class FamilyConfig(ConversationConfig):
 
     @property
     def placeholder(self) -> str:
-        """`image_placeholder`."""
         return self.image_placeholder

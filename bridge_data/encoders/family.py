@@ -71,7 +71,6 @@ class FixedSizeFamily:
         return {"pixel_values": torch.as_tensor(made["pixel_values"])}
 
     def batch(self, rows: Sequence[Media]) -> Media:
-        """The images of all rows."""
         return joined(rows)
 
 

@@ -131,7 +131,6 @@ class Qwen2VL:
         return {name: torch.as_tensor(made[name]) for name in ("pixel_values", "image_grid_thw")}
 
     def batch(self, rows: Sequence[Media]) -> Media:
-        """The patches and grids of all rows."""
         return joined(rows)
 
     # Videos

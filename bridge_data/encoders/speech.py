@@ -252,7 +252,6 @@ class SpeechTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
 
     @stateless
     def batch(self, samples: list[SpeechSample]) -> SpeechBatch:
-        """The recordings of a batch."""
         labels = padded([sample.labels for sample in samples], self.config.ignore_place_holder)
         return SpeechBatch.from_samples(samples, labels=labels)
 

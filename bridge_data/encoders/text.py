@@ -82,12 +82,10 @@ class PretrainingTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
 
     @stateless
     def pack_selected_samples(self, samples: list[FamilySample]) -> FamilySample:
-        """One sequence of several pieces."""
         return pack_family(samples)
 
     @stateless
     def batch(self, samples: list[FamilySample]) -> FamilyBatch:
-        """Rows of `seq_length` tokens."""
         pad = padding_token_of(self.tokenizer)
         return batch_family(samples, {}, pad=pad, ignored=self._ignored, length=self.seq_length)
 

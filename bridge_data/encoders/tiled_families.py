@@ -221,7 +221,6 @@ class InternVL:
         return {"pixel_values": torch.as_tensor(made["pixel_values"])}
 
     def batch(self, rows: Sequence[Media]) -> Media:
-        """The tiles of all rows."""
         return joined(rows)
 
     def _options(self, detail: int) -> dict[str, Any]:
