@@ -57,7 +57,23 @@ SelectStrategy = Literal["default", "full"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Llava(FixedSizeFamily):
+class _Tower:
+    """The settings of a vision tower that both families have."""
+
+    image_processor: Any
+    patch_size: int
+    vision_feature_select_strategy: SelectStrategy = "default"
+    num_additional_image_tokens: int = 1
+    image_token: str = "<image>"
+    chat_template: str | None = LLAVA_TEMPLATE
+
+    def __post_init__(self) -> None:
+        check_at_least(self, 1, "patch_size")
+        check_choice(self, "vision_feature_select_strategy", SelectStrategy)
+
+
+@dataclasses.dataclass(frozen=True)
+class Llava(_Tower, FixedSizeFamily):
     """`image_processor` makes images of one size, such as CLIP's. The vision tower cuts them into patches of
     `patch_size` and adds `num_additional_image_tokens` (1: CLIP's class token); `vision_feature_select_strategy`
     "default" drops one token. All three are as in the model's processor.
@@ -66,22 +82,15 @@ class Llava(FixedSizeFamily):
         ConfigError: if the processor makes images of several sizes.
     """
 
-    image_processor: Any
-    patch_size: int
-    vision_feature_select_strategy: SelectStrategy = "default"
-    num_additional_image_tokens: int = 1
-    image_token: str = "<image>"
-    chat_template: str | None = LLAVA_TEMPLATE
-
     def __post_init__(self) -> None:
-        _check_tower(self)
+        super().__post_init__()
         _, height, width = Images(self.image_processor).shape
         num_tokens = (height // self.patch_size) * (width // self.patch_size) + self.num_additional_image_tokens
         object.__setattr__(self, "num_tokens", num_tokens - (self.vision_feature_select_strategy == "default"))
 
 
 @dataclasses.dataclass(frozen=True)
-class LlavaNext:
+class LlavaNext(_Tower):
     """`image_processor` is LLaVA-NeXT's, with its `image_grid_pinpoints`; the rest as of `Llava`.
 
     Each level of detail leaves out the grids of the largest area left.
@@ -90,15 +99,8 @@ class LlavaNext:
         ConfigError: if the processor has no grids, or does not say the size of a tile.
     """
 
-    image_processor: Any
-    patch_size: int
-    vision_feature_select_strategy: SelectStrategy = "default"
-    num_additional_image_tokens: int = 1
-    image_token: str = "<image>"
-    chat_template: str | None = LLAVA_TEMPLATE
-
     def __post_init__(self) -> None:
-        _check_tower(self)
+        super().__post_init__()
         if not getattr(self.image_processor, "image_grid_pinpoints", None):
             raise ConfigError(
                 f"LlavaNext(image_processor={type(self.image_processor).__name__}): it has no image_grid_pinpoints; "
@@ -177,8 +179,3 @@ class LlavaNext:
 
         height, width = select_best_resolution(size, self._levels[detail])
         return height // self._tile, width // self._tile
-
-
-def _check_tower(family: Llava | LlavaNext) -> None:
-    check_at_least(family, 1, "patch_size")
-    check_choice(family, "vision_feature_select_strategy", SelectStrategy)
