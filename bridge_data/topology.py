@@ -1,4 +1,4 @@
-"""Who reads what: the data-parallel rank of this process, its lanes and workers; and the hook that runs in this thread.
+"""The data-parallel rank of this process, its lanes and workers; and the hook that runs in this thread.
 
 A running hook may ask for the numbers of its sample and its micro-batch. Both are arithmetic: they depend on the sample
 or on the position in the job, not on the rank or worker, and are the same after a resume.

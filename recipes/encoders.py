@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class ConversationConfig:
-    """How conversations are written, and what becomes of those that are not in order.
+    """How conversations are written, and what happens to those that break a rule.
 
     The fields are those of `FamilyConfig`, `ConversationTemplateConfig`, `SamplePolicies` and `ImageLimits`.
     """

@@ -67,7 +67,7 @@ class ConversationTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
     `cookers`.
 
     Raises:
-        ConfigError: if a setting is wrong, or `tokenizer` is none of transformers.
+        ConfigError: if a setting is wrong, or `tokenizer` is not a tokenizer of transformers.
     """
 
     decoder = SampleDecoder(handlers=dict.fromkeys(IMAGE_EXTENSIONS, bytes))

@@ -1,8 +1,8 @@
 """Opens tokenizers and processors by a folder or a hub id; the only module that calls `from_pretrained`.
 
 Enters: a class of transformers, a folder that `save_pretrained` wrote or an id of the hub. Leaves: the object.
-Guarantee: code in the folder (`auto_map`) is not run, and nobody is asked whether it may be, unless the caller passes
-`trust_remote_code=True`; a folder is never looked for on the hub; without a network an error comes at once.
+Guarantee: code in the folder (`auto_map`) is not run, without a prompt, unless the caller passes
+`trust_remote_code=True`; the name of a folder is never looked up on the hub; without a network the error is immediate.
 """
 
 import json

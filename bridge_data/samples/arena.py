@@ -2,7 +2,7 @@
 
 Enters: shapes and dtypes of tensors that are collated next. Leaves: tensors that share one large buffer, so that
 stacking images or sending a batch needs no copy. Guarantee: an arena is used only inside `with arena.active()`, and
-there only by the thread and process that entered it; everybody else gets memory of their own. Memory is used again only
+there only by the thread and process that entered it; all others allocate as usual. Memory is used again only
 when nothing refers to it any more.
 
 Collate functions are called by users' code, with no argument to carry the arena. So the active one is in a context

@@ -153,8 +153,8 @@ def _check(lengths: Sequence[int], capacity: int) -> None:
     for position, length in enumerate(lengths):
         if not 0 <= length <= capacity:
             raise ConfigError(
-                f"sequence {position} has {length} tokens, a pack holds {capacity}. Raise the capacity, or see to such "
-                "sequences before: Packing(overlong=...) drops them, truncates them or packs them alone"
+                f"sequence {position} has {length} tokens, a pack holds {capacity}. Raise the capacity, or "
+                "set Packing(overlong=...), which drops them, truncates them or packs them alone"
             )
 
 

@@ -1,7 +1,7 @@
 """What a profile says should be done.
 
 Enters: a profile. Leaves: a few sentences: whether the data or the trainer is the limit, what most of the time goes to,
-and what helps there. Guarantee: nothing is said but what follows from the figures, or under the condition it names.
+and what helps there. Guarantee: each sentence follows from the figures, or names its condition.
 """
 
 from collections.abc import Iterator

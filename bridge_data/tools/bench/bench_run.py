@@ -32,8 +32,8 @@ _TELL_EVERY_S = 0.5  # so that a progress bar takes no time of what is measured
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class BenchConfig:
-    """A run of training data, as `get_train_dataset` and `get_loader` have it, for `seconds` or, if that is given, for
-    `num_batches`. `step_s` is how long the trainer does not ask for a batch after each, as it has a step to do.
+    """A run of training data with arguments of `get_train_dataset` and `get_loader`, for `num_batches`, or `seconds` if
+    that is None. After each batch the trainer is busy for `step_s`.
 
     Raises:
         ConfigError: if a number is out of range.

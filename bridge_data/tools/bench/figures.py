@@ -1,4 +1,4 @@
-"""What a run comes to: rates and costs, and a profile of where the time went.
+"""The figures of a run: rates and costs, and a profile of where the time went.
 
 Enters: counts and seconds. Leaves: rates, stages with their shares, the same of each data set, and plain data for JSON.
 Guarantee: the shares of the stages are of all work that was done, in whatever process, and add up to one; time in which

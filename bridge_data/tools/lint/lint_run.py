@@ -36,9 +36,9 @@ from bridge_data.tools.lint.faults import Fault, FaultTally, LintReport
 from bridge_data.tools.lint.targets import Folder, Loaded, Targets, find_targets
 
 SAMPLES_AT_ONCE = 512
+"""Samples of a JSONL file or a join in one task; more if that made over `MAX_TASKS` of them."""
 
 MAX_TASKS = 256
-"""Samples of a JSONL file or a join that a process checks in one go, more of them if that were too many tasks."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
