@@ -13,30 +13,37 @@ from bridge_data.task import TaskEncoder
 def named_encoder(name: str) -> TaskEncoder[Any, Any, Any, Any]:
     """The task encoder called `name`, or the one that a class or function of this name makes without arguments.
 
-    The module is looked for in the current folder, too.
-
     Raises:
         ConfigError: if there is none of this name, or it cannot be made.
+    """
+    module, made = find_named(name)
+    if not isinstance(made, TaskEncoder) and callable(made):
+        try:
+            made = made()
+        except Exception as error:
+            raise ConfigError(
+                f"task encoder {name!r}: {name.rpartition(':')[2]}() failed: {type(error).__name__}: {error}. If it "
+                "needs arguments, name a function without any that returns the task encoder"
+            ) from error
+    if not isinstance(made, TaskEncoder):
+        raise ConfigError(f"task encoder {name!r}: got {made!r}, which is no TaskEncoder; {_offers(module)}")
+    return made
+
+
+def find_named(name: str) -> tuple[ModuleType, Any]:
+    """The module of `package.module:Name`, which may be in the current folder, and what is called `Name` in it.
+
+    Raises:
+        ConfigError: if there is none.
     """
     module_name, colon, attribute = name.partition(":")
     if not (module_name and colon and attribute):
         raise ConfigError(f"task encoder {name!r}: expected package.module:Name, such as my_training.encoders:Captions")
     module = _imported(module_name)
     try:
-        made = getattr(module, attribute)
+        return module, getattr(module, attribute)
     except AttributeError:
         raise ConfigError(f"task encoder {name!r}: {module.__file__} has no {attribute}; {_offers(module)}") from None
-    if not isinstance(made, TaskEncoder) and callable(made):
-        try:
-            made = made()
-        except Exception as error:
-            raise ConfigError(
-                f"task encoder {name!r}: {attribute}() failed: {type(error).__name__}: {error}. If it needs arguments, "
-                "name a function without any that returns the task encoder"
-            ) from error
-    if not isinstance(made, TaskEncoder):
-        raise ConfigError(f"task encoder {name!r}: got {made!r}, which is no TaskEncoder; {_offers(module)}")
-    return made
 
 
 def _imported(name: str) -> ModuleType:
