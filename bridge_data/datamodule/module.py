@@ -171,27 +171,12 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
                 **self.settings.dataset,
             )
         if split in ("val", "test"):
-            return get_val_dataset(
-                self.path,
-                split_part=split,
-                worker_config=worker_config,
-                batch_size=self.micro_batch_size,
-                packing_buffer_size=self.packing_buffer_size,
-                task_encoder=self.validation_task_encoder,
-                **self.settings.validation,
-            )
+            return get_val_dataset(self.path, split_part=split, **self._validation_settings(worker_config))
         raise ConfigError(f"datasets_provider(split={split!r}): expected 'train', 'val' or 'test'")
 
     def validation_datasets(self, worker_config: WorkerConfig) -> list[tuple[LaneDataset, Source]]:
         """The data of the validation split, one data set per source, with the source."""
-        return get_val_datasets(
-            self.path,
-            worker_config=worker_config,
-            batch_size=self.micro_batch_size,
-            packing_buffer_size=self.packing_buffer_size,
-            task_encoder=self.validation_task_encoder,
-            **self.settings.validation,
-        )
+        return get_val_datasets(self.path, **self._validation_settings(worker_config))
 
     def build(self) -> tuple[EnergonDataloader | IdleDataloader, ValLoader | list[Any] | None]:
         """The loaders for training and validation."""
@@ -328,6 +313,15 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
             self.train_dataloader_object.restore_state(state_dict[_STATE], strict=self.settings.strict_restore)
         self._loaded_in_epoch = state_dict.get(_IN_EPOCH)
         self._loaded_from = None if self.trainer is None else self.trainer.ckpt_path
+
+    def _validation_settings(self, worker_config: WorkerConfig) -> dict[str, Any]:
+        """Arguments of `get_val_dataset` and `get_val_datasets`."""
+        return self.settings.validation | {
+            "worker_config": worker_config,
+            "batch_size": self.micro_batch_size,
+            "packing_buffer_size": self.packing_buffer_size,
+            "task_encoder": self.validation_task_encoder,
+        }
 
     def _batch_schedule(self, num_ranks: int) -> BatchSchedule:
         num_accumulated = 1 if self.trainer is None else self.trainer.accumulate_grad_batches

@@ -209,9 +209,9 @@ class PackedSample(FamilySample):
 
 
 def padded_rows(
-    samples: Sequence[FamilySample], media: Media, *, pad: int, ignored: int, multiple: int, length: int | None
+    samples: Sequence[FamilySample], media: Media, *, pad: int, ignored: int, multiple: int, length: int
 ) -> dict[str, Any]:
-    """B samples as rows of one batch, padded to a `multiple`, or to `length`.
+    """B samples as rows of one batch, padded to a `multiple`, or to `length` (0: none).
 
     `input_ids`, `labels`, `position_ids` and `attention_mask` are int64 (B, S), `loss_mask` float32 (B, S). Up to the
     longest sample rows are padded with `pad`, and after it with token 0. Positions count on through the padding.

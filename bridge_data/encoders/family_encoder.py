@@ -137,13 +137,12 @@ class ConversationTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
         in one row."""
         rows: list[FamilySample] = [self.pack_selected_samples(samples)] if self._pack_in_batch else samples
         media = self.batch_media([row.media for row in rows])
-        pad, ignored, fixed = self._pad_id, self.config.ignore_place_holder, self.config.pad_to_max_length
+        pad, ignored = self._pad_id, self.config.ignore_place_holder
+        length, multiple = self.seq_length if self.config.pad_to_max_length else 0, self.config.pad_to_multiple_of
         if not self._for_bridge:
-            return batch_family(rows, media, pad=pad, ignored=ignored, length=self.seq_length if fixed else 0)
-        multiple = self.config.pad_to_multiple_of
+            return batch_family(rows, media, pad=pad, ignored=ignored, length=length)
         if isinstance(rows[0], PackedSample):
             return packed_row(rows, media, samples, pad=self._pack_pad_id, ignored=ignored, multiple=multiple)
-        length = self.seq_length if fixed else None
         return padded_rows(rows, media, pad=pad, ignored=ignored, multiple=multiple, length=length)
 
     def empty_batch(self, batch: Any) -> Any:

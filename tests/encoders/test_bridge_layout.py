@@ -116,7 +116,7 @@ def sample(key: str, length: int, **media: torch.Tensor) -> FamilySample:
 
 
 def test_rows_are_padded_with_the_padding_token_and_then_with_0() -> None:
-    batch = padded_rows([sample("a", 3), sample("b", 5)], {}, pad=9, ignored=-100, multiple=8, length=None)
+    batch = padded_rows([sample("a", 3), sample("b", 5)], {}, pad=9, ignored=-100, multiple=8, length=0)
     assert batch["input_ids"].tolist() == [[1, 2, 3, 9, 9, 0, 0, 0], [1, 2, 3, 4, 5, 0, 0, 0]]
     assert batch["labels"].tolist() == [[-100, 3, 4] + [-100] * 5, [-100, -100, 4, 5, 6] + [-100] * 3]
     assert batch["loss_mask"].tolist() == [[0, 1, 1, 0, 0, 0, 0, 0], [0, 0, 1, 1, 1, 0, 0, 0]]
