@@ -10,6 +10,7 @@ import copy
 import dataclasses
 import math
 from collections.abc import Collection, Iterable
+from fractions import Fraction
 from typing import Any, TypedDict, Unpack
 
 from bridge_data.decode import SampleDecoder
@@ -25,6 +26,9 @@ from bridge_data.plan.factories import BaseCoreDatasetFactory
 from bridge_data.plan.source import EpochsPerShuffle
 from bridge_data.task import Cooker, DefaultTaskEncoder, TaskEncoder, check_hook_names, with_decoding
 from bridge_data.topology import WorkerConfig
+
+_MAX_DENOMINATOR = 10**6
+"""Of the fraction that the float `repeats` stands for."""
 
 
 class DatasetOptions(TypedDict, total=False):
@@ -289,7 +293,8 @@ def RepeatDataset(
 ) -> LaneDataset:
     """`dataset`, of which each pass has all batches `repeats` times, one after the other; without end if None.
 
-    Of a fraction, as many batches are taken of the last repetition as it is of those of this rank, rounded down. Where
+    Of the last repetition, if `repeats` is not whole, the job takes that fraction of its micro-batches, rounded down,
+    on any number of ranks; `repeats` is read as the nearest fraction with a denominator of at most a million. Where
     hooks leave samples out, that is counted as if they did not. Endless training data is as it was. `worker_config` has
     no effect.
 
@@ -306,11 +311,12 @@ def RepeatDataset(
         raise ConfigError(
             "RepeatDataset of a LimitDataset: limit the repeated data set instead, or use get_val_dataset(limit=...)"
         )
+    exact = None if repeats is None else Fraction(repeats).limit_denominator(_MAX_DENOMINATOR)
     repeated = copy.copy(dataset)
     if dataset.virtual_epoch_length:
-        repeated.virtual_epoch_length = 0 if repeats is None else math.floor(dataset.virtual_epoch_length * repeats)
-    if repeats is None or not dataset.virtual_epoch_length:
-        repeated.repeats = math.inf if repeats is None else dataset.repeats * repeats
+        repeated.virtual_epoch_length = 0 if exact is None else math.floor(dataset.virtual_epoch_length * exact)
+    if exact is None or not dataset.virtual_epoch_length:
+        repeated.repeats = math.inf if exact is None else dataset.repeats * exact
     return repeated
 
 
