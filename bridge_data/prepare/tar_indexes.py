@@ -18,6 +18,7 @@ from typing import BinaryIO
 
 from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError
+from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.prepare.commit import committing
 from bridge_data.prepare.processes import Progress, no_progress
 from bridge_data.prepare.scan import ScanNotes, ShardScan, has_seek_index, has_tar_index, scan_shards, write_tar_index
@@ -41,7 +42,8 @@ class PrepareConfig:
 
     `rescan` scans all shards, also those that have not changed. With `fix_duplicates`, if several shards have a sample
     of the same name, all shards are written again, with their members below folders of the shards' names. With
-    `digest`, every part is read, and the CRC-32 of its content stored.
+    `digest`, every part is read, and the CRC-32 of its content stored. `limits` are those of the metadata that are
+    there.
     """
 
     exclude: str | None = None
@@ -49,6 +51,7 @@ class PrepareConfig:
     rescan: bool = False
     fix_duplicates: bool = False
     digest: bool = False
+    limits: Limits = DEFAULT_LIMITS
 
     def __post_init__(self) -> None:
         if self.num_workers < 1:
