@@ -1,14 +1,19 @@
 """`bridge-data view`: look at data, batches and runs in a browser."""
 
 import os
+import socket
+from collections.abc import Collection
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from bridge_data.errors import ConfigError
 from bridge_data.storage import Location, location
 from bridge_data.tools.cli.terminal import LOCATION, trust_options
+
+if TYPE_CHECKING:
+    from bridge_data.tools.view.site import Site
 
 
 @click.command()
@@ -45,7 +50,6 @@ def view(
     from bridge_data.tools.view.catalog import DataCatalog
     from bridge_data.tools.view.loss_log import read_losses
     from bridge_data.tools.view.named_runs import default_run, open_run
-    from bridge_data.tools.view.serving import serve
     from bridge_data.tools.view.site import SavedRun, Site
 
     options = {"trusted_modules": trust["trusted_module"], "trust_dataset_code": trust["trust_dataset_code"]}
@@ -63,4 +67,31 @@ def view(
         return run if run is not None else default_run(os.fspath(found), part, num_lanes, options)
 
     site = Site(catalog, opened, saved)
-    serve(site, host, port, token, names, lambda address: click.echo(f"{catalog.path}: {address} (Ctrl-C ends)"))
+    _serve(site, host, port, token, names)
+
+
+def _serve(site: "Site", host: str, port: int, token: str | None, names: Collection[str]) -> None:
+    """Print the address, and serve `site` there until it is interrupted."""
+    try:
+        import uvicorn
+
+        from bridge_data.tools.view.gatekeeper import checked_token
+        from bridge_data.tools.view.pages import application
+    except ImportError as error:
+        raise ConfigError(f'`bridge-data view` needs a package ({error}): pip install "bridge-data[view]"') from error
+    token = checked_token(host, token)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        listening = socket.create_server((host, port), family=family)
+    except OSError as error:
+        raise ConfigError(f"--host {host} --port {port}: {error.strerror}; give another one") from error
+    with listening:
+        bound = listening.getsockname()[1]
+        everywhere = host in ("0.0.0.0", "::")
+        shown = socket.gethostname() if everywhere else f"[{host}]" if ":" in host else host
+        known = {*names, host, *([socket.gethostname(), socket.getfqdn()] if everywhere else [])}
+        app = application(site, token=token, names=known, cookie=f"bridge_view_{bound}")
+        address = f"http://{shown}:{bound}/" + (f"?token={token}" if token else "")
+        click.echo(f"{site.title}: {address} (Ctrl-C ends)")
+        config = uvicorn.Config(app, log_level="warning", access_log=False, ws="none", lifespan="off")
+        uvicorn.Server(config).run(sockets=[listening])
