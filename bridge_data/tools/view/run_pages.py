@@ -17,7 +17,6 @@ from bridge_data.tools.view.batch_contents import contents, pictures_of, tokeniz
 from bridge_data.tools.view.catalog import SampleAddress, SplitCatalog
 from bridge_data.tools.view.charts import HEIGHT, WIDTH, step_line
 from bridge_data.tools.view.named_runs import NamedRun
-
 from bridge_data.tools.view.sample_cards import MediaContent, card
 from bridge_data.tools.view.site import Site
 
@@ -83,6 +82,7 @@ class RunPages:
             "Run",
             line=None if saved.log is None else step_line(saved.log.losses),
             first=0 if saved.log is None else saved.log.first,
+            not_finite=() if saved.log is None else saved.log.not_finite,
             states=saved.states,
             progress=sources_of(saved.states[-1].state) if saved.states else [],
             has_batches="Batches" in names,

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from bridge_data.errors import ConfigError
 from bridge_data.loader.checkpoint import Checkpoint
@@ -19,10 +19,15 @@ MAX_REPLAYED = 2000
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class SavedRun:
-    """What is left of a run: its saved states by position, and its losses (None: no log)."""
+    """What is left of a run: its saved states, which are put in the sequence of their positions, one of each; and its
+    losses (None: no log)."""
 
-    states: tuple[Checkpoint, ...] = ()
+    states: Sequence[Checkpoint] = ()
     log: LossLog | None = None
+
+    def __post_init__(self) -> None:
+        by_position = {one.state.next_slot: one for one in reversed(self.states)}
+        object.__setattr__(self, "states", tuple(by_position[position] for position in sorted(by_position)))
 
     @property
     def is_empty(self) -> bool:
