@@ -170,7 +170,7 @@ def test_a_batch_shows_its_mask_its_packs_and_its_pictures(run_browser: Browser)
     assert len(run_browser.find(".pictures img")) >= 4
 
 
-@pytest.mark.parametrize("path", ["/batches?number=65", "/run", "/steps/17"])
+@pytest.mark.parametrize("path", ["/batches?number=65", "/run", "/steps/17", "/shapes"])
 def test_pages_of_a_run_keep_nobody_out(run_browser: Browser, path: str) -> None:
     if not AXE.exists():
         pytest.skip("there is no axe-core: npm install --prefix .view axe-core")

@@ -83,7 +83,7 @@ def view(
         part = "train" if "train" in catalog.part_names else catalog.first_part()
         return run if run is not None else default_run(os.fspath(found), part, num_lanes, options)
 
-    _serve(Site(catalog, opened, saved), host, port, token, names)
+    _serve(Site(catalog, opened, saved, has_encoder=run is not None), host, port, token, names)
 
 
 def _of_folder(folder: Path, config: str | None) -> tuple[str, "SavedRun"]:
