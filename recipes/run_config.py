@@ -6,6 +6,7 @@ nothing is loaded, until something is built.
 """
 
 import dataclasses
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bridge_data.datamodule.batch_schedule import BatchSchedule
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from megatron.core.process_groups_config import ProcessGroupCollection
 
     from bridge_data import EnergonMultiModalDataModule
+    from bridge_data.datamodule.metric_sinks import MetricsSink
 
 TINY = "tiny"
 
@@ -138,6 +140,35 @@ class LoaderConfig:
     prefetch_factor: int = 2
     pin_memory: bool = True
     wait_for_workers: bool = False
+
+
+LOGGERS = ("tensorboard", "wandb", "csv")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class MetricsConfig:
+    """Where the metrics of the data go, every `every_steps` steps (None: never): to the log, to `data.jsonl` in the
+    `log_dir` of the run, if there is one, and to `loggers`: tensorboard, wandb or csv, which get the loss, too.
+
+    Raises:
+        ConfigError: for another logger, or a number of steps below 1.
+    """
+
+    every_steps: int | None = 10
+    loggers: list[str] = dataclasses.field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if self.every_steps is not None and self.every_steps < 1:
+            raise ConfigError(f"metrics.every_steps={self.every_steps}: expected at least 1, or null for never")
+        for name in self.loggers:
+            if name not in LOGGERS:
+                raise ConfigError(f"metrics.loggers: there is no {name!r}; there are {', '.join(LOGGERS)}")
+
+    def sinks(self, log_dir: str | None) -> "list[MetricsSink]":
+        """The log, and `data.jsonl`."""
+        from bridge_data import JsonlSink, LogSink
+
+        return [LogSink(), *([] if log_dir is None else [JsonlSink(Path(log_dir, "data.jsonl"))])]
 
 
 def data_module(

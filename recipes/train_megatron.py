@@ -2,19 +2,18 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from recipes.recipe import Recipe
 
-METRICS_EVERY = 10
-"""Steps between two reports of the loader's metrics."""
+if TYPE_CHECKING:
+    from bridge_data import MetricsReporter
 
 
 def train_megatron(recipe: Recipe) -> None:
     """Train the recipe on this rank, to its end."""
     import torch.distributed as dist
 
-    from bridge_data import JsonlSink, LogSink, MetricsReporter
-    from bridge_data.datamodule.metric_sinks import MetricsSink
     from bridge_data.errors import WorkerError
     from recipes import cpu_shim
     from recipes.forward_step import forward_step
@@ -31,13 +30,11 @@ def train_megatron(recipe: Recipe) -> None:
     is_logged = groups.tp.rank() == groups.cp.rank() == 0 and groups.pp.rank() == groups.pp.size() - 1
     log = StepLog(Path(recipe.log_dir), groups.dp.rank(), groups.dp.size()) if recipe.log_dir and is_logged else None
 
-    sinks: list[MetricsSink] = [LogSink()]
-    if recipe.log_dir:
-        sinks.append(JsonlSink(Path(recipe.log_dir) / "data.jsonl"))
-    metrics = MetricsReporter(loader, sinks, every_steps=METRICS_EVERY)
+    metrics = _metrics(recipe, loader)
 
     def on_step(report: StepReport) -> None:
-        metrics.step(report.step + 1)
+        if metrics is not None:
+            metrics.step(report.step + 1)
         if log is not None:
             log.append(
                 report.step,
@@ -64,3 +61,18 @@ def train_megatron(recipe: Recipe) -> None:
         print(f"{training.exit_signal}: saved and ended after {num_steps} steps", flush=True)
     dist.barrier()
     dist.destroy_process_group()
+
+
+def _metrics(recipe: Recipe, loader: Any) -> "MetricsReporter | None":
+    """What reports the metrics of the data; None for none. TensorBoard's files are those of the first rank."""
+    import torch.distributed as dist
+
+    from bridge_data import MetricsReporter, TensorBoardSink
+
+    config = recipe.metrics
+    if config.every_steps is None:
+        return None
+    sinks = config.sinks(recipe.log_dir)
+    if "tensorboard" in config.loggers and recipe.log_dir is not None and dist.get_rank() == 0:
+        sinks.append(TensorBoardSink(Path(recipe.log_dir, "tensorboard")))
+    return MetricsReporter(loader, sinks, every_steps=config.every_steps)

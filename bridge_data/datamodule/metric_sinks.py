@@ -62,7 +62,8 @@ class MetricsReporter:
     """Reports the metrics of `loader` to `sinks` after every `every_steps` steps of a training loop.
 
     With `of_job`, those of all data-parallel ranks together: then all ranks must call `step` with the same steps. The
-    first rank of the job writes; without `of_job`, each rank writes its own.
+    first rank of the job writes; without `of_job`, each rank writes its own. A sink that fails, as on a full disk, does
+    not end the training: it is a warning, and the sink gets the next report.
 
     Raises:
         ConfigError: if `every_steps` is less than 1.
@@ -75,6 +76,7 @@ class MetricsReporter:
             raise ConfigError(f"MetricsReporter(every_steps={every_steps}): expected at least 1")
         self._loader, self._sinks, self._every_steps, self._of_job = loader, sinks, every_steps, of_job
         self._before: LoaderMetrics | None = None
+        self._num_lost = [0] * len(sinks)
 
     def step(self, step: int) -> MetricsReport | None:
         """After a step of the trainer, counted from 1: the report, if it is time for one."""
@@ -85,9 +87,22 @@ class MetricsReporter:
         self._before = total
         report = MetricsReport(step=step, total=total, interval=interval)
         if not self._of_job or is_first_rank():
-            for sink in self._sinks:
-                sink.write(report)
+            self._write(report)
         return report
+
+    def _write(self, report: MetricsReport) -> None:
+        for number, sink in enumerate(self._sinks):
+            name = type(sink).__name__
+            try:
+                sink.write(report)
+            except Exception as error:  # of the disk, of a server, or of the user's sink
+                if not self._num_lost[number]:
+                    logger.warning("%s failed at step %d, and is tried again: %r", name, report.step, error)
+                self._num_lost[number] += 1
+            else:
+                if self._num_lost[number]:
+                    logger.warning("%s writes again; %d reports are lost", name, self._num_lost[number])
+                self._num_lost[number] = 0
 
     def on_train_step_end(self, context: Any) -> None:
         """The same, as a callback of Megatron-Bridge for the event of this name: there, the step that has just ended is

@@ -22,6 +22,7 @@ from bridge_data.encoders.encoder_config import open_image_processor, open_token
 from bridge_data.errors import ConfigError, StateError
 from bridge_data.lanes.datasets import get_train_dataset, get_val_dataset, get_val_datasets
 from bridge_data.lanes.lane_dataset import LaneDataset
+from bridge_data.loader.checkpoint.lightning_file import LIGHTNING_KEY
 from bridge_data.options import ShownOptions
 from bridge_data.order.state import LoaderState
 from bridge_data.plan import EmptySplitError, Source
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("bridge_data")
 
-_STATE = "train_dataloader"
 _IN_EPOCH = "micro_batches_in_epoch"  # of all ranks, in the whole steps of Lightning's epoch
 
 ValLoader: TypeAlias = ValidationDataloader | IdleDataloader
@@ -301,8 +301,8 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
         """The position after the last batch that was delivered, or before the first of a step that is not complete, of
         the whole job on data-parallel rank 0, whose state Lightning saves; all ranks must call it."""
         if self.train_dataloader_object is None:
-            return {} if self._loaded_state is None else {_STATE: self._loaded_state}
-        state: dict[str, Any] = {_STATE: self.train_dataloader_object.save_state()}
+            return {} if self._loaded_state is None else {LIGHTNING_KEY: self._loaded_state}
+        state: dict[str, Any] = {LIGHTNING_KEY: self.train_dataloader_object.save_state()}
         if self.trainer is not None:
             config = self._worker_config(self.num_workers)
             in_epoch = lightning_trainer.num_in_epoch(self.trainer, self.num_micro_batches(config))
@@ -318,13 +318,15 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
         """
         if not state_dict or (self.trainer is not None and not lightning_trainer.is_fitting(self.trainer)):
             return
-        if _STATE not in state_dict:
-            raise StateError(f"not a state of {type(self).__name__}: got {sorted(state_dict)}, expected [{_STATE!r}]")
-        LoaderState.from_dict(state_dict[_STATE])
+        if LIGHTNING_KEY not in state_dict:
+            raise StateError(
+                f"not a state of {type(self).__name__}: got {sorted(state_dict)}, expected [{LIGHTNING_KEY!r}]"
+            )
+        LoaderState.from_dict(state_dict[LIGHTNING_KEY])
         if self.train_dataloader_object is None:
-            self._loaded_state = state_dict[_STATE]
+            self._loaded_state = state_dict[LIGHTNING_KEY]
         else:
-            self.train_dataloader_object.restore_state(state_dict[_STATE], strict=self.settings.strict_restore)
+            self.train_dataloader_object.restore_state(state_dict[LIGHTNING_KEY], strict=self.settings.strict_restore)
         self._loaded_in_epoch = state_dict.get(_IN_EPOCH)
         self._loaded_from = None if self.trainer is None else self.trainer.ckpt_path
 

@@ -75,6 +75,27 @@ def test_a_reporter_takes_the_loader_of_the_data_module_and_is_a_callback_of_bri
         MetricsReporter(data, [], every_steps=0)
 
 
+def test_a_sink_that_fails_ends_no_training_and_is_tried_again(
+    loader: SavableDataLoader, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "data.jsonl"
+    sink, written = JsonlSink(path), JsonlSink(tmp_path / "other.jsonl")
+    path.mkdir()  # as good as a full disk
+
+    def write(report: MetricsReport) -> None:
+        if report.step == 3:
+            path.rmdir()
+        JsonlSink.write(sink, report)
+
+    train(loader, [SimpleNamespace(write=write, close=lambda: None), written], 4, every_steps=1)
+    lines = [json.loads(line)["step"] for line in path.read_text().splitlines()]
+    assert lines == [3, 4]
+    assert len((tmp_path / "other.jsonl").read_text().splitlines()) == 4
+    first, second = (record.getMessage() for record in caplog.records if record.levelname == "WARNING")
+    assert "failed at step 1, and is tried again: IsADirectoryError" in first
+    assert second == "SimpleNamespace writes again; 2 reports are lost"
+
+
 def test_jsonl_has_a_line_for_each_report_with_the_slowest_sample(loader: SavableDataLoader, tmp_path: Path) -> None:
     path = tmp_path / "folder" / "data.jsonl"
     (report,) = train(loader, [JsonlSink(path)], 3, every_steps=3)

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 import torch.distributed as dist
 
 from bridge_data.errors import ConfigError, StateError
+from bridge_data.loader.checkpoint.lightning_file import read_lightning
 from bridge_data.loader.checkpoint.state_files import (
     DamagedManifestError,
     FileRecord,
@@ -266,7 +267,7 @@ def load_states(folder: str | Path, *, step: int | None = None) -> dict[str, Any
 
 
 def read_checkpoint(path: str | Path) -> Checkpoint:
-    """The checkpoint in a folder, or the state in one file, which may be that of one rank only.
+    """The checkpoint in a folder, or the state in one file, which may be that of one rank only; of Lightning, `.ckpt`.
 
     Raises:
         StateError: as `load_states`.
@@ -274,6 +275,10 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
     path = Path(path)
     if not path.is_file():
         return _read_folder(path)
+    if path.suffix == ".ckpt":
+        state, step = read_lightning(path)
+        size = path.stat().st_size
+        return Checkpoint(path=path, state=state, step=step, world_size=None, num_files=1, num_bytes=size)
     data = read_bytes(path)
     file = decoded(data, path)
     return Checkpoint(

@@ -152,7 +152,8 @@ def open_run(
 
 
 def read_states(paths: Sequence[str | Path]) -> list[Checkpoint]:
-    """The states at `paths`: files, folders of an iteration, or folders with several of these.
+    """The states at `paths`: files, folders of an iteration, or folders with several of these, or with Lightning's
+    `.ckpt`.
 
     Raises:
         StateError: if there is none, or one is damaged.
@@ -160,6 +161,7 @@ def read_states(paths: Sequence[str | Path]) -> list[Checkpoint]:
     found: list[Checkpoint] = []
     for path in map(Path, paths):
         inner = sorted(one for one in path.glob("*/") if any(one.glob("train_dataloader_*"))) if path.is_dir() else []
+        inner += sorted(file for file in path.glob("*.ckpt") if file.is_file())
         if path.is_dir() and not any(path.glob("train_dataloader_*")) and not inner:
             raise StateError(f"{path}: holds no data state, and no folders that do")
         found += map(read_checkpoint, inner or [path])
