@@ -38,9 +38,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from PIL import ImageFile
 
-
-Container: TypeAlias = Literal["numpy", "torch", "pil"]
-
 ImageDecoderType: TypeAlias = Literal[
     "l8", "rgb8", "rgba8", "l", "rgb", "rgba",
     "torchl8", "torchrgb8", "torchrgba8", "torchl", "torchrgb", "torch", "torchrgba",
@@ -52,7 +49,7 @@ ImageDecoderType: TypeAlias = Literal[
 class ImageForm:
     """What an image is decoded to."""
 
-    container: Container
+    container: Literal["numpy", "torch", "pil"]
     """A Pillow image, a numpy array (H, W[, C]) or a tensor ([C,] H, W)."""
     mode: Literal["L", "RGB", "RGBA"]
     """Pillow's mode."""
@@ -101,10 +98,10 @@ def image_handler(image_decode: str, resizing: Resizing | None = None) -> Callab
             f'image_decode={image_decode!r}; use resize="pillow", or a form without transparency'
         )
     if form.container == "pil":
-        return functools.partial(_image, mode=form.mode, resizing=resizing)
+        return functools.partial(image_in_size, mode=form.mode, resizing=resizing)
     if form.container == "torch":
         return functools.partial(_scaled_tensor if form.scaled else _tensor, mode=form.mode, resizing=resizing)
-    return functools.partial(_scaled_pixels if form.scaled else _pixels, mode=form.mode, resizing=resizing)
+    return functools.partial(_scaled_pixels if form.scaled else pixels_in_size, mode=form.mode, resizing=resizing)
 
 
 def image_within(max_pixels: int, handler: Callable[[bytes], Any], data: bytes) -> Any:
@@ -120,26 +117,39 @@ def image_within(max_pixels: int, handler: Callable[[bytes], Any], data: bytes) 
     return handler(data)
 
 
-def _image(data: bytes, mode: str, resizing: Resizing | None) -> Image.Image:
-    return pillow_image(data, mode) if resizing is None else resized_image(data, mode, resizing)
+def image_in_size(data: bytes, mode: str, resizing: Resizing | None) -> Image.Image:
+    """The image as a Pillow image, resized if `resizing` says so, with the header's fields in `info`."""
+    if resizing is None:
+        return pillow_image(data, mode)
+    image = pillow_image(data, mode, resizing.least)
+    if resizing.resize == "pillow":
+        return by_pillow(image, resizing.size)
+    made = Image.fromarray(by_torch(np.array(image), resizing.size))
+    made.info = image.info
+    return made
 
 
-def _pixels(data: bytes, mode: str, resizing: Resizing | None) -> NDArray[np.uint8]:
-    return decoded_pixels(data, mode) if resizing is None else resized_pixels(data, mode, resizing)
+def pixels_in_size(data: bytes, mode: str, resizing: Resizing | None) -> NDArray[np.uint8]:
+    """The image as `decoded_pixels` gives it, resized if `resizing` says so."""
+    if resizing is None:
+        return decoded_pixels(data, mode)
+    if resizing.resize == "torch":
+        return by_torch(decoded_pixels(data, mode, resizing.least), resizing.size)
+    return np.array(by_pillow(pillow_image(data, mode, resizing.least), resizing.size))
 
 
 def _scaled_pixels(data: bytes, mode: str, resizing: Resizing | None) -> NDArray[np.float32]:
-    return np.divide(_pixels(data, mode, resizing), 255, dtype=np.float32)
+    return np.divide(pixels_in_size(data, mode, resizing), 255, dtype=np.float32)
 
 
 def _tensor(data: bytes, mode: str, resizing: Resizing | None) -> torch.Tensor:
     image = image_in_batch(data, mode) if resizing is None else None
-    return torch.from_numpy(_channels_first(_pixels(data, mode, resizing))) if image is None else image
+    return torch.from_numpy(_channels_first(pixels_in_size(data, mode, resizing))) if image is None else image
 
 
 def _scaled_tensor(data: bytes, mode: str, resizing: Resizing | None) -> torch.Tensor:
     # Transposing uint8 with numpy is faster than transposing floats, or with torch.
-    pixels = np.ascontiguousarray(_channels_first(_pixels(data, mode, resizing)))
+    pixels = np.ascontiguousarray(_channels_first(pixels_in_size(data, mode, resizing)))
     return torch.from_numpy(pixels).to(torch.float32).div_(255)
 
 
@@ -150,7 +160,7 @@ def _channels_first(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
 _RUNS_PROGRAMS = frozenset({"EPS"})
 
 _MAX_JPEG_SCANS = 32
-"""A progressive JPEG has about 10."""
+"""Usual progressive JPEGs have about 10."""
 
 _JPEG_SEGMENT = struct.Struct(">BBH")
 """How a segment of a JPEG's header begins: 0xFF, its marker, and its size without these two bytes."""
@@ -337,20 +347,3 @@ def _formats() -> list[str]:
     Image.init()
     names = dict.fromkeys(["JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", *Image.ID])
     return [name for name in names if name in Image.OPEN and name not in _RUNS_PROGRAMS]
-
-
-def resized_pixels(data: bytes, mode: str, resizing: Resizing) -> NDArray[np.uint8]:
-    """The resized image as uint8, (H, W) for mode L, else (H, W, C), in newly allocated memory."""
-    if resizing.resize == "torch":
-        return by_torch(decoded_pixels(data, mode, resizing.least), resizing.size)
-    return np.array(by_pillow(pillow_image(data, mode, resizing.least), resizing.size))
-
-
-def resized_image(data: bytes, mode: str, resizing: Resizing) -> Image.Image:
-    """The resized image as a Pillow image, with the header's fields in `info`."""
-    image = pillow_image(data, mode, resizing.least)
-    if resizing.resize == "pillow":
-        return by_pillow(image, resizing.size)
-    made = Image.fromarray(by_torch(np.array(image), resizing.size))
-    made.info = image.info
-    return made

@@ -18,9 +18,9 @@ from bridge_data.decode.image import (
     decoded_pixels,
     encoded_size,
     image_handler,
+    image_in_size,
     pillow_image,
-    resized_image,
-    resized_pixels,
+    pixels_in_size,
 )
 from bridge_data.decode.resizing import Resizing
 from bridge_data.errors import ConfigError
@@ -292,9 +292,9 @@ def difference(ours, expected):
 def test_by_default_the_pixels_are_pillows(kind, mode):
     data = CONTENT[kind]
     for size in NEW_SIZES:
-        pixels = resized_pixels(data, mode, Resizing(size=size))
+        pixels = pixels_in_size(data, mode, Resizing(size=size))
         np.testing.assert_array_equal(pixels, by_pillow(data, mode, size))
-        np.testing.assert_array_equal(np.asarray(resized_image(data, mode, Resizing(size=size))), pixels)
+        np.testing.assert_array_equal(np.asarray(image_in_size(data, mode, Resizing(size=size))), pixels)
         pixels[...] = 0
 
 
@@ -303,9 +303,9 @@ def test_by_default_the_pixels_are_pillows(kind, mode):
 def test_by_torch_they_are_within_2_of_them(kind, mode):
     data = CONTENT[kind]
     for size in NEW_SIZES:
-        pixels = resized_pixels(data, mode, Resizing(size=size, resize="torch"))
+        pixels = pixels_in_size(data, mode, Resizing(size=size, resize="torch"))
         assert difference(pixels, by_pillow(data, mode, size)) <= 2
-        image = resized_image(data, mode, Resizing(size=size, resize="torch"))
+        image = image_in_size(data, mode, Resizing(size=size, resize="torch"))
         np.testing.assert_array_equal(np.asarray(image), pixels)
         pixels[...] = 0
 
@@ -317,19 +317,19 @@ def test_black_and_white_noise_of_any_size_too_is_within_2():
         height, width = rng.integers(1, 300, 2)
         size = tuple(int(side) for side in rng.integers(1, 300, 2))
         noise = rng.integers(0, 2, (height, width, 3), dtype=np.uint8) * 255
-        pixels = resized_pixels(encoded(Image.fromarray(noise), "PNG"), "RGB", Resizing(size=size, resize="torch"))
+        pixels = pixels_in_size(encoded(Image.fromarray(noise), "PNG"), "RGB", Resizing(size=size, resize="torch"))
         assert difference(pixels, by_pillow(encoded(Image.fromarray(noise), "PNG"), "RGB", size)) <= 2, (height, width)
 
 
 @pytest.mark.parametrize("resize", ["pillow", "torch"])
 def test_with_dct_scaling_large_jpegs_differ_little_and_others_not_at_all(resize):
     large, size = encoded(picture((400, 300)), "JPEG", quality=90), (70, 90)
-    exact = resized_pixels(large, "RGB", Resizing(size=size, resize=resize))
-    scaled = resized_pixels(large, "RGB", Resizing(size=size, resize=resize, dct_scaling=True))
+    exact = pixels_in_size(large, "RGB", Resizing(size=size, resize=resize))
+    scaled = pixels_in_size(large, "RGB", Resizing(size=size, resize=resize, dct_scaling=True))
     assert 0 < np.abs(scaled.astype(int) - exact).mean() < 5
     for kind in CONTENT:
         exact, scaled = (
-            resized_pixels(CONTENT[kind], "RGB", Resizing(size=(48, 64), resize=resize, dct_scaling=scaling))
+            pixels_in_size(CONTENT[kind], "RGB", Resizing(size=(48, 64), resize=resize, dct_scaling=scaling))
             for scaling in (False, True)
         )
         np.testing.assert_array_equal(scaled, exact)
@@ -338,7 +338,7 @@ def test_with_dct_scaling_large_jpegs_differ_little_and_others_not_at_all(resize
 def test_an_image_of_pillow_keeps_what_its_header_says():
     data = encoded(picture(), "JPEG", dpi=(72, 72), comment=b"hello")
     for resize in ("pillow", "torch"):
-        image = resized_image(data, "RGB", Resizing(size=(9, 8), resize=resize))
+        image = image_in_size(data, "RGB", Resizing(size=(9, 8), resize=resize))
         assert (image.size, image.info["comment"], image.info["dpi"]) == ((8, 9), b"hello", (72, 72))
 
 
