@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.lanes.units import SampleKey
-from bridge_data.order.ledger import LedgerSums, MicroBatch, columns_of, tallies
+from bridge_data.order.ledger import Columns, LedgerSums, MicroBatch, columns_of, tallies, waiting
 from bridge_data.order.state import LoaderState
 from bridge_data.topology import WorkerConfig
 
@@ -83,11 +83,7 @@ class LedgerFile:
         """Append the micro-batches that `state` has not counted yet. What was written before is not written again."""
         if os.getpid() != self._owner:
             return  # a child that the trainer forked
-        found: list[MicroBatch] = []
-        for lane, chunks in state.uncounted.items():
-            first = state.lanes[lane]["micro_batches"] - len(chunks)
-            found += [(number * state.num_lanes + lane, chunk) for number, chunk in enumerate(chunks, first)]
-        batches = sorted(batch for batch in found if batch[0] > self._last)
+        batches = sorted(batch for batch in waiting(state) if batch[0] > self._last)
         if not batches:
             return
         records = b""
@@ -178,11 +174,8 @@ def _records(file: BinaryIO | io.FileIO, path: Path) -> Iterator[tuple[int, byte
 
 def encoded(batches: Sequence[MicroBatch]) -> bytes:
     """Micro-batches as the payload of a record."""
-    columns = [columns_of(references) for _, references in batches]
-    samples = np.concatenate(columns, axis=1)
-    numbers = np.array([number for number, _ in batches], dtype=np.int64)
-    sizes = np.array([column.shape[1] for column in columns], dtype=np.int64)
-    return _COUNTS.pack(len(batches), samples.shape[1]) + b"".join(map(_column, (numbers, sizes, *samples)))
+    numbers, sizes, samples = Columns.of(batches)
+    return _COUNTS.pack(len(numbers), samples.shape[1]) + b"".join(map(_column, (numbers, sizes, *samples)))
 
 
 def _column(values: NDArray[np.int64]) -> bytes:
