@@ -30,7 +30,7 @@ from bridge_data.lanes.tallies import NO_COUNTS, Counts, sums_of
 from bridge_data.lanes.units import Produced
 from bridge_data.lanes.work import Watch
 from bridge_data.later import profiler_is_active, torch
-from bridge_data.loader.ledger_files import LedgerFile
+from bridge_data.loader.ledger_writer import LedgerFile
 from bridge_data.order.state import LaneState, LoaderState
 from bridge_data.samples.arena import Arena
 from bridge_data.task import FAILED, TRUNCATED
