@@ -17,15 +17,16 @@ from typing import Any, Self, TypeAlias
 
 from bridge_data.errors import WorkerError, no_iterator, no_random_access
 from bridge_data.lanes.lane_dataset import LaneDataset
+from bridge_data.lanes.units import Produced
 from bridge_data.loader import pinning
 from bridge_data.loader.even_ends import EvenEnds
 from bridge_data.loader.global_state import gather_global_state, spread_global_state
-from bridge_data.loader.ledger_files import LedgerFile
+from bridge_data.loader.ledger_writer import LedgerFile
 from bridge_data.loader.loader_config import LoaderConfig
 from bridge_data.loader.memory.slots import Kept
 from bridge_data.loader.metrics import LoaderMetrics, Processes, measured, of_all_ranks
 from bridge_data.loader.pinning import Pin, PinningPool
-from bridge_data.loader.position import BatchLog, Ended, LaneRunner, Meter, Position, Produced
+from bridge_data.loader.position import BatchLog, Ended, LaneRunner, Meter, Position
 from bridge_data.loader.workers import process
 from bridge_data.loader.workers.launch import ServerLost
 from bridge_data.loader.workers.link import OutOfStep
@@ -201,7 +202,8 @@ class SavableDataLoader:
             except ServerLost as error:
                 self._workers.restart(error)
                 continue
-            self.meter.leave_out(item.skipped)
+            if item.skipped:
+                self.meter.leave_out(item.skipped)
             if isinstance(item, Ended):
                 self._position.end()
                 self._source = source
@@ -336,7 +338,7 @@ class _Workers:
     def processes(self) -> Processes:
         """The processes that run now."""
         ids = [] if self.pool is None else self.pool.processes()
-        return Processes(ids, self._restarts.num_in_all, self._config.prefetch_factor)
+        return Processes(ids, self._restarts.num_in_all)
 
     def wait_ready(self, timeout_s: float) -> bool:
         """Wait for the pool; whether it can take over now."""
