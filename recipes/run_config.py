@@ -132,6 +132,8 @@ class LoaderConfig:
     """Who makes the batches; `num_lanes` is fixed when a run begins and bounds what it can be scaled to.
 
     Until workers are ready, batches come from the trainer itself; with `wait_for_workers` (under Megatron) none does.
+    `ledger_path` is a folder for the ledger of all micro-batches. With `strict_restore=false` a checkpoint of other
+    weights, or of fewer data sets, is taken over.
     """
 
     num_workers: int = 2
@@ -140,6 +142,8 @@ class LoaderConfig:
     prefetch_factor: int = 2
     pin_memory: bool = True
     wait_for_workers: bool = False
+    ledger_path: str | None = None
+    strict_restore: bool = True
 
 
 LOGGERS = ("tensorboard", "wandb", "csv")
@@ -202,4 +206,6 @@ def data_module(
         multiple_validation_sets=data.multiple_validation_sets,
         num_lanes=loader.num_lanes,
         prefetch_factor=loader.prefetch_factor,
+        ledger_path=loader.ledger_path,
+        strict_restore=loader.strict_restore,
     )

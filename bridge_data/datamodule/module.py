@@ -216,12 +216,13 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
             dataset = self.datasets_provider(config, "train")
             if num_overfitted is not None:
                 dataset = dataset.first(num_overfitted * config.world_size)
-            balancing = balancing_of(self._cost, schedule, num_micro_batches, config)
-            loader = self._loader(dataset, balancing=balancing)
-            self.train_dataloader_object = IdleDataloader(config) if loader is None else EnergonDataloader(loader)
+            loader = self._loader(dataset, balancing=balancing_of(self._cost, schedule, num_micro_batches, config))
+            strict = self.settings.strict_restore
+            train = None if loader is None else EnergonDataloader(loader, strict=strict)
+            self.train_dataloader_object = IdleDataloader(config) if train is None else train
             self._num_overfitted = num_overfitted
             if self._loaded_state is not None:
-                self.train_dataloader_object.restore_state(self._loaded_state, strict=self.settings.strict_restore)
+                self.train_dataloader_object.restore_state(self._loaded_state)
                 self._loaded_state = None
         else:
             lightning_trainer.check_overfitted(num_overfitted, self._num_overfitted)
@@ -326,7 +327,7 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
         if self.train_dataloader_object is None:
             self._loaded_state = state_dict[LIGHTNING_KEY]
         else:
-            self.train_dataloader_object.restore_state(state_dict[LIGHTNING_KEY], strict=self.settings.strict_restore)
+            self.train_dataloader_object.restore_state(state_dict[LIGHTNING_KEY])
         self._loaded_in_epoch = state_dict.get(_IN_EPOCH)
         self._loaded_from = None if self.trainer is None else self.trainer.ckpt_path
 

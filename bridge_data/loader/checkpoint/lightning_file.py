@@ -35,8 +35,10 @@ def read_lightning(path: Path) -> tuple[LoaderState, int]:
         ) from error
     of_modules = content.values() if isinstance(content, dict) else ()
     found = [value[LIGHTNING_KEY] for value in of_modules if isinstance(value, Mapping) and LIGHTNING_KEY in value]
-    if len(found) != 1:
+    if not found:
         raise StateError(f"{path}: has no state of the data: it was saved without the DataModule of bridge_data")
+    if len(found) > 1:
+        raise StateError(f"{path}: has the states of {len(found)} DataModules, expected one: save each to its own file")
     try:
         return LoaderState.from_dict(found[0]), int(content["global_step"])
     except (StateError, KeyError, TypeError, ValueError) as error:

@@ -30,6 +30,7 @@ def test_the_state_in_a_checkpoint_of_lightning_is_read(tmp_path: Path) -> None:
     [
         ({"EnergonMultiModalDataModule": {}}, "has no state of the data: it was saved without the DataModule"),
         ({"EnergonMultiModalDataModule": {"train_dataloader": {"version": 99}}}, r"a\.ckpt: .*version"),
+        ({"AnotherModule": {"train_dataloader": {}}}, "has the states of 2 DataModules, expected one"),
         ({"hyper_parameters": Fraction(1, 2)}, "holds objects .* which are not loaded"),
     ],
 )
