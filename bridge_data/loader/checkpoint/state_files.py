@@ -15,6 +15,7 @@ import hashlib
 import io
 import json
 import re
+import reprlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -140,6 +141,10 @@ class FileRecord:
     size_bytes: int
     blake2b: str
 
+    def __post_init__(self) -> None:
+        if type(self.size_bytes) is not int or type(self.blake2b) is not str:
+            raise TypeError(f"a file has size {reprlib.repr(self.size_bytes)}, blake2b {reprlib.repr(self.blake2b)}")
+
     @classmethod
     def of(cls, data: bytes) -> Self:
         """The record of a file with this content."""
@@ -156,6 +161,12 @@ class Manifest:
     fingerprint: str
     files: Mapping[str, FileRecord]
     replaced: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        if not (type(self.step) is type(self.world_size) is int and type(self.fingerprint) is str):
+            raise TypeError("step and world_size are no integers, or fingerprint is no text")
+        if not (isinstance(self.replaced, list | tuple) and all(isinstance(name, str) for name in self.replaced)):
+            raise TypeError("replaced is no list of names")
 
     def write(self, folder: Path) -> None:
         """Write the manifest, which completes the checkpoint."""
@@ -185,7 +196,7 @@ class Manifest:
             del content["version"]
             files = {name: FileRecord(**record) for name, record in content.pop("files").items()}
             return cls(**content, files=files)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise DamagedManifestError(
                 f"{path}: is no manifest of a checkpoint ({error}): damaged, or something else. "
                 "Restore the file, or take another checkpoint."

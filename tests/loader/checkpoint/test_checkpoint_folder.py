@@ -244,6 +244,36 @@ def test_a_checkpoint_of_a_later_format_is_not_replaced(tmp_path: Path) -> None:
     assert new_file(rank_file(folder, 1)).exists()
 
 
+@pytest.mark.parametrize(
+    "edit",
+    [
+        {"step": "ten"},
+        {"world_size": None},
+        {"fingerprint": 3},
+        {"replaced": 3},
+        {"replaced": [3]},
+        {"files": [3]},
+        {"files": {"train_dataloader_dprank000.pt": {"size_bytes": "many", "blake2b": "0"}}},
+        {"files": {"train_dataloader_dprank000.pt": {"size_bytes": 3, "blake2b": None}}},
+        {"format": "of others"},
+        {"more": 1},
+    ],
+)
+def test_a_manifest_with_a_wrong_field_is_damaged(tmp_path: Path, edit: dict[str, object]) -> None:
+    save_states(tmp_path, make_state(), step=10, world_size=1)
+    content = json.loads((tmp_path / MANIFEST).read_text())
+    (tmp_path / MANIFEST).write_text(json.dumps(content | edit))
+    with pytest.raises(StateError, match="is no manifest of a checkpoint"):
+        load_states(tmp_path)
+
+
+def test_a_manifest_of_many_levels_is_damaged(tmp_path: Path) -> None:
+    save_states(tmp_path, make_state(), step=10, world_size=1)
+    (tmp_path / MANIFEST).write_text("[" * 100_000)
+    with pytest.raises(StateError, match="is no manifest of a checkpoint"):
+        load_states(tmp_path)
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A checkpoint of step 10 by 4 ranks."""
