@@ -45,7 +45,8 @@ STEP_DRAWS = 512
 CAPACITY, NUM_LENGTHS, NUM_PACKS = 4_096, 20_000, 1_000
 BUFFERS = (10, 30, 100, 300, 1_000, 3_000)
 RANKS = (8, 32, 128, 512, 1_024)
-SCALES, SHARD, SCALE_LANES = (10**5, 10**6, 10**7, 10**8, 10**9), 10_000, 64
+SCALES, SCALE_LANES = (10**5, 10**6, 10**7, 10**8, 10**9), 64
+LANE_FIGURES = ("first draw, CPU ms", "held by a lane, MB")
 
 
 def measure_shuffle() -> dict[str, Any]:
@@ -158,16 +159,12 @@ def measure_state() -> dict[str, Any]:
 
 
 def measure_scale() -> dict[str, Any]:
-    """CPU time to the first draw of a lane, and its memory, for shards of 10,000 samples and for unequal ones."""
-    found: dict[str, Any] = {"samples": SCALES, "lanes": SCALE_LANES}
-    for name, spread in (("equal shards", 0), ("9,000 to 11,000 each", 1_000)):
-        rng = random.Random(0)
-        rows = []
-        for samples in SCALES:
-            counts = [rng.randint(SHARD - spread, SHARD + spread) for _ in range(samples // SHARD)]
-            rows.append(order_scale.measure_lane(name, counts, SCALE_LANES))
-        found[name] = {key: [row[key] for row in rows] for key in ("first draw, CPU ms", "held by a lane, MB")}
-    return found
+    """CPU time to the first draw of a lane, and its memory, by samples, in shards of 9,000 to 11,000."""
+    rng, rows = random.Random(0), []
+    for samples in SCALES:
+        counts = [rng.randint(9_000, 11_000) for _ in range(samples // 10_000)]
+        rows.append(order_scale.measure_lane("9,000 to 11,000", counts, SCALE_LANES))
+    return {"samples": SCALES, "lanes": SCALE_LANES, **{key: [row[key] for row in rows] for key in LANE_FIGURES}}
 
 
 def draw_shuffle(found: dict[str, Any], axes: Any) -> None:
@@ -223,14 +220,11 @@ def draw_state(found: dict[str, Any], axes: Any) -> None:
 
 
 def draw_scale(found: dict[str, Any], axes: Any) -> None:
-    """Time and memory of a lane, a line for each kind of shards."""
-    for axis, key in zip(axes, ("first draw, CPU ms", "held by a lane, MB"), strict=True):
-        for name, figures in found.items():
-            if isinstance(figures, dict):
-                axis.plot(found["samples"], figures[key], marker="o", label=name)
-        axis.set(xscale="log", yscale="log", xlabel="samples, in shards of 10,000", ylabel=key)
-        axis.set_title(f"a lane of {found['lanes']}")
-        axis.legend()
+    """Time and memory of a lane."""
+    for axis, key in zip(axes, LANE_FIGURES, strict=True):
+        axis.plot(found["samples"], found[key], marker="o")
+        axis.set(xscale="log", yscale="log", xlabel="samples of the data set, in shards of about 10,000", ylabel=key)
+        axis.set_title(f"one of {found['lanes']} lanes")
 
 
 def draw_soak(found: dict[str, Any], axes: Any) -> None:
@@ -240,7 +234,7 @@ def draw_soak(found: dict[str, Any], axes: Any) -> None:
     memory.plot(found["batches"], found["trainer_MB"], label="trainer")
     memory.set(ylabel="resident memory, MB", title="a worker is killed (dotted), the loader resumed (solid)")
     files.plot(found["batches"], found["files"])
-    files.set(ylabel="open files of the trainer", title=f"{found['samples']:,} samples, as undisturbed")
+    files.set(ylabel="open files of the trainer", title=f"{found['samples']:,} samples, the same as undisturbed")
     for axis in axes:
         for style, name in ((":", "kills"), ("-", "resumes")):
             for at in found[name]:
