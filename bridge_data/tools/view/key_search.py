@@ -24,10 +24,10 @@ _LAST = "\udcff" * 4
 
 
 class KeySearch:
-    """Searches the sources of one split part. Any thread may use it."""
+    """Searches the sources of `part`. Any thread may use it."""
 
     def __init__(self, part: SplitCatalog) -> None:
-        self._part = part
+        self.part = part
         self._indexes: dict[str, KeyIndex] = {}
         self._shards: dict[int, dict[str, int]] = {}
 
