@@ -233,7 +233,10 @@ class Pages:
 
     def _search(self, split: SplitCatalog) -> KeySearch:
         with self._opening:
-            return self._searches.setdefault(split.name, KeySearch(split))
+            found = self._searches.get(split.name)
+            if found is None or found.part is not split:  # or it was prepared again
+                found = self._searches[split.name] = KeySearch(split)
+            return found
 
 
 def application(

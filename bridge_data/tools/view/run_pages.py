@@ -48,10 +48,10 @@ class RunPages:
         number = number_in(request, "number", sequence.first) or 0
         shown, pictures, error = None, [], ""
         try:
-            with self._site.working:
-                batch = sequence.get(number)
             encoder = run.dataset.task_encoder
-            shown, pictures = contents(batch, tokenizer_of(encoder)), pictures_of(batch, encoder)
+            with self._site.working:  # also for the tokenizer, which hooks use
+                batch = sequence.get(number)
+                shown, pictures = contents(batch, tokenizer_of(encoder)), pictures_of(batch, encoder)
         except (BridgeDataError, LookupError) as failure:
             error = str(failure)
         except Exception as failure:  # of hooks of the user
