@@ -40,7 +40,7 @@ ValLoader: TypeAlias = ValidationDataloader | IdleDataloader
 
 
 class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  # lightning is not followed
-    """Training and validation data at `path`, a prepared folder or a metadataset YAML.
+    """Training and validation data at `path`, a prepared folder, a metadataset YAML, or samples in memory.
 
     Megatron takes the loaders from `build()`, or one by one; Lightning asks for them. Data-parallel ranks come from
     `pg_collection.dp`, else from Megatron's parallel state, else from `torch.distributed`.
@@ -66,7 +66,7 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
 
     def __init__(
         self,
-        path: str | Path,
+        path: str | Path | list[Any] | dict[str, Any],
         tokenizer: Any = None,
         image_processor: Any = None,
         seq_length: int = 2048,
@@ -117,7 +117,8 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
             )
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({str(self.path)!r}, task_encoder={type(self.task_encoder).__name__})"
+        path = repr(str(self.path)) if isinstance(self.path, (str, Path)) else "data in memory"
+        return f"{type(self).__name__}({path}, task_encoder={type(self.task_encoder).__name__})"
 
     def __str__(self) -> str:
         return repr(self)  # Lightning's own would start all loaders

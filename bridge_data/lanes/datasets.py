@@ -1,4 +1,4 @@
-"""Data sets: a path and the settings of a run become a `LaneDataset` for training or validation.
+"""Data sets: a path, or samples in memory, and the settings of a run become a `LaneDataset` for training or validation.
 
 Enters: a path and the settings of a run. Leaves: one `LaneDataset`, or one for each source. Guarantee: errors in the
 settings or the metadata are raised here, before the first sample is read.
@@ -9,6 +9,7 @@ settings or the metadata are raised here, before the first sample is read.
 import copy
 import dataclasses
 import math
+import os
 from collections.abc import Collection, Iterable
 from fractions import Fraction
 from typing import Any, TypedDict, Unpack
@@ -23,6 +24,7 @@ from bridge_data.options import check_flag, check_integer, check_number, takes_o
 from bridge_data.order.plan_order import Shuffle
 from bridge_data.plan import Plan, Source
 from bridge_data.plan.factories import BaseCoreDatasetFactory
+from bridge_data.plan.in_memory import in_memory
 from bridge_data.plan.source import EpochsPerShuffle
 from bridge_data.task import Cooker, DefaultTaskEncoder, TaskEncoder, check_hook_names, with_decoding
 from bridge_data.topology import WorkerConfig
@@ -42,6 +44,9 @@ class DatasetOptions(TypedDict, total=False):
     """Your modules (and their submodules) from which YAML files may name classes and functions. None by default."""
     trust_dataset_code: bool
     """Whether to run Python files beside the data (`sample_loader.py`) that a dataset.yaml names. False by default."""
+    fingerprint: str | None
+    """A name for the contents of samples in memory, which states are checked against; None for one that is made of
+    their number, the first and the last."""
     verify_digests: bool
     """Whether to compare every part of a sample that is read with its digest, which `bridge-data prepare --digest`
     stores; auxiliary data are not compared."""
@@ -87,7 +92,8 @@ def get_train_dataset(
     repeat: bool = True,
     **options: Unpack[DatasetOptions],
 ) -> LaneDataset:
-    """The training data at `path`: a prepared folder, a JSONL file or a metadataset YAML; or a plan, a factory or a
+    """The training data at `path`: a prepared folder, a JSONL file or a metadataset YAML; samples in memory, as a list
+    or another map-style data set, or a dict of these by split part (see `InMemoryDataset`); or a plan, a factory or a
     loader from `load_dataset`.
 
     Args:
@@ -183,8 +189,18 @@ def get_val_datasets(
     return [(of_source(source), source) for source in _plan(path, split_part, options, training=False).sources]
 
 
+_OTHERS = (str, os.PathLike, Plan, BaseCoreDatasetFactory, DatasetLoaderInterface)
+"""What is certainly given instead of samples in memory."""
+
+
 def _plan(data: Data, split_part: str, options: DatasetOptions, *, training: bool) -> Plan:
     """The plan of `data`. A plan and a factory have their own split part."""
+    fingerprint = options["fingerprint"]
+    found = None if isinstance(data, _OTHERS) else in_memory(data, split_part, fingerprint, training=training)
+    if found is not None:
+        data = found
+    elif fingerprint is not None:
+        raise ConfigError(f"fingerprint={fingerprint!r}: is for samples in memory: leave it out")
     if isinstance(data, (BaseCoreDatasetFactory, DatasetLoaderInterface, Plan)):
         for name, value in (("dataset_config", options["dataset_config"]), ("split_config", options["split_config"])):
             if value is not None:
@@ -212,8 +228,9 @@ def _opened(data: Data, split_part: str, options: DatasetOptions, *, training: b
             raise ConfigError(f"this plan is for validation, and has no weights; make one with training=True:\n{data}")
         return data if training else Plan(data.tree, data.sources, None)
     if not isinstance(data, DatasetLoaderInterface):
+        path: Any = data  # or something else, which is refused
         data = load_dataset(
-            data,
+            path,
             dataset_config=options["dataset_config"],
             split_config=options["split_config"],
             trusted_modules=options["trusted_modules"],

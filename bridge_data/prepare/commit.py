@@ -47,10 +47,12 @@ def scratch_folder(folder: Path, name: str) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def preparing_alone(root: Path, *, patience_s: float | None = None) -> Iterator[Callable[[Iterable[Path]], None]]:
+def preparing_alone(
+    root: Path, *, patience_s: float | None = None, doing: str = "preparing"
+) -> Iterator[Callable[[Iterable[Path]], None]]:
     """Hold the lock of the folder or file `root`. Yield a function that removes what killed processes left: such files,
     and of folders the temporary files and folders in them. A file system without locks is used without; there it
-    removes nothing.
+    removes nothing. `doing` is for the message, if another process holds the lock.
 
     Raises:
         DatasetError: if another process holds it for `patience_s` (None: `PATIENCE_S`), or `root` cannot be used.
@@ -58,7 +60,7 @@ def preparing_alone(root: Path, *, patience_s: float | None = None) -> Iterator[
     with writing(root):
         descriptor = os.open(root, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        is_locked = _lock(descriptor, root, PATIENCE_S if patience_s is None else patience_s)
+        is_locked = _lock(descriptor, root, PATIENCE_S if patience_s is None else patience_s, doing)
 
         def remove_temporary(paths: Iterable[Path]) -> None:
             if is_locked:
@@ -71,7 +73,7 @@ def preparing_alone(root: Path, *, patience_s: float | None = None) -> Iterator[
         os.close(descriptor)
 
 
-def _lock(descriptor: int, root: Path, patience_s: float) -> bool:
+def _lock(descriptor: int, root: Path, patience_s: float, doing: str) -> bool:
     """Lock the folder or file; False if its file system has no locks."""
     deadline = time.monotonic() + patience_s
     while True:
@@ -81,7 +83,7 @@ def _lock(descriptor: int, root: Path, patience_s: float) -> bool:
         except BlockingIOError:
             if time.monotonic() > deadline:
                 raise DatasetError(
-                    f"{root}: another process is preparing it: wait until that has finished, or end it"
+                    f"{root}: another process is {doing} it: wait until that has finished, or end it"
                 ) from None
             time.sleep(0.02)
         except OSError:

@@ -161,6 +161,8 @@ def _prepare(
     try:
         return write_indexes(root, names, config, on_progress, files=files)
     except SharedKeysError:
+        if not config.fix_duplicates:
+            raise
         prefix_keys(root, names)
         return write_indexes(root, names, config, on_progress, files=files)
 

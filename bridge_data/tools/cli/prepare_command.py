@@ -15,6 +15,7 @@ import click
 
 from bridge_data.errors import ConfigError
 from bridge_data.limits import Limits
+from bridge_data.prepare.sample_definitions import CRUDE, SAMPLE_TYPES, definition, find_sample_type
 from bridge_data.prepare.splits import RATIO_PARTS, parse_pattern, parse_ratio, split_by_patterns, split_by_ratio
 from bridge_data.prepare.tar_indexes import Preparation, PrepareConfig
 from bridge_data.prepare.tars import Split, find_shards, refresh_index
@@ -22,15 +23,11 @@ from bridge_data.prepare.tars import prepare as prepare_shards
 from bridge_data.shards.metadata import DATASET_YAML, INFO_JSON, INFO_YAML, JSONL_SUFFIX, META_FOLDER, SPLIT_YAML
 from bridge_data.shards.prepared import PreparedDataset
 from bridge_data.tools.cli.sample_types import (
-    CRUDE,
-    SAMPLE_TYPES,
     FirstSamples,
     ask_field_map,
     ask_ratio,
     ask_sample_type,
-    definition,
     fields_of,
-    find_sample_type,
     parse_field_map,
 )
 from bridge_data.tools.cli.terminal import (

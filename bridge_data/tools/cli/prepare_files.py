@@ -20,11 +20,11 @@ from bridge_data.prepare.jsonl_lines import (
     split_lines_by_ranges,
 )
 from bridge_data.prepare.metadataset_joins import prepare_metadataset
+from bridge_data.prepare.sample_definitions import CRUDE
 from bridge_data.prepare.splits import parse_ratio, ratio_bounds
 from bridge_data.prepare.tar_indexes import PrepareConfig
 from bridge_data.shards.joins import JoinIndex
 from bridge_data.shards.jsonl_file import gaps, split_path
-from bridge_data.tools.cli.sample_types import CRUDE
 from bridge_data.tools.cli.terminal import answers, counted, note, progress_bar, sized, table
 
 _LINE_FLAGS = frozenset(

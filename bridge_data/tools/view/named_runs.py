@@ -51,7 +51,7 @@ def open_run(config: str, num_lanes: int | None = None) -> NamedRun:
     workers = WorkerConfig(rank=0, world_size=1, num_workers=0, seed_offset=seed, **settings)
     size, ramp = module.global_batch_size, module.settings.rampup_batch_size
     return NamedRun(
-        path=os.fspath(module.path),
+        path=str(module.path),
         dataset=module.datasets_provider(workers, "train"),
         schedule=None if size is None else BatchSchedule(size, module.micro_batch_size, ramp),
         told=f"As {config} makes them, for {workers.num_lanes} lanes of the job.",
