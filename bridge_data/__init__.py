@@ -146,7 +146,7 @@ if TYPE_CHECKING:
     from bridge_data.task.task_encoder import stateless
     from bridge_data.topology import WorkerConfig
 
-_PLACES = {
+_NAMES_BY_MODULE = {
     "bridge_data.datamodule": (
         "DatasetBuildContext EnergonDataloader EnergonDatasetBuilder EnergonDatasetConfig "
         "EnergonMultiModalDataModule JsonlSink LogSink MetricsCallback MetricsReporter MetricsServer TensorBoardSink "
@@ -326,7 +326,7 @@ __all__ = [
 
 
 if not TYPE_CHECKING:
-    __getattr__ = names_of(__name__, _PLACES)
+    __getattr__ = names_of(__name__, _NAMES_BY_MODULE)
 
 
 def __dir__() -> list[str]:

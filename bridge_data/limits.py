@@ -2,8 +2,8 @@
 
 Data come from others: a part of a few kilobytes can unpack to a terabyte, a line of YAML can stand for a billion
 shards. Each limit is checked before the memory is taken or the time is spent. A sample beyond one is a `SampleError`,
-counted like any other; a file beyond one is a `ConfigError` that names file and line. Both name the limit. What is
-measured is what the data say of themselves, so the process needs some times that much at its peak.
+counted like any other; a file beyond one is a `ConfigError` that names file and line. Both name the limit. Limits apply
+to the sizes that the data declare; at its peak a process needs a few times as much memory.
 """
 
 import dataclasses

@@ -17,7 +17,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 from bridge_data.errors import ConfigError
 
@@ -135,6 +135,30 @@ def check_number(name: str, value: Any, expected: str, *, or_none: bool = False)
     if (value is None and or_none) or (isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0):
         return
     raise ConfigError(f"{name}={value!r}: expected {expected}{', or None' if or_none else ''}")
+
+
+def check_at_least(config: Any, least: int, *names: str) -> None:
+    """Check that these fields of `config` are at least `least`, or None.
+
+    Raises:
+        ConfigError: if not.
+    """
+    for name in names:
+        value = getattr(config, name)
+        if value is not None and value < least:
+            raise ConfigError(f"{type(config).__name__}({name}={value!r}): expected at least {least}")
+
+
+def check_choice(config: Any, name: str, choices: Any) -> None:
+    """Check that the field `name` of `config` is one of `choices`, a Literal type.
+
+    Raises:
+        ConfigError: if not.
+    """
+    value, known = getattr(config, name), get_args(choices)
+    if value not in known:
+        expected = ", ".join(map(repr, known))
+        raise ConfigError(f"{type(config).__name__}({name}={value!r}): expected one of {expected}")
 
 
 def check_flag(name: str, value: Any) -> None:

@@ -1,4 +1,4 @@
-"""Who reads what: the data-parallel rank of this process, its lanes and workers; and the hook that runs in this thread.
+"""The data-parallel rank of this process, its lanes and workers; and the hook that runs in this thread.
 
 A running hook may ask for the numbers of its sample and its micro-batch. Both are arithmetic: they depend on the sample
 or on the position in the job, not on the rank or worker, and are the same after a resume.
@@ -31,8 +31,8 @@ class _Active:
     """The configuration of the loader whose hook runs in this thread; None outside hooks."""
 
     def __get__(self, config: "WorkerConfig | None", owner: type) -> "WorkerConfig | None":
-        work = active_hook.get()
-        return None if work is None else work.worker_config
+        hook = active_hook.get()
+        return None if hook is None else hook.worker_config
 
 
 class _LeftOut:
@@ -222,12 +222,12 @@ active_hook: ContextVar[HookContext | None] = ContextVar("bridge_data_active", d
 
 def current_sample_index() -> int:
     """The number of the sample that a hook works on; for packs and batches, of their first sample."""
-    return _at_work("current_sample_index").sample_index
+    return _running_hook("current_sample_index").sample_index
 
 
 def current_batch_index() -> int:
     """The number of the current micro-batch in the whole job. A `ConfigError` outside `batch` and `encode_batch`."""
-    number = _at_work("current_batch_index").batch_index
+    number = _running_hook("current_batch_index").batch_index
     if number is None:
         raise ConfigError(
             "current_batch_index is known in batch and encode_batch. Which batch a sample will be in is known before "
@@ -239,11 +239,11 @@ def current_batch_index() -> int:
 
 def current_cache() -> Any:
     """The cache pool of the loader that calls a hook."""
-    return _at_work("the cache pool").cache
+    return _running_hook("the cache pool").cache
 
 
-def _at_work(name: str) -> HookContext:
-    work = active_hook.get()
-    if work is None:
+def _running_hook(name: str) -> HookContext:
+    hook = active_hook.get()
+    if hook is None:
         raise ConfigError(f"{name} is known only while a hook of the task encoder is called by a loader, in its thread")
-    return work
+    return hook

@@ -201,7 +201,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--resumes", nargs="+", choices=names, default=names, help="what to resume as (all of them)")
     chosen = parser.parse_args(arguments)
     if chosen.steps < 16:
-        parser.error("--steps: expected at least 16, so that there is room for a kill between two saves")
+        parser.error("--steps: expected at least 16, so that a kill fits between two saves")
 
     from recipes.demo_jobs import JobFailed, end_descendants
 

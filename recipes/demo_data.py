@@ -21,7 +21,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bridge_data.errors import ConfigError, DatasetError
+from bridge_data.errors import DatasetError
+from bridge_data.options import check_at_least
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -66,9 +67,7 @@ class DemoDataConfig:
     seed: int = 7
 
     def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):
-            if getattr(self, field.name) < 1:
-                raise ConfigError(f"DemoDataConfig({field.name}={getattr(self, field.name)}): expected at least 1")
+        check_at_least(self, 1, *(field.name for field in dataclasses.fields(self)))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -123,12 +122,12 @@ def crops(num_crops: int, seed: int) -> Iterator[Crop]:
     photos = {name: Image.open(path).convert("RGB") for name, path in find_photos().items()}
     names = list(photos)
     for number in range(num_crops):
-        chance = random.Random(f"{seed}/{number}")
-        name = chance.choice(names)
+        rng = random.Random(f"{seed}/{number}")
+        name = rng.choice(names)
         photo = photos[name]
-        side = int(min(photo.size) * chance.uniform(0.2, 0.45))
-        left, top = chance.randrange(photo.width - side), chance.randrange(photo.height - side)
-        pixels = chance.choice((40, 48, 56, 64))
+        side = int(min(photo.size) * rng.uniform(0.2, 0.45))
+        left, top = rng.randrange(photo.width - side), rng.randrange(photo.height - side)
+        pixels = rng.choice((40, 48, 56, 64))
         piece = photo.crop((left, top, left + side, top + side)).resize((pixels, pixels))
         mean = piece.resize((1, 1), Image.Resampling.BOX).getpixel((0, 0))
         assert isinstance(mean, tuple)

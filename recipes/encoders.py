@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class ConversationConfig:
-    """How conversations are written, and what becomes of those that are not in order.
+    """How conversations are written, and what happens to those that break a rule.
 
     The fields are those of `FamilyConfig`, `ConversationTemplateConfig`, `SamplePolicies` and `ImageLimits`.
     """
@@ -82,7 +82,6 @@ class TextEncoderSettings(EncoderSettings):
     conversation: ConversationConfig = ConversationConfig()
 
     def build(self, tokenizer: Any, image_processor: Any, *, seq_length: int) -> "TaskEncoder":
-        """The encoder of text SFT."""
         return _of_family(tokenizer, None, self.conversation, seq_length)
 
 
@@ -93,7 +92,6 @@ class DocumentEncoderSettings(EncoderSettings):
     packer: str = "best_fit"
 
     def build(self, tokenizer: Any, image_processor: Any, *, seq_length: int) -> "TaskEncoder":
-        """The encoder of documents."""
         from bridge_data.encoders import PretrainingTaskEncoder
 
         return PretrainingTaskEncoder(tokenizer, seq_length=seq_length, packer=self.packer)
@@ -110,7 +108,6 @@ class LlavaEncoderSettings(EncoderSettings):
     num_additional_image_tokens: int = 1
 
     def build(self, tokenizer: Any, image_processor: Any, *, seq_length: int) -> "TaskEncoder":
-        """The encoder of LLaVA or LLaVA-NeXT."""
         from bridge_data.encoders import Llava, LlavaNext
 
         strategy: Any = self.vision_feature_select_strategy
@@ -131,7 +128,6 @@ class Idefics3EncoderSettings(EncoderSettings):
     image_seq_len: int = 169
 
     def build(self, tokenizer: Any, image_processor: Any, *, seq_length: int) -> "TaskEncoder":
-        """The encoder of Idefics3."""
         from bridge_data.encoders import Idefics3
 
         family = Idefics3(image_processor, image_seq_len=self.image_seq_len)
@@ -146,7 +142,6 @@ class InternVLEncoderSettings(EncoderSettings):
     image_seq_length: int = 256
 
     def build(self, tokenizer: Any, image_processor: Any, *, seq_length: int) -> "TaskEncoder":
-        """The encoder of InternVL."""
         from bridge_data.encoders import InternVL
 
         family = InternVL(image_processor, image_seq_length=self.image_seq_length)
@@ -179,7 +174,6 @@ class QwenVLEncoderSettings(EncoderSettings):
             raise ConfigError(f"encoder.generation={self.generation!r}: expected '2', '2.5' or '3'")
 
     def build(self, tokenizer: Any, image_processor: Any, *, seq_length: int) -> "TaskEncoder":
-        """The encoder of Qwen-VL."""
         from bridge_data.encoders import Qwen2_5VL, Qwen2VL, Qwen3VL, QwenVLTaskEncoder, VideoSampling
 
         video = self.video
@@ -205,7 +199,6 @@ class PairEncoderSettings(EncoderSettings):
     empty_text: str = "skip"
 
     def build(self, tokenizer: Any, image_processor: Any, *, seq_length: int) -> "TaskEncoder":
-        """The encoder of pairs."""
         from bridge_data.encoders import ContrastiveConfig, ContrastiveTaskEncoder
 
         policies: dict[str, Any] = {"overlong": self.overlong, "empty_text": self.empty_text}

@@ -18,9 +18,10 @@ from megatron.core.transformer.torch_norm import WrappedTorchNorm
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
 from torch import Tensor
 
+from bridge_data.datamodule.parallel import zigzag_positions
 from bridge_data.errors import ConfigError
 from recipes.megatron_weights import check_length, stage_weights, transformer_config
-from recipes.packed_attention import PackedAttention, zigzag_positions
+from recipes.packed_attention import PackedAttention
 
 if TYPE_CHECKING:
     from megatron.core.process_groups_config import ProcessGroupCollection

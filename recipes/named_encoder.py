@@ -6,7 +6,6 @@ An argument for a parameter that is a dataclass is a mapping of its fields.
 """
 
 import dataclasses
-import importlib
 import inspect
 import types
 import typing
@@ -30,8 +29,11 @@ def named_encoder(name: str, arguments: Mapping[str, Any], provided: Mapping[str
         ConfigError: if there is none, an argument is missing or unknown, or something else is made.
     """
     from bridge_data.task import TaskEncoder
+    from bridge_data.tools.named_encoder import find_named
 
-    make = _imported(name)
+    _, make = find_named(name)
+    if not callable(make):
+        raise ConfigError(f"{NAME}={name}: got {make!r}, expected a class or function")
     parameters = inspect.signature(make).parameters
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     for given in arguments:
@@ -51,23 +53,6 @@ def named_encoder(name: str, arguments: Mapping[str, Any], provided: Mapping[str
     if not isinstance(made, TaskEncoder):
         raise ConfigError(f"{NAME}={name}: it makes a {type(made).__name__}, expected a TaskEncoder")
     return made
-
-
-def _imported(name: str) -> Callable[..., Any]:
-    """The class or function `package.module:Name`."""
-    module_name, _, attribute = name.partition(":")
-    if not module_name or not attribute:
-        raise ConfigError(f"{NAME}={name}: expected package.module:Class, such as my_package.encoders:MyTaskEncoder")
-    try:
-        module = importlib.import_module(module_name)
-    except ImportError as error:
-        raise ConfigError(
-            f"{NAME}={name}: cannot import {module_name}: {error}; start in the folder that holds it, or install it"
-        ) from error
-    found = getattr(module, attribute, None)
-    if not callable(found):
-        raise ConfigError(f"{NAME}={name}: {module_name} has no class {attribute!r}{near(attribute, dir(module))}")
-    return typing.cast(Callable[..., Any], found)
 
 
 def _hints(make: Callable[..., Any]) -> dict[str, Any]:

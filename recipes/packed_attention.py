@@ -3,9 +3,7 @@
 A core attention for megatron-core's local layer spec that runs on any device and under tensor and context parallelism.
 The attention mask it gets is no mask but the number of each position's sequence, (batch, whole length): that is all a
 block-diagonal causal mask needs, and it stays small. Under context parallelism ranks hold zigzag slices of the
-sequence; keys and values are gathered.
-
-Source: Megatron-core's zigzag order, `megatron.core.utils.get_batch_on_this_cp_rank`.
+sequence (`zigzag_positions`); keys and values are gathered.
 """
 
 from typing import Any
@@ -15,26 +13,18 @@ import torch.distributed as dist
 from megatron.core.transformer.module import MegatronModule
 from torch import Tensor
 
+from bridge_data.datamodule.parallel import zigzag_positions
+
 
 def sequence_numbers(cu_seqlens: Tensor, length: int) -> Tensor:
     """For each of `length` positions of each row the number of the sequence it belongs to; int64 (rows, length).
 
-    `cu_seqlens` (rows, bounds) holds where a row's sequences start, and the end of the last, as often as need be; what
-    lies beyond is padding, which counts as one more sequence.
+    `cu_seqlens` (rows, bounds) holds where a row's sequences start, and the end of the last, repeated to fill the
+    row; positions after it are padding, which counts as one more sequence.
     """
     positions = torch.arange(length, device=cu_seqlens.device, dtype=cu_seqlens.dtype)
     ends = cu_seqlens[:, 1:].contiguous()
     return torch.searchsorted(ends, positions.expand(len(ends), -1).contiguous(), right=True)
-
-
-def zigzag_positions(length: int, rank: int, size: int) -> Tensor:
-    """Positions of a context-parallel rank's slice: of 2 * size parts, number `rank` and its mirror image."""
-    if length % (2 * size) and size > 1:
-        raise ValueError(f"a length of {length} cannot be cut into {2 * size} equal parts for {size} CP ranks")
-    if size == 1:
-        return torch.arange(length)
-    parts = torch.arange(length).chunk(2 * size)
-    return torch.cat([parts[rank], parts[2 * size - 1 - rank]])
 
 
 class _GatherSequence(torch.autograd.Function):

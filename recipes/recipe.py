@@ -116,7 +116,6 @@ class Recipe:
             raise ConfigError("training.exit_signal: only trainer=megatron saves on a signal")
 
     def build_tokenizer(self) -> Any:
-        """The tokenizer."""
         return self.tokenizer.build(self.family)
 
     def build_image_processor(self) -> Any:
@@ -130,7 +129,6 @@ class Recipe:
         return data_module(self.data, self.loader, groups, tokenizer, image_processor, encoder)
 
     def build_encoder(self, tokenizer: Any, image_processor: Any) -> "TaskEncoder":
-        """The task encoder."""
         if self.task_encoder is None:
             return self.encoder.build(tokenizer, image_processor, seq_length=self.data.seq_length)
         provided = {
@@ -141,7 +139,6 @@ class Recipe:
         return named_encoder(self.task_encoder, self.task_encoder_arguments, provided)
 
     def build_model(self, tokenizer: Any) -> Any:
-        """The model of transformers."""
         return self.model.build(self.family, tokenizer)
 
     def build_megatron_model(self, groups: "ProcessGroupCollection", tokenizer: Any) -> "MegatronModel":

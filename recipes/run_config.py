@@ -56,7 +56,6 @@ class TokenizerConfig(PretrainedConfig):
     """A tokenizer of transformers."""
 
     def build(self, family: str) -> Any:
-        """The tokenizer. Raises as `load` does."""
         if self.pretrained == TINY:
             from recipes.tiny_parts import tiny_tokenizer
 
@@ -69,7 +68,6 @@ class ImageProcessorConfig(PretrainedConfig):
     """An image processor of transformers; of Whisper the feature extractor."""
 
     def build(self, family: str) -> Any:
-        """The image processor, or the feature extractor. Raises as `load` does."""
         if self.pretrained == TINY:
             from recipes.tiny_parts import tiny_image_processor
 
@@ -95,7 +93,6 @@ class ModelConfig(PretrainedConfig):
             raise ConfigError(f"model.dtype={self.dtype!r}: expected float32, bfloat16 or float16")
 
     def build(self, family: str, tokenizer: Any) -> Any:
-        """The model. Raises as `load` does."""
         import torch
 
         dtype = getattr(torch, self.dtype)

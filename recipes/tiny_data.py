@@ -6,7 +6,7 @@
     documents       .txt            sentences
     speech          .wav + .txt     tones, and how high they are
 
-They are the same on every machine, and nobody learns anything from them but that a recipe runs.
+They are the same on every machine, and only show that a recipe runs.
 """
 
 import functools
@@ -27,7 +27,7 @@ _CRUDE = {"__module__": "megatron.energon", "__class__": "CrudeWebdataset"}
 
 
 def write_tiny_data(folder: Path) -> None:
-    """Write all of them beneath `folder`, unless they are there."""
+    """Write the data sets that are not there yet below `folder`."""
     makers: dict[str, tuple[Callable[[int], dict[str, Any]], dict[str, Any]]] = {
         "captions": (_caption, _definition("CaptioningSample", image="png", caption="txt")),
         "conversations": (functools.partial(_conversation, most_images=2), _CRUDE),

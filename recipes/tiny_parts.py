@@ -20,7 +20,7 @@ _WIDTH = 32
 _SIZES = {"hidden_size": _WIDTH, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
 _TOWER = _SIZES | {"image_size": TILE, "patch_size": PATCH}
 
-_PLACES = [f"<row_{row}_col_{column}>" for row in range(1, 5) for column in range(1, 5)]
+_TILE_TOKENS = [f"<row_{row}_col_{column}>" for row in range(1, 5) for column in range(1, 5)]
 _SPECIAL = [
     *("<image>", "<fake_token_around_image>", "<global-img>", "<end_of_utterance>", "<IMG_CONTEXT>", "<img>", "</img>"),
     *("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>", "<|im_start|>"),
@@ -40,7 +40,7 @@ def tiny_tokenizer(family: str) -> Any:
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=backend, pad_token="<pad>", eos_token="<|im_end|>", bos_token="<s>"
     )
-    tokenizer.add_special_tokens({"additional_special_tokens": [*_SPECIAL, *_PLACES]})
+    tokenizer.add_special_tokens({"additional_special_tokens": [*_SPECIAL, *_TILE_TOKENS]})
     if family in ("clip", "siglip", "whisper"):
         ends = [("<s>", tokenizer.bos_token_id), ("<|im_end|>", tokenizer.eos_token_id)]
         tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single="<s> $A <|im_end|>", special_tokens=ends)

@@ -1,9 +1,8 @@
 """Train a recipe: `python -m recipes.train --config configs/demo.yaml trainer=megatron data.seq_length=512`.
 
 Settings come from the recipe function that `--recipe` or the YAML names (in small with `--tiny` or `tiny: true`), then
-from the YAML, then from `key=value` arguments. Run it
-under torchrun for more than one rank. Nothing heavy is imported outside `main()`: checkpoint writers import this file
-again.
+from the YAML, then from `key=value` arguments. Run it under torchrun for more than one rank. Nothing heavy is imported
+outside `main()`: checkpoint writers import this file again.
 """
 
 import argparse

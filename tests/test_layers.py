@@ -74,7 +74,7 @@ def test_only_public_names_are_imported_by_the_package_itself(package: ModuleTyp
     shown = {
         alias.name: node.module for node in checked.body if isinstance(node, ast.ImportFrom) for alias in node.names
     }
-    assert shown == {name: module for module, names in package._PLACES.items() for name in names.split()}
+    assert shown == {name: module for module, names in package._NAMES_BY_MODULE.items() for name in names.split()}
     elsewhere = energon.module_paths.public_names() if package is energon else set()
     assert sorted({*shown} | elsewhere) == sorted(package.__all__)
     for name in shown:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from bridge_data.datamodule.training import EnergonDataloader, cyclic_iter
     from bridge_data.datamodule.validation import ValidationDataloader
 
-_PLACES = {
+_NAMES_BY_MODULE = {
     "bridge_data.datamodule.batch_schedule": "BatchSchedule",
     "bridge_data.datamodule.dataset_builder": "DatasetBuildContext EnergonDatasetBuilder",
     "bridge_data.datamodule.dataset_config": "EnergonDatasetConfig TaskEncoderConfig",
@@ -55,4 +55,4 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:
-    __getattr__ = names_of(__name__, _PLACES)
+    __getattr__ = names_of(__name__, _NAMES_BY_MODULE)

@@ -173,7 +173,9 @@ class EnergonDatasetConfig:
             return
         needs = "needs a task_encoder with build(dataset, tokenizer) that does it"
         if self.enable_in_batch_packing and not self.defer_in_batch_packing_to_step:
-            raise self._error("enable_in_batch_packing", f"{needs}; or packing_buffer_size, which packs beforehand")
+            raise self._error(
+                "enable_in_batch_packing", f"{needs}; or packing_buffer_size, which packs before batching"
+            )
         if self.trust_remote_code is not None:
             raise self._error("trust_remote_code", "nothing is loaded from a hub here: set None")
         own = getattr(self.task_encoder, "config", self.task_encoder)

@@ -16,9 +16,9 @@ from bridge_data.datamodule.parallel import find_cost
 from bridge_data.datamodule.settings import DataModuleOptions, option_defaults, sort_settings, warn_without_effect
 from bridge_data.datamodule.sharing import IdleDataloader, RankLoader, balancing_of, build_worker_config, rank_loader
 from bridge_data.datamodule.training import EnergonDataloader
-from bridge_data.datamodule.validation import ValidationDataloader, names_of
+from bridge_data.datamodule.validation import ValidationDataloader
 from bridge_data.encoders import MultiModalSampleConfig, MultiModalTaskEncoder
-from bridge_data.encoders.encoder_config import open_image_processor, open_tokenizer
+from bridge_data.encoders.pretrained import open_image_processor, open_tokenizer
 from bridge_data.errors import ConfigError, StateError
 from bridge_data.lanes.datasets import get_train_dataset, get_val_dataset, get_val_datasets
 from bridge_data.lanes.lane_dataset import LaneDataset
@@ -26,6 +26,7 @@ from bridge_data.loader.checkpoint.lightning_file import LIGHTNING_KEY
 from bridge_data.options import ShownOptions
 from bridge_data.order.state import LoaderState
 from bridge_data.plan import EmptySplitError, Source
+from bridge_data.plan.source import distinct_names
 from bridge_data.task import TaskEncoder
 from bridge_data.topology import WorkerConfig
 
@@ -243,7 +244,7 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
                 if self.settings.multiple_validation_sets:
                     named = self.validation_datasets(config)
                     datasets = [dataset for dataset, _ in named]
-                    self._val_names = names_of([source for _, source in named])
+                    self._val_names = distinct_names([source for _, source in named])
                 else:
                     datasets, self._val_names = [self.datasets_provider(config, "val")], ["validation"]
             except EmptySplitError:
@@ -259,7 +260,7 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
     @property
     def val_names(self) -> list[str]:
         """The names of the validation sets, in the order of `val_dataloader`: those of their sources (`photos/val`),
-        see `names_of`; or "validation" for a single set."""
+        see `distinct_names`; or "validation" for a single set."""
         self.val_dataloader()
         return list(self._val_names)
 

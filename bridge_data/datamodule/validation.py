@@ -4,13 +4,12 @@ Enters: a loader over ordered data. Leaves: its batches; one pass at a time for 
 only calls `next`.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from bridge_data.datamodule.sharing import RankLoader
 from bridge_data.errors import DatasetError
 from bridge_data.loader.metrics import LoaderMetrics
-from bridge_data.plan import Source
 
 
 class ValidationDataloader(Iterator[Any]):
@@ -86,21 +85,3 @@ class ValidationDataloader(Iterator[Any]):
                 f"the validation data has no batch for data-parallel rank {config.rank} of {config.world_size}: it has "
                 "fewer micro-batches than there are ranks. Give it more samples, or a smaller micro_batch_size"
             ) from None
-
-
-def names_of(sources: Sequence[Source]) -> list[str]:
-    """A unique name for each source: its own (`photos/val`). If several have the same name, it is preceded by enough
-    folders to distinguish them, or, for the same data, followed by a number."""
-    names = [source.name for source in sources]
-    for name in {name for name in names if names.count(name) > 1}:
-        same = [number for number, other in enumerate(names) if other == name]
-        paths = [(*sources[number].path.rstrip("/").split("/"), sources[number].split_part) for number in same]
-        depth = 2
-        while len({path[-depth:] for path in paths}) < len({*paths}):
-            depth += 1
-        for number, path in zip(same, paths, strict=True):
-            names[number] = "/".join(path[-depth:])
-    return [
-        f"{name} ({before + 1})" if (before := names[:number].count(name)) else name
-        for number, name in enumerate(names)
-    ]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from bridge_data.decode.sample_decoder import SampleDecoder
     from bridge_data.decode.sample_loader import Loader, SampleLoader, open_loader
 
-_PLACES = {
+_NAMES_BY_MODULE = {
     "bridge_data.decode.image": "IMAGE_FORMS",
     "bridge_data.decode.sample_decoder": "SampleDecoder",
     "bridge_data.decode.sample_loader": "Loader SampleLoader open_loader",
@@ -25,4 +25,4 @@ _PLACES = {
 __all__ = ["IMAGE_FORMS", "Loader", "SampleDecoder", "SampleLoader", "open_loader"]
 
 if not TYPE_CHECKING:
-    __getattr__ = names_of(__name__, _PLACES)
+    __getattr__ = names_of(__name__, _NAMES_BY_MODULE)

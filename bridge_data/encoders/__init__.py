@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from bridge_data.encoders.tiled_families import IDEFICS3_TEMPLATE, INTERNVL_TEMPLATE, Idefics3, InternVL
     from bridge_data.encoders.visuals import VideoSampling
 
-_PLACES = {
+_NAMES_BY_MODULE = {
     "bridge_data.encoders.contrastive": "ContrastiveBatch ContrastiveConfig ContrastiveTaskEncoder",
     "bridge_data.encoders.conversation": "Conversation ConversationSample VideoConversationSample",
     "bridge_data.encoders.crude_conversation": "cook_conversation",
@@ -129,4 +129,4 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:
-    __getattr__ = names_of(__name__, _PLACES)
+    __getattr__ = names_of(__name__, _NAMES_BY_MODULE)

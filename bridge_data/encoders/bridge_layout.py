@@ -62,7 +62,7 @@ NEVER_LEARNT = frozenset(
         "<end_of_image>",
     ]
 )
-"""Special tokens that are never labels, whoever says them."""
+"""Special tokens that are never labels, in any role."""
 
 _TURN_END = "<|im_end|>"
 
@@ -118,7 +118,7 @@ class UtilsVideo(VideoFrames):
 
     @classmethod
     def of(cls, video: VideoFrames) -> "UtilsVideo":
-        """The video as it is without them."""
+        """`video`, with the size that its frames are resized to before the processor."""
         num_frames = len(video.frames) + len(video.frames) % 2
         token = _FACTOR**2
         least, share = 128 * token, 128_000 * token * 0.9 / num_frames * 2

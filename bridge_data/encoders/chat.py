@@ -1,8 +1,8 @@
 """Chat templates: a conversation to token ids, with a mark on the tokens of its answers.
 
-Enters: messages or text, and a tokenizer (or processor) of transformers. Leaves: ids and marks; each image is one token
-still. Guarantee: with `add_special_tokens`, ids and marks are those of transformers' `apply_chat_template`. A template
-is code of others: it runs in the sandbox of Jinja and for `MAX_RENDER_S` at most; its memory has no bound.
+Enters: messages or text, and a tokenizer (or processor) of transformers. Leaves: ids and marks; each image is still one
+token. Guarantee: with `add_special_tokens`, ids and marks are those of transformers' `apply_chat_template`. A template
+is untrusted code: it runs in Jinja's sandbox, for at most `MAX_RENDER_S`; its memory is not limited.
 
 Answers are found in two ways. A template that puts `{% generation %}` around answers marks them itself. For any other,
 the text up to an answer (with the generation prompt) and up to its end are rendered, and the difference is the answer;

@@ -13,9 +13,10 @@ from torch import Tensor
 from bridge_data.decode import SampleDecoder
 from bridge_data.decode.image import IMAGE_EXTENSIONS
 from bridge_data.encoders.chat import padding_token_of
-from bridge_data.encoders.encoder_config import ImageLimits, OverlongPolicy, Policy, check_policy, refuse
+from bridge_data.encoders.encoder_config import ImageLimits, OverlongPolicy, Policy, refuse
 from bridge_data.encoders.visuals import Images, picture_sizes, pictures
 from bridge_data.errors import ConfigError
+from bridge_data.options import check_at_least, check_choice
 from bridge_data.samples import Batch, CaptioningSample, Sample, edataclass
 from bridge_data.task import DefaultTaskEncoder, stateless
 
@@ -38,10 +39,9 @@ class ContrastiveConfig:
     images: ImageLimits = dataclasses.field(default_factory=ImageLimits)
 
     def __post_init__(self) -> None:
-        if self.max_length is not None and self.max_length < 3:
-            raise ConfigError(f"ContrastiveConfig(max_length={self.max_length}): expected at least 3")
-        check_policy("ContrastiveConfig(overlong", self.overlong, ("truncate", "skip", "error"))
-        check_policy("ContrastiveConfig(empty_text", self.empty_text, ("skip", "error"))
+        check_at_least(self, 3, "max_length")
+        check_choice(self, "overlong", OverlongPolicy)
+        check_choice(self, "empty_text", Policy)
         if self.images.max_image_tokens is not None:
             raise ConfigError(
                 f"ContrastiveConfig(images=ImageLimits(max_image_tokens={self.images.max_image_tokens})): the image of "
@@ -134,5 +134,4 @@ class ContrastiveTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
 
     @stateless
     def batch(self, samples: list[ContrastiveSample]) -> ContrastiveBatch:
-        """The pairs of a batch."""
         return ContrastiveBatch.from_samples(samples, has_mask=self._has_mask)

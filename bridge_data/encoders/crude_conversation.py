@@ -1,8 +1,8 @@
 """Conversations in crude data: the shapes in which people store chats, as samples for the encoders of conversations.
 
 Enters: a crude sample with turns in the part `json`, such as a line of a JSONL file. Leaves: a `ConversationSample`, or
-a `VideoConversationSample` if there are videos. Guarantee: what would change the conversation and is not understood
-(weights between 0 and 1, parts of unknown types) is a `SampleError`, not left away.
+a `VideoConversationSample` if there are videos. Guarantee: content that is not supported and would change the
+conversation (weights between 0 and 1, parts of unknown types) is a `SampleError`; it is never dropped silently.
 
     OpenAI, transformers   {"messages": [{"role": "user", "content": "text, or a list of parts"}, ...]}
     ShareGPT               {"conversations": [{"from": "human", "value": "text"}, ...], "system": "text"}

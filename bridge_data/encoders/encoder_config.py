@@ -1,5 +1,4 @@
-"""Settings of the encoders of conversations: templates, labels, padding, images, and what to do with bad samples; and
-the tokenizers and image processors that settings name by a folder or a hub id.
+"""Settings of the encoders of conversations: templates, labels, padding, images, and what to do with bad samples.
 
 `ConversationConfig` holds what all of them share. `MultiModalSampleConfig` adds the settings of the default encoder,
 `FamilyConfig` those of model families.
@@ -14,11 +13,10 @@ Source: the names follow NeMo's and Megatron-Bridge's `MultiModalSampleConfig`.
 """
 
 import dataclasses
-from pathlib import Path
-from typing import Any, Literal, NoReturn, TypeAlias, get_args
+from typing import Literal, NoReturn, TypeAlias
 
-from bridge_data.encoders.pretrained import load_pretrained
 from bridge_data.errors import ConfigError, SampleError, SkipSample
+from bridge_data.options import check_at_least, check_choice
 from bridge_data.task.packers import Packer
 
 PLAIN_CHAT_TEMPLATE = """\
@@ -33,8 +31,7 @@ PLAIN_CHAT_TEMPLATE = """\
 """The contents one after the other, without roles: for tokenizers that come without a chat template."""
 
 Policy: TypeAlias = Literal["skip", "error"]
-RolesPolicy: TypeAlias = Literal["skip", "error", "keep"]
-AnswerPolicy: TypeAlias = Literal["skip", "error", "keep"]
+KeepPolicy: TypeAlias = Literal["skip", "error", "keep"]
 Layout: TypeAlias = Literal["native", "bridge"]
 OverlongPolicy: TypeAlias = Literal["truncate", "skip", "error"]
 
@@ -54,24 +51,15 @@ class SamplePolicies:
     """
 
     image_mismatch: Policy = "error"
-    roles_out_of_order: RolesPolicy = "error"
-    empty_answer: AnswerPolicy = "skip"
+    roles_out_of_order: KeepPolicy = "error"
+    empty_answer: KeepPolicy = "skip"
     overlong: OverlongPolicy = "truncate"
 
     def __post_init__(self) -> None:
-        for name, policy in (
-            ("image_mismatch", Policy),
-            ("roles_out_of_order", RolesPolicy),
-            ("empty_answer", AnswerPolicy),
-            ("overlong", OverlongPolicy),
-        ):
-            check_policy(f"SamplePolicies({name}", getattr(self, name), get_args(policy))
-
-
-def check_policy(name: str, value: str, known: tuple[str, ...]) -> None:
-    """Raise a ConfigError that names the setting, unless `value` is one of the known policies."""
-    if value not in known:
-        raise ConfigError(f"{name}={value!r}): expected one of {', '.join(map(repr, known))}")
+        check_choice(self, "image_mismatch", Policy)
+        check_choice(self, "roles_out_of_order", KeepPolicy)
+        check_choice(self, "empty_answer", KeepPolicy)
+        check_choice(self, "overlong", OverlongPolicy)
 
 
 def refuse(policy: str, key: str, what: str) -> NoReturn:
@@ -142,14 +130,12 @@ class ConversationConfig:
     layout: Layout = "native"
 
     def __post_init__(self) -> None:
-        name = type(self).__name__
-        check_policy(f"{name}(layout", self.layout, get_args(Layout))
-        if self.pad_to_multiple_of < 1:
-            raise ConfigError(f"{name}(pad_to_multiple_of={self.pad_to_multiple_of}): expected at least 1")
+        check_choice(self, "layout", Layout)
+        check_at_least(self, 1, "pad_to_multiple_of")
         if self.ignore_place_holder >= 0:
             raise ConfigError(
-                f"{name}(ignore_place_holder={self.ignore_place_holder}): expected a negative number, which is no "
-                "token; -100 is what losses ignore by default"
+                f"{type(self).__name__}(ignore_place_holder={self.ignore_place_holder}): expected a negative number: "
+                "tokens are 0 or more; losses ignore -100 by default"
             )
 
     @property
@@ -175,14 +161,10 @@ class MultiModalSampleConfig(ConversationConfig):
 
     def __post_init__(self) -> None:
         ConversationConfig.__post_init__(self)
-        for name in ("tokens_per_image", "patch_size"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ConfigError(f"MultiModalSampleConfig({name}={value}): expected at least 1, or None")
+        check_at_least(self, 1, "tokens_per_image", "patch_size")
 
     @property
     def placeholder(self) -> str:
-        """The text of the image token."""
         return self.image_token.token_str
 
 
@@ -208,13 +190,10 @@ class ImageLimits:
     extreme_image: Policy = "skip"
 
     def __post_init__(self) -> None:
-        for name in ("min_pixels", "max_pixels", "max_image_tokens", "min_side", "max_aspect"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ConfigError(f"ImageLimits({name}={value}): expected at least 1")
+        check_at_least(self, 1, "min_pixels", "max_pixels", "max_image_tokens", "min_side", "max_aspect")
         if self.min_pixels is not None and self.max_pixels is not None and self.min_pixels > self.max_pixels:
             raise ConfigError(f"ImageLimits(min_pixels={self.min_pixels}): more than max_pixels={self.max_pixels}")
-        check_policy("ImageLimits(extreme_image", self.extreme_image, get_args(Policy))
+        check_choice(self, "extreme_image", Policy)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -223,9 +202,7 @@ class FamilyConfig(ConversationConfig):
 
     `image_placeholder` stands for an image in the text of samples: the same for all families, so that the same data
     serve any of them; a line break beside it is dropped where the chat template writes its own. `packer` and
-    `carry_over` are those of `Packing`, used with a `packing_buffer_size`; `pack_in_batch` makes one row of all samples
-    of a micro-batch. `layout` is that of batches: "native" (`FamilyBatch`), or "bridge", a dict for Megatron-Bridge's
-    step (see `bridge_layout`), which pads the rows of a batch rather than each of its samples.
+    `carry_over` are those of `Packing`, used with a `packing_buffer_size`.
 
     Raises:
         ConfigError: if a setting is wrong.
@@ -243,37 +220,4 @@ class FamilyConfig(ConversationConfig):
 
     @property
     def placeholder(self) -> str:
-        """`image_placeholder`."""
         return self.image_placeholder
-
-
-def open_tokenizer(given: Any) -> Any:
-    """The tokenizer in the folder or with the hub id `given`; an object is returned unchanged.
-
-    Raises:
-        ConfigError: if there is none, or it cannot be read without running code in its folder.
-    """
-    return _open("AutoTokenizer", "tokenizer", given)
-
-
-def open_image_processor(given: Any) -> Any:
-    """The image processor in the folder or with the hub id `given`; an object is returned unchanged.
-
-    Raises:
-        ConfigError: if there is none, if it needs code in its folder, or if it is a number, as a call by position for
-            Megatron-Bridge 0.6 gives.
-    """
-    if isinstance(given, int):
-        raise ConfigError(
-            f"image_processor={given}: expected an image processor, or its folder; Megatron-Bridge 0.6 has no such "
-            "argument and takes seq_length in its place: pass seq_length and all that follows by name"
-        )
-    return _open("AutoImageProcessor", "image_processor", given)
-
-
-def _open(auto_class: str, argument: str, given: Any) -> Any:
-    if not isinstance(given, str | Path):
-        return given
-    import transformers
-
-    return load_pretrained(getattr(transformers, auto_class), given, argument)

@@ -7,7 +7,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from bridge_data.errors import ConfigError, FatalSampleError
+from bridge_data.errors import FatalSampleError
 
 Media: TypeAlias = dict[str, Tensor]
 """What a model takes beside tokens, by the parameter names of its `forward`; in samples, items are along dimension
@@ -71,7 +71,6 @@ class FixedSizeFamily:
         return {"pixel_values": torch.as_tensor(made["pixel_values"])}
 
     def batch(self, rows: Sequence[Media]) -> Media:
-        """The images of all rows."""
         return joined(rows)
 
 
@@ -79,19 +78,6 @@ def joined(rows: Sequence[Mapping[str, Tensor]]) -> Media:
     """Concatenate the media of several samples along dimension 0; skip samples without any."""
     names = dict.fromkeys(name for row in rows for name in row)
     return {name: torch.cat([row[name] for row in rows if name in row]) for name in names}
-
-
-STRATEGIES = ("default", "full")
-
-
-def check_tower(family: str, patch_size: int, strategy: str) -> None:
-    """Raise a ConfigError that names the setting, if one of the vision tower is wrong."""
-    if patch_size < 1:
-        raise ConfigError(f"{family}(patch_size={patch_size}): expected at least 1")
-    if strategy not in STRATEGIES:
-        raise ConfigError(
-            f"{family}(vision_feature_select_strategy={strategy!r}): expected one of {', '.join(map(repr, STRATEGIES))}"
-        )
 
 
 def edge_of(size: Any, *names: str) -> int | None:

@@ -39,8 +39,9 @@ from bridge_data.encoders.chat import (
 )
 from bridge_data.encoders.conversation import Conversation, conversation_of
 from bridge_data.encoders.crude_conversation import conversation_cooker, cook_conversation
-from bridge_data.encoders.encoder_config import ConversationConfig, FamilyConfig, open_tokenizer, refuse
+from bridge_data.encoders.encoder_config import ConversationConfig, FamilyConfig, refuse
 from bridge_data.encoders.family import Media, Pieces, VisionFamily, joined
+from bridge_data.encoders.pretrained import open_tokenizer
 from bridge_data.encoders.sequences import (
     FamilySample,
     TokenizedSample,
@@ -66,7 +67,7 @@ class ConversationTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
     `cookers`.
 
     Raises:
-        ConfigError: if a setting is wrong, or `tokenizer` is none of transformers.
+        ConfigError: if a setting is wrong, or `tokenizer` is not a tokenizer of transformers.
     """
 
     decoder = SampleDecoder(handlers=dict.fromkeys(IMAGE_EXTENSIONS, bytes))

@@ -11,6 +11,7 @@ Source: H. Liu et al., LLaVA-NeXT (2024); the rounding is that of transformers.
 """
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -23,7 +24,6 @@ from bridge_data.encoders.family import (
     Pieces,
     Size,
     check_tiles,
-    check_tower,
     edge_of,
     joined,
     split,
@@ -31,6 +31,7 @@ from bridge_data.encoders.family import (
 )
 from bridge_data.encoders.visuals import Images
 from bridge_data.errors import ConfigError
+from bridge_data.options import check_at_least, check_choice
 
 LLAVA_TEMPLATE = """\
 {%- for message in messages -%}
@@ -56,7 +57,23 @@ SelectStrategy = Literal["default", "full"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Llava(FixedSizeFamily):
+class _Tower:
+    """The settings of a vision tower that both families have."""
+
+    image_processor: Any
+    patch_size: int
+    vision_feature_select_strategy: SelectStrategy = "default"
+    num_additional_image_tokens: int = 1
+    image_token: str = "<image>"
+    chat_template: str | None = LLAVA_TEMPLATE
+
+    def __post_init__(self) -> None:
+        check_at_least(self, 1, "patch_size")
+        check_choice(self, "vision_feature_select_strategy", SelectStrategy)
+
+
+@dataclasses.dataclass(frozen=True)
+class Llava(_Tower, FixedSizeFamily):
     """`image_processor` makes images of one size, such as CLIP's. The vision tower cuts them into patches of
     `patch_size` and adds `num_additional_image_tokens` (1: CLIP's class token); `vision_feature_select_strategy`
     "default" drops one token. All three are as in the model's processor.
@@ -65,22 +82,15 @@ class Llava(FixedSizeFamily):
         ConfigError: if the processor makes images of several sizes.
     """
 
-    image_processor: Any
-    patch_size: int
-    vision_feature_select_strategy: SelectStrategy = "default"
-    num_additional_image_tokens: int = 1
-    image_token: str = "<image>"
-    chat_template: str | None = LLAVA_TEMPLATE
-
     def __post_init__(self) -> None:
-        check_tower("Llava", self.patch_size, self.vision_feature_select_strategy)
+        super().__post_init__()
         _, height, width = Images(self.image_processor).shape
         num_tokens = (height // self.patch_size) * (width // self.patch_size) + self.num_additional_image_tokens
         object.__setattr__(self, "num_tokens", num_tokens - (self.vision_feature_select_strategy == "default"))
 
 
 @dataclasses.dataclass(frozen=True)
-class LlavaNext:
+class LlavaNext(_Tower):
     """`image_processor` is LLaVA-NeXT's, with its `image_grid_pinpoints`; the rest as of `Llava`.
 
     Each level of detail leaves out the grids of the largest area left.
@@ -89,42 +99,43 @@ class LlavaNext:
         ConfigError: if the processor has no grids, or does not say the size of a tile.
     """
 
-    image_processor: Any
-    patch_size: int
-    vision_feature_select_strategy: SelectStrategy = "default"
-    num_additional_image_tokens: int = 1
-    image_token: str = "<image>"
-    chat_template: str | None = LLAVA_TEMPLATE
-
     def __post_init__(self) -> None:
-        check_tower("LlavaNext", self.patch_size, self.vision_feature_select_strategy)
-        grids = getattr(self.image_processor, "image_grid_pinpoints", None)
-        if not grids:
+        super().__post_init__()
+        if not getattr(self.image_processor, "image_grid_pinpoints", None):
             raise ConfigError(
                 f"LlavaNext(image_processor={type(self.image_processor).__name__}): it has no image_grid_pinpoints; "
                 "expected a LlavaNextImageProcessor"
             )
-        tile = edge_of(self.image_processor.crop_size, "height") or edge_of(self.image_processor.size, "shortest_edge")
-        if tile is None or any(side % tile for grid in grids for side in grid):
+        tile, grids = self._tile, self.image_processor.image_grid_pinpoints
+        if not tile or any(side % tile for grid in grids for side in grid):
             raise ConfigError(
                 f"LlavaNext(image_processor=...): its grids {grids} are not made of tiles of crop_size={tile} pixels"
             )
+
+    @functools.cached_property
+    def _tile(self) -> int:
+        """Pixels along one side of a tile."""
+        processor = self.image_processor
+        return edge_of(processor.crop_size, "height") or edge_of(processor.size, "shortest_edge") or 0
+
+    @functools.cached_property
+    def _levels(self) -> list[list[list[int]]]:
+        """The grids (height, width) of each level of detail."""
+        grids = [list(grid) for grid in self.image_processor.image_grid_pinpoints]
         areas = sorted({height * width for height, width in grids}, reverse=True)
-        levels = [[list(grid) for grid in grids if grid[0] * grid[1] <= area] for area in areas]
-        object.__setattr__(self, "_levels", levels)
-        object.__setattr__(self, "_tile", tile)
+        return [[grid for grid in grids if grid[0] * grid[1] <= area] for area in areas]
 
     @property
     def num_details(self) -> int:
         """The number of different areas of grids."""
-        return len(self._grids())
+        return len(self._levels)
 
     def image_text(self, size: Size, detail: int) -> Pieces:
         """The image token, once for each feature of the model: of the whole image, and of the grid without its
         padding."""
         height, width = size
         rows, columns = self._best(size, detail)
-        patches = self._tile_size() // self.patch_size
+        patches = self._tile // self.patch_size
         high, wide = patches * rows, patches * columns
         if width / height > wide / high:
             high -= (high - int(round(height * (wide / width), 7))) // 2 * 2
@@ -142,7 +153,7 @@ class LlavaNext:
     def pixels(self, images: Sequence[Image.Image], detail: int) -> Media:
         """`pixel_values` float32 (tiles, channels, height, width) of all images, `num_tiles` and `image_sizes` int64
         (images,) and (images, 2)."""
-        options = {"image_grid_pinpoints": self._grids()[detail], "do_pad": False}
+        options = {"image_grid_pinpoints": self._levels[detail], "do_pad": False}
         made = [self.image_processor(images=[image], return_tensors="pt", **options) for image in images]
         tiles = [torch.as_tensor(one["pixel_values"])[0] for one in made]
         for image, its_tiles in zip(images, tiles, strict=True):
@@ -166,13 +177,5 @@ class LlavaNext:
         """Rows and columns of the grid for an image."""
         from transformers.image_processing_utils import select_best_resolution
 
-        height, width = select_best_resolution(size, self._grids()[detail])
-        return height // self._tile_size(), width // self._tile_size()
-
-    def _grids(self) -> list[list[list[int]]]:
-        grids: list[list[list[int]]] = self.__dict__["_levels"]
-        return grids
-
-    def _tile_size(self) -> int:
-        size: int = self.__dict__["_tile"]
-        return size
+        height, width = select_best_resolution(size, self._levels[detail])
+        return height // self._tile, width // self._tile

@@ -18,10 +18,10 @@ from bridge_data.encoders.encoder_config import (
     ConversationConfig,
     FamilyConfig,
     MultiModalSampleConfig,
-    open_image_processor,
 )
 from bridge_data.encoders.family import FixedSizeFamily
 from bridge_data.encoders.family_encoder import FamilyTaskEncoder, padded_length
+from bridge_data.encoders.pretrained import open_image_processor
 from bridge_data.encoders.sequences import (
     FamilySample,
     ImageTextBatch,
@@ -141,7 +141,6 @@ class MultiModalTaskEncoder(FamilyTaskEncoder):
 
     @stateless
     def pack_selected_samples(self, samples: list[Any]) -> SequenceSample:
-        """One sequence of several, told apart by `cu_seqlens` and `position_ids`."""
         if self._for_bridge:
             pack: FamilySample = super().pack_selected_samples(samples)
             return pack
@@ -149,7 +148,6 @@ class MultiModalTaskEncoder(FamilyTaskEncoder):
 
     @stateless
     def batch(self, samples: list[Any]) -> ImageTextBatch | dict[str, Any]:
-        """The sequences as rows of one batch; with `pack_in_batch`, as one row."""
         if self._for_bridge:
             made = super().batch(samples)
             assert isinstance(made, dict)

@@ -1,8 +1,8 @@
-"""Tokenizers and processors that a folder or an id of the hub names; the one place that calls `from_pretrained`.
+"""Opens tokenizers and processors by a folder or a hub id; the only module that calls `from_pretrained`.
 
 Enters: a class of transformers, a folder that `save_pretrained` wrote or an id of the hub. Leaves: the object.
-Guarantee: code in the folder (`auto_map`) is not run, and nobody is asked whether it may be, unless the caller passes
-`trust_remote_code=True`; a folder is never looked for on the hub; without a network an error comes at once.
+Guarantee: code in the folder (`auto_map`) is not run, without a prompt, unless the caller passes
+`trust_remote_code=True`; the name of a folder is never looked up on the hub; without a network the error is immediate.
 """
 
 import json
@@ -17,6 +17,38 @@ from bridge_data.errors import ConfigError
 _CONFIG_FILES = ("tokenizer_config.json", "processor_config.json", "preprocessor_config.json", "config.json")
 
 _CONNECT_TIMEOUT_S = 5.0
+
+
+def open_tokenizer(given: Any) -> Any:
+    """The tokenizer in the folder or with the hub id `given`; an object is returned unchanged.
+
+    Raises:
+        ConfigError: if there is none, or it cannot be read without running code in its folder.
+    """
+    return _open("AutoTokenizer", "tokenizer", given)
+
+
+def open_image_processor(given: Any) -> Any:
+    """The image processor in the folder or with the hub id `given`; an object is returned unchanged.
+
+    Raises:
+        ConfigError: if there is none, if it needs code in its folder, or if it is a number, as a call by position for
+            Megatron-Bridge 0.6 gives.
+    """
+    if isinstance(given, int):
+        raise ConfigError(
+            f"image_processor={given}: expected an image processor, or its folder; Megatron-Bridge 0.6 has no such "
+            "argument and takes seq_length in its place: pass seq_length and all that follows by name"
+        )
+    return _open("AutoImageProcessor", "image_processor", given)
+
+
+def _open(auto_class: str, argument: str, given: Any) -> Any:
+    if not isinstance(given, str | Path):
+        return given
+    import transformers
+
+    return load_pretrained(getattr(transformers, auto_class), given, argument)
 
 
 def load_pretrained(

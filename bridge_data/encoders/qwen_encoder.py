@@ -141,7 +141,6 @@ class QwenVLTaskEncoder(FamilyTaskEncoder):
 
     @stateless
     def batch(self, samples: list[Any]) -> QwenVLBatch | dict[str, Any]:
-        """The sequences as rows of one batch; with `pack_in_batch`, as one row. In Bridge's layout a dict."""
         made = super().batch(samples)
         return made if isinstance(made, dict) else QwenVLBatch.extend(made)
 
@@ -185,7 +184,6 @@ class QwenVLTaskEncoder(FamilyTaskEncoder):
         return Conversation(messages=turns, images=said.images, tools=said.tools)
 
     def _messages(self, messages: list[dict[str, Any]], template: str) -> list[dict[str, Any]]:
-        """The messages in the form that the template reads, with images and videos."""
         family = self.family
         media = {
             self.config.placeholder: ("image", family.image_token),

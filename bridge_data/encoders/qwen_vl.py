@@ -9,6 +9,7 @@ frames. The rounding is that of transformers.
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -65,24 +66,31 @@ class Qwen2VL:
 
     def __post_init__(self) -> None:
         names = ("patch_size", "merge_size", "temporal_patch_size")
-        patch, merge, frames = (getattr(self.image_processor, name, None) for name in names)
-        least = self.min_pixels or edge_of(self.image_processor.size, "shortest_edge")
-        most = self.max_pixels or edge_of(self.image_processor.size, "longest_edge")
-        if patch is None or merge is None or frames is None or least is None or most is None:
+        if not all(getattr(self.image_processor, name, None) for name in names) or not all(self._limits):
             raise ConfigError(
                 f"{type(self).__name__}(image_processor={type(self.image_processor).__name__}): expected a "
                 f"Qwen2VLImageProcessor, which has {', '.join(names)}, and a size of shortest_edge and longest_edge"
             )
-        token = (int(patch) * int(merge)) ** 2
-        frame = (self.min_frame_pixels or 128 * token, self.max_frame_pixels or 768 * token)
-        for low, high, kind in ((least, most, "pixels"), (*frame, "frame_pixels")):
+        token = self.factor**2
+        for low, high, kind in ((*self._limits, "pixels"), (*self._frame_limits, "frame_pixels")):
             if not 0 < low <= high or high < token:
                 raise ConfigError(
                     f"{type(self).__name__}(min_{kind}={low}, max_{kind}={high}): expected min_{kind} from 1 to "
                     f"max_{kind}, and that to be at least {token}, the pixels of one token"
                 )
-        object.__setattr__(self, "_limits", (least, most))
-        object.__setattr__(self, "_frame_limits", frame)
+
+    @functools.cached_property
+    def _limits(self) -> tuple[int, int]:
+        """The smallest and the largest number of pixels of an image."""
+        size = self.image_processor.size
+        least, most = edge_of(size, "shortest_edge"), edge_of(size, "longest_edge")
+        return self.min_pixels or least or 0, self.max_pixels or most or 0
+
+    @functools.cached_property
+    def _frame_limits(self) -> tuple[int, int]:
+        """The smallest and the largest number of pixels of a frame."""
+        token = self.factor**2
+        return self.min_frame_pixels or 128 * token, self.max_frame_pixels or 768 * token
 
     @property
     def factor(self) -> int:
@@ -97,8 +105,8 @@ class Qwen2VL:
     @property
     def num_details(self) -> int:
         """How often the largest number of pixels of an image or a frame can be halved, plus one."""
-        limits: tuple[tuple[int, int], ...] = (self.__dict__["_limits"], self.__dict__["_frame_limits"])
-        return max((most // max(least, self.factor**2)).bit_length() for least, most in limits)
+        limits, token = (self._limits, self._frame_limits), self.factor**2
+        return max((most // max(least, token)).bit_length() for least, most in limits)
 
     # Images
 
@@ -109,13 +117,13 @@ class Qwen2VL:
 
     def grid(self, size: Size, detail: int) -> Grid:
         """The grid of an image, in tokens."""
-        height, width = fitted(size, self.factor, *self._limits_at("_limits", detail))
+        height, width = fitted(size, self.factor, *self._limits_at(self._limits, detail))
         return 1, height // self.factor, width // self.factor
 
     def pixels(self, images: Sequence[Image.Image], detail: int) -> Media:
         """`pixel_values` float32 (patches, channels · frames · patch size²) of all images, `image_grid_thw` int64
         (images, 3), in patches."""
-        least, most = self._limits_at("_limits", detail)
+        least, most = self._limits_at(self._limits, detail)
         size = {"shortest_edge": least, "longest_edge": most}
         made = self.image_processor(images=list(images), size=size, return_tensors="pt")
         expected = [self.patch_grid(self.grid((image.height, image.width), detail)) for image in images]
@@ -123,7 +131,6 @@ class Qwen2VL:
         return {name: torch.as_tensor(made[name]) for name in ("pixel_values", "image_grid_thw")}
 
     def batch(self, rows: Sequence[Media]) -> Media:
-        """The patches and grids of all rows."""
         return joined(rows)
 
     # Videos
@@ -150,7 +157,7 @@ class Qwen2VL:
 
     def frame_size(self, video: VideoFrames, detail: int) -> Size:
         """The size that frames are resized to."""
-        return fitted(video.size, self.factor, *self._limits_at("_frame_limits", detail))
+        return fitted(video.size, self.factor, *self._limits_at(self._frame_limits, detail))
 
     def video_pixels(self, videos: Sequence[VideoFrames], detail: int) -> Media:
         """`pixel_values_videos` float32 (patches, ...) as of images, and `video_grid_thw` int64 (videos, 3), in
@@ -172,8 +179,8 @@ class Qwen2VL:
         merge = int(self.image_processor.merge_size)
         return grid[0], grid[1] * merge, grid[2] * merge
 
-    def _limits_at(self, name: str, detail: int) -> tuple[int, int]:
-        least, most = self.__dict__[name]
+    def _limits_at(self, limits: tuple[int, int], detail: int) -> tuple[int, int]:
+        least, most = limits
         return least, max(least, self.factor**2, most >> detail)
 
     def _video_patches(self, video: VideoFrames, detail: int) -> Tensor:
@@ -243,7 +250,7 @@ class Qwen3VL(Qwen2VL):
             scale = max(factor / height, factor / width)
             height, width = int(height * scale), int(width * scale)
         num_even = round(num_frames / self.frames_a_step) * self.frames_a_step
-        limits = self._limits_at("_frame_limits", detail)
+        limits = self._limits_at(self._frame_limits, detail)
         return fitted((height, width), factor, *limits, num_frames=(num_frames, num_even))
 
     def token_runs(self, grid: Grid) -> list[Grid]:

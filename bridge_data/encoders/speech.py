@@ -17,9 +17,10 @@ import torch
 from torch import Tensor
 
 from bridge_data.decode.av import AV_EXTENSIONS, AVDecoder
-from bridge_data.encoders.encoder_config import OverlongPolicy, Policy, check_policy, refuse
+from bridge_data.encoders.encoder_config import OverlongPolicy, Policy, refuse
 from bridge_data.encoders.sequences import padded
 from bridge_data.errors import ConfigError, SampleError
+from bridge_data.options import check_at_least, check_choice
 from bridge_data.samples import Batch, CrudeSample, Sample, edataclass
 from bridge_data.task import Cooker, DefaultTaskEncoder, basic_sample_keys, stateless
 
@@ -47,9 +48,7 @@ class LogMel:
     num_samples: int = 480_000
 
     def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):
-            if getattr(self, field.name) < 1:
-                raise ConfigError(f"LogMel({field.name}={getattr(self, field.name)}): expected at least 1")
+        check_at_least(self, 1, *(field.name for field in dataclasses.fields(self)))
 
     @classmethod
     def of(cls, feature_extractor: Any) -> "LogMel":
@@ -173,10 +172,9 @@ class SpeechConfig:
     ignore_place_holder: int = -100
 
     def __post_init__(self) -> None:
-        if self.max_target_length < 1:
-            raise ConfigError(f"SpeechConfig(max_target_length={self.max_target_length}): expected at least 1")
-        check_policy("SpeechConfig(overlong", self.overlong, ("truncate", "skip", "error"))
-        check_policy("SpeechConfig(empty_text", self.empty_text, ("skip", "error"))
+        check_at_least(self, 1, "max_target_length")
+        check_choice(self, "overlong", OverlongPolicy)
+        check_choice(self, "empty_text", Policy)
 
 
 @edataclass
@@ -254,7 +252,6 @@ class SpeechTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
 
     @stateless
     def batch(self, samples: list[SpeechSample]) -> SpeechBatch:
-        """The recordings of a batch."""
         labels = padded([sample.labels for sample in samples], self.config.ignore_place_holder)
         return SpeechBatch.from_samples(samples, labels=labels)
 

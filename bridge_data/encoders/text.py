@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from bridge_data.encoders.chat import padding_token_of, tokenize_text
-from bridge_data.encoders.encoder_config import open_tokenizer
+from bridge_data.encoders.pretrained import open_tokenizer
 from bridge_data.encoders.sequences import FamilyBatch, FamilySample, batch_family, pack_family, sequence_fields
 from bridge_data.errors import ConfigError, SkipSample
 from bridge_data.samples import Sample, TextSample
@@ -82,12 +82,10 @@ class PretrainingTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
 
     @stateless
     def pack_selected_samples(self, samples: list[FamilySample]) -> FamilySample:
-        """One sequence of several pieces."""
         return pack_family(samples)
 
     @stateless
     def batch(self, samples: list[FamilySample]) -> FamilyBatch:
-        """Rows of `seq_length` tokens."""
         pad = padding_token_of(self.tokenizer)
         return batch_family(samples, {}, pad=pad, ignored=self._ignored, length=self.seq_length)
 

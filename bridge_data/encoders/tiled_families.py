@@ -12,6 +12,7 @@ transformers.
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -22,6 +23,7 @@ from PIL import Image
 from bridge_data.encoders.chat import chatml
 from bridge_data.encoders.family import Media, Pieces, Size, check_tiles, edge_of, joined, stack_padded
 from bridge_data.errors import ConfigError
+from bridge_data.options import check_at_least
 
 # Idefics3
 
@@ -70,23 +72,30 @@ class Idefics3:
     chat_template: str | None = IDEFICS3_TEMPLATE
 
     def __post_init__(self) -> None:
-        if self.image_seq_len < 1:
-            raise ConfigError(f"Idefics3(image_seq_len={self.image_seq_len}): expected at least 1")
-        tile = edge_of(getattr(self.image_processor, "max_image_size", None) or {}, "longest_edge")
-        longest = edge_of(self.image_processor.size, "longest_edge")
-        if tile is None or longest is None:
+        check_at_least(self, 1, "image_seq_len")
+        if not self._tile or not self._edges[0]:
             raise ConfigError(
                 f"Idefics3(image_processor={type(self.image_processor).__name__}): expected one with "
                 'size={"longest_edge": ...} and max_image_size={"longest_edge": ...}, such as Idefics3ImageProcessor'
             )
-        edges = [longest, *range((longest - 1) // tile * tile, 0, -tile)]
-        object.__setattr__(self, "_edges", edges if self.image_processor.do_image_splitting else [longest])
-        object.__setattr__(self, "_tile", tile)
+
+    @functools.cached_property
+    def _tile(self) -> int:
+        """Pixels along one side of a tile."""
+        return edge_of(getattr(self.image_processor, "max_image_size", None) or {}, "longest_edge") or 0
+
+    @functools.cached_property
+    def _edges(self) -> list[int]:
+        """The longest side of a resized image, at each level of detail."""
+        longest = edge_of(self.image_processor.size, "longest_edge") or 0
+        if not self.image_processor.do_image_splitting:
+            return [longest]
+        return [longest, *range((longest - 1) // self._tile * self._tile, 0, -self._tile)]
 
     @property
     def num_details(self) -> int:
         """The largest number of tiles on the longest side."""
-        return len(self.__dict__["_edges"])
+        return len(self._edges)
 
     def image_text(self, size: Size, detail: int) -> Pieces:
         """Row, column and tokens of each tile, row by row, then the whole image."""
@@ -105,7 +114,7 @@ class Idefics3:
     def pixels(self, images: Sequence[Image.Image], detail: int) -> Media:
         """`pixel_values` float32 (tiles, channels, height, width) and `pixel_attention_mask` int64 (tiles, height,
         width) of all images."""
-        size = {"longest_edge": self.__dict__["_edges"][detail]}
+        size = {"longest_edge": self._edges[detail]}
         made = self.image_processor(images=[list(images)], size=size, return_row_col_info=True, return_tensors="pt")
         grids = list(zip(made["rows"][0], made["cols"][0], strict=True))
         expected = [self._grid((image.height, image.width), detail) for image in images]
@@ -125,9 +134,8 @@ class Idefics3:
         """Rows and columns of tiles; (0, 0) if the image is not split."""
         if not self.image_processor.do_image_splitting:
             return 0, 0
-        tile: int = self.__dict__["_tile"]
-        height, width = _within(_scaled(size, self.__dict__["_edges"][detail]))
-        aspect = width / height
+        height, width = _within(_scaled(size, self._edges[detail]))
+        tile, aspect = self._tile, width / height
         if width >= height:
             columns = math.ceil(width / tile)
             rows = math.ceil(int(columns * tile / aspect) / tile)
@@ -184,8 +192,7 @@ class InternVL:
     chat_template: str | None = INTERNVL_TEMPLATE
 
     def __post_init__(self) -> None:
-        if self.image_seq_length < 1:
-            raise ConfigError(f"InternVL(image_seq_length={self.image_seq_length}): expected at least 1")
+        check_at_least(self, 1, "image_seq_length")
         if not hasattr(self.image_processor, "max_patches"):
             raise ConfigError(
                 f"InternVL(image_processor={type(self.image_processor).__name__}): it has no max_patches; expected a "
@@ -214,7 +221,6 @@ class InternVL:
         return {"pixel_values": torch.as_tensor(made["pixel_values"])}
 
     def batch(self, rows: Sequence[Media]) -> Media:
-        """The tiles of all rows."""
         return joined(rows)
 
     def _options(self, detail: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A time limit for Python code that others wrote, such as the loops of a chat template.
+"""A time limit for untrusted Python code, such as the loops of a chat template.
 
 Enters: a function and seconds. Leaves: its result. Guarantee: a loop of Python code that does not end is left with a
 `TimeoutError`, in any thread; a single long call of C code is left when it returns. A call costs two microseconds.

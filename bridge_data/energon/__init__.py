@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from bridge_data.plan.factories import BaseCoreDatasetFactory
     from bridge_data.prepare.metadataset_joins import prepare_metadataset
 
-_PLACES = {
+_NAMES_BY_MODULE = {
     "bridge_data.energon.dataset_loaders": (
         "DatasetLoader DatasetLoaderInterface Metadataset MetadatasetV2 TraversedDatasetReference "
         "load_dataset traverse_metadataset"
@@ -100,8 +100,8 @@ __all__ = [
 
 __all__ += sorted(module_paths.public_names() - {*__all__})  # those that are not defined here, for `import *`
 
-_own = names_of(__name__, _PLACES)
-_own_names = {name for names in _PLACES.values() for name in names.split()}
+_own = names_of(__name__, _NAMES_BY_MODULE)
+_own_names = {name for names in _NAMES_BY_MODULE.values() for name in names.split()}
 
 
 def __getattr__(name: str) -> Any:

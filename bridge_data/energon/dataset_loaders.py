@@ -126,7 +126,6 @@ class _Declaring(DatasetLoaderInterface):
         return dataclasses.replace(plan, worker_config=worker_config)
 
     def traverse(self, *, split_part: str) -> list[TraversedDatasetReference]:
-        """See `DatasetLoaderInterface.traverse`."""
         return list(_references(self._declare(Scope(split_part=split_part, cache=LoadCache(self.limits)))))
 
 
@@ -234,7 +233,6 @@ class MetadatasetV2(_Declaring):
         return list(read_splits(self._document)[1])
 
     def prepare(self) -> list[JoinIndex]:
-        """See `DatasetLoaderInterface.prepare`."""
         if not self._is_file:
             raise ConfigError(f"{self}: joins are prepared beside a YAML file; write the splits to one")
         made = prepare_metadataset(self.path)

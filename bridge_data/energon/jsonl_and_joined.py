@@ -52,7 +52,6 @@ class CrudeJsonlDatasetFactory(PathDatasetFactory[CrudeSample]):
         return prepare_jsonl(on_disk(location(path))).num_samples
 
     def load_sample(self, sample: Parts) -> CrudeSample:
-        """See `PathDatasetFactory.load_sample`."""
         return CrudeSample(sample)
 
     def _open(self) -> Records:
@@ -94,7 +93,6 @@ class DefaultCrudeJsonlDatasetFactory(CrudeJsonlDatasetFactory):
         return super().load_sample(decoded)
 
     def source(self) -> Source:
-        """The data set, opened; see `BaseCoreDatasetFactory.source`."""
         is_plain = type(self).load_sample is DefaultCrudeJsonlDatasetFactory.load_sample
         return self._source(None if is_plain else self)
 
@@ -193,11 +191,9 @@ class _FromConfig(BaseCoreDatasetFactory[Any]):
         self.subflavors = loader.subflavors
 
     def source(self) -> Source:
-        """See `BaseCoreDatasetFactory.source`."""
         return self.build().sources[0]
 
     def build(self) -> Plan:
-        """See `BaseCoreDatasetFactory.build`."""
         return self._loader.get_datasets(
             training=self.training, split_part=self._split_part, worker_config=self.worker_config
         )

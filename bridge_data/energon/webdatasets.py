@@ -174,7 +174,6 @@ class DefaultDecoderWebdatasetFactory(DefaultGenericWebdatasetFactory[T_sample])
         return bound.load_sample
 
     def source(self) -> Source:
-        """The data set, opened; see `BaseCoreDatasetFactory.source`."""
         is_plain = type(self).load_sample is DefaultDecoderWebdatasetFactory.load_sample
         if is_plain and self._sample_loader is None and isinstance(self._decoder, Decoding):
             return self._source(None, self._field_map)  # reads and decodes only the parts that are needed

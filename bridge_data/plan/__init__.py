@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from bridge_data.plan.opening import load_plan
     from bridge_data.plan.source import FieldAccess, Source, parse_access
 
-_PLACES = {
+_NAMES_BY_MODULE = {
     "bridge_data.plan.blending": "Branch EmptySplitError Plan",
     "bridge_data.plan.in_memory": "InMemoryDataset",
     "bridge_data.plan.opening": "load_plan",
@@ -26,4 +26,4 @@ _PLACES = {
 __all__ = ["Branch", "EmptySplitError", "FieldAccess", "InMemoryDataset", "Plan", "Source", "load_plan", "parse_access"]
 
 if not TYPE_CHECKING:
-    __getattr__ = names_of(__name__, _PLACES)
+    __getattr__ = names_of(__name__, _NAMES_BY_MODULE)

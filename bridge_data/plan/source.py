@@ -12,7 +12,7 @@ import difflib
 import functools
 import json
 import re
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
 from bridge_data.errors import ConfigError, SampleError
@@ -118,6 +118,24 @@ class Source:
         if subset is not None:
             records = Subset(records, *subset.resolve(records.num_samples))
         return dataclasses.replace(self, records=records, epochs_per_shuffle=epochs_per_shuffle)
+
+
+def distinct_names(sources: Sequence[Source]) -> list[str]:
+    """A unique name for each source: its own (`photos/val`). If several have the same name, it is preceded by enough
+    folders to distinguish them, or, for the same data, followed by a number."""
+    names = [source.name for source in sources]
+    for name in {name for name in names if names.count(name) > 1}:
+        same = [number for number, other in enumerate(names) if other == name]
+        paths = [(*sources[number].path.rstrip("/").split("/"), sources[number].split_part) for number in same]
+        depth = 2
+        while len({path[-depth:] for path in paths}) < len({*paths}):
+            depth += 1
+        for number, path in zip(same, paths, strict=True):
+            names[number] = "/".join(path[-depth:])
+    return [
+        f"{name} ({before + 1})" if (before := names[:number].count(name)) else name
+        for number, name in enumerate(names)
+    ]
 
 
 def check_epochs(epochs: object) -> EpochsPerShuffle:

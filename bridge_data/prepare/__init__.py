@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from bridge_data.prepare.parallel_writing import write
     from bridge_data.prepare.shard_writer import ShardWriter
 
-_PLACES = {
+_NAMES_BY_MODULE = {
     "bridge_data.prepare.media": "MediaPreparation MediaRule prepare_media",
     "bridge_data.prepare.parallel_writing": "write",
     "bridge_data.prepare.shard_writer": "ShardWriter",
@@ -19,4 +19,4 @@ _PLACES = {
 __all__ = ["MediaPreparation", "MediaRule", "ShardWriter", "prepare_media", "write"]
 
 if not TYPE_CHECKING:
-    __getattr__ = names_of(__name__, _PLACES)
+    __getattr__ = names_of(__name__, _NAMES_BY_MODULE)

@@ -2,7 +2,7 @@
 
 Enters: shapes and dtypes of tensors that are collated next. Leaves: tensors that share one large buffer, so that
 stacking images or sending a batch needs no copy. Guarantee: an arena is used only inside `with arena.active()`, and
-there only by the thread and process that entered it; everybody else gets memory of their own. Memory is used again only
+there only by the thread and process that entered it; all others allocate as usual. Memory is used again only
 when nothing refers to it any more.
 
 Collate functions are called by users' code, with no argument to carry the arena. So the active one is in a context
@@ -145,7 +145,7 @@ class Arena(abc.ABC):
     def take_stack(self, images: list[torch.Tensor]) -> torch.Tensor | None:
         """The stack of all images decoded in one block of `image_buffer`, without a copy; None for any other tensors.
 
-        Only the first call for a block returns it: whoever stacks its images again gets a copy.
+        Only the first call for a block returns it: a second stack of the same images is a copy.
         """
         first = images[0]
         if not self._stack_address or first.data_ptr() != self._stack_address:

@@ -194,7 +194,7 @@ def generic_batch(batch: list[Any]) -> Any:
 def generic_concat(batch: list[Any]) -> Any:
     """One batch out of several of one form: tensors joined along their first dimension, padded in the others.
 
-    What is no tensor becomes a list with an entry for each batch; but provenance stays one entry for each sample.
+    Other values become a list with an entry for each batch; provenance keeps an entry for each sample.
     """
     first = batch[0]
     columns = columns_of(batch)

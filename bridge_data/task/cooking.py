@@ -134,7 +134,7 @@ def choose_cooker(
     return first
 
 
-stores_at_hand: ContextVar[Mapping[str, FileStore[Any]] | None] = ContextVar("bridge_data_stores", default=None)
+current_stores: ContextVar[Mapping[str, FileStore[Any]] | None] = ContextVar("bridge_data_stores", default=None)
 """The file stores of the source whose sample is being cooked in this thread."""
 
 
@@ -144,12 +144,12 @@ def cook(
     sample: CrudeSample,
     stores: Mapping[str, FileStore[Any]] | None,
 ) -> Any:
-    """Cook a sample by `cooker` (None: the one of `cookers` that takes it) with `stores` (None: `stores_at_hand`)."""
+    """Cook a sample by `cooker` (None: the one of `cookers` that takes it) with `stores` (None: `current_stores`)."""
     if cooker is None:
         what = f"crude sample {sample.get('__key__')}"
         subflavors = sample.get("__subflavors__") or {}
         cooker = choose_cooker(cookers, subflavors, what, lambda: fields_in_words(sample))
-    given: dict[str, Any] = dict((stores_at_hand.get() or {}) if stores is None else stores)
+    given: dict[str, Any] = dict((current_stores.get() or {}) if stores is None else stores)
     primary = given.pop(PRIMARY, None)
     if cooker.need_primary:
         given[PRIMARY] = PrimaryFileStore(primary, sample["__key__"])
@@ -193,11 +193,11 @@ class SourceCook:
 
     def __call__(self, sample: CrudeSample) -> Any:
         cooker, stores = self._prepared
-        token = stores_at_hand.set(stores)
+        token = current_stores.set(stores)
         try:
             return self._hook(sample, cooker, stores) if self._takes_cooker else self._hook(sample)
         finally:
-            stores_at_hand.reset(token)
+            current_stores.reset(token)
 
     @functools.cached_property
     def _prepared(self) -> tuple[Cooker[Any] | None, Mapping[str, FileStore[Any]]]:

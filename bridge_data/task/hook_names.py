@@ -20,7 +20,7 @@ _SHORT = 8
 """Names shorter than this are misspelt by one edit; longer ones by two."""
 
 _KEEPERS = (functools.partial, functools.partialmethod, functools.cached_property)
-"""What keeps its function as `func`. (Of other objects, any attribute may be made when it is asked for.)"""
+"""Wrappers that have their function as `func`. (Others may make any attribute on access.)"""
 
 _TOLERANCE = "__default_failure_tolerance__"
 

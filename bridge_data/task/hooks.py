@@ -58,7 +58,7 @@ TRUNCATED = "truncated"
 """The name under which truncated samples are counted; they are not skipped."""
 
 FAILED = "failed"
-"""The name under which those of the skipped samples are counted that a failure has lost."""
+"""The name under which skipped samples are counted again if a failure lost them."""
 
 NO_STAGES = (TRUNCATED, FAILED)
 """Names in `Hooks.skipped` that are no hooks."""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeAlias, get_args
 
 from bridge_data.errors import ConfigError, SkipSample
+from bridge_data.options import check_at_least
 from bridge_data.task.task_encoder import stateless
 
 Packer: TypeAlias = Callable[[Sequence[int], int], list[list[int]]]
@@ -152,8 +153,8 @@ def _check(lengths: Sequence[int], capacity: int) -> None:
     for position, length in enumerate(lengths):
         if not 0 <= length <= capacity:
             raise ConfigError(
-                f"sequence {position} has {length} tokens, a pack holds {capacity}. Raise the capacity, or see to such "
-                "sequences before: Packing(overlong=...) drops them, truncates them or packs them alone"
+                f"sequence {position} has {length} tokens, a pack holds {capacity}. Raise the capacity, or "
+                "set Packing(overlong=...), which drops them, truncates them or packs them alone"
             )
 
 
@@ -184,8 +185,7 @@ class Packing:
     carry_over: bool = True
 
     def __post_init__(self) -> None:
-        if self.capacity < 1:
-            raise ConfigError(f"Packing(capacity={self.capacity}): expected at least 1")
+        check_at_least(self, 1, "capacity")
         for name, known in (("overlong", get_args(Overlong)), ("packer", PACKERS)):
             value = getattr(self, name)
             if not callable(value) and value not in known:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.errors import ConfigError
+from bridge_data.options import check_at_least
 from recipes.trainer.exit_signal import signal_number
 
 
@@ -40,7 +41,7 @@ class TrainingConfig:
     seed: int = 1234
 
     def __post_init__(self) -> None:
-        _check_positive(self, "train_steps", "train_samples", "eval_iters", "save_interval", "eval_interval")
+        check_at_least(self, 1, "train_steps", "train_samples", "eval_iters", "save_interval", "eval_interval")
         if (self.train_steps is None) == (self.train_samples is None):
             raise ConfigError(
                 f"TrainingConfig(train_steps={self.train_steps}, train_samples={self.train_samples}): expected one of "
@@ -102,11 +103,4 @@ class ParallelConfig:
     context_parallel_size: int = 1
 
     def __post_init__(self) -> None:
-        _check_positive(self, *(field.name for field in dataclasses.fields(self)))
-
-
-def _check_positive(config: TrainingConfig | ParallelConfig, *names: str) -> None:
-    for name in names:
-        value = getattr(config, name)
-        if value is not None and value < 1:
-            raise ConfigError(f"{type(config).__name__}({name}={value}): expected at least 1")
+        check_at_least(self, 1, *(field.name for field in dataclasses.fields(self)))

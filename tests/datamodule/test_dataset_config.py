@@ -63,7 +63,7 @@ def test_what_bridge_sets_on_the_way_is_taken() -> None:
         ({"persistent_workers": False}, "workers live as long as the loader"),
         ({"task_encoder": "qwen"}, "expected a TaskEncoder, settings with build"),
         ({"task_encoder": EncoderSettings(), "image_processor": object()}, "no effect beside a task_encoder"),
-        ({"enable_in_batch_packing": True}, "or packing_buffer_size, which packs beforehand"),
+        ({"enable_in_batch_packing": True}, "or packing_buffer_size, which packs before batching"),
         ({"trust_remote_code": True}, "nothing is loaded from a hub here"),
         (
             {"task_encoder": DefaultTaskEncoder(), "pad_to_multiple_of": 4},

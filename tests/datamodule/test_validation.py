@@ -4,9 +4,7 @@ import pytest
 
 from bridge_data import DatasetError, SavableDataLoader, WorkerConfig, get_savable_loader, get_val_dataset
 from bridge_data.datamodule import ValidationDataloader
-from bridge_data.datamodule.validation import names_of
-from tests.datamodule.parts import draw, make_module, take, write_numbers
-from tests.prepared import write_texts
+from tests.datamodule.parts import draw, take, write_numbers
 
 EXPECTED = [list(range(start, start + 5)) for start in range(96, 116, 5)] + [[116, 117, 118, 119]]
 
@@ -70,24 +68,6 @@ def test_it_begins_anew_when_there_was_training_in_between(path: Path) -> None:
     num_trained = 4
     loader.restart()
     assert draw(loader, 2) == EXPECTED[:2]
-
-
-def test_validation_sets_have_names_that_tell_them_apart(tmp_path: Path) -> None:
-    folders = ("a/tars", "b/tars", "b/more")
-    config = WorkerConfig(rank=0, world_size=1, num_workers=0)
-    prepared = {
-        folder: make_module(write_texts(tmp_path / folder, 4)).datasets_provider(config, "train").plan.sources[0]
-        for folder in folders
-    }
-
-    def names(*wanted: str) -> list[str]:
-        return names_of([prepared[folder] for folder in wanted])
-
-    assert names("a/tars") == ["tars/train"]
-    assert names("a/tars", "b/more") == ["tars/train", "more/train"]
-    assert names("a/tars", "b/more", "b/tars") == ["a/tars/train", "more/train", "b/tars/train"]
-    assert names("b/more", "b/more", "b/more") == ["more/train", "more/train (2)", "more/train (3)"]
-    assert names("a/tars", "a/tars", "b/tars") == ["a/tars/train", "a/tars/train (2)", "b/tars/train"]
 
 
 def test_a_loader_restored_from_the_end_of_a_validation_gives_the_next_one_whole(path: Path) -> None:

@@ -1,9 +1,7 @@
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-import bridge_data
 from bridge_data import ConfigError, SampleError, SkipSample
 from bridge_data.encoders import (
     ConversationSample,
@@ -17,15 +15,12 @@ from bridge_data.encoders import (
     Llava,
     LlavaNext,
     MultiModalSampleConfig,
-    MultiModalTaskEncoder,
     PretrainingTaskEncoder,
     SamplePolicies,
     text_encoder,
 )
 from bridge_data.encoders.conversation import conversation_of
-from bridge_data.encoders.encoder_config import open_image_processor, open_tokenizer
-from tests.encoders import multimodal_parts
-from tests.encoders.multimodal_parts import CONFIG, image_processor, make_encoder
+from tests.encoders.multimodal_parts import CONFIG, make_encoder
 from tests.encoders.parts import CASES, make_tokenizer
 
 
@@ -144,46 +139,3 @@ def test_what_cannot_work_is_refused_when_it_is_made(make: Any, message: str) ->
 
 def named(name: str) -> FamilyConfig:
     return FamilyConfig(conversation_template_config=ConversationTemplateConfig(chat_template=name))
-
-
-@pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("saved")
-    multimodal_parts.make_tokenizer().save_pretrained(folder)
-    image_processor().save_pretrained(folder)
-    return folder
-
-
-def equal(tokenizer: Any, processor: Any) -> bool:
-    expected = multimodal_parts.make_tokenizer()
-    same = tokenizer.get_vocab() == expected.get_vocab() and processor.to_dict() == image_processor().to_dict()
-    return same and tokenizer.chat_template == expected.chat_template
-
-
-def test_what_a_folder_holds_is_opened(saved: Path) -> None:
-    assert equal(open_tokenizer(saved), open_image_processor(str(saved)))
-
-
-def test_what_is_no_name_stays_as_it_is() -> None:
-    tokenizer = multimodal_parts.make_tokenizer()
-    assert open_tokenizer(tokenizer) is tokenizer
-    assert (open_tokenizer(None), open_image_processor(None)) == (None, None)
-
-
-def test_encoder_and_datamodule_take_names(saved: Path) -> None:
-    encoder = MultiModalTaskEncoder(str(saved), saved, CONFIG)
-    module = bridge_data.EnergonMultiModalDataModule("data", str(saved), saved, multimodal_sample_config=CONFIG)
-    for holder in (encoder, module, module.task_encoder):
-        assert equal(holder.tokenizer, holder.image_processor)
-
-
-@pytest.mark.parametrize(
-    ("name", "told"), [("missing", "no such folder"), ("empty", r"transformers\.Auto\w+ finds none in such a folder")]
-)
-def test_a_folder_without_one_is_named(tmp_path: Path, name: str, told: str) -> None:
-    (tmp_path / "empty").mkdir()
-    folder = tmp_path / name
-    with pytest.raises(ConfigError, match=rf"^tokenizer='{folder}': {told}"):
-        open_tokenizer(folder)
-    with pytest.raises(ConfigError, match=rf"^image_processor='{folder}': {told}"):
-        open_image_processor(folder)

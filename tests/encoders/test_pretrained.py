@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 import transformers
 
+import bridge_data
 from bridge_data import ConfigError
-from bridge_data.encoders import pretrained
-from bridge_data.encoders.encoder_config import open_image_processor, open_tokenizer
-from bridge_data.encoders.pretrained import load_pretrained
+from bridge_data.encoders import MultiModalTaskEncoder, pretrained
+from bridge_data.encoders.pretrained import load_pretrained, open_image_processor, open_tokenizer
 from recipes.run_config import ImageProcessorConfig, ModelConfig, TokenizerConfig
+from tests.encoders import multimodal_parts
+from tests.encoders.multimodal_parts import CONFIG, image_processor
 from tests.encoders.parts import make_tokenizer
 
 CODE = "open({marker!r}, 'w').close()\nclass Hostile: pass\n"
@@ -90,3 +92,46 @@ def test_without_a_network_an_id_of_the_hub_fails_at_once(monkeypatch: pytest.Mo
         open_tokenizer("bridge-data-tests/none")
     assert len(asked) <= 1
     assert time.monotonic() - begin < 5
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("saved")
+    multimodal_parts.make_tokenizer().save_pretrained(folder)
+    image_processor().save_pretrained(folder)
+    return folder
+
+
+def equal(tokenizer: Any, processor: Any) -> bool:
+    expected = multimodal_parts.make_tokenizer()
+    same = tokenizer.get_vocab() == expected.get_vocab() and processor.to_dict() == image_processor().to_dict()
+    return same and tokenizer.chat_template == expected.chat_template
+
+
+def test_what_a_folder_holds_is_opened(saved: Path) -> None:
+    assert equal(open_tokenizer(saved), open_image_processor(str(saved)))
+
+
+def test_what_is_no_name_stays_as_it_is() -> None:
+    tokenizer = multimodal_parts.make_tokenizer()
+    assert open_tokenizer(tokenizer) is tokenizer
+    assert (open_tokenizer(None), open_image_processor(None)) == (None, None)
+
+
+def test_encoder_and_datamodule_take_names(saved: Path) -> None:
+    encoder = MultiModalTaskEncoder(str(saved), saved, CONFIG)
+    module = bridge_data.EnergonMultiModalDataModule("data", str(saved), saved, multimodal_sample_config=CONFIG)
+    for holder in (encoder, module, module.task_encoder):
+        assert equal(holder.tokenizer, holder.image_processor)
+
+
+@pytest.mark.parametrize(
+    ("name", "told"), [("missing", "no such folder"), ("empty", r"transformers\.Auto\w+ finds none in such a folder")]
+)
+def test_a_folder_without_one_is_named(tmp_path: Path, name: str, told: str) -> None:
+    (tmp_path / "empty").mkdir()
+    folder = tmp_path / name
+    with pytest.raises(ConfigError, match=rf"^tokenizer='{folder}': {told}"):
+        open_tokenizer(folder)
+    with pytest.raises(ConfigError, match=rf"^image_processor='{folder}': {told}"):
+        open_image_processor(folder)

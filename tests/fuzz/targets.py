@@ -20,7 +20,7 @@ from bridge_data.decode import SampleDecoder
 from bridge_data.decode.image import IMAGE_FORMS, encoded_size
 from bridge_data.decode.sample_loader import open_loader
 from bridge_data.encoders.chat import render_conversation
-from bridge_data.encoders.encoder_config import open_image_processor, open_tokenizer
+from bridge_data.encoders.pretrained import open_image_processor, open_tokenizer
 from bridge_data.errors import ConfigError, SampleError
 from bridge_data.loader.checkpoint.checkpoint_folder import load_states, read_checkpoint, save_states
 from bridge_data.loader.checkpoint.state_files import encoded as encoded_state

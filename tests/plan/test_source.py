@@ -4,7 +4,7 @@ from hypothesis import given
 
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.plan import load_plan
-from bridge_data.plan.source import MANY_EPOCHS, check_epochs, multiplied, together
+from bridge_data.plan.source import MANY_EPOCHS, check_epochs, distinct_names, multiplied, together
 from tests.plan.prepared import CRUDE, write_dataset, write_meta
 
 SHARDS = {
@@ -80,3 +80,17 @@ def test_replacement_is_many_epochs_at_once():
 def test_anything_else_is_refused(wrong):
     with pytest.raises(ConfigError, match="expected a number of epochs from 1 on"):
         check_epochs(wrong)
+
+
+def test_sources_have_names_that_tell_them_apart(tmp_path):
+    folders = ("a/tars", "b/tars", "b/more")
+    sources = {name: load_plan(write_dataset(tmp_path / name, SHARDS, SPLITS)).sources[0] for name in folders}
+
+    def names(*wanted: str) -> list[str]:
+        return distinct_names([sources[folder] for folder in wanted])
+
+    assert names("a/tars") == ["tars/train"]
+    assert names("a/tars", "b/more") == ["tars/train", "more/train"]
+    assert names("a/tars", "b/more", "b/tars") == ["a/tars/train", "more/train", "b/tars/train"]
+    assert names("b/more", "b/more", "b/more") == ["more/train", "more/train (2)", "more/train (3)"]
+    assert names("a/tars", "a/tars", "b/tars") == ["a/tars/train", "a/tars/train (2)", "b/tars/train"]

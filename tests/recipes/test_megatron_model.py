@@ -19,7 +19,7 @@ from recipes import cpu_shim
 cpu_shim.install()
 from bridge_data.encoders import VideoConversationSample
 from bridge_data.errors import ConfigError
-from recipes.forward_step import media_of
+from recipes.train_megatron import media_of
 from recipes.megatron_model import MegatronModel
 from recipes.packed_attention import sequence_numbers
 from recipes.tiny_data import write_tiny_data

@@ -48,15 +48,3 @@ def test_a_pack_attends_as_its_sequences_do_alone(kv_heads: int) -> None:
 def test_padding_behind_the_pack_is_a_sequence_of_its_own() -> None:
     numbers = attention.sequence_numbers(torch.tensor([[0, 2, 5], [0, 6, 6]], dtype=torch.int32), 8)
     assert numbers.tolist() == [[0, 0, 1, 1, 1, 2, 2, 2], [0, 0, 0, 0, 0, 0, 2, 2]]
-
-
-@pytest.mark.parametrize("size", [1, 2, 4])
-def test_the_ranks_of_a_zigzag_share_out_all_positions(size: int) -> None:
-    parts = [attention.zigzag_positions(16, rank, size) for rank in range(size)]
-    assert sorted(torch.cat(parts).tolist()) == list(range(16))
-    assert len({len(part) for part in parts}) == 1
-
-
-def test_a_length_that_does_not_divide_is_an_error() -> None:
-    with pytest.raises(ValueError, match="cannot be cut into 4 equal parts"):
-        attention.zigzag_positions(10, 0, 2)

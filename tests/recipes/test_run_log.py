@@ -1,9 +1,10 @@
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from bridge_data.errors import DatasetError
-from recipes.run_log import StepLog, read_lines, read_run
+from recipes.run_log import StepLog, read_lines, read_run, sample_keys
 
 
 def test_the_ranks_lines_become_the_global_batch(tmp_path: Path) -> None:
@@ -61,3 +62,8 @@ def test_a_step_logged_twice_is_an_error(tmp_path: Path) -> None:
 def test_an_empty_folder_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match="nothing was logged"):
         read_run(tmp_path)
+
+
+def test_the_keys_of_a_batch_are_those_of_the_samples_in_its_packs() -> None:
+    batch = SimpleNamespace(__key__=["a.tar/1,b.tar/2", "a.tar/3"])
+    assert sample_keys(batch) == ["a.tar/1", "b.tar/2", "a.tar/3"]

@@ -119,7 +119,7 @@ class Reading(Protocol):
 
 
 class BackgroundLoader:
-    """The batches that the thread `run` puts into `inbox`.
+    """The batches that the thread `run` puts into `arrivals`.
 
     The thread reads `loader` and closes it at its end; None if it only receives. Such a thread starts at once, others
     with the first draw. Unless `ends` is "uneven", the ranks take equally many batches, and agree on them in the
@@ -131,7 +131,7 @@ class BackgroundLoader:
         self,
         dataset: LaneDataset,
         loader: Reading | None,
-        inbox: Arrivals,
+        arrivals: Arrivals,
         run: Callable[[], None],
         *,
         ends: Ends = "uneven",
@@ -139,14 +139,14 @@ class BackgroundLoader:
         self.dataset = dataset
         self.even_ends = None if ends == "uneven" else EvenEnds(dataset, ends)
         self._loader = loader
-        self._inbox = inbox
+        self._arrivals = arrivals
         self._fetched: Arrival | None = None
         self._meter = Meter(dataset.worker_config.rank)
         self._go_to(dataset.new_state())
         self.is_within_step = False
         """Whether the last batch came with the state before it, because the rest of its step is still to come."""
         self._thread = threading.Thread(target=run, name=f"bridge_data {type(self).__name__}", daemon=True)
-        self._close = weakref.finalize(self, _close, inbox, self._thread, loader)
+        self._close = weakref.finalize(self, _close, arrivals, self._thread, loader)
         if loader is None:
             self._thread.start()  # the rank that reads is not to wait until this one draws
 
@@ -188,7 +188,7 @@ class BackgroundLoader:
         """
         self._go_to(self.dataset.check_state(state, strict=strict))
         self._fetched, self.is_within_step = None, False
-        self._inbox.begin(self._state)
+        self._arrivals.begin(self._state)
 
     def wait_for_workers(self, timeout_s: float = 300) -> bool:
         """Wait until the next batch comes from a worker of the reader, unless it has begun to read; True if it will."""
@@ -232,7 +232,7 @@ class BackgroundLoader:
             return self._fetched
         if self._thread.ident is None:
             self._thread.start()
-        item = self._inbox.get()
+        item = self._arrivals.get()
         if item.state is None:
             raise item.content
         self._fetched = item
@@ -282,9 +282,9 @@ def _slot_after(item: Arrival) -> int:
     return int(item.state["next_slot"])
 
 
-def _close(inbox: Arrivals, thread: threading.Thread, loader: Reading | None) -> None:
+def _close(arrivals: Arrivals, thread: threading.Thread, loader: Reading | None) -> None:
     """End the thread; do not wait long for other ranks to end theirs."""
-    inbox.close()
+    arrivals.close()
     if thread.ident is None and loader is not None:
         loader.close()
     elif thread is not threading.current_thread():

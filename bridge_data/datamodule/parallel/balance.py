@@ -227,22 +227,22 @@ class BalancedLoader(BackgroundLoader):
                 f"balance is for training, ends={ends!r} for validation, which is never balanced: leave one"
             )
         self.report = BalanceReport()
-        inbox = Arrivals(balancing.max_step_size)
+        arrivals = Arrivals(balancing.max_step_size)
         exchange = Exchange(peers, dataset.worker_config.rank, balancing, self.report, pin_memory and can_pin())
-        super().__init__(dataset, loader, inbox, functools.partial(_run, exchange, inbox, loader))
+        super().__init__(dataset, loader, arrivals, functools.partial(_run, exchange, arrivals, loader))
 
 
-def _run(exchange: Exchange, inbox: Arrivals, loader: SavableDataLoader) -> None:
+def _run(exchange: Exchange, arrivals: Arrivals, loader: SavableDataLoader) -> None:
     try:
         with contextlib.closing(loader):
-            _balance(exchange, inbox, loader)
+            _balance(exchange, arrivals, loader)
     except Exception as error:
         failure = WorkerError(f"micro-batches can no longer be exchanged between data-parallel ranks: {error}")
         failure.__cause__ = error
-        inbox.fail(failure)
+        arrivals.fail(failure)
 
 
-def _balance(exchange: Exchange, inbox: Arrivals, loader: SavableDataLoader) -> None:
+def _balance(exchange: Exchange, arrivals: Arrivals, loader: SavableDataLoader) -> None:
     """The thread: one all_gather per step, which also reports ranks that were restored, have failed or are closed.
 
     The ranks restore at different moments. A step is dropped unless all ranks are of the same generation; a rank of an
@@ -251,9 +251,9 @@ def _balance(exchange: Exchange, inbox: Arrivals, loader: SavableDataLoader) -> 
     """
     generation, reading, is_alone = 0, iter(loader), False
     step: Step | None = None
-    while not inbox.closed:
-        if inbox.generation != generation:
-            generation, start = inbox.generation, inbox.start
+    while not arrivals.closed:
+        if arrivals.generation != generation:
+            generation, start = arrivals.generation, arrivals.start
             assert start is not None
             loader.restore_state_rank(start)
             reading, is_alone, step = iter(loader), False, None
@@ -263,34 +263,36 @@ def _balance(exchange: Exchange, inbox: Arrivals, loader: SavableDataLoader) -> 
             rows = exchange.gather(generation, step)
             closed = [rank for rank, row in enumerate(rows) if row.kind == CLOSED]
             if closed:
-                inbox.fail(WorkerError(f"data-parallel rank {closed[0]}, which shares steps with this one, has closed"))
+                arrivals.fail(
+                    WorkerError(f"data-parallel rank {closed[0]}, which shares steps with this one, has closed")
+                )
                 return
             newest = max(row.generation for row in rows)
             if generation < newest:
-                _stop(inbox, generation, WorkerError("other ranks went to a saved position, this one did not"))
+                _stop(arrivals, generation, WorkerError("other ranks went to a saved position, this one did not"))
             if any(row.generation < newest for row in rows):
                 continue
             failed = [rank for rank, row in enumerate(rows) if row.kind == ERROR]
             if failed:
                 other = WorkerError(f"data-parallel rank {failed[0]} failed to read its part of a step; see its error")
-                _stop(inbox, generation, step.error or other)
+                _stop(arrivals, generation, step.error or other)
                 step = None
                 continue
             is_alone = any(row.count < step.size for row in rows)
             if not is_alone:
                 exchange.exchange(step, rows)
         for item in step.items:
-            inbox.put(generation, item)
+            arrivals.put(generation, item)
         if step.error is not None:
-            _stop(inbox, generation, step.error)
+            _stop(arrivals, generation, step.error)
         elif step.kind == END:
-            inbox.put(generation, Arrival(END, None, step.end))
+            arrivals.put(generation, Arrival(END, None, step.end))
             reading, is_alone = iter(loader), False
         step = None
     exchange.gather(generation, None)
 
 
-def _stop(inbox: Arrivals, generation: int, error: Exception) -> None:
+def _stop(arrivals: Arrivals, generation: int, error: Exception) -> None:
     """Deliver an error, and wait for the next restore."""
-    inbox.put(generation, Arrival(ERROR, error, None))
-    inbox.wait_for_restore(generation)
+    arrivals.put(generation, Arrival(ERROR, error, None))
+    arrivals.wait_for_restore(generation)

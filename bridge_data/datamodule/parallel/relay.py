@@ -58,18 +58,18 @@ class ReplicaLoader(BackgroundLoader):
         prefetch_factor: int = 2,
         ends: Ends = "uneven",
     ) -> None:
-        inbox = Arrivals(None if loader is None else prefetch_factor)
+        arrivals = Arrivals(None if loader is None else prefetch_factor)
         pin = pinned if pin_memory and can_pin() else None
-        run = functools.partial(_run, replica, inbox, loader, pin)
-        super().__init__(dataset, loader, inbox, run, ends=ends)
+        run = functools.partial(_run, replica, arrivals, loader, pin)
+        super().__init__(dataset, loader, arrivals, run, ends=ends)
 
 
-def _send(replica: Replica, inbox: Arrivals, loader: Reading) -> None:
+def _send(replica: Replica, arrivals: Arrivals, loader: Reading) -> None:
     """The reader's thread: read, broadcast, keep; after a restore, from the new start."""
     generation, reading = 0, iter(loader)
-    while not inbox.closed:
-        if inbox.generation != generation:
-            generation, start = inbox.generation, inbox.start
+    while not arrivals.closed:
+        if arrivals.generation != generation:
+            generation, start = arrivals.generation, arrivals.start
             assert start is not None
             loader.restore_state_rank(start)
             reading = iter(loader)
@@ -80,34 +80,34 @@ def _send(replica: Replica, inbox: Arrivals, loader: Reading) -> None:
         except Exception as error:
             item = Arrival(ERROR, error, None)
         _broadcast(replica, generation, item)
-        inbox.put(generation, item)
+        arrivals.put(generation, item)
         if item.kind == ERROR:
-            inbox.wait_for_restore(generation)
+            arrivals.wait_for_restore(generation)
     _broadcast(replica, generation, Arrival(CLOSED, None, None))
     loader.close()
 
 
-def _receive(replica: Replica, inbox: Arrivals, pin: Pin | None) -> None:
+def _receive(replica: Replica, arrivals: Arrivals, pin: Pin | None) -> None:
     """The thread of another rank: keep what the reader broadcasts, to its end; with `pin`, in page-locked memory."""
     while True:
         generation, item = _broadcast(replica)
         if item.kind == CLOSED:
-            return inbox.fail(WorkerError(f"rank {replica.reader}, which reads for this one, has closed its loader"))
+            return arrivals.fail(WorkerError(f"rank {replica.reader}, which reads for this one, has closed its loader"))
         if pin is not None and item.kind == BATCH:
             item = item._replace(content=pin(item.content))
-        inbox.put(generation, item)
+        arrivals.put(generation, item)
 
 
-def _run(replica: Replica, inbox: Arrivals, loader: Reading | None, pin: Pin | None) -> None:
+def _run(replica: Replica, arrivals: Arrivals, loader: Reading | None, pin: Pin | None) -> None:
     try:
         if loader is None:
-            _receive(replica, inbox, pin)
+            _receive(replica, arrivals, pin)
         else:
-            _send(replica, inbox, loader)
+            _send(replica, arrivals, loader)
     except Exception as error:
         failure = WorkerError(f"batches of rank {replica.reader} can no longer be broadcast in its replica: {error}")
         failure.__cause__ = error
-        inbox.fail(failure)
+        arrivals.fail(failure)
 
 
 def _broadcast(replica: Replica, generation: int = 0, item: Arrival | None = None) -> tuple[int, Arrival]:

@@ -1,7 +1,7 @@
 """What a profile says should be done.
 
 Enters: a profile. Leaves: a few sentences: whether the data or the trainer is the limit, what most of the time goes to,
-and what helps there. Guarantee: nothing is said but what follows from the figures, or under the condition it names.
+and what helps there. Guarantee: each sentence follows from the figures, or names its condition.
 """
 
 from collections.abc import Iterator
@@ -104,7 +104,7 @@ def _help_reading(profile: Profile, source: SourceStages | None, waited: float) 
     for records in (source.records for source in sources):
         if isinstance(records, ShardSet) and records.index is None:
             way_out = bridge_command("prepare", records.root, "--tar-index-only")
-            return f"Where the parts lie is not in an index: run `{way_out}`."
+            return f"The offsets of the parts are not in an index: run `{way_out}`."
     return "Larger chunks (max_samples_per_sequence) are read from fewer places."
 
 

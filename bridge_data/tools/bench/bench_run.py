@@ -16,6 +16,7 @@ from bridge_data.errors import ConfigError
 from bridge_data.lanes.datasets import get_train_dataset
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.loader import SavableDataLoader, get_loader
+from bridge_data.options import check_at_least
 from bridge_data.prepare.processes import Progress, no_progress
 from bridge_data.shards import RawSample
 from bridge_data.shards.joined_records import JoinedRawSample
@@ -31,8 +32,8 @@ _TELL_EVERY_S = 0.5  # so that a progress bar takes no time of what is measured
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class BenchConfig:
-    """A run of training data, as `get_train_dataset` and `get_loader` have it, for `seconds` or, if that is given, for
-    `num_batches`. `step_s` is how long the trainer does not ask for a batch after each, as it has a step to do.
+    """A run of training data with arguments of `get_train_dataset` and `get_loader`, for `num_batches`, or `seconds` if
+    that is None. After each batch the trainer is busy for `step_s`.
 
     Raises:
         ConfigError: if a number is out of range.
@@ -57,8 +58,7 @@ class BenchConfig:
     def __post_init__(self) -> None:
         if not self.seconds > 0:
             raise ConfigError(f"seconds={self.seconds:g}: expected more than 0")
-        if self.num_batches is not None and self.num_batches < 1:
-            raise ConfigError(f"num_batches={self.num_batches}: expected at least 1")
+        check_at_least(self, 1, "num_batches")
         if not self.step_s >= 0:
             raise ConfigError(f"step_s={self.step_s:g}: expected 0 or more")
 

@@ -99,28 +99,23 @@ class Clock:
         self._schedule = _Schedule()
 
     def begin_batch(self) -> None:
-        """Work on a batch begins."""
         self._enter(LANE)
         self._reads_cpu = self._num_batches % CPU_EVERY == 0
         self._num_batches += 1
 
     def end_batch(self) -> None:
-        """It is done, or has failed."""
         self.end()
         if not self._reads_cpu:
             self._reads_cpu, self._cpu_ns = True, time.thread_time_ns()
 
     def begin(self, stage: str, source_key: int | None = None) -> None:
-        """A stage begins, maybe inside another; for which source, if it is for one sample."""
         self._enter(Key(stage, self._numbers.get(source_key) if stage in _OF_SOURCES else None))
 
     def end(self) -> None:
-        """The innermost stage is done."""
         self._charge()
         self._current = self._outer.pop()
 
     def finished(self, batch: Any) -> Clocked:
-        """The batch with what was done since the batch before."""
         return Clocked(batch, self.take(), self.take_delay_ns())
 
     def _enter(self, key: Key) -> None:

@@ -1,17 +1,17 @@
-"""What a run comes to: rates and costs, and a profile of where the time went.
+"""The figures of a run: rates and costs, and a profile of where the time went.
 
 Enters: counts and seconds. Leaves: rates, stages with their shares, the same of each data set, and plain data for JSON.
 Guarantee: the shares of the stages are of all work that was done, in whatever process, and add up to one; time in which
 nobody worked stands apart from it.
 """
 
-import collections
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bridge_data.plan import Source
+from bridge_data.plan.source import distinct_names
 from bridge_data.tools.bench.clock import LANE, Key, Tally
 
 STAGES: Mapping[str, Sequence[str]] = {
@@ -177,7 +177,7 @@ class Profile:
                 {stage: own[stage] for stage in STAGES if stage in own},
                 sum(own.values()) / total_s,
             )
-            for number, (name, count, own) in enumerate(zip(_names(self.sources), counts, seconds, strict=True))
+            for number, (name, count, own) in enumerate(zip(distinct_names(self.sources), counts, seconds, strict=True))
         ]
         return sorted(found, key=lambda source: source.share, reverse=True)
 
@@ -207,16 +207,6 @@ class Profile:
             "stages": [dataclasses.asdict(stage) | {"parts": self.whats(stage.name)} for stage in self.stages],
             "sources": [dataclasses.asdict(source) for source in self.by_source],
         }
-
-
-def _names(sources: Sequence[Source]) -> list[str]:
-    """What to call each: folder and split part, with a number where a folder is in the blend more than once."""
-    seen: collections.Counter[str] = collections.Counter()
-    names = []
-    for source in sources:
-        seen[source.name] += 1
-        names.append(source.name if seen[source.name] == 1 else f"{source.name} ({seen[source.name]})")
-    return names
 
 
 def stage_of(key: Key) -> str:

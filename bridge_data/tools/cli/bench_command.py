@@ -1,21 +1,16 @@
 """`bridge-data bench`: how fast a user's own pipeline is, and where its time goes."""
 
-import importlib
 import json
-import os
-import sys
 from collections.abc import Iterator
-from types import ModuleType
 from typing import IO, Any
 
 import click
 
-from bridge_data.errors import ConfigError
 from bridge_data.storage import Location
-from bridge_data.task import TaskEncoder
 from bridge_data.tools.bench import BenchConfig, Figures, Profile, advise, measure
 from bridge_data.tools.bench import profile as profile_of
 from bridge_data.tools.cli.terminal import LOCATION, headed, note, progress_bar, sized, table, trust_options
+from bridge_data.tools.named_encoder import named_encoder
 
 _MAX_SOURCES = 20
 """Data sets that are shown, of a large blend those that cost most."""
@@ -153,58 +148,3 @@ def _sources(profile: Profile) -> str:
     shown_table = table(["data set, µs/sample", "samples", *stages, "all", "share"], rows)
     more = len(profile.sources) - len(rows)
     return shown_table + (f"\n… and {more} more that cost less" if more > 0 else "")
-
-
-def named_encoder(name: str) -> TaskEncoder[Any, Any, Any, Any]:
-    """The task encoder called `name`. Its module is looked for in the current folder, too.
-
-    Raises:
-        ConfigError: if there is none of this name, or it cannot be made.
-    """
-    module_name, colon, attribute = name.partition(":")
-    if not (module_name and colon and attribute):
-        raise ConfigError(f"task encoder {name!r}: expected package.module:Name, such as my_training.encoders:Captions")
-    module = _imported(module_name)
-    try:
-        made = getattr(module, attribute)
-    except AttributeError:
-        raise ConfigError(f"task encoder {name!r}: {module.__file__} has no {attribute}; {_offers(module)}") from None
-    if not isinstance(made, TaskEncoder) and callable(made):
-        try:
-            made = made()
-        except Exception as error:
-            raise ConfigError(
-                f"task encoder {name!r}: {attribute}() failed: {type(error).__name__}: {error}. If it needs arguments, "
-                "name a function without any that returns the task encoder"
-            ) from error
-    if not isinstance(made, TaskEncoder):
-        raise ConfigError(f"task encoder {name!r}: got {made!r}, which is no TaskEncoder; {_offers(module)}")
-    return made
-
-
-def _imported(name: str) -> ModuleType:
-    folder = os.getcwd()
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            raise ConfigError(f"{name} cannot be imported: it needs {error.name}, which is not installed") from error
-        raise ConfigError(
-            f"no module {error.name!r}: it is neither in {folder} nor installed in {sys.prefix}; run the command where "
-            "`import` finds it, or set PYTHONPATH"
-        ) from None
-    except Exception as error:
-        raise ConfigError(f"{name} cannot be imported: {type(error).__name__}: {error}") from error
-
-
-def _offers(module: ModuleType) -> str:
-    """What there is in a module."""
-    names = [
-        name
-        for name, value in vars(module).items()
-        if isinstance(value, TaskEncoder)
-        or (isinstance(value, type) and issubclass(value, TaskEncoder) and value.__module__ == module.__name__)
-    ]
-    return f"there is {', '.join(names)}" if names else "there is no task encoder in it"

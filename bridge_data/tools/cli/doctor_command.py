@@ -9,7 +9,6 @@ import click
 
 from bridge_data.errors import ConfigError
 from bridge_data.storage import Location
-from bridge_data.tools.cli.bench_command import named_encoder
 from bridge_data.tools.cli.terminal import (
     LOCATION,
     counted,
@@ -22,6 +21,7 @@ from bridge_data.tools.cli.terminal import (
 )
 from bridge_data.tools.doctor import Checkup, CheckupConfig, Finding, Level, PlannedRun, examine
 from bridge_data.tools.doctor.rates import needed_batches_per_s
+from bridge_data.tools.named_encoder import named_encoder
 
 _COLOURS = {Level.STOPS: "red", Level.SLOWS: "yellow", Level.MIXES: "yellow", Level.NOTE: "cyan"}
 _MAX_SOURCES = 20

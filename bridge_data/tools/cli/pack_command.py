@@ -16,6 +16,7 @@ from tqdm import tqdm
 
 from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError, bridge_command
+from bridge_data.options import check_at_least
 from bridge_data.prepare.commit import preparing_alone, scratch_folder
 from bridge_data.shards.metadata import tar_index_path
 from bridge_data.shards.segment import is_meta_member, split_name
@@ -43,9 +44,7 @@ class PackConfig:
     overwrite: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("max_count", "max_bytes"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}={getattr(self, name)}: expected at least 1")
+        check_at_least(self, 1, "max_count", "max_bytes")
 
 
 def find_samples(folder: Path, *, follow_links: bool = False) -> tuple[list[FolderSample], list[str]]:
@@ -215,5 +214,5 @@ def _complaint(source: Path, usual: frozenset[str], odd: list[FolderSample], tot
     return (
         f"{source}: {len(odd)} of {total} samples have other parts than the rest ({listed(sorted(usual))}):"
         + "".join(lines)
-        + "\nMend these files, or leave --require-parts out."
+        + "\nFix these files, or leave --require-parts out."
     )

@@ -300,8 +300,8 @@ def prepare_media(
 ) -> None:
     """Find out sizes, lengths and rates of the images and clips below the folder PATH, and store them there.
 
-    PATH is a prepared data set, or any folder of files that serves as auxiliary data. What was found is then at hand
-    without opening the files: get_media_metadata of a file store. What has not changed is not looked at again.
+    PATH is a prepared data set, or any folder of files that serves as auxiliary data. get_media_metadata of a file
+    store then returns them without opening the files. Files that have not changed are not opened again.
     """
     from bridge_data.prepare import MediaRule
 

@@ -82,7 +82,7 @@ def _changed(settings: "RunSettings", options: dict[str, Any]) -> "RunSettings":
         given["batch_size"] = given["batch_size"] or None
     encoder = given.pop("task_encoder", None)
     if encoder is not None:
-        from bridge_data.tools.cli.bench_command import named_encoder
+        from bridge_data.tools.named_encoder import named_encoder
 
         given["task_encoder"] = named_encoder(encoder)
     dataset = {_DATASET[name]: given.pop(name) for name in list(given) if name in _DATASET}

@@ -1,5 +1,5 @@
-"""Checking what no single shard can show: whether the files in `.nv-meta` agree with each other and with the folder,
-and which keys occur in several shards.
+"""Checks across shards: whether the files in `.nv-meta` agree with each other and with the folder, and which keys occur
+in several shards.
 
 `check_metadata` opens no shard. `KeyLog` finds keys of a data set of any size in memory that does not grow with it:
 digests of 128 bits are sorted into files on disk by their first bits, and each file, a few million keys, is then
@@ -80,7 +80,7 @@ def check_metadata(root: Path) -> Iterator[Fault]:
 
 
 def _check_twins(meta: Path, dataset: str) -> Iterator[Fault]:
-    """Files that say the same in two formats must say the same."""
+    """Compare files that exist in two formats."""
     for first, second in ((INFO_JSON, INFO_YAML), (SPLIT_YAML, SPLIT_JSON)):
         if not ((meta / first).is_file() and (meta / second).is_file()):
             continue

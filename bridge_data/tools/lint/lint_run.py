@@ -18,8 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bridge_data.decode import SampleDecoder, open_loader
-from bridge_data.errors import BridgeDataError, ConfigError, DatasetError, SkipSample
+from bridge_data.errors import BridgeDataError, DatasetError, SkipSample
 from bridge_data.limits import DEFAULT_LIMITS, Limits, allow_pixels
+from bridge_data.options import check_at_least
 from bridge_data.plan import Source
 from bridge_data.plan.document import absolute
 from bridge_data.plan.opening import Opening
@@ -35,9 +36,9 @@ from bridge_data.tools.lint.faults import Fault, FaultTally, LintReport
 from bridge_data.tools.lint.targets import Folder, Loaded, Targets, find_targets
 
 SAMPLES_AT_ONCE = 512
+"""Samples of a JSONL file or a join in one task; more if that made over `MAX_TASKS` of them."""
 
 MAX_TASKS = 256
-"""Samples of a JSONL file or a join that a process checks in one go, more of them if that were too many tasks."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,9 +66,7 @@ class LintConfig:
         return {key: name for key, name in given.items() if name is not None}
 
     def __post_init__(self) -> None:
-        for name, value in (("num_workers", self.num_workers), ("limit", self.limit), ("max_kept", self.max_kept)):
-            if value is not None and value < 1:
-                raise ConfigError(f"{name}={value}: expected at least 1")
+        check_at_least(self, 1, "num_workers", "limit", "max_kept")
 
 
 def lint(path: Path, config: LintConfig | None = None, *, on_progress: Progress = no_progress) -> LintReport:

@@ -11,46 +11,46 @@ def batch(number: int) -> Arrival:
 
 
 def test_after_a_restore_nothing_comes_that_was_read_before_it() -> None:
-    inbox = Arrivals(None)
-    inbox.put(0, batch(1))
-    inbox.begin({"at": 7})
-    inbox.put(0, batch(2))  # read before, arrives after
-    inbox.put(1, batch(8))
-    assert (inbox.start, inbox.get()) == ({"at": 7}, batch(8))
+    arrivals = Arrivals(None)
+    arrivals.put(0, batch(1))
+    arrivals.begin({"at": 7})
+    arrivals.put(0, batch(2))  # read before, arrives after
+    arrivals.put(1, batch(8))
+    assert (arrivals.start, arrivals.get()) == ({"at": 7}, batch(8))
 
 
 def test_what_is_of_a_later_restore_waits_for_it() -> None:
-    inbox = Arrivals(None)
-    inbox.put(1, batch(8))  # from a rank that has restored already
-    inbox.begin({"at": 7})
-    assert inbox.get() == batch(8)
+    arrivals = Arrivals(None)
+    arrivals.put(1, batch(8))  # from a rank that has restored already
+    arrivals.begin({"at": 7})
+    assert arrivals.get() == batch(8)
 
 
-def test_a_thread_waits_for_room_until_it_is_wanted_no_more() -> None:
-    for release in (lambda inbox: inbox.get(), lambda inbox: inbox.begin({}), lambda inbox: inbox.close()):
-        inbox = Arrivals(1)
-        inbox.put(0, batch(1))
-        thread = threading.Thread(target=inbox.put, args=(0, batch(2)))
+def test_a_thread_waits_for_a_free_slot_a_restore_or_the_end() -> None:
+    for release in (Arrivals.get, lambda arrivals: arrivals.begin({}), Arrivals.close):
+        arrivals = Arrivals(1)
+        arrivals.put(0, batch(1))
+        thread = threading.Thread(target=arrivals.put, args=(0, batch(2)))
         thread.start()
-        release(inbox)
+        release(arrivals)
         thread.join(10)
         assert not thread.is_alive()
 
 
 def test_an_error_comes_again_until_a_restore() -> None:
-    inbox: Any = Arrivals(None)
+    arrivals: Any = Arrivals(None)
     error = Arrival(ERROR, ValueError("bad"), None)
-    inbox.put(0, error)
-    assert inbox.get() is inbox.get() is error
-    inbox.begin({})
-    inbox.put(1, batch(1))
-    assert inbox.get() == batch(1)
+    arrivals.put(0, error)
+    assert arrivals.get() is arrivals.get() is error
+    arrivals.begin({})
+    arrivals.put(1, batch(1))
+    assert arrivals.get() == batch(1)
 
 
 def test_where_nothing_will_come_any_more_the_reason_is_raised_after_the_rest() -> None:
-    inbox = Arrivals(None)
-    inbox.put(0, batch(1))
-    inbox.fail(ValueError("gone"))
-    assert inbox.get() == batch(1)
+    arrivals = Arrivals(None)
+    arrivals.put(0, batch(1))
+    arrivals.fail(ValueError("gone"))
+    assert arrivals.get() == batch(1)
     with pytest.raises(ValueError, match="gone"):
-        inbox.get()
+        arrivals.get()

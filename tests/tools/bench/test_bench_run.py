@@ -122,7 +122,7 @@ def test_cooks_and_packs_are_found(tmp_path: Path, texts: Path) -> None:
     [
         ({"seconds": 0}, "seconds=0: expected more than 0"),
         ({"seconds": float("nan")}, "seconds=nan: expected more than 0"),
-        ({"num_batches": 0}, "num_batches=0: expected at least 1"),
+        ({"num_batches": 0}, r"num_batches=0\): expected at least 1"),
         ({"step_s": -1}, "step_s=-1: expected 0 or more"),
     ],
 )

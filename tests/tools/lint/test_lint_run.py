@@ -438,5 +438,5 @@ def test_a_wrong_path_is_an_error(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("setting", ["num_workers", "limit", "max_kept"])
 def test_settings_are_numbers_above_0(setting: str) -> None:
-    with pytest.raises(ConfigError, match=f"{setting}=0: expected at least 1"):
+    with pytest.raises(ConfigError, match=rf"^LintConfig\({setting}=0\): expected at least 1$"):
         LintConfig(**{setting: 0})  # type: ignore[arg-type]
