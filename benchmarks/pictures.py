@@ -1,9 +1,11 @@
-"""Pictures for the docs, drawn from figures that this program measures; none of them depends on speed.
+"""Pictures for the docs, drawn from figures that this program measures; only `scale` depends on speed.
 
     shuffle   how much the means of batches vary, in orders that are drawn, beside what `bridge-data doctor` computes
     blend     the shares of three data sets that were drawn of a blend whose weights change, and how far they are off
     packs     how full packs are, by packer and buffer, in a loader
     state     the size of a job's state, by ranks
+    scale     what a lane takes to begin, and holds, by samples (`order_scale.py`)
+    soak      memory and open files over a long run with kills and resumes (`soak.py`)
 
     python -m benchmarks.pictures [--only shuffle,packs] [--redraw]
 
@@ -20,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import state_scale
+from benchmarks import order_scale, soak, state_scale
 from benchmarks.mixing.statistics import group_inflation
 from bridge_data import Cooker, DefaultTaskEncoder, TextSample, WorkerConfig, get_loader, get_train_dataset, stateless
 from bridge_data.order import Geometry, Row, Schedule
@@ -43,6 +45,8 @@ STEP_DRAWS = 512
 CAPACITY, NUM_LENGTHS, NUM_PACKS = 4_096, 20_000, 1_000
 BUFFERS = (10, 30, 100, 300, 1_000, 3_000)
 RANKS = (8, 32, 128, 512, 1_024)
+SCALES, SCALE_LANES = (10**5, 10**6, 10**7, 10**8, 10**9), 64
+LANE_FIGURES = ("first draw, CPU ms", "held by a lane, MB")
 
 
 def measure_shuffle() -> dict[str, Any]:
@@ -154,6 +158,15 @@ def measure_state() -> dict[str, Any]:
     return found
 
 
+def measure_scale() -> dict[str, Any]:
+    """CPU time to the first draw of a lane, and its memory, by samples, in shards of 9,000 to 11,000."""
+    rng, rows = random.Random(0), []
+    for samples in SCALES:
+        counts = [rng.randint(9_000, 11_000) for _ in range(samples // 10_000)]
+        rows.append(order_scale.measure_lane("9,000 to 11,000", counts, SCALE_LANES))
+    return {"samples": SCALES, "lanes": SCALE_LANES, **{key: [row[key] for row in rows] for key in LANE_FIGURES}}
+
+
 def draw_shuffle(found: dict[str, Any], axes: Any) -> None:
     """Points: drawn; lines: computed."""
     (axis,) = axes
@@ -206,11 +219,37 @@ def draw_state(found: dict[str, Any], axes: Any) -> None:
     axis.legend()
 
 
+def draw_scale(found: dict[str, Any], axes: Any) -> None:
+    """Time and memory of a lane."""
+    for axis, key in zip(axes, LANE_FIGURES, strict=True):
+        axis.plot(found["samples"], found[key], marker="o")
+        axis.set(xscale="log", yscale="log", xlabel="samples of the data set, in shards of about 10,000", ylabel=key)
+        axis.set_title(f"one of {found['lanes']} lanes")
+
+
+def draw_soak(found: dict[str, Any], axes: Any) -> None:
+    """Memory and files, with the kills and resumes."""
+    memory, files = axes
+    memory.plot(found["batches"], found["workers_MB"], label="2 workers")
+    memory.plot(found["batches"], found["trainer_MB"], label="trainer")
+    memory.set(ylabel="resident memory, MB", title="a worker is killed (dotted), the loader resumed (solid)")
+    files.plot(found["batches"], found["files"])
+    files.set(ylabel="open files of the trainer", title=f"{found['samples']:,} samples, the same as undisturbed")
+    for axis in axes:
+        for style, name in ((":", "kills"), ("-", "resumes")):
+            for at in found[name]:
+                axis.axvline(at, color="grey", linestyle=style, linewidth=0.6)
+        axis.set(xlabel="batches of 32", ylim=(0, None))
+    memory.legend()
+
+
 PARTS: dict[str, tuple[Callable[[], dict[str, Any]], Callable[[dict[str, Any], Any], None], int]] = {
     "shuffle": (measure_shuffle, draw_shuffle, 1),
     "blend": (measure_blend, draw_blend, 2),
     "packs": (measure_packs, draw_packs, 1),
     "state": (measure_state, draw_state, 1),
+    "scale": (measure_scale, draw_scale, 2),
+    "soak": (soak.measure, draw_soak, 2),
 }
 """By name: what measures, what draws, and the number of panels."""
 

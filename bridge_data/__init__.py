@@ -82,6 +82,8 @@ if TYPE_CHECKING:
     from bridge_data.loader import SavableDataLoader, get_loader, get_savable_loader
     from bridge_data.loader.checkpoint import load_states, save_rank_state, save_states
     from bridge_data.order.state import merge_states
+    from bridge_data.plan import InMemoryDataset
+    from bridge_data.prepare import ShardWriter, write
     from bridge_data.samples import (
         Batch,
         CaptioningSample,
@@ -171,6 +173,8 @@ _NAMES_BY_MODULE = {
     "bridge_data.loader": "SavableDataLoader get_loader get_savable_loader",
     "bridge_data.loader.checkpoint": "load_states save_rank_state save_states",
     "bridge_data.order.state": "merge_states",
+    "bridge_data.plan": "InMemoryDataset",
+    "bridge_data.prepare": "ShardWriter write",
     "bridge_data.samples": (
         "Batch CaptioningSample CrudeSample ImageClassificationSample ImageSample InterleavedSample "
         "MultiChoiceVQASample OCRSample Sample SimilarityInterleavedSample SourceInfo TextSample "
@@ -235,6 +239,7 @@ __all__ = [
     "ImageMetadata",
     "ImageSample",
     "ImageWebdataset",
+    "InMemoryDataset",
     "InterleavedSample",
     "InterleavedWebdataset",
     "JoinedWebdatasetFactory",
@@ -263,6 +268,7 @@ __all__ = [
     "SampleDecoder",
     "SampleError",
     "SavableDataLoader",
+    "ShardWriter",
     "SimilarityInterleavedSample",
     "SimilarityInterleavedWebdataset",
     "SkipSample",
@@ -315,6 +321,7 @@ __all__ = [
     "subflavor",
     "traverse_metadataset",
     "type_of",
+    "write",
 ]
 
 

@@ -6,7 +6,7 @@
     ├── SampleError          one sample could not be read, decoded or encoded; counted, passed to the error handler
     │   └── FatalSampleError too many failures in a row, or a failure that is not limited to one sample: the run stops
     ├── StateError           a saved state is damaged, or belongs to other data, settings or format version
-    └── WorkerError          a worker process died, hung or could not be started
+    └── WorkerError          a worker process died, hung or could not be started; or another rank of the job failed
 
 `SkipSample` (alias `IgnoreSample`) is not an error: user code raises it to skip a sample, and the skip is counted.
 """
@@ -61,7 +61,8 @@ class StateError(BridgeDataError):
 
 
 class WorkerError(BridgeDataError):
-    """A worker process failed. The message names the worker, the lane and the sample it was working on."""
+    """A worker process failed, or another rank. The message names the worker, the lane and the sample it was working
+    on, or the rank."""
 
 
 def bridge_command(*words: object) -> str:
@@ -147,4 +148,12 @@ def no_random_access(_: object, index: Any) -> NoReturn:
     raise ConfigError(
         "data sets and loaders here are iterated, not indexed, and need no torch.utils.data.DataLoader: "
         "`for batch in get_loader(dataset)`; batch size and workers are settings of the data set"
+    )
+
+
+def no_iterator(_: object) -> NoReturn:
+    """Raise a `TypeError` that says how to get an iterator: `next(loader)` has no place to keep where a pass ends."""
+    raise TypeError(
+        "a loader is no iterator: make one once, `batches = iter(loader)`, then call `next(batches)`. Another "
+        "iter(loader) goes on where the last one stopped"
     )

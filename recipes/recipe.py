@@ -14,6 +14,7 @@ from recipes.run_config import (
     DataConfig,
     ImageProcessorConfig,
     LoaderConfig,
+    MetricsConfig,
     ModelConfig,
     TokenizerConfig,
     data_module,
@@ -57,7 +58,8 @@ FAMILIES: dict[str, str | None] = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Recipe:
-    """A whole run of a model of `family`; each rank logs its steps to `log_dir`, if there is one.
+    """A whole run of a model of `family`; each rank logs its steps to `log_dir`, if there is one, where
+    the settings of the run are, too. `metrics` are those of the data.
 
     `trainer` says who trains: `lightning.Trainer`, or our loop on megatron-core, to which alone `parallel` applies. Of
     whisper, `image_processor` is the feature extractor; of text there is none. `task_encoder`, as
@@ -79,6 +81,7 @@ class Recipe:
     loader: LoaderConfig = dataclasses.field(default_factory=LoaderConfig)
     model: ModelConfig
     training: TrainingConfig
+    metrics: MetricsConfig = dataclasses.field(default_factory=MetricsConfig)
     parallel: ParallelConfig = dataclasses.field(default_factory=ParallelConfig)
 
     def __post_init__(self) -> None:
@@ -88,6 +91,8 @@ class Recipe:
             raise ConfigError(f"trainer={self.trainer!r}: expected {' or '.join(TRAINERS)}")
         if self.task_encoder_arguments and self.task_encoder is None:
             raise ConfigError("task_encoder_arguments: there is no task_encoder that they are for; name one")
+        if self.metrics.loggers and self.log_dir is None:
+            raise ConfigError(f"metrics.loggers={self.metrics.loggers}: they write to log_dir, which is null: set it")
         if self.trainer == "megatron":
             self._check_megatron()
         else:
@@ -99,6 +104,9 @@ class Recipe:
             raise ConfigError(f"trainer=megatron: {self.family} cannot be trained by it: {reason}")
         if self.model.dtype == "float16":
             raise ConfigError("model.dtype=float16: trainer=megatron has float32 and bfloat16")
+        others = [name for name in self.metrics.loggers if name != "tensorboard"]
+        if others:
+            raise ConfigError(f"metrics.loggers: trainer=megatron has tensorboard alone, and not {', '.join(others)}")
 
     def _check_lightning(self) -> None:
         for field in dataclasses.fields(self.parallel):

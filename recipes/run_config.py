@@ -6,6 +6,7 @@ nothing is loaded, until something is built.
 """
 
 import dataclasses
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bridge_data.datamodule.batch_schedule import BatchSchedule
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from megatron.core.process_groups_config import ProcessGroupCollection
 
     from bridge_data import EnergonMultiModalDataModule
+    from bridge_data.datamodule.metric_sinks import MetricsSink
 
 TINY = "tiny"
 
@@ -127,6 +129,8 @@ class LoaderConfig:
     """Who makes the batches; `num_lanes` is fixed when a run begins and bounds what it can be scaled to.
 
     Until workers are ready, batches come from the trainer itself; with `wait_for_workers` (under Megatron) none does.
+    `ledger_path` is a folder for the ledger of all micro-batches. With `strict_restore=false` a checkpoint of other
+    weights, or of fewer data sets, is taken over.
     """
 
     num_workers: int = 2
@@ -135,6 +139,37 @@ class LoaderConfig:
     prefetch_factor: int = 2
     pin_memory: bool = True
     wait_for_workers: bool = False
+    ledger_path: str | None = None
+    strict_restore: bool = True
+
+
+LOGGERS = ("tensorboard", "wandb", "csv")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class MetricsConfig:
+    """Where the metrics of the data go, every `every_steps` steps (None: never): to the log, to `data.jsonl` in the
+    `log_dir` of the run, if there is one, and to `loggers`: tensorboard, wandb or csv, which get the loss, too.
+
+    Raises:
+        ConfigError: for another logger, or a number of steps below 1.
+    """
+
+    every_steps: int | None = 10
+    loggers: list[str] = dataclasses.field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if self.every_steps is not None and self.every_steps < 1:
+            raise ConfigError(f"metrics.every_steps={self.every_steps}: expected at least 1, or null for never")
+        for name in self.loggers:
+            if name not in LOGGERS:
+                raise ConfigError(f"metrics.loggers: there is no {name!r}; there are {', '.join(LOGGERS)}")
+
+    def sinks(self, log_dir: str | None) -> "list[MetricsSink]":
+        """The log, and `data.jsonl`."""
+        from bridge_data import JsonlSink, LogSink
+
+        return [LogSink(), *([] if log_dir is None else [JsonlSink(Path(log_dir, "data.jsonl"))])]
 
 
 def data_module(
@@ -168,4 +203,6 @@ def data_module(
         multiple_validation_sets=data.multiple_validation_sets,
         num_lanes=loader.num_lanes,
         prefetch_factor=loader.prefetch_factor,
+        ledger_path=loader.ledger_path,
+        strict_restore=loader.strict_restore,
     )

@@ -6,6 +6,7 @@ outside `main()`: checkpoint writers import this file again.
 """
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +20,9 @@ RECIPES = (
     *("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "clip", "siglip", "whisper"),
 )
 """The functions of `recipes.families` that make recipes."""
+
+CONFIG_FILE = "config.yaml"
+"""What a run writes all its settings to, in its `log_dir`."""
 
 
 def load_recipe(
@@ -81,17 +85,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ConfigError as error:
         print(f"recipes.train: {error}", file=sys.stderr)
         return 2
+    settings = f"recipe: {read_config(chosen.config, chosen.recipe)[0]}\n{to_yaml(recipe)}"
     if chosen.print_config:
-        print(f"recipe: {read_config(chosen.config, chosen.recipe)[0]}\n{to_yaml(recipe)}", end="")
+        print(settings, end="")
         return 0
     from torch.distributed.elastic.multiprocessing.errors import record
 
     try:
+        _write_settings(recipe, settings)
         record(_train)(recipe)  # under torchrun, an exception is also written to the rank's error file
     except ConfigError as error:
         print(f"recipes.train: {error}", file=sys.stderr)
         return 2
     return 0
+
+
+def _write_settings(recipe: "Recipe", settings: str) -> None:
+    """Write the settings of a run to its `log_dir`, by the first rank."""
+    from bridge_data.errors import ConfigError
+    from bridge_data.storage.atomic import write_file
+
+    if recipe.log_dir is None or os.environ.get("RANK", "0") != "0":
+        return
+    try:
+        Path(recipe.log_dir).mkdir(parents=True, exist_ok=True)
+        write_file(Path(recipe.log_dir, CONFIG_FILE), settings.encode())
+    except OSError as error:
+        raise ConfigError(f"log_dir={recipe.log_dir}: cannot be written: {error.strerror}") from error
 
 
 def _train(recipe: "Recipe") -> None:

@@ -9,6 +9,7 @@ import lightning
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 
+from bridge_data import MetricsCallback
 from bridge_data.errors import ConfigError
 from recipes.recipe import Recipe
 from recipes.run_log import StepLog, sample_keys
@@ -83,6 +84,8 @@ class RecipeLightningModule(lightning.LightningModule):
             keys = [(first + i * size, names) for i, (_, _, names) in enumerate(done)]
             self._log.append(step, loss, keys, num_tokens=num_tokens)
         if rank == 0:
+            for log in self.trainer.loggers:
+                log.log_metrics({"train_loss": loss}, step=self.trainer.global_step)
             print(f"step {step}: loss {loss:.4f} over {num_tokens} tokens", flush=True)
 
     def _global_loss(self, sums: list[tuple[float, float]]) -> tuple[float, int]:
@@ -124,6 +127,8 @@ def _trainer(module: RecipeLightningModule) -> lightning.Trainer:
                 save_top_k=-1,
             )
         )
+    if recipe.metrics.every_steps is not None and not config.skip_train:
+        callbacks.append(MetricsCallback(recipe.metrics.every_steps, sinks=recipe.metrics.sinks(recipe.log_dir)))
     is_evaluated = config.eval_interval is not None or config.skip_train
     return lightning.Trainer(
         max_steps=config.train_steps or -1,
@@ -141,11 +146,33 @@ def _trainer(module: RecipeLightningModule) -> lightning.Trainer:
         num_sanity_val_steps=0,
         use_distributed_sampler=False,
         callbacks=callbacks,
-        enable_checkpointing=bool(callbacks),
+        enable_checkpointing=config.save_interval is not None,
         enable_progress_bar=False,
         enable_model_summary=False,
-        logger=False,
+        logger=_loggers(recipe) or False,
     )
+
+
+def _loggers(recipe: Recipe) -> list[Any]:
+    """Lightning's loggers that the recipe names, in folders of `log_dir`.
+
+    Raises:
+        ConfigError: if the package of one is missing.
+    """
+    from lightning.pytorch import loggers
+
+    folder, made = recipe.log_dir or "", []
+    for name in recipe.metrics.loggers:
+        try:
+            if name == "wandb":
+                made.append(loggers.WandbLogger(save_dir=folder))  # its project: the environment variable WANDB_PROJECT
+            elif name == "tensorboard":
+                made.append(loggers.TensorBoardLogger(folder, name=None, version=name))
+            else:
+                made.append(loggers.CSVLogger(folder, name=None, version=name))
+        except ImportError as error:
+            raise ConfigError(f"metrics.loggers: {name} needs a package ({error}): pip install {name}") from error
+    return made
 
 
 def newest_checkpoint(folder: str | None) -> str | None:

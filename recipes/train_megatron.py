@@ -8,8 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from bridge_data import JsonlSink, LogSink, MetricsReporter
-from bridge_data.datamodule.metric_sinks import MetricsSink
+from bridge_data import MetricsReporter, TensorBoardSink
 from bridge_data.errors import ConfigError, WorkerError
 from recipes import cpu_shim
 from recipes.packed_attention import sequence_numbers
@@ -17,9 +16,6 @@ from recipes.recipe import Recipe
 from recipes.run_log import StepLog, sample_keys
 from recipes.trainer.loop import MegatronTrainer, StepReport
 from recipes.trainer.parallel import initialize_parallel
-
-METRICS_EVERY = 10
-"""Steps between two reports of the loader's metrics."""
 
 SEQUENCE_FIELDS = ("tokens", "labels", "loss_mask", "position_ids", "cu_seqlens")
 POSITION_MEDIA = ("second_per_grid_ts",)
@@ -37,13 +33,11 @@ def train_megatron(recipe: Recipe) -> None:
     is_logged = groups.tp.rank() == groups.cp.rank() == 0 and groups.pp.rank() == groups.pp.size() - 1
     log = StepLog(Path(recipe.log_dir), groups.dp.rank(), groups.dp.size()) if recipe.log_dir and is_logged else None
 
-    sinks: list[MetricsSink] = [LogSink()]
-    if recipe.log_dir:
-        sinks.append(JsonlSink(Path(recipe.log_dir) / "data.jsonl"))
-    metrics = MetricsReporter(loader, sinks, every_steps=METRICS_EVERY)
+    metrics = _metrics(recipe, loader)
 
     def on_step(report: StepReport) -> None:
-        metrics.step(report.step + 1)
+        if metrics is not None:
+            metrics.step(report.step + 1)
         if log is not None:
             log.append(
                 report.step,
@@ -70,6 +64,17 @@ def train_megatron(recipe: Recipe) -> None:
         print(f"{training.exit_signal}: saved and ended after {num_steps} steps", flush=True)
     dist.barrier()
     dist.destroy_process_group()
+
+
+def _metrics(recipe: Recipe, loader: Any) -> MetricsReporter | None:
+    """What reports the metrics of the data; None for none. TensorBoard's files are those of the first rank."""
+    config = recipe.metrics
+    if config.every_steps is None:
+        return None
+    sinks = config.sinks(recipe.log_dir)
+    if "tensorboard" in config.loggers and recipe.log_dir is not None and dist.get_rank() == 0:
+        sinks.append(TensorBoardSink(Path(recipe.log_dir, "tensorboard")))
+    return MetricsReporter(loader, sinks, every_steps=config.every_steps)
 
 
 def forward_step(iterator: Iterator[Any], model: torch.nn.Module) -> tuple[Tensor, Callable[[Tensor], Any]]:

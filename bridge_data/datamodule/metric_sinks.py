@@ -3,6 +3,7 @@
 Enters: a loader. Leaves: its metrics, every so many steps, in each sink. `MetricsReporter` is the hook of a training
 loop: all data-parallel ranks call it with each step, and the first rank of the job writes what they counted together.
 `MetricsServer` is for Prometheus, which asks by itself: each process answers for its own loader, and Prometheus sums.
+Guarantee: a sink that fails once the run has begun is logged and counted, and the run goes on.
 
 Values are written under the names of `LoaderMetrics.values`. Rates and shares are those since the last report, counts
 those since the loader was made.
@@ -10,6 +11,7 @@ those since the loader was made.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import logging
@@ -19,7 +21,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from bridge_data.errors import ConfigError
+from bridge_data.errors import ConfigError, repeats
 from bridge_data.later import torch
 from bridge_data.loader.metrics import RATES, LoaderMetrics
 
@@ -49,7 +51,7 @@ class MetricsReport:
 
 
 class MetricsSink(Protocol):
-    """Takes reports."""
+    """Takes reports. What it raises is logged, and does not reach the training loop."""
 
     def write(self, report: MetricsReport) -> None:
         """Write one."""
@@ -62,7 +64,8 @@ class MetricsReporter:
     """Reports the metrics of `loader` to `sinks` after every `every_steps` steps of a training loop.
 
     With `of_job`, those of all data-parallel ranks together: then all ranks must call `step` with the same steps. The
-    first rank of the job writes; without `of_job`, each rank writes its own.
+    first rank of the job writes; without `of_job`, each rank writes its own. A sink that fails, as on a full disk, does
+    not end the training: it is a warning, counted, and the sink gets the next report.
 
     Raises:
         ConfigError: if `every_steps` is less than 1.
@@ -75,6 +78,8 @@ class MetricsReporter:
             raise ConfigError(f"MetricsReporter(every_steps={every_steps}): expected at least 1")
         self._loader, self._sinks, self._every_steps, self._of_job = loader, sinks, every_steps, of_job
         self._before: LoaderMetrics | None = None
+        self.num_failures = 0
+        """Reports that a sink could not write, and sinks that could not be closed."""
 
     def step(self, step: int) -> MetricsReport | None:
         """After a step of the trainer, counted from 1: the report, if it is time for one."""
@@ -86,7 +91,8 @@ class MetricsReporter:
         report = MetricsReport(step=step, total=total, interval=interval)
         if not self._of_job or is_first_rank():
             for sink in self._sinks:
-                sink.write(report)
+                with self._failures_of(sink):
+                    sink.write(report)
         return report
 
     def on_train_step_end(self, context: Any) -> None:
@@ -97,7 +103,19 @@ class MetricsReporter:
     def close(self) -> None:
         """Close the sinks."""
         for sink in self._sinks:
-            sink.close()
+            with self._failures_of(sink):
+                sink.close()
+
+    @contextlib.contextmanager
+    def _failures_of(self, sink: MetricsSink) -> Iterator[None]:
+        """Log and count an error, the same one again less and less often."""
+        try:
+            yield
+        except Exception as error:
+            self.num_failures += 1
+            name = type(sink).__name__
+            if number := repeats.count((name, type(error))):
+                logger.warning("metrics: %s has failed (time %d), the run goes on: %r", name, number, error)
 
     def __enter__(self) -> Self:
         return self
@@ -148,11 +166,18 @@ def line_of(report: MetricsReport) -> str:
 
 class JsonlSink:
     """Appends a line of JSON for each report to the file `path`, in one write, so that a killed run leaves whole lines:
-    `step`, `time` (seconds since 1970), all values, `slowest_sample` and `slowest_shard`."""
+    `step`, `time` (seconds since 1970), all values, `slowest_sample` and `slowest_shard`.
+
+    Raises:
+        ConfigError: if its folder cannot be made.
+    """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = Path(path)
-        self._path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"JsonlSink({str(path)!r}): {error}; give a path that can be written to") from error
 
     def write(self, report: MetricsReport) -> None:
         """Append it."""
@@ -170,35 +195,47 @@ class TensorBoardSink:
     """Writes each value as a scalar `data/NAME` of TensorBoard, to event files in `folder`.
 
     Raises:
-        ConfigError: if TensorBoard is not installed.
+        ConfigError: if TensorBoard is not installed, or the folder cannot be made.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self._folder = os.fspath(folder)
         try:
-            from torch.utils.tensorboard import SummaryWriter
+            self._writer: Any = self._opened()
         except ImportError as error:
             raise _not_installed("TensorBoardSink", error) from error
-        self._writer: Any = SummaryWriter(os.fspath(folder))
+        except OSError as error:
+            raise ConfigError(f"TensorBoardSink({folder!r}): {error}; give a folder that can be written to") from error
 
     def write(self, report: MetricsReport) -> None:
         """Write its values."""
+        # A writer that has failed once does so for ever; the next report has a new one, with an event file of its own.
+        writer, self._writer = self._writer or self._opened(), None
         for name, value in report.values().items():
-            self._writer.add_scalar(f"data/{name}", value, report.step)
-        self._writer.flush()
+            writer.add_scalar(f"data/{name}", value, report.step)
+        writer.flush()
+        self._writer = writer
 
     def close(self) -> None:
         """Close the event file."""
-        self._writer.close()
+        if self._writer is not None:
+            self._writer.close()
+
+    def _opened(self) -> Any:
+        from torch.utils.tensorboard import SummaryWriter
+
+        return SummaryWriter(self._folder)
 
 
 class MetricsServer:
     """Serves the metrics of the loader of this process to Prometheus, at `http://host:port/metrics`.
 
     They are read when Prometheus asks, and have the label `rank`. Counts end with `_total`: Prometheus makes rates of
-    them, and sums over ranks. By default, only programs on this machine can connect; port 0 takes a free one.
+    them, and sums over ranks. By default, only programs on this machine can connect. Port 0 takes a free one; so does a
+    port that is taken, which the log says.
 
     Raises:
-        ConfigError: if `prometheus_client` is not installed, or the port cannot be had.
+        ConfigError: if `prometheus_client` is not installed, or there is no port at `host`.
     """
 
     def __init__(self, loader: MeasuredLoader, *, rank: int = 0, port: int = 0, host: str = "127.0.0.1") -> None:
@@ -211,9 +248,12 @@ class MetricsServer:
         try:
             self._server, self._thread = start_http_server(port, host, registry)
         except OSError as error:
-            raise ConfigError(
-                f"MetricsServer(host={host!r}, port={port}): {error}; give each process a port of its own, or 0"
-            ) from error
+            asked = f"MetricsServer(host={host!r}, port={port}): {error}"
+            try:
+                self._server, self._thread = start_http_server(0, host, registry)
+            except OSError:
+                raise ConfigError(f"{asked}; give an address of this machine") from error
+            logger.warning("%s. Metrics are at port %d; give each process its own", asked, self._server.server_port)
         self.port = int(self._server.server_port)
         """The port that it listens on."""
 

@@ -3,23 +3,24 @@
 Enters: the trainer's steps. Leaves: scalars `data/NAME` in every logger that the trainer has (TensorBoard, CSV, W&B).
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from lightning.pytorch.callbacks import Callback
 
-from bridge_data.datamodule.metric_sinks import MetricsReport, MetricsReporter
+from bridge_data.datamodule.metric_sinks import MetricsReport, MetricsReporter, MetricsSink
 from bridge_data.errors import ConfigError
 
 
 class MetricsCallback(Callback):  # type: ignore[misc]  # lightning is not followed
     """Logs the metrics of all data-parallel ranks together every `every_steps` steps of the optimizer; if None, as
-    often as the trainer logs (`log_every_n_steps`).
+    often as the trainer logs (`log_every_n_steps`). `sinks` get them, too.
 
     `trainer.train_dataloader` must be a loader of this package.
     """
 
-    def __init__(self, every_steps: int | None = None) -> None:
-        self._every_steps = every_steps
+    def __init__(self, every_steps: int | None = None, sinks: Sequence[MetricsSink] = ()) -> None:
+        self._every_steps, self._sinks = every_steps, sinks
         self._reporter: MetricsReporter | None = None
         self._last_step = 0
 
@@ -36,7 +37,7 @@ class MetricsCallback(Callback):  # type: ignore[misc]  # lightning is not follo
                 "trainer the DataModule of this package, or a loader of get_savable_loader"
             )
         every_steps = trainer.log_every_n_steps if self._every_steps is None else self._every_steps
-        self._reporter = MetricsReporter(loader, [_LoggersSink(trainer)], every_steps=max(1, every_steps))
+        self._reporter = MetricsReporter(loader, [_LoggersSink(trainer), *self._sinks], every_steps=max(1, every_steps))
         self._last_step = trainer.global_step
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:

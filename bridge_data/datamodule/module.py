@@ -22,6 +22,7 @@ from bridge_data.encoders.pretrained import open_image_processor, open_tokenizer
 from bridge_data.errors import ConfigError, StateError
 from bridge_data.lanes.datasets import get_train_dataset, get_val_dataset, get_val_datasets
 from bridge_data.lanes.lane_dataset import LaneDataset
+from bridge_data.loader.checkpoint.lightning_file import LIGHTNING_KEY
 from bridge_data.options import ShownOptions
 from bridge_data.order.state import LoaderState
 from bridge_data.plan import EmptySplitError, Source
@@ -34,14 +35,13 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("bridge_data")
 
-_STATE = "train_dataloader"
 _IN_EPOCH = "micro_batches_in_epoch"  # of all ranks, in the whole steps of Lightning's epoch
 
 ValLoader: TypeAlias = ValidationDataloader | IdleDataloader
 
 
 class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  # lightning is not followed
-    """Training and validation data at `path`, a prepared folder or a metadataset YAML.
+    """Training and validation data at `path`, a prepared folder, a metadataset YAML, or samples in memory.
 
     Megatron takes the loaders from `build()`, or one by one; Lightning asks for them. Data-parallel ranks come from
     `pg_collection.dp`, else from Megatron's parallel state, else from `torch.distributed`.
@@ -67,7 +67,7 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
 
     def __init__(
         self,
-        path: str | Path,
+        path: str | Path | list[Any] | dict[str, Any],
         tokenizer: Any = None,
         image_processor: Any = None,
         seq_length: int = 2048,
@@ -118,7 +118,8 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
             )
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({str(self.path)!r}, task_encoder={type(self.task_encoder).__name__})"
+        path = repr(str(self.path)) if isinstance(self.path, (str, Path)) else "data in memory"
+        return f"{type(self).__name__}({path}, task_encoder={type(self.task_encoder).__name__})"
 
     def __str__(self) -> str:
         return repr(self)  # Lightning's own would start all loaders
@@ -202,12 +203,13 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
             dataset = self.datasets_provider(config, "train")
             if num_overfitted is not None:
                 dataset = dataset.first(num_overfitted * config.world_size)
-            balancing = balancing_of(self._cost, schedule, num_micro_batches, config)
-            loader = self._loader(dataset, balancing=balancing)
-            self.train_dataloader_object = IdleDataloader(config) if loader is None else EnergonDataloader(loader)
+            loader = self._loader(dataset, balancing=balancing_of(self._cost, schedule, num_micro_batches, config))
+            strict = self.settings.strict_restore
+            train = None if loader is None else EnergonDataloader(loader, strict=strict)
+            self.train_dataloader_object = IdleDataloader(config) if train is None else train
             self._num_overfitted = num_overfitted
             if self._loaded_state is not None:
-                self.train_dataloader_object.restore_state(self._loaded_state, strict=self.settings.strict_restore)
+                self.train_dataloader_object.restore_state(self._loaded_state)
                 self._loaded_state = None
         else:
             lightning_trainer.check_overfitted(num_overfitted, self._num_overfitted)
@@ -287,8 +289,8 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
         """The position after the last batch that was delivered, or before the first of a step that is not complete, of
         the whole job on data-parallel rank 0, whose state Lightning saves; all ranks must call it."""
         if self.train_dataloader_object is None:
-            return {} if self._loaded_state is None else {_STATE: self._loaded_state}
-        state: dict[str, Any] = {_STATE: self.train_dataloader_object.save_state()}
+            return {} if self._loaded_state is None else {LIGHTNING_KEY: self._loaded_state}
+        state: dict[str, Any] = {LIGHTNING_KEY: self.train_dataloader_object.save_state()}
         if self.trainer is not None:
             config = self._worker_config(self.num_workers)
             in_epoch = lightning_trainer.num_in_epoch(self.trainer, self.num_micro_batches(config))
@@ -304,13 +306,15 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
         """
         if not state_dict or (self.trainer is not None and not lightning_trainer.is_fitting(self.trainer)):
             return
-        if _STATE not in state_dict:
-            raise StateError(f"not a state of {type(self).__name__}: got {sorted(state_dict)}, expected [{_STATE!r}]")
-        LoaderState.from_dict(state_dict[_STATE])
+        if LIGHTNING_KEY not in state_dict:
+            raise StateError(
+                f"not a state of {type(self).__name__}: got {sorted(state_dict)}, expected [{LIGHTNING_KEY!r}]"
+            )
+        LoaderState.from_dict(state_dict[LIGHTNING_KEY])
         if self.train_dataloader_object is None:
-            self._loaded_state = state_dict[_STATE]
+            self._loaded_state = state_dict[LIGHTNING_KEY]
         else:
-            self.train_dataloader_object.restore_state(state_dict[_STATE], strict=self.settings.strict_restore)
+            self.train_dataloader_object.restore_state(state_dict[LIGHTNING_KEY])
         self._loaded_in_epoch = state_dict.get(_IN_EPOCH)
         self._loaded_from = None if self.trainer is None else self.trainer.ckpt_path
 

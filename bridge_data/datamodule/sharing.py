@@ -66,7 +66,7 @@ class IdleDataloader(Iterator[Any]):
         """Empty: the ranks of the first stage save the position."""
         return {}
 
-    def restore_state(self, state: dict[str, Any] | None, *, strict: bool = True) -> None:
+    def restore_state(self, state: dict[str, Any] | None, *, strict: bool | None = None) -> None:
         """Set the number of the first micro-batch. All data-parallel ranks of this stage must call it."""
         self.first_micro_batch = hand_on_state(state, self._worker_config)["next_slot"]
 

@@ -27,8 +27,9 @@ class EnergonDataloader(Iterator[Any]):
         DatasetError: from `next`, if the loader yields nothing.
     """
 
-    def __init__(self, dataloader: RankLoader) -> None:
+    def __init__(self, dataloader: RankLoader, *, strict: bool = True) -> None:
         self.dataloader = dataloader
+        self._strict = strict
         self._cycle = cyclic_iter(dataloader)
         self._num_delivered: Callable[[], int] | None = None
         self._num_in_step: Callable[[], int] = int
@@ -105,17 +106,19 @@ class EnergonDataloader(Iterator[Any]):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Does nothing, as `state_dict` is empty."""
 
-    def restore_state(self, state: dict[str, Any] | None, *, strict: bool = True) -> None:
+    def restore_state(self, state: dict[str, Any] | None, *, strict: bool | None = None) -> None:
         """Go to a saved position. All data-parallel ranks must call it, each with what it saved, or with the state of
         the whole job, or with None if it has no state. A rank with the whole state sends the others what they lack.
 
-        Without `strict`, weights and added data sets may differ; what differs is logged.
+        With `strict=False`, weights and added data sets may differ; what differs is logged. None: as `strict` of this
+        loader, which is `strict_restore` of the DataModule.
 
         Raises:
             StateError: if the state is of other data or settings; on all ranks, if their states are of different steps,
                 or if lanes are lacking and no rank has the whole state.
         """
         state = hand_on_state(state, self.dataloader.dataset.worker_config)
+        strict = self._strict if strict is None else strict
         if not strict:
             self._check_batch_size(LoaderState.from_dict(state))
         self._restore(state, strict=strict)

@@ -103,7 +103,7 @@ def takes_parts(template: str) -> bool:
 
 
 def messages_for(
-    template: str, messages: list[dict[str, str]], media: Mapping[str, tuple[str, str]]
+    template: str, messages: list[dict[str, Any]], media: Mapping[str, tuple[str, str]]
 ) -> list[dict[str, Any]]:
     """The messages in the form that `template` reads: parts, or text with the token of each image in it.
 
@@ -131,21 +131,59 @@ def _parts(content: str, media: Mapping[str, tuple[str, str]]) -> list[dict[str,
 
 
 def render_conversation(
-    tokenizer: Any, messages: list[dict[str, Any]], template: str, answers: str
+    tokenizer: Any,
+    messages: list[dict[str, Any]],
+    template: str,
+    answers: str,
+    tools: Sequence[Mapping[str, Any]] = (),
 ) -> tuple[str, list[Span]]:
-    """The conversation as text, and the spans of the turns of the role `answers`. `tokenizer` may be a processor.
+    """The conversation as text, and the spans of the turns of the role `answers`, but for those with `weight` 0.
+    `tokenizer` may be a processor; `tools` are what the assistant may call, as JSON schemas.
 
-    A ConfigError if the template marks no answers and writes a turn differently once others follow it.
+    Raises:
+        ConfigError: if the template marks no answers and writes a turn differently once others follow it.
+        SampleError: if it takes no tools and there are some; if it is not known which answer has weight 0.
     """
-    if not _GENERATION.search(template):
-        return _answers_by_prefixes(tokenizer, messages, template, answers)
+    _check_takes_tools(template, messages, tools)
+    turns = [{name: value for name, value in turn.items() if name != "weight"} for turn in messages]
+    options = {"tools": list(tools)} if tools else {}
+    if _GENERATION.search(template):
+        text, spans = _answers_by_marks(tokenizer, turns, template, options)
+    else:
+        text, spans = _answers_by_prefixes(tokenizer, turns, template, answers, options)
+    has_loss = [turn.get("weight") != 0 for turn in messages if turn["role"] == answers]
+    if all(has_loss):
+        return text, spans
+    if len(spans) != len(has_loss):
+        raise SampleError(
+            f"an answer has weight 0, but the chat template marks {len(spans)} answers of {len(has_loss)}, so it is "
+            "not known which is meant; remove the weight, or take a template that marks each answer once"
+        )
+    return text, [span for span, is_learnt in zip(spans, has_loss, strict=True) if is_learnt]
+
+
+def _check_takes_tools(
+    template: str, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]
+) -> None:
+    """Refuse tools, and calls of them, that the template does not write."""
+    calls = any("tool_calls" in turn for turn in messages)
+    for name, is_there in (("tools", bool(tools)), ("tool_calls", calls)):
+        if is_there and not re.search(rf"\b{name}\b", template):
+            raise SampleError(
+                f"the conversation has {name!r}, which the chat template does not write; take a template that does, or "
+                "remove them from the data"
+            )
+
+
+def _answers_by_marks(
+    tokenizer: Any, messages: list[dict[str, Any]], template: str, options: Mapping[str, Any]
+) -> tuple[str, list[Span]]:
     from transformers.utils.chat_template_utils import render_jinja_template
 
     named_tokens = getattr(tokenizer, "tokenizer", tokenizer).special_tokens_map
+    fixed = {"chat_template": template, "return_assistant_tokens_mask": True}
     texts, spans = _by_template(
-        lambda: render_jinja_template(
-            conversations=[messages], chat_template=template, return_assistant_tokens_mask=True, **named_tokens
-        )
+        lambda: render_jinja_template(conversations=[messages], **fixed, **options, **named_tokens)
     )
     return texts[0], [(start, end) for start, end in spans[0]]
 
@@ -186,11 +224,11 @@ def lacks_beginning(tokenizer: Any, text: str) -> bool:
 
 
 def _answers_by_prefixes(
-    tokenizer: Any, messages: list[dict[str, Any]], template: str, answers: str
+    tokenizer: Any, messages: list[dict[str, Any]], template: str, answers: str, options: Mapping[str, Any]
 ) -> tuple[str, list[Span]]:
     def render(turns: list[dict[str, Any]], prompt: bool) -> str:
-        options = {"chat_template": template, "add_generation_prompt": prompt, "tokenize": False}
-        return _by_template(lambda: str(tokenizer.apply_chat_template(turns, **options)))
+        fixed = {"chat_template": template, "add_generation_prompt": prompt, "tokenize": False}
+        return _by_template(lambda: str(tokenizer.apply_chat_template(turns, **fixed, **options)))
 
     text = render(messages, False)
     spans = []

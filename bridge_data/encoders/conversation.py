@@ -17,32 +17,36 @@ from bridge_data.samples import CaptioningSample, Sample, TextSample, VQASample,
 class ConversationSample(Sample):
     """Turns about any number of images, such as a cooker makes from crude data.
 
-    `messages` are `{"role": ..., "content": ...}` in order; `images` are encoded bytes, Pillow images, or pixels as
-    uint8 (H, W, 3) arrays or (3, H, W) tensors, uint8 or float32 in 0..1.
+    `messages` are `{"role": ..., "content": ...}` in order. An answer with `"weight": 0` has no loss; `tool_calls` and
+    the like are for the chat template. `images` are encoded bytes, Pillow images, or pixels as uint8 (H, W, 3) arrays
+    or (3, H, W) tensors, uint8 or float32 in 0..1. `tools` are JSON schemas of what the assistant may call.
     """
 
-    messages: list[dict[str, str]]
+    messages: list[dict[str, Any]]
     images: list[Any] = dataclasses.field(default_factory=list)
+    tools: list[dict[str, Any]] = dataclasses.field(default_factory=list)
 
 
 @edataclass
 class VideoConversationSample(Sample):
-    """Turns about images and videos: `messages` and `images` as of `ConversationSample`; `videos` are `AVDecoder`s,
-    encoded bytes, or frames as uint8 tensors (frames, 3, height, width). Each has a placeholder in the text; without
-    any, they come before the first turn."""
+    """Turns about images and videos: `messages`, `images` and `tools` as of `ConversationSample`; `videos` are
+    `AVDecoder`s, encoded bytes, or frames as uint8 tensors (frames, 3, height, width). Each has a placeholder in the
+    text; without any, they come before the first turn."""
 
-    messages: list[dict[str, str]]
+    messages: list[dict[str, Any]]
     images: list[Any] = dataclasses.field(default_factory=list)
     videos: list[Any] = dataclasses.field(default_factory=list)
+    tools: list[dict[str, Any]] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Conversation:
-    """`messages` for a chat template, or `text` to be learnt whole; and the images in them."""
+    """`messages` and `tools` for a chat template, or `text` to be learnt whole; and the images in them."""
 
-    messages: list[dict[str, str]] = dataclasses.field(default_factory=list)
+    messages: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     text: str = ""
     images: list[Any] = dataclasses.field(default_factory=list)
+    tools: list[dict[str, Any]] = dataclasses.field(default_factory=list)
 
 
 def conversation_of(sample: Any, config: ConversationConfig) -> Conversation:
@@ -67,7 +71,8 @@ def conversation_of(sample: Any, config: ConversationConfig) -> Conversation:
             _check_placeholders(sample, sample.text.count(config.placeholder), 0, config)
             return Conversation(text=sample.text)
         case ConversationSample():
-            return _with_placeholders(sample, sample.messages, sample.images, config)
+            said = _with_placeholders(sample, sample.messages, sample.images, config)
+            return dataclasses.replace(said, tools=sample.tools)
     raise ConfigError(
         f"sample {sample.__key__!r}: expected a CaptioningSample, VQASample, TextSample or ConversationSample, got "
         f"{type(sample).__name__}; add a cooker that makes one of these, or override `conversation` in a subclass"
@@ -100,7 +105,7 @@ def _dialog(
 
 
 def _with_placeholders(
-    sample: Sample, messages: list[dict[str, str]], images: list[Any], config: ConversationConfig
+    sample: Sample, messages: list[dict[str, Any]], images: list[Any], config: ConversationConfig
 ) -> Conversation:
     template, placeholder = config.conversation_template_config, config.placeholder
     _check_answers(sample, messages, config)
@@ -120,18 +125,19 @@ def _with_placeholders(
     return Conversation(messages=turns, images=images)
 
 
-def _check_answers(sample: Sample, messages: list[dict[str, str]], config: ConversationConfig) -> None:
-    answers = config.conversation_template_config.roles[1]
-    said = [bool(turn["content"].strip()) for turn in messages if turn["role"] == answers]
+def _check_answers(sample: Sample, messages: list[dict[str, Any]], config: ConversationConfig) -> None:
+    answers = [turn for turn in messages if turn["role"] == config.conversation_template_config.roles[1]]
+    said = [bool(turn["content"].strip() or turn.get("tool_calls")) for turn in answers]
     policy = config.policies.empty_answer
     if not all(said) and policy != "keep":
         refuse(policy, sample.__key__, f"answer {said.index(False) + 1} of {len(said)} has no words")
     known = {"system", *config.conversation_template_config.roles}
-    if not any(said) and all(turn["role"] in known for turn in messages):
+    learnt = [has_words for has_words, turn in zip(said, answers, strict=True) if turn.get("weight") != 0]
+    if not any(learnt) and all(turn["role"] in known for turn in messages):
         raise SkipSample("it has no answer to learn from")
 
 
-def _check_roles(sample: Sample, messages: list[dict[str, str]], config: ConversationConfig) -> None:
+def _check_roles(sample: Sample, messages: list[dict[str, Any]], config: ConversationConfig) -> None:
     policy, roles = config.policies.roles_out_of_order, config.conversation_template_config.roles
     if policy == "keep":
         return

@@ -2,13 +2,16 @@
 
 Enters: a crude sample with turns in the part `json`, such as a line of a JSONL file. Leaves: a `ConversationSample`, or
 a `VideoConversationSample` if there are videos. Guarantee: content that is not supported and would change the
-conversation (tools, turns without loss, parts of unknown types) is a `SampleError`; it is never dropped silently.
+conversation (weights between 0 and 1, parts of unknown types) is a `SampleError`; it is never dropped silently.
 
     OpenAI, transformers   {"messages": [{"role": "user", "content": "text, or a list of parts"}, ...]}
     ShareGPT               {"conversations": [{"from": "human", "value": "text"}, ...], "system": "text"}
     LLaVA                  {"image": "cat.jpg", "conversations": [{"from": "human", "value": "<image> What?"}, ...]}
     Alpaca                 {"instruction": "text", "input": "text, or nothing", "output": "text"}
     prompt, completion     {"prompt": "text, or turns without answers", "completion": "text, or turns"}
+
+An answer with `weight` 0 or `train` false, or in a `prompt`, has no loss. `tools` (a list, or its JSON) and the
+`tool_calls` of turns go to the chat template.
 
 Images and videos are the parts of the sample beside `json`; or files that it names, in its parts of content or at
 `image`, `images`, `video`, `videos`. The files are in the auxiliary data of the metadataset; without any, beside the
@@ -17,7 +20,9 @@ JSONL file.
 
 import base64
 import binascii
+import contextlib
 import functools
+import json
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -78,8 +83,9 @@ def cook_conversation(
         )
     media = _Media(sample, stores, {"image": image_placeholder, "video": video_placeholder})
     messages = [_turn(turn, media) for turn in turns]
+    tools: list[dict[str, Any]] = []
     if isinstance(content, dict):
-        _check_rest(content, media.key)
+        tools = _tools(content, media.key)
         system = content.get("system") or content.get("system_prompt")
         if isinstance(system, str) and messages[0]["role"] != "system":
             messages.insert(0, {"role": "system", "content": system})
@@ -87,7 +93,7 @@ def cook_conversation(
     images, videos = media.opened("image", IMAGE_EXTENSIONS), media.opened("video", AV_EXTENSIONS)
     for kind, usual, found in (("image", IMAGE, images), ("video", VIDEO, videos)):
         _rename(messages, usual, media.placeholders[kind], bool(found))
-    fields = {**basic_sample_keys(sample), "messages": messages, "images": images}
+    fields = {**basic_sample_keys(sample), "messages": messages, "images": images, "tools": tools}
     return VideoConversationSample(**fields, videos=videos) if videos else ConversationSample(**fields)
 
 
@@ -120,53 +126,80 @@ def _turns(content: Mapping[str, Any], key: str) -> Any:
         return None
     before = [{"role": "user", "content": asked}] if isinstance(asked, str) else asked
     after = [{"role": "assistant", "content": answer}] if isinstance(answer, str) else answer
-    if any(isinstance(turn, dict) and _role(turn) == "assistant" for turn in before):
-        raise SampleError(
-            f"sample {key!r}: has an answer in 'prompt', which would have loss here, as all answers of a conversation "
-            "have; write a cooker that gives it another role, or the turns as a list at 'messages', where it has loss"
-        )
+    before = [{**turn, "weight": 0} if isinstance(turn, dict) else turn for turn in before]
     return [*before, *after]
 
 
-def _role(turn: Mapping[str, Any]) -> str:
-    role = turn.get("role") or turn.get("from")
-    return _ROLES.get(role, role) if isinstance(role, str) else ""
+def _tools(content: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
+    """What the assistant may call."""
+    tools = content.get("tools")
+    if content.get("functions"):
+        raise SampleError(f"sample {key!r}: has 'functions', of an older form; write them as a list at 'tools'")
+    if isinstance(tools, str):
+        with contextlib.suppress(ValueError, RecursionError):
+            tools = json.loads(tools or "[]")
+    if tools and not (isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools)):
+        raise SampleError(f"sample {key!r}: its 'tools' are {repr(tools)[:80]}; expected a list of JSON schemas")
+    return tools or []
 
 
-def _check_rest(content: Mapping[str, Any], key: str) -> None:
-    for name in ("tools", "functions"):
-        if content.get(name):
-            raise SampleError(
-                f"sample {key!r}: has {name!r}, which a chat template must be given; write a cooker and an encoder "
-                "that do, or remove them from the data"
-            )
-
-
-def _rename(messages: list[dict[str, str]], usual: str, placeholder: str, has_any: bool) -> None:
+def _rename(messages: list[dict[str, Any]], usual: str, placeholder: str, has_any: bool) -> None:
     """Write the encoder's placeholder where the data have the usual one."""
     if has_any and usual != placeholder and not any(placeholder in turn["content"] for turn in messages):
         for turn in messages:
             turn["content"] = turn["content"].replace(usual, placeholder)
 
 
-def _turn(turn: Any, media: "_Media") -> dict[str, str]:
+def _turn(turn: Any, media: "_Media") -> dict[str, Any]:
     for role, content in (("role", "content"), ("from", "value")):
         if not (isinstance(turn, dict) and isinstance(turn.get(role), str)):
             continue
         name, said = _ROLES.get(turn[role]) or str(turn[role]), turn.get(content)
-        if turn.get("weight") == 0 and name == "assistant":
-            raise SampleError(
-                f"sample {media.key!r}: an answer has weight 0, but all answers of a conversation have loss; write a "
-                "cooker that gives it another role, or remove the weight"
-            )
-        if isinstance(said, str):
-            return {"role": name, "content": said}
+        if said is None and turn.get("tool_calls"):
+            said = ""
         if isinstance(said, list):
-            return {"role": name, "content": _joined([media.text_of(part) for part in said])}
+            said = _joined([media.text_of(part) for part in said])
+        if isinstance(said, str):
+            return {"role": name, "content": said, **_more_of(turn, name, media.key)}
     raise SampleError(
         f"sample {media.key!r}: a turn is {repr(turn)[:80]}; expected a text (or a list of parts) at 'role' and "
         "'content', or at 'from' and 'value'"
     )
+
+
+def _more_of(turn: Mapping[str, Any], role: str, key: str) -> dict[str, Any]:
+    """What else of a turn changes the conversation: that an answer has no loss, and calls of tools."""
+    more: dict[str, Any] = {}
+    if role == "assistant":
+        weight = turn.get("weight")
+        if weight not in (None, 0, 1):
+            raise SampleError(
+                f"sample {key!r}: an answer has weight {repr(weight)[:80]}; expected 0 (no loss) or 1. Remove it, or "
+                "write a cooker"
+            )
+        if weight == 0 or turn.get("train") is False or turn.get("training") is False:
+            more["weight"] = 0
+    if turn.get("function_call"):
+        raise SampleError(f"sample {key!r}: a turn has a 'function_call', of an older form; write it as 'tool_calls'")
+    calls = turn.get("tool_calls")
+    if calls:
+        more["tool_calls"] = [_call(call, key) for call in (calls if isinstance(calls, list) else [calls])]
+    if role == "tool":
+        more |= {name: turn[name] for name in ("name", "tool_call_id") if isinstance(turn.get(name), str)}
+    return more
+
+
+def _call(call: Any, key: str) -> dict[str, Any]:
+    """A call of a tool, whose arguments are a mapping: chat templates write them as JSON."""
+    function = call.get("function", call) if isinstance(call, dict) else None
+    if not (isinstance(function, dict) and isinstance(function.get("name"), str)):
+        raise SampleError(f"sample {key!r}: a call of a tool is {repr(call)[:80]}; expected a function with a name")
+    arguments = function.get("arguments")
+    if isinstance(arguments, str):
+        with contextlib.suppress(ValueError, RecursionError):
+            arguments = json.loads(arguments)
+    named = {"id": call["id"]} if isinstance(call.get("id"), str) else {}
+    return {**named, "type": "function", "function": {"name": function["name"], "arguments": arguments}}
 
 
 def _joined(pieces: list[tuple[str, bool]]) -> str:

@@ -172,7 +172,7 @@ class ConversationTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
 
     def _messages_for(
         self,
-        messages: list[dict[str, str]],
+        messages: list[dict[str, Any]],
         template: str,
         media: Mapping[str, tuple[str, str]],
         *,
@@ -274,11 +274,11 @@ class FamilyTaskEncoder(ConversationTaskEncoder):
             return tokenize_text(self.tokenizer, said.text)
         template = self.chat_template
         messages = self._messages(said.messages, template)
-        text, spans = render_conversation(self.tokenizer, messages, template, self.answers)
+        text, spans = render_conversation(self.tokenizer, messages, template, self.answers, said.tools)
         added = self._adds_special_tokens and lacks_beginning(self.tokenizer, text)
         return self._learnt(tokenize_spans(self.tokenizer, text, self._spans(text, spans), add_special_tokens=added))
 
-    def _messages(self, messages: list[dict[str, str]], template: str) -> list[dict[str, Any]]:
+    def _messages(self, messages: list[dict[str, Any]], template: str) -> list[dict[str, Any]]:
         """The messages in the form that the template reads."""
         placeholder = self.config.placeholder
         token = placeholder if self.family is None else self.family.image_token

@@ -117,7 +117,7 @@ class HFTaskEncoder(ConversationTaskEncoder):
         media_tokens = {placeholder: ("image", self.image_token or placeholder)}
         messages = self._messages_for(said.messages, self.chat_template, media_tokens)
         renderer = self.processor if getattr(self.processor, "chat_template", None) else self.tokenizer
-        text, spans = render_conversation(renderer, messages, self.chat_template, self.answers)
+        text, spans = render_conversation(renderer, messages, self.chat_template, self.answers, said.tools)
         spans = self._spans(text, spans)
         special = lacks_beginning(renderer, text)
         if self.image_token is not None and (found := text.count(self.image_token)) != len(images):

@@ -165,7 +165,7 @@ class MultiModalTaskEncoder(FamilyTaskEncoder):
     def _check_template(self) -> None:
         """None is needed for plain text: a missing one is found with the first conversation."""
 
-    def _messages(self, messages: list[dict[str, str]], template: str) -> list[dict[str, Any]]:
+    def _messages(self, messages: list[dict[str, Any]], template: str) -> list[dict[str, Any]]:
         """The messages as they are: the placeholder is the image token, and contents are text for any template."""
         return super()._messages(messages, template) if self._for_bridge else messages
 

@@ -107,7 +107,7 @@ class QwenVLTaskEncoder(FamilyTaskEncoder):
     def conversation(self, sample: Any) -> Conversation:
         """The conversation of a sample, without its videos."""
         if isinstance(sample, VideoConversationSample):
-            fields = {"messages": sample.messages, "images": sample.images}
+            fields = {"messages": sample.messages, "images": sample.images, "tools": sample.tools}
             return super().conversation(ConversationSample.derive_from(sample, **fields))
         if isinstance(sample, VidQASample):
             asked: dict[str, Any] = {"image": None, "context": sample.context, "answers": sample.answers}
@@ -181,9 +181,9 @@ class QwenVLTaskEncoder(FamilyTaskEncoder):
         turns = [dict(turn) for turn in said.messages]
         first = next((turn for turn in turns if turn["role"] == asks), turns[0])
         first["content"] = f"{placeholder}\n" * num_videos + first["content"]
-        return Conversation(messages=turns, images=said.images)
+        return Conversation(messages=turns, images=said.images, tools=said.tools)
 
-    def _messages(self, messages: list[dict[str, str]], template: str) -> list[dict[str, Any]]:
+    def _messages(self, messages: list[dict[str, Any]], template: str) -> list[dict[str, Any]]:
         family = self.family
         media = {
             self.config.placeholder: ("image", family.image_token),

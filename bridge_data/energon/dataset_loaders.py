@@ -33,6 +33,7 @@ from bridge_data.plan.source import EpochsPerShuffle, check_epochs, multiplied
 from bridge_data.prepare.metadataset_joins import prepare_metadataset
 from bridge_data.shards import SubsetRange
 from bridge_data.shards.joins import JoinIndex
+from bridge_data.shards.memory_records import Items
 from bridge_data.topology import WorkerConfig
 
 Location: TypeAlias = str | os.PathLike[str]
@@ -325,7 +326,7 @@ def traverse_metadataset(path: Location, *, split_part: str) -> list[TraversedDa
     return loader.traverse(split_part=split_part)
 
 
-Data: TypeAlias = Location | Mapping[str, Any] | Plan | BaseCoreDatasetFactory[Any] | DatasetLoaderInterface
+Data: TypeAlias = Location | Mapping[str, Any] | Plan | BaseCoreDatasetFactory[Any] | DatasetLoaderInterface | Items
 """A path to data, or one of the objects that may be given instead."""
 
 

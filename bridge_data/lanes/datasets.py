@@ -1,4 +1,4 @@
-"""Data sets: a path and the settings of a run become a `LaneDataset` for training or validation.
+"""Data sets: a path, or samples in memory, and the settings of a run become a `LaneDataset` for training or validation.
 
 Enters: a path and the settings of a run. Leaves: one `LaneDataset`, or one for each source. Guarantee: errors in the
 settings or the metadata are raised here, before the first sample is read.
@@ -9,7 +9,9 @@ settings or the metadata are raised here, before the first sample is read.
 import copy
 import dataclasses
 import math
+import os
 from collections.abc import Collection, Iterable
+from fractions import Fraction
 from typing import Any, TypedDict, Unpack
 
 from bridge_data.decode import SampleDecoder
@@ -22,9 +24,13 @@ from bridge_data.options import check_flag, check_integer, check_number, takes_o
 from bridge_data.order.plan_order import Shuffle
 from bridge_data.plan import Plan, Source
 from bridge_data.plan.factories import BaseCoreDatasetFactory
+from bridge_data.plan.in_memory import in_memory
 from bridge_data.plan.source import EpochsPerShuffle
 from bridge_data.task import Cooker, DefaultTaskEncoder, TaskEncoder, check_hook_names, with_decoding
 from bridge_data.topology import WorkerConfig
+
+_MAX_DENOMINATOR = 10**6
+"""Of the fraction that the float `repeats` stands for."""
 
 
 class DatasetOptions(TypedDict, total=False):
@@ -38,6 +44,9 @@ class DatasetOptions(TypedDict, total=False):
     """Your modules (and their submodules) from which YAML files may name classes and functions. None by default."""
     trust_dataset_code: bool
     """Whether to run Python files beside the data (`sample_loader.py`) that a dataset.yaml names. False by default."""
+    fingerprint: str | None
+    """A name for the contents of samples in memory, which states are checked against; None for one that is made of
+    their number, the first and the last."""
     verify_digests: bool
     """Whether to compare every part of a sample that is read with its digest, which `bridge-data prepare --digest`
     stores; auxiliary data are not compared."""
@@ -83,7 +92,8 @@ def get_train_dataset(
     repeat: bool = True,
     **options: Unpack[DatasetOptions],
 ) -> LaneDataset:
-    """The training data at `path`: a prepared folder, a JSONL file or a metadataset YAML; or a plan, a factory or a
+    """The training data at `path`: a prepared folder, a JSONL file or a metadataset YAML; samples in memory, as a list
+    or another map-style data set, or a dict of these by split part (see `InMemoryDataset`); or a plan, a factory or a
     loader from `load_dataset`.
 
     Args:
@@ -179,8 +189,18 @@ def get_val_datasets(
     return [(of_source(source), source) for source in _plan(path, split_part, options, training=False).sources]
 
 
+_OTHERS = (str, os.PathLike, Plan, BaseCoreDatasetFactory, DatasetLoaderInterface)
+"""What is certainly given instead of samples in memory."""
+
+
 def _plan(data: Data, split_part: str, options: DatasetOptions, *, training: bool) -> Plan:
     """The plan of `data`. A plan and a factory have their own split part."""
+    fingerprint = options["fingerprint"]
+    found = None if isinstance(data, _OTHERS) else in_memory(data, split_part, fingerprint, training=training)
+    if found is not None:
+        data = found
+    elif fingerprint is not None:
+        raise ConfigError(f"fingerprint={fingerprint!r}: is for samples in memory: leave it out")
     if isinstance(data, (BaseCoreDatasetFactory, DatasetLoaderInterface, Plan)):
         for name, value in (("dataset_config", options["dataset_config"]), ("split_config", options["split_config"])):
             if value is not None:
@@ -208,8 +228,9 @@ def _opened(data: Data, split_part: str, options: DatasetOptions, *, training: b
             raise ConfigError(f"this plan is for validation, and has no weights; make one with training=True:\n{data}")
         return data if training else Plan(data.tree, data.sources, None)
     if not isinstance(data, DatasetLoaderInterface):
+        path: Any = data  # or something else, which is refused
         data = load_dataset(
-            data,
+            path,
             dataset_config=options["dataset_config"],
             split_config=options["split_config"],
             trusted_modules=options["trusted_modules"],
@@ -289,7 +310,8 @@ def RepeatDataset(
 ) -> LaneDataset:
     """`dataset`, of which each pass has all batches `repeats` times, one after the other; without end if None.
 
-    Of a fraction, as many batches are taken of the last repetition as it is of those of this rank, rounded down. Where
+    Of the last repetition, if `repeats` is not whole, the job takes that fraction of its micro-batches, rounded down,
+    on any number of ranks; `repeats` is read as the nearest fraction with a denominator of at most a million. Where
     hooks leave samples out, that is counted as if they did not. Endless training data is as it was. `worker_config` has
     no effect.
 
@@ -306,11 +328,12 @@ def RepeatDataset(
         raise ConfigError(
             "RepeatDataset of a LimitDataset: limit the repeated data set instead, or use get_val_dataset(limit=...)"
         )
+    exact = None if repeats is None else Fraction(repeats).limit_denominator(_MAX_DENOMINATOR)
     repeated = copy.copy(dataset)
     if dataset.virtual_epoch_length:
-        repeated.virtual_epoch_length = 0 if repeats is None else math.floor(dataset.virtual_epoch_length * repeats)
-    if repeats is None or not dataset.virtual_epoch_length:
-        repeated.repeats = math.inf if repeats is None else dataset.repeats * repeats
+        repeated.virtual_epoch_length = 0 if exact is None else math.floor(dataset.virtual_epoch_length * exact)
+    if exact is None or not dataset.virtual_epoch_length:
+        repeated.repeats = math.inf if exact is None else dataset.repeats * exact
     return repeated
 
 

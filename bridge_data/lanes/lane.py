@@ -16,7 +16,7 @@ from typing import Any
 from bridge_data.errors import ConfigError, FatalSampleError
 from bridge_data.lanes.read_ahead import ReadAhead
 from bridge_data.lanes.tallies import LaneTally, Survival, skips_of_empty
-from bridge_data.lanes.units import UNREAD, Batching, Item, LaneBatch, Pack, Unit, references_of
+from bridge_data.lanes.units import UNREAD, Batching, Item, Members, Pack, Produced, Unit
 from bridge_data.lanes.work import Watch, Work
 from bridge_data.order import Cursor
 from bridge_data.order.cursor import Drawn, Pending
@@ -55,6 +55,7 @@ class Lane:
         self._group_survival = Survival("samples or packs to be grouped", number)
         self._batch_survival = Survival("micro-batches", number)
         self._micro_batches = self._num_samples = self._num_read = 0
+        self._references = b""  # of the samples of the batches that were made last
         self._pending: Pending[Item, Unit] = Pending()
         self._bucket_sizes: dict[str, int] = {}
         self._batches_samples = batching.batch_size is not None or work.groups
@@ -66,7 +67,7 @@ class Lane:
         if state is not None:
             self._restore(state)
 
-    def next(self) -> LaneBatch:
+    def next(self) -> Produced[Any]:
         """The next micro-batch; `StopIteration` at the end of finite data.
 
         Raises:
@@ -75,34 +76,36 @@ class Lane:
         """
         observer = self._work.hooks.observer
         if observer is None:
-            return self._next_lane_batch()
+            return self._produced()
         observer.begin_batch()
         try:
-            made = self._next_lane_batch()
+            made = self._produced()
         finally:
             observer.end_batch()
         made.batch = observer.finished(made.batch)
         return made
 
-    def _next_lane_batch(self) -> LaneBatch:
+    def _produced(self) -> Produced[Any]:
         try:
             with self._work.hooks:
-                batch, units = self._next_batch()
+                batch = self._next_batch()
         except StopIteration:
             if not self._micro_batches and self._work.hooks.skipped:
                 logger.warning("lane %d ends without a batch: all samples were left out%s", self._number, self._why())
             raise
         self._micro_batches += 1
         counts = self._tally.take(batch, self._num_samples)
-        return LaneBatch(batch, self.state(), self.take_skipped(), references_of(units), counts)
+        return Produced(self._number, batch, self.state(), self.take_skipped(), self._references, counts)
 
     def take_skipped(self) -> dict[str, int]:
         """The samples left out since the last batch, by hook; they are counted with this."""
+        if not self._work.hooks.skipped:
+            return {}
         skipped = dict(self._work.hooks.skipped)
         self._work.hooks.skipped.clear()
         return skipped
 
-    def _next_batch(self) -> tuple[Any, list[Unit]]:
+    def _next_batch(self) -> Any:
         limit = self._batching.max_micro_batches
         if limit is not None and self._micro_batches >= limit:
             raise StopIteration
@@ -119,7 +122,7 @@ class Lane:
                 if self._ready:
                     self._pending.open.appendleft((units, emitted + 1))
                 self._batch_survival.kept += 1
-                return batch, units
+                return batch
             self._pending.open.popleft()
             self._batch_survival.leave_out(*self._work.hooks.last_skip)
 
@@ -131,7 +134,9 @@ class Lane:
             read = [unit for unit in units if unit.sample is not UNREAD or self._read_unit(unit)]
             hooks.batch_index = index
             self._num_read = sum(unit.num_samples for unit in read) if self._work.packs else len(read)
-            return self._work.batch(read, collate=self._batches_samples) if read else []
+            members = Members.of(read)
+            self._references = members.packed()
+            return self._work.batch(read, members, collate=self._batches_samples) if read else []
         finally:
             hooks.batch_index = None
 

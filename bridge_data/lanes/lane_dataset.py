@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 from typing import Any
 
 from bridge_data import storage
@@ -71,8 +72,8 @@ class LaneDataset:
         """Whether the lanes end by themselves."""
         self.begins_anew = False
         """Whether a pass that `virtual_epoch_length` ends is followed by the same one."""
-        self.repeats: float = 1
-        """How often a pass over finite data has all of it: where the lanes end, it goes on with the first batch."""
+        self.repeats: float | Fraction = 1
+        """How often a pass over finite data has all of it, exactly: where the lanes end, it goes on with the first."""
         self._is_longer = False
         self.order = PlanOrder(plan, worker_config.seed_offset, shuffle, batching.batch_size or 1)
         self.work()  # raises for contradictory hooks here rather than in a worker
@@ -93,14 +94,14 @@ class LaneDataset:
         longest = self.virtual_epoch_length
         if longest and not (self._ends and self.begins_anew):
             return longest
-        repeats = self.repeats if self._ends else 1
-        length = math.floor(self._num_batches_once(even=even) * repeats)
+        rank = 0 if even else self.worker_config.rank
+        length = self._num_of_rank(rank, self.num_micro_batches)
+        if self._ends:
+            length = length * math.floor(self.repeats) + self._num_of_rank(rank, self._num_of_last_repetition)
         return min(length, longest or length)
 
-    def _num_batches_once(self, *, even: bool) -> int:
-        """As `num_batches`, without `repeats` and `virtual_epoch_length`."""
-        rank = 0 if even else self.worker_config.rank
-        return -(-max(0, self.num_micro_batches - rank) // self.worker_config.world_size)
+    def _num_of_rank(self, rank: int, num_micro_batches: int) -> int:
+        return -(-max(0, num_micro_batches - rank) // self.worker_config.world_size)
 
     @property
     def num_micro_batches(self) -> int:
@@ -121,7 +122,7 @@ class LaneDataset:
     def note_end(self, state: LoaderState) -> None:
         """Note the state at the end of a pass: of plain functions that return generators, only then is it seen that a
         pass has more batches than `len` says."""
-        longest = self._num_batches_once(even=True)
+        longest = self._num_of_rank(0, self.num_micro_batches)
         self._is_longer = self._is_longer or state.next_slot > longest * self.worker_config.world_size
 
     @property
@@ -132,7 +133,7 @@ class LaneDataset:
     def is_repeated_after(self, state: LoaderState, *, even: bool = False) -> bool:
         """Whether the pass goes on with the first batch when the lanes end in `state`; `even` as in `num_batches`."""
         left = self.repeats - state.repetition - 1
-        return left >= 1 or (left > 0 and self._num_of_last_repetition(even=even) > 0)
+        return left >= 1 or (left > 0 and self._num_of_last_repetition > (0 if even else self.worker_config.rank))
 
     def repeated(self, first: LoaderState, last: LoaderState) -> LoaderState:
         """The state `first`, before the first batch, in a pass that goes on with it after `last`."""
@@ -142,15 +143,15 @@ class LaneDataset:
         return dataclasses.replace(first, epoch_batches=last.epoch_batches, repetition=repetition)
 
     def is_repeated_enough(self, state: LoaderState, *, even: bool = False) -> bool:
-        """Whether the pass is over in `state` because the last repetition is a fraction; `even` as in `num_batches`."""
-        if state.repetition + 1 <= self.repeats:
-            return False
-        return state.next_slot // self.worker_config.world_size >= self._num_of_last_repetition(even=even)
+        """Whether the pass is over in `state` because the last repetition is a fraction: for this rank, or for all."""
+        config, slot = self.worker_config, state.next_slot
+        slot += 0 if even else (config.rank - slot) % config.world_size
+        return state.repetition + 1 > self.repeats and slot >= self._num_of_last_repetition
 
-    def _num_of_last_repetition(self, *, even: bool) -> int:
-        """Batches of the last repetition, if `repeats` is not whole: those of all, without those of the others."""
-        once = self._num_batches_once(even=even)
-        return math.floor(once * self.repeats) - once * math.floor(self.repeats)
+    @property
+    def _num_of_last_repetition(self) -> int:
+        """Micro-batches of the job in the last repetition, if `repeats` is not whole."""
+        return math.floor(self.num_micro_batches * (self.repeats % 1))
 
     @property
     def may_multiply(self) -> bool:

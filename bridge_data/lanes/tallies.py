@@ -127,12 +127,13 @@ class Survival:
 
 
 class Counts(NamedTuple):
-    """What a micro-batch holds, and what its process did for it since the one before, of any lane.
+    """What a micro-batch holds, and what its process did for it since the one before, of any lane; or sums of these.
 
     `samples` in it (of a generator, each part). `tokens` without padding, and the `token_slots` that they fill; 0 where
     it has none, see `tokens_of`. Images decoded, bytes read, reads tried again. `slowest` is the work that took longer
-    than any before in its lane: nanoseconds, source, epoch, index; None if none did. Of its worker, `num_ready` batches
-    were ready when the trainer asked for this one; None if the trainer made it.
+    than any before in its lane: nanoseconds, source, epoch, index; 0 nanoseconds if none did. Of its worker,
+    `ready_batches` were ready when the trainer asked for this one, of `ready_slots` that could have been; 0 and 0 if
+    the trainer made it.
     """
 
     samples: int = 0
@@ -141,12 +142,19 @@ class Counts(NamedTuple):
     images: int = 0
     bytes_read: int = 0
     retries: int = 0
-    slowest: tuple[int, int, int, int] | None = None
-    num_ready: int | None = None
+    slowest: tuple[int, int, int, int] = (0, 0, 0, 0)
+    ready_batches: int = 0
+    ready_slots: int = 0
 
 
 NO_COUNTS = Counts()
 as_counts = functools.partial(tuple.__new__, Counts)  # `Counts._make`, twice as fast
+
+
+def sums_of(several: Sequence[Counts]) -> Counts:
+    """All of them in one, with the slowest sample of all."""
+    columns = dict(zip(Counts._fields, zip(*several, strict=True), strict=True))
+    return Counts(**{name: max(column) if name == "slowest" else sum(column) for name, column in columns.items()})
 
 
 def tokens_of(batch: Any) -> tuple[int, int]:
@@ -155,17 +163,20 @@ def tokens_of(batch: Any) -> tuple[int, int]:
     What is no padding is known by its `cu_seqlens` (rows, bounds), by `cu_seqlens_q` (bounds,), or by an
     `attention_mask` (rows, length); without any of them nothing is.
     """
-    get: Any = batch.get if isinstance(batch, dict) else functools.partial(getattr, batch)
-    tokens = get("tokens", None)
-    tokens = get("input_ids", None) if tokens is None else tokens
+    tokens = _field(batch, "tokens")
+    tokens = _field(batch, "input_ids") if tokens is None else tokens
     slots = 0 if tokens is None or not hasattr(tokens, "numel") else tokens.numel()
     if not slots:
         return 0, 0
     for name in ("cu_seqlens", "cu_seqlens_q"):
-        if hasattr(bounds := get(name, None), "numel"):
+        if hasattr(bounds := _field(batch, name), "numel"):
             return int(bounds[..., -1].sum()), slots
-    mask = get("attention_mask", None)
+    mask = _field(batch, "attention_mask")
     return int(mask.sum()) if getattr(mask, "shape", None) == tokens.shape else slots, slots
+
+
+def _field(batch: Any, name: str) -> Any:
+    return batch.get(name) if isinstance(batch, dict) else getattr(batch, name, None)
 
 
 TIMED_NS = 200_000
@@ -208,7 +219,7 @@ class LaneTally:
 
     def take(self, batch: Any, num_samples: int) -> Counts:
         """The counts of a batch of `num_samples` that has just been made: takes those of the process."""
-        slowest = None
+        slowest = NO_COUNTS.slowest
         if self._slowest is not None:
             source, epoch, index, _ = self._slowest
             slowest, self._slowest = (self.slowest_ns, source, epoch, index), None
@@ -218,4 +229,4 @@ class LaneTally:
             COUNTS.num_bytes -= bytes_read
         if retries := COUNTS.num_retries:
             COUNTS.num_retries -= retries
-        return as_counts((num_samples, *tokens_of(batch), images, bytes_read, retries, slowest, None))
+        return as_counts((num_samples, *tokens_of(batch), images, bytes_read, retries, slowest, 0, 0))

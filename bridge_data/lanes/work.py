@@ -6,6 +6,7 @@ Guarantee: the same reference gives the same result on any lane, worker, rank or
 
 import collections
 import functools
+import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
@@ -13,7 +14,7 @@ from typing import Any, TypeAlias
 from bridge_data.decode import Loader
 from bridge_data.errors import ConfigError, FatalSampleError, SampleError
 from bridge_data.lanes.tallies import LaneTally
-from bridge_data.lanes.units import Item, Key, Pack, Unit, batch_key, pack_key
+from bridge_data.lanes.units import Item, Key, Members, Pack, Unit, batch_key, pack_key
 from bridge_data.order import ALL_PARTS, SampleRef
 from bridge_data.samples import CrudeSample, Sample
 from bridge_data.shards import RawSample
@@ -279,15 +280,15 @@ class Work:
             )
         return name, size
 
-    def batch(self, units: list[Unit], *, collate: bool) -> list[Any]:
-        """The batches made of some units: one, several from generators, none if left out.
+    def batch(self, units: list[Unit], members: Members, *, collate: bool) -> list[Any]:
+        """The batches made of some units, with these members: one, several from generators, none if left out.
 
         Without `collate` there is one unit, its sample is the batch, and neither `batch` nor `encode_batch` is called.
         """
         if not collate:
             return [units[0].sample]
         sample_key = self._first(units[0].items[0])
-        count = sum(len(unit.items) for unit in units) if self.packs else len(units)
+        count = len(members.parts)
         samples = [unit.sample for unit in units]
         batches = self.hooks.run("batch", hook_of(self._encoder, "batch"), samples, sample_key, count)
         if "encode_batch" in self.does:
@@ -299,7 +300,7 @@ class Work:
                     "encode_batch", hook, value, (*sample_key, number) if number else sample_key, count
                 )
             ]
-        keys = self._unit_keys(units)
+        keys = self._unit_keys(units, members)
         for part, batch in enumerate(batches):
             _mark(batch, batch_key(self.hooks.batch_index or 0, part, keys))
         return batches
@@ -314,12 +315,13 @@ class Work:
     def _key(self, ref: SampleRef, part: int) -> Key:
         return self._names[ref.source], ref.epoch, ref.index, part
 
-    def _unit_keys(self, units: Sequence[Unit]) -> list[Key]:
-        names = self._names
-        if self.packs:
-            return [self._pack_key(unit) for unit in units if isinstance(unit, Pack)]
-        items = [unit for unit in units if isinstance(unit, Item)]
-        return [(names[source], epoch, index, item.part) for item in items for source, epoch, index, _ in (item.ref,)]
+    def _unit_keys(self, units: Sequence[Unit], members: Members) -> list[Key]:
+        names = [self._names[source] for source in members.sources]
+        keys: list[Key] = list(zip(names, members.epochs, members.indices, members.parts, strict=True))
+        if not self.packs:
+            return keys
+        of_packs = iter(keys)
+        return [pack_key([*itertools.islice(of_packs, len(unit.items))]) for unit in units]
 
     def _pack_key(self, pack: Pack) -> Key:
         return pack_key([self._key(item.ref, item.part) for item in pack.items])

@@ -7,26 +7,33 @@ ranks take the same number of steps, so no rank waits in a collective that other
 
 In validation order the number of slots is arithmetic: a sample that is left out only makes its lane end earlier. So the
 ranks know without a word when the pass ends. Packs, groups, generators, shuffled data and what was dealt again to other
-ranks have no such number; then the ranks agree by one small all-reduce a step, as they do for `ends="agreed"`.
+ranks have no such number; then the ranks agree by one small all-reduce a step, as they do for `ends="agreed"`. There a
+rank whose batch fails says so, and the error of every other rank names it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import logging
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, TypeVar
 
-from bridge_data.errors import ConfigError
+from bridge_data.errors import ConfigError, WorkerError
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.later import torch
 from bridge_data.loader.loader_config import Ends
 from bridge_data.order.state import LoaderState
 from bridge_data.topology import WorkerConfig
 
+T = TypeVar("T")
+
 logger = logging.getLogger("bridge_data")
 
 _NO_SLOT = 2**62
+_MAX_CHARACTERS = 500
+"""Of the error of another rank."""
 
 
 class EvenStep(NamedTuple):
@@ -58,14 +65,20 @@ class EvenEnds:
         self._always_agrees = ends == "agreed"
         self._num_slots: int | None = None
         self._template: Any = None
+        self._has_failed = False
 
     def begin(self, state: LoaderState) -> None:
         """Go on from `state`. All ranks must be at the same step."""
+        self._has_failed = False
         self._num_slots = None if self._always_agrees else num_slots(self._dataset, state)
 
     def step(self, begin: int, batch: Any | None, own_end: int | None) -> EvenStep | None:
         """The step that begins at slot `begin`; None if the pass is over. Every rank calls it once a step, with its
-        next batch and the end of the step in which that comes, or with None."""
+        next batch and the end of the step in which that comes, or with None.
+
+        Raises:
+            WorkerError: if another rank has no batch because of an error, or cannot be reached.
+        """
         if batch is not None and self._template is None:
             self._template = _shallow(batch)  # what the trainer takes out of it, or adds, does not matter here
         end = self._end_of_step(begin, own_end)
@@ -75,6 +88,21 @@ class EvenEnds:
             return EvenStep(end, None)
         filling = self.fill()
         return None if filling is None else EvenStep(end, filling)
+
+    def fetched(self, fetch: Callable[[], T]) -> T:
+        """What `fetch` returns, which is called before each step. If it raises, and the ranks agree on ends, the other
+        ranks hear of it in their step: their errors name this rank. That waits for them; once, as all ranks end."""
+        try:
+            return fetch()
+        except Exception as error:
+            config = self._dataset.worker_config
+            if config.world_size > 1 and self._num_slots is None and not self._has_failed:
+                self._has_failed = True
+                logger.error("rank %d has no batch and tells the other ranks: %s", config.rank, _first_line(error))
+                with contextlib.suppress(WorkerError):  # this rank raises its own error, whatever the others do
+                    _agree(config.rank - config.world_size, config)
+                    _tell(config.rank, _first_line(error), config)
+            raise
 
     def _end_of_step(self, begin: int, own_end: int | None) -> int | None:
         config = self._dataset.worker_config
@@ -144,9 +172,51 @@ def num_slots(dataset: LaneDataset, state: LoaderState) -> int | None:
 
 def _earliest(own_end: int | None, config: WorkerConfig) -> int | None:
     """The lowest end of all ranks; None if none has one."""
-    lowest = torch.tensor([_NO_SLOT if own_end is None else own_end], device=_device_of(config))
-    torch.distributed.all_reduce(lowest, op=torch.distributed.ReduceOp.MIN, group=config.data_parallel_group)
-    return None if lowest.item() == _NO_SLOT else int(lowest.item())
+    lowest = _agree(_NO_SLOT if own_end is None else own_end, config)
+    if lowest < 0:
+        rank = lowest + config.world_size
+        raise WorkerError(
+            f"rank {config.rank} ends because data-parallel rank {rank} failed first, while it made its next batch: "
+            f"{_tell(rank, '', config)}"
+        )
+    return None if lowest == _NO_SLOT else lowest
+
+
+def _agree(own: int, config: WorkerConfig) -> int:
+    """The lowest number of all ranks. A slot, or the rank less the number of ranks if that rank has failed: of several
+    that fail in the same step the first is named."""
+    numbers = torch.tensor([own], device=_device_of(config))
+    with _reaching_others(config):
+        torch.distributed.all_reduce(numbers, op=torch.distributed.ReduceOp.MIN, group=config.data_parallel_group)
+        return int(numbers.item())
+
+
+def _tell(rank: int, text: str, config: WorkerConfig) -> str:
+    """What `rank` says; on this rank `text`, on all others it is received."""
+    group, said = config.data_parallel_group, [text]
+    source = rank if group is None else torch.distributed.get_global_rank(group, rank)
+    with _reaching_others(config):
+        torch.distributed.broadcast_object_list(said, src=source, group=group, device=_device_of(config))
+    return said[0]
+
+
+@contextlib.contextmanager
+def _reaching_others(config: WorkerConfig) -> Iterator[None]:
+    """Turn errors of the process group into one that says where to look."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise WorkerError(
+            f"rank {config.rank} ends because another data-parallel rank has ended, or cannot be reached, while they "
+            "agreed on the end of the pass. Look for the first error in the logs of the other ranks. "
+            f"torch.distributed says: {_first_line(error)}"
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    """An error in one line, not long."""
+    [line, *_] = str(error).splitlines() or [""]
+    return f"{type(error).__name__}: {line[:_MAX_CHARACTERS]}"
 
 
 def _device_of(config: WorkerConfig) -> torch.device:

@@ -1,10 +1,8 @@
 """Ledger files: which samples each micro-batch of a run had, one file a data-parallel rank in a folder of the run.
 
-Enters: the micro-batches that a rank was handed out, with the references of their samples. Leaves: for any micro-batch,
-the keys of its samples. Guarantees: a file is only appended to; a record that a crash cut short is cut off when the
-file is opened again; after a resume from an earlier step, what came after that step is superseded, on any number of
-ranks. Records are written at each save, when a loader is closed, and after 4,096 samples at the latest, so a kill loses
-no more than the end, which a resume repeats.
+Enters: what `ledger_writer` wrote. Leaves: for any micro-batch, the keys of its samples. Guarantees: what a crash cut
+short at the end is left out; after a resume from an earlier step, what came after that step is superseded, on any
+number of ranks.
 
 A file is `MAGIC`, then records: length and CRC-32 (uint32 each, little-endian), then the payload. Payloads begin with a
 letter. `B`, a beginning: JSON with the micro-batch from which the rank goes on, the repetition of finite data, and the
@@ -16,7 +14,6 @@ sample.
 
 import bisect
 import dataclasses
-import fcntl
 import io
 import json
 import os
@@ -32,9 +29,7 @@ from numpy.typing import NDArray
 
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.lanes.units import SampleKey
-from bridge_data.order.ledger import LedgerSums, MicroBatch, columns_of, tallies
-from bridge_data.order.state import LoaderState
-from bridge_data.topology import WorkerConfig
+from bridge_data.order.ledger import Columns, LedgerSums, MicroBatch, columns_of, tallies
 
 MAGIC = b"bridge_data ledger 1\n"
 
@@ -58,104 +53,12 @@ def ledger_paths(folder: Path) -> dict[int, Path]:
     return {int(match[1]): path for match, path in sorted(found, key=lambda item: int(item[0][1]))}
 
 
-class LedgerFile:
-    """The ledger file of the rank of `config` in `folder`, opened to be appended to.
-
-    Raises:
-        ConfigError: if another loader writes it, or it cannot be written.
-    """
-
-    def __init__(self, folder: str | Path, config: WorkerConfig) -> None:
-        self._folder, self._config = Path(folder), config
-        self._from, self._last, self._owner = 0, -1, os.getpid()
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            self._file = _opened(ledger_file(self._folder, config.rank))
-        except OSError as error:
-            raise ConfigError(f"ledger_path={str(folder)!r}: cannot be written to: {error}") from error
-
-    def go_to(self, next_slot: int) -> None:
-        """Note that the job goes on with micro-batch `next_slot`: what it wrote of that and later ones is superseded
-        once something is written."""
-        self._from, self._last = next_slot, -1
-
-    def write(self, state: LoaderState) -> None:
-        """Append the micro-batches that `state` has not counted yet. What was written before is not written again."""
-        if os.getpid() != self._owner:
-            return  # a child that the trainer forked
-        found: list[MicroBatch] = []
-        for lane, chunks in state.uncounted.items():
-            first = state.lanes[lane]["micro_batches"] - len(chunks)
-            found += [(number * state.num_lanes + lane, chunk) for number, chunk in enumerate(chunks, first)]
-        batches = sorted(batch for batch in found if batch[0] > self._last)
-        if not batches:
-            return
-        records = b""
-        if self._last < 0:
-            begin = {"repetition": state.repetition, "from": self._from, "sources": state.fingerprint["sources"]}
-            records = _record(b"B" + json.dumps(begin).encode())
-            self._supersede(records)
-        self._append(self._file, records + _record(b"M" + encoded(batches)))
-        self._last = batches[-1][0]
-
-    def _supersede(self, begin: bytes) -> None:
-        """Append a beginning to the files of ranks that this run does not have; its rank 0 does it."""
-        others = ledger_paths(self._folder) if self._config.rank == 0 else {}
-        for rank, path in others.items():
-            if rank >= self._config.world_size:
-                with _opened(path) as file:
-                    self._append(file, begin)
-
-    def _append(self, file: io.FileIO, data: bytes) -> None:
-        end = os.fstat(file.fileno()).st_size
-        try:
-            left = memoryview(data)
-            while left:
-                left = left[file.write(left) :]
-        except BaseException as error:  # also Ctrl-C: no record stays incomplete
-            file.truncate(end)
-            if isinstance(error, OSError):
-                raise DatasetError(f"{self._folder}: the ledger cannot be written: {error}") from error
-            raise
-
-    def close(self) -> None:
-        """Let others write the file."""
-        self._file.close()
-
-
-def _opened(path: Path) -> io.FileIO:
-    """The file at `path` with only whole records, at its end, and locked."""
-    file = io.FileIO(path, "a+")
-    try:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ConfigError(
-                f"{path}: another loader writes this ledger. Close it first; where tensor-, pipeline- or context-"
-                "parallel processes share a data-parallel rank, give ledger_path to one of them"
-            ) from None
-        file.seek(0)  # each record is read by one call: regular files give all that is asked for
-        size = os.fstat(file.fileno()).st_size
-        if size < len(MAGIC):
-            file.truncate(0)
-            file.write(MAGIC)
-            return file
-        if file.read(len(MAGIC)) != MAGIC:
-            raise ConfigError(f"{path}: is no ledger that this release can write; give another folder")
-        ends = [len(MAGIC), *(end for end, _ in _records(file, path))]
-        file.truncate(ends[-1])
-        file.seek(0, os.SEEK_END)
-        return file
-    except BaseException:
-        file.close()
-        raise
-
-
-def _record(payload: bytes) -> bytes:
+def record(payload: bytes) -> bytes:
+    """A record with this payload."""
     return _HEAD.pack(len(payload), zlib.crc32(payload)) + payload
 
 
-def _records(file: BinaryIO | io.FileIO, path: Path) -> Iterator[tuple[int, bytes]]:
+def records(file: BinaryIO | io.FileIO, path: Path) -> Iterator[tuple[int, bytes]]:
     """(end, payload) of each whole record from here on.
 
     Raises:
@@ -178,11 +81,8 @@ def _records(file: BinaryIO | io.FileIO, path: Path) -> Iterator[tuple[int, byte
 
 def encoded(batches: Sequence[MicroBatch]) -> bytes:
     """Micro-batches as the payload of a record."""
-    columns = [columns_of(references) for _, references in batches]
-    samples = np.concatenate(columns, axis=1)
-    numbers = np.array([number for number, _ in batches], dtype=np.int64)
-    sizes = np.array([column.shape[1] for column in columns], dtype=np.int64)
-    return _COUNTS.pack(len(batches), samples.shape[1]) + b"".join(map(_column, (numbers, sizes, *samples)))
+    numbers, sizes, samples = Columns.of(batches)
+    return _COUNTS.pack(len(numbers), samples.shape[1]) + b"".join(map(_column, (numbers, sizes, *samples)))
 
 
 def _column(values: NDArray[np.int64]) -> bytes:
@@ -278,7 +178,7 @@ def _live_records(path: Path) -> list[_Record]:
     with path.open("rb") as file:
         if file.read(len(MAGIC)) != MAGIC:
             raise DatasetError(f"{path}: is no ledger of a format that this release reads")
-        for end, payload in _records(file, path):
+        for end, payload in records(file, path):
             kind, body = payload[:1], payload[1:]
             if kind == b"B":
                 begin: Mapping[str, Any] = json.loads(body)

@@ -15,17 +15,18 @@ import weakref
 from collections.abc import Iterator
 from typing import Any, Self, TypeAlias
 
-from bridge_data.errors import WorkerError, no_random_access
+from bridge_data.errors import WorkerError, no_iterator, no_random_access
 from bridge_data.lanes.lane_dataset import LaneDataset
+from bridge_data.lanes.units import Produced
 from bridge_data.loader import pinning
 from bridge_data.loader.even_ends import EvenEnds
 from bridge_data.loader.global_state import gather_global_state, spread_global_state
-from bridge_data.loader.ledger_files import LedgerFile
+from bridge_data.loader.ledger_writer import LedgerFile
 from bridge_data.loader.loader_config import LoaderConfig
 from bridge_data.loader.memory.slots import Kept
 from bridge_data.loader.metrics import LoaderMetrics, Processes, measured, of_all_ranks
 from bridge_data.loader.pinning import Pin, PinningPool
-from bridge_data.loader.position import BatchLog, Ended, LaneRunner, Meter, Position, Produced
+from bridge_data.loader.position import BatchLog, Ended, LaneRunner, Meter, Position
 from bridge_data.loader.workers import process
 from bridge_data.loader.workers.launch import ServerLost
 from bridge_data.loader.workers.link import OutOfStep
@@ -71,6 +72,7 @@ class SavableDataLoader:
         self._close = weakref.finalize(self, _close_in, self._owner, self._workers, self.meter)
 
     __getitem__ = no_random_access
+    __next__ = no_iterator
 
     def __iter__(self) -> Iterator[Any]:
         return self.meter.timed(_Iteration(self))
@@ -181,12 +183,14 @@ class SavableDataLoader:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _fetch(self) -> Produced[Any] | None:
-        """The next batch, which stays the next one until `_hand_out`; None at the end of all lanes."""
+    def _check_open(self) -> None:
         if os.getpid() != self._owner:
             raise WorkerError(f"this loader belongs to process {self._owner}; make another one in this process")
         if not self._close.alive:
             raise WorkerError("this loader is closed")
+
+    def _fetch(self) -> Produced[Any] | None:
+        """The next batch, which stays the next one until `_hand_out`; None at the end of all lanes."""
         while self._fetched is None and (lane := self._position.turn()) is not None:
             # If anything below fails or is interrupted, the source is out of step; the next call starts a new one.
             source, self._source = self._source, None
@@ -198,7 +202,8 @@ class SavableDataLoader:
             except ServerLost as error:
                 self._workers.restart(error)
                 continue
-            self.meter.leave_out(item.skipped)
+            if item.skipped:
+                self.meter.leave_out(item.skipped)
             if isinstance(item, Ended):
                 self._position.end()
                 self._source = source
@@ -269,12 +274,16 @@ class _Iteration(Iterator[Any]):
     def _take(self) -> Any:
         """The next batch of this rank, an empty one where only others have one; or `_NONE_LEFT`."""
         loader, ends = self._loader, self._loader.even_ends
-        item = loader._fetch()
+        loader._check_open()
         if ends is None:
+            item = loader._fetch()
             if item is None:
                 return _NONE_LEFT
             loader._is_within_pass = True
             return loader._hand_out(item)
+        item = ends.fetched(loader._fetch)
+        if loader.dataset.is_repeated_enough(loader._position.state):  # only other ranks have one in this step
+            item = None
         own = (None, None) if item is None else (item.batch, loader._position.next_slot())
         step = ends.step(loader._position.state.next_slot, *own)
         if step is None:
@@ -329,7 +338,7 @@ class _Workers:
     def processes(self) -> Processes:
         """The processes that run now."""
         ids = [] if self.pool is None else self.pool.processes()
-        return Processes(ids, self._restarts.num_in_all, self._config.prefetch_factor)
+        return Processes(ids, self._restarts.num_in_all)
 
     def wait_ready(self, timeout_s: float) -> bool:
         """Wait for the pool; whether it can take over now."""

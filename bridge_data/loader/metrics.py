@@ -168,33 +168,26 @@ _COUNTS = (
 
 
 class Processes(NamedTuple):
-    """The worker processes of a loader: their ids, how often one was replaced, how many batches each may be ahead."""
+    """The worker processes of a loader: their ids, how often one was replaced."""
 
     ids: Sequence[int]
     num_restarts: int
-    prefetch_factor: int
 
 
 def measured(dataset: LaneDataset, state: LoaderState, meter: Meter, processes: Processes) -> LoaderMetrics:
     """The metrics of one rank."""
+    counts = meter.counts._asdict()
     return LoaderMetrics(
         elapsed_s=meter.elapsed_s,
         wait_s=meter.wait_s,
         batches=meter.batches,
-        samples=meter.samples,
-        tokens=meter.tokens,
-        token_slots=meter.token_slots,
-        images=meter.images,
-        bytes_read=meter.bytes_read,
-        retries=meter.retries,
+        slowest=_slowest(dataset, meter, counts.pop("slowest")),
+        **counts,
         skipped=dict(meter.skipped),
         failed=meter.num_failed,
         truncated=meter.num_truncated,
         worker_restarts=processes.num_restarts,
-        ready_batches=meter.num_ready,
-        ready_slots=meter.num_from_workers * processes.prefetch_factor,
         epochs=_epochs(state, dataset),
-        slowest=_slowest(dataset, meter),
         trainer_bytes=_resident_bytes(os.getpid()),
         workers_bytes=sum(map(_resident_bytes, processes.ids)),
     )
@@ -235,17 +228,18 @@ def _ratio(part: float, whole: float) -> float:
     return part / whole if whole else 0.0
 
 
-def _slowest(dataset: LaneDataset, meter: Meter) -> SlowestSample | None:
-    if meter.slowest is None:
+def _slowest(dataset: LaneDataset, meter: Meter, slowest: tuple[int, int, int, int]) -> SlowestSample | None:
+    took_ns, number, epoch, index = slowest
+    if not took_ns:
         return None
-    took_ns, number, epoch, index = meter.slowest
     source = dataset.plan.sources[number]
-    if not meter.slowest_key:
+    if meter.slowest_key[0] != slowest:
         try:
-            meter.slowest_key = source.records.reader().read(index, ()).full_key
+            key = source.records.reader().read(index, ()).full_key
         except DatasetError:
-            meter.slowest_key = dataset.describe(SampleRef(number, epoch, index))
-    return SlowestSample(key=meter.slowest_key, source=source.name, seconds=took_ns / 1e9)
+            key = dataset.describe(SampleRef(number, epoch, index))
+        meter.slowest_key = slowest, key
+    return SlowestSample(key=meter.slowest_key[1], source=source.name, seconds=took_ns / 1e9)
 
 
 def _resident_bytes(process: int) -> int:

@@ -22,14 +22,15 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from bridge_data.lanes.lane import Lane
 from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.lanes.tallies import NO_COUNTS, Counts
+from bridge_data.lanes.tallies import NO_COUNTS, Counts, sums_of
+from bridge_data.lanes.units import Produced
 from bridge_data.lanes.work import Watch
 from bridge_data.later import profiler_is_active, torch
-from bridge_data.loader.ledger_files import LedgerFile
+from bridge_data.loader.ledger_writer import LedgerFile
 from bridge_data.order.state import LaneState, LoaderState
 from bridge_data.samples.arena import Arena
 from bridge_data.task import FAILED, TRUNCATED
@@ -43,6 +44,8 @@ _MAX_UNCOUNTED_BYTES = 1 << 17
 """References that wait for the ledger, at most: of 4,096 samples."""
 _LEAST_BYTES = 1 << 9
 """What a micro-batch counts for at least, so that not too many wait."""
+_MAX_COUNTED = 1 << 8
+"""Counts of batches that wait for being summed up."""
 
 
 class Turns:
@@ -118,22 +121,21 @@ class Position:
     def advance(self, state: LaneState, references: bytes) -> None:
         """Note that the batch of the lane whose turn it is has been handed out; `state` is the lane's after it, and
         `references` those of its samples."""
-        before, next_slot, lane = self.state, self.next_slot(), self._turns.lane
+        before, lane, number = self.state, self._turns.lane, self._turns.slot
         if "extras" in before.lanes[lane]:
             state = {**state, "extras": before.lanes[lane]["extras"]}
-        lanes = {**before.lanes, lane: state}
         # In one assignment, so that whoever interrupts (Ctrl-C, a signal handler that saves) finds all of it or none.
         # Not by `dataclasses.replace`, which takes longer than all the rest of it.
         self.state = LoaderState(
             before.fingerprint,
             before.generations,
-            next_slot,
-            lanes,
+            self.next_slot(),
+            {**before.lanes, lane: state},
             before.drawn_before,
             self._next_epoch_batches(),
             extras=before.extras,
             repetition=before.repetition,
-            uncounted={**before.uncounted, lane: (*before.uncounted.get(lane, ()), references)},
+            uncounted=((number, references), before.uncounted),
         )
         self._turns.advance()
         self._uncounted_bytes += max(len(references), _LEAST_BYTES)
@@ -203,17 +205,14 @@ class Meter:
 
     def __init__(self, rank: int) -> None:
         self._rank = rank
-        self.batches = self.samples = self.tokens = self.token_slots = 0
-        self.images = self.bytes_read = self.retries = 0
+        self.batches = 0
+        self._counted: tuple[Counts, list[Counts]] = NO_COUNTS, []  # summed up, and since
         self.skipped: dict[str, int] = {}
         """Samples that were left out, by stage."""
         self.num_truncated = self.num_failed = 0
         self.elapsed_s = self.wait_s = 0.0
-        self.num_ready = self.num_from_workers = 0
-        """Batches that were ready when one from a worker was asked for, added up over so many."""
-        self.slowest: tuple[int, int, int, int] | None = None
-        self.slowest_key = ""
-        """The key of `slowest`, once it has been read."""
+        self.slowest_key = NO_COUNTS.slowest, ""
+        """The slowest sample whose key was read last, and its key."""
 
     def leave_out(self, skipped: Mapping[str, int]) -> None:
         """Count what a lane has left out since its last batch."""
@@ -227,19 +226,17 @@ class Meter:
 
     def note(self, counts: Counts) -> None:
         """Count a batch that was handed out."""
-        samples, tokens, token_slots, images, bytes_read, retries, slowest, num_ready = counts
         self.batches += 1
-        self.samples += samples
-        self.tokens += tokens
-        self.token_slots += token_slots
-        self.images += images
-        self.bytes_read += bytes_read
-        self.retries += retries
-        if num_ready is not None:
-            self.num_ready += num_ready
-            self.num_from_workers += 1
-        if slowest is not None and (self.slowest is None or slowest > self.slowest):
-            self.slowest, self.slowest_key = slowest, ""
+        _, counted = self._counted
+        counted.append(counts)
+        if len(counted) == _MAX_COUNTED:  # together, as sums of many cost little
+            self._counted = self.counts, []
+
+    @property
+    def counts(self) -> Counts:
+        """The sums over all batches that were noted. Any thread may ask."""
+        before, counted = self._counted
+        return sums_of([before, *counted])
 
     def sum_up(self) -> None:
         """Log, at the end, how many samples were left out, if there were failures among them."""
@@ -289,19 +286,6 @@ def keys_of_batch(batch: Any) -> list[str] | None:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Produced(Generic[T]):
-    """A batch, the lane's state after it, the samples left out on the way to it, references to those in it, and what is
-    counted."""
-
-    lane: int
-    batch: T
-    state: LaneState
-    skipped: dict[str, int]
-    references: bytes
-    counts: Counts = dataclasses.field(default=NO_COUNTS, compare=False)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
 class Ended:
     """The lane has no more batches; these samples were left out after its last one."""
 
@@ -326,7 +310,6 @@ class LaneRunner:
         run = self._lanes[lane]
         try:
             with self._arena.active():
-                item = run.next()
+                return run.next()
         except StopIteration:
             return Ended(lane, run.take_skipped())
-        return Produced(lane, item.batch, item.state, item.skipped, item.references, item.counts)

@@ -71,7 +71,7 @@ class JobNumbers:
 
     def _is_past_shuffle(self, lane: int, source: int, shuffle: int, is_past: Callable[[int, int], bool]) -> bool:
         numbers, row = self.lane(lane), self._rows[-1][source]
-        for first in (row.least_before, row.num_before):  # the bound is quick, and mostly enough
+        for first in (row.least_before,) if row.bound_suffices else (row.least_before, row.num_before):
             place = numbers.place_of(source, first(lane, shuffle))
             number = None if place is None else numbers.number_of(source, place)
             if place is not None and (number is None or is_past(lane, number)):

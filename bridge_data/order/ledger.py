@@ -23,10 +23,9 @@ Source: splitmix64 (Steele, Lea, Flood 2014).
 import dataclasses
 import functools
 import hashlib
-import itertools
 import logging
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +44,9 @@ VERSION = 1
 MicroBatch: TypeAlias = tuple[int, bytes]
 """(number in the job, references of its samples)."""
 
+Uncounted: TypeAlias = tuple[MicroBatch, "Uncounted | None"]
+"""A micro-batch that no sum counts yet, and those before it: a chain, so that one more takes no copy of the others."""
+
 _REPETITION = 1 << 48
 """Above every number of a micro-batch: repetitions of finite data count on."""
 
@@ -56,9 +58,10 @@ _SAMPLE_FACTORS = np.array(
     dtype=np.uint64,
 )
 """By word: of epoch, index and part."""
-_POSITION_FACTORS = np.array([[0xA0761D6478BD642F], [0xE7037ED1A0B428DB]], dtype=np.uint64)
-_NUMBER_KEYS = np.array([[0x8EBC6AF09C88C6E3], [0x589965CC75374CC3]], dtype=np.uint64)
+_POSITION_FACTORS = np.array([0xA0761D6478BD642F, 0xE7037ED1A0B428DB], dtype=np.uint64)
+_NUMBER_KEYS = np.array([0x8EBC6AF09C88C6E3, 0x589965CC75374CC3], dtype=np.uint64)
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_SAMPLE_BYTES = 32
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -100,37 +103,57 @@ class LedgerSums:
 
 def tallies(batches: Sequence[MicroBatch], source_names: Sequence[str], repetition: int = 0) -> list[LedgerSums]:
     """The sums over each of some micro-batches; `source_names` are the fingerprints that the references number."""
-    found: dict[int, LedgerSums] = {}
-    by_size = sorted(range(len(batches)), key=lambda at: len(batches[at][1]))
-    for size, same in itertools.groupby(by_size, key=lambda at: len(batches[at][1])):
-        group = list(same)
-        if size == 0:
-            found |= dict.fromkeys(group, LedgerSums())
-            continue
-        numbers = np.array([batches[at][0] + repetition * _REPETITION for at in group], dtype=np.uint64)
-        columns = np.frombuffer(b"".join(batches[at][1] for at in group), dtype="<i8").astype(np.uint64, copy=False)
-        sums = _sums(columns.reshape(len(group), 4, -1), numbers, _source_keys(tuple(source_names)))
-        for at, (p0, p1, u0, u1) in zip(group, sums.tolist(), strict=True):
-            found[at] = LedgerSums(0, size // 32, (p0, p1), (u0, u1))
-    return [found[at] for at in range(len(batches))]
+    columns = Columns.of(batches)
+    words = _words_of(columns, source_names, repetition)
+    return [_as_sums(size, row) for size, row in zip(columns.sizes.tolist(), words.tolist(), strict=True)]
 
 
-def _sums(columns: U64Array, numbers: U64Array, keys: U64Array) -> U64Array:
-    """The words of both sums, (micro-batches, 4), of references (micro-batches, 4, samples)."""
-    sources, epochs, indices, parts = (columns[:, column] for column in range(4))
-    result = np.empty((len(columns), 4), dtype=np.uint64)
-    positions = np.arange(columns.shape[2], dtype=np.uint64)
+class Columns(NamedTuple):
+    """Micro-batches together: their numbers and sizes in samples, and the references of all samples one after another,
+    (4, samples): source, epoch, index, part."""
+
+    numbers: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    samples: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, batches: Sequence[MicroBatch]) -> Self:
+        """Those of some micro-batches."""
+        numbers = np.array([number for number, _ in batches], dtype=np.int64)
+        sizes = np.array([len(references) // _SAMPLE_BYTES for _, references in batches], dtype=np.int64)
+        if len(batches) and (sizes == sizes[0]).all():
+            columns = np.frombuffer(b"".join([references for _, references in batches]), dtype="<i8")
+            samples = columns.reshape(len(batches), 4, -1).transpose(1, 0, 2).reshape(4, -1)
+            return cls(numbers, sizes, samples.astype(np.int64, copy=False))
+        each = [columns_of(references) for _, references in batches]
+        return cls(numbers, sizes, np.concatenate([np.empty((4, 0), np.int64), *each], axis=1))
+
+
+def _words_of(columns: Columns, source_names: Sequence[str], repetition: int) -> U64Array:
+    """The words of both sums of each micro-batch, (micro-batches, 4): two of `positioned`, two of `unpositioned`."""
+    numbers, sizes, samples = columns
+    keys, in_run = _source_keys(tuple(source_names)), (numbers + repetition * _REPETITION).view(np.uint64)
+    sources, (epochs, indices, parts) = samples[0], samples[1:].view(np.uint64)
+    starts, is_filled = np.cumsum(sizes) - sizes, sizes > 0
+    positions = (np.arange(samples.shape[1]) - np.repeat(starts, sizes)).view(np.uint64)
+    starts = starts[is_filled]  # `reduceat` would give those without samples the next one's first
+    words = np.zeros((4, len(sizes)), dtype=np.uint64)
     for word, (of_epoch, of_index, of_part) in enumerate(_SAMPLE_FACTORS):
-        mixed = indices * of_index
-        mixed += epochs * of_epoch
-        mixed += parts * of_part
-        mixed += keys[word, 0] if keys.shape[1] == 1 else keys[word][sources.astype(np.int64)]
-        hashed = splitmix64(mixed)
-        of_number = splitmix64((numbers + np.uint64(1)) * _GOLDEN ^ _NUMBER_KEYS[word])
-        result[:, 2 + word] = hashed.sum(axis=1, dtype=np.uint64)
-        hashed *= of_number[:, None] + positions * _POSITION_FACTORS[word]
-        result[:, word] = hashed.sum(axis=1, dtype=np.uint64)
-    return result
+        hashed = indices * of_index
+        hashed += epochs * of_epoch
+        hashed += parts * of_part
+        hashed += keys[word, 0] if keys.shape[1] == 1 else keys[word][sources]
+        hashed = splitmix64(hashed)
+        words[2 + word, is_filled] = np.add.reduceat(hashed, starts)
+        hashed *= positions
+        words[word, is_filled] = np.add.reduceat(hashed, starts) * _POSITION_FACTORS[word]
+        words[word] += words[2 + word] * splitmix64((in_run + np.uint64(1)) * _GOLDEN ^ _NUMBER_KEYS[word])
+    return words.T
+
+
+def _as_sums(num_samples: int, words: Sequence[int]) -> LedgerSums:
+    p0, p1, u0, u1 = words
+    return LedgerSums(0, num_samples, (p0, p1), (u0, u1))
 
 
 @functools.lru_cache(maxsize=4)
@@ -145,21 +168,29 @@ def columns_of(references: bytes) -> NDArray[np.int64]:
     return np.frombuffer(references, dtype="<i8").reshape(4, -1).astype(np.int64, copy=False)
 
 
+def waiting(state: "LoaderState") -> list[MicroBatch]:
+    """The micro-batches that were handed out and are in no sum of `state` yet."""
+    found, uncounted = [], state.uncounted
+    while uncounted is not None:
+        batch, uncounted = uncounted
+        found.append(batch)
+    return found
+
+
 def settled(state: "LoaderState") -> "LoaderState":
     """`state` with all that was handed out in the ledgers of its lanes."""
-    batches: list[MicroBatch] = []
-    for lane, chunks in state.uncounted.items():
-        first = state.lanes[lane]["micro_batches"] - len(chunks)
-        batches += ((number * state.num_lanes + lane, chunk) for number, chunk in enumerate(chunks, first))
-    each = iter(tallies(batches, [name for name, _ in state.fingerprint["sources"]], state.repetition))
+    columns = Columns.of(waiting(state))
+    words = _words_of(columns, [name for name, _ in state.fingerprint["sources"]], state.repetition)
+    numbers = columns.numbers % state.num_lanes
+    by_lane = np.argsort(numbers)
+    found, starts, counts = np.unique(numbers[by_lane], return_index=True, return_counts=True)
+    sizes, sums = np.add.reduceat(columns.sizes[by_lane], starts), np.add.reduceat(words[by_lane], starts, axis=0)
     lanes = dict(state.lanes)
-    for lane, chunks in state.uncounted.items():
+    for lane, count, size, own in zip(*(of.tolist() for of in (found, counts, sizes, sums)), strict=True):
         extras = lanes[lane].get("extras", {})
-        tally = LedgerSums.of_extras(extras) or LedgerSums(since=lanes[lane]["micro_batches"] - len(chunks))
-        for one in itertools.islice(each, len(chunks)):
-            tally = tally.plus(one)
-        lanes[lane] = {**lanes[lane], "extras": tally.in_extras(extras)}
-    return dataclasses.replace(state, lanes=lanes, uncounted={})
+        before = LedgerSums.of_extras(extras) or LedgerSums(since=lanes[lane]["micro_batches"] - count)
+        lanes[lane] = {**lanes[lane], "extras": before.plus(_as_sums(size, own)).in_extras(extras)}
+    return dataclasses.replace(state, lanes=lanes, uncounted=None)
 
 
 def total(state: "LoaderState") -> LedgerSums:

@@ -20,7 +20,7 @@ from bridge_data.order import Cursor, Geometry, OrderedCursor, OrderedRow, Phase
 from bridge_data.order.random_draws import check_weights, key64
 from bridge_data.order.redeal import migrate, redeal_ordered, redeal_shuffled
 from bridge_data.order.state import Generation, LoaderState
-from bridge_data.plan import Plan
+from bridge_data.plan import Plan, Source
 from bridge_data.plan.source import WITH_REPLACEMENT, EpochsPerShuffle, check_epochs, multiplied, together
 
 logger = logging.getLogger("bridge_data")
@@ -53,6 +53,16 @@ class Shuffle:
         check_integer("max_samples_per_sequence", self.max_samples_per_sequence, 1, or_none=True)
         check_flag("repeat", self.repeat)
         check_epochs(self.epochs_per_shuffle)
+
+    def geometry(self, source: Source, num_lanes: int) -> Geometry:
+        """How a source is cut and shared among the lanes of a new run."""
+        return Geometry.choose(
+            source.records.counts,
+            num_lanes=num_lanes,
+            max_samples_per_sequence=self.max_samples_per_sequence,
+            shuffle_buffer_size=self.shuffle_buffer_size,
+            sample_bytes=source.records.sample_bytes,
+        )
 
 
 class PlanOrder:
@@ -115,13 +125,7 @@ class PlanOrder:
             return num_lanes, [[0]]
         geometry = []
         for source, first_epoch in zip(self._plan.sources, first_epochs, strict=True):
-            chosen = Geometry.choose(
-                source.records.counts,
-                num_lanes=num_lanes,
-                max_samples_per_sequence=self.shuffle.max_samples_per_sequence,
-                shuffle_buffer_size=self.shuffle.shuffle_buffer_size,
-                sample_bytes=source.records.sample_bytes,
-            )
+            chosen = self.shuffle.geometry(source, num_lanes)
             geometry.append([chosen.chunk_size, chosen.block_size, chosen.window_size, first_epoch])
         return num_lanes, geometry
 

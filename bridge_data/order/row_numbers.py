@@ -48,6 +48,7 @@ class RowNumbers:
         self.row = row
         self._before: list[Ints] = [np.zeros(row.num_lanes, dtype=np.int64)]
         self._before_of_lane: dict[int, list[int]] = {}
+        self._last: tuple[tuple[int, int], Ints] | None = None
         self._lengths: collections.OrderedDict[tuple[int, int], _Lengths] = collections.OrderedDict()
 
     def num_before(self, lane: int, shuffle: int) -> int:
@@ -60,8 +61,22 @@ class RowNumbers:
 
     def least_before(self, lane: int, shuffle: int) -> int:
         """A lower bound of `num_before`, without computing lengths; 0 for a row that has an end."""
-        is_endless = self.row.num_whole is None
-        return self.row.chunks.shortest * self.row.share(lane, shuffle).first if is_endless else 0
+        if self.row.num_whole is not None:
+            return 0
+        return max(self.row.chunks.shortest * self.row.share(lane, shuffle).first, self._least * shuffle)
+
+    @property
+    def bound_suffices(self) -> bool:
+        """Whether `least_before` is so good that an exact count, which takes long, is not worth it."""
+        row = self.row
+        is_slow = row.chunks.equal_length is None and row.chunks.num_chunks > _FEW
+        return is_slow and row.num_whole is None and self._least * row.num_lanes * 4 > row.num_samples
+
+    @functools.cached_property
+    def _least(self) -> int:
+        """The fewest samples that a lane can have in a shuffle of a row without end."""
+        row = self.row
+        return int(row.chunks.least_samples(np.array(row.per_shuffle // row.num_lanes), row.epochs_per_shuffle))
 
     def _before_unequal(self, lane: int, shuffle: int) -> int:
         row = self.row
@@ -207,10 +222,13 @@ class RowNumbers:
         return self._lengths[name]
 
     def _chunk_lengths(self, lane: int, shuffle: int) -> Ints:
-        """The lengths of a lane's chunks in a shuffle, in the order of the row."""
-        row, share = self.row, self.row.share(lane, shuffle)
-        chunks = share.first + np.arange(share.num_chunks, dtype=np.int64)
-        return row.spans(shuffle, lane + chunks * row.num_lanes - shuffle * row.per_shuffle)[2]
+        """The lengths of a lane's chunks in a shuffle, in the order of the row. The last ones are kept."""
+        if self._last is None or self._last[0] != (lane, shuffle):
+            row, share = self.row, self.row.share(lane, shuffle)
+            chunks = share.first + np.arange(share.num_chunks, dtype=np.int64)
+            lengths = row.spans(shuffle, lane + chunks * row.num_lanes - shuffle * row.per_shuffle)[2]
+            self._last = (lane, shuffle), lengths
+        return self._last[1]
 
     def _sizes(self, shuffle: int, length: int) -> Ints:
         """The samples in each visit of a chunk of `length` samples: of its block there, if it has one."""

@@ -62,8 +62,8 @@ class LoaderState:
     """See `EXTRAS`."""
     repetition: int = 0
     """How often a pass that repeats finite data so many times has begun it again."""
-    uncounted: Mapping[int, tuple[bytes, ...]] = dataclasses.field(default_factory=dict)
-    """By lane, the references of its last micro-batches, which its ledger does not count yet; never in plain data."""
+    uncounted: ledger.Uncounted | None = None
+    """The micro-batches that the ledgers of the lanes do not count yet; never in plain data."""
 
     @property
     def num_lanes(self) -> int:

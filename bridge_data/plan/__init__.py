@@ -11,17 +11,19 @@ from bridge_data.later import names_of
 
 if TYPE_CHECKING:
     from bridge_data.plan.blending import Branch, EmptySplitError, Plan
+    from bridge_data.plan.in_memory import InMemoryDataset
     from bridge_data.plan.opening import load_plan
     from bridge_data.plan.source import FieldAccess, Source, parse_access
 
 _NAMES_BY_MODULE = {
     "bridge_data.plan.blending": "Branch EmptySplitError Plan",
+    "bridge_data.plan.in_memory": "InMemoryDataset",
     "bridge_data.plan.opening": "load_plan",
     "bridge_data.plan.source": "FieldAccess Source parse_access",
 }
 """The module of each public name: the same as above, for Python, as that is for those who read and check types."""
 
-__all__ = ["Branch", "EmptySplitError", "FieldAccess", "Plan", "Source", "load_plan", "parse_access"]
+__all__ = ["Branch", "EmptySplitError", "FieldAccess", "InMemoryDataset", "Plan", "Source", "load_plan", "parse_access"]
 
 if not TYPE_CHECKING:
     __getattr__ = names_of(__name__, _NAMES_BY_MODULE)

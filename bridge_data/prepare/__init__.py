@@ -1,4 +1,4 @@
-"""Preparing data sets: shards are scanned, indexed and split, joins are indexed, and media are measured."""
+"""Preparing data sets: samples are written, shards scanned, indexed and split, joins indexed, and media measured."""
 
 from typing import TYPE_CHECKING
 
@@ -6,11 +6,17 @@ from bridge_data.later import names_of
 
 if TYPE_CHECKING:
     from bridge_data.prepare.media import MediaPreparation, MediaRule, prepare_media
+    from bridge_data.prepare.parallel_writing import write
+    from bridge_data.prepare.shard_writer import ShardWriter
 
-_NAMES_BY_MODULE = {"bridge_data.prepare.media": "MediaPreparation MediaRule prepare_media"}
+_NAMES_BY_MODULE = {
+    "bridge_data.prepare.media": "MediaPreparation MediaRule prepare_media",
+    "bridge_data.prepare.parallel_writing": "write",
+    "bridge_data.prepare.shard_writer": "ShardWriter",
+}
 """The module of each public name: the same as above, for Python, as that is for those who read and check types."""
 
-__all__ = ["MediaPreparation", "MediaRule", "prepare_media"]
+__all__ = ["MediaPreparation", "MediaRule", "ShardWriter", "prepare_media", "write"]
 
 if not TYPE_CHECKING:
     __getattr__ = names_of(__name__, _NAMES_BY_MODULE)

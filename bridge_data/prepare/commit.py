@@ -1,8 +1,8 @@
-"""One preparation of a folder at a time, whose files appear together.
+"""One preparation of a folder, or of a file, at a time; files that appear together.
 
 Enters: the folder of a data set, files for its `.nv-meta`. Leaves: all of them in place, or those of before. A process
 that is killed leaves at most a mark, for which nobody opens the data set, and temporary files: the next preparation
-removes both. The folder's lock goes with its process.
+removes both. The lock goes with its process.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from bridge_data.errors import DatasetError
 from bridge_data.shards.metadata import PREPARING
-from bridge_data.storage.atomic import sync_folder, temporary_name, write_file, writing
+from bridge_data.storage.atomic import sync_folder, temporary_name, temporary_stem, write_file, writing
 
 PATIENCE_S = 1.0
 """How long a lock is waited for: the processes of one that was killed end a moment later."""
@@ -30,6 +30,13 @@ def is_temporary(name: str) -> bool:
     return _TEMPORARY.fullmatch(name) is not None
 
 
+def temporary_files(path: Path) -> Iterator[Path]:
+    """The temporary files beside `path` that were to become it."""
+    own = re.compile(rf"{re.escape(temporary_stem(path.name))}\.[0-9a-f]{{8}}\.\d+\.tmp")
+    with os.scandir(path.parent) as entries:
+        yield from [Path(entry.path) for entry in entries if own.fullmatch(entry.name)]
+
+
 @contextlib.contextmanager
 def scratch_folder(folder: Path, name: str) -> Iterator[Path]:
     """A folder in `folder` for temporary files, which is gone afterwards, or with the next `remove_temporary`."""
@@ -40,31 +47,34 @@ def scratch_folder(folder: Path, name: str) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def preparing_alone(root: Path, *, patience_s: float | None = None) -> Iterator[Callable[[Iterable[Path]], None]]:
-    """Hold the lock of the folder `root`. Yield a function that removes what killed processes left in some folders:
-    temporary files, and folders of them. A file system without locks is used without; there it removes nothing.
+def preparing_alone(
+    root: Path, *, patience_s: float | None = None, doing: str = "preparing"
+) -> Iterator[Callable[[Iterable[Path]], None]]:
+    """Hold the lock of the folder or file `root`. Yield a function that removes what killed processes left: such files,
+    and of folders the temporary files and folders in them. A file system without locks is used without; there it
+    removes nothing. `doing` is for the message, if another process holds the lock.
 
     Raises:
-        DatasetError: if another process holds it for `patience_s` (None: `PATIENCE_S`), or the folder cannot be used.
+        DatasetError: if another process holds it for `patience_s` (None: `PATIENCE_S`), or `root` cannot be used.
     """
     with writing(root):
-        descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        descriptor = os.open(root, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        is_locked = _lock(descriptor, root, PATIENCE_S if patience_s is None else patience_s)
+        is_locked = _lock(descriptor, root, PATIENCE_S if patience_s is None else patience_s, doing)
 
-        def remove_temporary(folders: Iterable[Path]) -> None:
+        def remove_temporary(paths: Iterable[Path]) -> None:
             if is_locked:
                 with writing(root):
-                    for folder in folders:
-                        _remove_temporary(folder)
+                    for path in paths:
+                        _remove_temporary(path)
 
         yield remove_temporary
     finally:
         os.close(descriptor)
 
 
-def _lock(descriptor: int, root: Path, patience_s: float) -> bool:
-    """Lock the folder; False if its file system has no locks."""
+def _lock(descriptor: int, root: Path, patience_s: float, doing: str) -> bool:
+    """Lock the folder or file; False if its file system has no locks."""
     deadline = time.monotonic() + patience_s
     while True:
         try:
@@ -73,15 +83,18 @@ def _lock(descriptor: int, root: Path, patience_s: float) -> bool:
         except BlockingIOError:
             if time.monotonic() > deadline:
                 raise DatasetError(
-                    f"{root}: another process is preparing it: wait until that has finished, or end it"
+                    f"{root}: another process is {doing} it: wait until that has finished, or end it"
                 ) from None
             time.sleep(0.02)
         except OSError:
             return False
 
 
-def _remove_temporary(folder: Path) -> None:
-    with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
+def _remove_temporary(path: Path) -> None:
+    if path.is_file():
+        path.unlink()
+        return
+    with contextlib.suppress(FileNotFoundError), os.scandir(path) as entries:
         for entry in [entry for entry in entries if is_temporary(entry.name)]:
             if entry.is_dir(follow_symlinks=False):
                 shutil.rmtree(entry.path)

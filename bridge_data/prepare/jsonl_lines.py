@@ -18,6 +18,8 @@ from typing import BinaryIO
 import yaml
 
 from bridge_data.errors import ConfigError, DatasetError
+from bridge_data.limits import DEFAULT_LIMITS, Limits
+from bridge_data.prepare.commit import preparing_alone, temporary_files
 from bridge_data.prepare.processes import Progress, in_parallel, no_progress
 from bridge_data.shards.jsonl_file import index_path, read_ranges, split_path
 from bridge_data.shards.metadata import JSONL_SUFFIX
@@ -29,7 +31,7 @@ BLOCK_BYTES = 1 << 25
 """Bytes of the file that are one task: the lines that begin there."""
 
 MAX_LINE_BYTES = 1 << 28
-"""Longer lines are refused: as JSON they would take many times that in memory."""
+"""Longer lines are refused, unless `Limits(max_json_bytes)` is more: as JSON they take many times that in memory."""
 
 _SHOWN = 10
 
@@ -98,20 +100,25 @@ def prepare_jsonl(
     split: LineSplit | None = None,
     *,
     num_workers: int = 1,
+    limits: Limits = DEFAULT_LIMITS,
     on_progress: Progress = no_progress,
 ) -> JsonlPreparation:
     """Prepare the JSONL file `path`; without `split`, a split that it has stays. `on_progress` is called with blocks
-    done and blocks in all.
+    done and blocks in all. `limits` are those of its lines, and of the split that it has. Temporary files that a
+    killed preparation of it left are removed.
 
     Raises:
-        ConfigError: if the split does not fit. DatasetError: naming the lines that are damaged.
+        ConfigError: if the split does not fit. DatasetError: naming the lines that are damaged, or if another process
+            prepares the file.
     """
     if not path.is_file() or path.suffix != JSONL_SUFFIX:
         raise ConfigError(f"{path}: expected a {JSONL_SUFFIX} file" + ("" if path.exists() else ", but there is none"))
-    with writing(path.parent):
+    with writing(path.parent), preparing_alone(path) as remove_temporary:
+        remove_temporary([*temporary_files(index_path(path)), *temporary_files(split_path(path))])
         before = os.stat(path)
         with replacing(index_path(path)) as temporary:
-            num_samples, num_lines = _write_offsets(path, before.st_size, temporary, num_workers, on_progress)
+            longest = max(MAX_LINE_BYTES, limits.max_json_bytes)
+            num_samples, num_lines = _write_offsets(path, before.st_size, temporary, longest, num_workers, on_progress)
             if not num_samples:
                 why = f"its {num_lines:,} lines are blank" if num_lines else "it is empty"
                 raise DatasetError(f"{path}: holds no samples: {why}. Remove it, or write a JSON object on each line.")
@@ -120,7 +127,7 @@ def prepare_jsonl(
                 raise DatasetError(
                     f"{path}: was written to while it was prepared; prepare it again when it is complete"
                 )
-            parts = _parts(path, split, num_samples)
+            parts = _parts(path, split, num_samples, limits)
             if split is not None and parts is not None:  # before the index: with an older one, the file is not opened
                 content = {"split_parts": {part: list(bounds) for part, bounds in parts.items()}}
                 write_file(split_path(path), yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
@@ -129,10 +136,10 @@ def prepare_jsonl(
     )
 
 
-def _parts(path: Path, split: LineSplit | None, num_samples: int) -> dict[str, tuple[int, int]] | None:
+def _parts(path: Path, split: LineSplit | None, num_samples: int, limits: Limits) -> dict[str, tuple[int, int]] | None:
     if split is not None:
         return split(num_samples)
-    ranges = read_ranges(path)
+    ranges = read_ranges(path, limits=limits)
     if ranges is None:
         return None
     try:
@@ -144,11 +151,11 @@ def _parts(path: Path, split: LineSplit | None, num_samples: int) -> dict[str, t
 
 
 def _write_offsets(
-    path: Path, num_bytes: int, target: Path, num_workers: int, on_progress: Progress
+    path: Path, num_bytes: int, target: Path, max_line_bytes: int, num_workers: int, on_progress: Progress
 ) -> tuple[int, int]:
     """(samples, lines) of the file; the offsets of the samples go to `target`."""
     starts = range(0, num_bytes, BLOCK_BYTES)
-    scan = functools.partial(_scan, path)
+    scan = functools.partial(_scan, path, max_line_bytes)
     num_samples = num_lines = num_faults = 0
     shown: list[str] = []
     blocks = in_parallel(scan, starts, num_workers=min(num_workers, len(starts)), what=f"read lines of {path}")
@@ -171,7 +178,7 @@ def _write_offsets(
     return num_samples, num_lines
 
 
-def _scan(path: Path, start: int) -> _LineBlock:
+def _scan(path: Path, max_line_bytes: int, start: int) -> _LineBlock:
     """The lines that begin at bytes `start` to `start` + `BLOCK_BYTES` - 1."""
     found = _LineBlock()
     with open(path, "rb") as file:
@@ -179,13 +186,13 @@ def _scan(path: Path, start: int) -> _LineBlock:
             file.seek(start - 1)
             _finish_line(file)  # of the block before
         offset = file.tell()
-        while offset < start + BLOCK_BYTES and (line := file.readline(MAX_LINE_BYTES + 1)):
-            is_long = len(line) > MAX_LINE_BYTES and not line.endswith(b"\n")
+        while offset < start + BLOCK_BYTES and (line := file.readline(max_line_bytes + 1)):
+            is_long = len(line) > max_line_bytes and not line.endswith(b"\n")
             end = offset + len(line) + (_finish_line(file) if is_long else 0)
             found.num_lines += 1
             if is_long or not line.isspace():
                 found.offsets.append(offset)
-                fault = _fault(line) if not is_long else f"longer than {MAX_LINE_BYTES} bytes"
+                fault = _fault(line) if not is_long else f"longer than {max_line_bytes} bytes (Limits(max_json_bytes))"
                 if fault is not None:
                     found.num_faults += 1
                     if len(found.faults) < _SHOWN:

@@ -28,6 +28,7 @@ from bridge_data.decode.av import AV_EXTENSIONS, AVDecoder
 from bridge_data.decode.image import IMAGE_EXTENSIONS
 from bridge_data.decode.sample_decoder import guess_kind
 from bridge_data.errors import BridgeDataError, ConfigError, DatasetError, SampleError, bridge_command
+from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.prepare.processes import Progress, in_parallel, no_progress
 from bridge_data.prepare.sqlite_index import MediaTable, SeenFile, writing_media
 from bridge_data.shards.index_file import BridgeIndex
@@ -181,9 +182,15 @@ class _Look:
 
 
 def prepare_media(
-    root: Path, rule: MediaRule, *, num_workers: int = 1, on_progress: Progress = no_progress
+    root: Path,
+    rule: MediaRule,
+    *,
+    num_workers: int = 1,
+    limits: Limits = DEFAULT_LIMITS,
+    on_progress: Progress = no_progress,
 ) -> MediaPreparation:
-    """Look at the media of the prepared data set `root`, or of the files below the plain folder `root`.
+    """Look at the media of the prepared data set `root`, whose metadata has `limits`, or of the files below the plain
+    folder `root`.
 
     Raises:
         ConfigError: if there is nothing to look at. DatasetError: naming the shard, if one is damaged.
@@ -203,7 +210,7 @@ def prepare_media(
         raise ConfigError(f"{root}: has no {INDEX_SQLITE}; run `{way_out}` first")
     with writing_media(meta / INDEX_SQLITE, rule) as table:
         if prepared:
-            done = _shards(PreparedDataset.open(root), rule, table, num_workers, on_progress)
+            done = _shards(PreparedDataset.open(root, limits), rule, table, num_workers, on_progress)
         else:
             done = _files(root, rule, table, num_workers, on_progress)
             _check_found(root, rule, done)
@@ -218,7 +225,8 @@ def _shards(
     files = [_as_it_is(root, name) for name in numbers]
     fresh = [file for file in files if not table.is_known(file)]
     index = root / META_FOLDER / BRIDGE_INDEX
-    look = functools.partial(_look_at_shard, root, rule, index.stat().st_mtime_ns if index.is_file() else 0)
+    mtime_ns = index.stat().st_mtime_ns if index.is_file() else 0
+    look = functools.partial(_look_at_shard, root, rule, dataset.limits, mtime_ns)
     tally = _Tally(len(files) - len(fresh))
     looks = in_parallel(look, fresh, num_workers=min(num_workers, len(fresh)), what="looked at media")
     with contextlib.closing(looks):
@@ -229,21 +237,21 @@ def _shards(
     return tally.result(table)
 
 
-def _look_at_shard(root: Path, rule: MediaRule, index_mtime_ns: int, shard: SeenFile) -> _Look:
+def _look_at_shard(root: Path, rule: MediaRule, limits: Limits, index_mtime_ns: int, shard: SeenFile) -> _Look:
     look = _Look([shard])
     path = str(root / shard.name)
     tar = open_tar(path)
     read = tar.read_exactly if isinstance(tar, GzipTar) else functools.partial(storage.read, path)
-    for key, offset, num_bytes in _members(_index(root, index_mtime_ns), tar, path, shard):
+    for key, offset, num_bytes in _members(_index(root, limits, index_mtime_ns), tar, path, shard):
         if rule.may_be_media(key):
             look.add(rule, key, storage.RangeFile(read, offset, num_bytes))
     return look
 
 
 @functools.lru_cache(maxsize=2)
-def _index(root: Path, mtime_ns: int) -> BridgeIndex | None:
+def _index(root: Path, limits: Limits, mtime_ns: int) -> BridgeIndex | None:
     """Our index at that time, opened once for all shards."""
-    return PreparedDataset.open(root).index
+    return PreparedDataset.open(root, limits).index
 
 
 def _members(

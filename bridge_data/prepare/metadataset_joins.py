@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bridge_data.errors import ConfigError
+from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.plan.declared import (
     Declared,
     DeclaredBlend,
@@ -24,24 +25,29 @@ from bridge_data.plan.opening import split_config_of
 from bridge_data.prepare.join_keys import make_join
 from bridge_data.prepare.processes import Progress, no_progress
 from bridge_data.prepare.tar_indexes import PrepareConfig
-from bridge_data.shards import ShardSet, open_shards
+from bridge_data.shards import PreparedDataset, ShardSet
 from bridge_data.shards.joins import FILE_SUFFIX, JoinIndex, join_folder
 from bridge_data.storage import location, on_disk
 
 
 def prepare_metadataset(
-    path: str | os.PathLike[str], *, num_workers: int | None = None, on_progress: Progress = no_progress
+    path: str | os.PathLike[str],
+    *,
+    num_workers: int | None = None,
+    limits: Limits = DEFAULT_LIMITS,
+    on_progress: Progress = no_progress,
 ) -> list[JoinIndex]:
     """Make the indexes of all joins of the metadataset at `path`, by `num_workers` processes (None: one a core, at most
     16). Indexes that are up to date stay; those of this file that no join uses any more are removed.
-    `on_progress` is called with the steps done and all steps of each join in turn.
+    `limits` are those of the metadatasets and of the metadata of their data sets. `on_progress` is called with the
+    steps done and all steps of each join in turn.
 
     Raises:
         ConfigError: naming file and line, if a join is not written right or its data sets are not prepared.
         DatasetError: if a key occurs twice in a data set, or has no match where it must have one.
     """
     file = absolute(path)
-    cache = LoadCache()
+    cache = LoadCache(limits)
     is_yaml = os.path.isfile(file) and file.endswith((".yaml", ".yml"))
     document = cache.document(file) if is_yaml else None
     if document is None:
@@ -75,6 +81,7 @@ def _joins(declared: Declared) -> Iterator[DeclaredJoin]:
 
 def _shards(member: Reference) -> ShardSet:
     try:
-        return open_shards(member.path, member.scope.split_part, split_config=split_config_of(member))
+        dataset = PreparedDataset.open(member.path, member.scope.cache.limits)
+        return dataset.split(member.scope.split_part, split_config=split_config_of(member))
     except ConfigError as error:
         raise member.error(str(error)) from None

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 from bridge_data.errors import ConfigError
+from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.shards.metadata import expand_braces
 
 SHUFFLE_SEED = 42
@@ -89,7 +90,9 @@ def parse_pattern(text: str) -> tuple[str, str]:
     return part, pattern
 
 
-def split_by_patterns(names: Sequence[str], patterns: Sequence[tuple[str, str]]) -> dict[str, list[str]]:
+def split_by_patterns(
+    names: Sequence[str], patterns: Sequence[tuple[str, str]], limits: Limits = DEFAULT_LIMITS
+) -> dict[str, list[str]]:
     """For each (split part, pattern), the names that the pattern describes from their beginning on. A pattern is a
     regular expression after its braces have been expanded. A part may have several patterns.
 
@@ -98,7 +101,7 @@ def split_by_patterns(names: Sequence[str], patterns: Sequence[tuple[str, str]])
     """
     chosen: dict[str, set[str]] = defaultdict(set)
     for part, pattern in patterns:
-        matching = _matching(names, pattern)
+        matching = _matching(names, pattern, limits)
         if not matching:
             raise ConfigError(
                 f"split part {part}:{pattern}: no shard is called so; there is {', '.join(names[:3])}"
@@ -108,18 +111,20 @@ def split_by_patterns(names: Sequence[str], patterns: Sequence[tuple[str, str]])
     return {part: [name for name in names if name in matching] for part, matching in chosen.items()}
 
 
-def _matching(names: Sequence[str], pattern: str) -> set[str]:
+def _matching(names: Sequence[str], pattern: str, limits: Limits) -> set[str]:
     """Plain patterns, of which braces make thousands, are looked up by length; only real expressions are tried."""
     plain: dict[int, set[str]] = defaultdict(set)
     expressions: list[re.Pattern[str]] = []
     try:
-        for expanded in expand_braces(pattern, escape=False):
+        for expanded in expand_braces(pattern, escape=False, max_names=limits.max_shards):
             if _REGEX.isdisjoint(expanded):
                 plain[len(expanded)].add(expanded)
             else:
                 expressions.append(re.compile(expanded))
-    except (ValueError, re.error) as error:
+    except re.error as error:
         raise ConfigError(f"split pattern {pattern!r} is not a regular expression: {error}") from None
+    except ValueError as error:
+        raise ConfigError(f"split pattern {pattern!r} cannot be expanded: {error}") from None
     return {
         name
         for name in names

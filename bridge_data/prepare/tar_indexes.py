@@ -18,6 +18,7 @@ from typing import BinaryIO
 
 from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError
+from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.prepare.commit import committing
 from bridge_data.prepare.processes import Progress, no_progress
 from bridge_data.prepare.scan import ScanNotes, ShardScan, has_seek_index, has_tar_index, scan_shards, write_tar_index
@@ -41,7 +42,8 @@ class PrepareConfig:
 
     `rescan` scans all shards, also those that have not changed. With `fix_duplicates`, if several shards have a sample
     of the same name, all shards are written again, with their members below folders of the shards' names. With
-    `digest`, every part is read, and the CRC-32 of its content stored.
+    `digest`, every part is read, and the CRC-32 of its content stored. With `unique_keys`, several shards with a sample
+    of the same name are an error. `limits` are those of the metadata that are there.
     """
 
     exclude: str | None = None
@@ -49,6 +51,8 @@ class PrepareConfig:
     rescan: bool = False
     fix_duplicates: bool = False
     digest: bool = False
+    limits: Limits = DEFAULT_LIMITS
+    unique_keys: bool = False
 
     def __post_init__(self) -> None:
         if self.num_workers < 1:
@@ -69,7 +73,7 @@ def no_files(shard_counts: dict[str, int]) -> dict[str, str]:
 
 
 class SharedKeysError(DatasetError):
-    """Samples of several shards have the same key, and `fix_duplicates` says that they must not."""
+    """Samples of several shards have the same key, and the settings say that they must not."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +123,7 @@ def write_indexes(
             database = temporary(INDEX_SQLITE)
             note = _write(root, found, temporary, _scans(root, names, config, old, known, on_progress))
         shared = SharedKeys.find(ReadOnlyDatabase(database, "give --rescan"))
-        if shared is not None and config.fix_duplicates:
+        if shared is not None and (config.fix_duplicates or config.unique_keys):
             raise SharedKeysError(f"{root}: {shared.told(names)}")
         preparation = found.preparation(len(names) - len(known), shared, note)
         for name, text in files(preparation.shard_counts).items():

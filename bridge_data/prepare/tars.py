@@ -19,6 +19,7 @@ import yaml
 
 from bridge_data import storage
 from bridge_data.errors import BridgeDataError, ConfigError, DatasetError, bridge_command
+from bridge_data.limits import Limits
 from bridge_data.prepare.commit import is_temporary, preparing_alone
 from bridge_data.prepare.key_prefixes import is_interrupted, prefix_keys
 from bridge_data.prepare.processes import Progress, no_progress
@@ -116,7 +117,7 @@ def prepare(
         parts = split(names)
         _check_unique(root, names, parts)
         remove_temporary(_folders(root, names))
-        notes = [*_split_notes(parts, names), *_exclusion_notes(root / META_FOLDER, split_config)]
+        notes = [*_split_notes(parts, names), *_exclusion_notes(root / META_FOLDER, split_config, config.limits)]
         files = _meta_files(root, parts, split_config, definitions or {})
         preparation = _prepare(root, names, config, on_progress, files)
     return dataclasses.replace(preparation, notes=(*preparation.notes, *notes))
@@ -160,6 +161,8 @@ def _prepare(
     try:
         return write_indexes(root, names, config, on_progress, files=files)
     except SharedKeysError:
+        if not config.fix_duplicates:
+            raise
         prefix_keys(root, names)
         return write_indexes(root, names, config, on_progress, files=files)
 
@@ -192,8 +195,8 @@ def refresh_index(
         has changed.
     """
     meta = root / META_FOLDER
-    read_shard_counts(meta)  # it must be prepared
     config = config or PrepareConfig()
+    read_shard_counts(meta, config.limits)  # it must be prepared
     if config.fix_duplicates:
         raise ConfigError("fix_duplicates: to renew the index alone writes no shards; prepare the data set again")
 
@@ -202,7 +205,7 @@ def refresh_index(
         return {} if (meta / INFO_JSON).is_file() else {INFO_JSON: _json(info)}
 
     with preparing_alone(root) as remove_temporary:
-        counts = read_shard_counts(meta)  # as another process may just have left them
+        counts = read_shard_counts(meta, config.limits)  # as another process may just have left them
         remove_temporary(_folders(root, counts))
         if is_interrupted(root):
             raise DatasetError(f"{root}: --fix-duplicates was interrupted; prepare it with --fix-duplicates again")
@@ -237,10 +240,10 @@ def _split_notes(parts: dict[str, list[str]], names: Sequence[str]) -> list[str]
     return notes
 
 
-def _exclusion_notes(meta: Path, split_config: str) -> list[str]:
+def _exclusion_notes(meta: Path, split_config: str, limits: Limits) -> list[str]:
     """A note, if the split that is replaced excludes something."""
     try:
-        excluded = read_split(meta, split_config).excluded()
+        excluded = read_split(meta, split_config, limits).excluded()
     except BridgeDataError:  # there is none, or it cannot be read
         return []
     if not excluded:

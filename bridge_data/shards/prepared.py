@@ -9,26 +9,21 @@ import bisect
 import dataclasses
 import functools
 import itertools
-import logging
-from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections import Counter
+from collections.abc import Collection, Mapping
 from os import PathLike
 from typing import Any
 
 from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError, bridge_command
 from bridge_data.limits import DEFAULT_LIMITS, Limits
+from bridge_data.shards.exclusions import ExclusionFinder, excluded_keys
 from bridge_data.shards.index_file import BridgeIndex
-from bridge_data.shards.key_index import KeyIndex
 from bridge_data.shards.metadata import BRIDGE_INDEX, META_FOLDER, meta_folder, read_shard_counts, read_split, read_uuid
-from bridge_data.shards.segment import split_name
 from bridge_data.shards.shard_reader import ShardReader
-from bridge_data.shards.shard_table import first_samples, read_offsets
-from bridge_data.shards.tar_bytes import is_gzip, open_tar
-from bridge_data.shards.tar_headers import walk
+from bridge_data.shards.shard_table import first_samples
+from bridge_data.shards.tar_bytes import is_gzip
 from bridge_data.storage import Location
-
-logger = logging.getLogger("bridge_data")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -224,77 +219,23 @@ class PreparedDataset:
                 + (f" and {len(unknown) - 1} more shards" if len(unknown) > 1 else "")
                 + f", which the data set was prepared without; run `{bridge_command('prepare', self.root)}` again"
             )
-        excluded = _by_shard(exclude, {name: number for number, name in enumerate(names)})
+        excluded = excluded_keys(exclude, names) if exclude else {}
+        positions = {}
+        if excluded:
+            finder = ExclusionFinder(self.root, self.shard_counts, self.index)
+            positions = {shard: finder.positions(names[shard], keys) for shard, keys in excluded.items()}
         return ShardSet(
             root=self.root,
             split_part=split_part,
             names=tuple(names),
             stored_counts=tuple(self.shard_counts[name] for name in names),
             excluded=frozenset(f"{names[shard]}/{key}" for shard, keys in excluded.items() for key in keys),
-            excluded_positions={shard: self._positions(names[shard], keys) for shard, keys in excluded.items()},
+            excluded_positions=positions,
             index=self.index,
             split_config=split_config,
         )
-
-    def _positions(self, shard: str, keys: set[str]) -> tuple[int, ...]:
-        """The positions of the samples `keys` in `shard`: from our index, Energon's, or else the headers of the tar."""
-        found = self._positions_by_index(shard, keys)
-        if found is None:
-            found = self._positions_by_keys(shard, keys)
-        if found is None:
-            found = self._positions_by_headers(shard, keys)
-        absent = keys - found.keys()
-        if absent:
-            logger.warning(
-                "%s: `exclude` names %s of shard %s, which has no such sample%s",
-                self.meta,
-                ", ".join(sorted(absent)[:5]),
-                shard,
-                "" if len(absent) == 1 else "s",
-            )
-        return tuple(sorted(found.values()))
-
-    def _positions_by_index(self, shard: str, keys: set[str]) -> dict[str, int] | None:
-        stored = None if self.index is None else self.index.keys_if_intact(shard)
-        return None if stored is None else {key: at for at, key in enumerate(stored) if key in keys}
-
-    def _positions_by_keys(self, shard: str, keys: set[str]) -> dict[str, int] | None:
-        index = KeyIndex.find(self.root)
-        if index is None:
-            return None
-        number = list(self.shard_counts).index(shard)
-        try:
-            found = {key: index.position(key, number) for key in keys}
-        except DatasetError:  # an older layout
-            return None
-        return {key: position for key, position in found.items() if position is not None}
-
-    def _positions_by_headers(self, shard: str, keys: set[str]) -> dict[str, int]:
-        path = str(self.root / shard)
-        offsets = read_offsets(path, self.shard_counts[shard])
-        starts = {offset: position for position, offset in enumerate(offsets[:-1])}
-        found: dict[str, int] = {}
-        position = -1
-        for member in walk(open_tar(path), offsets[0], offsets[-1], file=path):
-            position = starts.get(member.offset, position)
-            name = split_name(member.name) if member.is_file else None
-            if name is not None and name[0] in keys:
-                found.setdefault(name[0], position)
-        return found
 
 
 def open_shards(path: str | PathLike[str], split_part: str, *, split_config: str | None = None) -> ShardSet:
     """The shards of `split_part` of the prepared data set in the folder `path`; see `PreparedDataset`."""
     return PreparedDataset.open(path).split(split_part, split_config=split_config)
-
-
-def _by_shard(exclude: Iterable[str], shards: dict[str, int]) -> dict[int, set[str]]:
-    """The keys of `exclude` (entries `shard/key`), by shard number; entries of other shards are ignored."""
-    keys: dict[int, set[str]] = defaultdict(set)
-    for entry in exclude:
-        slash = entry.find("/")
-        while slash >= 0:
-            if entry[:slash] in shards:
-                keys[shards[entry[:slash]]].add(entry[slash + 1 :])
-            slash = entry.find("/", slash + 1)
-    return dict(keys)

@@ -8,6 +8,7 @@ needed (`photos/a.tar:0001`). Leaves: where the sample is among the records. Gua
 Keys come from `index.sqlite`, by one search. A data set without it is searched sample by sample.
 """
 
+import bisect
 import dataclasses
 import os
 from collections.abc import Iterator, Sequence
@@ -97,7 +98,7 @@ def _in_shards(records: Records, given: str | None, key: str) -> Iterator[tuple[
                 yield index - records.start, shard
     elif isinstance(records, JoinRecords):
         for index, shard in _in_shards(records.members[0], given, key):
-            row = _row(records, index)
+            row = row_of(records, index)
             if row is not None:
                 yield row, shard
     elif isinstance(records, JsonlLines):
@@ -140,9 +141,13 @@ def _called(path: Location, given: str) -> bool:
     return f"/{path}".endswith(f"/{given.removeprefix('./')}") or os.path.abspath(given) == os.path.abspath(str(path))
 
 
-def _row(records: JoinRecords, first: int) -> int | None:
-    """The row of a join that has sample `first` of the first member; None if it has none. Rows are by shard."""
+def row_of(records: JoinRecords, first: int) -> int | None:
+    """The row of a join that has sample `first` of the first member; None if it has none. Rows are in the sequence of
+    that member, but for those of an index that Energon made within a shard."""
     shard, _ = records.members[0].locate(first)
     start = sum(records.counts[:shard])
     rows = range(start, start + records.counts[shard])
-    return next((row for row in rows if records.index.row(row)[0] == first), None)
+    if records.index.is_energon:
+        return next((row for row in rows if records.index.row(row)[0] == first), None)
+    at = bisect.bisect_left(rows, first, key=lambda row: records.index.row(row)[0])
+    return rows[at] if at < len(rows) and records.index.row(rows[at])[0] == first else None

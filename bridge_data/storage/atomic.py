@@ -25,8 +25,12 @@ def writing(folder: Path) -> Iterator[None]:
 def temporary_name(name: str) -> str:
     """A name for a file that will be called `name`. It is another for every writer: threads of a process have the same
     process id, and so may containers that share a file system. It is no longer than file systems allow."""
-    start = os.fsdecode(os.fsencode(name)[:200])
-    return f".{start}.{os.urandom(4).hex()}.{os.getpid()}.tmp"
+    return f"{temporary_stem(name)}.{os.urandom(4).hex()}.{os.getpid()}.tmp"
+
+
+def temporary_stem(name: str) -> str:
+    """What all temporary names for the file `name` begin with."""
+    return "." + os.fsdecode(os.fsencode(name)[:200])
 
 
 @contextlib.contextmanager

@@ -211,11 +211,16 @@ def read_all(path: str | os.PathLike[str]) -> bytes:
 
 
 def read_if_there(path: str | os.PathLike[str]) -> bytes | None:
-    """The whole content at `path`; None if there is none."""
+    """The whole content at `path`; None if there is no file. One that cannot be read is an error, not absent."""
     name = os.fspath(path)
     if "://" in name:
         return remote.read_if_there(name)
-    return read_all(name) if os.path.isfile(name) else None
+    try:
+        return read_all(name)
+    except DatasetError as error:
+        if isinstance(error.__cause__, (FileNotFoundError, NotADirectoryError, IsADirectoryError)):
+            return None
+        raise
 
 
 def local_copy(path: str | os.PathLike[str]) -> Path | None:

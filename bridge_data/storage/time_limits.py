@@ -1,7 +1,7 @@
 """How long a request to a store may take before it is given up and made anew.
 
 Enters: how long the last requests took that succeeded. Leaves: the time limits of the attempts at the next one: 4, 8,
-32, 128 ... times their median, up to `full_limit_s`. Guarantee: a read ends in bounded time, whether the store is
+16, 64 ... times their median, up to `full_limit_s`. Guarantee: a read ends in bounded time, whether the store is
 silent or sends a byte now and then; an answer that never comes costs a few times what an answer takes; and two requests
 for the same bytes are never open at the same time, so that a slow store gets no double load.
 
@@ -12,8 +12,15 @@ import collections
 import math
 
 LATE = 4.0
-"""How many medians a request may take, before rounding (then 3.4 to 4.8). The second attempt may take twice as long,
-and from then on each so many times as long as the one before."""
+"""How many medians a request may take, before rounding (then 3.4 to 4.8). The second and the third attempt may take
+twice as long as the one before, and from then on each so many times as long: of a thousand reads, where one request of
+ten gets no answer, ten wait for a third attempt, and one for a fourth."""
+
+UNKNOWN_S = 0.5
+"""How long the first attempt may take while no median is known, as at the start of each worker."""
+
+UNKNOWN_BYTES_PER_S = 1_000_000
+"""The rate at which the content of a larger one must come then."""
 
 SHORTEST_S = 1 / 32
 """No limit is shorter: below, it would be the machine that is late."""
@@ -45,7 +52,7 @@ class TimeLimits:
         first_s = own.first_s
         if first_s is None:
             known = [other.first_s for other in list(self._sizes.values()) if other.first_s is not None]
-            first_s = max(known, default=own.full_s / LATE)
+            first_s = max(known, default=own.unknown_s)
         return _rising(first_s, own.full_s)
 
     def note(self, num_bytes: int, took_s: float) -> None:
@@ -56,13 +63,15 @@ class TimeLimits:
         size = max(num_bytes, 1 << 14).bit_length() + 1 >> 1  # to a factor of four; below 16 KiB all are alike
         found = self._sizes.get(size)
         if found is None:
-            found = self._sizes.setdefault(size, _OfSize(full_limit_s(1 << 2 * size)))
+            found = self._sizes.setdefault(size, _OfSize(1 << 2 * size))
         return found
 
 
 class _OfSize:
-    def __init__(self, full_s: float) -> None:
-        self.full_s = full_s
+    def __init__(self, num_bytes: int) -> None:
+        self.full_s = full_limit_s(num_bytes)
+        self.unknown_s = min(self.full_s / LATE, max(UNKNOWN_S, _rounded(num_bytes / UNKNOWN_BYTES_PER_S)))
+        """The limit of the first attempt if no size has a median."""
         self.first_s: float | None = None
         """The limit of the first attempt; None if too few have succeeded."""
         self._took_s: collections.deque[float] = collections.deque(maxlen=_REMEMBERED)
@@ -82,10 +91,10 @@ def full_limit_s(num_bytes: int) -> float:
 
 
 def _rising(first_s: float, last_s: float) -> tuple[float, ...]:
-    limits, factor = [], 2.0
+    limits: list[float] = []
     while first_s < last_s / 2:  # so all of them together take less than twice as long as the last
         limits.append(first_s)
-        first_s, factor = first_s * factor, LATE
+        first_s *= 2 if len(limits) < 3 else LATE
     return (*limits, last_s)
 
 

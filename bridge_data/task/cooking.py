@@ -232,7 +232,7 @@ class SourceCook:
         parts: dict[str, Any] = dict(self._source.records.reader().read(0).parts)
         for name in parts:
             if name.rpartition(".")[2] == "json":
-                with contextlib.suppress(ValueError):
+                with contextlib.suppress(TypeError, ValueError):  # of samples in memory, it is decoded
                     parts[name] = json.loads(parts[name])
         return fields_in_words(parts)
 

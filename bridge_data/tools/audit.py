@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
-from bridge_data.lanes.units import Item, references_of
+from bridge_data.lanes.units import Item, Members
 from bridge_data.loader.checkpoint import Checkpoint, rank_file, read_checkpoint
 from bridge_data.loader.ledger_files import RunLedger, ledger_paths
 from bridge_data.order.cursor import num_pending
@@ -143,7 +143,7 @@ def _of_lane(order: PlanOrder, start: LoaderState, lane: int, micro_batches: tup
         batches = []
         for number in range(first, min(count, first + _MANY)):
             units = [Item(draw, ref, 0, None) for draw, ref in cursor.take(size)]
-            batches.append((number * start.num_lanes + lane, references_of(units)))
+            batches.append((number * start.num_lanes + lane, Members.of(units).packed()))
         for one in tallies(batches, names):
             found = found.plus(one)
     return found

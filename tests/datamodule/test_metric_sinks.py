@@ -2,6 +2,7 @@
 
 import json
 import logging
+import shutil
 import sys
 import urllib.request
 from collections.abc import Sequence
@@ -124,6 +125,60 @@ def test_tensorboard_reads_the_values_back(loader: SavableDataLoader, tmp_path: 
         assert found == [(report.step, pytest.approx(report.values()[name])) for report in reports]
 
 
+class Broken:
+    """A sink that always fails."""
+
+    def write(self, report: MetricsReport) -> None:
+        raise OSError("no route to the server")
+
+    def close(self) -> None:
+        raise OSError("no route to the server")
+
+
+def test_sinks_that_fail_are_logged_now_and_then_and_stop_neither_the_run_nor_each_other(
+    loader: SavableDataLoader, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    iterator, lines = iter(loader), JsonlSink(tmp_path / "run/data.jsonl")
+    with MetricsReporter(loader, [Broken(), lines], every_steps=1) as reporter:
+        for step in range(1, 13):
+            next(iterator)
+            assert reporter.step(step) is not None
+            if step == 4:
+                shutil.rmtree(tmp_path / "run")
+            if step == 6:
+                (tmp_path / "run").mkdir()
+    assert reporter.num_failures == 12 + 1 + 2  # at each step, at the end, and without the folder
+    told = [record.message for record in caplog.records]
+    assert [(message.split()[1], message[message.index("time") : message.index(",")]) for message in told] == [
+        ("Broken", "time 1)"),
+        ("JsonlSink", "time 1)"),
+        ("Broken", "time 10)"),
+    ]
+    written = [json.loads(line)["step"] for line in (tmp_path / "run/data.jsonl").read_text().splitlines()]
+    assert written == [7, 8, 9, 10, 11, 12]
+
+
+@pytest.mark.processes
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_tensorboard_whose_folder_is_gone_begins_another_file(loader: SavableDataLoader, tmp_path: Path) -> None:
+    iterator, folder = iter(loader), tmp_path / "board"
+    with MetricsReporter(loader, [TensorBoardSink(folder)], every_steps=1) as reporter:
+        for step in range(1, 5):
+            if step == 2:
+                shutil.rmtree(folder)
+            next(iterator)
+            reporter.step(step)
+    assert reporter.num_failures == 1
+    assert len([*folder.iterdir()]) == 1 and sum(path.stat().st_size for path in folder.iterdir()) > 500
+
+
+@pytest.mark.parametrize("sink", [JsonlSink, TensorBoardSink])
+def test_a_place_that_cannot_be_written_is_refused_before_the_run(sink: Any, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="that can be written to"):
+        sink(str(tmp_path / "file/below/data"))
+
+
 def scrape(server: MetricsServer) -> dict[tuple[str, ...], float]:
     """What Prometheus reads: values by name and labels."""
     from prometheus_client.parser import text_string_to_metric_families
@@ -137,7 +192,9 @@ def scrape(server: MetricsServer) -> dict[tuple[str, ...], float]:
     }
 
 
-def test_prometheus_scrapes_what_the_loader_says_now(loader: SavableDataLoader) -> None:
+def test_prometheus_scrapes_what_the_loader_says_now(
+    loader: SavableDataLoader, caplog: pytest.LogCaptureFixture
+) -> None:
     iterator = iter(loader)
     with MetricsServer(loader, rank=3) as server:
         for num_batches in (2, 5):
@@ -151,8 +208,11 @@ def test_prometheus_scrapes_what_the_loader_says_now(loader: SavableDataLoader) 
                 assert found["bridge_data_epochs", "3", source] == epochs
                 assert found["bridge_data_resident_bytes", "trainer", "3"] > 10_000_000
         assert server._server.server_address[0] == "127.0.0.1"
-        with pytest.raises(ConfigError, match="a port of its own"):
-            MetricsServer(loader, port=server.port)
+        with MetricsServer(loader, rank=4, port=server.port) as other:
+            assert other.port != server.port and scrape(other)["bridge_data_samples_total", "4"] == 20
+    assert f"Metrics are at port {other.port}" in caplog.text
+    with pytest.raises(ConfigError, match="an address of this machine"):
+        MetricsServer(loader, host="192.0.2.1")
 
 
 @pytest.mark.parametrize("module", ["prometheus_client", "torch.utils.tensorboard"])

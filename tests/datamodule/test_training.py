@@ -20,6 +20,7 @@ from bridge_data import (
 from bridge_data.errors import FatalSampleError
 from bridge_data.task import DefaultTaskEncoder
 from tests.datamodule.parts import draw, make_module, take, write_numbers
+from tests.prepared import write_blend
 
 
 @pytest.fixture(scope="module")
@@ -203,3 +204,18 @@ def test_a_state_of_another_micro_batch_size_is_refused_as_steps_would_be_miscou
     state = make_module(path).train_dataloader().save_state()
     with pytest.raises(StateError, match="micro-batches of 1, this run of 2"):
         make_module(path, micro_batch_size=2).train_dataloader().restore_state(state, strict=False)
+
+
+def test_restoring_another_blend_is_as_strict_as_the_module_says(tmp_path: Path) -> None:
+    path = write_numbers(tmp_path / "numbers")
+    blend = write_blend(tmp_path / "blend.yaml", {str(path): 1, str(write_numbers(tmp_path / "more")): 1})
+    trained = make_module(path).train_dataloader()
+    next(trained)
+    state = trained.save_state()
+    with pytest.raises(StateError, match="strict_restore=False"):
+        make_module(blend).train_dataloader().restore_state(state)
+    loose = make_module(blend, strict_restore=False).train_dataloader()
+    with pytest.raises(StateError, match="other data"):
+        loose.restore_state(state, strict=True)
+    loose.restore_state(state)
+    assert loose.save_state()["next_slot"] == 1

@@ -56,6 +56,48 @@ def test_a_tokenizer_without_offsets_finds_the_same(template: str) -> None:
     assert answers(tokenizer) == (WHOLE, "a boat <end> the sea <end>")
 
 
+@pytest.mark.parametrize("template", [TURNS, TURNS_WITHOUT_MARKS])
+@pytest.mark.parametrize(("weights", "learnt"), [((0, 1), "the sea <end>"), ((1, 0), "a boat <end>"), ((0, 0), "")])
+def test_answers_with_weight_0_are_context(template: str, weights: tuple[int, int], learnt: str) -> None:
+    weighted = [dict(turn) for turn in MESSAGES]
+    for turn, weight in zip(weighted[1::2], weights, strict=True):
+        turn["weight"] = weight
+    assert answers(make_tokenizer(template), weighted) == (WHOLE, learnt)
+
+
+def test_a_weight_where_the_template_marks_other_than_one_span_for_each_answer_is_refused() -> None:
+    template = (
+        "{% for m in messages %}{% if loop.last %}{% generation %}{{ m.content }}{% endgeneration %}"
+        "{% else %}{{ m.content }} {% endif %}{% endfor %}"
+    )
+    weighted = [*MESSAGES[:3], {**MESSAGES[3], "weight": 0}]
+    with pytest.raises(SampleError, match="marks 1 answers of 2, so it is not known which is meant"):
+        render_conversation(make_tokenizer(), weighted, template, "assistant")
+
+
+TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}]
+
+
+@pytest.mark.parametrize("template", [TURNS, TURNS_WITHOUT_MARKS])
+def test_tools_go_to_a_template_that_takes_them(template: str) -> None:
+    with pytest.raises(SampleError, match="has 'tools', which the chat template does not write"):
+        render_conversation(make_tokenizer(), MESSAGES, template, "assistant", TOOLS)
+    with_tools = "{% if tools %}{% for tool in tools %}{{ tool.function.name }} {% endfor %}{% endif %}" + template
+    plain, spans = render_conversation(make_tokenizer(), MESSAGES, with_tools, "assistant")
+    text, moved = render_conversation(make_tokenizer(), MESSAGES, with_tools, "assistant", TOOLS)
+    assert text == "look " + plain
+    assert [text[start:end] for start, end in moved] == [plain[start:end] for start, end in spans]
+
+
+def test_calls_of_tools_are_refused_where_the_template_does_not_write_them() -> None:
+    calls = [{"type": "function", "function": {"name": "look", "arguments": {}}}]
+    called = [MESSAGES[0], {"role": "assistant", "content": "", "tool_calls": calls}]
+    with pytest.raises(SampleError, match="has 'tool_calls', which the chat template does not write"):
+        render_conversation(make_tokenizer(), called, TURNS, "assistant")
+    writes = TURNS + "{% if messages[-1].tool_calls %}{{ messages[-1].tool_calls[0].function.name }}{% endif %}"
+    assert render_conversation(make_tokenizer(), called, writes, "assistant")[0].endswith("look")
+
+
 def test_without_a_prompt_to_answer_the_role_is_marked_too() -> None:
     template = TURNS_WITHOUT_MARKS.partition("{%- if add_generation_prompt")[0]
     assert answers(make_tokenizer(template))[1] == "<bot> a boat <end> <bot> the sea <end>"

@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from bridge_data import ConfigError, EnergonMultiModalDataModule, SampleError, SourceInfo
+from bridge_data import ConfigError, EnergonMultiModalDataModule, SampleError, SkipSample, SourceInfo
 from bridge_data.encoders import (
     ConversationSample,
     FamilyConfig,
@@ -61,6 +61,67 @@ def test_one_question_and_its_answer_are_turns(content: dict[str, Any], asked: s
     assert cook_conversation(crude(json={**content, "system": "be brief"})).messages == [system, *expected]
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        [TURNS[0], {**TURNS[1], "weight": 0}],
+        [TURNS[0], {**TURNS[1], "weight": False}],
+        [TURNS[0], {**TURNS[1], "train": False}],
+        [{"from": "human", "value": "what", "weight": 1}, {"from": "gpt", "value": "a boat", "weight": 0}],
+    ],
+)
+def test_answers_without_loss_are_marked(content: list[dict[str, Any]]) -> None:
+    more = [{"role": "user", "content": "and"}, {"role": "assistant", "content": "the sea", "weight": 1}]
+    expected = [TURNS[0], {**TURNS[1], "weight": 0}, more[0], {"role": "assistant", "content": "the sea"}]
+    assert cook_conversation(crude(json=[*content, *more])).messages == expected
+
+
+def test_answers_in_a_prompt_have_no_loss() -> None:
+    content = {"prompt": [*TURNS, TURNS[0]], "completion": "the sea"}
+    messages = cook_conversation(crude(json=content)).messages
+    assert [(turn["content"], turn.get("weight")) for turn in messages if turn["role"] == "assistant"] == [
+        ("a boat", 0),
+        ("the sea", None),
+    ]
+
+
+def test_an_encoder_gives_no_loss_to_answers_that_are_context() -> None:
+    encoder = FamilyTaskEncoder(words.make_tokenizer(words.TURNS))
+    turns = [*TURNS, {"role": "user", "content": "what"}, {"role": "assistant", "content": "the sea"}]
+
+    def learnt(*weights: int) -> list[int]:
+        answers = [{**turn, "weight": weight} for turn, weight in zip(turns[1::2], weights, strict=True)]
+        sample = encoder.preencode_sample(cook_conversation(crude(json=[turns[0], answers[0], turns[2], answers[1]])))
+        return [int(label) for label, mask in zip(sample.labels, sample.loss_mask, strict=True) if mask]
+
+    both, first, second = learnt(1, 1), learnt(1, 0), learnt(0, 1)
+    assert first and second and both == first + second
+    with pytest.raises(SkipSample, match="no answer to learn from"):
+        learnt(0, 0)
+
+
+TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
+CALL = {"id": "1", "type": "function", "function": {"name": "look", "arguments": {"at": "sea"}}}
+
+
+@pytest.mark.parametrize("tools", [[TOOL], json.dumps([TOOL])])
+@pytest.mark.parametrize(
+    "call",
+    [
+        CALL,
+        {**CALL, "function": {"name": "look", "arguments": '{"at": "sea"}'}},
+        {"id": "1", "name": "look", "arguments": {"at": "sea"}},
+    ],
+)
+def test_tools_and_calls_of_them_are_kept(tools: Any, call: Any) -> None:
+    asked = {"role": "assistant", "content": None, "tool_calls": [call]}
+    answered = {"role": "tool", "content": "a boat", "tool_call_id": "1", "name": "look", "weight": 3}
+    sample = cook_conversation(crude(json={"messages": [TURNS[0], asked, answered, TURNS[1]], "tools": tools}))
+    assert sample.tools == [TOOL]
+    assert sample.messages[1] == {"role": "assistant", "content": "", "tool_calls": [CALL]}
+    assert sample.messages[2] == {"role": "tool", "content": "a boat", "tool_call_id": "1", "name": "look"}
+
+
 def test_the_image_of_an_instruction_is_found(folder: Path) -> None:
     content = {"instruction": "<image>\nwhat", "output": "a boat", "images": ["1.png"]}
     said, images = cooked(content, folder)
@@ -100,9 +161,12 @@ def test_a_family_without_videos_says_so() -> None:
             {"json": [{"role": "user", "content": [{"type": "audio"}]}]},
             "a part of a turn is {'type': 'audio'}; exp",
         ),
-        ({"json": {"messages": TURNS, "tools": [{"name": "f"}]}}, "'a/1': has 'tools', which a chat template must"),
-        ({"json": [{**TURNS[1], "weight": 0}]}, "an answer has weight 0, but all answers of a conversation have loss"),
-        ({"json": {"prompt": TURNS, "completion": "yes"}}, "'a/1': has an answer in 'prompt', which would have loss"),
+        ({"json": {"messages": TURNS, "tools": "[3]"}}, r"'a/1': its 'tools' are \[3\]; expected a list of JSON"),
+        ({"json": {"messages": TURNS, "tools": "{"}}, "its 'tools' are '{'; expected a list"),
+        ({"json": {"messages": TURNS, "functions": [{"name": "f"}]}}, "has 'functions', of an older form"),
+        ({"json": [{**TURNS[1], "function_call": {"name": "f"}}]}, "has a 'function_call', of an older form"),
+        ({"json": [{**TURNS[1], "tool_calls": 3}]}, "a call of a tool is 3; expected a function with a name"),
+        ({"json": [{**TURNS[1], "weight": 0.5}]}, r"an answer has weight 0\.5; expected 0 \(no loss\) or 1"),
         ({"json": {"prompt": ["x"], "completion": "yes"}}, "a turn is 'x'"),
         ({"json": {"prompt": "x"}}, r"or 'prompt' and 'completion'\. Its fields are json {prompt: str}"),
         ({"json": {"instruction": "x", "output": 3}}, "Its fields are json {instruction: str, output: int}"),

@@ -3,6 +3,7 @@
 import functools
 import itertools
 from collections.abc import Iterator
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -183,13 +184,22 @@ def test_a_data_set_is_repeated_so_many_times(folder: Path, repeats: float) -> N
     assert len(loader) == len(dataset) == len(expected)
 
 
-def test_ranks_repeat_their_own_batches(folder: Path) -> None:
-    for rank in range(3):
-        once = val(folder / "a", rank=rank, world_size=3)
-        (whole,) = texts(once)
-        loader = get_loader(RepeatDataset(once, repeats=2.5))
-        assert [text for batch in loader for text in batch.text][: 2 * len(whole)] == whole * 2
-        assert len(loader) == len(list(loader)) == int(2.5 * len(once))
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+@pytest.mark.parametrize(("repeats", "batch_size"), [(2.5, 4), (0.3, 5), (1 / 3, 1), (1.1, 7), (0.02, 1)])
+def test_a_fraction_is_of_the_batches_of_the_job_on_any_number_of_ranks(
+    folder: Path, repeats: float, batch_size: int, world_size: int
+) -> None:
+    def read(rank: int, world_size: int) -> list[list[str]]:
+        once = val(folder / "a", rank=rank, world_size=world_size, batch_size=batch_size)
+        loader = get_loader(RepeatDataset(once, repeats=repeats))
+        first, second = ([batch.text for batch in loader] for _ in range(2))
+        assert len(first) == len(loader) and first == second
+        return first
+
+    whole = [batch.text for batch in get_loader(val(folder / "a", batch_size=batch_size))]
+    num_expected = Fraction(repeats).limit_denominator(1000) * len(whole) // 1
+    found = sorted(text for rank in range(world_size) for batch in read(rank, world_size) for text in batch)
+    assert found == sorted(text for batch in itertools.islice(itertools.cycle(whole), num_expected) for text in batch)
 
 
 class Some(DefaultTaskEncoder):
@@ -294,10 +304,17 @@ def test_the_length_of_a_fraction_is_the_number_of_its_batches(folder: Path, rep
 
 def test_ranks_that_end_together_repeat_the_same_fraction(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
+    found = []
     for rank in range(2):
-        once = val(folder / "b", rank=rank, world_size=2, batch_size=None)
+        once = val(folder / "b", rank=rank, world_size=2, batch_size=1)
         loader = get_loader(RepeatDataset(once, repeats=1.5), ends="even")
-        assert len(loader) == len(list(loader)) == 6
+        for _ in range(2):
+            passed = list(loader)
+            assert len(loader) == len(passed) == 6  # 4 steps, then 2: of 7 and of 3 samples
+        assert loader.even_ends is not None
+        assert loader.even_ends.num_filled == 4 * rank  # the last step of each repetition, in two passes
+        found += [text for batch in passed[: 6 - rank] for text in batch.text]
+    assert sorted(found[:6]) == sorted(["0", "2", "4", "6", "0", "2"])
 
 
 def test_states_of_ranks_in_different_repetitions_are_refused_with_the_way_out(folder: Path) -> None:

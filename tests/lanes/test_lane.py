@@ -17,7 +17,7 @@ from bridge_data import (
     get_train_dataset,
 )
 from bridge_data.lanes.lane import Lane
-from bridge_data.lanes.units import LaneBatch
+from bridge_data.lanes.units import Produced
 from bridge_data.order.state import LoaderState
 from tests.prepared import write_blend, write_texts
 from tests.properties.jobs import Encoder, GroupingEncoder
@@ -47,7 +47,7 @@ def lane_of(made: LaneDataset, number: int = 0, state: dict[str, Any] | None = N
     return made.lane(number, loader_state, **extra)
 
 
-def take(lane: Lane, count: int) -> list[LaneBatch]:
+def take(lane: Lane, count: int) -> list[Produced[Any]]:
     return [lane.next() for _ in range(count)]
 
 

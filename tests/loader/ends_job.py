@@ -3,7 +3,8 @@
 python -m tests.loader.ends_job RANK WORLD_SIZE RENDEZVOUS DATA
 
 Prints a JSON object with what each of `CASES` gave: two passes as lists of steps (keys, weight of the rank, weight of
-all ranks), the collectives that the loader called, and what it logged.
+all ranks), the collectives that the loader called, and what it logged. Then, as "failures", the errors of each rank
+when rank 1 cannot read its third batch, and when rank 1 ends without a word.
 """
 
 import json
@@ -18,6 +19,7 @@ import torch.distributed as dist
 from bridge_data import (
     Batch,
     DefaultTaskEncoder,
+    FatalSampleError,
     SkipSample,
     TextSample,
     WorkerConfig,
@@ -88,6 +90,13 @@ class Emptier(NoMask):
         raise ZeroDivisionError("a bug")
 
 
+class Breaks(Whole):
+    def batch(self, samples: list[TextSample]) -> Loss:
+        if int(samples[0].text) > 12:
+            raise FatalSampleError("the disk is gone\nin more detail")
+        return super().batch(samples)
+
+
 CASES: dict[str, tuple[type[DefaultTaskEncoder[Any, Any, Any, Any]], str, dict[str, Any]]] = {
     "whole": (Whole, "even", {}),
     "limited": (Whole, "even", {"limit": 8}),
@@ -156,8 +165,28 @@ def main(rank: int, world_size: int, rendezvous: str, data: str) -> None:
             "repeated": repeated,
             "messages": messages.texts,
         }
-    print(json.dumps(outcome))
+    failed, left = failing(data, rank, world_size), ""
+    if rank != 1:
+        left = error_of(dataset_of("filtered, agreed", data, rank, world_size))
     dist.destroy_process_group()
+    print(json.dumps(outcome | {"failures": [failed, left]}))
+
+
+def failing(data: str, rank: int, world_size: int) -> str:
+    """The error of this rank when rank 1 fails."""
+    dataset = dataset_of("filtered, agreed", data, rank, world_size)
+    if rank == 1:
+        dataset.task_encoder = Breaks()
+    return error_of(dataset)
+
+
+def error_of(dataset: LaneDataset) -> str:
+    """The error that reading the data set ends with."""
+    with get_savable_loader(dataset, ends="agreed") as loader:
+        try:
+            return f"no error after {sum(1 for _ in loader)} batches"
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from bridge_data.lanes.units import Item, LaneBatch, references_of
+from bridge_data.lanes.units import Item, Members, Produced
 from bridge_data.order import SampleRef
 from bridge_data.order.state import LoaderState
 from bridge_data.samples import Batch, edataclass
@@ -45,7 +45,7 @@ class Stream:
         self._dataset, self._lane, self._watch = dataset, lane, watch
         self._number = state.get("micro_batches", 0)
 
-    def next(self) -> LaneBatch:
+    def next(self) -> Produced[Any]:
         length = self._dataset.length(self._lane)
         if length is not None and self._number >= length:
             raise StopIteration
@@ -57,7 +57,9 @@ class Stream:
         batch = self._dataset.make(self._lane, self._number, self._dataset.size)
         self._number += 1
         skipped = {"encode_sample": 1} if self._number % 3 == 0 else {}
-        return LaneBatch(batch, state_after(self._number), skipped, references_of([Item(0, ref, 0, None)]))
+        return Produced(
+            self._lane, batch, state_after(self._number), skipped, Members.of([Item(0, ref, 0, None)]).packed()
+        )
 
     def take_skipped(self) -> dict[str, int]:
         return {}

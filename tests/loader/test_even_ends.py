@@ -115,6 +115,23 @@ def test_a_batch_that_cannot_be_emptied_comes_again_and_ends_no_job(job: Any, ca
 
 
 @pytest.mark.processes
+def test_where_ends_are_agreed_each_rank_names_the_one_that_failed(job: Any) -> None:
+    failed = [of_rank["failures"][0] for of_rank in job]
+    assert failed[1] == "FatalSampleError: the disk is gone\nin more detail"
+    for rank in (0, 2):
+        assert failed[rank].startswith(f"WorkerError: rank {rank} ends because data-parallel rank 1 failed first")
+        assert failed[rank].endswith("FatalSampleError: the disk is gone")
+
+
+@pytest.mark.processes
+def test_a_rank_that_ended_without_a_word_is_an_error_of_ours(job: Any) -> None:
+    for rank in (0, 2):
+        assert job[rank]["failures"][1].startswith(
+            f"WorkerError: rank {rank} ends because another data-parallel rank has ended, or cannot be reached"
+        )
+
+
+@pytest.mark.processes
 def test_micro_batches_that_nobody_could_expect_are_dropped_with_a_warning(job: Any) -> None:
     for of_rank in job:
         assert any('take ends="agreed"' in text for text in of_rank["doubled in hiding"]["messages"])

@@ -160,12 +160,6 @@ def test_a_damaged_record_is_an_error_that_names_its_byte(data: Path, tmp_path: 
         RunLedger(tmp_path)
 
 
-def test_two_loaders_cannot_write_one_ledger(data: Path, tmp_path: Path) -> None:
-    with make_loader(data, (0, 1), tmp_path), pytest.raises(ConfigError, match="another loader writes this ledger"):
-        make_loader(data, (0, 1), tmp_path)
-    make_loader(data, (0, 1), tmp_path).close()
-
-
 def test_a_folder_without_a_ledger_is_refused(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "absent"):
         with pytest.raises(ConfigError, match="holds no ledger"):

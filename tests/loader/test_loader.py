@@ -35,6 +35,14 @@ def some(loader: SavableDataLoader, num: int) -> list[str]:
     return names(itertools.islice(loader, num))
 
 
+def test_next_of_a_loader_says_how_to_get_an_iterator() -> None:
+    loader = here()
+    with pytest.raises(TypeError, match=r"a loader is no iterator: make one once, `batches = iter\(loader\)`"):
+        next(loader)
+    batches = iter(loader)
+    assert names([next(batches), next(batches)]) == some(here(), 2)
+
+
 @pytest.fixture(scope="module")
 def two_workers() -> Iterator[SavableDataLoader]:
     """The finite lanes of `FINITE` on two workers."""

@@ -28,6 +28,23 @@ def test_chunks_cover_each_sample_once_and_cross_no_shard(counts: list[int], siz
     assert [column.tolist() for column in table.counts_by_length()] == [column.tolist() for column in unique]
 
 
+def test_chunks_of_a_few_large_shards_among_many_small_and_empty_ones_are_found() -> None:
+    counts = [0, 9, 0, 0, *[1] * 5_000, 100_000, *[0] * 3_000, *[1, 0, 2] * 2_000, 70_000, 0]
+    table = ChunkTable(counts, 2)
+    starts, lengths = table.spans(np.arange(table.num_chunks)[::-1])
+    assert lengths[::-1].tolist() == table.lengths().tolist()
+    assert (starts[::-1] + lengths[::-1]).tolist() == np.cumsum(lengths[::-1]).tolist()
+    assert starts.min() == 0 and lengths.sum() == sum(counts)
+
+
+@given(counts=COUNTS, size=st.integers(1, 400), num_epochs=st.integers(1, 3))
+def test_no_chunks_have_fewer_samples_than_the_shortest(counts: list[int], size: int, num_epochs: int) -> None:
+    table = ChunkTable(counts, size)
+    shortest = np.sort(np.tile(table.lengths(), num_epochs))
+    least = table.least_samples(np.arange(len(shortest) + 1), num_epochs)
+    assert least.tolist() == [0, *np.cumsum(shortest).tolist()]
+
+
 @given(
     counts=COUNTS,
     lanes=st.integers(1, 64),

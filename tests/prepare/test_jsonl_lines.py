@@ -1,11 +1,14 @@
 import struct
+import subprocess
+import sys
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from bridge_data.errors import ConfigError, DatasetError
-from bridge_data.prepare import jsonl_lines
+from bridge_data.limits import Limits
+from bridge_data.prepare import commit, jsonl_lines
 from bridge_data.prepare.jsonl_lines import parse_line_range, prepare_jsonl, split_lines_by_ranges
 from bridge_data.prepare.splits import parse_ratio, ratio_bounds
 from bridge_data.shards.jsonl_file import index_path, open_jsonl, split_path
@@ -125,6 +128,52 @@ def test_a_preparation_that_ends_before_its_split_is_written_leaves_the_old_inde
     assert index_path(path).read_bytes() == index, "27 samples would be in no part"
     with pytest.raises(DatasetError, match="has 270 bytes, but had 27 when it was prepared"):
         open_jsonl(path, "train")
+
+
+KILLED = """
+import os, sys
+from pathlib import Path
+from functools import partial
+from bridge_data.prepare import jsonl_lines
+from bridge_data.prepare.splits import parse_ratio, ratio_bounds
+os.replace = lambda *_: os.kill(os.getpid(), 9)
+jsonl_lines.prepare_jsonl(Path(sys.argv[1]), partial(ratio_bounds, parse_ratio("2,1,0")))
+"""
+
+
+@pytest.mark.processes
+def test_what_a_killed_preparation_left_is_removed_by_the_next(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'{"a": 1}\n' * 3)
+    others = [".b.jsonl.idx.0123abcd.77.tmp", ".a.jsonl.idx.old.0123abcd.77.tmp", "a.jsonl.idx.0123abcd.77.tmp"]
+    for name in others:
+        (tmp_path / name).touch()
+    assert subprocess.run([sys.executable, "-c", KILLED, str(path)], check=False, timeout=100).returncode == -9
+    left = {file.name for file in tmp_path.iterdir()} - {path.name, *others}
+    assert {name.split(".")[3] for name in left} == {"idx", "split"}
+    prepare_jsonl(path)
+    assert {file.name for file in tmp_path.iterdir()} == {path.name, index_path(path).name, *others}
+
+
+def test_a_file_is_prepared_by_one_process_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commit, "PATIENCE_S", 0.05)
+    one, other = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
+    for path in (one, other):
+        path.write_bytes(b'{"a": 1}\n' * 3)
+    with commit.preparing_alone(one):
+        with pytest.raises(DatasetError, match=r"a\.jsonl: another process is preparing it"):
+            prepare_jsonl(one)
+        assert prepare_jsonl(other).num_samples == 3
+    assert prepare_jsonl(one).num_samples == 3
+
+
+def test_longer_lines_are_taken_if_the_limits_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jsonl_lines, "MAX_LINE_BYTES", 20)
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"a": "%s"}\n' % ("x" * 20))
+    with pytest.raises(DatasetError, match=r"line 1: longer than 20 bytes \(Limits\(max_json_bytes\)\)"):
+        prepare_jsonl(path, limits=Limits(max_json_bytes=10))
+    assert prepare_jsonl(path, limits=Limits(max_json_bytes=40)).num_samples == 1
 
 
 def test_splits_are_written_and_kept(tmp_path: Path) -> None:

@@ -15,7 +15,17 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from bridge_data import LaneDataset, WorkerConfig, get_train_dataset, get_val_dataset, merge_states
+from bridge_data import (
+    InMemoryDataset,
+    LaneDataset,
+    TextSample,
+    WorkerConfig,
+    get_train_dataset,
+    get_val_dataset,
+    merge_states,
+)
+from bridge_data.plan import Branch, Plan
+from bridge_data.plan.blending import plan_of
 from tests.prepared import write_blend, write_texts
 from tests.properties.jobs import Encoder, GroupingEncoder, Job, Key, LoaderJob
 
@@ -48,6 +58,7 @@ class Case:
     seed: int
     epochized: bool = False
     ordered: bool = False
+    in_memory: bool = False
 
 
 CASES = st.integers(1, 4).flatmap(
@@ -65,6 +76,7 @@ CASES = st.integers(1, 4).flatmap(
         per_shuffle=st.sampled_from([1, 1, 2]),
         seed=st.integers(0, 1_000),
         epochized=st.sampled_from([False, False, True]),
+        in_memory=st.sampled_from([False, False, False, True]),
     )
 )
 
@@ -81,11 +93,25 @@ def data() -> Iterator[Path]:
         yield Path(folder)
 
 
-def ranks(data: Path, case: Case, world_size: int, num_lanes: int = 0) -> list[LaneDataset]:
-    """The data set as each rank of a job makes it."""
+def in_files(data: Path, case: Case) -> Path:
     file = data / "blend.yaml"
     paths = {f"{size}-{copy}": weight for copy, (size, weight) in enumerate(zip(case.sizes, case.weights, strict=True))}
-    write_blend(file, paths, epochized=case.epochized)
+    return write_blend(file, paths, epochized=case.epochized)
+
+
+def in_memory(case: Case) -> Plan:
+    """The same samples and weights, without files."""
+    sources = []
+    for copy, size in enumerate(case.sizes):
+        texts = [TextSample(__key__=f"{number:06d}", text=str(number + STRIDE * copy)) for number in range(size)]
+        sources.append(InMemoryDataset(texts).source())
+    blend = Branch("blend", tuple(zip(case.weights, sources, strict=True)), epochized=case.epochized)
+    return plan_of(blend, training=True, what="blend")
+
+
+def ranks(data: Path, case: Case, world_size: int, num_lanes: int = 0) -> list[LaneDataset]:
+    """The data set as each rank of a job makes it."""
+    blend = in_memory(case) if case.in_memory else in_files(data, case)
     kind = GroupingEncoder if case.num_groups > 1 else Encoder
     encoder = kind(skip_every=case.skip_every, num_parts=case.num_parts, num_groups=case.num_groups)
     common: dict[str, Any] = {
@@ -99,11 +125,11 @@ def ranks(data: Path, case: Case, world_size: int, num_lanes: int = 0) -> list[L
             rank=rank, world_size=world_size, num_workers=1, num_lanes=num_lanes, seed_offset=case.seed
         )
         if case.ordered:
-            made.append(get_val_dataset(file, split_part="train", worker_config=config, **common))
+            made.append(get_val_dataset(blend, split_part="train", worker_config=config, **common))
         else:
             made.append(
                 get_train_dataset(
-                    file,
+                    blend,
                     worker_config=config,
                     shuffle_buffer_size=20,
                     max_samples_per_sequence=case.chunk,
@@ -122,7 +148,7 @@ def keys_in(batches: list[Any]) -> list[Key]:
 def note(case: Case) -> None:
     for feature in ("packing", "skip_every"):
         event(f"{feature}: {bool(getattr(case, feature))}")
-    event(f"epochized: {case.epochized}")
+    event(f"epochized: {case.epochized}, in memory: {case.in_memory}")
     event(f"groups: {case.num_groups > 1}, parts: {case.num_parts > 1}, repeat: {case.repeat}")
 
 

@@ -1,10 +1,12 @@
+import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
 
 from recipes.tiny_data import write_tiny_data
-from recipes.train import main
+from recipes.train import load_recipe, main
 from recipes.train_lightning import newest_checkpoint
 
 TINY = ["--recipe", "text_sft", "--tiny"]
@@ -32,6 +34,48 @@ def test_samples_are_counted_then_a_checkpoint_is_evaluated_without_training(
     printed = capsys.readouterr().out
     assert "step" not in printed
     assert float(re.findall(r"val_loss\D+([\d.]+)", printed)[0]) > 0
+
+
+@pytest.mark.processes
+def test_loggers_get_the_loss_and_the_metrics_of_the_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    write_tiny_data(tmp_path / "tiny_data")
+    monkeypatch.chdir(tmp_path)
+    settings = ["metrics={every_steps: 2, loggers: [tensorboard, csv]}", "training.train_steps=4", "log_dir=run"]
+    assert main([*TINY, *settings]) == 0
+    losses = [float(loss) for loss in re.findall(r"^step \d+: loss (\S+)", capsys.readouterr().out, re.M)]
+    events = EventAccumulator("run/tensorboard")
+    events.Reload()
+    assert [(e.step, round(e.value, 4)) for e in events.Scalars("train_loss")] == [*enumerate(losses, 1)]
+    lines = [json.loads(line) for line in Path("run/data.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [2, 4]
+    for name in ("samples", "tokens", "wait_share"):
+        expected = [(line["step"], pytest.approx(line[name])) for line in lines]
+        assert [(e.step, e.value) for e in events.Scalars(f"data/{name}")] == expected
+    assert lines[1]["tokens"] > lines[0]["tokens"] > 0
+    rows = Path("run/csv/metrics.csv").read_text().splitlines()
+    assert "train_loss" in rows[0] and len(rows) == 1 + 4 + 2
+
+    again = load_recipe(Path("run/config.yaml"), [])
+    assert again == load_recipe(None, settings, recipe="text_sft", tiny=True)
+
+
+def test_a_logger_that_is_not_installed_or_has_nowhere_to_write_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_tiny_data(tmp_path / "tiny_data")
+    monkeypatch.chdir(tmp_path)
+    assert main([*TINY, "metrics.loggers=[wandb]"]) == 2
+    assert "metrics.loggers=['wandb']: they write to log_dir, which is null" in capsys.readouterr().err
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    monkeypatch.setattr("lightning.pytorch.loggers.wandb._WANDB_AVAILABLE", False)
+    assert main([*TINY, "metrics.loggers=[wandb]", "log_dir=run"]) == 2
+    assert "metrics.loggers: wandb needs a package" in capsys.readouterr().err
+    assert main([*TINY, "trainer=megatron", "metrics.loggers=[csv]", "log_dir=run"]) == 2
+    assert "trainer=megatron has tensorboard alone, and not csv" in capsys.readouterr().err
 
 
 @pytest.mark.processes

@@ -1,6 +1,4 @@
-import logging
 import os
-import sqlite3
 from pathlib import Path
 
 import pytest
@@ -67,45 +65,6 @@ def test_shards_that_were_not_prepared_are_an_error(folder: Path) -> None:
     set_split(folder, "split_parts: {train: ['data-{000003..000006}.tar']}")
     with pytest.raises(DatasetError, match=r"'train' names 'data-000004\.tar' and 2 more shards.*bridge-data prepare"):
         open_shards(folder, "train")
-
-
-EXCLUDE = (
-    "split_parts: {train: ['data-{000000..000002}.tar'], val: [data-000003.tar]}\n"
-    "exclude: [data-000001.tar, 'data-000000.tar/00000{0,3}', data-000003.tar/000016]\n"
-)
-KEPT = ["000001", "000002", "000004", "000010", "000011", "000012", "000013", "000014"]
-
-
-@pytest.mark.parametrize("removed", [[], ["index.bridge"], ["index.bridge", "index.sqlite"]])
-def test_exclusions_by_each_index(folder: Path, removed: list[str]) -> None:
-    for name in removed:
-        (folder / ".nv-meta" / name).unlink()
-    set_split(folder, EXCLUDE)
-    dataset = PreparedDataset.open(folder)
-    assert (dataset.index is None) == bool(removed)
-    train = dataset.split("train")
-    assert train.names == ("data-000000.tar", "data-000002.tar")
-    assert train.counts == [3, 5]
-    assert train.excluded == {"data-000000.tar/000000", "data-000000.tar/000003"}
-    assert keys_of(train) == KEPT
-    assert keys_of(dataset.split("val")) == ["000015", "000017", "000018", "000019"]
-
-
-def test_exclusions_when_older_tables_cannot_tell(folder: Path) -> None:
-    (folder / ".nv-meta/index.bridge").unlink()
-    with sqlite3.connect(folder / ".nv-meta/index.sqlite") as db:
-        db.execute("DROP TABLE samples")
-    set_split(folder, EXCLUDE)
-    assert keys_of(open_shards(folder, "train")) == KEPT
-
-
-def test_an_exclusion_of_nothing_is_told(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-    set_split(
-        folder, "split_parts: {train: [data-000000.tar]}\nexclude: [data-000000.tar/gone, data-000000.tar/000001]"
-    )
-    with caplog.at_level(logging.WARNING):
-        assert open_shards(folder, "train").counts == [4]
-    assert "`exclude` names gone of shard data-000000.tar" in caplog.text
 
 
 def test_our_index_is_left_aside_when_it_is_of_another_preparation(folder: Path) -> None:

@@ -9,16 +9,17 @@ def noted(limits: TimeLimits, num_bytes: int, took_s: float, times: int) -> tupl
     return limits.of(num_bytes)
 
 
-def test_without_a_median_the_limits_are_long() -> None:
+def test_without_a_median_the_limits_are_long_and_longer_for_large_requests() -> None:
     limits = TimeLimits()
-    assert limits.of(1000) == (2.0, 8.0)
-    assert noted(limits, 1000, 0.01, 3) == (2.0, 8.0)
+    assert limits.of(1000) == limits.of((1 << 18) - 1) == (0.5, 1.0, 2.0, 8.0)
+    assert noted(limits, 1000, 0.01, 3) == (0.5, 1.0, 2.0, 8.0)
+    assert [TimeLimits().of(1 << power)[0] for power in (18, 19, 20, 21, 22, 40)] == [1.0, 1.0, 2.0, 2.0, 8.0, 8.0]
 
 
 def test_the_first_limit_is_about_four_medians_and_the_others_rise() -> None:
     limits = TimeLimits()
-    assert noted(limits, 1000, 0.03, 8) == (0.125, 0.25, 1.0, 8.0)
-    assert noted(limits, 1000, 30.0, 4) == (0.125, 0.25, 1.0, 8.0)  # a few late ones change nothing
+    assert noted(limits, 1000, 0.03, 8) == (0.125, 0.25, 0.5, 2.0, 8.0)
+    assert noted(limits, 1000, 30.0, 4) == (0.125, 0.25, 0.5, 2.0, 8.0)  # a few late ones change nothing
     assert noted(TimeLimits(), 1000, 0.04, 8)[0] == pytest.approx(2**-2.5)
     assert noted(TimeLimits(), 1000, 1e-4, 8)[0] == 1 / 32
     assert noted(TimeLimits(), 1000, 7.0, 8) == (8.0,)

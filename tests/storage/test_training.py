@@ -203,15 +203,15 @@ def seconds(path: str, proxy: FaultyProxy, share: float) -> float:
 def test_two_workers_go_on_where_one_request_of_ten_gets_no_answer(
     fault: str, s3_server: Server, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Cores limit the healthy rate here, with the server on this machine, so the bound is wide; what requests cost is
-    measured in `test_remote`."""
+    """From a store with a latency, so that requests, and not the cores that the server shares, take the time. The bound
+    leaves room for other work on the machine: of the runs of each kind the middle one counts."""
     monkeypatch.delenv("AWS_TIMEOUT")
-    write_texts(bucket.folder / "large", 1_000, lambda n: f"{n} " * 20_000)
+    write_texts(bucket.folder / "large", 1_000, lambda n: f"{n} " * 2_000)
     with faulty_proxy(s3_server) as proxy:
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{proxy.port}")
-        proxy.shared_fault = fault
+        proxy.latency_s, proxy.shared_fault = 0.1, fault
         path = f"{bucket.url}/large"
-        pairs = [(seconds(path, proxy, 0.0), seconds(path, proxy, 0.1)) for _ in range(4)]
-    ratio = statistics.median(healthy / faulty for healthy, faulty in pairs)
-    print(f"{fault}: {ratio:.2f} of the healthy rate; seconds {[(round(a, 1), round(b, 1)) for a, b in pairs]}")
-    assert ratio >= 0.2
+        pairs = [(seconds(path, proxy, 0.0), seconds(path, proxy, 0.1)) for _ in range(7)]
+    healthy, faulty = (statistics.median(times) for times in zip(*pairs, strict=True))
+    print(f"{fault}: {healthy / faulty:.2f} of the healthy rate; {[(round(a, 1), round(b, 1)) for a, b in pairs]} s")
+    assert healthy / faulty >= 0.3

@@ -60,12 +60,15 @@ def test_j_and_k_go_from_sample_to_sample_and_enter_opens(browser: Browser) -> N
 
 def test_a_slash_goes_to_the_search_which_finds_while_one_types(browser: Browser) -> None:
     browser.open("/samples")
+    first = keys(browser)
     browser.press("/")
-    browser.driver.switch_to.active_element.send_keys("photo0017")
-    browser.wait(lambda b: keys(b) == [f"data-{n // 40:04d}.tar/photo{n:05d}" for n in range(170, 180)])
-    browser.wait(lambda b: "q=photo0017" in address(b))
+    search = browser.driver.switch_to.active_element
+    assert search.get_attribute("name") == "q" and search.get_attribute("value") == ""
+    search.send_keys("photo0017")
+    found = [f"data-{n // 40:04d}.tar/photo{n:05d}" for n in range(170, 180)]
+    browser.wait(lambda b: "q=photo0017" in address(b) and keys(b) == found)
     browser.press("\ue003" * 9)  # backspace
-    browser.wait(lambda b: len(keys(b)) == 24)
+    browser.wait(lambda b: "q=photo" not in address(b) and keys(b) == first)
 
 
 def test_choosing_a_source_shows_its_samples(browser: Browser) -> None:
@@ -119,7 +122,8 @@ def module_monkeypatch() -> Iterator[pytest.MonkeyPatch]:
 def run_browser(driver: "Chrome", photos_yaml: Path, module_monkeypatch: pytest.MonkeyPatch) -> Iterator[Browser]:
     """A window on the pages of a run: LLaVA in small on the photos, packed, with a log and a checkpoint."""
     folder = photos_yaml.parent
-    config = folder / "run.yaml"
+    config = folder / "run" / "config.yaml"
+    config.parent.mkdir()
     sizes = "seq_length: 256, micro_batch_size: 2, global_batch_size: 8, packing_buffer_size: 24"
     config.write_text(f"recipe: llava\ntiny: true\ndata: {{path: photos, {sizes}}}\n")
     module_monkeypatch.chdir(folder)
@@ -131,9 +135,9 @@ def run_browser(driver: "Chrome", photos_yaml: Path, module_monkeypatch: pytest.
             lines.append({"step": number // 4, "loss": losses[number // 4], "keys": []})
         lines[-1]["keys"] += [key for row in batch.__key__ for key in row.split(",")]
         if number == 63:
-            save_states(folder / "checkpoints/iter_0000016", loader.save_state_rank(), step=16, world_size=1)
-    (folder / "steps.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    server, found = serve(folder, "--config", "run.yaml", "--state", "checkpoints", "--log", "steps.jsonl")
+            save_states(folder / "run/checkpoints/iter_0000016", loader.save_state_rank(), step=16, world_size=1)
+    (folder / "run/steps_dprank000.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    server, found = serve(folder, "run")
     with server:
         browser = Browser(driver, found)
         browser.resize(DESK)
@@ -149,7 +153,7 @@ def test_from_a_loss_to_its_samples_in_two_clicks(run_browser: Browser, photos_y
     (peak,) = [point for point in points if "Step 17," in point.get_attribute("aria-label")]
     peak.find_element("css selector", "circle.point").click()
     run_browser.wait(lambda b: address(b) == "/steps/17")
-    line = json.loads((photos_yaml.parent / "steps.jsonl").read_text().splitlines()[17])
+    line = json.loads((photos_yaml.parent / "run/steps_dprank000.jsonl").read_text().splitlines()[17])
     assert keys(run_browser) == line["keys"]
     run_browser.find("a.key")[0].click()
     run_browser.wait(lambda b: address(b).startswith("/sample/0/0/"))
@@ -166,7 +170,7 @@ def test_a_batch_shows_its_mask_its_packs_and_its_pictures(run_browser: Browser)
     assert len(run_browser.find(".pictures img")) >= 4
 
 
-@pytest.mark.parametrize("path", ["/batches?number=65", "/run", "/steps/17"])
+@pytest.mark.parametrize("path", ["/batches?number=65", "/run", "/steps/17", "/shapes"])
 def test_pages_of_a_run_keep_nobody_out(run_browser: Browser, path: str) -> None:
     if not AXE.exists():
         pytest.skip("there is no axe-core: npm install --prefix .view axe-core")

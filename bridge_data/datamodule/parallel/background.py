@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Protocol, Self
 
-from bridge_data.errors import WorkerError
+from bridge_data.errors import WorkerError, no_iterator
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.loader.even_ends import EvenEnds
 from bridge_data.loader.loader_config import Ends
@@ -150,6 +150,8 @@ class BackgroundLoader:
         if loader is None:
             self._thread.start()  # the rank that reads is not to wait until this one draws
 
+    __next__ = no_iterator
+
     def __iter__(self) -> Iterator[Any]:
         return self._meter.timed(_Pass(self))
 
@@ -220,12 +222,14 @@ class BackgroundLoader:
             self._fetched = None
         return item
 
+    def _check_open(self) -> None:
+        if not self._close.alive:
+            raise WorkerError("this loader is closed")
+
     def _fetch(self) -> Arrival:
         """The next item. It stays the next one until `_deliver`."""
         if self._fetched is not None:
             return self._fetched
-        if not self._close.alive:
-            raise WorkerError("this loader is closed")
         if self._thread.ident is None:
             self._thread.start()
         item = self._arrivals.get()
@@ -256,7 +260,8 @@ class _Pass(Iterator[Any]):
         if self._over:
             raise StopIteration
         loader = self._loader
-        item = loader._fetch()
+        loader._check_open()
+        item = loader._fetch() if loader.even_ends is None else loader.even_ends.fetched(loader._fetch)
         if not self._begun:
             self._begun = True
             loader._begin_pass()

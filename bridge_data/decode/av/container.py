@@ -213,7 +213,7 @@ class Track:
                 continue
             with contextlib.suppress(import_av().error.FFmpegError):
                 container.seek(time, stream=stream)
-                packets: Any = container.demux(stream)
+                packets: Any = _demuxed(container, stream)
                 first = next(packets)
                 landed = self._landed(first, pts)
                 if landed is not None and landed <= number:
@@ -224,7 +224,7 @@ class Track:
     def read_all(self) -> Iterator[Any]:
         """All packets from the start, then an empty one that flushes the decoder."""
         self._medium.rewind()
-        return self._packets(self._medium.container.demux(self._medium.stream(self._index)))
+        return self._packets(_demuxed(self._medium.container, self._medium.stream(self._index)))
 
     def _landed(self, packet: Packet[Any], target: int) -> int | None:
         """The number of the packet at which a seek landed; None if it cannot be determined."""
@@ -241,3 +241,17 @@ class Track:
             if first is not None:
                 yield first
             yield from packets
+
+
+def _demuxed(container: InputContainer, stream: Any) -> Iterator[Any]:
+    """The packets of a stream. Damage may let FFmpeg find another stream on the way, which PyAV does not know."""
+    packets: Any = container.demux(stream)
+    with contextlib.closing(packets):
+        while True:
+            try:
+                packet = next(packets, None)
+            except IndexError as error:
+                raise SampleError("the medium has a packet of an unknown stream. It is damaged") from error
+            if packet is None:
+                return
+            yield packet

@@ -19,7 +19,9 @@ from typing import Any, TypeVar
 import torch.distributed as dist
 
 from bridge_data.errors import ConfigError, StateError
+from bridge_data.loader.checkpoint.lightning_file import read_lightning
 from bridge_data.loader.checkpoint.state_files import (
+    DamagedManifestError,
     FileRecord,
     Manifest,
     check_foreign,
@@ -143,14 +145,14 @@ class _Written:
 
 def _settle(target: Path) -> None:
     """Create the folder, or end what an earlier save had begun there: rename the files that its manifest has, and
-    delete those that none has."""
+    delete those that none has. Nothing is deleted while the manifest or a file cannot be read."""
     target.mkdir(parents=True, exist_ok=True)
     try:
         manifest = Manifest.read(target)
-    except StateError:  # it is damaged; the new one replaces it
+    except DamagedManifestError:  # the new one replaces it
         manifest = None
     for path, new in new_files(target).items():
-        if manifest is not None and manifest.is_of(path, new.read_bytes()):
+        if manifest is not None and manifest.is_of(path, read_bytes(new)):
             os.replace(new, path)
         else:
             new.unlink()
@@ -265,7 +267,7 @@ def load_states(folder: str | Path, *, step: int | None = None) -> dict[str, Any
 
 
 def read_checkpoint(path: str | Path) -> Checkpoint:
-    """The checkpoint in a folder, or the state in one file, which may be that of one rank only.
+    """The checkpoint in a folder, or the state in one file, which may be that of one rank only; of Lightning, `.ckpt`.
 
     Raises:
         StateError: as `load_states`.
@@ -273,6 +275,10 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
     path = Path(path)
     if not path.is_file():
         return _read_folder(path)
+    if path.suffix == ".ckpt":
+        state, step = read_lightning(path)
+        size = path.stat().st_size
+        return Checkpoint(path=path, state=state, step=step, world_size=None, num_files=1, num_bytes=size)
     data = read_bytes(path)
     file = decoded(data, path)
     return Checkpoint(
@@ -282,9 +288,12 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
 
 def _read_folder(folder: Path) -> Checkpoint:
     for _ in range(_NUM_TRIES - 1):
-        with contextlib.suppress(StateError):
+        with contextlib.suppress(StateError, OSError):
             return _read_folder_now(folder)
-    return _read_folder_now(folder)
+    try:
+        return _read_folder_now(folder)
+    except OSError as error:
+        raise StateError(f"{folder}: cannot be read: {error.strerror or error}") from error
 
 
 def _read_folder_now(folder: Path) -> Checkpoint:

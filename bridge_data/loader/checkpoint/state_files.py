@@ -15,15 +15,17 @@ import hashlib
 import io
 import json
 import re
+import reprlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
 import torch
 
-from bridge_data.errors import StateError
+from bridge_data.errors import DatasetError, StateError
 from bridge_data.order.state import LoaderState
 from bridge_data.storage.atomic import write_file
+from bridge_data.storage.reading import read_if_there
 
 FORMAT = "bridge_data.checkpoint"
 """The name of the format in files and manifests: part of the format, it does not follow this module's name."""
@@ -41,6 +43,11 @@ _MAX_LINES = 12
 """Faults that an error lists."""
 
 _NAME = re.compile(r"train_dataloader_dprank(\d{3,})\.pt")
+_NEW_NAME = re.compile(rf"\.(train_dataloader_.*){re.escape(_NEW)}")
+
+
+class DamagedManifestError(StateError):
+    """A manifest that was read and is none. One that cannot be read at the moment may be whole."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,7 +71,8 @@ def new_file(path: Path) -> Path:
 
 def new_files(folder: Path) -> dict[Path, Path]:
     """The files in `folder` that are not renamed yet, by the path where they are to be."""
-    return {path.with_name(path.name[1 : -len(_NEW)]): path for path in folder.glob(f".train_dataloader_*{_NEW}")}
+    found = ((_NEW_NAME.fullmatch(path.name), path) for path in folder.iterdir())
+    return {path.with_name(match[1]): path for match, path in found if match}
 
 
 def rank_files(folder: Path) -> dict[str, Path]:
@@ -110,10 +118,20 @@ def decoded(data: bytes, path: Path) -> StateFile:
 
 
 def read_bytes(path: Path) -> bytes:
+    """The content of a file."""
+    data = read_if_saved(path)
+    if data is None:
+        raise StateError(f"{path}: cannot be read: there is no such file")
+    return data
+
+
+def read_if_saved(path: Path) -> bytes | None:
+    """The content of a file, None if there is none. Transient faults of the file system are retried; what still cannot
+    be read is a `StateError`, never taken for absent."""
     try:
-        return path.read_bytes()
-    except OSError as error:
-        raise StateError(f"{path}: cannot be read: {error.strerror}") from error
+        return read_if_there(path)
+    except DatasetError as error:
+        raise StateError(str(error)) from error
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -122,6 +140,10 @@ class FileRecord:
 
     size_bytes: int
     blake2b: str
+
+    def __post_init__(self) -> None:
+        if type(self.size_bytes) is not int or type(self.blake2b) is not str:
+            raise TypeError(f"a file has size {reprlib.repr(self.size_bytes)}, blake2b {reprlib.repr(self.blake2b)}")
 
     @classmethod
     def of(cls, data: bytes) -> Self:
@@ -140,6 +162,12 @@ class Manifest:
     files: Mapping[str, FileRecord]
     replaced: Sequence[str] = ()
 
+    def __post_init__(self) -> None:
+        if not (type(self.step) is type(self.world_size) is int and type(self.fingerprint) is str):
+            raise TypeError("step and world_size are no integers, or fingerprint is no text")
+        if not (isinstance(self.replaced, list | tuple) and all(isinstance(name, str) for name in self.replaced)):
+            raise TypeError("replaced is no list of names")
+
     def write(self, folder: Path) -> None:
         """Write the manifest, which completes the checkpoint."""
         content = {"format": FORMAT, "version": VERSION, **dataclasses.asdict(self)}
@@ -147,12 +175,17 @@ class Manifest:
 
     @classmethod
     def read(cls, folder: Path) -> Self | None:
-        """The manifest of a folder, None if there is none."""
+        """The manifest of a folder, None if there is none.
+
+        Raises:
+            DamagedManifestError: if it is none, or cut off.
+            StateError: if it cannot be read, or is of another version.
+        """
         path = folder / MANIFEST
-        if not path.exists():
+        if (data := read_if_saved(path)) is None:
             return None
         try:
-            content: dict[str, Any] = json.loads(read_bytes(path))
+            content: dict[str, Any] = json.loads(data)
             if content.pop("format") != FORMAT:
                 raise ValueError("it is of another format")
             if content["version"] != VERSION:
@@ -163,8 +196,8 @@ class Manifest:
             del content["version"]
             files = {name: FileRecord(**record) for name, record in content.pop("files").items()}
             return cls(**content, files=files)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise StateError(
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise DamagedManifestError(
                 f"{path}: is no manifest of a checkpoint ({error}): damaged, or something else. "
                 "Restore the file, or take another checkpoint."
             ) from error
@@ -173,18 +206,20 @@ class Manifest:
         """Whether `data` is what the file at `path` is to hold."""
         return FileRecord.of(data) == self.files.get(path.name)
 
-    def _read_file(self, path: Path) -> bytes:
-        """The file at `path`, or the one that was to be renamed to it, if that is what was saved."""
-        data = read_bytes(path) if path.exists() else b""
-        if self.is_of(path, data) or not new_file(path).exists():
+    def _read_file(self, path: Path) -> bytes | None:
+        """The file at `path`, or the one that was to be renamed to it, if that is what was saved; None if there is
+        neither."""
+        data = read_if_saved(path)
+        if data is not None and self.is_of(path, data):
             return data
-        new = read_bytes(new_file(path))
-        return new if self.is_of(path, new) or not path.exists() else data
+        new = read_if_saved(new_file(path))
+        return new if data is None or (new is not None and self.is_of(path, new)) else data
 
     def read_files(self, folder: Path) -> dict[str, bytes]:
         """The content of every file. A `StateError` names each that is missing, altered, or of another checkpoint."""
         found = {name: path for name, path in rank_files(folder).items() if name not in self.replaced}
-        contents = {name: self._read_file(folder / name) for name in self.files if _is_there(folder / name)}
+        read = {name: self._read_file(folder / name) for name in self.files}
+        contents = {name: data for name, data in read.items() if data is not None}
         faults = [f"{name} is missing" for name in self.files if name not in contents]
         for name, data in contents.items():
             if (got := FileRecord.of(data)) != (saved := self.files[name]):
@@ -226,10 +261,6 @@ def check_foreign(folder: Path, files: Mapping[str, StateFile]) -> None:
                 f"ranks saved at step {file.step}, was copied without it, or before the save had ended. "
                 "Copy the whole folder again, or take another checkpoint."
             )
-
-
-def _is_there(path: Path) -> bool:
-    return path.exists() or new_file(path).exists()
 
 
 def digest(fingerprint: Mapping[str, Any]) -> str:

@@ -26,9 +26,10 @@ from typing import Any
 
 from bridge_data.errors import WorkerError
 from bridge_data.lanes.tallies import as_counts
+from bridge_data.lanes.units import Produced
 from bridge_data.loader.memory.batches import decode
 from bridge_data.loader.memory.slots import Kept, SlotReader
-from bridge_data.loader.position import Ended, Produced
+from bridge_data.loader.position import Ended
 from bridge_data.loader.workers.messages import (
     BatchMessage,
     Begin,
@@ -181,7 +182,7 @@ class WorkerLink:
                 slots.discard(message.body)
         self._queue.clear()
         self._lanes, self._failed = list(lanes), False
-        self._state = dataclasses.replace(state, lanes={lane: state.lanes[lane] for lane in lanes}, uncounted={})
+        self._state = dataclasses.replace(state, lanes={lane: state.lanes[lane] for lane in lanes}, uncounted=None)
         self._send_begin(self._state)
 
     def _send_begin(self, state: LoaderState) -> None:
@@ -267,7 +268,7 @@ class WorkerLink:
         self.page.allow(self._allowed)
         if self._slots.released or self.page.waits():
             self._send(Freed(self._slots.take_released()))
-        counts = as_counts((*message.counts, self._num_ready))
+        counts = as_counts((*message.counts, self._num_ready, self._prefetch_factor))
         return Produced(lane, batch, state, message.skipped, message.references, counts)
 
     def wake(self) -> None:

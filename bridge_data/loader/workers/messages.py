@@ -151,7 +151,7 @@ class Body(NamedTuple):
 
 class BatchMessage(NamedTuple):
     """Worker to trainer: a batch of the lane, with what makes the lane's state after it of the state before, and the
-    values of its `Counts` without the last.
+    values of its `Counts` without the last two.
 
     `number` counts the items of each generation from 0, so that a lost message is noticed.
     """

@@ -128,7 +128,7 @@ class _Worker:
             if isinstance(item, Ended):
                 self._turns.end()
                 return EndMessage(*head, item.skipped), [], []
-            state, skipped, references, counts = item.state, item.skipped, item.references, item.counts[:-1]
+            state, skipped, references, counts = item.state, item.skipped, item.references, item.counts[:-2]
             parts = self._encoder.encode(item.batch)
             del item  # a reference to the batch would keep it from being sent without a copy
             body, payload, descriptors = self._arena.place(parts)

@@ -40,6 +40,9 @@ _COMMANDS = {
 }
 """What the help says of each command: the first sentence of its own help."""
 
+_MODULES = {"at": "order", "when": "order", "prepare-media": "prepare"}
+"""Commands that are in the module of another one."""
+
 
 class _Commands(click.Group):
     """Imports commands when they are called, and turns our own errors into messages."""
@@ -50,7 +53,7 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in _COMMANDS:
             return None
-        module = importlib.import_module(f"bridge_data.tools.cli.{name.partition('-')[0]}_command")
+        module = importlib.import_module(f"bridge_data.tools.cli.{_MODULES.get(name, name)}_command")
         command: click.Command = getattr(module, name.replace("-", "_"))
         return command
 

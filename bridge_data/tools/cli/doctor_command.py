@@ -1,6 +1,5 @@
 """`bridge-data doctor`: what to change before a run starts, in order of gain."""
 
-import json
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +9,16 @@ import click
 
 from bridge_data.errors import ConfigError
 from bridge_data.storage import Location
-from bridge_data.tools.cli.terminal import LOCATION, counted, headed, note, table, trust_options
+from bridge_data.tools.cli.terminal import (
+    LOCATION,
+    counted,
+    echo_report,
+    headed,
+    json_option,
+    note,
+    table,
+    trust_options,
+)
 from bridge_data.tools.doctor import Checkup, CheckupConfig, Finding, Level, PlannedRun, examine
 from bridge_data.tools.doctor.rates import needed_batches_per_s
 from bridge_data.tools.named_encoder import named_encoder
@@ -48,7 +56,7 @@ def _ranks(_: click.Context, __: click.Parameter, text: str | None) -> tuple[int
 @click.option("--step-seconds", "step_s", type=float, help="How long the trainer takes for a step.")
 @click.option("--seconds", default=3.0, show_default=True, help="How long the speed is measured; 0: not at all.")
 @click.option("--plot", type=click.Path(path_type=Path), help="Draw blend and epochs over steps, as .png or .svg.")
-@click.option("--json", "as_json", is_flag=True, help="Write one JSON document.")
+@json_option
 @trust_options
 @click.pass_context
 def doctor(
@@ -99,10 +107,7 @@ def doctor(
         from bridge_data.tools.doctor.plan_picture import draw_plan
 
         draw_plan(checkup.plan, run, checkup.samples_per_unit, plot)
-    if as_json:
-        click.echo(json.dumps(checkup.to_dict(), indent=2, ensure_ascii=False))
-    else:
-        click.echo("\n".join(_shown(checkup)))
+    echo_report(checkup, _shown(checkup), as_json=as_json)
     context.exit(1 if checkup.stops else 0)
 
 

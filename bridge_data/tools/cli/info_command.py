@@ -203,16 +203,9 @@ def _described(content: dict[str, Any]) -> Iterator[str]:
 
 def _lane_shares(source: Source, num_lanes: int, shuffle: "Shuffle") -> list[tuple[str, str]]:
     """How an order deals the samples of a data set: chunks, windows, and what a lane has of an epoch."""
-    from bridge_data.order import Geometry
     from bridge_data.order.chunks import ChunkTable, overlap
 
-    geometry = Geometry.choose(
-        source.records.counts,
-        num_lanes=num_lanes,
-        max_samples_per_sequence=shuffle.max_samples_per_sequence,
-        shuffle_buffer_size=shuffle.shuffle_buffer_size,
-        sample_bytes=source.records.sample_bytes,
-    )
+    geometry = shuffle.geometry(source, num_lanes)
     chunks = ChunkTable(source.records.counts, geometry.chunk_size)
     lengths = _range(chunks.shortest, chunks.longest)
     mixed = f"of at least {geometry.window_size:,} samples, or a lane's share"

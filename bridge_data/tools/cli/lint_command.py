@@ -1,7 +1,6 @@
 """`bridge-data lint`: everything that is wrong with a data set, at once."""
 
 import dataclasses
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +12,9 @@ from bridge_data.plan.opening import Opening
 from bridge_data.tools.cli.terminal import (
     ON_DISK,
     counted,
+    echo_report,
     in_cli_words,
+    json_option,
     limits_option,
     progress_bar,
     split_options,
@@ -40,7 +41,7 @@ SHOWN_ON_SCREEN = 5
     type=click.IntRange(1),
     help=f"Faults to show of each kind.  [default: {SHOWN_ON_SCREEN}; with --json 1000]",
 )
-@click.option("--json", "as_json", is_flag=True, help="Write one JSON document.")
+@json_option
 @trust_options
 @limits_option
 @click.option("--progress/--no-progress", default=True, help="Show a progress bar.")
@@ -89,10 +90,7 @@ def lint(
     report = dataclasses.replace(
         report, counts={code: count for code, count in report.counts.items() if code not in ignore}
     )
-    if as_json:
-        click.echo(json.dumps(report.to_dict(), indent=2, ensure_ascii=False))
-    else:
-        click.echo("\n".join(_shown(report)))
+    echo_report(report, _shown(report), as_json=as_json)
     context.exit(1 if report.num_faults else 0)
 
 

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bridge_data.errors import ConfigError
+from bridge_data.limits import Limits
+from bridge_data.prepare.sample_definitions import CRUDE, SAMPLE_TYPES, definition, find_sample_type
 from bridge_data.prepare.splits import RATIO_PARTS, parse_pattern, parse_ratio, split_by_patterns, split_by_ratio
 from bridge_data.prepare.tar_indexes import Preparation, PrepareConfig
 from bridge_data.prepare.tars import Split, find_shards, refresh_index
@@ -21,15 +23,11 @@ from bridge_data.prepare.tars import prepare as prepare_shards
 from bridge_data.shards.metadata import DATASET_YAML, INFO_JSON, INFO_YAML, JSONL_SUFFIX, META_FOLDER, SPLIT_YAML
 from bridge_data.shards.prepared import PreparedDataset
 from bridge_data.tools.cli.sample_types import (
-    CRUDE,
-    SAMPLE_TYPES,
     FirstSamples,
     ask_field_map,
     ask_ratio,
     ask_sample_type,
-    definition,
     fields_of,
-    find_sample_type,
     parse_field_map,
 )
 from bridge_data.tools.cli.terminal import (
@@ -37,6 +35,7 @@ from bridge_data.tools.cli.terminal import (
     Command,
     answers,
     counted,
+    limits_option,
     listed,
     note,
     progress_bar,
@@ -90,6 +89,7 @@ class _Options:
     media_metadata_by_extension: bool
     media_metadata_by_header: bool
     media_metadata_by_glob: str | None
+    limits: Limits
     progress: bool
 
     def __post_init__(self) -> None:
@@ -122,7 +122,11 @@ class _Options:
     def config(self) -> PrepareConfig:
         """The settings of the indexing."""
         config = PrepareConfig(
-            exclude=self.exclude, rescan=self.rescan, fix_duplicates=self.fix_duplicates, digest=self.digest
+            exclude=self.exclude,
+            rescan=self.rescan,
+            fix_duplicates=self.fix_duplicates,
+            digest=self.digest,
+            limits=self.limits,
         )
         return config if self.num_workers is None else dataclasses.replace(config, num_workers=self.num_workers)
 
@@ -161,6 +165,7 @@ class _Options:
 @click.option("--split-config", metavar="NAME", default=SPLIT_YAML, show_default=True, help="The file of the split.")
 @click.option("--tmp-path", metavar="PATH", help="No effect: data are prepared on a disk, where nothing is uploaded.")
 @_media_options
+@limits_option
 @click.option("--progress/--no-progress", default=True, help="Show a progress bar.")
 def prepare(path: Path, **flags: Any) -> None:
     """Prepare the tars below the folder PATH, the file PATH.jsonl or the joins of the metadataset PATH.yaml.
@@ -203,9 +208,9 @@ def prepare(path: Path, **flags: Any) -> None:
     writing = partial(prepare_shards, split_config=options.split_config, definitions=definitions)
     done = _indexed(partial(writing, path, split, config), options)
     click.echo()
-    click.echo(split_table(PreparedDataset.open(path), options.split_config))
+    click.echo(split_table(PreparedDataset.open(path, options.limits), options.split_config))
     if options.media_rule is not None:
-        _store_media(path, options.media_rule, config.num_workers, options.progress)
+        _store_media(path, options.media_rule, config, options.progress)
     if unfilled:
         note(f"no shard for {' and '.join(unfilled)}: shards are not divided, and there are {len(names)}")
     if content is None and not (path / META_FOLDER / options.dataset_yaml_name).is_file():
@@ -233,7 +238,7 @@ def _split(options: _Options) -> tuple[Split, list[str]]:
     """(rule of the split, parts that are to have shards)."""
     if options.split_parts:
         patterns = [parse_pattern(text) for text in options.split_parts]
-        return partial(split_by_patterns, patterns=patterns), [part for part, _ in patterns]
+        return partial(split_by_patterns, patterns=patterns, limits=options.limits), [part for part, _ in patterns]
     if options.split_ratio is None and options.non_interactive:
         raise ConfigError("--non-interactive: give --split-ratio 8,1,1, or --split-parts")
     ratio = parse_ratio(ask_ratio() if options.split_ratio is None else options.split_ratio)
@@ -281,6 +286,7 @@ def _indexed(action: Callable[..., Preparation], options: _Options) -> Preparati
 @_media_options
 @click.option("--num-workers", type=int, help="Processes that look at media.  [default: one a core, at most 16]")
 @click.option("--tmp-path", metavar="PATH", help="No effect: media are measured on a disk, where nothing is uploaded.")
+@limits_option
 @click.option("--progress/--no-progress", default=True, help="Show a progress bar.")
 def prepare_media(
     path: Path,
@@ -289,6 +295,7 @@ def prepare_media(
     media_metadata_by_extension: bool,
     num_workers: int | None,
     tmp_path: str | None,
+    limits: Limits,
     progress: bool,
 ) -> None:
     """Find out sizes, lengths and rates of the images and clips below the folder PATH, and store them there.
@@ -299,16 +306,19 @@ def prepare_media(
     from bridge_data.prepare import MediaRule
 
     rule = MediaRule.parse(media_metadata_by_glob, media_metadata_by_header, media_metadata_by_extension)
-    _store_media(path, rule, PrepareConfig().num_workers if num_workers is None else num_workers, progress)
+    config = PrepareConfig(limits=limits)
+    if num_workers is not None:
+        config = dataclasses.replace(config, num_workers=num_workers)
+    _store_media(path, rule, config, progress)
 
 
-def _store_media(path: Path, rule: "MediaRule", num_workers: int, progress: bool) -> None:
+def _store_media(path: Path, rule: "MediaRule", config: PrepareConfig, progress: bool) -> None:
     """Do it under a progress bar, and tell what was done."""
     from bridge_data.prepare import prepare_media as look_at_media
 
     started = time.monotonic()
     with progress_bar("looking at media", "steps", shown=progress) as show:
-        done = look_at_media(path, rule, num_workers=num_workers, on_progress=show)
+        done = look_at_media(path, rule, num_workers=config.num_workers, limits=config.limits, on_progress=show)
     unchanged = f"; {done.num_unchanged:,} had not changed" if done.num_unchanged else ""
     click.echo(
         f"{path}: metadata of {counted(done.num_stored, 'media file')} stored, in {time.monotonic() - started:.1f} s"

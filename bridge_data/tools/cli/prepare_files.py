@@ -20,11 +20,11 @@ from bridge_data.prepare.jsonl_lines import (
     split_lines_by_ranges,
 )
 from bridge_data.prepare.metadataset_joins import prepare_metadataset
+from bridge_data.prepare.sample_definitions import CRUDE
 from bridge_data.prepare.splits import parse_ratio, ratio_bounds
 from bridge_data.prepare.tar_indexes import PrepareConfig
 from bridge_data.shards.joins import JoinIndex
 from bridge_data.shards.jsonl_file import gaps, split_path
-from bridge_data.tools.cli.sample_types import CRUDE
 from bridge_data.tools.cli.terminal import answers, counted, note, progress_bar, sized, table
 
 _LINE_FLAGS = frozenset(
@@ -39,11 +39,12 @@ _LINE_FLAGS = frozenset(
         "skip_dataset_yaml",
         "num_workers",
         "rescan",
+        "limits",
         "progress",
     }
 )
 
-_JOIN_FLAGS = frozenset({"path", "non_interactive", "num_workers", "progress"})
+_JOIN_FLAGS = frozenset({"path", "non_interactive", "num_workers", "limits", "progress"})
 
 
 def prepare_lines(path: Path, flags: Mapping[str, Any]) -> None:
@@ -64,7 +65,9 @@ def prepare_lines(path: Path, flags: Mapping[str, Any]) -> None:
             return
     config = PrepareConfig() if flags["num_workers"] is None else PrepareConfig(num_workers=flags["num_workers"])
     with progress_bar("indexing", "blocks", shown=flags["progress"]) as on_progress:
-        done = prepare_jsonl(path, split, num_workers=config.num_workers, on_progress=on_progress)
+        done = prepare_jsonl(
+            path, split, num_workers=config.num_workers, limits=flags["limits"], on_progress=on_progress
+        )
     click.echo(f"{path}: {counted(done.num_samples, 'sample')}, {sized(done.num_bytes)}")
     if done.num_blank:
         note(f"{counted(done.num_blank, 'blank line')}: samples are numbered without them")
@@ -118,7 +121,9 @@ def prepare_joins(path: Path, flags: Mapping[str, Any]) -> None:
     """
     _refuse_others(path, "metadataset", flags, _JOIN_FLAGS)
     with progress_bar("joining", "steps", shown=flags["progress"]) as on_progress:
-        made = prepare_metadataset(path, num_workers=flags["num_workers"], on_progress=on_progress)
+        made = prepare_metadataset(
+            path, num_workers=flags["num_workers"], limits=flags["limits"], on_progress=on_progress
+        )
     for index in made:
         click.echo("\n".join(_told(index)))
     if not made:

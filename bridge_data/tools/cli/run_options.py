@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-STATES_HELP = "A data state that the run saved: a file, a folder of an iteration, or one with several. Repeatable."
+STATES_HELP = "What the run saved: a file (also a .ckpt), a folder of an iteration, or one with several. Repeatable."
 
 _DATASET = {"split_part": "split_part", "trusted_module": "trusted_modules", "trust_dataset_code": "trust_dataset_code"}
 _WORKERS = {"seed": "seed_offset", "num_lanes": "num_lanes"}

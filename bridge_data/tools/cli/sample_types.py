@@ -1,5 +1,4 @@
-"""Which sample classes there are, which parts of the data fill their fields, and the questions that `prepare` asks for
-both.
+"""Which parts of the data fill the fields of a sample class, and the questions that `prepare` asks for both.
 
 Enters: names, field maps, answers. Leaves: the content of a dataset.yaml. The questions are those of Energon in its
 users' notes: the ratio, the sample class by number or name, and for each of its fields the part that fills it, as
@@ -9,19 +8,16 @@ users' notes: the ratio, the sample class by number or name, and for each of its
 import dataclasses
 import difflib
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
-import yaml
 
-from bridge_data import samples as sample_classes
 from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError, SampleError
-from bridge_data.plan.dataset_yaml import read_sample_config
-from bridge_data.plan.document import parse_yaml
 from bridge_data.plan.source import FieldAccess, parse_access
+from bridge_data.prepare.sample_definitions import CRUDE, SAMPLE_TYPES, find_sample_type, read_definition
 from bridge_data.prepare.splits import parse_ratio
 from bridge_data.samples import Sample
 from bridge_data.shards.plain_data import parse_json
@@ -29,19 +25,8 @@ from bridge_data.shards.segment import Part
 from bridge_data.shards.shard_table import first_samples
 from bridge_data.tools.cli.terminal import listed
 
-CRUDE = "CrudeWebdataset"
-"""The class of data whose parts a cooker turns into samples."""
-
-SAMPLE_TYPES: dict[str, type[Sample]] = {
-    name: value
-    for name, value in sorted(vars(sample_classes).items())
-    if isinstance(value, type) and issubclass(value, Sample) and value is not Sample
-}
-
 MAX_FIRST_SAMPLES = 100
 """Samples by which a field map is checked before the data set is indexed."""
-
-_MODULE = "megatron.energon"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -67,29 +52,6 @@ def fields_of(sample_class: type[Sample]) -> list[Field]:
     ]
 
 
-def find_sample_type(text: str) -> str:
-    """The name of the sample class that is meant by its number in the list, its name, or its older name
-    (`CaptioningWebdataset`), or as Energon's `prepare` calls it ("Crude sample").
-
-    Raises:
-        ConfigError: naming the classes there are.
-    """
-    names = [*SAMPLE_TYPES, CRUDE]
-    wanted = text.strip()
-    if wanted.isdecimal() and int(wanted) < len(names):
-        return names[int(wanted)]
-    if wanted.lower().startswith("crude sample"):
-        return CRUDE
-    for name in names:
-        stem = name.removesuffix("Sample").removesuffix("Webdataset")
-        if wanted in (name, stem, f"{stem}Sample", f"{stem}Webdataset"):
-            return name
-    near = difflib.get_close_matches(wanted, names, n=1)
-    raise ConfigError(
-        f"unknown sample class {wanted!r}{f'; did you mean {near[0]}?' if near else ''} There is {listed(names, 20)}."
-    )
-
-
 def parse_field_map(text: str) -> dict[str, str]:
     """The field map in JSON text such as `{"image": "jpg", "caption": "json[caption]"}`.
 
@@ -103,13 +65,6 @@ def parse_field_map(text: str) -> dict[str, str]:
     if not isinstance(field_map, dict) or not all(isinstance(part, str) for part in field_map.values()):
         raise ConfigError(f'--field-map {text!r}: expected fields with parts, such as {{"image": "jpg"}}')
     return field_map
-
-
-def definition(sample_type: str, field_map: Mapping[str, str]) -> dict[str, Any]:
-    """The content of the dataset.yaml."""
-    if sample_type == CRUDE:
-        return {"__module__": _MODULE, "__class__": CRUDE}
-    return {"sample_type": {"__module__": _MODULE, "__class__": sample_type}, "field_map": dict(field_map)}
 
 
 class FirstSamples:
@@ -135,8 +90,7 @@ class FirstSamples:
         Raises:
             ConfigError: naming the field, and the parts there are.
         """
-        text = yaml.safe_dump(content, sort_keys=False)
-        for field, access in read_sample_config(parse_yaml(text, "dataset.yaml"), ()).field_map.items():
+        for field, access in read_definition(content).field_map.items():
             self.check_access(field, access)
 
     def check_access(self, field: str, access: FieldAccess) -> None:

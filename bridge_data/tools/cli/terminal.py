@@ -3,13 +3,14 @@ data."""
 
 import contextlib
 import dataclasses
+import json
 import os
 import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import click
 
@@ -190,6 +191,21 @@ def limits_option(command: Command) -> Command:
         help=f"What the data may cost, where the defaults refuse yours: {names}.",
     )
     return option(command)
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Write one JSON document.")
+
+
+class Report(Protocol):
+    """What a command found."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """It as plain data for JSON."""
+
+
+def echo_report(report: Report, lines: Iterable[str], *, as_json: bool) -> None:
+    """Write a report to standard output: as one JSON document, else its `lines`."""
+    click.echo(json.dumps(report.to_dict(), indent=2, ensure_ascii=False) if as_json else "\n".join(lines))
 
 
 def _limits(context: click.Context, option: click.Parameter, text: str | None) -> Limits:

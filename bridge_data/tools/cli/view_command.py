@@ -1,24 +1,39 @@
 """`bridge-data view`: look at data, batches and runs in a browser."""
 
+import dataclasses
 import os
+import socket
+from collections.abc import Collection
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from bridge_data.errors import ConfigError
+from bridge_data.shards.metadata import META_FOLDER
 from bridge_data.storage import Location, location
-from bridge_data.tools.cli.terminal import LOCATION, trust_options
+from bridge_data.tools.cli.terminal import LOCATION, note, trust_options
+
+if TYPE_CHECKING:
+    from bridge_data.tools.view.site import SavedRun, Site
 
 
 @click.command()
 @click.argument("path", type=LOCATION, required=False)
-@click.option("--config", metavar="CONFIG", help="The run: a recipe's YAML, or package.module:name of a DataModule.")
-@click.option("--state", type=click.Path(path_type=Path), help="A saved state, or a folder with several: iter_*.")
-@click.option("--log", type=click.Path(path_type=Path), help="A log with steps and losses: JSON lines, or text.")
+@click.option(
+    "--config",
+    metavar="CONFIG",
+    help="The run: the YAML of a recipe or a LightningCLI, or package.module:name of a DataModule.",
+)
+@click.option(
+    "--state", type=click.Path(path_type=Path), help="A saved state, or a folder with several: iter_*, *.ckpt."
+)
+@click.option("--log", type=click.Path(path_type=Path), help="A log with steps and losses: JSON lines, CSV or text.")
 @click.option("--num-lanes", type=click.IntRange(1), help="Lanes of the job.  [default: of the config, or 8]")
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
-@click.option("--port", default=8750, show_default=True, help="The port; 0: any that is free.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=8750, show_default=True, help="The port; 0: any that is free."
+)
 @click.option("--token", envvar="BRIDGE_DATA_VIEW_TOKEN", help="Ask for this token; auto: for one that is printed.")
 @click.option(
     "--allow-host", "names", multiple=True, help="A further host name to answer to, as of a proxy. Repeatable."
@@ -38,29 +53,81 @@ def view(
 ) -> None:
     """Show PATH in a browser: samples, the blend, sizes, batches as the trainer gets them, the steps of a run.
 
-    PATH is a prepared data set, a metadataset or a JSONL file, or the URL of one; with --config, by default that of the
-    config. The page is for this machine alone, unless --host and --token say else.
+    PATH is a prepared data set, a metadataset or a JSONL file, or the URL of one; or the folder of a run, with its
+    config, saved states and log. With --config, by default the data of the config. The page is for this machine alone,
+    unless --host and --token say else.
     """
     from bridge_data.tools.oracle import read_states
     from bridge_data.tools.view.catalog import DataCatalog
     from bridge_data.tools.view.loss_log import read_losses
     from bridge_data.tools.view.named_runs import default_run, open_run
-    from bridge_data.tools.view.serving import serve
     from bridge_data.tools.view.site import SavedRun, Site
 
     options = {"trusted_modules": trust["trusted_module"], "trust_dataset_code": trust["trust_dataset_code"]}
     if path is None and config is None:
-        raise ConfigError("give PATH, a data set or a metadataset, or --config, a run")
+        raise ConfigError("give PATH, a data set, a metadataset or the folder of a run, or --config, a run")
+    saved = SavedRun()
+    if isinstance(path, Path) and path.is_dir() and not (path / META_FOLDER).is_dir():
+        config, saved = _of_folder(path, config)
+        path = None
     run = None if config is None else open_run(config, num_lanes)
     found = location(run.path) if path is None and run is not None else path
     assert found is not None
     catalog = DataCatalog(found, options)
-    states = [] if state is None else sorted(read_states([state]), key=lambda one: one.state.next_slot)
-    saved = SavedRun(states=tuple(states), log=None if log is None else read_losses(log))
+    if state is not None:
+        saved = dataclasses.replace(saved, states=read_states([state]))
+    if log is not None:
+        saved = dataclasses.replace(saved, log=read_losses(log))
 
     def opened() -> Any:
         part = "train" if "train" in catalog.part_names else catalog.first_part()
         return run if run is not None else default_run(os.fspath(found), part, num_lanes, options)
 
-    site = Site(catalog, opened, saved)
-    serve(site, host, port, token, names, lambda address: click.echo(f"{catalog.path}: {address} (Ctrl-C ends)"))
+    _serve(Site(catalog, opened, saved, has_encoder=run is not None), host, port, token, names)
+
+
+def _of_folder(folder: Path, config: str | None) -> tuple[str, "SavedRun"]:
+    """(config, states and log) of the run in a folder; `config` is what the command line says instead.
+
+    Raises:
+        ConfigError: if there is no config.
+    """
+    from bridge_data.tools.view.run_folder import read_run_folder
+    from bridge_data.tools.view.site import SavedRun
+
+    found = read_run_folder(folder)
+    for reason in found.left_out:
+        note(f"left out: {reason}")
+    if config is None and found.config is None:
+        raise ConfigError(
+            f"{folder}: has no config of a run: expected one YAML, of a recipe (as --print-config writes it) or of a "
+            "LightningCLI; give --config, or the data set with --state and --log"
+        )
+    return config or str(found.config), SavedRun(states=found.states, log=found.log)
+
+
+def _serve(site: "Site", host: str, port: int, token: str | None, names: Collection[str]) -> None:
+    """Print the address, and serve `site` there until it is interrupted."""
+    try:
+        import uvicorn
+
+        from bridge_data.tools.view.gatekeeper import checked_token
+        from bridge_data.tools.view.pages import application
+    except ImportError as error:
+        raise ConfigError(f'`bridge-data view` needs a package ({error}): pip install "bridge-data[view]"') from error
+    token = checked_token(host, token)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        listening = socket.create_server((host, port), family=family)
+    except OSError as error:
+        raise ConfigError(f"--host {host} --port {port}: {error.strerror}; give another one") from error
+    with listening:
+        bound = listening.getsockname()[1]
+        everywhere = host in ("0.0.0.0", "::")
+        shown = socket.gethostname() if everywhere else f"[{host}]" if ":" in host else host
+        known = {*names, host, *([socket.gethostname(), socket.getfqdn()] if everywhere else [])}
+        app = application(site, token=token, names=known, cookie=f"bridge_view_{bound}")
+        address = f"http://{shown}:{bound}/" + (f"?token={token}" if token else "")
+        click.echo(f"{site.title}: {address} (Ctrl-C ends)")
+        config = uvicorn.Config(app, log_level="warning", access_log=False, ws="none", lifespan="off")
+        uvicorn.Server(config).run(sockets=[listening])

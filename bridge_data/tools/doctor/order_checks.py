@@ -119,13 +119,7 @@ def samples_of_lane(run: PlannedRun, num_lanes: int, samples_per_unit: float, sh
 
 def order_of(source: Source, num_lanes: int, shuffle: Shuffle, size: int) -> SourceOrder:
     """The order of a source where a step takes `size` samples of it from one lane."""
-    geometry = Geometry.choose(
-        source.records.counts,
-        num_lanes=num_lanes,
-        max_samples_per_sequence=shuffle.max_samples_per_sequence,
-        shuffle_buffer_size=shuffle.shuffle_buffer_size,
-        sample_bytes=source.records.sample_bytes,
-    )
+    geometry = shuffle.geometry(source, num_lanes)
     chunks = ChunkTable(source.records.counts, geometry.chunk_size)
     row = Row(source.records.counts, geometry, key=0, epochs_per_shuffle=together(source.epochs_per_shuffle))
     return SourceOrder(

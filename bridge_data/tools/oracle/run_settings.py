@@ -152,15 +152,19 @@ def open_run(
 
 
 def read_states(paths: Sequence[str | Path]) -> list[Checkpoint]:
-    """The states at `paths`: files, folders of an iteration, or folders with several of these.
+    """The states at `paths`: files (also Lightning's, `*.ckpt`), folders of an iteration, or folders with several of
+    these.
 
     Raises:
         StateError: if there is none, or one is damaged.
     """
     found: list[Checkpoint] = []
     for path in map(Path, paths):
-        inner = sorted(one for one in path.glob("*/") if any(one.glob("train_dataloader_*"))) if path.is_dir() else []
-        if path.is_dir() and not any(path.glob("train_dataloader_*")) and not inner:
-            raise StateError(f"{path}: holds no data state, and no folders that do")
+        inner: list[Path] = []
+        if path.is_dir() and not any(path.glob("train_dataloader_*")):
+            inner = sorted(one for one in path.glob("*/") if any(one.glob("train_dataloader_*")))
+            inner += sorted(path.glob("*.ckpt"))
+            if not inner:
+                raise StateError(f"{path}: holds no data state, and no folders that do")
         found += map(read_checkpoint, inner or [path])
     return found

@@ -2,8 +2,9 @@
 
 Input: the data set of a run as it is now, and the states that it saved. Output: for each stretch, which samples its
 micro-batches have. Between two states the run had the lanes, weights and batch size of the later one, after the last
-one those of the data set: a state is converted as a restore does. Guarantee: by arithmetic where that is exact (see
-`RunOrder`), else with the run's own lanes and hooks.
+one those of the data set: a state is converted as a restore does. But a state may have been saved right after a restore
+that changed them, before a micro-batch (Lightning does so): then the run had those of the earlier one. Guarantee: by
+arithmetic where that is exact (see `RunOrder`), else with the run's own lanes and hooks.
 """
 
 import copy
@@ -14,12 +15,15 @@ from typing import Any
 from bridge_data.errors import ConfigError, StateError
 from bridge_data.lanes.lane import Lane
 from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.lanes.units import Unit
+from bridge_data.lanes.units import Members, Unit
 from bridge_data.lanes.work import Work
-from bridge_data.order import SampleRef
+from bridge_data.order import Cursor, SampleRef
 from bridge_data.order.lane_numbers import JobNumbers
 from bridge_data.order.plan_order import PlanOrder
 from bridge_data.order.state import LaneState, LoaderState
+
+_MANY = 1 << 16
+"""Draws of a lane at a time."""
 
 UnitRefs = list[SampleRef]
 """The samples of a pack, or one sample."""
@@ -109,8 +113,8 @@ class _NotedWork:
         self._make = work.batch
         work.batch = self._batch  # type: ignore[method-assign]  # the lane calls it, and nothing else of the work changes
 
-    def _batch(self, units: list[Unit], *, collate: bool) -> list[Any]:
-        self.batches, self.units = self._make(units, collate=collate), units
+    def _batch(self, units: list[Unit], members: Members, *, collate: bool) -> list[Any]:
+        self.batches, self.units = self._make(units, members, collate=collate), units
         return self.batches
 
 
@@ -154,8 +158,9 @@ def stretches_of(dataset: LaneDataset, states: Sequence[LoaderState], *, replay:
         lanes: dict[int, LaneState] = {lane: {} for lane in range(beginning.num_lanes)}
         ordered.insert(0, dataclasses.replace(beginning, lanes=lanes))
     for state, later in zip(ordered, [*ordered[1:], None], strict=True):
-        run, numbers = (dataset, None) if later is None else dataset_of(dataset, later.fingerprint)
-        num_lanes = run.worker_config.num_lanes_after(state.num_lanes) if later is None else later.num_lanes
+        had = state if later is not None and _was_changed_last(dataset, state, later) else later
+        run, numbers = (dataset, None) if had is None else dataset_of(dataset, had.fingerprint)
+        num_lanes = run.worker_config.num_lanes_after(state.num_lanes) if had is None else had.num_lanes
         if later is None and len(ordered) == 1:
             num_lanes = state.num_lanes
         converted = state
@@ -205,13 +210,53 @@ def dataset_of(dataset: LaneDataset, fingerprint: dict[str, Any]) -> tuple[LaneD
     return changed, numbers
 
 
+def _was_changed_last(dataset: LaneDataset, state: LoaderState, later: LoaderState) -> bool:
+    """Whether the run went on from `state` as it was, and lanes or weights changed just before `later` was saved."""
+    if _was_dealt_between(state, later):
+        return _is_just_dealt(later)
+    if all(state.fingerprint.get(name) == later.fingerprint.get(name) for name in ("sources", "weights", "schedule")):
+        return False
+    run, _ = dataset_of(dataset, state.fingerprint)
+    names = [name for name, _ in later.fingerprint["sources"]]
+    slots = [names.index(name) for name, _ in state.fingerprint["sources"]]
+    return all(
+        _reaches(run.order.cursor(lane, state), state.lanes[lane], later.lanes[lane], slots) for lane in later.lanes
+    )
+
+
+def _reaches(cursor: Cursor, before: LaneState, after: LaneState, slots: Sequence[int]) -> bool:
+    """Whether a lane comes from `before` to `after` with the blend of the cursor; its sources have the numbers `slots`
+    in `after`."""
+    if before:
+        cursor.seek(before)
+    for left in range(after.get("draws", 0) - before.get("draws", 0), 0, -_MANY):
+        cursor.take(min(left, _MANY))
+    reached = {str(slots[int(source)]): position for source, position in cursor.state()["cursors"].items()}
+    wanted: dict[str, Any] = after.get("cursors", {})
+    return reached == wanted
+
+
+def _was_dealt_between(state: LoaderState, later: LoaderState) -> bool:
+    return state.num_lanes != later.num_lanes or state.drawn_before != later.drawn_before
+
+
+def _is_just_dealt(state: LoaderState) -> bool:
+    return not any(lane.get("draws") for lane in state.lanes.values())
+
+
 def _has_skipped(state: LoaderState, later: LoaderState, batch_size: int) -> bool | None:
     """Whether samples were left out from `state` on to `later`, or made to several; None if the states do not tell."""
-    if state.generations[-1] != later.generations[-1] or state.drawn_before != later.drawn_before:
+    if not _was_dealt_between(state, later):
+        pairs = [(state.lanes[lane], after) for lane, after in later.lanes.items()]
+        return any(_num_extra(before, after, batch_size) or after.get("pending") for before, after in pairs)
+    if not _is_just_dealt(later):
         return None
-    for lane, after in later.lanes.items():
-        before = state.lanes[lane]
-        num_batches = after.get("micro_batches", 0) - before.get("micro_batches", 0)
-        if after.get("draws", 0) - before.get("draws", 0) != num_batches * batch_size or after.get("pending"):
-            return True
-    return False
+    drawn: int = state.drawn_before + sum(lane.get("draws", 0) for lane in state.lanes.values())
+    return later.drawn_before - drawn != (later.next_slot - state.next_slot) * batch_size
+
+
+def _num_extra(before: LaneState, after: LaneState, batch_size: int) -> int:
+    """The draws of a lane that are not in its micro-batches."""
+    num_batches: int = after.get("micro_batches", 0) - before.get("micro_batches", 0)
+    draws: int = after.get("draws", 0) - before.get("draws", 0)
+    return draws - num_batches * batch_size

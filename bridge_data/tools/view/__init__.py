@@ -1,9 +1,10 @@
 """`bridge-data view`: a local page to look at data sets, batches and runs.
 
     catalog ─ samples by source and number; key_search: by key; sample_cards: what is shown of one
-    blend_counts, histograms, trainer_batches, loss_log ─ what the other pages show
-    site ─ what there is to show; gatekeeper ─ who may ask; pages, run_pages ─ the routes; serving ─ the socket
+    blend_counts, histograms, batch_contents, loss_log ─ what the other pages show
+    run_folder, named_runs, trainer_batches ─ what a run left, its data, its batches
+    site ─ what there is to show; gatekeeper ─ who may ask; pages, run_pages ─ the routes
 
-Enters: a data set, a metadataset, a saved state, a log. Leaves: pages, rendered here; the browser runs htmx and a few
+Enters: a data set, a metadataset, the folder of a run. Leaves: pages, rendered here; the browser runs htmx and a few
 lines for the keyboard. Guarantee: no part of a request is ever a path; samples are asked for by number.
 """

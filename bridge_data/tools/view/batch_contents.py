@@ -1,15 +1,20 @@
 """What is in a batch: rows of tokens with their loss mask, packs with their waste, pictures.
 
-Enters: a batch, of our encoders or of a user's: a dataclass or a dict. Leaves: `BatchContents` for the templates.
-Fields are found by their usual names; others are described in words.
+Enters: a batch, of our encoders or of a user's: a dataclass or a dict; the image processor that normalised its
+pictures. Leaves: `BatchContents` and `ProcessedPicture`s for the templates. Fields are found by their usual names;
+others are described in words. Pixels are de-normalised by the mean and deviation of the processor; without them,
+stretched from the least to the largest value, and said so. Patches of the Qwen-VL families are put together by their
+grids.
 """
 
 import dataclasses
+import io
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+from PIL import Image
 from torch import Tensor
 
 from bridge_data.tools.cli.preview_command import describe_value
@@ -17,7 +22,12 @@ from bridge_data.tools.cli.preview_command import describe_value
 MAX_SHOWN_TOKENS = 2048
 """Tokens of a row that are written out."""
 
+MAX_PICTURES = 64
+"""Pictures of a batch that are shown."""
+
 _TOKENS = ("tokens", "input_ids")
+
+_PATCHES = (("pixel_values", "image_grid_thw"), ("pixel_values_videos", "video_grid_thw"))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -173,6 +183,116 @@ def tokenizer_of(encoder: Any) -> Any:
     return getattr(encoder, "tokenizer", None)
 
 
-def is_picture(value: Any) -> bool:
-    """Whether a value is a picture, or several: (..., 1 or 3, height, width)."""
-    return isinstance(value, torch.Tensor) and value.ndim >= 3 and value.shape[-3] in (1, 3) and min(value.shape) > 0
+@dataclasses.dataclass(frozen=True, slots=True)
+class ProcessedPicture:
+    """A picture of a batch: `field` is where it is; `pixels` as the processor made them, (1 or 3, height, width)."""
+
+    field: str
+    pixels: Tensor
+    processor: Any
+
+    @property
+    def width(self) -> int:
+        """In pixels."""
+        return self.pixels.shape[2]
+
+    @property
+    def height(self) -> int:
+        """In pixels."""
+        return self.pixels.shape[1]
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether its pixels are de-normalised, not stretched."""
+        return self._as_bytes()[1]
+
+    @property
+    def image(self) -> Image.Image:
+        """The picture."""
+        array = self._as_bytes()[0].round().clamp(0, 255).to(torch.uint8).permute(1, 2, 0).contiguous().numpy()
+        return Image.fromarray(array[:, :, 0] if array.shape[2] == 1 else array)
+
+    @property
+    def png(self) -> bytes:
+        """The picture as a PNG file."""
+        file = io.BytesIO()
+        self.image.save(file, "PNG")
+        return file.getvalue()
+
+    def _as_bytes(self) -> tuple[Tensor, bool]:
+        """(pixels from 0 to 255, whether they are exact)."""
+        pixels = self.pixels.detach().to("cpu")
+        if pixels.dtype == torch.uint8:
+            return pixels, True
+        pixels = pixels.to(torch.float32)
+        mean, deviation = (getattr(self.processor, name, None) for name in ("image_mean", "image_std"))
+        if mean is not None and deviation is not None and len(mean) == len(pixels):
+            pixels = pixels * torch.tensor(deviation)[:, None, None] + torch.tensor(mean)[:, None, None]
+            return pixels * 255, True
+        low, high = float(pixels.min()), float(pixels.max())
+        if low >= 0 and high <= 1:
+            return pixels * 255, True
+        return (pixels - low) / max(high - low, 1e-9) * 255, False
+
+
+def pictures_of(batch: Any, encoder: Any) -> list[ProcessedPicture]:
+    """The first pictures of a batch that `encoder` made."""
+    return list(itertools.islice(_pictures(fields_of(batch), _processor_of(encoder)), MAX_PICTURES))
+
+
+def _processor_of(encoder: Any) -> Any:
+    """The image processor of a task encoder, or of its model family; None if it has none."""
+    owners = (encoder, getattr(encoder, "family", None))
+    return next((found for owner in owners if (found := getattr(owner, "image_processor", None)) is not None), None)
+
+
+def _pictures(fields: Mapping[str, Any], processor: Any) -> Iterator[ProcessedPicture]:
+    flat = _flat(fields)
+    for pixels, grid in _PATCHES:
+        if isinstance(flat.get(pixels), Tensor) and isinstance(flat.get(grid), Tensor) and flat[pixels].ndim == 2:
+            for image in _from_patches(flat[pixels], flat[grid], processor):
+                yield ProcessedPicture(pixels, image, processor)
+    for name, value in flat.items():
+        if _is_picture(value):
+            for image in value.reshape(-1, *value.shape[-3:]):
+                if image.any():  # tiles that only fill up are zeros
+                    yield ProcessedPicture(name, image, processor)
+
+
+def _flat(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields, and those of mappings, lists and objects among them: `media`, `visual_inputs`."""
+    flat: dict[str, Any] = {}
+    for name, value in fields.items():
+        if isinstance(value, Mapping):
+            flat.update(value)
+        elif isinstance(value, (list, tuple)):
+            flat.update({f"{name}[{number}]": one for number, one in enumerate(value)})
+        elif not isinstance(value, (Tensor, str, bytes)) and hasattr(value, "__dict__") and not name.startswith("__"):
+            flat.update(vars(value))
+        else:
+            flat[name] = value
+    return flat
+
+
+def _from_patches(patches: Tensor, grids: Tensor, processor: Any) -> Iterator[Tensor]:
+    """Pictures (3, H, W), of a video one for each time step, of patches (N, 3 · frames · patch²) in the sequence of
+    merged tokens. Source: the image processor of Qwen2-VL in transformers."""
+    names = ("patch_size", "merge_size", "temporal_patch_size")
+    sizes = [getattr(processor, name, None) for name in names]
+    if None in sizes:
+        return
+    patch, merge, frames = (int(size) for size in sizes if size is not None)
+    first = 0
+    for steps, rows, columns in grids.tolist():
+        own = patches[first : first + steps * rows * columns]
+        first += steps * rows * columns
+        cut = own.reshape(steps, rows // merge, columns // merge, merge, merge, -1, frames, patch, patch)
+        whole = cut.permute(0, 6, 5, 1, 3, 7, 2, 4, 8).reshape(steps, frames, -1, rows * patch, columns * patch)
+        yield from whole[:, 0]
+
+
+def _is_picture(value: Any) -> bool:
+    """Whether a value is a picture, or several: bytes or floats (..., 1 or 3, height, width)."""
+    if not isinstance(value, Tensor) or value.ndim < 3 or value.shape[-3] not in (1, 3) or min(value.shape) == 0:
+        return False
+    return value.dtype == torch.uint8 or value.is_floating_point()  # the three positions of mRoPE are integers

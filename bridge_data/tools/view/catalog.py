@@ -8,11 +8,14 @@ import bisect
 import collections
 import dataclasses
 import itertools
+import os
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bridge_data import storage
 from bridge_data.decode import Loader, SampleDecoder, open_loader
 from bridge_data.energon import load_dataset
 from bridge_data.errors import BridgeDataError, ConfigError
@@ -25,6 +28,9 @@ from bridge_data.storage import Location
 
 MAX_KEPT_BYTES = 256 << 20
 """Stored samples that stay in memory, so that the media of a page are not read again."""
+
+CHECK_EVERY_S = 1.0
+"""Seconds between two looks at whether the data changed."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -205,7 +211,8 @@ def open_split(path: Location, part: str, trust: Mapping[str, Any], *, training:
 
 
 class DataCatalog:
-    """All split parts of the data set, JSONL file or metadataset at `path`, each opened when it is first looked at.
+    """All split parts of the data set, JSONL file or metadataset at `path`, each opened when it is first looked at, and
+    again when data on a disk were prepared again.
 
     Raises:
         ConfigError, DatasetError: if there is no such data set.
@@ -216,7 +223,9 @@ class DataCatalog:
         self.part_names = opening.split_parts(path)
         self._trust = trust
         self._lock = threading.Lock()
-        self._parts: dict[str, SplitCatalog | BridgeDataError | None] = {}
+        self._parts: dict[str, SplitCatalog | None] = {}
+        self._versions = {path: _version(path)}
+        self._next_check = 0.0
 
     def part(self, name: str) -> SplitCatalog:
         """A split part.
@@ -224,14 +233,15 @@ class DataCatalog:
         Raises:
             LookupError: if there is no such part. BridgeDataError: if it cannot be opened, or has no samples.
         """
-        if name not in self.part_names:
-            raise LookupError(f"there is no split part {name!r}; there is {', '.join(self.part_names)}")
         with self._lock:
+            self._notice_changes()
+            if name not in self.part_names:
+                raise LookupError(f"there is no split part {name!r}; there is {', '.join(self.part_names)}")
             if name not in self._parts:
-                self._parts[name] = self._open(name)
-        found = self._parts[name]
-        if isinstance(found, BridgeDataError):
-            raise found
+                self._parts[name] = opened = open_split(self.path, name, self._trust, training=name == "train")
+                roots = [] if opened is None else [source.records.root for source in opened.sources]
+                self._versions |= {root: _version(root) for root in roots}
+            found = self._parts[name]
         if found is None:
             raise ConfigError(f"{self.path}: no samples in {name}")
         return found
@@ -248,8 +258,25 @@ class DataCatalog:
             raise ConfigError(f"{self.path}: the split has no parts")
         return self.part_names[0]
 
-    def _open(self, name: str) -> SplitCatalog | BridgeDataError | None:
-        try:
-            return open_split(self.path, name, self._trust, training=name == "train")
-        except BridgeDataError as error:
-            return error
+    def _notice_changes(self) -> None:
+        """Forget what was opened, if a data set was prepared again since."""
+        if time.monotonic() < self._next_check:
+            return
+        self._next_check = time.monotonic() + CHECK_EVERY_S
+        if all(_version(path) == version for path, version in self._versions.items()):
+            return
+        storage.close_files()
+        self.part_names = opening.split_parts(self.path)
+        self._parts.clear()
+        self._versions = {self.path: _version(self.path)}
+
+
+def _version(path: Location) -> tuple[int, int] | None:
+    """What changes with each preparation of a data set, or with the file at `path`; None in a store."""
+    if not isinstance(path, Path):
+        return None
+    try:
+        found = os.stat(path / META_FOLDER if path.is_dir() else path)
+    except OSError:  # opening it says why
+        return None
+    return found.st_ino, found.st_mtime_ns

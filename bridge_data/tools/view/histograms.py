@@ -1,11 +1,14 @@
-"""Sizes and lengths of the samples of a source: how large the pictures are, how long the clips and the texts.
+"""Sizes and lengths of the samples of a source: how large the pictures are, how long clips and texts, how many tokens.
 
-Enters: a source. Leaves: histograms, and a sentence that says of what. Guarantee: with media metadata
-(`bridge-data prepare-media`), those of the data set; else of a fixed number of samples, evenly spread over it.
+Enters: a source; for tokens, the data of a run. Leaves: histograms, and a sentence that says of what. Guarantee: with
+media metadata (`bridge-data prepare-media`), those of the data set; else of a fixed number of samples, evenly spread
+over it. Tokens are those of the samples that the task encoder of the run makes.
 """
 
 import dataclasses
 import io
+import random
+import time
 import warnings
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -14,6 +17,8 @@ from PIL import Image
 
 from bridge_data.decode.av import AV_EXTENSIONS, AVDecoder
 from bridge_data.errors import BridgeDataError, ConfigError
+from bridge_data.lanes.lane_dataset import LaneDataset
+from bridge_data.lanes.tallies import tokens_of
 from bridge_data.shards import Records, Subset
 from bridge_data.shards.media_metadata import AVMetadata, ImageMetadata, MediaIndex
 from bridge_data.shards.prepared import ShardSet
@@ -27,7 +32,13 @@ NUM_SAMPLED = 200
 MAX_MEDIA = 50_000
 """Media metadata that are read."""
 
+MAX_ENCODE_S = 10.0
+"""Seconds in which samples are encoded to count their tokens; those that are not reached are left out."""
+
+TOKENS = "length in tokens"
+
 _UNITS = {
+    TOKENS: "tokens",
     "width": "pixels",
     "height": "pixels",
     "length of clips": "s",
@@ -44,8 +55,41 @@ class Shapes:
     basis: str
 
 
-def shapes(part: SplitCatalog, source: CatalogSource) -> Shapes:
-    """The histograms of a source.
+@dataclasses.dataclass(frozen=True, slots=True)
+class TokenLengths:
+    """The tokens of some samples of a source, as a run encodes them; `num_failed` are samples that its hooks left out,
+    or failed on."""
+
+    lengths: tuple[int, ...]
+    num_failed: int
+
+    @property
+    def basis(self) -> str:
+        """Of what they are."""
+        if not self.lengths and not self.num_failed:
+            return ""
+        failed = f"; its hooks leave out, or fail on, {self.num_failed:,} more" if self.num_failed else ""
+        return f" Tokens: of {len(self.lengths):,} samples at random, as the run encodes them{failed}."
+
+
+def token_lengths(dataset: LaneDataset, source: int) -> TokenLengths:
+    """The tokens of samples of a source, by its number in the plan, drawn at random; none if encoded samples have no
+    `tokens` or `input_ids`."""
+    size, name = dataset.plan.sources[source].num_samples, dataset.source_names[source]
+    end = time.monotonic() + MAX_ENCODE_S
+    lengths, num_failed = [], 0
+    for index in random.Random(0).sample(range(size), min(NUM_SAMPLED, size)):
+        try:
+            lengths.append(tokens_of(dataset.restore_sample((name, 0, index, 0)))[0])
+        except Exception:  # of the data, or of hooks of the user
+            num_failed += 1
+        if time.monotonic() > end:
+            break
+    return TokenLengths(tuple(lengths), num_failed) if any(lengths) else TokenLengths((), 0)
+
+
+def shapes(part: SplitCatalog, source: CatalogSource, tokens: TokenLengths | None = None) -> Shapes:
+    """The histograms of a source; `tokens` are those of its samples.
 
     Raises:
         DatasetError: if its metadata or its samples cannot be read.
@@ -59,6 +103,9 @@ def shapes(part: SplitCatalog, source: CatalogSource) -> Shapes:
     else:
         basis = f"Of {of_samples}; `bridge-data prepare-media` stores sizes and lengths of all pictures and clips."
     found = {**media, **sampled}
+    if tokens is not None:
+        found[TOKENS] = tokens.lengths
+        basis += tokens.basis
     return Shapes(tuple(histogram(name, unit, found[name]) for name, unit in _UNITS.items() if found.get(name)), basis)
 
 

@@ -4,7 +4,6 @@ Enters: what somebody typed. Leaves: addresses of samples. Guarantee: a few sear
 writes (`index.sqlite`), or arithmetic where keys are numbers (JSONL); no data are scanned.
 """
 
-import bisect
 from collections.abc import Iterator
 
 from bridge_data.errors import ConfigError, bridge_command
@@ -14,6 +13,7 @@ from bridge_data.shards.jsonl_file import JsonlLines
 from bridge_data.shards.key_index import KeyIndex
 from bridge_data.shards.metadata import split_shard
 from bridge_data.shards.prepared import ShardSet
+from bridge_data.shards.sample_lookup import row_of
 from bridge_data.tools.view.catalog import CatalogSource, SampleAddress, SplitCatalog
 
 MAX_KEYS = 500
@@ -24,10 +24,10 @@ _LAST = "\udcff" * 4
 
 
 class KeySearch:
-    """Searches the sources of one split part. Any thread may use it."""
+    """Searches the sources of `part`. Any thread may use it."""
 
     def __init__(self, part: SplitCatalog) -> None:
-        self._part = part
+        self.part = part
         self._indexes: dict[str, KeyIndex] = {}
         self._shards: dict[int, dict[str, int]] = {}
 
@@ -53,11 +53,8 @@ class KeySearch:
             if text.isascii() and text.isdigit() and int(text) < records.num_samples:
                 yield int(text)
         elif isinstance(records, JoinRecords):
-            rows = range(records.num_samples)
-            for number in self._indices(records.members[0], text):
-                at = bisect.bisect_left(rows, number, key=lambda row: records.index.row(row)[0])
-                if at < len(rows) and records.index.row(at)[0] == number:
-                    yield at
+            rows = (row_of(records, number) for number in self._indices(records.members[0], text))
+            yield from (row for row in rows if row is not None)
         elif isinstance(records, ShardSet):
             yield from self._in_shards(records, text)
 

@@ -1,15 +1,18 @@
-"""The losses of a run, from its log: JSON lines, or the lines that Megatron and our recipes print.
+"""The losses of a run, from its log: JSON lines, a CSV of Lightning, or the lines that Megatron and our recipes print.
 
 Enters: a file, or a folder of `*.jsonl`. Leaves: the loss of each step; of a step that was logged several times, as by
 all ranks or after a resume, the last one.
 """
 
+import contextlib
+import csv
 import dataclasses
 import json
 import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from bridge_data.errors import ConfigError
 
@@ -17,9 +20,10 @@ MAX_BYTES = 1 << 30
 """Of larger logs nothing is read."""
 
 _STEPS = ("step", "iteration", "global_step", "trainer/global_step")
-_LOSSES = ("loss", "lm loss", "lm_loss", "train_loss", "train/loss")
+_LOSSES = ("loss", "lm loss", "lm_loss", "train_loss", "train/loss", "train_loss_step", "loss_step")
 _LINE = re.compile(
-    r"(?P<name>step|iteration)[ =:]+(?P<step>\d+)\b.*?\bloss[ =:]+(?P<loss>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)",
+    r"(?P<name>step|iteration)[ =:]+(?P<step>\d+)\b.*?\bloss[ =:]+"
+    r"(?P<loss>[-+]?(?:(?:nan|inf(?:inity)?)\b|(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?))",
     re.IGNORECASE,
 )
 
@@ -27,45 +31,49 @@ _LINE = re.compile(
 @dataclasses.dataclass(frozen=True, slots=True)
 class LossLog:
     """(step, loss) in the sequence of steps, under the numbers of the log; `first` is the number of the first step: 1
-    if the log counts iterations, as Megatron's does, else 0."""
+    if the log counts iterations, as Megatron's does, else 0. `not_finite` are steps whose loss is NaN or infinite."""
 
     losses: tuple[tuple[int, float], ...]
     first: int
+    not_finite: tuple[int, ...] = ()
 
 
 def read_losses(path: Path) -> LossLog:
-    """The losses of a log; those that are not finite are left out.
+    """The losses of a log, a file or a folder of `*.jsonl`.
 
     Raises:
-        ConfigError: if there is no log, or no step with a loss in it.
+        ConfigError: if there is no log, or no step with a finite loss in it.
     """
-    files = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
     found: dict[int, float] = {}
     first = 0
-    for file in files:
+    for file in sorted(path.glob("*.jsonl")) if path.is_dir() else [path]:
         try:
             if file.stat().st_size > MAX_BYTES:
                 raise ConfigError(f"{file}: has over {MAX_BYTES >> 30} GiB; give a shorter log")
             for name, step, loss in _losses(file):
                 found[step] = loss
                 first = int(name == "iteration")
-        except OSError as error:
-            raise ConfigError(f"{file}: cannot be read: {error.strerror}") from error
-    if not found:
+        except (OSError, csv.Error) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise ConfigError(f"{file}: cannot be read: {reason}") from error
+    losses = tuple(sorted((step, loss) for step, loss in found.items() if math.isfinite(loss)))
+    if not losses:
         raise ConfigError(
-            f"{path}: no step with a loss in it: expected JSON lines with `step` and `loss`, or lines such as "
-            "`iteration 10/ 500 | lm loss: 2.3` or `step 10: loss 2.3`"
+            f"{path}: no step with a loss in it: expected JSON lines with `step` and `loss`, a CSV with such columns, "
+            "or lines such as `iteration 10/ 500 | lm loss: 2.3` or `step 10: loss 2.3`"
         )
-    return LossLog(tuple(sorted(found.items())), first)
+    return LossLog(losses, first, tuple(sorted(found.keys() - dict(losses).keys())))
 
 
 def _losses(file: Path) -> Iterator[tuple[str, int, float]]:
     """(what the log calls a step, its number, loss)."""
-    with file.open(errors="replace") as lines:
-        for line in lines:
-            found = _of_json(line) if line.lstrip().startswith("{") else _of_text(line)
-            if found is not None and math.isfinite(found[2]):
-                yield found
+    with file.open(errors="replace", newline="" if file.suffix == ".csv" else None) as lines:
+        rows = map(_of_row, csv.DictReader(lines)) if file.suffix == ".csv" else map(_of_line, lines)
+        yield from (one for one in rows if one is not None)
+
+
+def _of_line(line: str) -> tuple[str, int, float] | None:
+    return _of_json(line) if line.lstrip().startswith("{") else _of_text(line)
 
 
 def _of_json(line: str) -> tuple[str, int, float] | None:
@@ -73,11 +81,28 @@ def _of_json(line: str) -> tuple[str, int, float] | None:
         content = json.loads(line)
     except (ValueError, RecursionError):  # the last line may be cut
         return None
+    return _of_content(content)
+
+
+def _of_row(row: dict[str, str]) -> tuple[str, int, float] | None:
+    """Of a row of a CSV, in which what was not logged at the step is empty."""
+    content: dict[str, Any] = {}
+    for name, text in row.items():
+        with contextlib.suppress(TypeError, ValueError):
+            content[name] = int(text) if name in _STEPS else float(text)
+    return _of_content(content)
+
+
+def _of_content(content: dict[str, Any]) -> tuple[str, int, float] | None:
     name = next((name for name in _STEPS if name in content), "")
     step = content.get(name)
     loss = next((content[name] for name in _LOSSES if name in content), None)
-    is_number = isinstance(loss, (int, float)) and not isinstance(loss, bool)
-    return (name, step, float(loss)) if type(step) is int and step >= 0 and is_number and loss is not None else None
+    if type(step) is not int or step < 0 or isinstance(loss, bool) or not isinstance(loss, (int, float)):
+        return None
+    try:
+        return name, step, float(loss)
+    except OverflowError:  # an integer of hundreds of digits
+        return name, step, math.inf
 
 
 def _of_text(line: str) -> tuple[str, int, float] | None:

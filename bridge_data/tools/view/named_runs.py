@@ -1,7 +1,8 @@
-"""The data of a run by its config: a recipe's YAML, or the name of a DataModule in Python.
+"""The data of a run by its config: the YAML of a recipe or of a LightningCLI, or the name of a DataModule in Python.
 
-Enters: `run.yaml` of `recipes.train`, or `package.module:name` of a DataModule or a function that returns one. Leaves:
-the training data set as one rank without workers reads it, which is the sequence of the whole job.
+Enters: `run.yaml` of `recipes.train`, `config.yaml` of a LightningCLI, or `package.module:name` of a DataModule or a
+function that returns one. Leaves: the training data set as one rank without workers reads it, which is the sequence of
+the whole job.
 """
 
 import dataclasses
@@ -12,9 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bridge_data.datamodule.batch_schedule import BatchSchedule
-from bridge_data.errors import ConfigError
+from bridge_data.errors import BridgeDataError, ConfigError
 from bridge_data.lanes.datasets import get_train_dataset
 from bridge_data.lanes.lane_dataset import LaneDataset
+from bridge_data.shards.plain_data import parse_yaml_file
 from bridge_data.task import DefaultTaskEncoder
 from bridge_data.topology import WorkerConfig
 
@@ -49,7 +51,7 @@ def open_run(config: str, num_lanes: int | None = None) -> NamedRun:
     workers = WorkerConfig(rank=0, world_size=1, num_workers=0, seed_offset=seed, **settings)
     size, ramp = module.global_batch_size, module.settings.rampup_batch_size
     return NamedRun(
-        path=os.fspath(module.path),
+        path=str(module.path),
         dataset=module.datasets_provider(workers, "train"),
         schedule=None if size is None else BatchSchedule(size, module.micro_batch_size, ramp),
         told=f"As {config} makes them, for {workers.num_lanes} lanes of the job.",
@@ -78,12 +80,23 @@ def default_run(path: str, split_part: str, num_lanes: int | None, trust: dict[s
 
 
 def _data_module(config: str) -> "EnergonMultiModalDataModule":
-    made = _recipe_data(Path(config)) if config.endswith((".yaml", ".yml")) else _named(config)
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())  # encoders and DataModules of the user are where the run was started
+    made = _of_yaml(Path(config)) if config.endswith((".yaml", ".yml")) else _named(config)
     from bridge_data.datamodule.module import EnergonMultiModalDataModule  # imports Lightning
 
     if not isinstance(made, EnergonMultiModalDataModule):
         raise ConfigError(f"--config {config}: got {type(made).__name__}, expected an EnergonMultiModalDataModule")
     return made
+
+
+def _of_yaml(file: Path) -> Any:
+    try:
+        content = parse_yaml_file(file.read_bytes(), str(file))
+    except OSError as error:
+        raise ConfigError(f"--config {file}: cannot be read: {error.strerror}") from error
+    is_recipe = not isinstance(content, dict) or "recipe" in content or not isinstance(content.get("data"), dict)
+    return _recipe_data(file) if is_recipe else _cli_data(file, content["data"])
 
 
 def _recipe_data(file: Path) -> Any:
@@ -98,15 +111,35 @@ def _recipe_data(file: Path) -> Any:
     return recipe.build_data(None, recipe.build_tokenizer())
 
 
+def _cli_data(file: Path, data: dict[str, Any]) -> Any:
+    """The DataModule that a LightningCLI makes of `data`: its arguments, or a class with some."""
+    from bridge_data.datamodule.module import EnergonMultiModalDataModule
+
+    try:
+        from lightning.pytorch.cli import LightningArgumentParser
+
+        parser = LightningArgumentParser(exit_on_error=False)
+    except ImportError as error:
+        raise ConfigError(
+            f"--config {file}: the YAML of a LightningCLI needs a package ({error}): pip install "
+            '"bridge-data[lightning-cli]"'
+        ) from error
+    parser.add_lightning_class_args(EnergonMultiModalDataModule, "data", subclass_mode="class_path" in data)
+    try:
+        return parser.instantiate_classes(parser.parse_object({"data": data})).data
+    except BridgeDataError:
+        raise
+    except Exception as error:  # jsonargparse's own, and those of the user's classes
+        raise ConfigError(f"--config {file}: data: {error}") from error
+
+
 def _named(name: str) -> Any:
     module_name, colon, attribute = name.partition(":")
     if not (module_name and colon and attribute):
         raise ConfigError(
-            f"--config {name}: expected the YAML of a recipe, or package.module:name of a DataModule or of a function "
-            "that returns one"
+            f"--config {name}: expected the YAML of a recipe or of a LightningCLI, or package.module:name of a "
+            "DataModule or of a function that returns one"
         )
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
     try:
         found = getattr(importlib.import_module(module_name), attribute)
     except (ImportError, AttributeError) as error:

@@ -194,7 +194,7 @@ class Pages:
         """Histograms of a source."""
         part, split = self._part(request)
         source = split.source(SampleAddress(number_in(request, "source", 0) or 0, 0))
-        found = shapes(split, source)
+        found = shapes(split, source, self._site.token_lengths(split, source))
         size = {"width": WIDTH, "height": HEIGHT}
         return self._page("shapes.html", "Sizes", part=part, split=split, source=source, shapes=found, **size)
 
@@ -233,7 +233,10 @@ class Pages:
 
     def _search(self, split: SplitCatalog) -> KeySearch:
         with self._opening:
-            return self._searches.setdefault(split.name, KeySearch(split))
+            found = self._searches.get(split.name)
+            if found is None or found.part is not split:  # or it was prepared again
+                found = self._searches[split.name] = KeySearch(split)
+            return found
 
 
 def application(

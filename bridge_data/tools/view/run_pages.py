@@ -4,7 +4,6 @@ Enters: a `Site`, and a function that renders a template. Leaves: the answers. G
 loader of the run makes, and the samples of a step are those of `RunOrder`.
 """
 
-import threading
 from collections.abc import Callable
 
 from starlette.requests import Request
@@ -13,11 +12,9 @@ from starlette.responses import Response
 from bridge_data.errors import BridgeDataError, ConfigError
 from bridge_data.tools.cli.state_contents import sources_of
 from bridge_data.tools.view.answers import number_in, ranged
-from bridge_data.tools.view.batch_contents import contents, tokenizer_of
+from bridge_data.tools.view.batch_contents import contents, pictures_of, tokenizer_of
 from bridge_data.tools.view.catalog import SampleAddress, SplitCatalog
 from bridge_data.tools.view.charts import HEIGHT, WIDTH, step_line
-from bridge_data.tools.view.named_runs import NamedRun
-from bridge_data.tools.view.processed_pictures import pictures_of
 from bridge_data.tools.view.sample_cards import MediaContent, card
 from bridge_data.tools.view.site import Site
 
@@ -33,7 +30,6 @@ class RunPages:
 
     def __init__(self, site: Site, render: Callable[..., Response]) -> None:
         self._site, self._render = site, render
-        self._replaying = threading.Lock()
 
     def addresses(self) -> dict[str, Callable[[Request], Response]]:
         """What answers at which address."""
@@ -52,9 +48,10 @@ class RunPages:
         number = number_in(request, "number", sequence.first) or 0
         shown, pictures, error = None, [], ""
         try:
-            batch = sequence.get(number)
             encoder = run.dataset.task_encoder
-            shown, pictures = contents(batch, tokenizer_of(encoder)), pictures_of(batch, encoder)
+            with self._site.working:  # also for the tokenizer, which hooks use
+                batch = sequence.get(number)
+                shown, pictures = contents(batch, tokenizer_of(encoder)), pictures_of(batch, encoder)
         except (BridgeDataError, LookupError) as failure:
             error = str(failure)
         except Exception as failure:  # of hooks of the user
@@ -64,7 +61,9 @@ class RunPages:
 
     def picture(self, request: Request) -> Response:
         """A picture of a batch, as PNG."""
-        batch = self._site.batches.get(request.path_params["number"])
+        sequence = self._site.batches
+        with self._site.working:
+            batch = sequence.get(request.path_params["number"])
         pictures, number = pictures_of(batch, self._site.run.dataset.task_encoder), request.path_params["picture"]
         if number >= len(pictures):
             raise LookupError(f"the batch has no picture number {number}")
@@ -83,6 +82,7 @@ class RunPages:
             "Run",
             line=None if saved.log is None else step_line(saved.log.losses),
             first=0 if saved.log is None else saved.log.first,
+            not_finite=() if saved.log is None else saved.log.not_finite,
             states=saved.states,
             progress=sources_of(saved.states[-1].state) if saved.states else [],
             has_batches="Batches" in names,
@@ -101,9 +101,9 @@ class RunPages:
             raise LookupError(f"there is no step {step:,}")
         order = self._site.order
         self._site.check_replay(order.micro_batches(step))
-        with self._replaying:
+        with self._site.working:
             found = order.at(step)
-        part, split = self._part_of_run(run)
+        part, split = self._part_of_run()
         shown = found.samples[:MAX_STEP_CARDS]
         log = self._site.saved.log
         first = 0 if log is None else log.first
@@ -121,16 +121,15 @@ class RunPages:
             keys=[one.key for one in shown] if split is None else [],
         )
 
-    def _part_of_run(self, run: NamedRun) -> tuple[int, SplitCatalog | None]:
+    def _part_of_run(self) -> tuple[int, SplitCatalog | None]:
         """(number, split part) whose samples the run reads; None if other data are looked at."""
-        catalog, sources = self._site.catalog, run.dataset.plan.sources
+        catalog = self._site.catalog
         for number, name in enumerate(catalog.part_names):
             try:
                 split = catalog.part(name)
             except BridgeDataError:
                 continue
-            wanted = [(source.path, source.split_part, source.num_samples) for source in sources]
-            if wanted == [(source.path, split.name, source.num_samples) for source in split.sources]:
+            if self._site.reads(split):
                 return number, split
         return 0, None
 

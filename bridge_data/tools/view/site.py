@@ -3,12 +3,13 @@
 import dataclasses
 import functools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from bridge_data.errors import ConfigError
 from bridge_data.loader.checkpoint import Checkpoint
 from bridge_data.tools.oracle import RunOrder
-from bridge_data.tools.view.catalog import DataCatalog
+from bridge_data.tools.view.catalog import CatalogSource, DataCatalog, SplitCatalog
+from bridge_data.tools.view.histograms import TokenLengths, token_lengths
 from bridge_data.tools.view.loss_log import LossLog
 from bridge_data.tools.view.named_runs import NamedRun
 from bridge_data.tools.view.trainer_batches import BatchSequence
@@ -19,10 +20,15 @@ MAX_REPLAYED = 2000
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class SavedRun:
-    """What is left of a run: its saved states by position, and its losses (None: no log)."""
+    """What is left of a run: its saved states, which are put in the sequence of their positions, one of each; and its
+    losses (None: no log)."""
 
-    states: tuple[Checkpoint, ...] = ()
+    states: Sequence[Checkpoint] = ()
     log: LossLog | None = None
+
+    def __post_init__(self) -> None:
+        by_position = {one.state.next_slot: one for one in reversed(self.states)}
+        object.__setattr__(self, "states", tuple(by_position[position] for position in sorted(by_position)))
 
     @property
     def is_empty(self) -> bool:
@@ -32,14 +38,22 @@ class SavedRun:
 
 class Site:
     """What there is to look at. `open_run` opens the data of the run when batches are asked for (None: there are no
-    batches to show)."""
+    batches to show); `has_encoder`: with a task encoder of its own. Where hooks of the run work, `working` is held: its
+    readers are for one thread."""
 
     def __init__(
-        self, catalog: DataCatalog, open_run: Callable[[], NamedRun] | None, saved: SavedRun | None = None
+        self,
+        catalog: DataCatalog,
+        open_run: Callable[[], NamedRun] | None,
+        saved: SavedRun | None = None,
+        *,
+        has_encoder: bool = False,
     ) -> None:
         self.catalog, self.saved = catalog, saved or SavedRun()
-        self._open_run = open_run
+        self.working = threading.Lock()
+        self._open_run, self._has_encoder = open_run, has_encoder
         self._opening = threading.RLock()
+        self._token_lengths: dict[int, TokenLengths] = {}
 
     @property
     def title(self) -> str:
@@ -75,6 +89,20 @@ class Site:
         """Which samples each step of the run saw. Raises as `batches` does."""
         with self._opening:
             return self._order
+
+    def token_lengths(self, split: SplitCatalog, source: CatalogSource) -> TokenLengths | None:
+        """The tokens of samples of a source, as the run encodes them; None if the run has no encoder, or other data."""
+        if not self._has_encoder or not self.reads(split):
+            return None
+        with self.working:
+            if source.number not in self._token_lengths:
+                self._token_lengths[source.number] = token_lengths(self.run.dataset, source.number)
+            return self._token_lengths[source.number]
+
+    def reads(self, split: SplitCatalog) -> bool:
+        """Whether the samples of a split part are those of the run, under the same numbers."""
+        wanted = [(source.path, source.split_part, source.num_samples) for source in self.run.dataset.plan.sources]
+        return wanted == [(source.path, split.name, source.num_samples) for source in split.sources]
 
     def check_replay(self, numbers: range) -> None:
         """Check that few enough batches must be made to know which samples micro-batches `numbers` have.

@@ -9,7 +9,7 @@ import pytest
 from bridge_data.decode.av import AVDecoder, AVWebdatasetDecoder
 from bridge_data.decode.av.container import open_container
 from bridge_data.errors import ConfigError, SampleError
-from tests.decode.av.media import video
+from tests.decode.av.media import video, write
 from tests.later import av
 
 
@@ -49,3 +49,15 @@ def test_tags_that_are_not_utf8_do_not_matter() -> None:
     body = b"WAVE" + b"".join(name + struct.pack("<I", len(data)) + data for name, data in chunks)
     with open_container(io.BytesIO(b"RIFF" + struct.pack("<I", len(body)) + body)) as container:
         assert [stream.type for stream in container.streams] == ["audio"]
+
+
+def test_a_stream_that_only_begins_in_a_damaged_packet_is_an_error() -> None:
+    """Of an FLV file with video alone, a late packet says that it is sound; FFmpeg then finds another stream."""
+    data = bytearray(write("flv", video="libx264", times=range(400)))
+    offset, tags = 9 + 4, []
+    while offset + 11 <= len(data):
+        tags.append(offset)
+        offset += 11 + int.from_bytes(data[offset + 1 : offset + 4], "big") + 4
+    data[tags[-2]] = 8
+    with pytest.raises(SampleError, match="the medium has a packet of an unknown stream"):
+        AVDecoder(bytes(data)).get_video()

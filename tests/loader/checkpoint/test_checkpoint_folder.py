@@ -1,3 +1,5 @@
+import errno
+import json
 import os
 import re
 import shutil
@@ -23,6 +25,7 @@ from bridge_data.loader.checkpoint.state_files import (
     new_file,
 )
 from bridge_data.order.state import LoaderState, merge_states
+from bridge_data.storage import reading
 from tests.loader.checkpoint.states import FINGERPRINT, make_state, rank_states
 
 WHOLE = LoaderState.from_dict(make_state())
@@ -172,6 +175,103 @@ def test_a_damaged_manifest_does_not_hinder_the_next_save(tmp_path: Path) -> Non
     (tmp_path / MANIFEST).write_text("{")
     save_states(tmp_path, make_state(step=20), step=20, world_size=2)
     assert load_states(tmp_path, step=20) == make_state(step=20)
+
+
+def cut_short(folder: Path) -> Path:
+    """A save of step 20 over one of step 10 by 2 ranks, killed before the file of rank 1 was renamed."""
+    save_states(folder, make_state(step=10), step=10, world_size=2)
+    old = rank_file(folder, 1).read_bytes()
+    save_states(folder, make_state(step=20), step=20, world_size=2)
+    rank_file(folder, 1).rename(new_file(rank_file(folder, 1)))
+    rank_file(folder, 1).write_bytes(old)
+    return folder
+
+
+@pytest.mark.parametrize("error", [errno.EIO, errno.ESTALE, errno.EACCES])
+@pytest.mark.parametrize("name", [MANIFEST, new_file(rank_file(Path(), 1)).name])
+def test_a_file_that_cannot_be_read_is_not_taken_for_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int, name: str
+) -> None:
+    folder = cut_short(tmp_path)
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    read = Path.read_bytes
+    failures = []
+
+    def fail(path: Path) -> bytes:
+        if path.name == name:
+            failures.append(path)
+            raise OSError(error, os.strerror(error), str(path))
+        return read(path)
+
+    monkeypatch.setattr(reading, "RETRY_WAITS_S", (0.0, 0.0, 0.0))
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "read_bytes", fail)
+        for save in (
+            lambda: save_states(folder, make_state(step=30), step=30, world_size=2),
+            lambda: save_rank_state(folder, make_state(step=30), step=30),
+            lambda: load_states(folder),
+        ):
+            with pytest.raises(StateError, match=re.escape(f"{name}: cannot be read: {os.strerror(error)}")):
+                save()
+    assert failures
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    assert load_states(folder, step=20) == make_state(step=20)
+    save_states(folder, make_state(step=30), step=30, world_size=2)
+    assert load_states(folder, step=30) == make_state(step=30)
+
+
+def test_a_transient_fault_of_the_manifest_is_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = cut_short(tmp_path)
+    read, faults = Path.read_bytes, [errno.EIO, errno.ESTALE]
+
+    def fail_twice(path: Path) -> bytes:
+        if path.name == MANIFEST and faults:
+            raise OSError(faults.pop(), "transient", str(path))
+        return read(path)
+
+    monkeypatch.setattr(reading, "RETRY_WAITS_S", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(Path, "read_bytes", fail_twice)
+    assert load_states(folder, step=20) == make_state(step=20)
+    assert not faults
+
+
+def test_a_checkpoint_of_a_later_format_is_not_replaced(tmp_path: Path) -> None:
+    folder = cut_short(tmp_path)
+    content = json.loads((folder / MANIFEST).read_text())
+    (folder / MANIFEST).write_text(json.dumps(content | {"version": 99}))
+    with pytest.raises(StateError, match="got version 99 of the manifest"):
+        save_states(folder, make_state(step=30), step=30, world_size=2)
+    assert new_file(rank_file(folder, 1)).exists()
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        {"step": "ten"},
+        {"world_size": None},
+        {"fingerprint": 3},
+        {"replaced": 3},
+        {"replaced": [3]},
+        {"files": [3]},
+        {"files": {"train_dataloader_dprank000.pt": {"size_bytes": "many", "blake2b": "0"}}},
+        {"files": {"train_dataloader_dprank000.pt": {"size_bytes": 3, "blake2b": None}}},
+        {"format": "of others"},
+        {"more": 1},
+    ],
+)
+def test_a_manifest_with_a_wrong_field_is_damaged(tmp_path: Path, edit: dict[str, object]) -> None:
+    save_states(tmp_path, make_state(), step=10, world_size=1)
+    content = json.loads((tmp_path / MANIFEST).read_text())
+    (tmp_path / MANIFEST).write_text(json.dumps(content | edit))
+    with pytest.raises(StateError, match="is no manifest of a checkpoint"):
+        load_states(tmp_path)
+
+
+def test_a_manifest_of_many_levels_is_damaged(tmp_path: Path) -> None:
+    save_states(tmp_path, make_state(), step=10, world_size=1)
+    (tmp_path / MANIFEST).write_text("[" * 100_000)
+    with pytest.raises(StateError, match="is no manifest of a checkpoint"):
+        load_states(tmp_path)
 
 
 @pytest.fixture

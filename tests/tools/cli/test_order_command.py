@@ -1,7 +1,7 @@
 """`bridge-data at`, `when` and `order` on small data, beside what loaders give."""
 
-import importlib.util
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import yaml
 
 from bridge_data import WorkerConfig, get_savable_loader, get_train_dataset
 from bridge_data.loader.checkpoint import save_states
+from bridge_data.tools.oracle import order_files
 from tests.prepared import write_blend, write_texts
 from tests.tools.cli.conftest import Run
 from tests.tools.oracle.parts import Run as JobRun
@@ -80,15 +81,25 @@ def test_steps_are_written_as_json_lines(run: Run, blend: Path, tmp_path: Path) 
     assert (wrong.exit_code, "expected A..B" in wrong.stderr) == (1, True)
 
 
-def test_steps_are_written_as_parquet_where_pyarrow_is(run: Run, blend: Path, tmp_path: Path) -> None:
-    file = tmp_path / "order.parquet"
-    result = run("order", blend, "--steps", "3..9", "--out", file, *OPTIONS)
-    if importlib.util.find_spec("pyarrow") is None:
-        assert (result.exit_code, "pip install pyarrow" in result.stderr) == (1, True)
-        return
-    assert result.exit_code == 0, result.output
-    table = importlib.import_module("pyarrow.parquet").read_table(file)
+def test_steps_are_written_as_parquet(run: Run, blend: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pyarrow.parquet import read_table
+
+    monkeypatch.setattr(order_files, "_ROWS", 5)  # several row groups
+    parquet, lines = tmp_path / "order.parquet", tmp_path / "order.jsonl"
+    for file in (parquet, lines):
+        result = run("order", blend, "--steps", "3..9", "--out", file, *OPTIONS)
+        assert result.exit_code == 0, result.output
+    table = read_table(parquet)
     assert table["key"].to_pylist() == keys_of(blend, 10)[6:]
+    assert table.to_pylist() == [json.loads(line) for line in lines.read_text().splitlines()]
+
+
+def test_without_pyarrow_the_extra_is_named(
+    run: Run, blend: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    result = run("order", blend, "--steps", "3..9", "--out", tmp_path / "order.parquet", *OPTIONS)
+    assert (result.exit_code, 'pip install "bridge-data[parquet]"' in result.stderr) == (1, True)
 
 
 def test_two_runs_differ_from_a_step_on_and_for_a_reason(run: Run, blend: Path, tmp_path: Path) -> None:

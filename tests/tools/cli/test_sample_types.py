@@ -4,40 +4,10 @@ import pytest
 
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.plan.source import parse_access
+from bridge_data.prepare.sample_definitions import definition
 from bridge_data.samples import VQASample
-from bridge_data.tools.cli.sample_types import (
-    CRUDE,
-    SAMPLE_TYPES,
-    Field,
-    FirstSamples,
-    definition,
-    fields_of,
-    find_sample_type,
-)
+from bridge_data.tools.cli.sample_types import Field, FirstSamples, fields_of
 from tests.shards.tars import write_tar
-
-
-def test_captioning_is_number_0() -> None:
-    assert next(iter(SAMPLE_TYPES)) == find_sample_type("0") == "CaptioningSample"
-    assert find_sample_type(str(len(SAMPLE_TYPES))) == CRUDE
-
-
-@pytest.mark.parametrize("name", [*SAMPLE_TYPES, CRUDE])
-def test_every_class_is_known_by_each_of_its_names(name: str) -> None:
-    stem = name.removesuffix("Sample").removesuffix("Webdataset")
-    for written in (name, f"{stem}Webdataset", f"{stem}Sample", stem, f" {name} "):
-        assert find_sample_type(written) == name
-
-
-@pytest.mark.parametrize("text", ["Crude sample", "Crude sample (plain dict for cooking)"])
-def test_crude_data_are_known_by_the_words_of_energons_menu(text: str) -> None:
-    assert find_sample_type(text) == CRUDE
-
-
-@pytest.mark.parametrize("text", ["", "-1", "99", "captioningsample", "Sample"])
-def test_what_is_no_class(text: str) -> None:
-    with pytest.raises(ConfigError, match=r"unknown sample class .* There is CaptioningSample"):
-        find_sample_type(text)
 
 
 def test_fields() -> None:

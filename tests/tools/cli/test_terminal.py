@@ -110,10 +110,24 @@ def test_limits_are_named_by_what_they_refuse(command: str, tmp_path: Path) -> N
 
 def test_limits_hold_for_metadata_too(tmp_path: Path) -> None:
     data = write_texts(tmp_path / "a", 3)
-    for command in ("lint", "preview", "info"):
-        done = run_command(command, data, "--limits", "max_document_bytes=5,max_shards=7")
+    for command in (["lint"], ["preview"], ["info"], ["prepare", "--tar-index-only"]):
+        done = run_command(*command, data, "--limits", "max_document_bytes=5,max_shards=7")
         assert done.exit_code == 1
         assert "Limits(max_document_bytes)" in done.output
+
+
+def test_the_limits_of_a_preparation_hold_for_patterns_and_lines(tmp_path: Path) -> None:
+    data = write_texts(tmp_path / "a", 3)
+    arguments = ["--non-interactive", "--force-overwrite", "--split-parts", "train:data-{0000..0009}.tar"]
+    refused = run_command("prepare", data, *arguments, "--limits", "max_shards=9")
+    assert refused.exit_code == 1 and "Limits(max_shards)" in refused.output
+    assert run_command("prepare", data, *arguments, "--limits", "max_shards=10").exit_code == 0
+    lines = tmp_path / "a.jsonl"
+    lines.write_text('{"a": 1}\n')
+    Path(f"{lines}.split.yaml").write_text("split_parts: {train: [0, 1]}")
+    refused = run_command("prepare", lines, "--limits", "max_document_bytes=5")
+    assert refused.exit_code == 1 and "Limits(max_document_bytes)" in refused.output
+    assert run_command("prepare", lines, "--limits", "max_document_bytes=500").exit_code == 0
 
 
 @pytest.mark.parametrize(

@@ -59,10 +59,27 @@ def test_all_interfaces_without_a_token_are_refused(run: Run, texts: Path) -> No
 
 
 def test_what_is_missing_is_told(run: Run, tmp_path: Path) -> None:
-    assert "give PATH, a data set or a metadataset, or --config, a run" in run("view").stderr
+    assert "give PATH, a data set, a metadataset or the folder of a run, or --config" in run("view").stderr
     assert "no such folder or file" in run("view", tmp_path / "none").stderr
     result = run("view", "--config", "nothing")
-    assert "expected the YAML of a recipe, or package.module:name" in result.stderr
+    assert "expected the YAML of a recipe or of a LightningCLI, or package.module:name" in result.stderr
+
+
+def test_a_folder_with_a_log_and_no_config_asks_for_one(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "train.log").write_text("step 0: loss 2.5\n")
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints/step=2.ckpt").write_bytes(b"half")
+    result = run("view", tmp_path)
+    assert result.exit_code == 1 and "has no config of a run: expected one YAML" in result.stderr
+    assert "left out: " in result.stderr and "step=2.ckpt: cannot be read as a checkpoint of Lightning" in result.stderr
+
+
+def test_a_missing_extra_is_told(run: Run, texts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("gatekeeper", "pages", "run_pages", "answers"):
+        monkeypatch.delitem(sys.modules, f"bridge_data.tools.view.{name}", raising=False)
+    monkeypatch.setitem(sys.modules, "starlette.requests", None)
+    result = run("view", texts)
+    assert result.exit_code == 1 and 'pip install "bridge-data[view]"' in result.stderr
 
 
 def test_a_port_that_is_taken_is_told(run: Run, texts: Path) -> None:

@@ -52,9 +52,11 @@ class Run:
         assert self.path is not None
         return get_train_dataset(self.path, worker_config=config, **self.settings)
 
-    def leg(self, path: Path, world_size: int, num_steps: int, *, num_lanes: int = 0, lost: int = 0) -> None:
+    def leg(
+        self, path: Path, world_size: int, num_steps: int, *, num_lanes: int = 0, lost: int = 0, resaves: bool = False
+    ) -> None:
         """Go on from the last state on some ranks for so many batches each, and save; then `lost` more, before a
-        kill."""
+        kill. With `resaves`, the last state is saved again first, in the place of the old one."""
         self.path = path
         loaders = [get_savable_loader(self.dataset(world_size, rank, num_lanes)) for rank in range(world_size)]
         first = 0
@@ -62,6 +64,8 @@ class Run:
             for loader in loaders:
                 loader.restore_state_rank(self.states[-1].to_dict(), strict=False)
             first = self.states[-1].next_slot
+            if resaves:
+                self.states[-1] = saved(loaders)
         streams = [iter(loader) for loader in loaders]
         for step in range(num_steps + lost):
             if step == num_steps:

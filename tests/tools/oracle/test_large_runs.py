@@ -72,10 +72,17 @@ def run_over(counts: dict[str, list[int]], weights: tuple[float, ...], num_lanes
     return RunOrder(dataset)
 
 
+UNEQUAL = [5_000 + 7_919 * number % 10_001 for number in range(100_000)]
+
+
 @pytest.mark.parametrize(
     ("counts", "weights"),
-    [({"web": [10_000] * 100_000}, (1.0,)), ({"web": [10_000] * 99_000, "books": [1_000] * 10_000}, (4.0, 1.0))],
-    ids=["one source", "a blend"],
+    [
+        ({"web": [10_000] * 100_000}, (1.0,)),
+        ({"web": [10_000] * 99_000, "books": [1_000] * 10_000}, (4.0, 1.0)),
+        ({"web": UNEQUAL}, (1.0,)),
+    ],
+    ids=["one source", "a blend", "unequal shards"],
 )
 def test_any_step_and_any_sample_are_told_in_less_than_a_second(counts, weights):
     run = run_over(counts, weights)

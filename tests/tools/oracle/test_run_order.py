@@ -23,6 +23,7 @@ def blends(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     write_texts(folder / "a", 230)
     write_texts(folder / "b", 77, per_shard=13)
     write_texts(folder / "c", 50)
+    write_blend(folder / "third.yaml", {"a": 2, "b": 1, "c": 5})
     return (
         write_blend(folder / "first.yaml", {"a": 3, "b": 1}),
         write_blend(folder / "second.yaml", {"a": 1, "b": 2, "c": 1}),
@@ -57,6 +58,22 @@ def test_every_step_of_a_run_is_told_through_a_kill_other_ranks_and_another_blen
         one = order.micro_batch(200)[1]
         assert one in order.when(one.key, source=one.source, until=210)
         assert not order.at(200).assumes_no_skips
+
+
+@pytest.mark.parametrize(("kind", "more"), LEGS, ids=[kind for kind, _ in LEGS])
+def test_states_that_are_saved_again_after_a_change_do_not_change_what_was_before(blends, kind, more):
+    run = Run({**SETTINGS, **more})
+    run.leg(blends[0], 2, 10, num_lanes=4)
+    run.leg(blends[0], 2, 20)
+    run.leg(blends[0], 3, 20, resaves=True)
+    run.leg(blends[1], 3, 25, resaves=True)
+    run.leg(blends[0].parent / "third.yaml", 3, 25, resaves=True)
+    run.leg(blends[1], 5, 10, resaves=True)  # other lanes and weights at once
+    order = RunOrder(run.dataset(5), states=run.states)
+    check(run, order, sorted(run.keys)[::-1])
+    assert len(run.keys) == 2 * 30 + 3 * 70 + 5 * 10
+    if kind == "plain":
+        assert order.num_replayed == 0
 
 
 def test_when_finds_every_coming_of_a_sample_and_no_other(blends):

@@ -17,13 +17,24 @@ from bridge_data.tools.view.loss_log import LossLog, read_losses
             " [2026-01-01] iteration   10/ 500 | consumed samples: 80 | lm loss: 1.25E+00 | loss scale: 1.0 |\n",
             LossLog(((10, 1.25),), 1),
         ),
-        ('{"step": 2, "loss": 1}\n{"step": 1, "loss": NaN}\n{"step": 2, "loss": 3}\n', LossLog(((2, 3.0),), 0)),
+        ('{"step": 2, "loss": 1}\n{"step": 1, "loss": NaN}\n{"step": 2, "loss": 3}\n', LossLog(((2, 3.0),), 0, (1,))),
+        ("step 0: loss 1.5\nstep 1: loss nan over 8 tokens\n", LossLog(((0, 1.5),), 0, (1,))),
+        ('{"step": 1, "loss": 2}\n{"step": 2, "loss": 1%s}\n' % ("0" * 400), LossLog(((1, 2.0),), 0, (2,))),
     ],
 )
 def test_losses_are_read_from_logs(tmp_path: Path, text: str, expected: LossLog) -> None:
     file = tmp_path / "log"
     file.write_text(text)
     assert read_losses(file) == expected
+
+
+def test_a_csv_of_lightning_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "metrics.csv"
+    file.write_text("epoch,step,train_loss,val_loss\n0,0,2.5,\n0,0,,9\n0,1,2.25,\n0,2,nan,\n0,3")
+    assert read_losses(file) == LossLog(((0, 2.5), (1, 2.25)), 0, (2,))
+    file.write_text("step,train_loss\n0," + "1" * 200_000)
+    with pytest.raises(ConfigError, match="field larger than field limit"):
+        read_losses(file)
 
 
 def test_logs_of_all_ranks_are_one(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def test_batches_are_those_of_the_data_module(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ("nothing", "expected the YAML of a recipe, or package.module:name"),
+        ("nothing", "expected the YAML of a recipe or of a LightningCLI, or package.module:name"),
         ("no_such_module_here:make", "No module named 'no_such_module_here'; start in the folder that holds"),
         ("shown_run:none", "has no attribute 'none'"),
     ],

@@ -1,14 +1,16 @@
 import io
 import re
+import shutil
 from pathlib import Path
 
 import pytest
 from PIL import Image
 from starlette.testclient import TestClient
 
+from bridge_data.tools.view import catalog
 from bridge_data.tools.view.catalog import DataCatalog
 from bridge_data.tools.view.site import Site
-from tests.prepared import write_dataset
+from tests.prepared import write_dataset, write_texts
 from tests.tools.view.conftest import client
 
 
@@ -188,6 +190,22 @@ def test_a_damaged_shard_is_told_and_hides_no_other(tmp_path: Path) -> None:
     (folder / "data-0000.tar").write_bytes(b"")
     html = client(Site(DataCatalog(folder, {}), None)).get("/samples").text
     assert html.count('class="bad"') == 2 and "text 3" in html
+
+
+def test_data_that_are_prepared_again_are_shown_as_they_are_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(catalog, "CHECK_EVERY_S", 0.0)
+    folder = write_texts(tmp_path / "texts", 60, lambda number: f"old {number}")
+    page = client(Site(DataCatalog(folder, {}), None))
+    assert "old 3" in page.get("/samples").text and "old 7" in page.get("/samples?q=000007").text
+    shutil.rmtree(folder)
+    assert "no such" in page.get("/samples").text
+    write_texts(folder, 30, lambda number: f"new {number}")
+    html = page.get("/samples").text
+    assert "new 3" in html and "Page 1 of 2, 30 samples" in html
+    assert "new 7" in page.get("/sample/0/0/7").text and "new 7" in page.get("/samples?q=000007").text
+    assert page.get("/sample/0/0/50").status_code == 404
 
 
 def test_keys_that_are_not_utf8_are_shown_escaped(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ import pytest
 import torch
 from PIL import Image
 
-from bridge_data.tools.view.processed_pictures import pictures_of
+from bridge_data.tools.view.batch_contents import pictures_of
 
 MEAN, DEVIATION = [0.48, 0.46, 0.41], [0.27, 0.26, 0.28]
 
@@ -31,12 +31,12 @@ def test_normalised_pixels_are_turned_back_exactly() -> None:
     batch = {"media": {"pixel_values": torch.stack([normalised(image) for image in images])}}
     found = pictures_of(batch, encoder(image_mean=MEAN, image_std=DEVIATION))
     assert [np.array_equal(one.image, image) for one, image in zip(found, images, strict=True)] == [True, True]
-    assert all(one.exact and one.field == "pixel_values" for one in found)
+    assert all(one.is_exact and one.field == "pixel_values" for one in found)
 
 
 def test_without_mean_and_deviation_pixels_are_stretched_and_it_is_said() -> None:
     (found,) = pictures_of({"images": normalised(photo(8, 6))[None]}, None)
-    assert not found.exact
+    assert not found.is_exact
     assert (np.asarray(found.image).min(), np.asarray(found.image).max()) == (0, 255)
 
 
@@ -44,13 +44,18 @@ def test_bytes_and_shares_are_shown_as_they_are() -> None:
     pixels = torch.tensor(np.asarray(photo(8, 6))).permute(2, 0, 1)
     for given in (pixels, pixels / 255):
         (found,) = pictures_of({"image": given[None]}, None)
-        assert found.exact and np.array_equal(found.image, photo(8, 6))
+        assert found.is_exact and np.array_equal(found.image, photo(8, 6))
 
 
 def test_empty_tiles_are_left_out() -> None:
     tiles = torch.zeros(1, 4, 3, 6, 8)
     tiles[0, 1] = 0.5
     assert len(pictures_of({"pixel_values": tiles}, None)) == 1
+
+
+def test_positions_of_three_axes_and_masks_are_no_pictures() -> None:
+    batch = {"position_ids": torch.arange(3 * 2 * 8).reshape(3, 2, 8), "attention_mask": torch.ones(2, 1, 8, 8).bool()}
+    assert pictures_of(batch, None) == []
 
 
 @pytest.mark.slow  # imports transformers

@@ -1,0 +1,180 @@
+"""A data set in memory: a list of samples, or any map-style data set, as a source like any other.
+
+Enters: dicts, which become crude samples for cookers, or `Sample`s. Leaves: a `Source`. Guarantee: order and states are
+those of any data set of one shard; a state is refused for data with another fingerprint.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeGuard
+
+from bridge_data.errors import ConfigError, SampleError
+from bridge_data.later import is_tensor, numpy
+from bridge_data.plan.factories import BaseCoreDatasetFactory, Decode
+from bridge_data.plan.source import EpochsPerShuffle, Parts, SampleClass, Source
+from bridge_data.samples import CrudeSample, Sample
+from bridge_data.shards import SubsetRange
+from bridge_data.shards.memory_records import MEMORY, Items, MemoryRecords, key_of, values_of
+
+_PROVENANCE = ("__key__", "__restore_key__", "__sources__")
+
+
+def in_memory(data: object, split_part: str, fingerprint: str | None, *, training: bool) -> "InMemoryDataset | None":
+    """The data set of the samples `data`, or of this part if they are a dict of samples by split part; None if they
+    are something else.
+
+    Raises:
+        ConfigError: if there is no such part; see `InMemoryDataset`.
+    """
+    if isinstance(data, Mapping) and data and all(map(_are_samples, data.values())):
+        if split_part not in data:
+            raise ConfigError(f"{MEMORY}: there is no split part {split_part!r}; there is {', '.join(map(str, data))}")
+        data = data[split_part]
+    if not _are_samples(data):
+        return None
+    return InMemoryDataset(data, fingerprint=fingerprint, split_part=split_part, training=training)
+
+
+def _are_samples(data: object) -> TypeGuard[Items]:
+    """Whether `data` are samples, rather than text, paths, a metadataset, or a data set of ours."""
+    if isinstance(data, (list, tuple)):
+        return not (data and isinstance(data[0], (str, bytes, Path)))
+    is_sequence = hasattr(data, "__len__") and hasattr(data, "__getitem__")
+    return is_sequence and not isinstance(data, (str, bytes, Mapping)) and not hasattr(data, "worker_config")
+
+
+class InMemoryDataset(BaseCoreDatasetFactory[Any]):
+    """The samples `items`, which workers get a copy of: a list, or an object with `__len__` and `__getitem__`.
+
+    Dicts become crude samples: values that are bytes are decoded by the endings of their names, as those of files;
+    others stay as they are. `Sample`s, all of one class, stay samples. A sample has the key of the item, `__key__`, or
+    the item's number. It is a deep copy of the item.
+
+    Args:
+        fingerprint: a name for the contents, which states are checked against; None to make one of the number of items,
+            the first and the last.
+        split_part: what the part of the split is called; it has all items.
+        subflavors, shuffle_over_epochs, subset, training: as for other factories.
+
+    Raises:
+        ConfigError: if there are no items, they are no samples, or no fingerprint can be made of them.
+    """
+
+    def __init__(
+        self,
+        items: Items,
+        *,
+        fingerprint: str | None = None,
+        split_part: str = "train",
+        subflavors: Mapping[str, Any] | None = None,
+        training: bool = True,
+        shuffle_over_epochs: EpochsPerShuffle = 1,
+        subset: SubsetRange | None = None,
+    ) -> None:
+        self._set(training=training, worker_config=None, shuffle_over_epochs=shuffle_over_epochs, subset=subset)
+        self.subflavors = dict(subflavors or {})
+        num_samples = len(items)
+        if not num_samples:
+            raise ConfigError(f"{MEMORY}: the data are empty: give at least one sample")
+        if fingerprint is not None and not isinstance(fingerprint, str):
+            raise ConfigError(f"fingerprint={fingerprint!r}: expected a text, such as the version of the data")
+        first = _item(items, 0)
+        self._class: SampleClass = type(first) if isinstance(first, Sample) else CrudeSample
+        if fingerprint is None:
+            fingerprint = _digest([num_samples, _content(first), _content(_item(items, num_samples - 1))])
+        self._records = MemoryRecords(
+            items=items, fingerprint=fingerprint, num_samples=num_samples, split_part=split_part
+        )
+
+    def source(self) -> Source:
+        source = Source(
+            path=MEMORY,
+            split_part=self._records.split_part,
+            records=self._records,
+            sample_class=self._class,
+            subflavors=self.subflavors,
+            config_file=MEMORY,
+            maker=_Maker(self._class),
+        )
+        return self._cut(source)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Maker:
+    """Makes samples of `sample_class` of the values of items."""
+
+    sample_class: SampleClass
+
+    def maker(self, decode: Decode | None, subflavors: dict[str, Any]) -> Callable[[Parts], Any]:
+        """See `SampleMaker`."""
+        if issubclass(self.sample_class, CrudeSample):
+            return lambda parts: CrudeSample((decode or dict)({**parts, "__subflavors__": subflavors}))
+        return lambda parts: self._sample(parts, subflavors)
+
+    def _sample(self, parts: Parts, subflavors: dict[str, Any]) -> Any:
+        values = {name: value for name, value in parts.items() if name != "__shard__"}
+        try:
+            return self.sample_class(**values, __subflavors__=subflavors)
+        except TypeError as error:
+            raise SampleError(
+                f"{MEMORY}: sample {parts['__key__']} is no {self.sample_class.__name__}, as the first is: {error}"
+            ) from error
+
+
+def _item(items: Items, index: int) -> Any:
+    """An item that is a sample."""
+    try:
+        item = items[index]
+        values_of(item)
+    except Exception as error:
+        raise ConfigError(f"{MEMORY}: item {index}: {type(error).__name__}: {error}") from error
+    return item
+
+
+def _content(item: Any) -> list[Any]:
+    return [type(item).__name__, key_of(item, -1), values_of(item)]
+
+
+def _digest(value: Any) -> str:
+    """16 hex digits of the contents of a value: the same in every process."""
+    import hashlib  # here: it is slow to import, and most data are not in memory
+
+    hasher = hashlib.blake2b(digest_size=8)
+    _update(hasher, value)
+    return hasher.hexdigest()
+
+
+def _update(hasher: Any, value: Any) -> None:
+    """Add a value: its kind, its size, and its contents, so that no two values are read as each other."""
+    if isinstance(value, Mapping):
+        value = list(value.items())
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = [[field.name, getattr(value, field.name)] for field in dataclasses.fields(value)]
+    if isinstance(value, (list, tuple)):
+        hasher.update(f"list {len(value)} ".encode())
+        for one in value:
+            _update(hasher, one)
+        return
+    kind, content = _bytes_of(value)
+    hasher.update(f"{kind} {len(content)} ".encode())
+    hasher.update(content)
+
+
+def _bytes_of(value: Any) -> tuple[str, bytes]:
+    """(kind, contents) of a value that holds no others."""
+    if isinstance(value, (bytes, bytearray)):
+        return "bytes", bytes(value)
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return type(value).__name__, repr(value).encode("utf-8", "surrogatepass")
+    if is_tensor(value):
+        value = value.detach().cpu()
+        value = value.float().numpy() if value.is_floating_point() else value.numpy()
+    if isinstance(value, (numpy.ndarray, numpy.generic)) and not value.dtype.hasobject:
+        return f"{value.dtype} {value.shape}", value.tobytes()
+    if hasattr(value, "tobytes") and hasattr(value, "mode") and hasattr(value, "size"):  # of Pillow
+        return f"{value.mode} {value.size}", value.tobytes()
+    raise ConfigError(
+        f"{MEMORY}: no fingerprint can be made of a {type(value).__name__}: give one, fingerprint='...', which "
+        "differs where the data do"
+    )

@@ -1,0 +1,202 @@
+"""Writing a data set by a function: items become samples in parallel processes, and are written in order.
+
+Enters: items, and a function that makes samples of one; or the samples themselves. Leaves: the folder that a
+`ShardWriter` leaves. Guarantee: the files are the same for any number of processes, and after any number of
+interruptions. An exception stops the run, and names the item.
+"""
+
+import contextlib
+import dataclasses
+import itertools
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from functools import partial
+from typing import Any, TypedDict, Unpack
+
+from bridge_data.errors import ConfigError, SampleError, SkipSample
+from bridge_data.options import check_integer, takes_options
+from bridge_data.prepare.part_encoding import EncodedSample, encode_sample
+from bridge_data.prepare.processes import in_parallel
+from bridge_data.prepare.shard_writer import ItemOrigin, ShardWriter
+
+logger = logging.getLogger("bridge_data")
+
+ITEMS_OF_TASK = 8
+"""Items that a process is sent at once."""
+
+_MAX_SHOWN = 200
+"""Characters of an item in a message."""
+
+Make = Callable[[Any], Any]
+"""An item to a sample, to several, or to None for no sample."""
+
+
+class WriterOptions(TypedDict, total=False):
+    """Options of `write`; those of `ShardWriter`, which explains them."""
+
+    split: Mapping[str, float] | None
+    max_bytes: int
+    max_samples: int
+    sample_type: str | type[Any] | None
+    field_map: Mapping[str, str] | None
+    rank: int
+    world_size: int
+
+
+WRITER_DEFAULTS = WriterOptions(max_bytes=1_000_000_000, max_samples=10_000, rank=0, world_size=1)
+"""The defaults; those of the other options are None."""
+
+
+@takes_options(WriterOptions, WRITER_DEFAULTS)
+def write(
+    source: Iterable[Mapping[str, Any]] | Make,
+    path: str | os.PathLike[str],
+    *,
+    items: Iterable[Any] | None = None,
+    num_workers: int = 1,
+    progress: bool | None = None,
+    **options: Unpack[WriterOptions],
+) -> int:
+    """Write the samples that `source` holds, or makes of `items`, to the data set in the folder `path`.
+
+    Returns the number of samples. If it is interrupted, the same call goes on: the function is not called again with
+    items whose samples are stored. With items of which it made none, it is.
+
+    Args:
+        source: samples as `ShardWriter.write` takes them; or a function that makes of an item one sample, several (a
+            list or a generator, held in memory together), or None. It may raise `SkipSample`.
+        items: what the function is called with, in this order. Each rank is given all, and rank r takes every
+            `world_size`-th from number r on.
+        num_workers: processes that make and encode samples. They are forked, so any function will do; threads, where
+            this process runs some already.
+        progress: show a progress bar; None: if standard error is a terminal.
+        **options: `WriterOptions`.
+
+    Raises:
+        ConfigError: for wrong settings. SampleError: naming the item, if the function fails, or makes what cannot be
+        stored. DatasetError: if a key comes twice, or nothing can be written.
+    """
+    make, items = _made_of(source, items)
+    check_integer("num_workers", num_workers, 1)
+    writer = ShardWriter(path, **options)
+    writer.num_items = len(items) if isinstance(items, Sized) else None
+    config = writer.config
+    with writer, _progress_bar(progress, items) as show:
+        finished = writer.finished_items
+        show(len(finished))
+        mine = itertools.islice(enumerate(items), config.rank, None, config.world_size)
+        waiting = (numbered for numbered in mine if numbered[0] not in finished)
+        num_empty = 0
+        for done in _all_made(make, waiting, num_workers):
+            for sample in done.samples:
+                writer.write_encoded(sample, ItemOrigin(done.number, len(done.samples)))
+            num_empty += not done.samples
+            show(1)
+    if num_empty:
+        logger.warning("%s: of %d items no sample was made", writer.path, num_empty)
+    return writer.num_samples
+
+
+def _made_of(source: Any, items: Iterable[Any] | None) -> tuple[Make, Iterable[Any]]:
+    """(function, what it is called with)."""
+    if items is None:
+        if isinstance(source, (str, bytes, Mapping)) or not isinstance(source, Iterable):
+            hint = "; give the items that the function is called with: items=[...]" if callable(source) else ""
+            raise ConfigError(f"source={source!r}: expected samples, or a function{hint}")
+        return _unchanged, source
+    if not callable(source):
+        raise ConfigError(f"source={source!r}: expected a function of an item, as there are `items`")
+    if isinstance(items, (str, bytes)) or not isinstance(items, Iterable):
+        raise ConfigError(f"items={items!r}: expected a list, or another iterable")
+    return source, items
+
+
+def _unchanged(sample: Any) -> Any:
+    return sample
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Made:
+    """The samples of item `number`; or why there are none: a message, and the traceback."""
+
+    number: int
+    samples: Sequence[EncodedSample] = ()
+    failure: tuple[str, str] | None = None
+
+
+_functions: dict[int, Make] = {}
+"""The functions of the calls that run now, which forked processes find here: they need not be pickled."""
+
+_calls = itertools.count()
+
+
+def _all_made(make: Make, items: Iterable[tuple[int, Any]], num_workers: int) -> Iterator[_Made]:
+    """What is made of each item, in their order; the first failure is raised."""
+    call = next(_calls)
+    _functions[call] = make
+    tasks = _tasks(items, 1 if num_workers == 1 else ITEMS_OF_TASK)
+    made = in_parallel(partial(_make_all, call, os.getpid()), tasks, num_workers=num_workers, what="made samples")
+    try:
+        with contextlib.closing(made):
+            for done in itertools.chain.from_iterable(made):
+                if done.failure is not None:
+                    message, trace = done.failure
+                    error = SampleError(message)
+                    error.add_note(trace)
+                    raise error
+                yield done
+    finally:
+        del _functions[call]
+
+
+def _tasks(items: Iterable[tuple[int, Any]], size: int) -> Iterator[list[tuple[int, Any]]]:
+    remaining = iter(items)
+    while task := list(itertools.islice(remaining, size)):
+        yield task
+
+
+def _make_all(call: int, parent: int, items: list[tuple[int, Any]]) -> list[_Made]:
+    """What is made of some items, up to the first that fails."""
+    if os.getpid() != parent and "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)  # its threads are not there after a fork, and would be waited for
+    found: list[_Made] = []
+    for number, item in items:
+        found.append(_make(_functions[call], number, item))
+        if found[-1].failure is not None:
+            break
+    return found
+
+
+def _make(make: Make, number: int, item: Any) -> _Made:
+    try:
+        made = make(item)
+        samples = [] if made is None else [made] if isinstance(made, Mapping) else made
+        return _Made(number, [encode_sample(sample) for sample in samples])
+    except SkipSample:
+        return _Made(number)
+    except Exception as error:
+        shown = repr(item)
+        shown = shown if len(shown) <= _MAX_SHOWN else f"{shown[:_MAX_SHOWN]}…"
+        return _Made(number, (), (f"item {number}, {shown}: {type(error).__name__}: {error}", traceback.format_exc()))
+
+
+@contextlib.contextmanager
+def _progress_bar(wanted: bool | None, items: Iterable[Any]) -> Iterator[Callable[[int], None]]:
+    """A function that is told how many more items are done."""
+    if not (sys.stderr.isatty() if wanted is None else wanted):
+        yield lambda more: None
+        return
+    from tqdm import tqdm  # imported here: slow, and not always needed
+
+    class ItemBar(tqdm):  # type: ignore[type-arg]
+        monitor_interval = 0  # it would start a thread, after which no process is forked
+
+    with ItemBar(total=len(items) if isinstance(items, Sized) else None, desc="writing", unit=" items") as bar:
+
+        def show(more: int) -> None:
+            bar.update(more)
+
+        yield show

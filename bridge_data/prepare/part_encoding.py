@@ -1,0 +1,219 @@
+"""Values become the parts of a sample: the opposite of decoding, by the same endings of names.
+
+Enters: a sample as a dict, `{"__key__": "0001", "png": image, "json": {...}}`. Leaves: its key, and bytes by part.
+Guarantee: the decoder makes an equal value of these bytes (for `jpg` and `webp`, which lose detail, an image of the
+same size), and a reader of the tar finds the same key and parts; else a `ConfigError` that names both.
+"""
+
+import gzip
+import io
+import json
+import operator
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+from bridge_data.decode.sample_decoder import FORMATS, PICKLES
+from bridge_data.errors import ConfigError
+from bridge_data.later import Image, is_tensor, numpy, torch
+from bridge_data.shards.segment import is_meta_member, split_name
+
+Encode: TypeAlias = Callable[[Any], bytes]
+"""A value to the bytes of its part. A TypeError or ValueError says why it cannot be stored so."""
+
+JPEG_QUALITY = 95
+"""Of Pillow, for `jpg` and `webp`. Give bytes to choose another."""
+
+MAX_NAME_BYTES = 255
+"""Of a file name, on the usual file systems."""
+
+_NOT_IN_NAMES = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
+"""Control characters, and what is not Unicode."""
+
+_IMAGE_FORMATS = {
+    **dict.fromkeys(("jpg", "jpeg", "jpe", "jfif"), ("JPEG", {"quality": JPEG_QUALITY})),
+    "webp": ("WEBP", {"quality": JPEG_QUALITY}),
+    "png": ("PNG", {}),
+    "bmp": ("BMP", {}),
+    **dict.fromkeys(("tif", "tiff"), ("TIFF", {})),
+}
+
+
+class EncodedSample(NamedTuple):
+    """A sample as it is stored: its key, and (name, content) of each part."""
+
+    key: str
+    parts: list[tuple[str, bytes]]
+
+
+def encode_sample(sample: Mapping[str, Any]) -> EncodedSample:
+    """`sample`, encoded. Its key is `__key__`; other names of the form `__name__` are provenance, and are not stored.
+
+    Bytes, and the contents of files given as a `Path`, are stored as they are. Other values are encoded by the ending
+    of their name: Pillow images and uint8 arrays (H, W) or (H, W, 3) as `png`, `jpg`, `webp`, `bmp` or `tiff`; arrays
+    and tensors as `npy`; dicts of arrays as `npz`; tensors, and plain containers of them, as `pth`; text as `txt`; what
+    JSON has as `json`; whole numbers as `cls`, `id` or `index`. With `.gz` at the end, they are compressed.
+
+    Raises:
+        ConfigError: for a key or a name that a reader would not find again, or a value that its ending does not store.
+    """
+    if not isinstance(sample, Mapping):
+        raise ConfigError(f'expected a sample such as {{"__key__": "0001", "txt": "text"}}, got a {_kind(sample)}')
+    key = sample.get("__key__")
+    if not isinstance(key, str):
+        shown = "without a __key__" if key is None else f"whose __key__ is {key!r}"
+        raise ConfigError(f"a sample {shown}: give each a text of its own, such as '000001'")
+    parts = [(name, value) for name, value in sample.items() if not _is_provenance(name)]
+    if not parts:
+        raise ConfigError(f"sample {key!r} has no parts: give some, such as txt")
+    for name, _ in parts:
+        _check_names(key, name)
+    return EncodedSample(key, [(name, encode_part(key, name, value)) for name, value in parts])
+
+
+def encode_part(key: str, name: str, value: Any) -> bytes:
+    """The bytes of the part `name` of sample `key`; see `encode_sample`."""
+    if name.lower().rpartition(".")[2] in PICKLES:
+        raise ConfigError(f"sample {key!r}: part {name!r}: pickles are never read: store it as npy, pth or json")
+    try:
+        if isinstance(value, Path):
+            return value.read_bytes()
+        if isinstance(value, (bytes, bytearray, memoryview)):
+            return bytes(value)
+        return _encoder(name)(value)
+    except (TypeError, ValueError, OverflowError, RecursionError, OSError) as error:
+        raise ConfigError(f"sample {key!r}: part {name!r}, a {_kind(value)}, cannot be stored: {error}") from error
+
+
+def _is_provenance(name: object) -> bool:
+    return isinstance(name, str) and name.startswith("__") and name.endswith("__")
+
+
+def _check_names(key: str, name: object) -> None:
+    """See that the member of the tar is read as this key and this part."""
+    where = f"sample {key!r}: part {name!r}"
+    if not isinstance(name, str) or not name or "/" in name:
+        raise ConfigError(f"{where}: expected the name of a part, such as 'txt' or 'left.png'")
+    member = f"{key}.{name}"
+    if _NOT_IN_NAMES.search(member):
+        raise ConfigError(f"{where}: has characters that a file name should not have")
+    if is_meta_member(member):
+        raise ConfigError(f"{where}: names like __name__ are not read as data; choose another key")
+    folders = key.split("/")
+    if not all(folders) or {".", ".."} & {*folders}:
+        raise ConfigError(f"{where}: a key is a path without empty names, '.' and '..', such as 'cats/0001'")
+    if split_name(member) != (key, name):
+        raise ConfigError(
+            f"{where}: readers take what follows the first dot of a file name for the name of the part, so a key has "
+            f"no dot after its last '/': write {key.rpartition('/')[2].replace('.', '_')!r} there"
+        )
+    if len(member) > 60 and max(len(one.encode()) for one in member.split("/")) > MAX_NAME_BYTES:
+        raise ConfigError(f"{where}: is too long for the name of a file; choose a shorter key")
+
+
+def _encoder(name: str) -> Encode:
+    """What encodes values of a part with this name."""
+    stem, _, ending = name.lower().rpartition(".")
+    if ending == "gz" and stem:
+        inner = _encoder(stem)
+        return lambda value: gzip.compress(inner(value), mtime=0)
+    if ending in _IMAGE_FORMATS:
+        return lambda value: _encode_image(value, *_IMAGE_FORMATS[ending])
+    found = _ENCODERS.get(ending)
+    if found is None:
+        raise TypeError(
+            f"values with the ending {ending!r} are given as bytes, or as the Path of a file"
+            + ("" if ending in FORMATS else f"; others may end with {', '.join((*_ENCODERS, *_IMAGE_FORMATS))}")
+        )
+    return found
+
+
+def _encode_image(value: Any, image_format: str, options: dict[str, Any]) -> bytes:
+    if is_tensor(value):
+        raise TypeError("expected a Pillow image or a uint8 array (H, W, 3); of a tensor (3, H, W), make one of these")
+    if isinstance(value, numpy.ndarray):
+        if value.dtype != numpy.uint8:
+            raise TypeError(f"expected an array of uint8, got {value.dtype}")
+        value = Image.fromarray(value)
+    if not isinstance(value, Image.Image):
+        raise TypeError("expected a Pillow image, a uint8 array, bytes, or the Path of a file")
+    stream = io.BytesIO()
+    value.save(stream, image_format, **options)
+    return stream.getvalue()
+
+
+def _encode_text(value: Any) -> bytes:
+    if not isinstance(value, str):
+        raise TypeError("expected text")
+    return value.encode()
+
+
+def _encode_int(value: Any) -> bytes:
+    if isinstance(value, bool):
+        raise TypeError("expected a whole number")
+    return str(operator.index(value)).encode()
+
+
+def _encode_json(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+
+
+def _array(value: Any) -> Any:
+    if is_tensor(value):
+        value = value.detach().cpu().numpy()
+    if not isinstance(value, (numpy.ndarray, numpy.generic)):
+        raise TypeError("expected an array or a tensor")
+    if value.dtype.hasobject:
+        raise TypeError("an array of Python objects would be pickled; store numbers")
+    return numpy.asarray(value)
+
+
+def _encode_npy(value: Any) -> bytes:
+    stream = io.BytesIO()
+    numpy.lib.format.write_array(stream, _array(value), allow_pickle=False)
+    return stream.getvalue()
+
+
+def _encode_npz(value: Any) -> bytes:
+    if not isinstance(value, Mapping):
+        raise TypeError("expected a dict of arrays")
+    stream = io.BytesIO()
+    numpy.savez(stream, **{str(name): _array(array) for name, array in value.items()})
+    return stream.getvalue()
+
+
+def _encode_pth(value: Any) -> bytes:
+    stream = io.BytesIO()
+    try:
+        torch.save(_on_cpu(value), stream)
+        data = stream.getvalue()
+        torch.load(io.BytesIO(data), weights_only=True)
+    except Exception as error:  # the pickler and the unpickler raise several kinds
+        raise TypeError("only tensors, numbers, text, lists and dicts of these are read again") from error
+    return data
+
+
+def _on_cpu(value: Any) -> Any:
+    """`value` with tensors of their own storage: of a view, torch stores all that it is a view of."""
+    if is_tensor(value):
+        return value.detach().cpu().clone()
+    if type(value) is dict:
+        return {name: _on_cpu(item) for name, item in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(map(_on_cpu, value))
+    return value
+
+
+_ENCODERS: dict[str, Encode] = {
+    **dict.fromkeys(("txt", "text", "transcript"), _encode_text),
+    **dict.fromkeys(("json", "jsn"), _encode_json),
+    **dict.fromkeys(("cls", "cls2", "index", "inx", "id"), _encode_int),
+    "npy": _encode_npy,
+    "npz": _encode_npz,
+    "pth": _encode_pth,
+}
+
+
+def _kind(value: object) -> str:
+    return type(value).__name__

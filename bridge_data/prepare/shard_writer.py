@@ -1,0 +1,280 @@
+"""Writing a data set from Python: samples become tar shards, split by their keys, and `.nv-meta`.
+
+Enters: samples as dicts. Leaves: the folder of a data set, as `bridge-data prepare` leaves it. Guarantee: a shard
+appears under its name when it is whole; `.nv-meta` appears or changes when all has been written. What was whole when a
+writer was killed stays, and a writer that is given the other samples in the same order writes what the first one would
+have.
+"""
+
+import contextlib
+import json
+import os
+import tarfile
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from bridge_data.errors import ConfigError, DatasetError
+from bridge_data.options import path_text
+from bridge_data.prepare.part_encoding import EncodedSample, encode_sample
+from bridge_data.prepare.sample_definitions import definition_of, read_definition
+from bridge_data.prepare.writing_session import HashSplit, WriterConfig, WritingSession, writing_session
+from bridge_data.storage import location, on_disk
+from bridge_data.storage.atomic import sync_folder, temporary_name, writing
+
+_BLOCK_BYTES = 512
+
+
+class ItemOrigin(NamedTuple):
+    """What a sample was made of: the number of an item, and how many samples were made of that."""
+
+    number: int
+    num_samples: int
+
+
+class OpenShard:
+    """A tar that is being written to the file `path`, and will be called `name`."""
+
+    def __init__(self, path: Path, name: str) -> None:
+        self.path, self.name = path, name
+        self.num_bytes = 0
+        self.keys: list[str] = []
+        self.items: list[ItemOrigin | None] = []
+        self._file = open(path, "wb")  # noqa: SIM115  closed by `close`
+
+    def add(self, key: str, members: bytes, item: ItemOrigin | None) -> None:
+        """Append the members of a sample."""
+        self._file.write(members)
+        self.num_bytes += len(members)
+        self.keys.append(key)
+        self.items.append(item)
+
+    def finish(self) -> None:
+        """Write the end mark, and wait until all is on disk."""
+        self._file.write(bytes(2 * _BLOCK_BYTES))
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+
+    def discard(self) -> None:
+        """Remove the file."""
+        with contextlib.suppress(OSError):
+            self._file.close()
+        self.path.unlink(missing_ok=True)
+
+
+def members_of(sample: EncodedSample) -> bytes:
+    """The members of a tar that hold a sample. They say nothing of when and by whom they were written."""
+    blocks = []
+    for name, content in sample.parts:
+        info = tarfile.TarInfo(f"{sample.key}.{name}")
+        info.size, info.mode = len(content), 0o444
+        blocks += [info.tobuf(tarfile.PAX_FORMAT, "utf-8"), content, bytes(-len(content) % _BLOCK_BYTES)]
+    return b"".join(blocks)
+
+
+class ShardWriter:
+    """Writes samples to the data set in the folder `path`, a new one or one that a writer has made:
+
+        with ShardWriter("photos", split={"train": 0.98, "val": 0.02}) as writer:
+            writer.write({"__key__": "000001", "png": image, "json": {"caption": "a cat"}})
+
+    When the block ends, the folder is prepared, and can be read here and by Megatron-Energon. If it ends with an
+    exception, or the process is killed, whole shards stay, and there is no (new) `.nv-meta`. The next writer of the
+    folder goes on: `key in writer` says whether a sample is stored already. A writer keeps the keys in memory, about
+    150 bytes each.
+
+    Args:
+        split: the share of each split part. A sample is in the part that the hash of its key says, so it stays there
+            when samples are added; all in `train` if None.
+        max_bytes, max_samples: a shard takes no sample beyond these (but always a first one).
+        sample_type, field_map: the class of the samples, such as `CaptioningSample`, and the part of each of its
+            fields, such as `{"image": "png", "caption": "json[caption]"}`; crude samples if None.
+        rank, world_size: with several processes, each writes shards of its own, and the last to finish prepares the
+            folder.
+
+    Raises:
+        ConfigError: for wrong settings; on entry, if the folder holds other data, or is written with other settings.
+        DatasetError: on entry, if another process writes it; at the end, if ranks wrote the same key.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        split: Mapping[str, float] | None = None,
+        max_bytes: int = 1_000_000_000,
+        max_samples: int = 10_000,
+        sample_type: str | type[Any] | None = None,
+        field_map: Mapping[str, str] | None = None,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> None:
+        self.path = on_disk(location(path_text("path", path))).absolute()
+        self.config = WriterConfig(
+            split=split,
+            max_bytes=max_bytes,
+            max_samples=max_samples,
+            sample_type=sample_type,
+            field_map=field_map,
+            rank=rank,
+            world_size=world_size,
+        )
+        fields = read_definition(definition_of(sample_type, field_map)).field_map
+        self._fields = [(field, frozenset(access.parts)) for field, access in fields.items()]
+        self._split = HashSplit(self.config.shares())
+        self.num_items: int | None = None
+        """The number of items that samples are made of, in which resumed writers must agree; None if unknown."""
+        self.num_samples = 0
+        """Samples of this rank that are stored or about to be: those of whole shards, and those written since."""
+        self._open: dict[str, OpenShard] = {}
+        self._exit: contextlib.ExitStack | None = None
+        self._failed = False
+
+    def __enter__(self) -> Self:
+        if self._exit is not None:
+            raise ConfigError(f"{self.path}: this writer has been used: make another one")
+        with contextlib.ExitStack() as stack:
+            self._session: WritingSession = stack.enter_context(writing_session(self.path, self.config, self.num_items))
+            self._places: dict[str, str] = {}
+            self._stored_items: dict[str, ItemOrigin] = {}
+            self._numbers: dict[str, int] = {}
+            self._read_stored()
+            self._exit = stack.pop_all()
+        return self
+
+    def _read_stored(self) -> None:
+        """Learn what whole shards hold."""
+        own = set()
+        for name, part, number in self._session.own_shards():
+            own.add(name)
+            self._numbers[part] = max(self._numbers.get(part, 0), number + 1)
+        for name, keys in self._session.stored_keys():
+            self._places.update(dict.fromkeys(keys, name))
+            if name in own:
+                self.num_samples += len(keys)
+                path = self._items_path(name)
+                items = json.loads(path.read_text()) if path.is_file() else [None] * len(keys)
+                pairs = zip(keys, items, strict=True)
+                self._stored_items.update((key, ItemOrigin(*item)) for key, item in pairs if item is not None)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._exit is not None
+        with self._exit:
+            try:
+                if kind is None:
+                    self._finish()
+            finally:
+                self._discard()
+
+    def __contains__(self, key: object) -> bool:
+        """Whether the sample with this key is stored, or about to be."""
+        return key in self._places
+
+    @property
+    def finished_items(self) -> set[int]:
+        """The numbers of items of which a writer before this one, which was interrupted, has stored all samples."""
+        counts = Counter(self._stored_items.values())
+        return {item.number for item, count in counts.items() if count == item.num_samples}
+
+    def write(self, sample: Mapping[str, Any]) -> None:
+        """Write a sample; `encode_sample` says what it may hold.
+
+        Raises:
+            ConfigError: if it cannot be stored, or lacks a field. DatasetError: naming the shards, if its key is in
+            use; or if the disk is full.
+        """
+        self.write_encoded(encode_sample(sample))
+
+    def write_encoded(self, sample: EncodedSample, item: ItemOrigin | None = None) -> None:
+        """Write a sample that is encoded, which was made of `item`. If a writer that was interrupted has stored it, do
+        nothing."""
+        self._check(sample)
+        part = self._split.part_of(sample.key)
+        place = self._places.get(sample.key)
+        if place is not None:
+            stored = self._stored_items.get(sample.key)
+            if item is not None and stored == item:
+                return
+            raise DatasetError(self._told_twice(sample.key, place, part, stored, item))
+        try:
+            with writing(self.path):
+                self._add(sample, part, item)
+        except BaseException:
+            self._failed = True  # a shard may end with half a sample
+            self._discard()
+            raise
+        self.num_samples += 1
+
+    def _check(self, sample: EncodedSample) -> None:
+        if self._exit is None or self._failed:
+            why = "a sample could not be written" if self._failed else "it is not open: write in a `with` block"
+            raise DatasetError(f"{self.path}: nothing can be written any more: {why}")
+        names = {"__key__", *(name for name, _ in sample.parts)}
+        if len(names) <= len(sample.parts):
+            raise ConfigError(f"sample {sample.key!r}: has two parts with the same name")
+        for field, options in self._fields:
+            if names.isdisjoint(options):
+                raise ConfigError(
+                    f"sample {sample.key!r}: has no part {' or '.join(sorted(options))} for the field {field!r}; it "
+                    f"has {', '.join(sorted(names - {'__key__'}))}"
+                )
+
+    def _told_twice(self, key: str, place: str, part: str, stored: ItemOrigin | None, item: ItemOrigin | None) -> str:
+        here = self._open[part].name if part in self._open else self._session.shard_name(part, self._next(part))
+        before, after = (f" (item {one.number})" if one else "" for one in (stored, item))
+        return (
+            f"{self.path}: key {key!r} is written twice: it is in {place}{before}, and was to go into {here}{after}. "
+            "Give each sample a key of its own; leave out what is stored with `if key not in writer`"
+        )
+
+    def _next(self, part: str) -> int:
+        return self._numbers.get(part, 0)
+
+    def _add(self, sample: EncodedSample, part: str, item: ItemOrigin | None) -> None:
+        members = members_of(sample)
+        shard = self._open.get(part)
+        if shard is not None:
+            is_large = shard.num_bytes + len(members) > self.config.max_bytes
+            if is_large or len(shard.keys) >= self.config.max_samples:
+                self._commit(part)
+                shard = None
+        if shard is None:
+            name = self._session.shard_name(part, self._next(part))
+            shard = self._open[part] = OpenShard(self._session.workspace / temporary_name(name), name)
+        shard.add(sample.key, members, item)
+        self._places[sample.key] = shard.name
+
+    def _commit(self, part: str) -> None:
+        """Give the open shard of a part its name. The items of its samples are noted before."""
+        shard = self._open[part]
+        shard.finish()
+        if any(shard.items):
+            self._items_path(shard.name).write_text(json.dumps(shard.items))
+        os.replace(shard.path, self.path / shard.name)
+        sync_folder(self.path)
+        del self._open[part]
+        self._numbers[part] = self._next(part) + 1
+
+    def _items_path(self, name: str) -> Path:
+        return self._session.workspace / f"{name}.items.json"
+
+    def _finish(self) -> None:
+        if self._failed:
+            raise DatasetError(
+                f"{self.path}: a sample could not be written, so the data set is not whole: write it again"
+            )
+        with writing(self.path):
+            for part in [*self._open]:
+                self._commit(part)
+            self._session.finish()
+
+    def _discard(self) -> None:
+        """Remove the shards that are not whole."""
+        for shard in self._open.values():
+            shard.discard()
+        self._open.clear()

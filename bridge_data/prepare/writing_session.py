@@ -1,0 +1,241 @@
+"""A data set that is being written, by one process or by several ranks: its folder, settings, locks and end.
+
+Enters: the folder, settings. Leaves: shards under their names, and, when the last rank has finished, `.nv-meta`.
+Guarantee: a file has the name of a shard only if it is whole. What belongs to no whole data set is in the hidden folder
+`.writing`: settings, in which all ranks must agree, and a folder for each rank, which locks it, with the shards that it
+is writing. Whoever finishes last prepares the folder and removes `.writing`; until then there is no new `.nv-meta`.
+"""
+
+import contextlib
+import dataclasses
+import hashlib
+import itertools
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from bridge_data import storage
+from bridge_data.errors import ConfigError, DatasetError
+from bridge_data.options import check_integer
+from bridge_data.prepare.commit import preparing_alone
+from bridge_data.prepare.sample_definitions import definition_of
+from bridge_data.prepare.scan import scan_shard
+from bridge_data.prepare.tar_indexes import Preparation, PrepareConfig
+from bridge_data.prepare.tars import prepare
+from bridge_data.shards.index_file import BridgeIndex
+from bridge_data.shards.metadata import BRIDGE_INDEX, DATASET_YAML, META_FOLDER, parse_document
+from bridge_data.shards.segment import Segment
+from bridge_data.storage.atomic import temporary_name, write_file, writing
+
+SITE = ".writing"
+"""The folder, in that of the data set, of what is not whole yet."""
+
+WRITER_YAML = "writer.yaml"
+"""The file in `.nv-meta` that keeps the split, so that it stays the same when samples are added."""
+
+_SETTINGS, _DONE = "settings.json", "done"
+
+MERGE_PATIENCE_S = 3600.0
+"""How long a rank that has finished waits for the one that prepares the folder."""
+
+_PART = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+_SHARD = re.compile(r"(?P<part>[A-Za-z][A-Za-z0-9_]*)-(?:(?P<rank>\d{5})-)?(?P<number>\d{6,})\.tar")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class WriterConfig:
+    """Settings of a writer; `ShardWriter` explains them."""
+
+    split: Mapping[str, float] | None = None
+    max_bytes: int = 1_000_000_000
+    max_samples: int = 10_000
+    sample_type: str | type[Any] | None = None
+    field_map: Mapping[str, str] | None = None
+    rank: int = 0
+    world_size: int = 1
+
+    def __post_init__(self) -> None:
+        for name, least in (("max_bytes", 1), ("max_samples", 1), ("world_size", 1), ("rank", 0)):
+            check_integer(name, getattr(self, name), least)
+        if self.rank >= self.world_size:
+            raise ConfigError(f"rank={self.rank}: expected less than world_size={self.world_size}")
+        self.shares()
+
+    def shares(self) -> dict[str, Fraction]:
+        """The share of each split part; they sum to 1."""
+        split = {"train": 1} if self.split is None else self.split
+        try:
+            shares = {part: Fraction(str(share)) for part, share in split.items()}
+            total = sum(shares.values(), Fraction())
+            if min(shares.values()) < 0 or not total or not all(map(_PART.fullmatch, shares)):
+                raise ValueError
+        except (ValueError, TypeError, AttributeError, ZeroDivisionError):
+            raise ConfigError(
+                f'split={self.split!r}: expected the share of each part, such as {{"train": 0.98, "val": 0.02}}'
+            ) from None
+        return {part: share / total for part, share in shares.items()}
+
+    def plain(self) -> dict[str, Any]:
+        """What all ranks must agree on, as JSON has it."""
+        return {
+            "split": {part: str(share) for part, share in self.shares().items()},
+            "max_bytes": self.max_bytes,
+            "max_samples": self.max_samples,
+            "dataset.yaml": definition_of(self.sample_type, self.field_map),
+            "world_size": self.world_size,
+        }
+
+
+class HashSplit:
+    """Assigns keys to split parts by their hash: a key is in the same part whatever else is written, and when."""
+
+    def __init__(self, shares: Mapping[str, Fraction]) -> None:
+        ends = itertools.accumulate(shares.values())
+        self._bounds = [(int(end * 2**64), part) for end, part in zip(ends, shares, strict=True) if shares[part]]
+
+    def part_of(self, key: str) -> str:
+        """The part of the sample with this key."""
+        number = int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "big")
+        return next(part for bound, part in self._bounds if number < bound)
+
+
+class WritingSession:
+    """The share of one rank in writing the data set in the folder `root`. See `writing_session`."""
+
+    def __init__(self, root: Path, config: WriterConfig, num_items: int | None) -> None:
+        self.root, self.config = root, config
+        self.site = root / SITE
+        self.workspace = self.site / f"{config.rank:05d}"
+        """Holds what this rank has not finished."""
+        self._settings = config.plain() | {"num_items": num_items}
+
+    def shard_name(self, part: str, number: int) -> str:
+        """The name of shard `number` of this rank in a part of the split."""
+        rank = f"{self.config.rank:05d}-" if self.config.world_size > 1 else ""
+        return f"{part}-{rank}{number:06d}.tar"
+
+    def own_shards(self) -> list[tuple[str, str, int]]:
+        """(name, part, number) of each whole shard of this rank."""
+        rank = f"{self.config.rank:05d}" if self.config.world_size > 1 else None
+        matches = [(name, _SHARD.fullmatch(name)) for name in self._tars()]
+        return [(name, m["part"], int(m["number"])) for name, m in matches if m is not None and m["rank"] == rank]
+
+    def stored_keys(self) -> Iterator[tuple[str, Sequence[str]]]:
+        """Each whole shard that is prepared, or is of this rank, with the keys in it."""
+        index = BridgeIndex.open(self.root / META_FOLDER / BRIDGE_INDEX)
+        known = {} if index is None else index.entries
+        for name in sorted({*known, *(name for name, _, _ in self.own_shards())}):
+            data = index.segment_bytes(name) if index and name in known else scan_shard(self.root, name).segment
+            segment = Segment.of(data)
+            yield name, [segment.key(number) for number in range(len(segment))]
+
+    def _tars(self) -> list[str]:
+        return sorted(path.name for path in self.root.glob("*.tar"))
+
+    def begin(self, lock: contextlib.ExitStack) -> bool:
+        """Begin the share of this rank, or go on with it, with a lock for as long as `lock` is open; False if that must
+        be tried again."""
+        self.site.mkdir(parents=True, exist_ok=True)
+        with preparing_alone(self.site, patience_s=MERGE_PATIENCE_S, doing="merging"):
+            if not self.site.is_dir():
+                return False
+            self._check_settings()
+            self.workspace.mkdir(exist_ok=True)
+            remove_temporary = lock.enter_context(preparing_alone(self.workspace, doing="writing"))
+            remove_temporary([self.workspace])
+            (self.workspace / _DONE).unlink(missing_ok=True)
+            return True
+
+    def _check_settings(self) -> None:
+        """See that the settings are those of the ranks that have begun; or, if this is the first, of the data set."""
+        path = self.site / _SETTINGS
+        if path.is_file():
+            there = json.loads(path.read_text())
+            for name, value in self._settings.items():
+                if there.get(name) != value:
+                    raise ConfigError(
+                        f"{self.root}: is being written with {name}={there.get(name)}, here it is {value}. Give the "
+                        f"same settings to go on, or remove {self.site} and the tars that are not in .nv-meta"
+                    )
+        else:
+            self._check_folder()
+            write_file(path, json.dumps(self._settings))
+
+    def _check_folder(self) -> None:
+        meta = self.root / META_FOLDER
+        foreign = [name for name in self._tars() if not _SHARD.fullmatch(name)]
+        if foreign:
+            raise ConfigError(f"{self.root}: holds tars of others, such as {foreign[0]}; give another folder")
+        if not meta.is_dir():
+            return
+        data = storage.read_if_there(meta / WRITER_YAML)
+        if data is None:
+            raise ConfigError(
+                f"{self.root}: was prepared, but not by a ShardWriter, so its split is not by key; give another folder"
+            )
+        split = parse_document(data, meta / WRITER_YAML)["split"]
+        if split != self._settings["split"]:
+            raise ConfigError(
+                f"{self.root}: was written with the split {split}, here it is {self._settings['split']}; samples would "
+                "change their parts. Give the same split, or write all samples to another folder"
+            )
+
+    def finish(self) -> Preparation | None:
+        """Note that this rank is done. If it is the last, prepare the folder; else None.
+
+        Raises:
+            DatasetError: if ranks wrote the same key, or nothing was written.
+        """
+        write_file(self.workspace / _DONE, "")
+        with preparing_alone(self.site, patience_s=MERGE_PATIENCE_S, doing="merging"):
+            ranks = range(self.config.world_size)
+            if not all((self.site / f"{rank:05d}" / _DONE).is_file() for rank in ranks):
+                return None  # others are at work, or one of them has prepared the folder
+            done = self._prepare()
+            finished = self.root / temporary_name(SITE)
+            os.replace(self.site, finished)
+            shutil.rmtree(finished)
+            return done
+
+    def _prepare(self) -> Preparation:
+        index = BridgeIndex.open(self.root / META_FOLDER / BRIDGE_INDEX)
+        names = sorted({*self._tars(), *(index.entries if index else ())})
+        if not names:
+            raise DatasetError(f"{self.root}: no sample was written, so there is no data set")
+        definitions = {WRITER_YAML: {"split": self._settings["split"]}}
+        if self.config.sample_type is not None or not (self.root / META_FOLDER / DATASET_YAML).is_file():
+            definitions[DATASET_YAML] = self._settings["dataset.yaml"]
+        try:
+            return prepare(
+                self.root, self._split, PrepareConfig(unique_keys=True), names=names, definitions=definitions
+            )
+        except DatasetError as error:
+            error.add_note(
+                f"The shards are whole, and stay. Remove what is wrong, and run the writer of {self.root} again."
+            )
+            raise
+
+    def _split(self, names: Sequence[str]) -> dict[str, list[str]]:
+        """The shards of each part, by their names."""
+        return {part: [name for name in names if name.startswith(f"{part}-")] for part in self._settings["split"]}
+
+
+@contextlib.contextmanager
+def writing_session(root: Path, config: WriterConfig, num_items: int | None = None) -> Iterator[WritingSession]:
+    """Hold the share of a rank in writing the data set in the folder `root`, which is made if there is none.
+
+    Raises:
+        ConfigError: if others write it with other settings, or it holds other data. DatasetError: if another process
+        writes the share of this rank.
+    """
+    session = WritingSession(root, config, num_items)
+    with contextlib.ExitStack() as lock:
+        with writing(root):
+            while not session.begin(lock):
+                pass  # the others had finished, and removed the folder, while this waited for it
+        yield session

@@ -1,0 +1,359 @@
+"""A data set that is written from Python: what readers find, what an interrupted writer leaves, and what the next one
+makes of it."""
+
+import os
+import random
+import resource
+import signal
+import sqlite3
+import threading
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from PIL import Image
+
+from bridge_data import CaptioningSample, WorkerConfig, get_loader, get_val_dataset
+from bridge_data.errors import ConfigError, DatasetError
+from bridge_data.prepare.shard_writer import ShardWriter
+from bridge_data.shards import PreparedDataset, ShardReader, open_shards
+from bridge_data.tools.lint import LintConfig, lint
+
+CAPTIONED: dict[str, Any] = {
+    "sample_type": CaptioningSample,
+    "field_map": {"image": "png", "caption": "json[caption]"},
+}
+CAPTIONS = ("A cat on a mat", "Eine Katze auf der Größe", "マットの上の猫")
+SPLIT = {"train": 0.8, "val": 0.2}
+
+
+def text_sample(number: int) -> dict[str, Any]:
+    return {"__key__": f"{number:05d}", "txt": f"text {number}", "json": {"number": number}}
+
+
+def write_texts(folder: Path, numbers: Iterable[Any], **settings: Any) -> None:
+    """Those that are not there yet."""
+    with ShardWriter(folder, **{"split": SPLIT, "max_samples": 7} | settings) as writer:
+        for number in numbers:
+            sample = text_sample(number)
+            if sample["__key__"] not in writer:
+                writer.write(sample)
+
+
+def tars(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.glob("*.tar"))}
+
+
+def contents(folder: Path) -> dict[str, list[tuple[str, dict[str, bytes]]]]:
+    """Key and parts of all samples, by split part."""
+    readers = {part: ShardReader(open_shards(folder, part)) for part in PreparedDataset.open(folder).split_parts()}
+    samples = {part: [reader.read(number) for number in range(len(reader))] for part, reader in readers.items()}
+    return {part: [(sample.key, sample.parts) for sample in found] for part, found in samples.items()}
+
+
+def test_pictures_with_captions_in_three_languages(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    pictures = {f"größe/{number:03d}": rng.integers(0, 256, (6, 8, 3), dtype=np.uint8) for number in range(30)}
+    with ShardWriter(tmp_path / "photos", split=SPLIT, max_samples=5, **CAPTIONED) as writer:
+        for number, (key, pixels) in enumerate(pictures.items()):
+            caption = {"caption": CAPTIONS[number % 3]}
+            writer.write({"__key__": key, "png": Image.fromarray(pixels), "json": caption, "npy": pixels[0]})
+        assert writer.num_samples == 30
+    found = {}
+    for part in SPLIT:
+        config = WorkerConfig(rank=0, world_size=1, num_workers=0)
+        data = get_val_dataset(
+            tmp_path / "photos", split_part=part, batch_size=None, worker_config=config, image_decode="rgb8"
+        )
+        for sample in get_loader(data):
+            found[sample.__key__.partition("/")[2]] = sample
+    assert found.keys() == pictures.keys()
+    for number, (key, pixels) in enumerate(pictures.items()):
+        assert (found[key].image == pixels).all() and found[key].caption == CAPTIONS[number % 3]
+    assert lint(tmp_path / "photos", LintConfig(num_workers=1)).counts == {}
+
+
+def test_the_files_are_those_of_prepare(tmp_path: Path) -> None:
+    write_texts(tmp_path / "a", range(60))
+    meta = tmp_path / "a" / ".nv-meta"
+    assert {path.name for path in meta.iterdir()} == {
+        *(".info.json", "dataset.yaml", "index.bridge", "index.sqlite", "index.uuid", "split.yaml", "writer.yaml"),
+    }
+    split = yaml.safe_load((meta / "split.yaml").read_text())
+    assert split["split_parts"]["train"] == ["train-{000000..000007}.tar"]
+    assert {path.name for path in (tmp_path / "a").iterdir()} == {
+        ".nv-meta",
+        *(name + ending for name in tars(tmp_path / "a") for ending in ("", ".idx")),
+    }
+    with sqlite3.connect(meta / "index.sqlite") as db:
+        assert db.execute("SELECT count(*) FROM samples").fetchone() == (60,)
+
+
+def test_a_shard_takes_no_more_than_its_limits(tmp_path: Path) -> None:
+    write_texts(tmp_path / "few", range(20), split=None, max_samples=6)
+    with ShardWriter(tmp_path / "small", max_bytes=10_000) as writer:
+        for number in range(5):
+            writer.write({"__key__": str(number), "bin": bytes(3_000 if number else 30_000)})
+    assert PreparedDataset.open(tmp_path / "few").shard_counts == {
+        f"train-{number:06d}.tar": 6 if number < 3 else 2 for number in range(4)
+    }
+    assert PreparedDataset.open(tmp_path / "small").shard_counts == {
+        "train-000000.tar": 1,
+        "train-000001.tar": 2,
+        "train-000002.tar": 2,
+    }
+
+
+def test_the_part_of_a_sample_is_that_of_its_key_whatever_else_is_written(tmp_path: Path) -> None:
+    write_texts(tmp_path / "a", range(50), max_samples=100)
+    write_texts(tmp_path / "b", range(300), max_samples=100)
+    before, after = (
+        {key: part for part, samples in contents(folder).items() for key, _ in samples}
+        for folder in (tmp_path / "a", tmp_path / "b")
+    )
+    assert before.items() <= after.items()
+    assert 40 < sum(part == "val" for part in after.values()) < 80
+    assert after["00000"] == "val"  # for ever: the hash is part of the format
+    write_texts(tmp_path / "a", range(300), max_samples=100)
+    assert {key: part for part, samples in contents(tmp_path / "a").items() for key, _ in samples} == after
+
+
+def test_samples_are_added_to_a_data_set(tmp_path: Path) -> None:
+    write_texts(tmp_path, range(20), sample_type="TextSample", field_map={"text": "txt"})
+    before = tars(tmp_path)
+    write_texts(tmp_path, range(30))
+    assert before.items() < tars(tmp_path).items()
+    assert sorted(key for samples in contents(tmp_path).values() for key, _ in samples) == [
+        f"{number:05d}" for number in range(30)
+    ]
+    assert "TextSample" in (tmp_path / ".nv-meta/dataset.yaml").read_text()
+
+
+def test_an_exception_leaves_whole_shards_and_no_data_set(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError), ShardWriter(tmp_path / "a", max_samples=4) as writer:
+        for number in range(10):
+            writer.write(text_sample(number))
+        print(1 // 0)
+    assert [*tars(tmp_path / "a")] == ["train-000000.tar", "train-000001.tar"]
+    assert not (tmp_path / "a/.nv-meta").exists() and not [*(tmp_path / "a").rglob("*.tmp")]
+    write_texts(tmp_path / "a", range(13), split=None, max_samples=4)
+    write_texts(tmp_path / "b", range(13), split=None, max_samples=4)
+    assert tars(tmp_path / "a") == tars(tmp_path / "b") and not (tmp_path / "a/.writing").exists()
+
+
+def test_a_key_that_is_written_twice(tmp_path: Path) -> None:
+    with ShardWriter(tmp_path, max_samples=4) as writer:
+        for number in range(6):
+            writer.write(text_sample(number))
+        for number in (1, 5):
+            with pytest.raises(
+                DatasetError, match=rf"'0000{number}' is written twice: .* train-00000{number // 4}.tar.*"
+            ):
+                writer.write(text_sample(number))
+    with ShardWriter(tmp_path, max_samples=4) as writer:
+        assert "00005" in writer and "00006" not in writer
+        with pytest.raises(DatasetError, match=r"is in train-000001.tar, and was to go into train-000002.tar"):
+            writer.write(text_sample(5))
+    assert len(contents(tmp_path)["train"]) == 6
+
+
+def test_a_sample_without_a_part_of_the_field_map(tmp_path: Path) -> None:
+    with ShardWriter(tmp_path, **CAPTIONED) as writer:
+        writer.write({"__key__": "0", "png": b"", "json": {}})
+        with pytest.raises(ConfigError, match="sample '1': has no part json for the field 'caption'; it has png"):
+            writer.write({"__key__": "1", "png": b""})
+    with pytest.raises(ConfigError, match="captoin"):
+        ShardWriter(tmp_path, sample_type=CaptioningSample, field_map={"image": "png", "captoin": "txt"})
+
+
+def test_ranks_write_shards_of_their_own_and_the_last_prepares(tmp_path: Path) -> None:
+    numbers = range(60)
+    for rank in (2, 0, 1):
+        assert not (tmp_path / ".nv-meta").exists()
+        write_texts(tmp_path, numbers[rank::3], rank=rank, world_size=3)
+    assert {name[:-10] for name in tars(tmp_path)} == {f"{part}-{rank:05d}-" for part in SPLIT for rank in range(3)}
+    write_texts(tmp_path / "alone", numbers)
+    found, alone = contents(tmp_path), contents(tmp_path / "alone")
+    assert {part: sorted(samples) for part, samples in found.items()} == alone
+    assert not (tmp_path / ".writing").exists()
+
+
+def test_ranks_that_finish_at_the_same_time(tmp_path: Path) -> None:
+    barrier, errors = threading.Barrier(4), []
+
+    def run(rank: int) -> None:
+        try:
+            with ShardWriter(tmp_path, rank=rank, world_size=4, max_samples=3) as writer:
+                for number in range(rank, 40, 4):
+                    writer.write(text_sample(number))
+                barrier.wait()
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors and len(contents(tmp_path)["train"]) == 40
+
+
+def test_a_rank_that_failed_goes_on_while_the_others_are_done(tmp_path: Path) -> None:
+    write_texts(tmp_path, range(0, 40, 2), rank=0, world_size=2)
+    with (
+        pytest.raises(ZeroDivisionError),
+        ShardWriter(tmp_path, split=SPLIT, max_samples=7, rank=1, world_size=2) as one,
+    ):
+        for number in range(1, 30, 2):
+            one.write(text_sample(number))
+        print(1 // 0)
+    assert not (tmp_path / ".nv-meta").exists()
+    write_texts(tmp_path, range(1, 40, 2), rank=1, world_size=2)
+    write_texts(tmp_path / "whole", range(0, 40, 2), rank=0, world_size=2)
+    write_texts(tmp_path / "whole", range(1, 40, 2), rank=1, world_size=2)
+    assert tars(tmp_path) == tars(tmp_path / "whole")
+
+
+def test_ranks_that_wrote_the_same_key(tmp_path: Path) -> None:
+    write_texts(tmp_path, range(5), split=None, rank=0, world_size=2)
+    with pytest.raises(DatasetError, match=r"such as '00004' in train-00000-000000.tar and train-00001-000000.tar"):
+        write_texts(tmp_path, range(4, 8), split=None, rank=1, world_size=2)
+    assert not (tmp_path / ".nv-meta").exists()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"split": {}},
+        {"split": {"train": -1, "val": 2}},
+        {"split": {"train": 0}},
+        {"split": {"a/b": 1}},
+        {"split": "8,1,1"},
+        {"max_bytes": 0},
+        {"max_samples": 1.5},
+        {"rank": 2, "world_size": 2},
+        {"world_size": 0},
+    ],
+)
+def test_settings_that_are_wrong(tmp_path: Path, settings: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(settings))):
+        ShardWriter(tmp_path, **settings)
+
+
+def test_folders_of_others_are_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a/data-0.tar").write_bytes(b"")
+    with pytest.raises(ConfigError, match=r"holds tars of others, such as data-0.tar"):
+        write_texts(tmp_path / "a", range(3))
+    write_texts(tmp_path / "b", range(3))
+    with pytest.raises(ConfigError, match=r"was written with the split .*4/5"):
+        write_texts(tmp_path / "b", range(5), split={"train": 1, "val": 1})
+    (tmp_path / "b/.nv-meta/writer.yaml").unlink()
+    with pytest.raises(ConfigError, match=r"not by a ShardWriter"):
+        write_texts(tmp_path / "b", range(5))
+
+
+def test_other_settings_than_those_of_the_writer_that_was_interrupted(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), ShardWriter(tmp_path, max_samples=7):
+        raise KeyboardInterrupt
+    with pytest.raises(ConfigError, match="with max_samples=7, here it is 8"):
+        write_texts(tmp_path, range(3), split=None, max_samples=8)
+
+
+def test_nothing_written_is_no_data_set(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match="no sample was written"):
+        write_texts(tmp_path, ())
+    write_texts(tmp_path, range(3))
+
+
+def test_a_writer_is_used_once_and_in_a_block(tmp_path: Path) -> None:
+    writer = ShardWriter(tmp_path)
+    with pytest.raises(DatasetError, match="not open"):
+        writer.write(text_sample(0))
+    with writer:
+        writer.write(text_sample(0))
+    with pytest.raises(ConfigError, match="make another"), writer:
+        pass
+
+
+def test_two_at_once_on_one_folder(tmp_path: Path) -> None:
+    with ShardWriter(tmp_path) as writer:
+        writer.write(text_sample(0))
+        with pytest.raises(DatasetError, match="another process is writing it"):
+            write_texts(tmp_path, range(3), split=None, max_samples=10_000)
+        writer.write(text_sample(1))
+    assert [key for key, _ in contents(tmp_path)["train"]] == ["00000", "00001"]
+
+
+def in_child(action: Callable[[], object]) -> int:
+    """The status of a forked child that does this: 0, 1 after an error of ours, or minus the signal that ended it."""
+    pid = os.fork()
+    if pid == 0:
+        status = 2
+        try:
+            action()
+            status = 0
+        except DatasetError:
+            status = 1
+        finally:
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def killed_at(step: int, action: Callable[[], object]) -> None:
+    """Do this, and kill this process at its call number `step` of those that change the names of files."""
+    calls = 0
+
+    def counted(call: Callable[..., object]) -> Callable[..., object]:
+        def counting(*arguments: object, **options: object) -> object:
+            nonlocal calls
+            if calls == step:
+                os.kill(os.getpid(), signal.SIGKILL)
+            calls += 1
+            return call(*arguments, **options)
+
+        return counting
+
+    for name in ("replace", "unlink", "fsync"):
+        setattr(os, name, counted(getattr(os, name)))
+    action()
+
+
+@pytest.mark.processes
+def test_killed_again_and_again_and_resumed(tmp_path: Path) -> None:
+    write_texts(tmp_path / "whole", range(60))
+    folder, rng = tmp_path / "killed", random.Random(0)
+    num_killed = 0
+    while in_child(partial(killed_at, rng.randint(1, 6 + num_killed), partial(write_texts, folder, range(60)))) != 0:
+        num_killed += 1
+        prepared = (folder / ".nv-meta").is_dir()
+        assert tars(folder).items() <= tars(tmp_path / "whole").items()
+        if prepared:
+            try:
+                assert contents(folder) == contents(tmp_path / "whole")
+            except (ConfigError, DatasetError) as error:
+                assert "prepare" in str(error)  # the commit was interrupted
+    assert num_killed >= 20
+    assert tars(folder) == tars(tmp_path / "whole") and contents(folder) == contents(tmp_path / "whole")
+    assert lint(folder, LintConfig(num_workers=1)).counts == {} and not [*folder.rglob(".*.tmp")]
+
+
+@pytest.mark.processes
+def test_a_full_disk_leaves_nothing_that_could_be_taken_for_whole(tmp_path: Path) -> None:
+    def limited(num_bytes: int) -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, num_bytes))
+        write_texts(folder, range(60))
+
+    folder = tmp_path / "a"
+    write_texts(tmp_path / "whole", range(60))
+    for limit in (100, 1_000, 3_000, 9_000):
+        assert in_child(partial(limited, limit)) == 1, limit
+        assert not (folder / ".nv-meta").exists() and not [*folder.rglob("*.tmp")]
+        assert tars(folder).items() <= tars(tmp_path / "whole").items()
+    write_texts(folder, range(60))
+    assert tars(folder) == tars(tmp_path / "whole")

@@ -1,0 +1,89 @@
+import logging
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from bridge_data.shards import PreparedDataset, ShardReader, ShardSet, open_shards
+from bridge_data.shards.segment import IndexPage, Segment
+from tests.prepared import write_texts
+from tests.shards.tars import prepare_by_ratio, write_shards
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_shards(tmp_path, num_shards=4, samples_per_shard=5)
+    prepare_by_ratio(tmp_path, "2,1,1")
+    return tmp_path
+
+
+def keys_of(shards: ShardSet) -> list[str]:
+    reader = ShardReader(shards)
+    return [reader.read(index).key for index in range(len(shards))]
+
+
+def set_split(folder: Path, text: str) -> None:
+    (folder / ".nv-meta/split.yaml").write_text(text)
+
+
+EXCLUDE = (
+    "split_parts: {train: ['data-{000000..000002}.tar'], val: [data-000003.tar]}\n"
+    "exclude: [data-000001.tar, 'data-000000.tar/00000{0,3}', data-000003.tar/000016]\n"
+)
+KEPT = ["000001", "000002", "000004", "000010", "000011", "000012", "000013", "000014"]
+
+
+@pytest.mark.parametrize("removed", [[], ["index.bridge"], ["index.bridge", "index.sqlite"]])
+def test_exclusions_by_each_index(folder: Path, removed: list[str]) -> None:
+    for name in removed:
+        (folder / ".nv-meta" / name).unlink()
+    set_split(folder, EXCLUDE)
+    dataset = PreparedDataset.open(folder)
+    assert (dataset.index is None) == bool(removed)
+    train = dataset.split("train")
+    assert train.names == ("data-000000.tar", "data-000002.tar")
+    assert train.counts == [3, 5]
+    assert train.excluded == {"data-000000.tar/000000", "data-000000.tar/000003"}
+    assert keys_of(train) == KEPT
+    assert keys_of(dataset.split("val")) == ["000015", "000017", "000018", "000019"]
+
+
+def test_exclusions_when_older_tables_cannot_tell(folder: Path) -> None:
+    (folder / ".nv-meta/index.bridge").unlink()
+    with sqlite3.connect(folder / ".nv-meta/index.sqlite") as db:
+        db.execute("DROP TABLE samples")
+    set_split(folder, EXCLUDE)
+    assert keys_of(open_shards(folder, "train")) == KEPT
+
+
+def test_an_exclusion_of_nothing_is_told(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    set_split(
+        folder, "split_parts: {train: [data-000000.tar]}\nexclude: [data-000000.tar/gone, data-000000.tar/000001]"
+    )
+    with caplog.at_level(logging.WARNING):
+        assert open_shards(folder, "train").counts == [4]
+    assert "`exclude` names gone of shard data-000000.tar" in caplog.text
+
+
+@pytest.mark.parametrize("change", ["sample_index = 1 - sample_index WHERE sample_index < 2", "sample_index = 99"])
+def test_positions_that_only_energons_index_has_are_not_believed(folder: Path, change: str) -> None:
+    with sqlite3.connect(folder / ".nv-meta/index.sqlite") as db:
+        db.execute("DROP INDEX IF EXISTS idx_samples_by_tar_and_idx")
+        db.execute(f"UPDATE samples SET {change}")
+    set_split(folder, EXCLUDE)
+    assert keys_of(open_shards(folder, "train")) == KEPT
+
+
+def test_opening_reads_only_the_pages_of_excluded_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write_texts(tmp_path / "large", 3000, per_shard=1500)
+    read_page, pages = Segment.read_page, []
+
+    def counted(segment: Segment, number: int) -> IndexPage:
+        pages.append(number)
+        return read_page(segment, number)
+
+    monkeypatch.setattr(Segment, "read_page", counted)
+    set_split(folder, "split_parts: {train: ['data-{0000..0001}.tar']}\nexclude: [data-0001.tar/002999]\n")
+    shards = open_shards(folder, "train")
+    assert (shards.counts, shards.excluded_positions) == ([1500, 1499], {1: (1499,)})
+    assert pages == [1499 // 256]
