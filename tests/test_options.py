@@ -5,7 +5,7 @@ import re
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypedDict, Unpack, get_type_hints
+from typing import Any, Literal, TypedDict, Unpack, get_type_hints
 
 import pytest
 
@@ -21,9 +21,10 @@ from bridge_data import (
     options,
 )
 from bridge_data.datamodule.settings import DataModuleOptions
+from bridge_data.errors import ConfigError
 from bridge_data.lanes.datasets import DATASET_DEFAULTS, DatasetOptions
 from bridge_data.loader.loader_config import LOADER_DEFAULTS, LoaderConfig, LoaderOptions
-from bridge_data.options import takes_options
+from bridge_data.options import check_at_least, check_choice, takes_options
 from tests.prepared import write_texts
 
 TAKEN = [
@@ -159,3 +160,23 @@ def test_nothing_is_warned_of_that_was_not_given() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         options.warn_ignored(**dict.fromkeys(options.IGNORED))
+
+
+@dataclasses.dataclass
+class Settings:
+    size: int | None = None
+    share: float = 0.5
+    kind: str = "skip"
+
+
+def test_fields_are_at_least_a_number_or_none() -> None:
+    check_at_least(Settings(share=2), 2, "size", "share")
+    with pytest.raises(ConfigError, match=r"^Settings\(share=0\.5\): expected at least 1$"):
+        check_at_least(Settings(), 1, "size", "share")
+
+
+def test_fields_are_one_of_the_choices_of_a_literal() -> None:
+    choices = Literal["skip", "error"]
+    check_choice(Settings(), "kind", choices)
+    with pytest.raises(ConfigError, match=r"^Settings\(kind='keep'\): expected one of 'skip', 'error'$"):
+        check_choice(Settings(kind="keep"), "kind", choices)
