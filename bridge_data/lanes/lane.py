@@ -16,7 +16,7 @@ from typing import Any
 from bridge_data.errors import ConfigError, FatalSampleError
 from bridge_data.lanes.read_ahead import ReadAhead
 from bridge_data.lanes.tallies import LaneTally, Survival, skips_of_empty
-from bridge_data.lanes.units import UNREAD, Batching, Item, Members, Pack, Produced, Unit
+from bridge_data.lanes.units import UNREAD, Batching, Item, Pack, Produced, Unit, references_of
 from bridge_data.lanes.work import Watch, Work
 from bridge_data.order import Cursor
 from bridge_data.order.cursor import Drawn, Pending
@@ -55,7 +55,7 @@ class Lane:
         self._group_survival = Survival("samples or packs to be grouped", number)
         self._batch_survival = Survival("micro-batches", number)
         self._micro_batches = self._num_samples = self._num_read = 0
-        self._references = b""  # of the samples of the batches that were made last
+        self._references = b""  # of what was batched last
         self._pending: Pending[Item, Unit] = Pending()
         self._bucket_sizes: dict[str, int] = {}
         self._batches_samples = batching.batch_size is not None or work.groups
@@ -99,8 +99,6 @@ class Lane:
 
     def take_skipped(self) -> dict[str, int]:
         """The samples left out since the last batch, by hook; they are counted with this."""
-        if not self._work.hooks.skipped:
-            return {}
         skipped = dict(self._work.hooks.skipped)
         self._work.hooks.skipped.clear()
         return skipped
@@ -134,9 +132,9 @@ class Lane:
             read = [unit for unit in units if unit.sample is not UNREAD or self._read_unit(unit)]
             hooks.batch_index = index
             self._num_read = sum(unit.num_samples for unit in read) if self._work.packs else len(read)
-            members = Members.of(read)
-            self._references = members.packed()
-            return self._work.batch(read, members, collate=self._batches_samples) if read else []
+            keys = self._work.keys_of(read)
+            self._references = references_of(keys, self._work.numbers)
+            return self._work.batch(read, keys, collate=self._batches_samples) if read else []
         finally:
             hooks.batch_index = None
 
@@ -177,13 +175,14 @@ class Lane:
         if self._work.knows_batch_of_samples:
             self._work.hooks.batch_index = self._micro_batches * self._num_lanes + self._number
         try:
-            while len(bucket) < size:
+            while (num_missing := size - len(bucket)) > 0:
                 if self._work.packs:
                     bucket.append(self._next_unit())
                     continue
-                item = queue.popleft() if queue else self._next_item(size - len(bucket))
-                if item.sample is not UNREAD or self._read(item):
-                    bucket.append(item)
+                if not queue:
+                    queue.appendleft(self._next_item(num_missing))
+                items = [queue.popleft() for _ in range(min(num_missing, len(queue)))]
+                bucket += [item for item in items if item.sample is not UNREAD or self._read(item)]
             return self._pending.buckets.pop("")
         finally:
             self._work.hooks.batch_index = None

@@ -107,31 +107,26 @@ Unit: TypeAlias = Item | Pack
 """What micro-batches are made of."""
 
 
-class Members(NamedTuple):
-    """The samples of a micro-batch in their order, by column: numbers of their sources, epochs, indices, parts."""
+def references_of(keys: Sequence[Key], numbers: Mapping[str, int]) -> bytes:
+    """The samples with these keys, of sources with these numbers, as in `order.ledger`."""
+    if not keys:
+        return b""
+    names, *others = zip(*keys, strict=True)
+    count = len(names)
+    sources = [numbers[names[0]]] * count if names.count(names[0]) == count else [numbers[name] for name in names]
+    return packed_references(sources, *others)
 
-    sources: Sequence[int]
-    epochs: Sequence[int]
-    indices: Sequence[int]
-    parts: Sequence[int]
 
-    @classmethod
-    def of(cls, units: Sequence[Unit]) -> Members:
-        """Those of items, or of packs."""
-        if not units:
-            return cls((), (), (), ())
-        items: Any = units if isinstance(units[0], Item) else [item for unit in units for item in unit.items]
-        sources, epochs, indices, _ = zip(*[item.ref for item in items], strict=True)
-        return cls(sources, epochs, indices, [item.part for item in items])
-
-    def packed(self) -> bytes:
-        """As references for `order.ledger`."""
-        count, references = len(self.parts), b""
-        for column in self:
-            # Most columns have one value only; then this is twice as fast.
-            is_same = count and column.count(column[0]) == count
-            references += _repeated(column[0], count) if is_same else _column(count).pack(*column)
-        return references
+def packed_references(*columns: Sequence[int]) -> bytes:
+    """References of samples, as in `order.ledger`: numbers of their sources, epochs, indices, parts."""
+    count = len(columns[0])
+    return b"".join(
+        [
+            # Most columns have one value only; then this is several times as fast.
+            _repeated(column[0], count) if column.count(column[0]) == count else _column(count).pack(*column)
+            for column in columns
+        ]
+    )
 
 
 @functools.lru_cache(maxsize=64)
@@ -249,7 +244,7 @@ class Restorer:
             hooks.batch_index = key.number
         units = [self._unit(unit) for unit in key.units]
         hooks.batch_index = key.number
-        batches = self._work.batch(units, Members.of(units), collate=True)
+        batches = self._work.batch(units, self._work.keys_of(units), collate=True)
         if key.part >= len(batches):
             raise self._left_out(f"part {key.part} of the batch of", key.units[0])
         return batches[key.part]

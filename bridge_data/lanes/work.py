@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from bridge_data.decode import Loader
 from bridge_data.errors import ConfigError, FatalSampleError, SampleError
 from bridge_data.lanes.tallies import LaneTally
-from bridge_data.lanes.units import Item, Key, Members, Pack, Unit, batch_key, pack_key
+from bridge_data.lanes.units import Item, Key, Pack, Unit, batch_key, pack_key
 from bridge_data.order import ALL_PARTS, SampleRef
 from bridge_data.samples import CrudeSample, Sample
 from bridge_data.shards import RawSample
@@ -53,6 +53,8 @@ class Work:
         """Is told of the samples that take long."""
         self._encoder = encoder = hooks.encoder
         self._loaders, self._cooks, self._names, self._keys = loaders, cooks, source_names, source_keys
+        self.numbers = {name: number for number, name in enumerate(source_names)}
+        """Those of the sources in the plan."""
         self.packs = packing
         """Whether samples are packed."""
         self.groups = is_overridden(encoder, "batch_group_criterion")
@@ -100,7 +102,7 @@ class Work:
         cooked ones."""
         return not self._changes
 
-    @property
+    @functools.cached_property
     def only_stacks(self) -> bool:
         """Whether samples are batched as they are decoded, by the batch hook that everybody has: no cooker, maker,
         handler or other hook has seen them, or could have kept them."""
@@ -235,7 +237,7 @@ class Work:
         if not packed:
             return None
         unit = Pack(items, packed[0], len(set(map(id, kept))))
-        _mark(packed[0], self._pack_key(unit))
+        _mark(packed[0], pack_key(self.keys_of([unit])))
         return unit
 
     def members(self, item: Item) -> list[Any]:
@@ -280,15 +282,22 @@ class Work:
             )
         return name, size
 
-    def batch(self, units: list[Unit], members: Members, *, collate: bool) -> list[Any]:
-        """The batches made of some units, with these members: one, several from generators, none if left out.
+    def keys_of(self, units: Sequence[Unit]) -> list[Key]:
+        """The restore keys of all samples that some units have, in their order."""
+        if self.only_stacks:
+            return [unit.sample.__restore_key__ for unit in units]
+        items = [item for unit in units for item in unit.items] if self.packs else units
+        return [self._key(item.ref, item.part) for item in items if isinstance(item, Item)]
+
+    def batch(self, units: list[Unit], keys: list[Key], *, collate: bool) -> list[Any]:
+        """The batches made of some units, whose samples have these keys: one, several from generators, or none.
 
         Without `collate` there is one unit, its sample is the batch, and neither `batch` nor `encode_batch` is called.
         """
         if not collate:
             return [units[0].sample]
         sample_key = self._first(units[0].items[0])
-        count = len(members.parts)
+        count = len(keys)
         samples = [unit.sample for unit in units]
         batches = self.hooks.run("batch", hook_of(self._encoder, "batch"), samples, sample_key, count)
         if "encode_batch" in self.does:
@@ -300,9 +309,10 @@ class Work:
                     "encode_batch", hook, value, (*sample_key, number) if number else sample_key, count
                 )
             ]
-        keys = self._unit_keys(units, members)
+        of_samples = iter(keys)
+        made_of = [pack_key([*itertools.islice(of_samples, len(unit.items))]) for unit in units] if self.packs else keys
         for part, batch in enumerate(batches):
-            _mark(batch, batch_key(self.hooks.batch_index or 0, part, keys))
+            _mark(batch, batch_key(self.hooks.batch_index or 0, part, made_of))
         return batches
 
     def _sample_key(self, ref: SampleRef, part: int) -> tuple[int, int, int, int]:
@@ -314,17 +324,6 @@ class Work:
 
     def _key(self, ref: SampleRef, part: int) -> Key:
         return self._names[ref.source], ref.epoch, ref.index, part
-
-    def _unit_keys(self, units: Sequence[Unit], members: Members) -> list[Key]:
-        names = [self._names[source] for source in members.sources]
-        keys: list[Key] = list(zip(names, members.epochs, members.indices, members.parts, strict=True))
-        if not self.packs:
-            return keys
-        of_packs = iter(keys)
-        return [pack_key([*itertools.islice(of_packs, len(unit.items))]) for unit in units]
-
-    def _pack_key(self, pack: Pack) -> Key:
-        return pack_key([self._key(item.ref, item.part) for item in pack.items])
 
 
 def _mark(made: Any, key: Key, *, add: bool = False) -> None:

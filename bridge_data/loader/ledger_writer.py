@@ -2,7 +2,7 @@
 
 Enters: states with micro-batches that are not counted yet. Leaves: records, of the format in `ledger_files`.
 Guarantees: a file is only appended to; a record that a crash cut short is cut off when the file is opened again.
-Records are written at each save, when a loader is closed, and after 4,096 samples at the latest, so a kill loses no
+Records are written at each save, when a loader is closed, and after 16,384 samples at the latest, so a kill loses no
 more than the end, which a resume repeats. A file that cannot be written does not stop the run.
 """
 

@@ -40,8 +40,8 @@ logger = logging.getLogger("bridge_data")
 
 T = TypeVar("T")
 
-_MAX_UNCOUNTED_BYTES = 1 << 17
-"""References that wait for the ledger, at most: of 4,096 samples."""
+_MAX_UNCOUNTED_BYTES = 1 << 19
+"""References that wait for the ledger, at most: of 16,384 samples."""
 _LEAST_BYTES = 1 << 9
 """What a micro-batch counts for at least, so that not too many wait."""
 _MAX_COUNTED = 1 << 8
@@ -121,7 +121,8 @@ class Position:
     def advance(self, state: LaneState, references: bytes) -> None:
         """Note that the batch of the lane whose turn it is has been handed out; `state` is the lane's after it, and
         `references` those of its samples."""
-        before, lane, number = self.state, self._turns.lane, self._turns.slot
+        before, number = self.state, self._turns.slot
+        lane = number % before.num_lanes
         if "extras" in before.lanes[lane]:
             state = {**state, "extras": before.lanes[lane]["extras"]}
         # In one assignment, so that whoever interrupts (Ctrl-C, a signal handler that saves) finds all of it or none.
@@ -133,12 +134,14 @@ class Position:
             {**before.lanes, lane: state},
             before.drawn_before,
             self._next_epoch_batches(),
-            extras=before.extras,
-            repetition=before.repetition,
-            uncounted=((number, references), before.uncounted),
+            False,
+            before.extras,
+            before.repetition,
+            ((number, references), before.uncounted),
         )
         self._turns.advance()
-        self._uncounted_bytes += max(len(references), _LEAST_BYTES)
+        num_bytes = len(references)
+        self._uncounted_bytes += num_bytes if num_bytes > _LEAST_BYTES else _LEAST_BYTES
         if self._uncounted_bytes > _MAX_UNCOUNTED_BYTES:
             self.settle()
 

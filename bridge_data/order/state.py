@@ -62,7 +62,7 @@ class LoaderState:
     """See `EXTRAS`."""
     repetition: int = 0
     """How often a pass that repeats finite data so many times has begun it again."""
-    uncounted: ledger.Uncounted | None = None
+    uncounted: ledger.Uncounted | None = dataclasses.field(default=None, repr=False, compare=False)
     """The micro-batches that the ledgers of the lanes do not count yet; never in plain data."""
 
     @property

@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
-from bridge_data.lanes.units import Item, Members
+from bridge_data.lanes.units import packed_references
 from bridge_data.loader.checkpoint import Checkpoint, rank_file, read_checkpoint
 from bridge_data.loader.ledger_files import RunLedger, ledger_paths
 from bridge_data.order.cursor import num_pending
@@ -142,8 +142,9 @@ def _of_lane(order: PlanOrder, start: LoaderState, lane: int, micro_batches: tup
     for first in range(0, count, _MANY):
         batches = []
         for number in range(first, min(count, first + _MANY)):
-            units = [Item(draw, ref, 0, None) for draw, ref in cursor.take(size)]
-            batches.append((number * start.num_lanes + lane, Members.of(units).packed()))
+            sources, epochs, indices, _ = zip(*[ref for _, ref in cursor.take(size)], strict=True)
+            references = packed_references(sources, epochs, indices, [0] * len(indices))
+            batches.append((number * start.num_lanes + lane, references))
         for one in tallies(batches, names):
             found = found.plus(one)
     return found

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from bridge_data.lanes.units import Item, Members, Produced
+from bridge_data.lanes.units import Produced, packed_references
 from bridge_data.order import SampleRef
 from bridge_data.order.state import LoaderState
 from bridge_data.samples import Batch, edataclass
@@ -57,9 +57,8 @@ class Stream:
         batch = self._dataset.make(self._lane, self._number, self._dataset.size)
         self._number += 1
         skipped = {"encode_sample": 1} if self._number % 3 == 0 else {}
-        return Produced(
-            self._lane, batch, state_after(self._number), skipped, Members.of([Item(0, ref, 0, None)]).packed()
-        )
+        references = packed_references([0], [7], [ref.index], [0])
+        return Produced(self._lane, batch, state_after(self._number), skipped, references)
 
     def take_skipped(self) -> dict[str, int]:
         return {}

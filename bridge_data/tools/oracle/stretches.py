@@ -15,7 +15,7 @@ from typing import Any
 from bridge_data.errors import ConfigError, StateError
 from bridge_data.lanes.lane import Lane
 from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.lanes.units import Members, Unit
+from bridge_data.lanes.units import Key, Unit
 from bridge_data.lanes.work import Work
 from bridge_data.order import Cursor, SampleRef
 from bridge_data.order.lane_numbers import JobNumbers
@@ -113,8 +113,8 @@ class _NotedWork:
         self._make = work.batch
         work.batch = self._batch  # type: ignore[method-assign]  # the lane calls it, and nothing else of the work changes
 
-    def _batch(self, units: list[Unit], members: Members, *, collate: bool) -> list[Any]:
-        self.batches, self.units = self._make(units, members, collate=collate), units
+    def _batch(self, units: list[Unit], keys: list[Key], *, collate: bool) -> list[Any]:
+        self.batches, self.units = self._make(units, keys, collate=collate), units
         return self.batches
 
 
