@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     "--state", type=click.Path(path_type=Path), help="A saved state, or a folder with several: iter_*, *.ckpt."
 )
 @click.option("--log", type=click.Path(path_type=Path), help="A log with steps and losses: JSON lines, CSV or text.")
-@click.option("--num-lanes", type=click.IntRange(1), help="Lanes of the job.  [default: of the config, or 8]")
+@click.option(
+    "--num-lanes", type=click.IntRange(1), help="Lanes of the job.  [default: of the config, of the newest state, or 8]"
+)
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=8750, show_default=True, help="The port; 0: any that is free."
@@ -70,18 +72,19 @@ def view(
     if isinstance(path, Path) and path.is_dir() and not (path / META_FOLDER).is_dir():
         config, saved = _of_folder(path, config)
         path = None
-    run = None if config is None else open_run(config, num_lanes)
-    found = location(run.path) if path is None and run is not None else path
-    assert found is not None
-    catalog = DataCatalog(found, options)
     if state is not None:
         saved = dataclasses.replace(saved, states=read_states([state]))
     if log is not None:
         saved = dataclasses.replace(saved, log=read_losses(log))
+    saved_lanes = saved.states[-1].state.num_lanes if saved.states else None
+    run = None if config is None else open_run(config, num_lanes, saved_lanes)
+    found = location(run.path) if path is None and run is not None else path
+    assert found is not None
+    catalog = DataCatalog(found, options)
 
     def opened() -> Any:
         part = "train" if "train" in catalog.part_names else catalog.first_part()
-        return run if run is not None else default_run(os.fspath(found), part, num_lanes, options)
+        return run if run is not None else default_run(os.fspath(found), part, num_lanes or saved_lanes, options)
 
     _serve(Site(catalog, opened, saved, has_encoder=run is not None), host, port, token, names)
 

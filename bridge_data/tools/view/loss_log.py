@@ -46,7 +46,7 @@ def read_losses(path: Path) -> LossLog:
     """
     found: dict[int, float] = {}
     first = 0
-    for file in sorted(path.glob("*.jsonl")) if path.is_dir() else [path]:
+    for file in sorted(filter(Path.is_file, path.glob("*.jsonl"))) if path.is_dir() else [path]:
         try:
             if file.stat().st_size > MAX_BYTES:
                 raise ConfigError(f"{file}: has over {MAX_BYTES >> 30} GiB; give a shorter log")

@@ -39,14 +39,18 @@ class NamedRun:
     told: str
 
 
-def open_run(config: str, num_lanes: int | None = None) -> NamedRun:
-    """The run that `config` names, with `num_lanes` lanes (None: those of the config).
+def open_run(config: str, num_lanes: int | None = None, saved_lanes: int | None = None) -> NamedRun:
+    """The run that `config` names, with `num_lanes` lanes (None: those of the config, or else the `saved_lanes` of its
+    newest state).
 
     Raises:
         ConfigError: if there is none, or its data cannot be opened.
     """
     module = _data_module(config)
-    settings = dict(module.settings.workers) | ({} if num_lanes is None else {"num_lanes": num_lanes})
+    settings = dict(module.settings.workers)
+    lanes = num_lanes or settings.get("num_lanes") or saved_lanes
+    if lanes:
+        settings["num_lanes"] = lanes
     seed = settings.pop("seed_offset", 0)
     workers = WorkerConfig(rank=0, world_size=1, num_workers=0, seed_offset=seed, **settings)
     size, ramp = module.global_batch_size, module.settings.rampup_batch_size

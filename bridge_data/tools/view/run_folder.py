@@ -60,9 +60,7 @@ def read_run_folder(folder: Path) -> RunFolder:
             read.append(read_checkpoint(path))
         except StateError as error:
             left_out.append(str(error))
-    found = RunFolder(
-        config=_config(folder, configs), states=tuple(read), log=_log(folder, logs), left_out=tuple(left_out)
-    )
+    found = RunFolder(config=_config(folder, configs), states=tuple(read), log=_log(logs), left_out=tuple(left_out))
     if found.config is None and found.log is None and not read:
         raise ConfigError(
             f"{folder}: is no data set (it has no .nv-meta: `bridge-data prepare` makes one), and no run: no config, "
@@ -82,8 +80,12 @@ def _files(folder: Path) -> Iterator[Path]:
         for name in sorted(names):
             seen += 1
             if seen > MAX_FILES:
-                raise ConfigError(f"{folder}: has over {MAX_FILES:,} files; give --config, --state and --log")
-            yield Path(parent, name)
+                raise ConfigError(
+                    f"{folder}: has over {MAX_FILES:,} files; give --config, --state and --log in its place"
+                )
+            path = Path(parent, name)
+            if path.is_file():  # a pipe would be waited for
+                yield path
 
 
 def _nearest(folder: Path, files: list[Path], wanted: Callable[[Path], bool]) -> list[Path]:
@@ -125,12 +127,13 @@ def _has_path(data: Any) -> bool:
     return isinstance(given, dict) and "path" in given
 
 
-def _log(folder: Path, files: list[Path]) -> LossLog | None:
+def _log(files: list[Path]) -> LossLog | None:
     """The log nearest to the top; of several kinds the likeliest one."""
     for kind in _LOGS:
-        for file in sorted((one for one in files if one.suffix == kind), key=lambda one: (len(one.parts), one)):
+        found = sorted((one for one in files if one.suffix == kind), key=lambda one: (len(one.parts), one))
+        for log in dict.fromkeys(one.parent if kind == ".jsonl" else one for one in found):
             try:
-                return read_losses(file.parent if kind == ".jsonl" else file)
+                return read_losses(log)
             except ConfigError:
                 continue  # of something else
     return None

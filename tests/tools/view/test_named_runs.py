@@ -12,9 +12,12 @@ from bridge_data import DefaultTaskEncoder, EnergonMultiModalDataModule
 
 def make(**more):
     return EnergonMultiModalDataModule(
-        "texts", micro_batch_size=2, num_workers=0, num_lanes=4, seed=3, max_samples_per_sequence=10,
-        task_encoder=DefaultTaskEncoder(), **more,
+        "texts", micro_batch_size=2, num_workers=0, **{"num_lanes": 4, **more}, seed=3, max_samples_per_sequence=10,
+        task_encoder=DefaultTaskEncoder(),
     )
+
+def without_lanes():
+    return EnergonMultiModalDataModule("texts", num_workers=0, task_encoder=DefaultTaskEncoder())
 
 def with_sizes():
     return make(global_batch_size=8, rampup_batch_size=[4, 4, 8])
@@ -46,7 +49,10 @@ def test_batches_are_those_of_the_data_module(folder: Path) -> None:
     assert run.path == "texts" and run.schedule is not None
     assert (run.schedule.size_after(0), run.schedule.size_after(1000)) == (4, 8)
     assert "for 4 lanes" in run.told
-    assert "for 6 lanes" in open_run("shown_run:with_sizes", num_lanes=6).told
+    assert "for 6 lanes" in open_run("shown_run:with_sizes", num_lanes=6, saved_lanes=9).told
+    assert "for 4 lanes" in open_run("shown_run:with_sizes", saved_lanes=9).told
+    assert "for 9 lanes" in open_run("shown_run:without_lanes", saved_lanes=9).told
+    assert "for 8 lanes" in open_run("shown_run:without_lanes").told
     assert open_run("shown_run:make").schedule is None
 
 

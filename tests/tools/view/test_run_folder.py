@@ -1,6 +1,7 @@
 """A run by its folder, as recipes, a LightningCLI and Megatron leave it."""
 
 import json
+import os
 import warnings
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 from bridge_data import WorkerConfig, get_savable_loader, get_train_dataset
 from bridge_data.errors import ConfigError
 from bridge_data.loader.checkpoint import save_states
+from bridge_data.tools.oracle import RunOrder
 from bridge_data.tools.view.loss_log import LossLog
 from bridge_data.tools.view.named_runs import open_run
 from bridge_data.tools.view.run_folder import read_run_folder
@@ -48,6 +50,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (run / f"steps_dprank{rank:03d}.jsonl").write_text("\n".join(lines))
     (run / "data.jsonl").write_text('{"step": 1, "samples": 3}\n')
     (run / "launcher.log").write_text("step 0: loss 9\n")
+    os.mkfifo(run / "pipe.jsonl")
     return run
 
 
@@ -130,3 +133,22 @@ def test_the_folder_of_a_lightning_cli_is_a_run(tmp_path: Path) -> None:
     wrong.write_text(json.dumps({"data": data | {"num_lane": 2}}))
     with pytest.raises(ConfigError, match=r"wrong\.yaml: data: .*num_lane"):
         open_run(str(wrong))
+
+
+@pytest.mark.slow  # imports transformers, and trains
+def test_the_folder_of_a_recipe_is_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from recipes.run_log import read_run
+    from recipes.tiny_data import write_tiny_data
+    from recipes.train import main
+
+    write_tiny_data(tmp_path / "tiny_data")
+    monkeypatch.chdir(tmp_path)
+    settings = ["log_dir=run", "training.checkpoint_dir=run/checkpoints", "training.save_interval=2"]
+    assert main(["--recipe", "text_sft", "--tiny", *settings, "training.train_steps=4"]) == 0
+    found = read_run_folder(Path("run"))
+    assert found.left_out == () and [one.step for one in found.states] == [2, 4]
+    run, steps = open_run(str(found.config)), read_run(Path("run"))
+    assert found.log is not None and found.log.losses == tuple((step, one.loss) for step, one in steps.items())
+    order = RunOrder(run.dataset, schedule=run.schedule, states=[one.state for one in found.states])
+    for step, one in steps.items():
+        assert [sample.key for sample in order.at(step).samples] == [key for keys in one.keys for key in keys]
