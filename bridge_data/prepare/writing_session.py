@@ -11,6 +11,7 @@ import dataclasses
 import hashlib
 import itertools
 import json
+import logging
 import os
 import re
 import shutil
@@ -25,12 +26,14 @@ from bridge_data.options import check_integer
 from bridge_data.prepare.commit import preparing_alone
 from bridge_data.prepare.sample_definitions import definition_of
 from bridge_data.prepare.scan import scan_shard
-from bridge_data.prepare.tar_indexes import Preparation, PrepareConfig
+from bridge_data.prepare.tar_indexes import PrepareConfig
 from bridge_data.prepare.tars import prepare
 from bridge_data.shards.index_file import BridgeIndex
 from bridge_data.shards.metadata import BRIDGE_INDEX, DATASET_YAML, META_FOLDER, parse_document
 from bridge_data.shards.segment import Segment
 from bridge_data.storage.atomic import temporary_name, write_file, writing
+
+logger = logging.getLogger("bridge_data")
 
 SITE = ".writing"
 """The folder, in that of the data set, of what is not whole yet."""
@@ -185,8 +188,8 @@ class WritingSession:
                 "change their parts. Give the same split, or write all samples to another folder"
             )
 
-    def finish(self) -> Preparation | None:
-        """Note that this rank is done. If it is the last, prepare the folder; else None.
+    def finish(self) -> None:
+        """Note that this rank is done. If it is the last, prepare the folder.
 
         Raises:
             DatasetError: if ranks wrote the same key, or nothing was written.
@@ -195,14 +198,13 @@ class WritingSession:
         with preparing_alone(self.site, patience_s=MERGE_PATIENCE_S, doing="merging"):
             ranks = range(self.config.world_size)
             if not all((self.site / f"{rank:05d}" / _DONE).is_file() for rank in ranks):
-                return None  # others are at work, or one of them has prepared the folder
-            done = self._prepare()
+                return  # others are at work, or one of them has prepared the folder
+            self._prepare()
             finished = self.root / temporary_name(SITE)
             os.replace(self.site, finished)
             shutil.rmtree(finished)
-            return done
 
-    def _prepare(self) -> Preparation:
+    def _prepare(self) -> None:
         index = BridgeIndex.open(self.root / META_FOLDER / BRIDGE_INDEX)
         names = sorted({*self._tars(), *(index.entries if index else ())})
         if not names:
@@ -211,14 +213,16 @@ class WritingSession:
         if self.config.sample_type is not None or not (self.root / META_FOLDER / DATASET_YAML).is_file():
             definitions[DATASET_YAML] = self._settings["dataset.yaml"]
         try:
-            return prepare(
-                self.root, self._split, PrepareConfig(unique_keys=True), names=names, definitions=definitions
-            )
+            config = PrepareConfig(unique_keys=True)
+            done = prepare(self.root, self._split, config, names=names, definitions=definitions)
         except DatasetError as error:
             error.add_note(
                 f"The shards are whole, and stay. Remove what is wrong, and run the writer of {self.root} again."
             )
             raise
+        empty = [part for part, shards in self._split(names).items() if not shards]
+        for note in [*done.notes, *(f"there is no sample in split part {part!r}" for part in empty)]:
+            logger.warning("%s: %s", self.root, note)
 
     def _split(self, names: Sequence[str]) -> dict[str, list[str]]:
         """The shards of each part, by their names."""

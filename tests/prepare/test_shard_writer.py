@@ -6,6 +6,7 @@ import random
 import resource
 import signal
 import sqlite3
+import tarfile
 import threading
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -19,7 +20,7 @@ from PIL import Image
 
 from bridge_data import CaptioningSample, WorkerConfig, get_loader, get_val_dataset
 from bridge_data.errors import ConfigError, DatasetError
-from bridge_data.prepare.shard_writer import ShardWriter
+from bridge_data.prepare.shard_writer import ShardWriter, tar_header
 from bridge_data.shards import PreparedDataset, ShardReader, open_shards
 from bridge_data.tools.lint import LintConfig, lint
 
@@ -91,6 +92,14 @@ def test_the_files_are_those_of_prepare(tmp_path: Path) -> None:
     }
     with sqlite3.connect(meta / "index.sqlite") as db:
         assert db.execute("SELECT count(*) FROM samples").fetchone() == (60,)
+
+
+@pytest.mark.parametrize("name", ["a.txt", "x" * 96 + ".txt", "x" * 97 + ".txt", "größe.txt", "a/b.left.png"])
+@pytest.mark.parametrize("num_bytes", [0, 1, 511, 8**11 - 1, 8**11])
+def test_headers_are_those_of_tarfile(name: str, num_bytes: int) -> None:
+    info = tarfile.TarInfo(name)
+    info.size, info.mode = num_bytes, 0o444
+    assert tar_header(name, num_bytes) == info.tobuf(tarfile.PAX_FORMAT, "utf-8")
 
 
 def test_a_shard_takes_no_more_than_its_limits(tmp_path: Path) -> None:
@@ -262,6 +271,11 @@ def test_other_settings_than_those_of_the_writer_that_was_interrupted(tmp_path: 
         raise KeyboardInterrupt
     with pytest.raises(ConfigError, match="with max_samples=7, here it is 8"):
         write_texts(tmp_path, range(3), split=None, max_samples=8)
+
+
+def test_a_part_without_samples_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write_texts(tmp_path, [1])
+    assert "no sample in split part 'train'" in caplog.text and contents(tmp_path)["val"]
 
 
 def test_nothing_written_is_no_data_set(tmp_path: Path) -> None:
