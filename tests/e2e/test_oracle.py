@@ -74,8 +74,10 @@ def write_blends(folder: Path) -> None:
 
 
 def settings_of(leg: Leg, folder: Path, trainer: str, packing: int | None) -> list[str]:
-    """The settings of the recipe for a leg."""
+    """The settings of the recipe for a leg; under Megatron the batch size ramps up in the first of them."""
+    ramp = [2, 2, 18] if packing else [4, 4, 36]
     return [
+        *([f"data.rampup_batch_size={ramp}"] if trainer == "megatron" else []),
         f"trainer={trainer}",
         f"data.path={folder / leg.blend}",
         "data.seq_length=256",

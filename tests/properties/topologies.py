@@ -1,4 +1,5 @@
-"""The first 50 global batches of 8 micro-batches, for 1, 2, 4 and 8 ranks with 0, 1 and 3 workers, drawn by hypothesis.
+"""The first 50 global batches of 8 micro-batches, for 1, 2, 4 and 8 ranks with 0, 1 and 3 workers, drawn by hypothesis;
+and the line of the ledger.
 
 A program of its own, because it forks workers (quick), which a process with threads must not.
 """
@@ -12,7 +13,9 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bridge_data import WorkerConfig, get_savable_loader, get_train_dataset
+from bridge_data import WorkerConfig, get_savable_loader, get_train_dataset, merge_states
+from bridge_data.order.ledger import line_of
+from bridge_data.order.state import LoaderState
 from tests.prepared import write_blend, write_texts
 from tests.properties.jobs import Encoder
 
@@ -30,9 +33,9 @@ class Run:
     batch_size: int
 
 
-def global_batches(path: Path, run: Run, world_size: int, num_workers: int) -> list[list[Any]]:
-    """All micro-batches of each global batch, from one loader a rank."""
-    streams = []
+def global_batches(path: Path, run: Run, world_size: int, num_workers: int) -> tuple[list[list[Any]], str]:
+    """All micro-batches of each global batch, from one loader a rank; and the line of the ledger after them."""
+    streams, states = [], []
     for rank in range(world_size):
         config = WorkerConfig(rank, world_size, num_workers, seed_offset=run.seed, num_lanes=NUM_LANES)
         dataset = get_train_dataset(
@@ -49,8 +52,10 @@ def global_batches(path: Path, run: Run, world_size: int, num_workers: int) -> l
                 assert loader.wait_for_workers(60)
             count = GLOBAL_BATCHES * MICRO_BATCHES // world_size
             streams.append([batch for _, batch in zip(range(count), loader, strict=False)])
+            states.append(loader.save_state_rank())
     order = [streams[slot % world_size][slot // world_size] for slot in range(GLOBAL_BATCHES * MICRO_BATCHES)]
-    return [order[start : start + MICRO_BATCHES] for start in range(0, len(order), MICRO_BATCHES)]
+    steps = [order[start : start + MICRO_BATCHES] for start in range(0, len(order), MICRO_BATCHES)]
+    return steps, line_of(LoaderState.from_dict(merge_states(states)))
 
 
 def main(max_examples: int) -> None:
