@@ -107,7 +107,7 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
         self._loaded_from: Any = None
         self._num_overfitted: int | None = None
         self._test_dataloader: ValLoader | None = None
-        self._batch_schedule(1)  # checks the sizes
+        self.settings.edits(self._batch_schedule(1), global_batch_size)  # checks the sizes
         self.task_encoder = self._default_encoder() if task_encoder is None else task_encoder
         self.validation_task_encoder = validation_task_encoder or self.task_encoder
         self._cost = None if self.settings.balance is False else find_cost(self.settings.balance, self.task_encoder)
@@ -214,6 +214,7 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
             num_overfitted = lightning_trainer.num_overfitted(self.trainer, virtual_epoch_length)
         if self.train_dataloader_object is None:
             dataset = self.datasets_provider(config, "train")
+            dataset.edits = self.settings.edits(schedule, self.global_batch_size)
             if num_overfitted is not None:
                 dataset = dataset.first(num_overfitted * config.world_size)
             balancing = balancing_of(self._cost, schedule, num_micro_batches, config)

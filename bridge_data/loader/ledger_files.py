@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.lanes.units import SampleKey
-from bridge_data.order.ledger import LedgerSums, MicroBatch, columns_of, tallies
+from bridge_data.order.ledger import LedgerSums, MicroBatch, columns_of, tallies, uncounted_of
 from bridge_data.order.state import LoaderState
 from bridge_data.topology import WorkerConfig
 
@@ -83,10 +83,7 @@ class LedgerFile:
         """Append the micro-batches that `state` has not counted yet. What was written before is not written again."""
         if os.getpid() != self._owner:
             return  # a child that the trainer forked
-        found: list[MicroBatch] = []
-        for lane, chunks in state.uncounted.items():
-            first = state.lanes[lane]["micro_batches"] - len(chunks)
-            found += [(number * state.num_lanes + lane, chunk) for number, chunk in enumerate(chunks, first)]
+        found = (batch for lane in state.uncounted for batch in uncounted_of(lane, state))
         batches = sorted(batch for batch in found if batch[0] > self._last)
         if not batches:
             return

@@ -147,19 +147,34 @@ def columns_of(references: bytes) -> NDArray[np.int64]:
 
 def settled(state: "LoaderState") -> "LoaderState":
     """`state` with all that was handed out in the ledgers of its lanes."""
-    batches: list[MicroBatch] = []
-    for lane, chunks in state.uncounted.items():
-        first = state.lanes[lane]["micro_batches"] - len(chunks)
-        batches += ((number * state.num_lanes + lane, chunk) for number, chunk in enumerate(chunks, first))
+    batches = [batch for lane in state.uncounted for batch in uncounted_of(lane, state)]
     each = iter(tallies(batches, [name for name, _ in state.fingerprint["sources"]], state.repetition))
     lanes = dict(state.lanes)
     for lane, chunks in state.uncounted.items():
         extras = lanes[lane].get("extras", {})
-        tally = LedgerSums.of_extras(extras) or LedgerSums(since=lanes[lane]["micro_batches"] - len(chunks))
+        tally = LedgerSums.of_extras(extras) or LedgerSums(since=num_emitted(lane, state) - len(chunks))
         for one in itertools.islice(each, len(chunks)):
             tally = tally.plus(one)
         lanes[lane] = {**lanes[lane], "extras": tally.in_extras(extras)}
     return dataclasses.replace(state, lanes=lanes, uncounted={})
+
+
+def uncounted_of(lane: int, state: "LoaderState") -> list[MicroBatch]:
+    """The micro-batches of a lane that its ledger does not count yet; with `edits`, by their slots."""
+    chunks, edits = state.uncounted[lane], state.edits
+    if edits is not None:
+        slots = edits.slots_before(lane, state.num_lanes, state.next_slot, len(chunks))
+        return list(zip(slots, chunks, strict=True))
+    first = state.lanes[lane]["micro_batches"] - len(chunks)
+    return [(number * state.num_lanes + lane, chunk) for number, chunk in enumerate(chunks, first)]
+
+
+def num_emitted(lane: int, state: "LoaderState") -> int:
+    """How many micro-batches of a lane the job has handed out."""
+    if state.edits is not None:
+        return state.edits.num_slots(lane, state.num_lanes, state.next_slot)
+    number: int = state.lanes[lane].get("micro_batches", 0)
+    return number
 
 
 def total(state: "LoaderState") -> LedgerSums:
@@ -168,7 +183,7 @@ def total(state: "LoaderState") -> LedgerSums:
     before = LedgerSums.of_extras(state.extras)
     found, since = before or LedgerSums(), 0
     for lane, lane_state in state.lanes.items():
-        own = LedgerSums.of_extras(lane_state.get("extras", {})) or LedgerSums(since=lane_state.get("micro_batches", 0))
+        own = LedgerSums.of_extras(lane_state.get("extras", {})) or LedgerSums(since=num_emitted(lane, state))
         found = found.plus(own)
         if own.since:
             since = max(since, (own.since - 1) * state.num_lanes + lane + 1)

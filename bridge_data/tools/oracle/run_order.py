@@ -128,12 +128,7 @@ class RunOrder:
         """The micro-batches of the job in a step."""
         if step < 0:
             raise ConfigError(f"step {step}: steps are counted from 0")
-        consumed = number = 0
-        while (size := self.schedule.size_after(consumed)) < self.schedule.global_batch_size and number < step:
-            consumed, number = consumed + size, number + 1
-        consumed += (step - number) * size
-        first = consumed // self.schedule.micro_batch_size
-        return range(first, first + self.schedule.size_after(consumed) // self.schedule.micro_batch_size)
+        return self.schedule.micro_batches(step)
 
     def step_of(self, micro_batch: int) -> int:
         """The step that a micro-batch of the job is in."""
