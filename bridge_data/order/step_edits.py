@@ -190,6 +190,15 @@ class StepEdits:
             if run.number <= number and (run.length is None or number < run.number + run.length)
         ]
 
+    def stop_of(self, begin: int, end: int) -> int:
+        """A number above those of all slots from `begin` to `end - 1`."""
+        stops = [0]
+        for run in self._runs:
+            last = end if run.length is None else min(end, run.slot + run.length)
+            if max(begin, run.slot) < last:
+                stops.append(run.number + last - run.slot)
+        return max(stops)
+
     def lane_slots(self, lane: int, num_lanes: int, begin: int = 0) -> Iterator[int]:
         """The slots of a lane from slot `begin` on, without end."""
         at = bisect.bisect_right(self._begins, begin) - 1
