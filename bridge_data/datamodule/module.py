@@ -136,10 +136,8 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
     def init_consumed_samples(self) -> int:
         """The samples (with packing: packs) of the whole job that had been trained on when this run began."""
         if self.train_dataloader_object is not None:
-            first = self.train_dataloader_object.first_micro_batch
-        else:
-            first = 0 if self._loaded_state is None else self._loaded_state["next_slot"]
-        return first * self.micro_batch_size
+            return self.train_dataloader_object.first_micro_batch * self.micro_batch_size
+        return 0 if self._loaded_state is None else int(self._loaded_state["next_slot"]) * self.micro_batch_size
 
     def num_micro_batches(self, worker_config: WorkerConfig) -> int:
         """Micro-batches of a rank of `worker_config` per step; with `rampup_batch_size`, after the ramp.
@@ -159,7 +157,7 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
             ConfigError: for another split, or if the data do not fit the settings.
         """
         if split == "train":
-            return get_train_dataset(
+            dataset = get_train_dataset(
                 self.path,
                 worker_config=worker_config,
                 batch_size=self.micro_batch_size,
@@ -169,6 +167,8 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
                 task_encoder=self.task_encoder,
                 **self.settings.dataset,
             )
+            dataset.edits = self.settings.edits(self._batch_schedule(worker_config.world_size), self.global_batch_size)
+            return dataset
         if split in ("val", "test"):
             return get_val_dataset(
                 self.path,
@@ -214,7 +214,6 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
             num_overfitted = lightning_trainer.num_overfitted(self.trainer, virtual_epoch_length)
         if self.train_dataloader_object is None:
             dataset = self.datasets_provider(config, "train")
-            dataset.edits = self.settings.edits(schedule, self.global_batch_size)
             if num_overfitted is not None:
                 dataset = dataset.first(num_overfitted * config.world_size)
             balancing = balancing_of(self._cost, schedule, num_micro_batches, config)
