@@ -105,13 +105,18 @@ class ModelConfig(PretrainedConfig):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class DataConfig:
-    """What is trained on, in which order; sequences are in tokens, batches in sequences (with packing: packs)."""
+    """What is trained on, in which order; sequences are in tokens, batches in sequences (with packing: packs).
+
+    `skip_steps` and `repeat_steps` are lists such as ["1200-1260", "1300"], of steps of the run as it was.
+    """
 
     path: str
     seq_length: int = 256
     micro_batch_size: int = 1
     global_batch_size: int = 4
     rampup_batch_size: list[int] | None = None
+    skip_steps: list[str] = dataclasses.field(default_factory=list)
+    repeat_steps: list[str] = dataclasses.field(default_factory=list)
     multiple_validation_sets: bool = False
     packing_buffer_size: int | None = 24
     shuffle_buffer_size: int = 100
@@ -200,6 +205,8 @@ def data_module(
         pg_collection=groups,
         seed=data.seed,
         rampup_batch_size=data.rampup_batch_size,
+        skip_steps=data.skip_steps,
+        repeat_steps=data.repeat_steps,
         multiple_validation_sets=data.multiple_validation_sets,
         num_lanes=loader.num_lanes,
         prefetch_factor=loader.prefetch_factor,

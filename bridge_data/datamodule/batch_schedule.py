@@ -7,9 +7,10 @@ consumed, so a run can resume at any step on any number of ranks.
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Self
+from typing import Any, Self
 
 from bridge_data.errors import ConfigError
+from bridge_data.order.step_edits import StepEdits
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -99,6 +100,23 @@ class BatchSchedule:
             consumed += size
             step += consumed <= consumed_samples
         return step
+
+    def micro_batches(self, step: int) -> range:
+        """The micro-batches of the job in a step, both counted from 0."""
+        consumed = number = 0
+        while (size := self.size_after(consumed)) < self.global_batch_size and number < step:
+            consumed, number = consumed + size, number + 1
+        consumed += (step - number) * size
+        first = consumed // self.micro_batch_size
+        return range(first, first + self.size_after(consumed) // self.micro_batch_size)
+
+    def edits(self, skip_steps: Sequence[Any], repeat_steps: Sequence[Any]) -> StepEdits | None:
+        """The micro-batches of steps that are skipped or repeated, from texts such as "1200-1260" and "1300".
+
+        Raises:
+            ConfigError: for other texts, or steps that overlap.
+        """
+        return StepEdits.of_steps(lambda step: self.micro_batches(step).start, skip_steps, repeat_steps)
 
     def num_micro_batches(self, consumed_samples: int, world_size: int) -> int:
         """Micro-batches of each of `world_size` data-parallel ranks in the step after `consumed_samples`.

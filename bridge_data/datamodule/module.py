@@ -108,7 +108,7 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
         self._loaded_from: Any = None
         self._num_overfitted: int | None = None
         self._test_dataloader: ValLoader | None = None
-        self._batch_schedule(1)  # checks the sizes
+        self.settings.edits(self._batch_schedule(1), global_batch_size)  # checks the sizes
         self.task_encoder = self._default_encoder() if task_encoder is None else task_encoder
         self.validation_task_encoder = validation_task_encoder or self.task_encoder
         self._cost = None if self.settings.balance is False else find_cost(self.settings.balance, self.task_encoder)
@@ -138,10 +138,8 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
     def init_consumed_samples(self) -> int:
         """The samples (with packing: packs) of the whole job that had been trained on when this run began."""
         if self.train_dataloader_object is not None:
-            first = self.train_dataloader_object.first_micro_batch
-        else:
-            first = 0 if self._loaded_state is None else self._loaded_state["next_slot"]
-        return first * self.micro_batch_size
+            return self.train_dataloader_object.first_micro_batch * self.micro_batch_size
+        return 0 if self._loaded_state is None else int(self._loaded_state["next_slot"]) * self.micro_batch_size
 
     def num_micro_batches(self, worker_config: WorkerConfig) -> int:
         """Micro-batches of a rank of `worker_config` per step; with `rampup_batch_size`, after the ramp.
@@ -161,7 +159,7 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
             ConfigError: for another split, or if the data do not fit the settings.
         """
         if split == "train":
-            return get_train_dataset(
+            dataset = get_train_dataset(
                 self.path,
                 worker_config=worker_config,
                 batch_size=self.micro_batch_size,
@@ -171,6 +169,8 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
                 task_encoder=self.task_encoder,
                 **self.settings.dataset,
             )
+            dataset.edits = self.settings.edits(self._batch_schedule(worker_config.world_size), self.global_batch_size)
+            return dataset
         if split in ("val", "test"):
             return get_val_dataset(self.path, split_part=split, **self._validation_settings(worker_config))
         raise ConfigError(f"datasets_provider(split={split!r}): expected 'train', 'val' or 'test'")

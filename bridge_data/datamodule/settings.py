@@ -10,11 +10,13 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypedDict
 
+from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.datamodule.sharing import Share, check_share
 from bridge_data.errors import ConfigError, ErrorHandler
 from bridge_data.lanes.datasets import DatasetOptions, get_train_dataset
 from bridge_data.loader import get_savable_loader
 from bridge_data.loader.loader_config import LoaderOptions
+from bridge_data.order.step_edits import StepEdits
 from bridge_data.plan.document import nearest
 from bridge_data.plan.source import EpochsPerShuffle
 from bridge_data.task.stores import CachePool
@@ -66,6 +68,11 @@ class OwnOptions(TypedDict, total=False):
     """Drop the last micro-batch of validation if it is not full."""
     rampup_batch_size: Sequence[int] | None
     """Megatron's [first global batch size, increment, samples] of a ramp to `global_batch_size`."""
+    skip_steps: Sequence[str | int]
+    """Steps whose data are passed over, such as ["1200-1260", "1300"]: both ends included, counted from 0 in the run
+    without skips and repeats. The trainer's own steps stay consecutive. It takes `global_batch_size`, as do repeats."""
+    repeat_steps: Sequence[str | int]
+    """Steps whose data come twice: once more after the last step of each range."""
     balance: bool | str | Callable[[Any], float]
     """The cost by which the micro-batches of a training step are distributed over the data-parallel ranks: "tokens",
     "pixels", "frames", a function of the batch, or True for the encoder's `batch_cost`. All ranks must ask for their
@@ -111,6 +118,8 @@ class DataModuleSettings:
     multiple_validation_sets: bool = False
     val_batch_drop_last: bool = False
     rampup_batch_size: Sequence[int] | None = None
+    skip_steps: Sequence[str | int] = ()
+    repeat_steps: Sequence[str | int] = ()
     balance: bool | str | Callable[[Any], float] = False
     strict_restore: bool = True
     share: Share = "replicate"
@@ -120,6 +129,19 @@ class DataModuleSettings:
         """Arguments of `get_val_dataset`."""
         given = {name: value for name, value in self.dataset.items() if name in DatasetOptions.__annotations__}
         return given | {"batch_drop_last": self.val_batch_drop_last}
+
+    def edits(self, schedule: BatchSchedule, global_batch_size: int | None) -> StepEdits | None:
+        """The micro-batches that are skipped or repeated; None if none are.
+
+        Raises:
+            ConfigError: if the steps are no steps, overlap, or depend on the number of ranks.
+        """
+        found = schedule.edits(self.skip_steps, self.repeat_steps)
+        if found is not None and global_batch_size is None:
+            raise ConfigError(
+                f"{found}: without global_batch_size, what a step is depends on the number of ranks; give it"
+            )
+        return found
 
     def __post_init__(self) -> None:
         check_share(self.share)

@@ -16,7 +16,8 @@ from typing import Any
 
 from bridge_data import storage
 from bridge_data.decode import Loader, open_loader
-from bridge_data.errors import ConfigError, DatasetError, ErrorHandler, no_random_access
+from bridge_data.errors import ConfigError, ErrorHandler, no_random_access
+from bridge_data.lanes.edited_lane import caught_up, with_edits
 from bridge_data.lanes.lane import Lane
 from bridge_data.lanes.read_ahead import Process, ReadAhead, plan_blocks, plan_runs
 from bridge_data.lanes.units import Batching, Restorer
@@ -25,6 +26,7 @@ from bridge_data.options import check_integer
 from bridge_data.order import Geometry, SampleRef, ledger
 from bridge_data.order.plan_order import Numbering, PlanOrder, Shuffle
 from bridge_data.order.state import LaneState, LoaderState
+from bridge_data.order.step_edits import StepEdits
 from bridge_data.plan import Plan
 from bridge_data.shards import RawSample
 from bridge_data.shards.blocks import BlockBudget
@@ -74,6 +76,8 @@ class LaneDataset:
         """Whether a pass that `virtual_epoch_length` ends is followed by the same one."""
         self.repeats: float | Fraction = 1
         """How often a pass over finite data has all of it, exactly: where the lanes end, it goes on with the first."""
+        self.edits: StepEdits | None = None
+        """What a new run skips or repeats, and a restored one besides what is in its state. Not for data that end."""
         self._is_longer = False
         self.order = PlanOrder(plan, worker_config.seed_offset, shuffle, batching.batch_size or 1)
         self.work()  # raises for contradictory hooks here rather than in a worker
@@ -180,15 +184,11 @@ class LaneDataset:
 
     def with_cache_pool(self, cache_pool: CachePool) -> "LaneDataset":
         """The same data set, whose cookers get this cache pool."""
-        changed = copy.copy(self)
-        changed.cache_pool = cache_pool
-        return changed
+        return self._changed(cache_pool=cache_pool)
 
     def observed(self, make_observer: Callable[[Sequence[int]], Observer]) -> "LaneDataset":
         """The same data set; in each process, the `Observer` that `make_observer` makes is called around each stage."""
-        changed = copy.copy(self)
-        changed.make_observer = make_observer
-        return changed
+        return self._changed(make_observer=make_observer)
 
     def raw_samples(self, num_samples: int) -> list[RawSample]:
         """The first samples of this rank's first lane, as they are stored."""
@@ -198,9 +198,12 @@ class LaneDataset:
 
     def first(self, num_micro_batches: int) -> "LaneDataset":
         """The same data set, ending after `num_micro_batches` of the whole job."""
-        changed = copy.copy(self)
-        changed.batching = dataclasses.replace(self.batching, max_micro_batches=num_micro_batches)
-        changed.finite = True
+        batching = dataclasses.replace(self.batching, max_micro_batches=num_micro_batches)
+        return self._changed(batching=batching, finite=True)
+
+    def _changed(self, **attributes: Any) -> "LaneDataset":
+        """A copy with other attributes."""
+        vars(changed := copy.copy(self)).update(attributes)
         return changed
 
     def new_state(self, num_lanes: int | None = None) -> LoaderState:
@@ -208,7 +211,8 @@ class LaneDataset:
         config = self.worker_config
         num_lanes = num_lanes or config.num_lanes
         lanes: dict[int, LaneState] = {lane: {} for lane in range(config.rank, num_lanes, config.world_size)}
-        return LoaderState(self.fingerprint(), [self.order.first_generation(num_lanes)], 0, lanes)
+        state = LoaderState(self.fingerprint(), [self.order.first_generation(num_lanes)], 0, lanes)
+        return state if self.edits is None else with_edits(state, self.edits)
 
     def check_state(self, data: dict[str, Any], *, strict: bool = True) -> LoaderState:
         """The lanes of this rank out of a saved state, its own or a merged one.
@@ -226,6 +230,8 @@ class LaneDataset:
             state.check(self.fingerprint())
         else:
             state = self.order.migrated(state, self.fingerprint())
+        if self.edits is not None:
+            state = with_edits(state, self.edits)
         config = self.worker_config
         num_lanes = config.num_lanes_after(state.num_lanes)
         if state.ended or self._is_at_end(state):
@@ -233,8 +239,8 @@ class LaneDataset:
             goes_on = not state.ended and self.is_repeated_after(state, even=True)
             return self.repeated(new, state) if goes_on else new
         if num_lanes != state.num_lanes:
-            mine = range(config.rank, num_lanes, config.world_size)
-            state = self.order.redealt(state, num_lanes, mine)
+            state = state if state.edits is None else caught_up(state, self.lane)
+            state = self.order.redealt(state, num_lanes, range(config.rank, num_lanes, config.world_size))
         return state.of_rank(config)
 
     def _is_at_end(self, state: LoaderState) -> bool:
@@ -306,12 +312,7 @@ class LaneDataset:
         if not 0 <= ref.source < len(self.plan.sources):
             return str(ref)  # a worker was killed while it wrote this
         source = self.plan.sources[ref.source]
-        try:
-            key = source.records.reader().read(ref.index, ()).full_key
-        except IndexError:
-            key = "no sample"
-        except DatasetError:
-            key = source.records.describe(ref.index)  # where even the key cannot be read
+        key = source.key_or_place(ref.index)
         storage.close_files()  # a trainer that describes what its workers died on reads nothing else
         return f"{key} of {source.name} (epoch {ref.epoch}, index {ref.index})"
 

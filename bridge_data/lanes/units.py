@@ -287,3 +287,14 @@ class Restorer:
             f"{what} {tuple(key.members[0])} cannot be restored: it is left out by {stages}. Have the hooks changed "
             "since, or do they depend on more than the sample (on a generator of their own, a clock, another sample)?"
         )
+
+
+def keys_of_batch(batch: Any) -> list[str] | None:
+    """The keys of a batch's samples, under `__key__`, `__keys__` or, in a dict, `keys`; None if it has none."""
+    for name in ("__key__", "__keys__", "keys"):
+        found = batch.get(name) if isinstance(batch, dict) else getattr(batch, name, None)
+        if isinstance(found, str):
+            return [found]
+        if isinstance(found, (list, tuple)):
+            return [str(key) for key in found]
+    return None

@@ -75,6 +75,7 @@ class SavableDataLoader:
     __next__ = no_iterator
 
     def __iter__(self) -> Iterator[Any]:
+        self._position.begin(self.dataset.edits)
         return self.meter.timed(_Iteration(self))
 
     def __len__(self) -> int:
@@ -216,9 +217,9 @@ class SavableDataLoader:
     def _hand_out(self, item: Produced[Any]) -> Any:
         """The batch that was fetched, noted as handed out."""
         source, self._source, self._fetched = self._source, None, None
-        self._position.advance(item.state, item.references)
+        slot = self._position.advance(item.state, item.references)
         self.meter.note(item.counts)
-        self._log.note(item, self._position.state.num_lanes)
+        self._log.note(item, slot)
         self._source = source
         return item.batch
 

@@ -56,7 +56,7 @@ class PinningPool:
         """Drop all prefetched batches, and produce these lanes in the order of their slots, from `state`."""
         self._stop()
         self._pool.begin(lanes, state)
-        turns = Turns({lane: state.lanes[lane] for lane in lanes}, state.num_lanes)
+        turns = Turns(state, lanes)
         self._thread = PinningThread(self._pool, turns, self._pin)
 
     def take(self, lane: int) -> Produced[Any] | Ended:

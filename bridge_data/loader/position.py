@@ -3,7 +3,8 @@
 Slot number m of the job is served by lane `m mod num_lanes`; rank r of D serves the slots with `m mod D == r`.
 Enters: the lane of each batch handed out with its state, and lanes that ended. Leaves: the lanes in the order of
 their slots. Guarantee: batch number n of lane l is that of slot `n * num_lanes + l`, and a rank serves its slots in
-order, without those of lanes that have ended. So the order of batches by slot depends on the lanes alone.
+order, without those of lanes that have ended. So the order of batches by slot depends on the lanes alone. Where steps
+are skipped or repeated, slots and numbers differ as `StepEdits` says.
 
 `BatchLog` writes a line of JSON for each batch that a rank was handed out, if `WorkerConfig(worker_log_level=1)`: rank,
 number of the micro-batch in the job, its lane, the keys of its samples. `Meter` counts them, those that are in
@@ -15,23 +16,26 @@ none, and the time that the trainer waits.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import heapq
 import json
 import logging
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from bridge_data.lanes.edited_lane import EditedLane
 from bridge_data.lanes.lane import Lane
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.tallies import NO_COUNTS, Counts, sums_of
-from bridge_data.lanes.units import Produced
+from bridge_data.lanes.units import Produced, keys_of_batch
 from bridge_data.lanes.work import Watch
 from bridge_data.later import profiler_is_active, torch
 from bridge_data.loader.ledger_writer import LedgerFile
 from bridge_data.order.state import LaneState, LoaderState
+from bridge_data.order.step_edits import StepEdits
 from bridge_data.samples.arena import Arena
 from bridge_data.task import FAILED, TRUNCATED
 from bridge_data.topology import WorkerConfig
@@ -49,11 +53,11 @@ _MAX_COUNTED = 1 << 8
 
 
 class Turns:
-    """Whose turn it is among some lanes: that of the lane with the lowest slot, counted from their states."""
+    """Whose turn it is among some lanes after `state`: that of the lane with the lowest slot."""
 
-    def __init__(self, lanes: Mapping[int, LaneState], num_lanes: int) -> None:
-        self._num_lanes = num_lanes
-        self._slots: list[int] = [state.get("micro_batches", 0) * num_lanes + lane for lane, state in lanes.items()]
+    def __init__(self, state: LoaderState, lanes: Iterable[int]) -> None:
+        self._num_lanes, self._edits = state.num_lanes, state.edits
+        self._slots = [(state.slot_of(lane), lane) for lane in lanes]
         heapq.heapify(self._slots)
 
     def __bool__(self) -> bool:
@@ -61,21 +65,25 @@ class Turns:
 
     @property
     def slot(self) -> int:
-        return self._slots[0]
+        return self._slots[0][0]
 
     @property
     def lane(self) -> int:
         """The lane whose turn it is."""
-        return self._slots[0] % self._num_lanes
+        return self._slots[0][1]
 
     @property
     def lanes(self) -> list[int]:
         """The lanes that have not ended, by their slots."""
-        return [slot % self._num_lanes for slot in sorted(self._slots)]
+        return [lane for _, lane in sorted(self._slots)]
 
     def advance(self) -> None:
         """Note that the lane whose turn it is has served its slot."""
-        heapq.heapreplace(self._slots, self._slots[0] + self._num_lanes)
+        slot, lane = self._slots[0]
+        after = slot + self._num_lanes
+        if self._edits is not None:
+            after = self._edits.lane_slot(lane, self._num_lanes, slot + 1)
+        heapq.heapreplace(self._slots, (after, lane))
 
     def end(self) -> None:
         """Note that the lane whose turn it is has no more batches."""
@@ -97,7 +105,7 @@ class Position:
         self._uncounted_bytes, self._ledger_file = 0, ledger_file
         if ledger_file is not None:
             ledger_file.go_to(state.next_slot)
-        self._turns = Turns(state.lanes, state.num_lanes)
+        self._turns, self._has_begun = Turns(state, state.lanes), False
         self.state = state
 
     @property
@@ -110,19 +118,34 @@ class Position:
         if not self._turns:
             return None
         lane, slot = self._turns.lane, self._turns.slot
-        if self.state.lanes[lane].get("micro_batches", 0) * self.state.num_lanes + lane > slot:
+        if self.state.slot_of(lane) > slot:
             self._turns.advance()  # `advance` was interrupted after it had noted the state
         return self._turns.lane
+
+    def begin(self, named: StepEdits | None) -> None:
+        """Check that the ranks can share what comes between skips and repeats, and log them once; `named` are those of
+        the settings, in their words.
+
+        Raises:
+            ConfigError: if they cannot.
+        """
+        edits, slot = self.state.edits, self.state.next_slot
+        if edits is None or self._has_begun:
+            return
+        edits.check_shared(slot, self._world_size)
+        self._has_begun = True
+        if self._rank == 0 and (ahead := edits.ahead(slot)):
+            words = edits.name if named is None else named.name
+            logger.info("from micro-batch %d of the job on: %s", slot, ", ".join(map(words, ahead)))
 
     def lanes(self) -> list[int]:
         """The lanes of this rank that have not ended, by their slots."""
         return self._turns.lanes
 
-    def advance(self, state: LaneState, references: bytes) -> None:
+    def advance(self, state: LaneState, references: bytes) -> int:
         """Note that the batch of the lane whose turn it is has been handed out; `state` is the lane's after it, and
-        `references` those of its samples."""
-        before, number = self.state, self._turns.slot
-        lane = number % before.num_lanes
+        `references` those of its samples. Returns the slot of the batch."""
+        before, lane, slot = self.state, self._turns.lane, self._turns.slot
         if "extras" in before.lanes[lane]:
             state = {**state, "extras": before.lanes[lane]["extras"]}
         # In one assignment, so that whoever interrupts (Ctrl-C, a signal handler that saves) finds all of it or none.
@@ -137,13 +160,14 @@ class Position:
             False,
             before.extras,
             before.repetition,
-            ((number, references), before.uncounted),
+            ((slot, references), before.uncounted),
         )
         self._turns.advance()
         num_bytes = len(references)
         self._uncounted_bytes += num_bytes if num_bytes > _LEAST_BYTES else _LEAST_BYTES
         if self._uncounted_bytes > _MAX_UNCOUNTED_BYTES:
             self.settle()
+        return slot
 
     def settle(self) -> LoaderState:
         """The state with everything in the ledgers: sums of many micro-batches together cost little."""
@@ -162,7 +186,8 @@ class Position:
     def next_slot(self) -> int:
         """The `next_slot` of the state after the turn that is now. The slots that all ranks serve at the same time,
         one each, have the same."""
-        return self._turns.slot - (self._rank - self.state.next_slot) % self._world_size + self._world_size
+        slot = self._turns.slot
+        return slot - (slot - self.state.next_slot) % self._world_size + self._world_size
 
     def pass_over(self, next_slot: int) -> None:
         """Note that other ranks have served slots before `next_slot`, of which this rank has none."""
@@ -187,12 +212,11 @@ class BatchLog:
     def __init__(self, config: WorkerConfig) -> None:
         self._rank, self._path, self._is_on = config.rank, config.worker_debug_path, config.worker_log_level > 0
 
-    def note(self, item: Produced[Any], num_lanes: int) -> None:
+    def note(self, item: Produced[Any], slot: int) -> None:
         """Log a batch that was handed out."""
         if not self._is_on:
             return
-        number, keys = (item.state["micro_batches"] - 1) * num_lanes + item.lane, keys_of_batch(item.batch)
-        line = json.dumps({"rank": self._rank, "batch": number, "lane": item.lane, "keys": keys})
+        line = json.dumps({"rank": self._rank, "batch": slot, "lane": item.lane, "keys": keys_of_batch(item.batch)})
         if self._path is None:
             print(line, flush=True)
             return
@@ -277,17 +301,6 @@ class _Timed(Iterator[T]):
             self._last_s = now_s
 
 
-def keys_of_batch(batch: Any) -> list[str] | None:
-    """The keys of a batch's samples, under `__key__`, `__keys__` or, in a dict, `keys`; None if it has none."""
-    for name in ("__key__", "__keys__", "keys"):
-        found = batch.get(name) if isinstance(batch, dict) else getattr(batch, name, None)
-        if isinstance(found, str):
-            return [found]
-        if isinstance(found, (list, tuple)):
-            return [str(key) for key in found]
-    return None
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class Ended:
     """The lane has no more batches; these samples were left out after its last one."""
@@ -304,12 +317,16 @@ class LaneRunner:
 
     def __init__(self, dataset: LaneDataset, state: LoaderState, arena: Arena, watch: Watch | None = None) -> None:
         self._dataset, self._state, self._watch, self._arena = dataset, state, watch, arena
-        self._lanes: dict[int, Lane] = {}
+        self._lanes: dict[int, Lane | EditedLane] = {}
 
     def take(self, lane: int) -> Produced[Any] | Ended:
         """The next item of `lane`. After an exception the runner is spent: make another from the last states."""
         if lane not in self._lanes:
-            self._lanes[lane] = self._dataset.lane(lane, self._state, self._watch)
+            open_lane = functools.partial(self._dataset.lane, watch=self._watch)
+            if self._state.edits is None:
+                self._lanes[lane] = open_lane(lane, self._state)
+            else:
+                self._lanes[lane] = EditedLane(lane, self._state, open_lane)
         run = self._lanes[lane]
         try:
             with self._arena.active():

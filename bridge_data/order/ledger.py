@@ -42,7 +42,7 @@ NAME = "ledger"
 VERSION = 1
 
 MicroBatch: TypeAlias = tuple[int, bytes]
-"""(number in the job, references of its samples)."""
+"""(number in the job, with skipped or repeated steps its slot; references of its samples)."""
 
 Uncounted: TypeAlias = tuple[MicroBatch, "Uncounted | None"]
 """A micro-batch that no sum counts yet, and those before it: a chain, so that one more takes no copy of the others."""
@@ -61,7 +61,8 @@ _SAMPLE_FACTORS = np.array(
 _POSITION_FACTORS = np.array([0xA0761D6478BD642F, 0xE7037ED1A0B428DB], dtype=np.uint64)
 _NUMBER_KEYS = np.array([0x8EBC6AF09C88C6E3, 0x589965CC75374CC3], dtype=np.uint64)
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_SAMPLE_BYTES = 32
+SAMPLE_BYTES = 32
+"""Of the references of one sample."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -120,7 +121,7 @@ class Columns(NamedTuple):
     def of(cls, batches: Sequence[MicroBatch]) -> Self:
         """Those of some micro-batches."""
         numbers = np.array([number for number, _ in batches], dtype=np.int64)
-        sizes = np.array([len(references) // _SAMPLE_BYTES for _, references in batches], dtype=np.int64)
+        sizes = np.array([len(references) // SAMPLE_BYTES for _, references in batches], dtype=np.int64)
         if len(batches) and (sizes == sizes[0]).all():
             columns = np.frombuffer(b"".join([references for _, references in batches]), dtype="<i8")
             samples = columns.reshape(len(batches), 4, -1).transpose(1, 0, 2).reshape(4, -1)
@@ -179,18 +180,27 @@ def waiting(state: "LoaderState") -> list[MicroBatch]:
 
 def settled(state: "LoaderState") -> "LoaderState":
     """`state` with all that was handed out in the ledgers of its lanes."""
-    columns = Columns.of(waiting(state))
+    columns, edits = Columns.of(waiting(state)), state.edits
     words = _words_of(columns, [name for name, _ in state.fingerprint["sources"]], state.repetition)
-    numbers = columns.numbers % state.num_lanes
-    by_lane = np.argsort(numbers)
-    found, starts, counts = np.unique(numbers[by_lane], return_index=True, return_counts=True)
+    numbers = columns.numbers if edits is None else np.array([*map(edits.number, columns.numbers.tolist())])
+    lane_of_each = numbers % state.num_lanes
+    by_lane = np.argsort(lane_of_each)
+    found, starts, counts = np.unique(lane_of_each[by_lane], return_index=True, return_counts=True)
     sizes, sums = np.add.reduceat(columns.sizes[by_lane], starts), np.add.reduceat(words[by_lane], starts, axis=0)
     lanes = dict(state.lanes)
     for lane, count, size, own in zip(*(of.tolist() for of in (found, counts, sizes, sums)), strict=True):
         extras = lanes[lane].get("extras", {})
-        before = LedgerSums.of_extras(extras) or LedgerSums(since=lanes[lane]["micro_batches"] - count)
+        before = LedgerSums.of_extras(extras) or LedgerSums(since=num_emitted(lane, state) - count)
         lanes[lane] = {**lanes[lane], "extras": before.plus(_as_sums(size, own)).in_extras(extras)}
     return dataclasses.replace(state, lanes=lanes, uncounted=None)
+
+
+def num_emitted(lane: int, state: "LoaderState") -> int:
+    """How many micro-batches of a lane the job has handed out."""
+    if state.edits is not None:
+        return state.edits.num_slots(lane, state.num_lanes, state.next_slot)
+    number: int = state.lanes[lane].get("micro_batches", 0)
+    return number
 
 
 def total(state: "LoaderState") -> LedgerSums:
@@ -199,7 +209,7 @@ def total(state: "LoaderState") -> LedgerSums:
     before = LedgerSums.of_extras(state.extras)
     found, since = before or LedgerSums(), 0
     for lane, lane_state in state.lanes.items():
-        own = LedgerSums.of_extras(lane_state.get("extras", {})) or LedgerSums(since=lane_state.get("micro_batches", 0))
+        own = LedgerSums.of_extras(lane_state.get("extras", {})) or LedgerSums(since=num_emitted(lane, state))
         found = found.plus(own)
         if own.since:
             since = max(since, (own.since - 1) * state.num_lanes + lane + 1)

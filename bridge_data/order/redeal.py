@@ -68,6 +68,11 @@ def migrate(
     weights = [[of.get("weights"), of.get("schedule")] for of in (state.fingerprint, fingerprint)]
     if slots == list(range(len(new))) and weights[0] == weights[1]:
         return dataclasses.replace(state, fingerprint=fingerprint)
+    if any("kept" in lane_state for lane_state in state.lanes.values()):
+        raise StateError(
+            "the state is within repeated steps, which come again under the weights that they had: resume with these "
+            "until the repeat is over, or from a checkpoint that was saved before it"
+        )
     generations = []
     for num_lanes, geometry in state.generations:
         merged = new_generation(num_lanes, [0] * len(new))[1]
@@ -305,7 +310,7 @@ class _OldLanes:
         return dataclasses.replace(
             self._state,
             generations=generations,
-            next_slot=slot,
+            next_slot=slot if self._state.edits is None else self._state.next_slot,
             lanes=lanes,
             drawn_before=max(0, drawn),
             extras=ledger.carried(self._state),

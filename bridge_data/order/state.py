@@ -10,15 +10,16 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Self, TypeAlias
 
 from bridge_data.errors import StateError
-from bridge_data.order import ledger
+from bridge_data.order import ledger, step_edits
 from bridge_data.order.state_check import check_structure
+from bridge_data.order.step_edits import StepEdits
 from bridge_data.topology import WorkerConfig
 
 FORMAT = "bridge_data.loader"
 VERSION = 2
 """The version of the state format and of the order; it changes with either."""
 
-EXTRAS: Mapping[str, int] = {ledger.NAME: ledger.VERSION}
+EXTRAS: Mapping[str, int] = {ledger.NAME: ledger.VERSION, step_edits.NAME: step_edits.VERSION}
 """Names of the extras that this release can read, with their newest version.
 
 An extra is an optional part of the state, or of a lane's state: `{name: {"version": int, "data": ...}}` under `extras`.
@@ -27,8 +28,8 @@ A release that does not know the name refuses the state instead of losing the da
 
 
 LaneState: TypeAlias = dict[str, Any]
-"""The state of one lane: `draws`, `cursors`, `micro_batches`, and maybe `inbox`, `pending` and `extras`; `{}` if the
-lane has not started."""
+"""The state of one lane: `draws`, `cursors`, `micro_batches`, and maybe `inbox`, `pending`, `extras` and `kept` (see
+`step_edits`); `{}` if the lane has not started."""
 
 Generation: TypeAlias = tuple[int, list[list[int]]]
 """(num_lanes, [chunk_size, block_size, window_size, first_epoch] of each source); in validation (num_lanes, [[first
@@ -50,7 +51,7 @@ class LoaderState:
     generations: list[Generation]
     """Those that some lane's inbox refers to, then the current one."""
     next_slot: int
-    """The first micro-batch of the job that not every rank has emitted yet."""
+    """The first micro-batch of the job that not every rank has emitted yet; with `edits`, its slot."""
     lanes: dict[int, LaneState]
     drawn_before: int = 0
     """Samples drawn by the job before the last re-deal, where lanes start to count draws from 0; for schedules."""
@@ -74,6 +75,18 @@ class LoaderState:
     def is_whole(self) -> bool:
         """Whether it has every lane of the job."""
         return len(self.lanes) == self.num_lanes
+
+    @property
+    def edits(self) -> StepEdits | None:
+        """The steps that are skipped or repeated, also those that are over; None if there are none."""
+        return StepEdits.of_extras(self.extras) if step_edits.NAME in self.extras else None
+
+    def slot_of(self, lane: int) -> int:
+        """The slot in which the next micro-batch of a lane comes."""
+        if (edits := self.edits) is not None:
+            return edits.lane_slot(lane, self.num_lanes, self.next_slot)
+        num_emitted: int = self.lanes[lane].get("micro_batches", 0)
+        return num_emitted * self.num_lanes + lane
 
     @property
     def is_finite(self) -> bool:

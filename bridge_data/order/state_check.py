@@ -23,6 +23,7 @@ _SLICE = "7 integers >= 0 (generation, lane, shuffle, window, offset, skip, coun
 _GEOMETRY = "4 integers (chunk_size >= block_size >= 1, window_size >= 0, first_epoch >= 0)"
 _ITEM = "an offset, [offset, part] or [source, epoch, index, part]"
 
+_EDITS = "[first, stop, times] of ranges in order that do not overlap, each with first < stop, and times 0 or 2"
 _LEDGER = "[since, samples, positioned sum, unpositioned sum], two integers >= 0 and two of 32 hexadecimal digits"
 _SUM = re.compile("[0-9a-f]{32}")
 
@@ -139,12 +140,16 @@ class _LaneCheck:
         """The state of one lane, `{}` if it has not started."""
         if state == {}:
             return
-        _check_keys(path, state, (*_CURSOR_KEYS, "micro_batches"), ("inbox", "pending", "extras"))
+        _check_keys(path, state, (*_CURSOR_KEYS, "micro_batches"), ("inbox", "pending", "extras", "kept"))
         self._check_cursor(path, state)
         _check_number(f"{path}.micro_batches", state["micro_batches"])
         _check_extras(f"{path}.extras", state)
         if "pending" in state:
             self._check_pending(f"{path}.pending", state["pending"], state["draws"])
+        if "kept" in state:
+            if not isinstance(state["kept"], dict) or "kept" in state["kept"] or not state["kept"]:
+                raise _wrong(f"{path}.kept", state["kept"], "the state of a lane that has none itself")
+            self.lane(f"{path}.kept", state["kept"])
 
     def numbered(self, path: str, values: Any, stop: int) -> Iterable[tuple[str, Any]]:
         """(path, value) of a dict whose keys are numbers below `stop`, as strings."""
@@ -271,6 +276,21 @@ def _check_extras(path: str, state: dict[str, Any]) -> None:
         data = ledger["data"]
         if not (isinstance(data, list) and len(data) == 4 and _are_numbers(data[:2], 2) and _are_sums(data[2:])):
             raise _wrong(f"{path}.ledger.data", data, _LEDGER)
+    edits = extras.get("step_edits")
+    if isinstance(edits, dict) and edits.get("version") == 1:
+        _check_keys(f"{path}.step_edits", edits, ("version", "data"), ())
+        _check_edits(f"{path}.step_edits.data", edits["data"])
+
+
+def _check_edits(path: str, edits: Any) -> None:
+    _check_list(path, edits)
+    end = 0
+    for number, edit in enumerate(edits):
+        if not _are_numbers(edit, 3) or not end <= edit[0] < edit[1] or edit[2] not in (0, 2):
+            raise _wrong(f"{path}.{number}", edit, _EDITS)
+        end = edit[1]
+    if not edits:
+        raise _wrong(path, edits, "at least one range")
 
 
 def _are_sums(values: list[Any]) -> bool:

@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
-from bridge_data.errors import ConfigError, SampleError
+from bridge_data.errors import ConfigError, DatasetError, SampleError
 from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.plan.auxiliary import AuxReference
 from bridge_data.shards import Records, Subset, SubsetRange
@@ -93,6 +93,15 @@ class Source:
     def num_samples(self) -> int:
         """The number of samples."""
         return self.records.num_samples
+
+    def key_or_place(self, index: int) -> str:
+        """The key of a sample, in messages; where it cannot be read, the place of the sample."""
+        try:
+            return self.records.reader().read(index, ()).full_key
+        except IndexError:
+            return "no sample"
+        except DatasetError:
+            return self.records.describe(index)
 
     @property
     def members(self) -> tuple[Source, ...]:

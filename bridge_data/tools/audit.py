@@ -15,8 +15,10 @@ from pathlib import Path
 from bridge_data.lanes.units import packed_references
 from bridge_data.loader.checkpoint import Checkpoint, rank_file, read_checkpoint
 from bridge_data.loader.ledger_files import RunLedger, ledger_paths
-from bridge_data.order.cursor import num_pending
-from bridge_data.order.ledger import LedgerSums, tallies, total
+from bridge_data.order import ledger
+from bridge_data.order.cursor import SampleRef, num_pending
+from bridge_data.order.lane_numbers import JobNumbers
+from bridge_data.order.ledger import LedgerSums, num_emitted, tallies, total
 from bridge_data.order.plan_order import PlanOrder, Shuffle
 from bridge_data.order.state import LoaderState
 from bridge_data.plan import Plan
@@ -57,13 +59,13 @@ def ledger_below(folder: Path) -> Path | None:
     return next((path for path in folders if ledger_paths(path)), None)
 
 
-def compare_with_ledger(checkpoints: Sequence[Checkpoint], ledger: RunLedger) -> list[AuditFinding]:
+def compare_with_ledger(checkpoints: Sequence[Checkpoint], ledger_files: RunLedger) -> list[AuditFinding]:
     """Compare checkpoints, by their position, with ledger files."""
     states = [checkpoint.state for checkpoint in checkpoints]
     positions = [_position(state) for state in states]
     sums, counts, last = [LedgerSums()] * len(states), [0] * len(states), (0, -1)
     sinces = [total(state).since for state in states]
-    for at, one in ledger.sums():
+    for at, one in ledger_files.sums():
         last = max(last, at)
         first = bisect.bisect_right(positions, at)
         while first and _has(states[first - 1], at):
@@ -85,6 +87,8 @@ def _position(state: LoaderState) -> tuple[int, int]:
 def _has(state: LoaderState, at: tuple[int, int]) -> bool:
     """Whether a micro-batch was handed out before `state`."""
     repetition, number = at
+    if state.edits is not None:
+        return number < state.next_slot
     if repetition != state.repetition:
         return repetition < state.repetition
     num_had: int = state.lanes[number % state.num_lanes].get("micro_batches", 0)
@@ -93,7 +97,7 @@ def _has(state: LoaderState, at: tuple[int, int]) -> bool:
 
 def _lacking(state: LoaderState, count: int, since: int, last: tuple[int, int]) -> str:
     """Why the ledger does not have all that `state` counts; "" if it does, or cannot be told."""
-    expected = sum(lane.get("micro_batches", 0) for lane in state.lanes.values()) - since
+    expected = sum(num_emitted(lane, state) for lane in state.lanes) - since
     if state.repetition or count >= expected:
         return ""
     if expected - count <= state.next_slot - 1 - last[1]:
@@ -114,7 +118,7 @@ def _by_arithmetic(state: LoaderState, plan: Plan) -> tuple[LedgerSums | None, s
     run = state.fingerprint
     if run["order"] != "shuffled" or run.get("packing_buffer_size") is not None:
         return None, "arithmetic tells the order of training without packing only"
-    if len(state.generations) > 1 or state.extras or state.repetition or total(state).since:
+    if len(state.generations) > 1 or ledger.NAME in state.extras or state.repetition or total(state).since:
         return None, "the lanes were dealt again, or not counted from the beginning"
     shuffle = Shuffle(
         shuffle_buffer_size=run["shuffle_buffer_size"],
@@ -131,8 +135,31 @@ def _by_arithmetic(state: LoaderState, plan: Plan) -> tuple[LedgerSums | None, s
         count = lane_state.get("micro_batches", 0)
         if lane_state.get("draws", 0) - num_pending(lane_state) != count * size:
             return None, "samples were left out, grouped, or made of others: only a ledger tells which"
-        found = found.plus(_of_lane(order, start, lane, (count, size)))
+        if state.edits is None:
+            found = found.plus(_of_lane(order, start, lane, (count, size)))
+        else:
+            found = found.plus(_of_edited_lane(order, start, lane, state))
     return found, ""
+
+
+def _of_edited_lane(order: PlanOrder, start: LoaderState, lane: int, state: LoaderState) -> LedgerSums:
+    """The sums of what a lane was handed out before `state`, in a run that skips or repeats steps."""
+    edits, size, num_lanes = state.edits, start.fingerprint["batch_size"] or 1, state.num_lanes
+    assert edits is not None
+    numbers = JobNumbers(order, dataclasses.replace(start, lanes={number: {} for number in state.lanes})).lane(lane)
+    batches = []
+    for slot in edits.slots_before(lane, num_lanes, state.next_slot, num_emitted(lane, state)):
+        place = edits.number(slot) // num_lanes
+        batches.append((slot, _references(numbers.take(place * size, size))))
+    found = LedgerSums()
+    for one in tallies(batches, [name for name, _ in start.fingerprint["sources"]]):
+        found = found.plus(one)
+    return found
+
+
+def _references(refs: Sequence[SampleRef]) -> bytes:
+    sources, epochs, indices, _ = zip(*refs, strict=True)
+    return packed_references(sources, epochs, indices, [0] * len(indices))
 
 
 def _of_lane(order: PlanOrder, start: LoaderState, lane: int, micro_batches: tuple[int, int]) -> LedgerSums:
@@ -142,8 +169,7 @@ def _of_lane(order: PlanOrder, start: LoaderState, lane: int, micro_batches: tup
     for first in range(0, count, _MANY):
         batches = []
         for number in range(first, min(count, first + _MANY)):
-            sources, epochs, indices, _ = zip(*[ref for _, ref in cursor.take(size)], strict=True)
-            references = packed_references(sources, epochs, indices, [0] * len(indices))
+            references = _references([ref for _, ref in cursor.take(size)])
             batches.append((number * start.num_lanes + lane, references))
         for one in tallies(batches, names):
             found = found.plus(one)

@@ -133,3 +133,20 @@ def test_another_blend_is_taken_over_if_the_module_says_so(path: Path, tmp_path:
         fit(make_module(blend), make_trainer(tmp_path, max_steps=6), ckpt_path=tmp_path / "step=4.ckpt")
     module = make_module(blend, strict_restore=False)
     assert len(fit(module, make_trainer(tmp_path, max_steps=6), ckpt_path=tmp_path / "step=4.ckpt").trained) == 2
+
+
+def test_skipped_and_repeated_steps_leave_the_steps_of_the_trainer_consecutive(
+    path: Path, expected: list[list[int]], tmp_path: Path
+) -> None:
+    options: dict[str, Any] = {"global_batch_size": 2, "skip_steps": ["1-2"], "repeat_steps": ["4"]}
+    wanted = [expected[number] for number in (0, 1, 6, 7, 8, 9, 8, 9, 10, 11, 12, 13)]
+    settings = {"accumulate_grad_batches": 2}
+    trainer = make_trainer(tmp_path, max_steps=6, **settings, **saving(tmp_path))
+    assert fit(make_module(path, **options), trainer).trained == wanted
+    for step in (2, 4):
+        resumed = make_module(path, **options)
+        recorder = fit(
+            resumed, make_trainer(tmp_path, max_steps=6, **settings), ckpt_path=tmp_path / f"step={step}.ckpt"
+        )
+        assert recorder.trained == wanted[2 * step :]
+        assert resumed.init_global_step == step

@@ -400,3 +400,68 @@ def test_what_is_no_state_is_refused(path: Path) -> None:
     other.load_state_dict(state.state_dict())
     with pytest.raises(StateError, match="seed: the state has 0, this run has 7"):
         other.train_dataloader()
+
+
+# ----- skip_steps, repeat_steps ---------------------------------------------------------------------------------------
+
+
+def test_steps_are_skipped_and_repeated_and_the_trainers_own_stay_consecutive(path: Path) -> None:
+    options: dict[str, Any] = {"global_batch_size": 4, "micro_batch_size": 2}
+    plain = stream(make_module(path, **options))
+    edited: dict[str, Any] = {**options, "skip_steps": ["2-4", 7], "repeat_steps": ["9"]}
+    steps = [0, 1, 5, 6, 8, 9, 9, 10, 11, 12, 13]
+    wanted = [plain[2 * step + place] for step in steps for place in (0, 1)]
+    module = make_module(path, **edited)
+    loader = module.train_dataloader()
+    assert draw(loader, 12) == wanted[:12]
+    state = module.state_dict()
+    assert draw(loader, 10) == wanted[12:]
+    assert loader.skipped == {"skip_steps": 4 * 2 * 2}
+    for more in (edited, options):  # the state has the ranges
+        resumed = make_module(path, **more)
+        resumed.load_state_dict(state)
+        assert draw(resumed.train_dataloader(), 10) == wanted[12:]
+        assert (resumed.init_global_step, resumed.init_consumed_samples) == (6, 24)
+
+
+def test_steps_count_with_the_ramp(path: Path) -> None:
+    options: dict[str, Any] = {"global_batch_size": 6, "rampup_batch_size": [2, 2, 8]}
+    plain = stream(make_module(path, **options))
+    schedule = make_module(path, **options).batch_schedule
+    assert [len(schedule.micro_batches(step)) for step in range(6)] == [2, 2, 4, 6, 6, 6]
+    edited = stream(make_module(path, **options, skip_steps=["1-2"]), 12)
+    assert edited == plain[:2] + plain[8:18]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"skip_steps": ["3"]}, r"skip_steps 3 .*: without global_batch_size, what a step is depends on the number"),
+        ({"skip_steps": "3-4", "global_batch_size": 2}, r"skip_steps='3-4': expected a list of steps"),
+        ({"repeat_steps": ["5-4"], "global_batch_size": 2}, r"repeat_steps: '5-4': the last step comes before"),
+        ({"skip_steps": ["3"], "repeat_steps": [3], "global_batch_size": 2}, r"repeat_steps 3 overlap"),
+    ],
+)
+def test_steps_that_cannot_be_are_refused_at_once(path: Path, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        make_module(path, **options)
+
+
+def test_steps_behind_the_state_are_refused_and_so_is_finite_data(path: Path) -> None:
+    module = make_module(path, global_batch_size=2)
+    stream(module, 8)
+    state = module.state_dict()
+    for option in ("skip_steps", "repeat_steps"):
+        late = make_module(path, global_batch_size=2, **{option: ["3-5"]})
+        late.load_state_dict(state)
+        with pytest.raises(StateError, match=rf"{option} 3-5 .*: the state is at micro-batch 8 .*Resume from a checkp"):
+            late.train_dataloader()
+    with pytest.raises(ConfigError, match=r"skip_steps 3 .* in endless training only"):
+        make_module(path, global_batch_size=2, repeat=False, skip_steps=["3"]).train_dataloader()
+
+
+def test_what_is_skipped_is_logged_at_the_start(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "bridge_data")
+    stream(make_module(path, global_batch_size=2, skip_steps=["3-5"]), 2)
+    told = "from micro-batch 0 of the job on: skip_steps 3-5 (skip micro-batches 6 to 11)"
+    assert [record.getMessage() for record in caplog.records].count(told) == 1

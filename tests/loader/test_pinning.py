@@ -48,7 +48,8 @@ class Pool:
 
 
 def thread_over(pool: Pool, pin: Any = str.upper) -> PinningThread:
-    turns = Turns({lane: {} for lane in range(len(pool.lengths))}, len(pool.lengths))
+    lanes: dict[int, Any] = {lane: {} for lane in range(len(pool.lengths))}
+    turns = Turns(LoaderState({}, [(len(lanes), [])], 0, lanes), lanes)
     return PinningThread(pool, turns, pin)  # type: ignore[arg-type]
 
 

@@ -13,7 +13,8 @@ from bridge_data import (
     get_loader,
     get_train_dataset,
 )
-from bridge_data.loader.position import Position, keys_of_batch
+from bridge_data.lanes.units import keys_of_batch
+from bridge_data.loader.position import Position
 from bridge_data.order.state import LoaderState, merge_states
 from tests.loader.streams import FINGERPRINT, GEOMETRY, config, state_after
 from tests.prepared import write_texts

@@ -24,6 +24,7 @@ from bridge_data import (
 from bridge_data.loader.checkpoint.state_files import decoded, encoded
 from bridge_data.order.state import LoaderState
 from bridge_data.task import TaskEncoder
+from tests.loader.checkpoint.states import make_state
 from tests.prepared import write_blend, write_texts
 from tests.properties.jobs import Encoder, GroupingEncoder, Job
 
@@ -337,3 +338,18 @@ def test_a_truncated_state_is_refused_or_could_be_right(
     stop = drawn.draw(st.integers(0, len(content) - 1), label="bytes")
     with pytest.raises(StateError, match=r"state\.pt: cannot be read"):
         decoded(content[:stop], Path("state.pt"))
+
+
+@pytest.mark.parametrize("data", [[], [[4, 4, 0]], [[0, 4, 1]], [[0, 4, 0], [2, 6, 2]], [[-1, 4, 0]], [[0, 4]], {}])
+def test_edits_that_are_no_ranges_in_order_are_refused(data: Any) -> None:
+    saved = make_state() | {"extras": {"step_edits": {"version": 1, "data": data}}}
+    with pytest.raises(StateError, match=r"extras\.step_edits\.data"):
+        LoaderState.from_dict(saved)
+
+
+@pytest.mark.parametrize("kept", [{}, [], {"draws": 1}, {"draws": 0, "cursors": {}, "micro_batches": 0, "kept": {}}])
+def test_a_kept_state_that_is_none_is_refused(kept: Any) -> None:
+    saved = make_state()
+    saved["lanes"]["1"]["kept"] = kept
+    with pytest.raises(StateError, match=r"lanes\.1\.kept"):
+        LoaderState.from_dict(saved)

@@ -117,6 +117,15 @@ def decoded(data: bytes, path: Path) -> StateFile:
         raise damaged from error
 
 
+def with_state(data: bytes, state: LoaderState) -> bytes:
+    """The content of a file that `decoded` has read, with another state, and all else as it was."""
+    content: Any = torch.load(io.BytesIO(data), weights_only=True)
+    is_wrapped = STATE_KEY in content
+    buffer = io.BytesIO()
+    torch.save({**content, STATE_KEY: state.to_dict()} if is_wrapped else state.to_dict(), buffer)
+    return buffer.getvalue()
+
+
 def read_bytes(path: Path) -> bytes:
     """The content of a file."""
     data = read_if_saved(path)

@@ -74,7 +74,7 @@ class _Worker:
         self._encoder, self._slots = Encoder(), SlotWriter()
         self._arena = SlotArena(self._slots)
         self._generation = self._number = self._num_batches = 0
-        self._turns = Turns({}, 1)
+        self._turns: Turns | None = None
         self._sent: dict[int, LaneState] = {}
         self._runner: LaneRunner
 
@@ -101,7 +101,7 @@ class _Worker:
             elif isinstance(message, Begin):
                 self._generation, self._number, self._num_batches = message.generation, 0, 0
                 state, self._sent = message.state, {}
-                self._turns = Turns({lane: state.lanes[lane] for lane in message.lanes}, state.num_lanes)
+                self._turns = Turns(state, message.lanes)
                 self._slots.num_spare = message.num_ahead  # as many as the trainer may release at once
                 self._runner = LaneRunner(self._dataset, message.state, self._arena, self._page.watch)
 
@@ -119,6 +119,7 @@ class _Worker:
 
     def _next(self) -> tuple[LaneMessage, Sequence[Any], list[int]]:
         """The next item of the lane whose turn it is: a message, its payload and its descriptors."""
+        assert self._turns is not None
         lane = self._turns.lane
         head = self._generation, self._number, lane
         self._number += 1
@@ -137,7 +138,7 @@ class _Worker:
             change, self._sent[lane] = change_of(self._sent.get(lane, {}), state), state
             return BatchMessage(*head, change, skipped, references, body, counts), payload, descriptors
         except BaseException as error:
-            self._turns = Turns({}, 1)
+            self._turns = None
             return FailureMessage(*head, *self._encoder.encode_error(error, f"in a worker, lane {lane}")), [], []
         finally:
             self._page.leave()

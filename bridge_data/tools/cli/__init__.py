@@ -23,7 +23,7 @@ _COMMANDS = {
     "at": "Show the samples of the global batch of a STEP of RUN, counted from 0.",
     "audit": "Compare the checkpoints below the folder RUN with the samples in the run's ledger, and with its data.",
     "bench": "Measure how fast PATH becomes batches, and with --profile where the time goes.",
-    "checkpoint": "Look at saved data states, compare them, and write them for another number of ranks.",
+    "checkpoint": "Look at saved data states, compare them, write them for other ranks, or skip and repeat steps.",
     "doctor": "Check a planned run on DATASET before it starts, and show what to change, in order of gain.",
     "info": "Show what PATH holds: split parts, shards, samples, parts, sample type; of a metadataset, what it blends.",
     "lint": "Read everything of PATH, and report all that is wrong with it.",

@@ -1,4 +1,5 @@
-"""`bridge-data checkpoint info`, `diff` and `redist`: look at saved data states, and write them for other ranks.
+"""`bridge-data checkpoint info`, `diff`, `redist` and `skip`: look at saved data states, write them for other ranks,
+have their runs skip or repeat steps.
 
 A path is that of an iteration's folder, of one rank's file, or of a file with a merged state; `info` and `redist` also
 take the files of all ranks, one after the other.
@@ -9,11 +10,13 @@ from pathlib import Path
 
 import click
 
+from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.errors import ConfigError, StateError
 from bridge_data.loader.checkpoint import Checkpoint, read_checkpoint, save_states
-from bridge_data.loader.checkpoint.state_files import MANIFEST, rank_files
+from bridge_data.loader.checkpoint.state_files import MANIFEST, rank_files, read_bytes, with_state
 from bridge_data.order.ledger import total
 from bridge_data.order.state import LoaderState, merge_states
+from bridge_data.storage.atomic import write_file
 from bridge_data.tools.cli.state_contents import LaneContents, SourceContents, differences, lanes_of, sources_of
 from bridge_data.tools.cli.terminal import counted, headed, note, sized, table
 
@@ -23,7 +26,7 @@ _SHOWN_ELSEWHERE = ("sources", "weights", "schedule", "order")
 
 @click.group()
 def checkpoint() -> None:
-    """Look at saved data states, compare them, and write them for another number of ranks."""
+    """Look at saved data states, compare them, write them for other ranks, or skip and repeat steps."""
 
 
 @checkpoint.command()
@@ -41,6 +44,7 @@ def info(paths: tuple[Path, ...], max_lanes: int) -> None:
         ("data state", str(found.path)),
         ("saved", _saved(found)),
         ("position", f"{state.next_slot:,} micro-batches of the job handed out"),
+        *_edit_rows(state),
         ("lanes", _lanes(found)),
         ("deals", ", then to ".join(counted(num_lanes, "lane") for num_lanes, _ in state.generations)),
         ("order", ", ".join([state.fingerprint["order"], *settings])),
@@ -111,6 +115,90 @@ def redist(sources: tuple[Path, ...], target: Path, world_size: int, step: int |
         note(f"{world_size} ranks cannot share {num_lanes} lanes equally: they will be dealt again when restored")
     held = f"all {num_lanes:,} lanes in that of rank 0"
     click.echo(f"{target}: step {step:,}, {counted(world_size, 'file')}, {held}")
+
+
+@checkpoint.command()
+@click.argument("source", metavar="STATE", type=_PATH)
+@click.option("--steps", metavar="A..B", multiple=True, required=True, help="Steps, both included. Repeatable.")
+@click.option("--repeat", is_flag=True, help="Hand out their data twice, instead of not at all.")
+@click.option("--config", type=_PATH, help="The config of the run, which says what a step is.")
+@click.option("--global-batch-size", type=click.IntRange(min=1), help="Samples or packs of a step, without a ramp.")
+@click.option("--out", type=_PATH, help="A folder, or a file if STATE is one, to write.  [default: STATE itself]")
+def skip(
+    source: Path,
+    steps: tuple[str, ...],
+    repeat: bool,
+    config: Path | None,
+    global_batch_size: int | None,
+    out: Path | None,
+) -> None:
+    """Have the run that resumes from STATE pass over the data of some steps, or train on them twice.
+
+    STATE is a folder of an iteration, or a file with the state of the whole job. Steps are counted from 0 in the run
+    without skips and repeats. They must not begin before the step that was saved. What STATE skips already, it still
+    does.
+    """
+    # Imported here: lanes take long to import, and the other commands do without.
+    from bridge_data.lanes.edited_lane import with_edits
+
+    found = read_checkpoint(source)
+    found.state.check_complete()
+    schedule = _schedule(found.state, config, global_batch_size)
+    edits = schedule.edits([] if repeat else steps, steps if repeat else [])
+    assert edits is not None
+    state = with_edits(found.state, edits)
+    if found.world_size is not None and state.edits is not None:
+        state.edits.check_shared(state.next_slot, found.world_size)
+    target = out or source
+    if source.is_dir():
+        _write_folder(found, state, target)
+    else:
+        _write_file(source, state, target)
+    click.echo(f"{target}: {edits}")
+
+
+def _schedule(state: LoaderState, config: Path | None, global_batch_size: int | None) -> BatchSchedule:
+    """What a step of the run of `state` is."""
+    size = state.fingerprint.get("batch_size") or 1
+    if config is None:
+        if global_batch_size is None:
+            raise ConfigError("what is a step? Give --config of the run, or --global-batch-size")
+        return BatchSchedule(global_batch_size, size)
+    # Imported here: the oracle takes long.
+    from bridge_data.tools.oracle import RunSettings
+
+    settings = RunSettings.read(config)
+    given = global_batch_size or settings.global_batch_size
+    if given is None:
+        raise ConfigError(f"{config}: has no global_batch_size; give --global-batch-size")
+    if (settings.batch_size or 1) != size:
+        raise ConfigError(
+            f"{config}: has micro-batches of {settings.batch_size}, the state of {size}: is it of this run?"
+        )
+    return BatchSchedule(given, size, settings.rampup_batch_size)
+
+
+def _write_folder(found: Checkpoint, state: LoaderState, target: Path) -> None:
+    if target != found.path and target.is_dir() and (rank_files(target) or (target / MANIFEST).exists()):
+        raise ConfigError(f"{target}: holds a data state already; give another folder")
+    if found.step is None:
+        raise ConfigError(f"{found.path}: does not say its step; name the folder iter_0001200, or as it was")
+    save_states(target, state.to_dict(), step=found.step, world_size=found.world_size or found.num_files)
+
+
+def _write_file(source: Path, state: LoaderState, target: Path) -> None:
+    if source.name in rank_files(source.parent) and (source.parent / MANIFEST).exists():
+        raise ConfigError(f"{source}: is a part of a checkpoint: give the folder {source.parent}")
+    if target != source and target.exists():
+        raise ConfigError(f"{target}: is there already; give another name")
+    write_file(target, with_state(read_bytes(source), state))
+
+
+def _edit_rows(state: LoaderState) -> list[tuple[str, str]]:
+    if (edits := state.edits) is None:
+        return []
+    here = f"goes on with micro-batch {edits.number(state.next_slot):,} of the run without skips and repeats"
+    return [("steps", str(edits)), ("", here)]
 
 
 def _read(paths: Sequence[Path]) -> Checkpoint:

@@ -8,7 +8,7 @@ import click
 
 from bridge_data.errors import ConfigError
 from bridge_data.tools.cli.run_options import note_how, opened, run_options, samples_table, steps_of
-from bridge_data.tools.cli.terminal import counted
+from bridge_data.tools.cli.terminal import counted, note
 
 if TYPE_CHECKING:
     from bridge_data.tools.oracle import RunOrder
@@ -28,6 +28,9 @@ def at(path: Path, step: int, rank: int | None, states: tuple[Path, ...], **opti
     run = opened(path, states, **options)
     found = run.at(step, rank=rank)
     click.echo(samples_table(found.samples))
+    if run.edits is not None:
+        steps = " and ".join(f"{number:,}" for number in run.plain_steps(step))
+        note(f"step {step:,} has the data of step {steps} of the run without skips and repeats ({run.edits})")
     note_how(run, assumes_no_skips=found.assumes_no_skips)
 
 

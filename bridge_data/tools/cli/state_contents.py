@@ -144,6 +144,8 @@ def differences(first: LoaderState, second: LoaderState) -> tuple[list[Differenc
         of_all.append(Difference("micro-batches handed out", *(f"{state.next_slot:,}" for state in states)))
     if first.drawn_before != second.drawn_before:
         of_all.append(Difference("samples drawn before the last deal", *(f"{s.drawn_before:,}" for s in states)))
+    if first.edits != second.edits:
+        of_all.append(Difference("skipped and repeated", *(str(state.edits or "–") for state in states)))
     deals = [list(zip(*state.generations, strict=True)) for state in states]
     for item, was, now in zip(("lanes of each deal", "geometry of each deal"), *deals, strict=True):
         if was != now:

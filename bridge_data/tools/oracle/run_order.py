@@ -22,7 +22,7 @@ from bridge_data.lanes.units import SampleKey
 from bridge_data.order.state import LoaderState
 from bridge_data.shards.records import RecordReader
 from bridge_data.tools.oracle.sample_names import SampleNames
-from bridge_data.tools.oracle.stretches import Stretch, stretches_of
+from bridge_data.tools.oracle.stretches import Stretch, edits_of, stretches_of
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,7 +39,7 @@ class RunSample:
     part: int
     step: int
     micro_batch: int
-    """The number of the micro-batch in the job."""
+    """The number of the micro-batch in the job, in the order in which they are handed out."""
     lane: int
     rank: int
     """The data-parallel rank, unless micro-batches are balanced over the ranks."""
@@ -116,6 +116,8 @@ class RunOrder:
         self._names = _Names(dataset)
         self._records = records
         self._numbers = {name: number for number, name in enumerate(dataset.source_names)}
+        self.edits = edits_of(dataset, states)
+        """What the run skips and repeats."""
         self._stretches = stretches_of(dataset, states, replay=replay)
         self._begins = [stretch.begin for stretch in self._stretches]
 
@@ -128,16 +130,16 @@ class RunOrder:
         """The micro-batches of the job in a step."""
         if step < 0:
             raise ConfigError(f"step {step}: steps are counted from 0")
-        consumed = number = 0
-        while (size := self.schedule.size_after(consumed)) < self.schedule.global_batch_size and number < step:
-            consumed, number = consumed + size, number + 1
-        consumed += (step - number) * size
-        first = consumed // self.schedule.micro_batch_size
-        return range(first, first + self.schedule.size_after(consumed) // self.schedule.micro_batch_size)
+        return self.schedule.micro_batches(step)
 
     def step_of(self, micro_batch: int) -> int:
         """The step that a micro-batch of the job is in."""
         return self.schedule.step_after(micro_batch * self.schedule.micro_batch_size)
+
+    def plain_steps(self, step: int) -> list[int]:
+        """The steps of the run without skips and repeats that have the data of a step; mostly one."""
+        numbers = map(self._number, self.micro_batches(step))
+        return sorted({self.step_of(number) for number in numbers})
 
     def at(self, step: int, *, rank: int | None = None) -> RunStep:
         """The samples of the global batch of a step, or of one data-parallel rank in it.
@@ -149,7 +151,7 @@ class RunOrder:
             raise ConfigError(f"rank={rank}: the run has {self.world_size} data-parallel ranks")
         numbers = self.micro_batches(step)
         before = self.num_replayed
-        mine = [number for number in numbers if rank is None or number % self.world_size == rank]
+        mine = [slot for slot in numbers if rank is None or self._number(slot) % self.world_size == rank]
         samples = [sample for number in mine for sample in self._samples(step, number)]
         assumes = any(self._stretch(n).assumes_no_skips for n in mine if self._recorded(n) is None)
         return RunStep(
@@ -210,6 +212,9 @@ class RunOrder:
             )
         return self._stretches[bisect.bisect_right(self._begins, number) - 1]
 
+    def _number(self, slot: int) -> int:
+        return slot if self.edits is None else self.edits.number(slot)
+
     def _recorded(self, number: int) -> Sequence[SampleKey] | None:
         if self._records is None:
             return None
@@ -228,13 +233,13 @@ class RunOrder:
             if number < end and any((key.source, key.index) == wanted for key in keys)
         )
 
-    def _samples(self, step: int, number: int) -> Iterator[RunSample]:
-        recorded = self._recorded(number)
+    def _samples(self, step: int, slot: int) -> Iterator[RunSample]:
+        recorded = self._recorded(slot)
         if recorded is not None:
-            yield from self._of_records(step, number, recorded)
+            yield from self._of_records(step, slot, recorded)
             return
-        stretch = self._stretch(number)
-        for place, unit in enumerate(stretch.units(number)):
+        stretch, number = self._stretch(slot), self._number(slot)
+        for place, unit in enumerate(stretch.units(slot)):
             for place_in_pack, (source, epoch, index, part) in enumerate(unit):
                 yield RunSample(
                     source=stretch.source_names[source],
@@ -243,7 +248,7 @@ class RunOrder:
                     epoch=epoch,
                     part=max(0, part),
                     step=step,
-                    micro_batch=number,
+                    micro_batch=slot,
                     lane=number % stretch.num_lanes,
                     rank=number % self.world_size,
                     place=place,
@@ -251,8 +256,8 @@ class RunOrder:
                     names=self._names,
                 )
 
-    def _of_records(self, step: int, number: int, keys: Sequence[SampleKey]) -> Iterator[RunSample]:
-        num_lanes = self._stretch(number).num_lanes
+    def _of_records(self, step: int, slot: int, keys: Sequence[SampleKey]) -> Iterator[RunSample]:
+        num_lanes, number = self._stretch(slot).num_lanes, self._number(slot)
         for place, key in enumerate(keys):
             source = self._numbers[key.source]
             yield RunSample(
@@ -262,7 +267,7 @@ class RunOrder:
                 epoch=key.epoch,
                 part=max(0, key.part),
                 step=step,
-                micro_batch=number,
+                micro_batch=slot,
                 lane=number % num_lanes,
                 rank=number % self.world_size,
                 place=place,

@@ -34,6 +34,8 @@ class RunSettings:
     global_batch_size: int | None = None
     rampup_batch_size: Sequence[int] | None = None
     num_accumulated: int = 1
+    skip_steps: Sequence[str | int] = ()
+    repeat_steps: Sequence[str | int] = ()
     packing_buffer_size: int | None = None
     shuffle_buffer_size: int | None = 100
     max_samples_per_sequence: int | None = None
@@ -78,6 +80,8 @@ class RunSettings:
             batch_size=data["micro_batch_size"],
             global_batch_size=data["global_batch_size"],
             rampup_batch_size=data.get("rampup_batch_size"),
+            skip_steps=data.get("skip_steps") or (),
+            repeat_steps=data.get("repeat_steps") or (),
             packing_buffer_size=data["packing_buffer_size"],
             shuffle_buffer_size=data["shuffle_buffer_size"],
             max_samples_per_sequence=data["max_samples_per_sequence"],
@@ -102,6 +106,8 @@ class RunSettings:
             batch_size=values["micro_batch_size"],
             global_batch_size=values["global_batch_size"],
             rampup_batch_size=settings.rampup_batch_size,
+            skip_steps=settings.skip_steps,
+            repeat_steps=settings.repeat_steps,
             num_accumulated=accumulated if isinstance(accumulated, int) else 1,
             packing_buffer_size=values["packing_buffer_size"],
             shuffle_buffer_size=values["shuffle_buffer_size"],
@@ -146,6 +152,7 @@ def open_run(
     )
     per_step = settings.world_size * settings.num_accumulated
     schedule = BatchSchedule.for_ranks(settings.global_batch_size, size, settings.rampup_batch_size, per_step)
+    dataset.edits = schedule.edits(settings.skip_steps, settings.repeat_steps)
     return RunOrder(
         dataset, schedule=schedule, states=[saved.state for saved in states], replay=replay, records=records
     )

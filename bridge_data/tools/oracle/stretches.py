@@ -9,10 +9,12 @@ arithmetic where that is exact (see `RunOrder`), else with the run's own lanes a
 
 import copy
 import dataclasses
+import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from bridge_data.errors import ConfigError, StateError
+from bridge_data.lanes.edited_lane import caught_up, with_edits
 from bridge_data.lanes.lane import Lane
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.units import Key, Unit
@@ -21,6 +23,7 @@ from bridge_data.order import Cursor, SampleRef
 from bridge_data.order.lane_numbers import JobNumbers
 from bridge_data.order.plan_order import PlanOrder
 from bridge_data.order.state import LaneState, LoaderState
+from bridge_data.order.step_edits import StepEdits
 
 _MANY = 1 << 16
 """Draws of a lane at a time."""
@@ -30,8 +33,8 @@ UnitRefs = list[SampleRef]
 
 
 class Stretch:
-    """The micro-batches of the job from that of `state` on, of `dataset`, whose sources have the numbers
-    `source_numbers` in the run as it is now."""
+    """The slots of the job from that of `state` on, of `dataset`, whose sources have the numbers `source_numbers` in
+    the run as it is now."""
 
     def __init__(
         self,
@@ -46,24 +49,78 @@ class Stretch:
         self.source_numbers = source_numbers
         self.source_names = [source.name for source in dataset.plan.sources]
         self.packs = dataset.batching.packing_buffer_size is not None
-        self.num_replayed = 0
-        self._dataset, self._state = dataset, state
+        self._edits = state.edits
         work = dataset.work()
-        self._size = dataset.batching.batch_size or 1
         waits = any(lane.get("pending") for lane in state.lanes.values())
-        self._is_replayed = replay or self.packs or work.may_multiply or waits
+        is_replayed = replay or self.packs or work.may_multiply or waits
         has_hooks = bool(work.does or dataset.task_encoder.cookers)
-        self.assumes_no_skips = has_hooks and not (self._is_replayed or is_proved)
-        self._numbers = None if self._is_replayed else JobNumbers(dataset.order, state)
+        self.assumes_no_skips = has_hooks and not (is_replayed or is_proved)
+        self._lanes = _LanesFrom(dataset, state, is_replayed=is_replayed)
+        self._kept_lanes: _LanesFrom | None = None
+        if any("kept" in lane for lane in state.lanes.values()):
+            kept = {number: lane.get("kept", lane) for number, lane in state.lanes.items()}
+            again = dataclasses.replace(state, lanes=kept)
+            self._kept_lanes = _LanesFrom(dataset, again, is_replayed=is_replayed)
+
+    @property
+    def num_replayed(self) -> int:
+        """The samples that hooks have worked on so far."""
+        return self._lanes.num_replayed + (0 if self._kept_lanes is None else self._kept_lanes.num_replayed)
+
+    def number(self, slot: int) -> int:
+        """The number, in the run without skips and repeats, of the micro-batch that comes in a slot."""
+        return slot if self._edits is None else self._edits.number(slot)
+
+    def units(self, slot: int) -> list[UnitRefs]:
+        """The packs of the micro-batch in a slot, or its samples; none after the end of finite data."""
+        number = self.number(slot)
+        if self._kept_lanes is not None and self._lanes.has_emitted(number):
+            return self._kept_lanes.units(number)
+        return self._lanes.units(number)
+
+    def find(self, source: int, index: int, stop: int) -> Iterator[int]:
+        """The slots before `stop` that have sample `index` of the source with this number in the run, in ascending
+        order."""
+        if source not in self.source_numbers:
+            return
+        own = self.source_numbers.index(source)
+        if self._lanes.is_replayed:
+            for slot in range(self.begin, stop):
+                if any((ref.source, ref.index) == (own, index) for unit in self.units(slot) for ref in unit):
+                    yield slot
+            return
+        if self._edits is None:
+            yield from sorted(self._lanes.find(own, index, stop))
+            return
+        last = self._edits.stop_of(self.begin, stop)
+        numbers = {
+            number for lanes in (self._lanes, self._kept_lanes) if lanes for number in lanes.find(own, index, last)
+        }
+        slots = {slot for number in numbers for slot in self._edits.slots(number)}
+        yield from sorted(slot for slot in slots if self.begin <= slot < stop)
+
+
+class _LanesFrom:
+    """What the lanes of `state` make from there on, by the numbers of their micro-batches."""
+
+    def __init__(self, dataset: LaneDataset, state: LoaderState, *, is_replayed: bool) -> None:
+        self.is_replayed, self.num_replayed = is_replayed, 0
+        self._dataset, self._state, self._num_lanes = dataset, state, state.num_lanes
+        self._size = dataset.batching.batch_size or 1
+        self._numbers = None if is_replayed else JobNumbers(dataset.order, state)
         self._lanes: dict[int, _Replayed] = {}
 
+    def has_emitted(self, number: int) -> bool:
+        """Whether a micro-batch comes before the state of its lane."""
+        return number // self._num_lanes < self._num_emitted(number % self._num_lanes)
+
     def units(self, number: int) -> list[UnitRefs]:
-        """The packs of a micro-batch, or its samples; none after the end of finite data."""
-        lane, place = number % self.num_lanes, number // self.num_lanes
-        done = self._state.lanes[lane].get("micro_batches", 0)
+        """As of a stretch."""
+        lane, place = number % self._num_lanes, number // self._num_lanes
+        done = self._num_emitted(lane)
         if place < done:
             raise StateError(f"micro-batch {number}: lane {lane} of the state has emitted {done} already")
-        limit = self._dataset.batching.of_lane(lane, self.num_lanes).max_micro_batches
+        limit = self._dataset.batching.of_lane(lane, self._num_lanes).max_micro_batches
         if limit is not None and place >= limit:
             return []
         if self._numbers is None:
@@ -73,23 +130,18 @@ class Stretch:
             return []
         return [[ref] for ref in refs]
 
-    def find(self, source: int, index: int, stop: int) -> Iterator[int]:
-        """The micro-batches before `stop` that have sample `index` of the source with this number in the run, in
-        ascending order."""
-        if source not in self.source_numbers:
-            return
-        own = self.source_numbers.index(source)
-        if self._numbers is None:
-            for number in range(self.begin, stop):
-                if any((ref.source, ref.index) == (own, index) for unit in self.units(number) for ref in unit):
-                    yield number
-            return
-        drawn = self._numbers.find(own, index, lambda lane, number: self._micro_batch(lane, number) >= stop)
-        yield from sorted({self._micro_batch(lane, number) for lane, number, _ in drawn})
+    def find(self, source: int, index: int, stop: int) -> set[int]:
+        """The micro-batches before `stop` that have a sample, by arithmetic."""
+        assert self._numbers is not None
+        drawn = self._numbers.find(source, index, lambda lane, number: self._micro_batch(lane, number) >= stop)
+        return {self._micro_batch(lane, number) for lane, number, _ in drawn}
 
     def _micro_batch(self, lane: int, number: int) -> int:
-        done: int = self._state.lanes[lane].get("micro_batches", 0)
-        return (done + number // self._size) * self.num_lanes + lane
+        return (self._num_emitted(lane) + number // self._size) * self._num_lanes + lane
+
+    def _num_emitted(self, lane: int) -> int:
+        number: int = self._state.lanes[lane].get("micro_batches", 0)
+        return number
 
     def _replayed(self, lane: int) -> "_Replayed":
         if lane not in self._lanes:
@@ -157,6 +209,8 @@ def stretches_of(dataset: LaneDataset, states: Sequence[LoaderState], *, replay:
         beginning = run.new_state(num_lanes or dataset.worker_config.num_lanes)
         lanes: dict[int, LaneState] = {lane: {} for lane in range(beginning.num_lanes)}
         ordered.insert(0, dataclasses.replace(beginning, lanes=lanes))
+    if (edits := edits_of(dataset, states)) is not None:
+        ordered = [_with_edits(state, edits) for state in ordered]
     for state, later in zip(ordered, [*ordered[1:], None], strict=True):
         had = state if later is not None and _was_changed_last(dataset, state, later) else later
         run, numbers = (dataset, None) if had is None else dataset_of(dataset, had.fingerprint)
@@ -167,6 +221,7 @@ def stretches_of(dataset: LaneDataset, states: Sequence[LoaderState], *, replay:
         if state.fingerprint != run.fingerprint():
             converted = run.order.migrated(state, run.fingerprint())
         if num_lanes != state.num_lanes:
+            converted = converted if edits is None else caught_up(converted, run.lane)
             converted = run.order.redealt(converted, num_lanes, range(num_lanes))
         skipped = None if later is None else _has_skipped(converted, later, run.batching.batch_size or 1)
         stretch = Stretch(
@@ -178,6 +233,22 @@ def stretches_of(dataset: LaneDataset, states: Sequence[LoaderState], *, replay:
         )
         found.append(stretch)
     return found
+
+
+def edits_of(dataset: LaneDataset, states: Sequence[LoaderState]) -> StepEdits | None:
+    """What the run skips and repeats, by its settings and its states."""
+    found = [edits for edits in (dataset.edits, *(state.edits for state in states)) if edits is not None]
+    return functools.reduce(StepEdits.joined, found) if found else None
+
+
+def _with_edits(state: LoaderState, edits: StepEdits) -> LoaderState:
+    try:
+        return with_edits(state, edits)
+    except StateError as error:
+        raise StateError(
+            f"the state after {state.next_slot} micro-batches was saved in the run as it was, by one that did not "
+            f"{edits}: leave it out"
+        ) from error
 
 
 def dataset_of(dataset: LaneDataset, fingerprint: dict[str, Any]) -> tuple[LaneDataset, Sequence[int]]:

@@ -6,6 +6,7 @@ the whole job.
 """
 
 import collections
+import copy
 import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -14,6 +15,7 @@ from bridge_data.errors import ConfigError
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.loader import SavableDataLoader, get_savable_loader
 from bridge_data.order.state import LoaderState
+from bridge_data.tools.oracle.stretches import edits_of
 
 MAX_STEPS = 200
 """Batches that are made in order to show one."""
@@ -36,7 +38,8 @@ class BatchSequence:
     """
 
     def __init__(self, dataset: LaneDataset, states: Sequence[LoaderState] = ()) -> None:
-        self.dataset = dataset
+        self.dataset = dataset = copy.copy(dataset)
+        dataset.edits = edits_of(dataset, states)
         self._states: dict[int, dict[str, Any] | None] = {state.next_slot: state.to_dict() for state in states}
         lanes = {dataset.worker_config.num_lanes} | {num_lanes for s in states for num_lanes, _ in s.generations}
         if len(lanes) == 1:

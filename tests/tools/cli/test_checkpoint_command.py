@@ -181,3 +181,81 @@ def test_files_of_ranks_in_several_folders_are_put_together(run: Run, saved: Pat
     result = run("checkpoint", "redist", *moved, tmp_path / "one", "--world-size", 1)
     assert result.exit_code == 0, result.output
     assert load_states(tmp_path / "one")["next_slot"] == 80
+
+
+STEPS = ["--global-batch-size", 32]
+"""Eight micro-batches of 4 a step; `saved` is after ten of these."""
+
+
+def test_skip_records_the_steps_in_place_and_info_shows_them(run: Run, saved: Path) -> None:
+    before = load_states(saved, step=10)
+    done = run("checkpoint", "skip", saved, "--steps", "12..14", "--steps", "20", *STEPS)
+    assert done.exit_code == 0, done.stderr
+    assert (
+        "skip_steps 12-14 (skip micro-batches 96 to 119), skip_steps 20 (skip micro-batches 160 to 167)" in done.stdout
+    )
+    assert run("checkpoint", "skip", saved, "--repeat", "--steps", "10", *STEPS).exit_code == 0
+    after = load_states(saved, step=10)
+    assert after["extras"]["step_edits"]["data"] == [[80, 88, 2], [96, 120, 0], [160, 168, 0]]
+    del after["extras"]["step_edits"]
+    assert after == {**before, "extras": before.get("extras", {})}
+    shown = run("checkpoint", "info", saved).stdout
+    assert "micro-batch 80 of the run without skips and repeats\n" in shown
+    assert "repeat micro-batches 80 to 87, skip micro-batches 96 to 119, skip micro-batches 160 to 167\n" in shown
+
+
+def test_skip_writes_another_folder_or_file(run: Run, saved: Path, tmp_path: Path) -> None:
+    content = {p.name: p.read_bytes() for p in saved.iterdir()}
+    assert run("checkpoint", "skip", saved, "--steps", "12", *STEPS, "--out", tmp_path / "other").exit_code == 0
+    assert {p.name: p.read_bytes() for p in saved.iterdir()} == content
+    assert load_states(tmp_path / "other", step=10)["extras"]["step_edits"]["data"] == [[96, 104, 0]]
+    again = run("checkpoint", "skip", saved, "--steps", "12", *STEPS, "--out", tmp_path / "other")
+    assert "holds a data state already; give another folder" in again.stderr
+    for name, made in (("bare.pt", make_state()), ("wrapped.pt", {"dataloader_state_dict": make_state(), "step": 3})):
+        torch.save(made, tmp_path / name)
+        assert run("checkpoint", "skip", tmp_path / name, "--steps", "12", *STEPS).exit_code == 0
+        written = torch.load(tmp_path / name, weights_only=True)
+        assert written.get("step") == made.get("step")
+        extras = written.get("dataloader_state_dict", written)["extras"]
+        assert extras["step_edits"]["data"] == [[96, 104, 0]]
+    differences = run("checkpoint", "diff", saved, tmp_path / "other")
+    assert ["skipped", "and", "repeated", "–", "skip", "micro-batches", "96", "to", "103"] in lines(differences.stdout)
+
+
+def test_skip_takes_the_steps_of_a_config_with_its_ramp(run: Run, saved: Path, tmp_path: Path) -> None:
+    config = tmp_path / "run.yaml"
+    config.write_text(
+        "loader: {num_lanes: 8}\n"
+        "data: {path: data, micro_batch_size: 4, global_batch_size: 32, rampup_batch_size: [16, 16, 64], seed: 0,\n"
+        "  packing_buffer_size: 4, shuffle_buffer_size: 100, max_samples_per_sequence: 100}\n"
+    )
+    assert run("checkpoint", "skip", saved, "--steps", "20", "--config", config).exit_code == 0
+    [[first, stop, times]] = load_states(saved)["extras"]["step_edits"]["data"]
+    assert (first, stop - first, times) == (144, 8, 0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["--steps", "9..12", *STEPS],
+            "skip_steps 9-12 (skip micro-batches 72 to 103): the state is at micro-batch 80",
+        ),
+        (["--steps", "12"], "what is a step? Give --config of the run, or --global-batch-size"),
+        (["--steps", "14..12", *STEPS], "the last step comes before the first"),
+        (["--steps", "12", "--steps", "12..13", *STEPS], "skip_steps 12 and skip_steps 12-13 overlap"),
+        (["--steps", "15", "--global-batch-size", 24], "4 data-parallel ranks cannot share the"),
+    ],
+)
+def test_skip_refuses_what_cannot_be(run: Run, saved: Path, arguments: list[Any], message: str) -> None:
+    refused = run("checkpoint", "skip", saved, *arguments)
+    assert refused.exit_code == 1
+    assert message in refused.stderr.replace("\n", " ")
+    assert "step_edits" not in load_states(saved).get("extras", {})
+
+
+def test_skip_refuses_the_file_of_one_rank(run: Run, saved: Path) -> None:
+    of_one = run("checkpoint", "skip", rank_file(saved, 1), "--steps", "12", *STEPS)
+    assert "the state lacks lanes" in of_one.stderr
+    first = run("checkpoint", "skip", rank_file(saved, 0), "--steps", "12", *STEPS)
+    assert "is a part of a checkpoint: give the folder" in first.stderr

@@ -1,0 +1,125 @@
+"""What the oracle, the ledger and the audit say of runs that skip and repeat steps, compared with their batches."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bridge_data.datamodule.batch_schedule import BatchSchedule
+from bridge_data.energon.dataset_loaders import load_dataset
+from bridge_data.errors import StateError
+from bridge_data.lanes.lane_dataset import LaneDataset
+from bridge_data.loader import get_savable_loader
+from bridge_data.loader.checkpoint import read_checkpoint, save_states
+from bridge_data.loader.ledger_files import RunLedger
+from bridge_data.order.step_edits import StepEdits
+from bridge_data.tools.audit import compare_with_data, compare_with_ledger
+from bridge_data.tools.oracle import RunOrder
+from tests.prepared import write_blend, write_texts
+from tests.tools.oracle.parts import Filtering, Packing, Run
+
+SETTINGS: dict[str, Any] = {"batch_size": 3, "shuffle_buffer_size": 40, "max_samples_per_sequence": 10}
+SCHEDULE = BatchSchedule(12, 3)
+"""Four micro-batches a step."""
+
+
+@dataclasses.dataclass
+class EditedRun(Run):
+    """A run whose settings skip and repeat steps."""
+
+    edits: StepEdits | None = dataclasses.field(
+        default_factory=lambda: SCHEDULE.edits(["2-4", "13"], ["6-7", "9", "20-22"])
+    )
+
+    def dataset(self, world_size: int, rank: int = 0, num_lanes: int = 0) -> LaneDataset:
+        made = super().dataset(world_size, rank, num_lanes)
+        made.edits = self.edits
+        return made
+
+
+@pytest.fixture(scope="module")
+def blend(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("blend")
+    write_texts(folder / "a", 230)
+    write_texts(folder / "b", 77, per_shard=13)
+    return write_blend(folder / "blend.yaml", {"a": 3, "b": 1})
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{}, {"task_encoder": Filtering()}, {"task_encoder": Packing(), "packing_buffer_size": 20}],
+    ids=["plain", "skips", "packing"],
+)
+def test_every_step_is_told_through_kills_within_ranges_and_a_re_deal(blend: Path, more: dict[str, Any]) -> None:
+    run = EditedRun({**SETTINGS, **more})
+    run.leg(blend, 2, 14, num_lanes=8, lost=4)  # killed within the first repeat
+    run.leg(blend, 4, 8)
+    run.leg(blend, 1, 4, num_lanes=12, lost=2)  # the rest is dealt anew
+    run.leg(blend, 2, 30)
+    order = RunOrder(run.dataset(1), states=run.states, schedule=SCHEDULE)
+    for number in sorted(run.keys, reverse=True):
+        assert [sample.key for sample in order.micro_batch(number)] == run.keys[number], number
+    plain = RunOrder(Run(run.settings, path=blend).dataset(1, num_lanes=8), schedule=SCHEDULE, replay=True)
+    for step in range(13):
+        [source] = order.plain_steps(step)
+        told = [sample.key for sample in order.at(step).samples]
+        assert told == [sample.key for sample in plain.at(source).samples]
+        assert [order.plain_steps(n) for n in (1, 2, 5)] == [[1], [5], [6]]
+    sample = order.micro_batch(14)[1]  # of the first repeat, step 6 of the run as it was
+    last = max(run.keys)
+    wanted = [number for number, keys in sorted(run.keys.items()) if sample.key in keys]
+    told = order.when(sample.key, source=sample.source, until=order.step_of(last))
+    assert [one.micro_batch for one in told if one.micro_batch <= last] == wanted
+
+
+def test_a_state_within_a_repeat_tells_what_comes(blend: Path) -> None:
+    run = EditedRun(SETTINGS)
+    run.leg(blend, 2, 11, num_lanes=8, lost=40)
+    run.leg(blend, 2, 40)
+    later = {number: keys for number, keys in run.keys.items() if number >= 22}
+    order = RunOrder(run.dataset(2), states=run.states[:1], schedule=SCHEDULE)
+    assert order.num_replayed == 0
+    for number, keys in later.items():
+        assert [sample.key for sample in order.micro_batch(number)] == keys
+    sample = order.micro_batch(25)[0]
+    wanted = [number for number, keys in sorted(run.keys.items()) if sample.key in keys]
+    assert [one.micro_batch for one in order.when(sample.key, source=sample.source, until=22)] == wanted
+
+
+def test_a_state_of_the_run_as_it_was_is_refused(blend: Path) -> None:
+    run = Run(SETTINGS)
+    run.leg(blend, 2, 20, num_lanes=8)
+    edited = EditedRun(SETTINGS, path=blend)
+    with pytest.raises(StateError, match=r"the state after 40 micro-batches was saved .* leave it out"):
+        RunOrder(edited.dataset(2), states=run.states)
+
+
+def test_ledger_files_and_data_agree_with_the_states(blend: Path, tmp_path: Path) -> None:
+    found = []
+    for world_size in (1, 2):
+        run = EditedRun(SETTINGS, path=blend)
+        folder = tmp_path / str(world_size)
+        loaders = [
+            get_savable_loader(run.dataset(world_size, rank, 8), ledger_path=folder) for rank in range(world_size)
+        ]
+        streams = [iter(loader) for loader in loaders]
+        keys: list[list[str]] = []
+        for slot in range(100):
+            if slot and slot % 20 == 0:
+                states = [loader.save_state_rank() for loader in loaders]
+                save_states(folder / str(slot), states, step=slot // 4, world_size=world_size)
+            keys.append(list(next(streams[slot % world_size]).__key__))
+        for loader in loaders:
+            loader.close()
+        checkpoints = [read_checkpoint(folder / str(slot)) for slot in range(20, 100, 20)]
+        ledger = RunLedger(folder)
+        findings = compare_with_ledger(checkpoints, ledger)
+        findings += compare_with_data(checkpoints, load_dataset(blend).get_datasets(training=True, split_part="train"))
+        assert [(finding.is_same, finding.why) for finding in findings] == [(True, "")] * 8
+        assert [finding.expected.samples for finding in findings[:4]] == [60, 120, 180, 240]
+        assert all(finding.expected.since == 0 for finding in findings)
+        order = RunOrder(run.dataset(world_size, 0, 8), records=ledger, schedule=SCHEDULE)
+        assert [[sample.key for sample in order.micro_batch(slot)] for slot in range(100)] == keys
+        found.append([str(finding.expected) for finding in findings])
+    assert found[0] == found[1]
