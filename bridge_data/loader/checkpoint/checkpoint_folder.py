@@ -28,6 +28,7 @@ from bridge_data.loader.checkpoint.state_files import (
     encoded,
     new_file,
     new_files,
+    of_lightning,
     rank_file,
     rank_files,
     read_bytes,
@@ -265,7 +266,8 @@ def load_states(folder: str | Path, *, step: int | None = None) -> dict[str, Any
 
 
 def read_checkpoint(path: str | Path) -> Checkpoint:
-    """The checkpoint in a folder, or the state in one file, which may be that of one rank only.
+    """The checkpoint in a folder, or the state in one file: that of one rank, which may be the only one, or Lightning's
+    `*.ckpt`.
 
     Raises:
         StateError: as `load_states`.
@@ -273,10 +275,10 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
     path = Path(path)
     if not path.is_file():
         return _read_folder(path)
-    data = read_bytes(path)
-    file = decoded(data, path)
+    file = of_lightning(path) if path.suffix == ".ckpt" else decoded(read_bytes(path), path)
+    num_bytes = path.stat().st_size
     return Checkpoint(
-        path=path, state=file.state, step=file.step, world_size=file.world_size, num_files=1, num_bytes=len(data)
+        path=path, state=file.state, step=file.step, world_size=file.world_size, num_files=1, num_bytes=num_bytes
     )
 
 

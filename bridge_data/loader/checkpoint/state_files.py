@@ -109,6 +109,24 @@ def decoded(data: bytes, path: Path) -> StateFile:
         raise damaged from error
 
 
+def of_lightning(path: Path) -> StateFile:
+    """The state of the DataModule in a checkpoint of Lightning. Weights are not read."""
+    way_out = "load it in your own code, torch.save what it has under the name of the DataModule, and give that file"
+    try:
+        content: Any = torch.load(path, weights_only=True, mmap=True, map_location="cpu")
+    except Exception as error:  # what unpickling makes of damaged bytes may be anything
+        why = str(error).partition("\n")[0]
+        raise StateError(f"{path}: cannot be read as a checkpoint of plain data ({why}); {way_out}") from error
+    parts = content.values() if isinstance(content, dict) else ()
+    states = [part["train_dataloader"] for part in parts if isinstance(part, dict) and "train_dataloader" in part]
+    if len(states) != 1:
+        raise StateError(f"{path}: holds {len(states)} data states of a DataModule, expected one")
+    try:
+        return StateFile(state=LoaderState.from_dict(states[0]), step=content.get("global_step"))
+    except StateError as error:
+        raise StateError(f"{path}: {error}") from error
+
+
 def read_bytes(path: Path) -> bytes:
     try:
         return path.read_bytes()

@@ -15,7 +15,6 @@ from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.errors import ConfigError, StateError
 from bridge_data.lanes.datasets import get_train_dataset
 from bridge_data.loader.checkpoint import Checkpoint, read_checkpoint
-from bridge_data.order.state import LoaderState
 from bridge_data.shards.plain_data import parse_yaml_file
 from bridge_data.task import TaskEncoder
 from bridge_data.tools.oracle.run_order import MicroBatchRecords, RunOrder
@@ -153,8 +152,7 @@ def open_run(
 
 
 def read_states(paths: Sequence[str | Path]) -> list[Checkpoint]:
-    """The states at `paths`: files (also Lightning's, `*.ckpt`), folders of an iteration, or folders with several of
-    these.
+    """The states at `paths`: what `read_checkpoint` takes, or folders with several of these.
 
     Raises:
         StateError: if there is none, or one is damaged.
@@ -167,29 +165,5 @@ def read_states(paths: Sequence[str | Path]) -> list[Checkpoint]:
             inner += sorted(path.glob("*.ckpt"))
             if not inner:
                 raise StateError(f"{path}: holds no data state, and no folders that do")
-        found += [_of_lightning(one) if one.suffix == ".ckpt" else read_checkpoint(one) for one in inner or [path]]
+        found += map(read_checkpoint, inner or [path])
     return found
-
-
-def _of_lightning(path: Path) -> Checkpoint:
-    """The state of the DataModule in a checkpoint of Lightning."""
-    import torch
-
-    way_out = "load it in your own code, torch.save what it has under the name of the DataModule, and give that file"
-    try:
-        content = torch.load(path, weights_only=True, mmap=True, map_location="cpu")
-    except Exception as error:  # what unpickling makes of damaged bytes may be anything
-        why = str(error).partition("\n")[0]
-        raise StateError(f"{path}: cannot be read as a checkpoint of plain data ({why}); {way_out}") from error
-    parts = content.values() if isinstance(content, dict) else ()
-    states = [part["train_dataloader"] for part in parts if isinstance(part, dict) and "train_dataloader" in part]
-    if len(states) != 1:
-        raise StateError(f"{path}: holds {len(states)} data states of a DataModule, expected one")
-    try:
-        state = LoaderState.from_dict(states[0])
-    except StateError as error:
-        raise StateError(f"{path}: {error}") from error
-    num_bytes = path.stat().st_size
-    return Checkpoint(
-        path=path, state=state, step=content.get("global_step"), world_size=None, num_files=1, num_bytes=num_bytes
-    )
