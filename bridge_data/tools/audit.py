@@ -44,12 +44,13 @@ class AuditFinding:
 
 
 def checkpoints_below(folder: Path) -> list[Checkpoint]:
-    """The checkpoints in `folder` and the folders below it, by their position.
+    """The checkpoints in `folder` and the folders below it, by their position; if there are none, Lightning's `*.ckpt`.
 
     Raises:
-        StateError: if one is damaged.
+        StateError: if one is damaged, or has no state of the data.
     """
-    found = [read_checkpoint(path.parent) for path in folder.rglob(rank_file(Path(), 0).name)]
+    folders = [path.parent for path in folder.rglob(rank_file(Path(), 0).name)]
+    found = [read_checkpoint(path) for path in folders or folder.rglob("*.ckpt")]
     return sorted(found, key=lambda checkpoint: _position(checkpoint.state))
 
 

@@ -5,6 +5,7 @@ import zlib
 from pathlib import Path
 
 import pytest
+import torch
 from click.testing import CliRunner
 
 from bridge_data.loader.checkpoint import save_states
@@ -91,6 +92,13 @@ def test_a_run_that_was_handed_out_another_order_than_that_of_its_data_is_found(
     code, output = audit(tmp_path, "--data", data)
     assert code == 1, output
     assert f"the first to differ is {tmp_path / 'iter_0000001'}" in output
+
+
+def test_checkpoints_of_lightning_are_audited_where_there_are_no_others(data: Path, tmp_path: Path) -> None:
+    state = run(data, tmp_path / "ledger", 2, 40)
+    torch.save({"global_step": 20, "MyDataModule": {"train_dataloader": state}}, tmp_path / "step=20.ckpt")
+    code, output = audit(tmp_path)
+    assert (code, "1 comparison equal, 0 different" in output) == (0, True), output
 
 
 def test_filters_and_re_deals_are_left_to_the_ledger(data: Path, tmp_path: Path) -> None:

@@ -3,13 +3,12 @@
 Input: a run and some steps. Output: rows of `RunSample.to_dict`. The rows are written step by step.
 """
 
-import contextlib
 import importlib
 import json
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from bridge_data.errors import ConfigError
 from bridge_data.tools.oracle.run_order import RunOrder
@@ -22,16 +21,26 @@ def write_order(run: RunOrder, steps: Sequence[int], file: Path | None) -> None:
     """Write the samples of `steps` to `file`, `.jsonl` or `.parquet`; None: as JSON lines to standard output.
 
     Raises:
-        ConfigError: for another name, or for Parquet without pyarrow.
+        ConfigError: for another name, a file that cannot be written, or for Parquet without pyarrow.
     """
-    if file is not None and file.suffix == ".parquet":
-        _write_parquet(run, steps, file)
+    if file is None:
+        _write_lines(run, steps, sys.stdout)
         return
-    if file is not None and file.suffix != ".jsonl":
+    if file.suffix not in (".jsonl", ".parquet"):
         raise ConfigError(f"{file}: expected a file named .jsonl or .parquet")
-    with contextlib.nullcontext(sys.stdout) if file is None else file.open("w", encoding="utf-8") as lines:
-        for rows in _rows(run, steps):
-            lines.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    try:
+        if file.suffix == ".parquet":
+            _write_parquet(run, steps, file)
+        else:
+            with file.open("w", encoding="utf-8") as lines:
+                _write_lines(run, steps, lines)
+    except OSError as error:
+        raise ConfigError(f"{file}: cannot be written: {error}") from error
+
+
+def _write_lines(run: RunOrder, steps: Sequence[int], lines: TextIO) -> None:
+    for rows in _rows(run, steps):
+        lines.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
 
 
 def _rows(run: RunOrder, steps: Sequence[int]) -> Iterator[list[dict[str, Any]]]:

@@ -230,8 +230,22 @@ class RunOrder:
         return sorted(
             number
             for number, keys in self._records or ()
-            if number < end and any((key.source, key.index) == wanted for key in keys)
+            if number < end and any((self._known(number, key).source, key.index) == wanted for key in keys)
         )
+
+    def _known(self, micro_batch: int, key: SampleKey) -> SampleKey:
+        """A recorded sample, after a check that its source is one of the run.
+
+        Raises:
+            ConfigError: if it is not.
+        """
+        if key.source not in self._numbers:
+            names = ", ".join(source.name for source in self.dataset.plan.sources)
+            raise ConfigError(
+                f"what is recorded is of another run, or its data have changed: micro-batch {micro_batch} has a sample "
+                f"of a source with fingerprint {key.source}, which is none of {names}"
+            )
+        return key
 
     def _samples(self, step: int, slot: int) -> Iterator[RunSample]:
         recorded = self._recorded(slot)
@@ -259,7 +273,7 @@ class RunOrder:
     def _of_records(self, step: int, slot: int, keys: Sequence[SampleKey]) -> Iterator[RunSample]:
         num_lanes, number = self._stretch(slot).num_lanes, self._number(slot)
         for place, key in enumerate(keys):
-            source = self._numbers[key.source]
+            source = self._numbers[self._known(number, key).source]
             yield RunSample(
                 source=self.dataset.plan.sources[source].name,
                 source_number=source,

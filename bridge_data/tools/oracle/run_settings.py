@@ -159,8 +159,7 @@ def open_run(
 
 
 def read_states(paths: Sequence[str | Path]) -> list[Checkpoint]:
-    """The states at `paths`: files (also Lightning's, `*.ckpt`), folders of an iteration, or folders with several of
-    these.
+    """The states at `paths`: what `read_checkpoint` takes, or folders with several of these.
 
     Raises:
         StateError: if there is none, or one is damaged.

@@ -65,6 +65,11 @@ def test_a_ledger_says_what_a_run_was_given(run: Run, blend: Path, tmp_path: Pat
     assert [line.split()[-1] for line in result.stdout.splitlines()[1:]] == keys[20:24]
     found = run("when", blend, keys[-1], "--until", 5, *options)
     assert found.stdout.splitlines()[-2].split()[1] == "5", found.output
+    for wrong in (
+        run("at", tmp_path / "b", 2, *options),
+        run("when", tmp_path / "b", "000003", "--until", 5, *options),
+    ):
+        assert (wrong.exit_code, "is of another run" in wrong.stderr, "b/train" in wrong.stderr) == (1, True, True)
     other = run("order", blend, "--steps", "0..5", "--differences", blend, blend, *options)
     assert "--ledger" in other.stderr
     assert other.exit_code != 0
@@ -79,6 +84,9 @@ def test_steps_are_written_as_json_lines(run: Run, blend: Path, tmp_path: Path) 
     assert run("order", blend, "--steps", "3..9", *OPTIONS).stdout == file.read_text()
     wrong = run("order", blend, "--steps", "9..3", *OPTIONS)
     assert (wrong.exit_code, "expected A..B" in wrong.stderr) == (1, True)
+    for name in ("order.jsonl", "order.parquet"):
+        unwritable = run("order", blend, "--steps", "3..9", "--out", tmp_path / "nowhere" / name, *OPTIONS)
+        assert (unwritable.exit_code, f"{name}: cannot be written" in unwritable.stderr) == (1, True)
 
 
 def test_steps_are_written_as_parquet(run: Run, blend: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

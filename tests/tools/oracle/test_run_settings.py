@@ -1,4 +1,4 @@
-"""States as the oracle reads them: from checkpoints of Lightning too."""
+"""States out of checkpoints of Lightning, as the tools read them."""
 
 from pathlib import Path
 from typing import Any
