@@ -63,7 +63,8 @@ def write(
     """Write the samples that `source` holds, or makes of `items`, to the data set in the folder `path`.
 
     Returns the number of samples. If it is interrupted, the same call goes on: the function is not called again with
-    items whose samples are stored. With items of which it made none, it is.
+    items whose samples are stored. With items of which it made none, it is. If the
+    call has finished, it does nothing but log that; unless the number of items is not known.
 
     Args:
         source: samples as `ShardWriter.write` takes them; or a function that makes of an item one sample, several (a
@@ -83,6 +84,10 @@ def write(
     check_integer("num_workers", num_workers, 1)
     writer = ShardWriter(path, **options)
     writer.num_items = len(items) if isinstance(items, Sized) else None
+    num_finished = writer.num_finished()
+    if num_finished is not None:
+        logger.warning("%s: was written by the same call already; to write it again, remove it", writer.path)
+        return num_finished
     config = writer.config
     with writer, _progress_bar(progress, items) as show:
         finished = writer.finished_items

@@ -201,6 +201,11 @@ class ShardWriter:
         """Whether the sample with this key is stored, or about to be."""
         return key in self._places
 
+    def num_finished(self) -> int | None:
+        """The samples of this rank, if a writer with the same settings has written `num_items` items, and was the last
+        to write; else None."""
+        return WritingSession(self.path, self.config, self.num_items).num_finished()
+
     @property
     def finished_items(self) -> set[int]:
         """The numbers of items of which a writer before this one, which was interrupted, has stored all samples."""

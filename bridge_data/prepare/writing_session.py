@@ -39,9 +39,13 @@ SITE = ".writing"
 """The folder, in that of the data set, of what is not whole yet."""
 
 WRITER_YAML = "writer.yaml"
-"""The file in `.nv-meta` that keeps the split, so that it stays the same when samples are added."""
+"""The file in `.nv-meta` that keeps the split, so that it stays the same when samples are added, and what the last
+writer wrote."""
 
 _SETTINGS, _DONE = "settings.json", "done"
+
+_LAST = "last_writer"
+"""The entry of `writer.yaml` with the settings of the last writer that finished."""
 
 MERGE_PATIENCE_S = 3600.0
 """How long a rank that has finished waits for the one that prepares the folder."""
@@ -188,6 +192,17 @@ class WritingSession:
                 "change their parts. Give the same split, or write all samples to another folder"
             )
 
+    def num_finished(self) -> int | None:
+        """The samples of this rank, if the last writer of the folder had the same settings and number of items, and has
+        finished; else None."""
+        if self._settings["num_items"] is None or (self.site / _SETTINGS).is_file():
+            return None
+        data = storage.read_if_there(self.root / META_FOLDER / WRITER_YAML)
+        index = BridgeIndex.open(self.root / META_FOLDER / BRIDGE_INDEX)
+        if data is None or index is None or parse_document(data, self.root / WRITER_YAML).get(_LAST) != self._settings:
+            return None
+        return sum(index.entries[name].count for name, _, _ in self.own_shards() if name in index.entries)
+
     def finish(self) -> None:
         """Note that this rank is done. If it is the last, prepare the folder.
 
@@ -209,7 +224,7 @@ class WritingSession:
         names = sorted({*self._tars(), *(index.entries if index else ())})
         if not names:
             raise DatasetError(f"{self.root}: no sample was written, so there is no data set")
-        definitions = {WRITER_YAML: {"split": self._settings["split"]}}
+        definitions = {WRITER_YAML: {"split": self._settings["split"], _LAST: self._settings}}
         if self.config.sample_type is not None or not (self.root / META_FOLDER / DATASET_YAML).is_file():
             definitions[DATASET_YAML] = self._settings["dataset.yaml"]
         try:
