@@ -230,8 +230,7 @@ class LaneDataset:
             state.check(self.fingerprint())
         else:
             state = self.order.migrated(state, self.fingerprint())
-        if self.edits is not None:
-            state = with_edits(state, self.edits)
+        state = state if self.edits is None else with_edits(state, self.edits)
         config = self.worker_config
         num_lanes = config.num_lanes_after(state.num_lanes)
         if state.ended or self._is_at_end(state):
