@@ -233,20 +233,6 @@ class RunOrder:
             if number < end and any((self._known(number, key).source, key.index) == wanted for key in keys)
         )
 
-    def _known(self, micro_batch: int, key: SampleKey) -> SampleKey:
-        """A recorded sample, after a check that its source is one of the run.
-
-        Raises:
-            ConfigError: if it is not.
-        """
-        if key.source not in self._numbers:
-            names = ", ".join(source.name for source in self.dataset.plan.sources)
-            raise ConfigError(
-                f"what is recorded is of another run, or its data have changed: micro-batch {micro_batch} has a sample "
-                f"of a source with fingerprint {key.source}, which is none of {names}"
-            )
-        return key
-
     def _samples(self, step: int, slot: int) -> Iterator[RunSample]:
         recorded = self._recorded(slot)
         if recorded is not None:
@@ -288,6 +274,20 @@ class RunOrder:
                 place_in_pack=None,
                 names=self._names,
             )
+
+    def _known(self, micro_batch: int, key: SampleKey) -> SampleKey:
+        """A recorded sample, after a check that its source is one of the run.
+
+        Raises:
+            ConfigError: if it is not.
+        """
+        if key.source not in self._numbers:
+            names = ", ".join(source.name for source in self.dataset.plan.sources)
+            raise ConfigError(
+                f"what is recorded is of another run, or its data have changed: micro-batch {micro_batch} has a sample "
+                f"of a source with fingerprint {key.source}, which is none of {names}"
+            )
+        return key
 
 
 class _Names(SampleNames):
