@@ -88,8 +88,9 @@ def test_no_recipe_or_test_is_imported() -> None:
 
 
 def imported_by(code: str, heavy: tuple[str, ...]) -> str:
-    """Those of the modules `heavy` that are there after `code` in a new process."""
-    code = f"{code}\nimport sys; print([name for name in {heavy} if name in sys.modules])"
+    """Those of the modules `heavy` that `code` imports in a new process, besides what Python itself begins with."""
+    code = f"import sys; begun = {{*sys.modules}}\n{code}\n"
+    code += f"print([name for name in {heavy} if name in sys.modules and name not in begun])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return done.stdout.strip()
 

@@ -91,8 +91,8 @@ def _lock(descriptor: int, root: Path, patience_s: float, doing: str) -> bool:
 
 
 def _remove_temporary(path: Path) -> None:
-    if path.is_file():
-        path.unlink()
+    if is_temporary(path.name):
+        path.unlink(missing_ok=True)
         return
     with contextlib.suppress(FileNotFoundError), os.scandir(path) as entries:
         for entry in [entry for entry in entries if is_temporary(entry.name)]:

@@ -33,7 +33,7 @@ def test_pictures_of_the_docs_are_of_the_stored_figures() -> None:
     assert shown == {path.stem for path in pictures.IMAGES.iterdir()}
     assert {name for name in shown if not name.startswith("view_")} == figures.keys()  # those are screenshots
     for name, found in figures.items():
-        assert all(len(values) for values in found.values()), name
+        assert all(len(values) for values in found.values() if isinstance(values, list | dict)), name
 
 
 @pytest.mark.parametrize("name", pictures.PARTS)
