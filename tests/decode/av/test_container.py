@@ -51,13 +51,18 @@ def test_tags_that_are_not_utf8_do_not_matter() -> None:
         assert [stream.type for stream in container.streams] == ["audio"]
 
 
-def test_a_stream_that_only_begins_in_a_damaged_packet_is_an_error() -> None:
-    """Of an FLV file with video alone, a late packet says that it is sound; FFmpeg then finds another stream."""
+def test_a_stream_that_only_begins_in_a_damaged_packet_is_an_error_or_left_out() -> None:
+    """Of an FLV file with video alone, a late packet says that it is sound; FFmpeg then finds another stream. PyAV
+    before 19 fails there, later ones leave the packet out."""
     data = bytearray(write("flv", video="libx264", times=range(400)))
     offset, tags = 9 + 4, []
     while offset + 11 <= len(data):
         tags.append(offset)
         offset += 11 + int.from_bytes(data[offset + 1 : offset + 4], "big") + 4
     data[tags[-2]] = 8
-    with pytest.raises(SampleError, match="the medium has a packet of an unknown stream"):
-        AVDecoder(bytes(data)).get_video()
+    try:
+        (frames,) = AVDecoder(bytes(data)).get_video().video_clips
+    except SampleError as error:
+        assert "the medium has a packet of an unknown stream" in str(error)
+    else:
+        assert len(frames) == 399
