@@ -9,6 +9,7 @@ Source: the names and defaults are those of Megatron-Bridge: `EnergonProvider` (
 """
 
 import dataclasses
+import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
@@ -20,6 +21,7 @@ from bridge_data.task import TaskEncoder
 
 if TYPE_CHECKING:
     from bridge_data.encoders import MultiModalSampleConfig
+    from bridge_data.loader.metrics import LoaderMetrics
 
 
 @runtime_checkable
@@ -87,7 +89,8 @@ class EnergonDatasetConfig:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # The class that is also Bridge's cannot be found by its name.
-        return _restored, (getattr(type(self), PLAIN_CLASS, type(self)), vars(self))
+        settings = {name: value for name, value in vars(self).items() if name != _TRAIN_LOADER}
+        return _restored, (getattr(type(self), PLAIN_CLASS, type(self)), settings)
 
     def __post_init__(self) -> None:
         if self.pad_to_multiple_of is None:
@@ -134,7 +137,24 @@ class EnergonDatasetConfig:
         """The loaders for training and validation, as a `DatasetProvider` of Bridge gives them."""
         from bridge_data.datamodule.dataset_builder import EnergonDatasetBuilder
 
-        return EnergonDatasetBuilder(self).build(context)
+        loaders = EnergonDatasetBuilder(self).build(context)
+        if loaders[0] is not None:
+            vars(self)[_TRAIN_LOADER] = weakref.ref(loaders[0])
+        return loaders
+
+    def metrics(self, *, of_job: bool = False) -> "LoaderMetrics":
+        """The metrics of the training loader that Bridge has built from these settings. So a `MetricsReporter` takes
+        the settings for the loader, which `pretrain` makes by itself.
+
+        Raises:
+            ConfigError: if none has been built yet, or it is gone.
+        """
+        reference = vars(self).get(_TRAIN_LOADER)
+        loader = None if reference is None else reference()
+        if loader is None:
+            raise ConfigError(f"{type(self).__name__}.metrics(): no training loader has been built from these settings")
+        metrics: LoaderMetrics = loader.metrics(of_job=of_job)
+        return metrics
 
     def _check_kwargs(self, kwargs: Mapping[str, Any]) -> None:
         own = {field.name for field in dataclasses.fields(self)}
@@ -205,6 +225,8 @@ class EnergonDatasetConfig:
         return ConfigError(f"{type(self).__name__}({name}={getattr(self, name)!r}): {what}")
 
 
+_TRAIN_LOADER = "_train_loader"
+"""The attribute for a weak reference to the training loader; no field, as Bridge writes fields to YAML."""
 _POSITIVE = (
     "seq_length",
     "micro_batch_size",
