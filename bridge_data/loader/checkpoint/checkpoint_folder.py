@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import torch.distributed as dist
 
 from bridge_data.errors import ConfigError, StateError
-from bridge_data.loader.checkpoint.lightning_file import read_lightning
+from bridge_data.loader.checkpoint.lightning_file import LIGHTNING_SUFFIX, read_lightning
 from bridge_data.loader.checkpoint.state_files import (
     DamagedManifestError,
     FileRecord,
@@ -275,7 +275,7 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
     path = Path(path)
     if not path.is_file():
         return _read_folder(path)
-    if path.suffix == ".ckpt":
+    if path.suffix == LIGHTNING_SUFFIX:
         state, step = read_lightning(path)
         size = path.stat().st_size
         return Checkpoint(path=path, state=state, step=step, world_size=None, num_files=1, num_bytes=size)

@@ -13,6 +13,7 @@ import click
 from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.errors import ConfigError, StateError
 from bridge_data.loader.checkpoint import Checkpoint, read_checkpoint, save_states
+from bridge_data.loader.checkpoint.lightning_file import LIGHTNING_SUFFIX, write_lightning
 from bridge_data.loader.checkpoint.state_files import MANIFEST, rank_files, read_bytes, with_state
 from bridge_data.order.ledger import total
 from bridge_data.order.state import LoaderState, merge_states
@@ -134,9 +135,9 @@ def skip(
 ) -> None:
     """Have the run that resumes from STATE pass over the data of some steps, or train on them twice.
 
-    STATE is a folder of an iteration, or a file with the state of the whole job. Steps are counted from 0 in the run
-    without skips and repeats. They must not begin before the step that was saved. What STATE skips already, it still
-    does.
+    STATE is a folder of an iteration, a file with the state of the whole job, or a checkpoint of Lightning (*.ckpt),
+    in which model and all else stay as they are. Steps are counted from 0 in the run without skips and repeats. They
+    must not begin before the step that was saved. What STATE skips already, it still does.
     """
     # Imported here: lanes take long to import, and the other commands do without.
     from bridge_data.lanes.edited_lane import with_edits
@@ -191,7 +192,15 @@ def _write_file(source: Path, state: LoaderState, target: Path) -> None:
         raise ConfigError(f"{source}: is a part of a checkpoint: give the folder {source.parent}")
     if target != source and target.exists():
         raise ConfigError(f"{target}: is there already; give another name")
-    write_file(target, with_state(read_bytes(source), state))
+    if (target.suffix == LIGHTNING_SUFFIX) != (source.suffix == LIGHTNING_SUFFIX):
+        raise ConfigError(f"{target}: {source} is written with its other content; give a name with {source.suffix!r}")
+    if source.suffix == LIGHTNING_SUFFIX:
+        write_lightning(source, state, target)
+        return
+    try:
+        write_file(target, with_state(read_bytes(source), state))
+    except OSError as error:
+        raise StateError(f"{target}: was not written: {error}") from error
 
 
 def _edit_rows(state: LoaderState) -> list[tuple[str, str]]:
