@@ -330,6 +330,8 @@ def _nothing_in(folder: Path) -> str:
     first = rank_file(Path(), 0).name
     below = sorted(path.parent for path in folder.glob(f"*/{first}"))
     hint = f"There is one in {below[-1]}: give that folder." if below else "Give the folder of one iteration."
+    if any(folder.glob("*.distcp")):
+        hint = "A state in a checkpoint of megatron.core.dist_checkpointing is read by load_sharded_state, in a job."
     return f"{folder}: holds no data state: expected {first} and one of each further rank. {hint}"
 
 

@@ -14,7 +14,7 @@ from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.errors import ConfigError, StateError
 from bridge_data.loader.checkpoint import Checkpoint, read_checkpoint, save_states
 from bridge_data.loader.checkpoint.lightning_file import LIGHTNING_SUFFIX, write_lightning
-from bridge_data.loader.checkpoint.state_files import MANIFEST, rank_files, read_bytes, with_state
+from bridge_data.loader.checkpoint.state_files import MANIFEST, beside_state, rank_files, read_bytes, with_state
 from bridge_data.order.ledger import total
 from bridge_data.order.state import LoaderState, merge_states
 from bridge_data.storage.atomic import write_file
@@ -184,6 +184,12 @@ def _write_folder(found: Checkpoint, state: LoaderState, target: Path) -> None:
         raise ConfigError(f"{target}: holds a data state already; give another folder")
     if found.step is None:
         raise ConfigError(f"{found.path}: does not say its step; name the folder iter_0001200, or as it was")
+    for path in rank_files(target).values() if target == found.path else ():
+        if others := beside_state(read_bytes(path)):
+            raise ConfigError(
+                f"{path}: holds {others} beside the data state, which a new file would lack; write another folder "
+                "with --out, or give skip_steps and repeat_steps in the config of the run"
+            )
     save_states(target, state.to_dict(), step=found.step, world_size=found.world_size or found.num_files)
 
 

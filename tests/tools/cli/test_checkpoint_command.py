@@ -293,3 +293,36 @@ def test_skip_writes_a_checkpoint_of_lightning_under_a_name_that_says_so(run: Ru
         assert refused.exit_code == 1
         assert f"give a name with '{Path(name).suffix}'" in refused.stderr
         assert not (tmp_path / other).exists()
+
+
+def test_skip_refuses_to_lose_what_others_keep_beside_the_state(run: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "iter_0000010"
+    folder.mkdir()
+    for rank, state in enumerate(rank_states(4)):
+        torch.save({"dataloader_state_dict": state, **({"tokens": 7} if rank == 2 else {})}, rank_file(folder, rank))
+    before = {path: path.read_bytes() for path in folder.iterdir()}
+    refused = run("checkpoint", "skip", folder, "--steps", "12", *STEPS)
+    assert refused.exit_code == 1
+    assert "dprank002.pt: holds ['tokens'] beside the data state" in refused.stderr.replace("\n", " ")
+    assert {path: path.read_bytes() for path in folder.iterdir()} == before
+    assert run("checkpoint", "skip", folder, "--steps", "12", *STEPS, "--out", tmp_path / "new").exit_code == 0
+    assert {path: path.read_bytes() for path in folder.iterdir()} == before
+
+    torch.save({"dataloader_state_dict": rank_states(4)[2]}, rank_file(folder, 2))
+    assert run("checkpoint", "skip", folder, "--steps", "12", *STEPS).exit_code == 0
+    assert load_states(folder, step=10) == load_states(tmp_path / "new")
+
+
+def test_skip_says_where_the_state_is_in_other_files(run: Run, tmp_path: Path) -> None:
+    torch.save({"model": torch.zeros(3), "data": make_state()}, tmp_path / "job.pt")
+    before = (tmp_path / "job.pt").read_bytes()
+    refused = run("checkpoint", "skip", tmp_path / "job.pt", "--steps", "12", *STEPS)
+    assert "job.pt: has a data state in ['data'], beside other things" in refused.stderr
+    assert (tmp_path / "job.pt").read_bytes() == before
+    lightning_file(tmp_path / "a.ckpt")
+    (tmp_path / "a.ckpt").rename(tmp_path / "a.pt")
+    refused = run("checkpoint", "skip", tmp_path / "a.pt", "--steps", "12", *STEPS)
+    assert "state in ['EnergonMultiModalDataModule']['train_dataloader'], beside other things" in refused.stderr
+    (tmp_path / "__0_0.distcp").touch()
+    refused = run("checkpoint", "skip", tmp_path, "--steps", "12", *STEPS)
+    assert "megatron.core.dist_checkpointing is read by load_sharded_state" in refused.stderr
