@@ -26,6 +26,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from bridge_data.errors import repeats
 from bridge_data.lanes.edited_lane import EditedLane
 from bridge_data.lanes.lane import Lane
 from bridge_data.lanes.lane_dataset import LaneDataset
@@ -207,23 +208,35 @@ class Position:
 
 class BatchLog:
     """Writes the log of one rank, if it is enabled: to the file `worker_debug_path` (`{worker_id}` in it is the rank,
-    `{pid}` the process) or, without one, to standard output."""
+    `{pid}` the process) or, without one, to standard output. Lines that cannot be written are told and counted."""
 
     def __init__(self, config: WorkerConfig) -> None:
         self._rank, self._path, self._is_on = config.rank, config.worker_debug_path, config.worker_log_level > 0
+        self._begin = ""
 
     def note(self, item: Produced[Any], slot: int) -> None:
         """Log a batch that was handed out."""
         if not self._is_on:
             return
-        line = json.dumps({"rank": self._rank, "batch": slot, "lane": item.lane, "keys": keys_of_batch(item.batch)})
+        try:
+            keys = keys_of_batch(item.batch)
+            self._write(json.dumps({"rank": self._rank, "batch": slot, "lane": item.lane, "keys": keys}))
+        except Exception as error:  # whatever a log comes to: the batch is the trainer's
+            self._begin = "\n"  # a part of the line may be there
+            if number := repeats.count((BatchLog, self._path)):
+                what = f"batch {slot} could not be written to the log of batches, and the run goes on"
+                where = self._path or "standard output"
+                logger.error("rank %d: %s: %s: %r (failure number %d)", self._rank, what, where, error, number)
+
+    def _write(self, line: str) -> None:
         if self._path is None:
             print(line, flush=True)
             return
         path = Path(self._path.format(worker_id=self._rank, pid=os.getpid()))
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a") as file:
-            file.write(line + "\n")
+            file.write(self._begin + line + "\n")
+        self._begin = ""
 
 
 class Meter:

@@ -81,7 +81,7 @@ def lock(path: str, kind: int, *, wait: bool = True) -> int | None:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             fcntl.flock(descriptor, kind if wait else kind | fcntl.LOCK_NB)
-            if _is_at(descriptor, path):
+            if is_at(descriptor, path):
                 return descriptor
         except BlockingIOError:
             os.close(descriptor)
@@ -103,7 +103,8 @@ def locked(path: str) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _is_at(descriptor: int, path: str) -> bool:
+def is_at(descriptor: int, path: str | Path) -> bool:
+    """Whether the open file is the one at `path`."""
     ours = os.fstat(descriptor)
     try:
         there = os.stat(path)

@@ -35,6 +35,13 @@ class SavedRun:
         """Whether there is nothing."""
         return not self.states and self.log is None
 
+    @property
+    def num_per_step(self) -> int | None:
+        """The micro-batches of the job in each step, as the states say; None if they do not, or it changes."""
+        found = {divmod(one.state.next_slot, one.step) for one in self.states if one.step and not one.state.is_finite}
+        (number, rest), *others = found or {(0, 0)}
+        return number if number and not rest and not others else None
+
 
 class Site:
     """What there is to look at. `open_run` opens the data of the run when batches are asked for (None: there are no
