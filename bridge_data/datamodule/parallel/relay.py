@@ -16,7 +16,6 @@ import functools
 import torch
 import torch.distributed as dist
 
-from bridge_data.datamodule.parallel import wire
 from bridge_data.datamodule.parallel.background import (
     BATCH,
     CLOSED,
@@ -26,6 +25,10 @@ from bridge_data.datamodule.parallel.background import (
     Arrivals,
     BackgroundLoader,
     Reading,
+    fill,
+    from_bytes,
+    num_bytes,
+    to_parts,
 )
 from bridge_data.datamodule.parallel.groups import Replica
 from bridge_data.errors import WorkerError
@@ -119,19 +122,19 @@ def _broadcast(replica: Replica, generation: int = 0, item: Arrival | None = Non
     parts: list[memoryview] = []
     if item is not None:
         parts = _encoded(item)
-        sizes[0], sizes[1] = generation, wire.num_bytes(parts)
+        sizes[0], sizes[1] = generation, num_bytes(parts)
     dist.broadcast(sizes, src=replica.reader, group=replica.members)
     content = torch.empty(int(sizes[1]), dtype=torch.uint8)
     if item is not None:
-        wire.fill(content, parts)
+        fill(content, parts)
     dist.broadcast(content, src=replica.reader, group=replica.members)
-    return (generation, item) if item is not None else (int(sizes[0]), wire.decoded(content))
+    return (generation, item) if item is not None else (int(sizes[0]), from_bytes(content))
 
 
 def _encoded(item: Arrival) -> list[memoryview]:
     """The item; if its content cannot be sent, an error."""
     try:
-        return wire.encoded(item)
+        return to_parts(item)
     except Exception as error:
         failure = WorkerError(f"{item.content!r:.200} cannot be sent to the other ranks of the replica: {error!r}")
-        return wire.encoded(Arrival(ERROR, failure, None))
+        return to_parts(Arrival(ERROR, failure, None))
