@@ -35,7 +35,7 @@ from bridge_data.datamodule.parallel.background import (
     num_bytes,
     to_parts,
 )
-from bridge_data.datamodule.parallel.groups import Peers
+from bridge_data.datamodule.parallel.replica import Peers
 from bridge_data.errors import ConfigError, WorkerError
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.loader import SavableDataLoader
