@@ -17,8 +17,7 @@ from bridge_data.order.mixing import Mixing, mixing_of
 from bridge_data.order.plan_order import Shuffle
 from bridge_data.plan import Plan, Source
 from bridge_data.plan.source import together
-from bridge_data.tools.doctor.findings import Finding, Level
-from bridge_data.tools.doctor.planned_run import PlannedRun
+from bridge_data.tools.doctor.planned_run import Finding, Level, PlannedRun
 
 HIGH_INFLATION = 1.5
 """Above it another setting is looked for."""

@@ -20,14 +20,11 @@ from starlette.types import ASGIApp
 
 from bridge_data.errors import BridgeDataError, ConfigError
 from bridge_data.tools.cli.preview_command import describe_value
-from bridge_data.tools.view.answers import number_in, ranged
 from bridge_data.tools.view.batch_contents import fields_of
 from bridge_data.tools.view.blend_counts import count_draws
-from bridge_data.tools.view.catalog import SampleAddress, SampleFilter, SplitCatalog, subflavor_texts
-from bridge_data.tools.view.charts import HEIGHT, WIDTH
-from bridge_data.tools.view.gatekeeper import Gatekeeper
-from bridge_data.tools.view.histograms import shapes
-from bridge_data.tools.view.key_search import KeySearch
+from bridge_data.tools.view.catalog import KeySearch, SampleAddress, SampleFilter, SplitCatalog
+from bridge_data.tools.view.charts import HEIGHT, WIDTH, shapes
+from bridge_data.tools.view.gatekeeper import Gatekeeper, number_in, ranged
 from bridge_data.tools.view.run_pages import RunPages
 from bridge_data.tools.view.sample_cards import DOWNLOAD, MediaContent, card, content
 from bridge_data.tools.view.site import Site
@@ -157,7 +154,7 @@ class Pages:
             part=part,
             split=split,
             source=source,
-            subflavors=subflavor_texts(source.subflavors),
+            subflavors=source.subflavors,
             shown=card(split, address, whole=True),
             made=made,
             made_error=made_error,

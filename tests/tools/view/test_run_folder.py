@@ -16,8 +16,7 @@ from bridge_data.tools.oracle import RunOrder
 from bridge_data.tools.view.loss_log import LossLog, read_losses
 from bridge_data.tools.view.named_runs import open_run
 from bridge_data.tools.view.run_folder import read_run_folder
-from bridge_data.tools.view.site import SavedRun
-from bridge_data.tools.view.trainer_batches import BatchSequence
+from bridge_data.tools.view.site import BatchSequence, SavedRun
 from tests.prepared import write_texts
 
 RECIPE = "recipe: llava\ntiny: true\n"

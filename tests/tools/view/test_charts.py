@@ -9,9 +9,9 @@ import torch
 from bridge_data import DefaultTaskEncoder, WorkerConfig, get_train_dataset, stateless
 from bridge_data.errors import SkipSample
 from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.tools.view import histograms
+from bridge_data.tools.view import charts
 from bridge_data.tools.view.catalog import DataCatalog
-from bridge_data.tools.view.histograms import token_lengths
+from bridge_data.tools.view.charts import token_lengths
 from bridge_data.tools.view.named_runs import NamedRun
 from bridge_data.tools.view.site import Site
 from tests.prepared import write_texts
@@ -49,7 +49,7 @@ def test_tokens_are_those_of_encoded_samples_and_failures_are_counted(texts: Pat
 
 
 def test_a_slow_encoder_is_stopped_and_what_was_seen_is_told(texts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(histograms, "MAX_ENCODE_S", -1.0)
+    monkeypatch.setattr(charts, "MAX_ENCODE_S", -1.0)
     assert token_lengths(opened(texts, Words()), 0).basis == " Tokens: of 1 samples at random, as the run encodes them."
 
 

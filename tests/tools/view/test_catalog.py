@@ -5,8 +5,7 @@ import pytest
 from bridge_data.shards import ShardSet
 from bridge_data.shards.joined_records import JoinRecords
 from bridge_data.shards.sample_lookup import row_of
-from bridge_data.tools.view.catalog import SplitCatalog
-from bridge_data.tools.view.key_search import KeySearch
+from bridge_data.tools.view.catalog import KeySearch, SplitCatalog
 from tests.shards.joins import dataset, join
 from tests.shards.test_energon_joins import FIFTH, FIRST, NONE, SECOND, THIRD, encoded, opened
 from tests.shards.test_energon_joins import members as members  # a fixture

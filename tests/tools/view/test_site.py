@@ -18,8 +18,7 @@ from bridge_data.tools.oracle import read_states
 from bridge_data.tools.view.catalog import DataCatalog
 from bridge_data.tools.view.loss_log import LossLog
 from bridge_data.tools.view.named_runs import NamedRun, default_run
-from bridge_data.tools.view.site import SavedRun, Site
-from bridge_data.tools.view.trainer_batches import BatchSequence
+from bridge_data.tools.view.site import BatchSequence, SavedRun, Site
 from tests.prepared import write_blend, write_texts
 from tests.tools.view.conftest import client
 
