@@ -109,7 +109,7 @@ class HashFaults:
 class SampleHashes:
     """What is known of each sample, by its number: digest (two arrays; both 0 if it was left out), bytes (float32, so
     above 16 MB rounded to 7 digits), and hash of its picture (0: none). `tasks` say which sample has which number;
-        `shared` are the samples that several split parts have, counted by these."""
+    `shared` are the samples that several split parts have, counted by these."""
 
     high: NDArray[np.uint64]
     low: NDArray[np.uint32]
