@@ -106,8 +106,8 @@ def duplicates(
     echo_report(report, _shown(report), as_json=as_json)
     for file, (num_keys, num_left_out) in written.items():
         if num_left_out:
-            note(f"{file}: left out, as SHARD:KEY does not name it alone: {_copies(num_left_out)}")
-        elif not as_json:
+            note(f"{file}: left out, as keys with line breaks do not fit in a list: {_copies(num_left_out)}")
+        if not as_json:
             click.echo(f"{file}: {counted(num_keys, 'key')}")
     context.exit(1 if report.faults.get("unreadable") else 0)
 

@@ -154,8 +154,8 @@ class FoundDuplicates:
 
     def write_keys(self, file: Path) -> dict[Path, tuple[int, int]]:
         """Write `SHARD:KEY` of all copies to `file`, one a line; of several data sets to a file for each, in their
-        order: `file-1.txt`, `file-2.txt`. By file, how many were written, and how many were left out, since the line
-        would stand for the sample to keep as well, or the key has a line break.
+        order: `file-1.txt`, `file-2.txt`. By file, how many were written, and how many were left out, as their names
+        have line breaks.
 
         Raises:
             DatasetError: if a file cannot be written.
@@ -173,15 +173,14 @@ class FoundDuplicates:
         num_written = num_left_out = 0
         with writing(file.parent), replacing(file) as temporary, temporary.open("w", **_TEXT) as lines:
             for number, first in _pairs(groups):
-                task = hashes.task_of(number)
-                if number == first or hashes.tasks[task].path != path:
+                if number == first or hashes.tasks[hashes.task_of(number)].path != path:
                     continue
                 name = self.name(number)
-                if "\n" in name or (hashes.task_of(first) == task and self.name(first) == name):
+                if "\n" in name:
                     num_left_out += 1
-                    continue
-                lines.write(f"{name}\n")
-                num_written += 1
+                else:
+                    lines.write(f"{name}\n")
+                    num_written += 1
         return num_written, num_left_out
 
     def write_table(self, file: Path) -> None:

@@ -194,16 +194,17 @@ def _close_neighbours(values: Hashes, num_free_bits: int, distance: int) -> Iter
     """The close pairs of sorted `values` that are equal but for their lowest bits."""
     free = np.uint64(num_free_bits)
     for start in range(0, len(values), SLICE_ROWS):
-        rows = np.arange(start, min(start + SLICE_ROWS, len(values)))
-        for step in itertools.count(1):
-            rows = rows[: np.searchsorted(rows, len(values) - step)]
-            rows = rows[(values[rows] ^ values[rows + step]) >> free == 0]
-            if not len(rows):
-                break
+        part = values[start : start + SLICE_ROWS + 1]
+        rows = start + np.flatnonzero((part[1:] ^ part[:-1]) >> free == 0)
+        step = 1
+        while len(rows):
             some, others = values[rows], values[rows + step]
             is_close = num_bits_set(some ^ others) <= distance
             if is_close.any():
                 yield some[is_close], others[is_close]
+            step += 1
+            rows = rows[: np.searchsorted(rows, len(values) - step)]
+            rows = rows[(values[rows] ^ values[rows + step]) >> free == 0]
 
 
 def num_bits_set(values: Hashes) -> Hashes:

@@ -52,9 +52,10 @@ def test_what_is_wrong_with_samples_is_shown(run: Run, tmp_path: Path) -> None:
     )
     result = run("duplicates", folder, "--near", "--keys", tmp_path / "drop.txt", *ONE)
     assert result.exit_code == 0
+    assert f"{tmp_path}/drop.txt: 0 keys\n" in result.output
     assert "note: 2 pictures that cannot be decoded, which are not compared\n" in result.output
     assert f"  {folder}: data-0.tar:a.jpg: OSError: " in result.output
-    assert "drop.txt: left out, as SHARD:KEY does not name it alone: 1 copy" in result.stderr
+    assert "drop.txt: left out, as keys with line breaks do not fit in a list: 1 copy" in result.stderr
     (folder / "data-0.tar").write_bytes(b"")
     unread = run("duplicates", folder, *ONE)
     assert unread.exit_code == 1
