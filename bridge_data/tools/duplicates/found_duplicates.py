@@ -176,7 +176,7 @@ class FoundDuplicates:
                 if number == first or hashes.tasks[hashes.task_of(number)].path != path:
                     continue
                 name = self.name(number)
-                if "\n" in name:
+                if len(name.splitlines()) > 1:
                     num_left_out += 1
                 else:
                     lines.write(f"{name}\n")

@@ -126,7 +126,7 @@ def link_equal(links: Links, high: Hashes, low: NDArray[np.uint32] | None = None
 def link_near(links: Links, hashes: Hashes, distance: int, on_progress: Progress = no_progress) -> None:
     """Link all rows whose hashes differ in at most `distance` bits, perhaps by way of others; not those that are 0."""
     link_equal(links, hashes)
-    values = np.unique(hashes[hashes != 0])
+    values = _distinct(hashes[hashes != 0])
     near = Links()
     for some, others in close_pairs(values, distance, on_progress):
         near.add(some, others)
@@ -138,6 +138,14 @@ def link_near(links: Links, hashes: Hashes, distance: int, on_progress: Progress
         found = numbers[at] == part
         np.minimum.at(rows, at[found], start + np.flatnonzero(found))
     links.add(rows[np.searchsorted(numbers, roots)], rows)
+
+
+def _distinct(hashes: Hashes) -> Hashes:
+    """Each value once, ascending; `hashes` is sorted. (`np.unique` would take twice the memory.)"""
+    hashes.sort()
+    is_new = np.ones(len(hashes), bool)
+    np.not_equal(hashes[1:], hashes[:-1], out=is_new[1:])
+    return hashes[is_new]
 
 
 def close_pairs(values: Hashes, distance: int, on_progress: Progress = no_progress) -> Iterator[tuple[Hashes, Hashes]]:

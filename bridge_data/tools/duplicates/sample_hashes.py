@@ -29,11 +29,11 @@ from bridge_data.errors import BridgeDataError, ConfigError
 from bridge_data.limits import DEFAULT_LIMITS, Limits, allow_pixels
 from bridge_data.options import check_at_least
 from bridge_data.plan.document import is_jsonl
-from bridge_data.plan.opening import split_parts
+from bridge_data.plan.opening import WHOLE
 from bridge_data.prepare.processes import Progress, in_parallel, no_progress
 from bridge_data.shards import Records, ShardSet
 from bridge_data.shards.blocks import BlockBudget, OpenBlocks, RunCut
-from bridge_data.shards.jsonl_file import open_jsonl
+from bridge_data.shards.jsonl_file import open_jsonl, read_ranges
 from bridge_data.shards.prepared import PreparedDataset
 from bridge_data.shards.records import RawSample, RecordReader
 from bridge_data.shards.subset import Subset
@@ -219,11 +219,11 @@ def _tasks(paths: Sequence[Path], config: HashConfig, shared: Counter[str]) -> I
 
 
 def _split_parts(path: Path, config: HashConfig) -> list[str]:
-    if not path.is_dir():
-        if path.is_file() and not is_jsonl(str(path)):
-            raise ConfigError(f"{path}: expected a prepared folder or a .jsonl file; name the data sets themselves")
-        return split_parts(path, config.limits)
-    return PreparedDataset.open(path, config.limits).split_parts(config.split_config)
+    if not path.is_file():
+        return PreparedDataset.open(path, config.limits).split_parts(config.split_config)
+    if not is_jsonl(str(path)):
+        raise ConfigError(f"{path}: expected a prepared folder or a .jsonl file; name the data sets themselves")
+    return list(read_ranges(path, config.split_config, config.limits) or [WHOLE])
 
 
 def _pieces(records: Records) -> Iterator[tuple[str, int, int, int]]:

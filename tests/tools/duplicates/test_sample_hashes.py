@@ -120,6 +120,11 @@ def test_lines_of_overlapping_split_parts_are_read_once(tmp_path: Path, monkeypa
     parts = [name.split()[0] for name in names(hashes)]
     assert [parts.count(part) for part in ("val", "test", "train")] == [10, 20, 10]
     assert sorted(int(name.rpartition(":")[2]) for name in names(hashes)) == list(range(40))
+    Path(tmp_path / "other.yaml").write_text("split_parts: {few: [3, 5]}")
+    assert names(hash_samples([file], dataclasses.replace(ONE, split_config="other.yaml"))) == [
+        "few d.jsonl:3",
+        "few d.jsonl:4",
+    ]
     assert hashes.shared == {f"{file}: val and test": 5, f"{file}: val and train": 10, f"{file}: test and train": 10}
 
 
