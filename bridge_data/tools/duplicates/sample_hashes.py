@@ -219,6 +219,8 @@ def _tasks(paths: Sequence[Path], config: HashConfig, shared: Counter[str]) -> I
 
 
 def _split_parts(path: Path, config: HashConfig) -> list[str]:
+    if not path.exists():
+        raise ConfigError(f"{path}: no such folder or file")
     if not path.is_file():
         return PreparedDataset.open(path, config.limits).split_parts(config.split_config)
     if not is_jsonl(str(path)):
