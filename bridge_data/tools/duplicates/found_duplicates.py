@@ -108,7 +108,7 @@ class FoundDuplicates:
         hashes, faults = self.hashes, self.hashes.faults
         return DuplicateReport(
             paths=hashes.paths,
-            num_samples=int(np.count_nonzero((hashes.high != 0) | (hashes.low != 0))),
+            num_samples=int(np.count_nonzero(hashes.high)),
             num_bytes=round(float(hashes.num_bytes.sum(dtype=np.float64))),
             exact=self._counts(self.exact),
             near=None if self._distance is None else self._counts(self.groups),

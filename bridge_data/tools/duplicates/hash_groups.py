@@ -3,7 +3,7 @@
 Enters: arrays of digests and hashes, one of each a sample. Leaves: `Groups`: who is in a group, and which sample is the
 first of it. Guarantee: all pairs are found, as if each sample were compared with each; a group is all that is connected
 by such pairs. Memory: besides the arrays some 16 bytes for each sample that is in a group, and while hashes are
-compared some 24 for each different hash.
+compared some 32 for each different hash.
 
 Hashes that differ in at most d bits are found by the pigeonhole principle. The 64 bits are cut into b > d blocks: at
 most d of these differ, so in one of the choices of b - d blocks all are equal. For each choice the hashes are sorted by
@@ -30,7 +30,7 @@ MAX_DISTANCE = 10
 
 NUM_BITS = 64
 
-SLICE_ROWS = 1 << 22
+SLICE_ROWS = 1 << 23
 """Rows that are sorted at once."""
 
 MAX_LINKS = 1 << 22
@@ -106,13 +106,12 @@ class Links:
 
 
 def link_equal(links: Links, high: Hashes, low: NDArray[np.uint32] | None = None) -> None:
-    """Link all rows with the same (high, low) to the first of them; not those that are 0."""
+    """Link all rows with the same (high, low) to the first of them; not those where `high` is 0."""
     num_slices = -(-len(high) // SLICE_ROWS)
     for number in range(num_slices):
         first, end = ((at << NUM_BITS) // num_slices for at in (number, number + 1))
-        inside = high >= np.uint64(first)
+        inside = high >= np.uint64(max(1, first))
         inside &= high <= np.uint64(end - 1)
-        inside &= high.astype(bool) if low is None else (high != 0) | (low != 0)
         rows = np.flatnonzero(inside)
         columns = (high[rows],) if low is None else (low[rows], high[rows])
         order = np.lexsort(columns)

@@ -107,8 +107,8 @@ class HashFaults:
 
 @dataclasses.dataclass(slots=True)
 class SampleHashes:
-    """What is known of each sample, by its number: digest (two arrays; both 0 if it was left out), bytes (float32, so
-    above 16 MB rounded to 7 digits), and hash of its picture (0: none). `tasks` say which sample has which number;
+    """What is known of each sample, by its number: digest (two arrays; `high` is 0 if it was left out), bytes (float32,
+    so above 16 MB rounded to 7 digits), and hash of its picture (0: none). `tasks` say which sample has which number;
     `shared` are the samples that several split parts have, counted by these."""
 
     high: NDArray[np.uint64]
@@ -128,7 +128,7 @@ class SampleHashes:
 
     def is_known(self, number: int) -> bool:
         """Whether the sample was read."""
-        return bool(self.high[number] or self.low[number])
+        return bool(self.high[number])
 
     def digest(self, number: int) -> str:
         """The digest of a sample, as hexadecimal digits."""
@@ -284,7 +284,8 @@ def _hash_task(config: HashConfig, task: HashTask) -> _Result:
             faults.add("empty", name)
             continue
         digest = content_digest(sample.parts)
-        result.high[row], result.low[row] = int.from_bytes(digest[:8], "big"), int.from_bytes(digest[8:], "big")
+        result.high[row] = int.from_bytes(digest[:8], "big") or 1  # 0: it was left out
+        result.low[row] = int.from_bytes(digest[8:], "big")
         result.num_bytes[row] = sum(map(len, sample.parts.values()))
         if config.pictures:
             result.pictures[row] = _hash_picture(sample.parts, name, config.limits.max_image_pixels, faults)
