@@ -1,6 +1,7 @@
 """A data set that is written from Python: what readers find, what an interrupted writer leaves, and what the next one
 makes of it."""
 
+import contextlib
 import os
 import random
 import resource
@@ -292,6 +293,24 @@ def test_a_writer_is_used_once_and_in_a_block(tmp_path: Path) -> None:
         writer.write(text_sample(0))
     with pytest.raises(ConfigError, match="make another"), writer:
         pass
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_writer_that_is_closed_takes_no_sample_that_would_be_lost(tmp_path: Path, fails: bool) -> None:
+    """Its folder for shards that are not whole stays where other ranks are at work, or the block failed."""
+    writer = ShardWriter(tmp_path, rank=0, world_size=2)
+    with contextlib.suppress(KeyError), writer:
+        writer.write(text_sample(0))
+        if fails:
+            raise KeyError
+    with pytest.raises(DatasetError, match="nothing can be written any more: it is not open"):
+        writer.write(text_sample(1))
+    assert not [*tmp_path.rglob(".*.tmp")]
+
+
+def test_what_is_stored_is_asked_of_an_open_writer(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="ask in its `with` block"):
+        "00000" in ShardWriter(tmp_path)  # noqa: B015
 
 
 def test_two_at_once_on_one_folder(tmp_path: Path) -> None:
