@@ -192,6 +192,24 @@ def test_what_are_no_samples(data: Any, message: str) -> None:
         train(data)
 
 
+@pytest.mark.parametrize("length", [-1, 10**30, 2.5])
+def test_a_length_that_is_none_is_refused(length: Any) -> None:
+    class Odd(NumberedTexts):
+        def __len__(self) -> int:
+            return length  # type: ignore[no-any-return]
+
+    with pytest.raises(ConfigError, match="memory: the data have no length: "):
+        train(Odd())
+
+
+def test_values_within_themselves_need_a_fingerprint() -> None:
+    sample: dict[str, Any] = {"txt": "a"}
+    sample["json"] = sample
+    with pytest.raises(ConfigError, match="no fingerprint can be made of values so deep within each other: give one"):
+        train([sample])
+    assert train([sample], fingerprint="1", task_encoder=Cooking()).plan.num_samples == 1
+
+
 def test_settings_that_do_not_go_together(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="fingerprint='a': is for samples in memory"):
         train(write_texts(tmp_path / "a", 5), fingerprint="a")
