@@ -14,7 +14,8 @@ import pytest
 
 from bridge_data.errors import ConfigError, DatasetError, SampleError, SkipSample
 from bridge_data.prepare.parallel_writing import write
-from tests.prepare.test_shard_writer import SPLIT, contents, in_child, tars
+from tests.prepare.killed import in_child
+from tests.prepare.test_shard_writer import SPLIT, contents, tars
 
 OPTIONS: dict[str, Any] = {"split": SPLIT, "max_samples": 9}
 

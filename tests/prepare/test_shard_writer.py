@@ -2,14 +2,13 @@
 makes of it."""
 
 import contextlib
-import os
 import random
 import resource
 import signal
 import sqlite3
 import tarfile
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.prepare.shard_writer import ShardWriter, tar_header
 from bridge_data.shards import PreparedDataset, ShardReader, open_shards
 from bridge_data.tools.lint import LintConfig, lint
+from tests.prepare.killed import in_child, killed_at
 
 CAPTIONED: dict[str, Any] = {
     "sample_type": CaptioningSample,
@@ -320,40 +320,6 @@ def test_two_at_once_on_one_folder(tmp_path: Path) -> None:
             write_texts(tmp_path, range(3), split=None, max_samples=10_000)
         writer.write(text_sample(1))
     assert [key for key, _ in contents(tmp_path)["train"]] == ["00000", "00001"]
-
-
-def in_child(action: Callable[[], object]) -> int:
-    """The status of a forked child that does this: 0, 1 after an error of ours, or minus the signal that ended it."""
-    pid = os.fork()
-    if pid == 0:
-        status = 2
-        try:
-            action()
-            status = 0
-        except DatasetError:
-            status = 1
-        finally:
-            os._exit(status)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-
-
-def killed_at(step: int, action: Callable[[], object]) -> None:
-    """Do this, and kill this process at its call number `step` of those that change the names of files."""
-    calls = 0
-
-    def counted(call: Callable[..., object]) -> Callable[..., object]:
-        def counting(*arguments: object, **options: object) -> object:
-            nonlocal calls
-            if calls == step:
-                os.kill(os.getpid(), signal.SIGKILL)
-            calls += 1
-            return call(*arguments, **options)
-
-        return counting
-
-    for name in ("replace", "unlink", "fsync"):
-        setattr(os, name, counted(getattr(os, name)))
-    action()
 
 
 @pytest.mark.processes
