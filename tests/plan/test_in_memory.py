@@ -202,6 +202,12 @@ def test_a_length_that_is_none_is_refused(length: Any) -> None:
         train(Odd())
 
 
+@pytest.mark.parametrize("subset", [(0, 3), [-1, 2], "50%"])
+def test_a_range_of_another_type_is_refused(subset: Any) -> None:
+    with pytest.raises(ConfigError, match=r"subset=.*: expected a SubsetRange, such as SubsetRange\.parse"):
+        InMemoryDataset(TEXTS, subset=subset)
+
+
 def test_values_within_themselves_need_a_fingerprint() -> None:
     sample: dict[str, Any] = {"txt": "a"}
     sample["json"] = sample
