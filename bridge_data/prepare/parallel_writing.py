@@ -10,6 +10,7 @@ import dataclasses
 import itertools
 import logging
 import os
+import pickle
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
@@ -153,6 +154,13 @@ def _all_made(make: Make, items: Iterable[tuple[int, Any]], num_workers: int) ->
                     error.add_note(trace)
                     raise error
                 yield done
+    except (pickle.PicklingError, TypeError, AttributeError) as error:
+        if type(error.__cause__).__name__ != "_RemoteTraceback":
+            raise  # of `items`
+        raise ConfigError(
+            f"items: cannot be sent to the processes that make samples of them: {type(error).__name__}: {error}. Give "
+            "what can be pickled, such as paths or numbers, and open the rest in the function; or num_workers=1"
+        ) from error
     finally:
         del _functions[call]
 
@@ -183,9 +191,17 @@ def _make(make: Make, number: int, item: Any) -> _Made:
     except SkipSample:
         return _Made(number)
     except Exception as error:
-        shown = repr(item)
-        shown = shown if len(shown) <= _MAX_SHOWN else f"{shown[:_MAX_SHOWN]}…"
-        return _Made(number, (), (f"item {number}, {shown}: {type(error).__name__}: {error}", traceback.format_exc()))
+        told = f"item {number}, {_shown(repr, item)}: {type(error).__name__}: {_shown(str, error, 10 * _MAX_SHOWN)}"
+        return _Made(number, (), (told, traceback.format_exc()))
+
+
+def _shown(text_of: Callable[[Any], str], value: Any, num_shown: int = _MAX_SHOWN) -> str:
+    """The text of a value of the user, whose methods may fail."""
+    try:
+        text = text_of(value)
+    except Exception as error:
+        return f"a {type(value).__name__} without a text ({type(error).__name__})"
+    return text if len(text) <= num_shown else f"{text[:num_shown]}…"
 
 
 @contextlib.contextmanager
