@@ -10,6 +10,7 @@ groups and generators, the hooks are run again from the last state before the st
 
 import bisect
 import dataclasses
+import functools
 import itertools
 from collections.abc import Iterator, Sequence
 from typing import Protocol
@@ -233,46 +234,34 @@ class RunOrder:
         )
 
     def _samples(self, step: int, slot: int) -> Iterator[RunSample]:
+        stretch, number = self._stretch(slot), self._number(slot)
+        lane, rank = number % stretch.num_lanes, number % self.world_size
+        made = functools.partial(RunSample, step=step, micro_batch=slot, lane=lane, rank=rank, names=self._names)
         recorded = self._recorded(slot)
         if recorded is not None:
-            yield from self._of_records(step, slot, recorded)
+            for place, key in enumerate(recorded):
+                source = self._numbers[self._known(number, key).source]
+                yield made(
+                    source=self.dataset.plan.sources[source].name,
+                    source_number=source,
+                    index=key.index,
+                    epoch=key.epoch,
+                    part=max(0, key.part),
+                    place=place,
+                    place_in_pack=None,
+                )
             return
-        stretch, number = self._stretch(slot), self._number(slot)
         for place, unit in enumerate(stretch.units(slot)):
             for place_in_pack, (source, epoch, index, part) in enumerate(unit):
-                yield RunSample(
+                yield made(
                     source=stretch.source_names[source],
                     source_number=stretch.source_numbers[source],
                     index=index,
                     epoch=epoch,
                     part=max(0, part),
-                    step=step,
-                    micro_batch=slot,
-                    lane=number % stretch.num_lanes,
-                    rank=number % self.world_size,
                     place=place,
                     place_in_pack=place_in_pack if stretch.packs else None,
-                    names=self._names,
                 )
-
-    def _of_records(self, step: int, slot: int, keys: Sequence[SampleKey]) -> Iterator[RunSample]:
-        num_lanes, number = self._stretch(slot).num_lanes, self._number(slot)
-        for place, key in enumerate(keys):
-            source = self._numbers[self._known(number, key).source]
-            yield RunSample(
-                source=self.dataset.plan.sources[source].name,
-                source_number=source,
-                index=key.index,
-                epoch=key.epoch,
-                part=max(0, key.part),
-                step=step,
-                micro_batch=slot,
-                lane=number % num_lanes,
-                rank=number % self.world_size,
-                place=place,
-                place_in_pack=None,
-                names=self._names,
-            )
 
     def _known(self, micro_batch: int, key: SampleKey) -> SampleKey:
         """A recorded sample, after a check that its source is one of the run.

@@ -36,9 +36,12 @@ def first_difference(one: RunOrder, other: RunOrder, *, steps: Sequence[int]) ->
         text.replace("the state has", "the first has").replace("this run has", "the second")
         for _, text in LoaderState(one.dataset.fingerprint(), [], 0, {}).differences(other.dataset.fingerprint())
     ]
-    for name, values in _others(one, other).items():
-        if values[0] != values[1]:
-            reasons.append(f"{name}: the first has {values[0]}, the second {values[1]}")
+    settings = [
+        ("num_lanes", one.num_lanes, other.num_lanes),
+        ("global_batch_size", one.schedule.global_batch_size, other.schedule.global_batch_size),
+        ("rampup_batch_size", one.schedule.rampup_batch_size, other.schedule.rampup_batch_size),
+    ]
+    reasons += [f"{name}: the first has {a}, the second {b}" for name, a, b in settings if a != b]
     for step in steps:
         samples = [run.at(step).samples for run in (one, other)]
         names = [[_identity(run, sample) for sample in found] for run, found in zip((one, other), samples, strict=True)]
@@ -49,15 +52,6 @@ def first_difference(one: RunOrder, other: RunOrder, *, steps: Sequence[int]) ->
         first, second = (found[place] if place < len(found) else None for found in samples)
         return RunDifference(reasons, step, first, second)
     return RunDifference(reasons, None)
-
-
-def _others(one: RunOrder, other: RunOrder) -> dict[str, list[Any]]:
-    runs = (one, other)
-    return {
-        "num_lanes": [run.num_lanes for run in runs],
-        "global_batch_size": [run.schedule.global_batch_size for run in runs],
-        "rampup_batch_size": [run.schedule.rampup_batch_size for run in runs],
-    }
 
 
 def _identity(run: RunOrder, sample: RunSample) -> tuple[Any, ...]:

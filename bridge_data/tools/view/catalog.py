@@ -109,6 +109,7 @@ class SplitCatalog:
         found: Sequence[Source | None] = [None] * len(records) if plan is None else plan.sources
         pairs = enumerate(zip(records, found, strict=True))
         self.sources = tuple(CatalogSource(number=n, records=kept, source=source) for n, (kept, source) in pairs)
+        self.search = KeySearch()
         self._lock = threading.Lock()
         self._readers: dict[int, RecordReader] = {}
         self._loaders: dict[int, Loader] = {}
@@ -289,10 +290,9 @@ def _version(path: Location) -> tuple[int, int] | None:
 
 
 class KeySearch:
-    """Searches the sources of `part`. Any thread may use it."""
+    """Searches the sources of a split part. Any thread may use it."""
 
-    def __init__(self, part: SplitCatalog) -> None:
-        self.part = part
+    def __init__(self) -> None:
         self._indexes: dict[str, KeyIndex] = {}
         self._shards: dict[int, dict[str, int]] = {}
 

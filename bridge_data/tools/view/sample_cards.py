@@ -232,7 +232,10 @@ def write_sheet(file: Path, title: str, part: SplitCatalog, start: int, count: i
     ]
     if len(chosen) > MAX_SAMPLES:
         raise ConfigError(f"--html: {len(chosen):,} samples are too many for one file, at most {MAX_SAMPLES:,}")
-    page = _environment().get_template("sheet.html")
+    try:
+        page = templates().get_template("sheet.html")
+    except ImportError as error:
+        raise ConfigError(f'--html needs a package ({error}): pip install "bridge-data[view]"') from error
     style = (_FOLDER / "static" / "view.css").read_text()
     made = page.render(title=title, part=part, style=style, cards=_cards(part, chosen))
     try:
@@ -242,11 +245,10 @@ def write_sheet(file: Path, title: str, part: SplitCatalog, start: int, count: i
     return len(chosen)
 
 
-def _environment() -> "Environment":
-    try:
-        from jinja2 import Environment, FileSystemLoader, StrictUndefined
-    except ImportError as error:
-        raise ConfigError(f'--html needs a package ({error}): pip install "bridge-data[view]"') from error
+def templates() -> "Environment":
+    """The templates of pages and sheets."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
     loader = FileSystemLoader(_FOLDER / "templates")
     return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
 

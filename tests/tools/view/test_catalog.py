@@ -5,7 +5,7 @@ import pytest
 from bridge_data.shards import ShardSet
 from bridge_data.shards.joined_records import JoinRecords
 from bridge_data.shards.sample_lookup import row_of
-from bridge_data.tools.view.catalog import KeySearch, SplitCatalog
+from bridge_data.tools.view.catalog import SplitCatalog
 from tests.shards.joins import dataset, join
 from tests.shards.test_energon_joins import FIFTH, FIRST, NONE, SECOND, THIRD, encoded, opened
 from tests.shards.test_energon_joins import members as members  # a fixture
@@ -14,7 +14,7 @@ from tests.shards.test_energon_joins import members as members  # a fixture
 def found(records: JoinRecords, key: str) -> list[int]:
     """The rows whose key begins with `key`."""
     part = SplitCatalog("train", None, [records])
-    return [address.index for address in KeySearch(part).find(key, list(part.sources), 10)]
+    return [address.index for address in part.search.find(key, list(part.sources), 10)]
 
 
 def test_a_row_of_a_join_is_found_by_the_key_of_its_first_member(tmp_path: Path) -> None:
