@@ -163,10 +163,11 @@ def tokens_of(batch: Any) -> tuple[int, int]:
     What is no padding is known by its `cu_seqlens` (rows, bounds), by `cu_seqlens_q` (bounds,), or by an
     `attention_mask` (rows, length); without any of them nothing is.
     """
-    tokens = _field(batch, "tokens")
-    tokens = _field(batch, "input_ids") if tokens is None else tokens
-    slots = 0 if tokens is None or not hasattr(tokens, "numel") else tokens.numel()
-    if not slots:
+    is_dict = isinstance(batch, dict)  # not by `_field`: of plain samples, these two are most of what counting costs
+    tokens = batch.get("tokens") if is_dict else getattr(batch, "tokens", None)
+    if tokens is None:
+        tokens = batch.get("input_ids") if is_dict else getattr(batch, "input_ids", None)
+    if tokens is None or not hasattr(tokens, "numel") or not (slots := tokens.numel()):
         return 0, 0
     for name in ("cu_seqlens", "cu_seqlens_q"):
         if hasattr(bounds := _field(batch, name), "numel"):

@@ -14,7 +14,7 @@ position of an old lane's stream, skip `skip` samples and take the next `count`.
 import collections
 import itertools
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,6 +26,19 @@ BEGINNING = (0, 0, 0, 0)
 
 ALL_PARTS = -1
 """The part number that means the whole sample."""
+
+
+class SampleRef(NamedTuple):
+    """A sample: number of its source in the plan, epoch, index in the source.
+
+    `part` is the number of one output of a generator hook, if only that one is meant.
+    """
+
+    source: int
+    epoch: int
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody calls on a reference
+    part: int = ALL_PARTS
+
 
 Entry = list[Any]
 """An entry of an inbox."""
@@ -140,15 +153,20 @@ class Stream:
 
     def take(self, count: int) -> tuple[list[int], list[int]]:
         """(epochs, indices) of the next samples: `count`, or the rest of the window; empty at the end of the row."""
+        epochs, indices = self.take_arrays(count)
+        return epochs.tolist(), indices.tolist()
+
+    def take_arrays(self, count: int) -> tuple[Ints, Ints]:
+        """The same as arrays."""
         self._leave()
         while self._window is None:
             self._window = self._row.window(self._lane, self._shuffle, self._number)
             if self._window is None and not self._advance():
-                return [], []
+                return np.empty(0, np.int64), np.empty(0, np.int64)
         epochs, indices = self._window.take(self._offset, self._offset + count)
         self._offset += len(indices)
         self._taken += len(indices)
-        return epochs.tolist(), indices.tolist()
+        return epochs, indices
 
     def position(self, unread: int = 0) -> list[int]:
         """The current position, or the one `unread` samples earlier, within what was taken last."""
