@@ -4,7 +4,7 @@ Without them, the functions that count are replaced by ones that do nothing, in 
 `turns`. Left in are two readings of a clock and an entry of a chain for each batch, some 0.3 µs. Text of 200 B takes
 the least time a sample, so counting costs the largest share there.
 
-    python -m benchmarks.metrics_cost [--rounds 200] [--data .bench] [--json FILE]
+    python -m benchmarks.metrics_cost [--rounds 100] [--data .bench] [--json FILE]
 """
 
 import argparse
@@ -21,7 +21,7 @@ from bridge_data.loader import position
 from bridge_data.loader.position import Meter
 from bridge_data.order.state import LoaderState
 
-CASES = {("text", 0): 200, ("text", 2): 400, ("jpeg", 0): 4, ("jpeg", 2): 16}
+CASES = {("text", 0): 400, ("text", 2): 400, ("jpeg", 0): 4, ("jpeg", 2): 16}
 """Workload and number of workers: batches of a slice."""
 
 
@@ -59,7 +59,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     from benchmarks.speed import data
 
     parser = argparse.ArgumentParser()
-    parser.add_argument("--rounds", type=int, default=200)
+    parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--data", type=Path, default=ROOT / ".bench")
     parser.add_argument("--json", type=Path)
     chosen = parser.parse_args(arguments)

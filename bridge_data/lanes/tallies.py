@@ -126,6 +126,9 @@ class Survival:
         )
 
 
+_NONE_SLOWEST = (0, 0, 0, 0)
+
+
 class Counts(NamedTuple):
     """What a micro-batch holds, and what its process did for it since the one before, of any lane; or sums of these.
 
@@ -142,7 +145,7 @@ class Counts(NamedTuple):
     images: int = 0
     bytes_read: int = 0
     retries: int = 0
-    slowest: tuple[int, int, int, int] = (0, 0, 0, 0)
+    slowest: tuple[int, int, int, int] = _NONE_SLOWEST
     ready_batches: int = 0
     ready_slots: int = 0
 
@@ -220,7 +223,7 @@ class LaneTally:
 
     def take(self, batch: Any, num_samples: int) -> Counts:
         """The counts of a batch of `num_samples` that has just been made: takes those of the process."""
-        slowest = NO_COUNTS.slowest
+        slowest = _NONE_SLOWEST
         if self._slowest is not None:
             source, epoch, index, _ = self._slowest
             slowest, self._slowest = (self.slowest_ns, source, epoch, index), None
@@ -230,4 +233,5 @@ class LaneTally:
             COUNTS.num_bytes -= bytes_read
         if retries := COUNTS.num_retries:
             COUNTS.num_retries -= retries
-        return as_counts((num_samples, *tokens_of(batch), images, bytes_read, retries, slowest, 0, 0))
+        tokens, slots = tokens_of(batch)
+        return as_counts((num_samples, tokens, slots, images, bytes_read, retries, slowest, 0, 0))

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeAlias,
 from bridge_data.errors import ConfigError, SampleError
 from bridge_data.lanes.tallies import NO_COUNTS, Counts
 from bridge_data.order import SampleRef
-from bridge_data.order.ledger import packed_references
+from bridge_data.order.stream import packed_references
 from bridge_data.task import NO_STAGES
 
 if TYPE_CHECKING:

@@ -19,10 +19,9 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 import numpy as np
 
 from bridge_data.errors import EDITED, StateError
-from bridge_data.order.ledger import PackedReferences
 from bridge_data.order.random_draws import BLOCK, Blend, Schedule
 from bridge_data.order.row import Row
-from bridge_data.order.stream import ALL_PARTS, BEGINNING, Inbox, OrderedRow, SampleRef, Stream
+from bridge_data.order.stream import ALL_PARTS, BEGINNING, Inbox, OrderedRow, PackedReferences, SampleRef, Stream
 
 State = dict[str, Any]
 

@@ -24,7 +24,6 @@ import dataclasses
 import functools
 import hashlib
 import logging
-import struct
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias
 
@@ -64,8 +63,6 @@ _NUMBER_KEYS = np.array([0x8EBC6AF09C88C6E3, 0x589965CC75374CC3], dtype=np.uint6
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 SAMPLE_BYTES = 32
 """Of the references of one sample."""
-_MAX_KEPT_BYTES = 256 * SAMPLE_BYTES
-"""References from before those packed last that are kept: of more samples than most micro-batches have."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -105,38 +102,9 @@ class LedgerSums:
         return f"samples {self.samples}, {sums}{since}"
 
 
-def packed_references(values: Sequence[int]) -> bytes:
-    """The references of samples: of each its source's number, epoch, index, part, one sample after another."""
-    return _numbers(len(values)).pack(*values)
-
-
-@functools.lru_cache(maxsize=64)
-def _numbers(count: int) -> struct.Struct:
-    return struct.Struct(f"<{count}q")
-
-
 def columns_of(references: bytes) -> NDArray[np.int64]:
     """References as (4, samples): source, epoch, index, part."""
     return np.frombuffer(references, dtype="<i8").reshape(-1, 4).T.astype(np.int64, order="C")
-
-
-class PackedReferences:
-    """The references of the whole samples of one source that were taken last, packed many at a time."""
-
-    def __init__(self, source: int) -> None:
-        self._source, self._packed = source, b""
-
-    def add(self, epochs: NDArray[np.int64], indices: NDArray[np.int64]) -> None:
-        """Add samples that were taken after the others."""
-        samples = np.zeros((len(indices), 4), dtype="<i8")
-        samples[:, 0], samples[:, 1], samples[:, 2] = self._source, epochs, indices
-        self._packed = self._packed[-_MAX_KEPT_BYTES:] + samples.tobytes()
-
-    def last(self, count: int, unread: int) -> bytes | None:
-        """The references of `count` samples, after which `unread` have been added; None if some are not known."""
-        end = len(self._packed) - unread * SAMPLE_BYTES
-        start = end - count * SAMPLE_BYTES
-        return self._packed[start:end] if start >= 0 else None
 
 
 def tallies(batches: Sequence[MicroBatch], source_names: Sequence[str], repetition: int = 0) -> list[LedgerSums]:

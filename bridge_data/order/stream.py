@@ -12,13 +12,16 @@ position of an old lane's stream, skip `skip` samples and take the next `count`.
 """
 
 import collections
+import functools
 import itertools
+import struct
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from bridge_data.errors import EDITED, StateError
+from bridge_data.order.ledger import SAMPLE_BYTES
 from bridge_data.order.row import Ints, Row, Window
 
 BEGINNING = (0, 0, 0, 0)
@@ -39,6 +42,9 @@ class SampleRef(NamedTuple):
     index: int  # type: ignore[assignment]  # hides tuple.index, which nobody calls on a reference
     part: int = ALL_PARTS
 
+
+_MAX_KEPT_BYTES = 256 * SAMPLE_BYTES
+"""References from before those packed last that are kept: of more samples than most micro-batches have."""
 
 Entry = list[Any]
 """An entry of an inbox."""
@@ -188,6 +194,35 @@ class Stream:
         self._shuffle, self._number = after
         self._offset, self._window = 0, None
         return True
+
+
+def packed_references(values: Sequence[int]) -> bytes:
+    """The references of samples, as in `ledger`: source number, epoch, index, part of each, one sample after another."""
+    return _numbers(len(values)).pack(*values)
+
+
+@functools.lru_cache(maxsize=64)
+def _numbers(count: int) -> struct.Struct:
+    return struct.Struct(f"<{count}q")
+
+
+class PackedReferences:
+    """The references of the whole samples of one source that were taken last, packed many at a time for the ledger."""
+
+    def __init__(self, source: int) -> None:
+        self._source, self._packed = source, b""
+
+    def add(self, epochs: Ints, indices: Ints) -> None:
+        """Add samples that were taken after the others."""
+        samples = np.zeros((len(indices), 4), dtype="<i8")
+        samples[:, 0], samples[:, 1], samples[:, 2] = self._source, epochs, indices
+        self._packed = self._packed[-_MAX_KEPT_BYTES:] + samples.tobytes()
+
+    def last(self, count: int, unread: int) -> bytes | None:
+        """The references of `count` samples, after which `unread` have been added; None if some are not known."""
+        end = len(self._packed) - unread * SAMPLE_BYTES
+        start = end - count * SAMPLE_BYTES
+        return self._packed[start:end] if start >= 0 else None
 
 
 class Inbox:
