@@ -197,7 +197,7 @@ class Stream:
 
 
 def packed_references(values: Sequence[int]) -> bytes:
-    """The references of samples, as in `ledger`: source number, epoch, index, part of each, one sample after another."""
+    """The references of samples, as in `ledger`: source, epoch, index and part of each, one sample after another."""
     return _numbers(len(values)).pack(*values)
 
 
