@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeAlias, TypeVar
 
 from bridge_data.errors import ConfigError, SampleError
-from bridge_data.lanes.tallies import NO_COUNTS, Counts
+from bridge_data.lanes.tallies import NO_COUNTS, CountValues
 from bridge_data.order import SampleRef
 from bridge_data.order.stream import packed_references
 from bridge_data.task import NO_STAGES
@@ -99,7 +99,7 @@ class Produced(Generic[T]):
     skipped: dict[str, int]
     references: bytes
     """Of its samples, as in `order.ledger`."""
-    counts: Counts = dataclasses.field(default=NO_COUNTS, compare=False)
+    counts: CountValues = dataclasses.field(default=NO_COUNTS, compare=False)
 
 
 UNREAD = object()
