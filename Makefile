@@ -125,6 +125,7 @@ lint: setup
 bench: $(VENV)/.bench peers
 	$(BIN)/python -m benchmarks.speed $(ARGS)
 	$(BIN)/python -m benchmarks.metrics_cost $(if $(ARGS),--rounds 1)
+	$(BIN)/python -m benchmarks.checks_cost $(if $(ARGS),--rounds 1)
 
 $(VENV)/.bench: pyproject.toml | setup
 	$(BIN)/pip install -q -e ".[bench]"

@@ -29,7 +29,7 @@ ELSEWHERE = {
     "bridge_data.lanes.lane_dataset": "SavableDataset=LaneDataset",
     "bridge_data.lanes.datasets": "LimitDataset RepeatDataset",
     "bridge_data.loader": "BasicDataLoader=SavableDataLoader",
-    "bridge_data.prepare.media": "MediaFilterConfig=MediaRule MediaFilterStrategy",
+    "bridge_data.prepare.media_rule": "MediaFilterConfig=MediaRule MediaFilterStrategy",
     "bridge_data.task.hooks": "get_source_info=sources_of",
     "bridge_data.shards.metadata": (
         "MAIN_FOLDER_NAME=META_FOLDER INDEX_SQLITE_FILENAME=INDEX_SQLITE INDEX_UUID_FILENAME=INDEX_UUID "

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.lanes.units import SampleKey
-from bridge_data.order.ledger import Columns, LedgerSums, MicroBatch, columns_of, tallies
+from bridge_data.order.ledger import SAMPLE_BYTES, Columns, LedgerSums, MicroBatch, columns_of, tallies
 
 MAGIC = b"bridge_data ledger 1\n"
 
@@ -141,11 +141,10 @@ def decoded(payload: bytes) -> list[MicroBatch]:
     """The inverse of `encoded`."""
     num_batches, num_samples = _COUNTS.unpack_from(payload)
     numbers, sizes, *samples = _columns(payload, num_batches, num_samples)
-    ends = np.cumsum(sizes).tolist()
-    stacked = np.array(samples, dtype="<i8")
-    starts = [0, *ends[:-1]]
-    each = zip(numbers.tolist(), starts, ends, strict=True)
-    return [(number, stacked[:, start:end].tobytes()) for number, start, end in each]
+    ends = (np.cumsum(sizes) * SAMPLE_BYTES).tolist()
+    references = np.stack(samples, axis=1).astype("<i8").tobytes()
+    each = zip(numbers.tolist(), [0, *ends[:-1]], ends, strict=True)
+    return [(number, references[start:end]) for number, start, end in each]
 
 
 def _columns(payload: bytes, num_batches: int, num_samples: int) -> Iterator[NDArray[np.int64]]:

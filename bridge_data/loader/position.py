@@ -30,7 +30,7 @@ from bridge_data.errors import repeats
 from bridge_data.lanes.edited_lane import EditedLane
 from bridge_data.lanes.lane import Lane
 from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.lanes.tallies import NO_COUNTS, Counts, sums_of
+from bridge_data.lanes.tallies import NO_COUNTS, Counts, CountValues, sums_of
 from bridge_data.lanes.units import Produced, keys_of_batch
 from bridge_data.lanes.work import Watch
 from bridge_data.later import profiler_is_active, torch
@@ -246,7 +246,7 @@ class Meter:
     def __init__(self, rank: int) -> None:
         self._rank = rank
         self.batches = 0
-        self._counted: tuple[Counts, list[Counts]] = NO_COUNTS, []  # summed up, and since
+        self._counted: tuple[Counts, list[CountValues]] = NO_COUNTS, []  # summed up, and since
         self.skipped: dict[str, int] = {}
         """Samples that were left out, by stage."""
         self.num_truncated = self.num_failed = 0
@@ -264,7 +264,7 @@ class Meter:
             else:
                 self.skipped[stage] = self.skipped.get(stage, 0) + count
 
-    def note(self, counts: Counts) -> None:
+    def note(self, counts: CountValues) -> None:
         """Count a batch that was handed out."""
         self.batches += 1
         _, counted = self._counted

@@ -5,12 +5,14 @@ from typing import TYPE_CHECKING
 from bridge_data.later import names_of
 
 if TYPE_CHECKING:
-    from bridge_data.prepare.media import MediaPreparation, MediaRule, prepare_media
+    from bridge_data.prepare.media import MediaPreparation, prepare_media
+    from bridge_data.prepare.media_rule import MediaRule
     from bridge_data.prepare.parallel_writing import write
     from bridge_data.prepare.shard_writer import ShardWriter
 
 _NAMES_BY_MODULE = {
-    "bridge_data.prepare.media": "MediaPreparation MediaRule prepare_media",
+    "bridge_data.prepare.media": "MediaPreparation prepare_media",
+    "bridge_data.prepare.media_rule": "MediaRule",
     "bridge_data.prepare.parallel_writing": "write",
     "bridge_data.prepare.shard_writer": "ShardWriter",
 }

@@ -4,14 +4,10 @@ Enters: a folder and a rule that says which files are media. Leaves: the metadat
 `MediaIndex` finds them by key: of an image what its header says, of a clip what PyAV finds. Shards and files that were
 read by the same rule, and have not changed since, are not opened again. Guarantee: memory is bounded by a few shards;
 unreadable files are counted and named. Pixels are decoded only where the header lacks size or mode; audio once.
-
-Source: the three strategies, under these names, are those of Energon's `media_filters` table.
 """
 
 import contextlib
 import dataclasses
-import enum
-import fnmatch
 import functools
 import io
 import itertools
@@ -19,16 +15,15 @@ import os
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO, Literal, TypeAlias
+from typing import BinaryIO
 
 from PIL import Image
 
 from bridge_data import storage
-from bridge_data.decode.av import AV_EXTENSIONS, AVDecoder
-from bridge_data.decode.image import IMAGE_EXTENSIONS
-from bridge_data.decode.sample_decoder import guess_kind
+from bridge_data.decode.av import AVDecoder
 from bridge_data.errors import BridgeDataError, ConfigError, DatasetError, SampleError, bridge_command
 from bridge_data.limits import DEFAULT_LIMITS, Limits
+from bridge_data.prepare.media_rule import MediaKind, MediaRule
 from bridge_data.prepare.processes import Progress, in_parallel, no_progress
 from bridge_data.prepare.sqlite_index import MediaTable, SeenFile, writing_media
 from bridge_data.shards.index_file import BridgeIndex
@@ -39,13 +34,8 @@ from bridge_data.shards.segment import split_name
 from bridge_data.shards.tar_bytes import FileTar, GzipTar, open_tar
 from bridge_data.shards.tar_headers import walk
 
-MediaKind: TypeAlias = Literal["image", "av"]
-"""An image; or video, audio or both."""
-
 HEAD_BYTES = 512
 """Bytes of a file by which its kind is recognised."""
-
-_FLAGS = "--media-metadata-by-extension, --media-metadata-by-header or --media-metadata-by-glob PATTERNS"
 
 _KNOWN_WHEN_LOADED = frozenset({"ICO", "ICNS", "CUR"})
 
@@ -57,64 +47,6 @@ READ_BYTES = 1 << 16
 
 MAX_EXAMPLES = 10
 """Messages kept of files that cannot be read."""
-
-
-class MediaFilterStrategy(enum.StrEnum):
-    """By what media are told."""
-
-    EXTENSION = "EXTENSION"
-    HEADER = "HEADER"
-    GLOB = "GLOB"
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class MediaRule:
-    """A strategy and, for `GLOB`, the patterns, of which one must match a file's name or its whole path."""
-
-    strategy: MediaFilterStrategy | Literal["EXTENSION", "HEADER", "GLOB"]
-    patterns: Sequence[str] = ()
-
-    @classmethod
-    def parse(cls, by_glob: str | None, by_header: bool, by_extension: bool) -> "MediaRule":
-        """The rule that the flags ask for; patterns are separated by commas.
-
-        Raises:
-            ConfigError: if they ask for none, or for several.
-        """
-        if (by_glob is not None) + by_header + by_extension != 1:
-            raise ConfigError(f"which files are media? Give exactly one of {_FLAGS}")
-        if by_glob is None:
-            return cls("HEADER" if by_header else "EXTENSION")
-        patterns = tuple(pattern.strip() for pattern in by_glob.split(","))
-        if not all(patterns):
-            raise ConfigError(
-                f"--media-metadata-by-glob {by_glob!r}: expected patterns such as '*.jpg,clips/*.mp4', and none empty"
-            )
-        return cls("GLOB", patterns)
-
-    def may_be_media(self, name: str) -> bool:
-        """Whether the file must be opened, judged by its name. Case does not count."""
-        if self.strategy == "EXTENSION":
-            return kind_of_name(name) is not None
-        if self.strategy == "HEADER":
-            return True
-        whole, last = name.lower(), name.lower().rpartition("/")[2]
-        return any(fnmatch.fnmatchcase(text, pattern.lower()) for pattern in self.patterns for text in (whole, last))
-
-    def kind(self, name: str, head: bytes) -> MediaKind | None:
-        """The kind of a file that may be media, judged by its first bytes."""
-        if self.strategy == "EXTENSION":
-            return kind_of_name(name)
-        return guess_kind(head) or kind_of_name(name)
-
-    def __str__(self) -> str:
-        return ":".join((self.strategy, *self.patterns))
-
-
-def kind_of_name(name: str) -> MediaKind | None:
-    """The kind of a file by the extension of its name."""
-    extension = name.lower().rpartition("/")[2].rpartition(".")[2]
-    return "image" if extension in IMAGE_EXTENSIONS else "av" if extension in AV_EXTENSIONS else None
 
 
 def extract(kind: MediaKind, file: BinaryIO, name: str) -> MediaMetadata:

@@ -29,7 +29,7 @@ from bridge_data.shards.segment import Segment
 from bridge_data.storage.atomic import replacing, writing
 
 if TYPE_CHECKING:
-    from bridge_data.prepare.media import MediaRule
+    from bridge_data.prepare.media_rule import MediaRule
 
 
 _TABLES = """
