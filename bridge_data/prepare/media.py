@@ -29,8 +29,9 @@ from bridge_data.decode.image import IMAGE_EXTENSIONS
 from bridge_data.decode.sample_decoder import guess_kind
 from bridge_data.errors import BridgeDataError, ConfigError, DatasetError, SampleError, bridge_command
 from bridge_data.limits import DEFAULT_LIMITS, Limits
+from bridge_data.prepare.media_table import MediaTable, writing_media
 from bridge_data.prepare.processes import Progress, in_parallel, no_progress
-from bridge_data.prepare.sqlite_index import MediaTable, SeenFile, writing_media
+from bridge_data.prepare.sqlite_index import SeenFile
 from bridge_data.shards.index_file import BridgeIndex
 from bridge_data.shards.media_metadata import ImageMetadata, MediaMetadata
 from bridge_data.shards.metadata import BRIDGE_INDEX, INDEX_SQLITE, INFO_JSON, INFO_YAML, META_FOLDER
