@@ -17,8 +17,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from bridge_data.errors import WorkerError
-from bridge_data.options import check_integer
+from bridge_data.errors import ConfigError, WorkerError
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor as Pool
@@ -35,6 +34,11 @@ Progress = Callable[[int, int | None], None]
 
 def no_progress(done: int, total: int | None) -> None:
     """Report nothing."""
+
+
+def usual_workers() -> int:
+    """A process for each core of this machine, at most 16."""
+    return min(16, len(os.sched_getaffinity(0)))
 
 
 class Executor(Protocol):
@@ -56,13 +60,14 @@ class Executor(Protocol):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Processes:
+class LocalProcesses:
     """Forked processes of this machine; this process itself, if `num_workers` is 1. Any function will do."""
 
     num_workers: int
 
     def __post_init__(self) -> None:
-        check_integer("num_workers", self.num_workers, 1)
+        if self.num_workers < 1:
+            raise ConfigError(f"num_workers={self.num_workers}: expected at least 1")
 
     def map(
         self, function: Callable[[Argument], Result], arguments: Iterable[Argument], *, what: str

@@ -10,7 +10,6 @@ on the number of samples.
 import contextlib
 import dataclasses
 import functools
-import hashlib
 import os
 import re
 import shutil
@@ -249,6 +248,8 @@ def _runs(root: Path, names: Sequence[str], longest: int) -> Iterator[list[str]]
 
 def _scan_run(root: Path, digest: bool, names: list[str]) -> tuple[str, list[str], list[str]]:
     """Scan some shards. The file with the results, `names`, and the errors of those that cannot be used."""
+    import hashlib  # imported here: slow, and a data set that has not changed does without
+
     file = hashlib.blake2b("\0".join(names).encode(), digest_size=16).hexdigest() + _SUFFIX
     errors: list[str] = []
     notes: dict[str, Mapping[str, Any]] = {}

@@ -8,7 +8,6 @@ A damaged shard does not stop the scan: all faults are reported at once.
 
 import contextlib
 import dataclasses
-import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -17,7 +16,7 @@ from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.prepare.commit import committing
-from bridge_data.prepare.processes import Executor, Processes, Progress, no_progress
+from bridge_data.prepare.processes import Executor, LocalProcesses, Progress, no_progress, usual_workers
 from bridge_data.prepare.scan import ScanNotes
 from bridge_data.prepare.scan_results import ScanResults, forget_results
 from bridge_data.prepare.sqlite_index import SeenFile, SqliteIndexWriter, update_copy
@@ -47,7 +46,7 @@ class PrepareConfig:
     """
 
     exclude: str | None = None
-    num_workers: int = dataclasses.field(default_factory=lambda: min(16, len(os.sched_getaffinity(0))))
+    num_workers: int = dataclasses.field(default_factory=usual_workers)
     rescan: bool = False
     fix_duplicates: bool = False
     digest: bool = False
@@ -69,7 +68,7 @@ class PrepareConfig:
     @property
     def scanner(self) -> Executor:
         """What scans shards."""
-        return self.executor or Processes(self.num_workers)
+        return self.executor or LocalProcesses(self.num_workers)
 
 
 MetaFiles = Callable[[dict[str, int]], Mapping[str, str]]

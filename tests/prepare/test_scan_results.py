@@ -10,7 +10,7 @@ import pytest
 
 from bridge_data.errors import ConfigError, DatasetError, WorkerError
 from bridge_data.prepare import scan_results
-from bridge_data.prepare.processes import Processes, no_progress
+from bridge_data.prepare.processes import LocalProcesses, no_progress
 from bridge_data.prepare.scan_results import SCANNED, ScanResults, ScanTask
 from bridge_data.prepare.tar_indexes import PrepareConfig
 from bridge_data.prepare.tars import scan_share
@@ -30,7 +30,7 @@ SCAN_IN_PROCESSES = """
 import os, sys
 from pathlib import Path
 from bridge_data.prepare import scan_results
-from bridge_data.prepare.processes import Processes, no_progress
+from bridge_data.prepare.processes import LocalProcesses, no_progress
 scan_shard = scan_results.scan_shard
 def told(root, name, **settings):
     Path(root, name + ".pid").write_text(str(os.getpid()))
@@ -41,7 +41,7 @@ scan_results.scan_shard = told
 root = Path(sys.argv[1])
 names = sorted(path.name for path in root.glob("*.tar"))
 results = scan_results.ScanResults(root, names, None, digest=False)
-assert results.scan(Processes(3), no_progress) == len(names) and not results.missing
+assert results.scan(LocalProcesses(3), no_progress) == len(names) and not results.missing
 assert os.getpid() not in {int(Path(root, name + ".pid").read_text()) for name in names}
 """
 
@@ -70,12 +70,12 @@ def test_faults_are_collected_and_the_others_are_known(tmp_path: Path, num_worke
     names = names_of(tmp_path)
     done: list[int] = []
     results = results_of(tmp_path, names)
-    assert results.scan(Processes(num_workers), lambda now, total: done.append(now)) == 10
+    assert results.scan(LocalProcesses(num_workers), lambda now, total: done.append(now)) == 10
     assert done == list(range(1, 11))
     assert results.missing == ["data-000003.tar"] and "data-000003.tar" in results.errors[0]
     assert results.segment("data-000004.tar").keys() == [f"{number:06d}" for number in range(20, 25)]
     again = results_of(tmp_path, names)
-    assert again.scan(Processes(1), no_progress) == 1  # the results of the others were kept
+    assert again.scan(LocalProcesses(1), no_progress) == 1  # the results of the others were kept
 
 
 def test_many_small_shards_are_all_known(tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_many_small_shards_are_all_known(tmp_path: Path) -> None:
         write_tar(tmp_path / name, {f"{name[:3]}.txt": name[:3].encode()})
     (tmp_path / "070.tar").unlink()
     results = results_of(tmp_path, names)
-    assert results.scan(Processes(2), no_progress) == 150
+    assert results.scan(LocalProcesses(2), no_progress) == 150
     assert results.missing == ["070.tar"]
     assert len(list((tmp_path / SCANNED).iterdir())) < 20
     assert [results.segment(name).keys() for name in ("000.tar", "149.tar")] == [["000"], ["149"]]
@@ -93,7 +93,7 @@ def test_many_small_shards_are_all_known(tmp_path: Path) -> None:
 def test_a_result_counts_only_for_the_shard_that_it_was_made_of(tmp_path: Path) -> None:
     write_shards(tmp_path)
     names = names_of(tmp_path)
-    results_of(tmp_path, names).scan(Processes(1), no_progress)
+    results_of(tmp_path, names).scan(LocalProcesses(1), no_progress)
     assert results_of(tmp_path, names).missing == []
     os.utime(tmp_path / names[1], ns=(1, 1))
     assert results_of(tmp_path, names).missing == [names[1]]
@@ -104,7 +104,7 @@ def test_a_result_counts_only_for_the_shard_that_it_was_made_of(tmp_path: Path) 
 def test_half_a_result_is_none(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     write_shards(tmp_path)
     names = names_of(tmp_path)
-    results_of(tmp_path, names).scan(Processes(1), no_progress)
+    results_of(tmp_path, names).scan(LocalProcesses(1), no_progress)
     files = sorted((tmp_path / SCANNED).iterdir())
     files[0].write_bytes(files[0].read_bytes()[:-10])
     damaged = bytearray(files[1].read_bytes())
