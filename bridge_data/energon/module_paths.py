@@ -63,7 +63,8 @@ PATHS = {
     "cache.no_cache": "DirectLazy NoCachePool",
     "cli": "",
     "cli.main": (
-        "main=bridge_data.tools.cli:main prepare_media_command=bridge_data.tools.cli.prepare_media_command:prepare_media"
+        "main=bridge_data.tools.cli:main "
+        "prepare_media_command=bridge_data.tools.cli.prepare_media_command:prepare_media"
     ),
     "dataset_config": "get_dataset_from_config",
     "deprecation": "",

@@ -32,9 +32,7 @@ SHOWN_ON_SCREEN = 5
 @click.argument("path", type=ON_DISK)
 @split_options("Check these parts of the split only, such as train,val.  [default: all, and shards in none]")
 @click.option("--split-config", metavar="NAME", help="That of the split.  [default: split.yaml]")
-@click.option(
-    "--num-workers", "--parallel", type=int, help="LocalProcesses that read.  [default: one a core, at most 16]"
-)
+@click.option("--num-workers", "--parallel", type=int, help="Processes that read.  [default: one a core, at most 16]")
 @executor_option
 @click.option(
     "--limit", type=int, help="Check at most this many samples of each data set; of each tar that is not prepared."

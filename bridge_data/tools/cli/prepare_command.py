@@ -168,7 +168,7 @@ class _Options:
 @click.option("--shuffle-tars", is_flag=True, help="Shuffle the shards before --split-ratio divides them.")
 @click.option("--skip-dataset-yaml", is_flag=True, help="Write no dataset.yaml.")
 @click.option("--dataset-yaml-name", metavar="NAME", default=DATASET_YAML, show_default=True, help="Its file name.")
-@click.option("--num-workers", type=int, help="LocalProcesses that read shards.  [default: one a core, at most 16]")
+@click.option("--num-workers", type=int, help="Processes that read shards.  [default: one a core, at most 16]")
 @executor_option
 @click.option("--task-index", type=int, metavar="I", help="Only scan share I, from 0 on, of --num-tasks: see --merge.")
 @click.option("--num-tasks", type=int, metavar="N", help="The number of shares, such as the tasks of a Slurm array.")

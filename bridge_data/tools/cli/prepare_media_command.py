@@ -24,7 +24,7 @@ from bridge_data.tools.cli.terminal import (
 @click.command("prepare-media")
 @click.argument("path", type=ON_DISK)
 @media_options
-@click.option("--num-workers", type=int, help="LocalProcesses that look at media.  [default: one a core, at most 16]")
+@click.option("--num-workers", type=int, help="Processes that look at media.  [default: one a core, at most 16]")
 @executor_option
 @click.option("--tmp-path", metavar="PATH", help="No effect: media are measured on a disk, where nothing is uploaded.")
 @limits_option
