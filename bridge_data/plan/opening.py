@@ -209,7 +209,7 @@ def _open_folder(reference: Reference, opening: Opening) -> Source:
     config = read_sample_config(document, opening.trusted_modules, trust_dataset_code=opening.trust_dataset_code)
     part, split_config = scope.split_part, split_config_of(reference)
     try:
-        dataset = cache.get(("folder", path), lambda: PreparedDataset.open(path, cache.limits))
+        dataset = cache.get(("folder", path), lambda: PreparedDataset.open(path, cache.limits).with_index())
         key = ("shards", path, part, split_config)
         shards = cache.get(key, lambda: dataset.split(part, split_config=split_config))
     except ConfigError as error:

@@ -100,14 +100,16 @@ class ShardSet:
 
     @functools.cached_property
     def sample_bytes(self) -> float | None:
-        """Mean bytes of a sample in its tar; where a shard is compressed, those of the first shard."""
+        """Mean bytes of a sample in its tar, with and without an index the same; where a shard is compressed, those of
+        the first shard, and None without an index."""
         filled = [name for name, count in zip(self.names, self.stored_counts, strict=True) if count]
-        if self.index is None or not filled:
+        if not filled:
             return None
         if any(map(is_gzip, filled)):
-            segment = self.index.segment_if_intact(filled[0])
+            segment = None if self.index is None else self.index.segment_if_intact(filled[0])
             return None if segment is None else segment.span(0, len(segment) - 1)[1] / len(segment)
-        return sum(self.index.sizes_bytes(filled)) / sum(self.stored_counts)
+        sizes = zip(self._sizes_bytes(), self.stored_counts, strict=True)
+        return sum(size for size, count in sizes if count) / sum(self.stored_counts)
 
     def identity(self) -> dict[str, Any]:
         """Names, sizes and sample counts of the shards, and what is excluded."""
@@ -167,6 +169,14 @@ class PreparedDataset:
         if index is not None and not index.describes(shard_counts, read_uuid(meta)):
             index = None
         return cls(root=root, shard_counts=shard_counts, index=index, limits=limits)
+
+    def with_index(self) -> "PreparedDataset":
+        """The data set with an index of ours, which is made of Energon's files if there is none and that is quick."""
+        if self.index is not None or isinstance(self.root, storage.RemotePath):
+            return self
+        from bridge_data.shards.energon_index import index_of_energon  # most data sets have an index
+
+        return dataclasses.replace(self, index=index_of_energon(self.root, self.shard_counts, read_uuid(self.meta)))
 
     @property
     def meta(self) -> Location:
