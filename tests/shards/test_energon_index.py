@@ -1,7 +1,7 @@
 """Data as Energon leaves them: a database and offsets, and no index of ours. (`tests/peer` has real ones.)"""
 
 import contextlib
-import dataclasses
+import errno
 import fcntl
 import logging
 import os
@@ -65,13 +65,22 @@ def test_a_plan_makes_it(data: Path) -> None:
     assert (data / INDEX).is_file()
 
 
-def test_where_the_data_cannot_be_written_it_is_in_the_cache(data: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_where_the_data_cannot_be_written_it_is_in_the_cache(
+    data: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    replacing = energon_index.replacing
+
+    def only_elsewhere(path: Path) -> contextlib.AbstractContextManager[Path]:
+        if path.is_relative_to(data):
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+        return replacing(path)
+
+    monkeypatch.setattr(energon_index, "replacing", only_elsewhere)
     caplog.set_level(logging.INFO, "bridge_data")
-    (data / INDEX).mkdir()  # nothing can be written there, by root neither
-    for times in (1, 1):
+    for _ in range(2):
         assert opened(data).index is not None and texts(opened(data)) == [text_of(number) for number in range(30)]
-        assert cached(data) == [".bridge"]
-        assert caplog.text.count("our index was made of it") == times
+        assert cached(data) == [".bridge"] and not (data / INDEX).exists()
+        assert caplog.text.count("our index was made of it") == 1
 
 
 def test_the_order_of_samples_does_not_depend_on_it(data: Path) -> None:
@@ -174,10 +183,9 @@ def test_one_process_makes_it_and_the_others_wait(data: Path) -> None:
         assert sorted(pipe.read()) == ["i", "i", "i", "i", "m"]
 
 
-def test_an_index_of_another_preparation_is_replaced(data: Path) -> None:
+def test_an_index_that_is_there_is_left_to_prepare(data: Path) -> None:
     shutil.copyfile(data.parent / "ours", data / INDEX)
     (data / ".nv-meta/index.uuid").write_text("of a later preparation")
-    assert PreparedDataset.open(data).index is None
-    index = opened(data).index
-    assert index is not None and index.uuid == "of a later preparation"
-    assert dataclasses.replace(opened(data), index=None).with_index().index is not None
+    assert opened(data).index is None
+    (data / INDEX).write_bytes(b"damaged")
+    assert opened(data).index is None and (data / INDEX).read_bytes() == b"damaged"
