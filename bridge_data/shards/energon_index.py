@@ -54,10 +54,9 @@ class _Unusable(Exception):
 
 def index_of_energon(root: Path, shard_counts: dict[str, int], uuid: str | None) -> BridgeIndex | None:
     """The index of the data set at `root`, made now if nobody has made it; None if that cannot be done, or would take
-    long, or an index is there that cannot be used: `prepare` replaces that, and `lint` reports it."""
+    long. It is for a data set without one: an index that cannot be used is left to `prepare`, and `lint` reports it."""
     meta = root / META_FOLDER
-    is_new = not (meta / BRIDGE_INDEX).exists() and (meta / INDEX_SQLITE).is_file()
-    if uuid is None or not is_new or any(map(is_gzip, shard_counts)):
+    if uuid is None or not (meta / INDEX_SQLITE).is_file() or any(map(is_gzip, shard_counts)):
         return None
     name = hashlib.blake2b(json.dumps([str(root.absolute()), uuid]).encode(), digest_size=16).hexdigest()
     cached = cache_folder() / "indexes" / f"{name}.bridge"

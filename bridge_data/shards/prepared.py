@@ -12,6 +12,7 @@ import itertools
 from collections import Counter
 from collections.abc import Collection, Mapping
 from os import PathLike
+from pathlib import Path
 from typing import Any
 
 from bridge_data import storage
@@ -156,8 +157,11 @@ class PreparedDataset:
     limits: Limits = DEFAULT_LIMITS
 
     @classmethod
-    def open(cls, path: str | PathLike[str], limits: Limits = DEFAULT_LIMITS) -> "PreparedDataset":
-        """The data set in the folder `path`, on a disk or at a URL; `limits` are those of its metadata.
+    def open(
+        cls, path: str | PathLike[str], limits: Limits = DEFAULT_LIMITS, *, makes_index: bool = False
+    ) -> "PreparedDataset":
+        """The data set in the folder `path`, on a disk or at a URL; `limits` are those of its metadata. With
+        `makes_index`, one of Energon's on a disk gets an index of ours, if that is quick.
 
         Raises:
             ConfigError: if there is none, or it is not prepared. DatasetError: if its metadata are damaged.
@@ -165,18 +169,15 @@ class PreparedDataset:
         root = storage.location(path)
         meta = meta_folder(root)
         shard_counts = read_shard_counts(meta, limits)
+        is_missing = makes_index and not (meta / BRIDGE_INDEX).exists()
         index = BridgeIndex.open(meta / BRIDGE_INDEX)
         if index is not None and not index.describes(shard_counts, read_uuid(meta)):
             index = None
+        if index is None and is_missing and isinstance(root, Path):
+            from bridge_data.shards.energon_index import index_of_energon  # most data sets have an index
+
+            index = index_of_energon(root, shard_counts, read_uuid(meta))
         return cls(root=root, shard_counts=shard_counts, index=index, limits=limits)
-
-    def with_index(self) -> "PreparedDataset":
-        """The data set with an index of ours, which is made of Energon's files if there is none and that is quick."""
-        if self.index is not None or isinstance(self.root, storage.RemotePath):
-            return self
-        from bridge_data.shards.energon_index import index_of_energon  # most data sets have an index
-
-        return dataclasses.replace(self, index=index_of_energon(self.root, self.shard_counts, read_uuid(self.meta)))
 
     @property
     def meta(self) -> Location:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from bridge_data import WorkerConfig, get_train_dataset
 from bridge_data.plan import load_plan
 from bridge_data.shards import PreparedDataset, ShardReader, energon_index
 from bridge_data.shards.index_file import BridgeIndex
@@ -34,7 +35,7 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def opened(folder: Path) -> PreparedDataset:
-    return PreparedDataset.open(folder).with_index()
+    return PreparedDataset.open(folder, makes_index=True)
 
 
 def texts(dataset: PreparedDataset) -> list[bytes]:
@@ -57,11 +58,14 @@ def test_the_index_is_the_one_that_prepare_writes(data: Path) -> None:
     assert prepare_by_ratio(data, "1,0,0").num_scanned == 0  # which takes it for its own
 
 
-def test_a_plan_makes_it(data: Path) -> None:
+def test_a_data_set_for_training_makes_it_and_a_look_at_the_data_does_not(data: Path) -> None:
     (data / ".nv-meta/dataset.yaml").write_text(
         "sample_type: {__module__: megatron.energon, __class__: TextSample}\nfield_map: {text: txt}\n"
     )
     load_plan(data)
+    assert not (data / INDEX).exists()
+    config = WorkerConfig(rank=0, world_size=1, num_workers=0)
+    get_train_dataset(data, worker_config=config, batch_size=1, shuffle_buffer_size=10, max_samples_per_sequence=10)
     assert (data / INDEX).is_file()
 
 
