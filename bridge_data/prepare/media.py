@@ -24,8 +24,9 @@ from bridge_data.decode.av import AVDecoder
 from bridge_data.errors import BridgeDataError, ConfigError, DatasetError, SampleError, bridge_command
 from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.prepare.media_rule import MediaKind, MediaRule
-from bridge_data.prepare.processes import Progress, in_parallel, no_progress
-from bridge_data.prepare.sqlite_index import MediaTable, SeenFile, writing_media
+from bridge_data.prepare.media_table import MediaTable, writing_media
+from bridge_data.prepare.processes import Executor, LocalProcesses, Progress, no_progress
+from bridge_data.prepare.sqlite_index import SeenFile
 from bridge_data.shards.index_file import BridgeIndex
 from bridge_data.shards.media_metadata import ImageMetadata, MediaMetadata
 from bridge_data.shards.metadata import BRIDGE_INDEX, INDEX_SQLITE, INFO_JSON, INFO_YAML, META_FOLDER
@@ -118,17 +119,17 @@ def prepare_media(
     rule: MediaRule,
     *,
     num_workers: int = 1,
+    executor: Executor | None = None,
     limits: Limits = DEFAULT_LIMITS,
     on_progress: Progress = no_progress,
 ) -> MediaPreparation:
     """Look at the media of the prepared data set `root`, whose metadata has `limits`, or of the files below the plain
-    folder `root`.
+    folder `root`. `executor` looks; None: `num_workers` processes do.
 
     Raises:
         ConfigError: if there is nothing to look at. DatasetError: naming the shard, if one is damaged.
     """
-    if num_workers < 1:
-        raise ConfigError(f"num_workers={num_workers}: expected at least 1")
+    executor = executor or LocalProcesses(num_workers)
     if not root.is_dir():
         raise ConfigError(
             f"{root}: expected the folder of a prepared data set, or a folder of files"
@@ -142,15 +143,15 @@ def prepare_media(
         raise ConfigError(f"{root}: has no {INDEX_SQLITE}; run `{way_out}` first")
     with writing_media(meta / INDEX_SQLITE, rule) as table:
         if prepared:
-            done = _shards(PreparedDataset.open(root, limits), rule, table, num_workers, on_progress)
+            done = _shards(PreparedDataset.open(root, limits), rule, table, executor, on_progress)
         else:
-            done = _files(root, rule, table, num_workers, on_progress)
+            done = _files(root, rule, table, executor, on_progress)
             _check_found(root, rule, done)
     return done
 
 
 def _shards(
-    dataset: PreparedDataset, rule: MediaRule, table: MediaTable, num_workers: int, on_progress: Progress
+    dataset: PreparedDataset, rule: MediaRule, table: MediaTable, executor: Executor, on_progress: Progress
 ) -> MediaPreparation:
     numbers = {name: number for number, name in enumerate(dataset.shard_counts)}
     root = storage.on_disk(dataset.root)
@@ -160,8 +161,7 @@ def _shards(
     mtime_ns = index.stat().st_mtime_ns if index.is_file() else 0
     look = functools.partial(_look_at_shard, root, rule, dataset.limits, mtime_ns)
     tally = _Tally(len(files) - len(fresh))
-    looks = in_parallel(look, fresh, num_workers=min(num_workers, len(fresh)), what="looked at media")
-    with contextlib.closing(looks):
+    with contextlib.closing(executor.map(look, fresh, what="looked at media")) as looks:
         for found in looks:
             table.forget_shard(numbers[found.seen[0].name])
             tally.add(found, table)
@@ -202,7 +202,9 @@ def _members(
             yield member.name, member.content_offset, member.num_bytes
 
 
-def _files(root: Path, rule: MediaRule, table: MediaTable, num_workers: int, on_progress: Progress) -> MediaPreparation:
+def _files(
+    root: Path, rule: MediaRule, table: MediaTable, executor: Executor, on_progress: Progress
+) -> MediaPreparation:
     tally = _Tally(0)
 
     def fresh() -> Iterator[SeenFile]:
@@ -215,8 +217,7 @@ def _files(root: Path, rule: MediaRule, table: MediaTable, num_workers: int, on_
                 yield file
 
     look = functools.partial(_look_at_files, root, rule)
-    looks = in_parallel(look, _batched(fresh()), num_workers=num_workers, what="looked at media")
-    with contextlib.closing(looks):
+    with contextlib.closing(executor.map(look, _batched(fresh()), what="looked at media")) as looks:
         for found in looks:
             table.forget_files(file.name for file in found.seen)
             tally.add(found, table)

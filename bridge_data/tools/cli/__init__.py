@@ -41,8 +41,8 @@ _COMMANDS = {
 }
 """What the help says of each command: the first sentence of its own help."""
 
-_MODULES = {"at": "order", "when": "order", "prepare-media": "prepare"}
-"""Commands that are in the module of another one."""
+_MODULES = {"at": "order", "when": "order", "prepare-media": "prepare_media"}
+"""Commands that are in a module of another name."""
 
 
 class _Commands(click.Group):
