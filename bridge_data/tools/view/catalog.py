@@ -167,15 +167,11 @@ class SplitCatalog:
             reader = self._readers.get(address.source)
             if reader is None:
                 reader = self._readers[address.source] = source.records.reader()
-            raw = reader.read(address.index)
-            self._keep(address, raw)
+            self._kept[address] = raw = reader.read(address.index)
+            self._kept_bytes += _num_bytes(raw)
+            while self._kept_bytes > MAX_KEPT_BYTES and len(self._kept) > 1:
+                self._kept_bytes -= _num_bytes(self._kept.popitem(last=False)[1])
             return raw
-
-    def _keep(self, address: SampleAddress, raw: RawSample) -> None:
-        self._kept[address] = raw
-        self._kept_bytes += _num_bytes(raw)
-        while self._kept_bytes > MAX_KEPT_BYTES and len(self._kept) > 1:
-            self._kept_bytes -= _num_bytes(self._kept.popitem(last=False)[1])
 
     def build(self, address: SampleAddress) -> Any:
         """The sample that is made of the parts, images as uint8 (3, H, W); None if it is not known how.
@@ -302,13 +298,8 @@ class KeySearch:
         Raises:
             ConfigError: if a data set has no index of its keys.
         """
-        found = []
-        for source in sources:
-            for index in self._indices(source.records, text):
-                found.append(SampleAddress(source.number, index))
-                if len(found) == limit:
-                    return found
-        return found
+        found = (SampleAddress(one.number, index) for one in sources for index in self._indices(one.records, text))
+        return list(itertools.islice(found, limit))
 
     def _indices(self, records: Records, text: str) -> Iterator[int]:
         if isinstance(records, Subset):
