@@ -26,7 +26,7 @@ from bridge_data.plan.declared import (
     declare_split,
     read_splits,
 )
-from bridge_data.plan.document import Node, absolute, as_node, parse_yaml
+from bridge_data.plan.document import Node, absolute, as_node, is_table, parse_yaml
 from bridge_data.plan.factories import BaseCoreDatasetFactory
 from bridge_data.plan.opening import Opening, open_plan
 from bridge_data.plan.source import EpochsPerShuffle, check_epochs, multiplied
@@ -301,7 +301,7 @@ def load_dataset(
         "limits": limits,
     }
     if document is None:
-        if not (storage.is_folder(location) or storage.is_file(location)):
+        if not (is_table(location) or storage.is_folder(location) or storage.is_file(location)):
             raise ConfigError(f"{location}: no such folder or file")
         return DatasetLoader(location, **given, **trust)
     for name, value in given.items():

@@ -128,6 +128,10 @@ class Records(Protocol):
     def sample_bytes(self) -> float | None:
         """Mean bytes of a stored sample (uncompressed); None if no index knows."""
 
+    @property
+    def read_bytes(self) -> int:
+        """Approximate bytes that one efficient read has, and so a block."""
+
     def identity(self) -> Mapping[str, Any]:
         """A value for `json.dumps` that differs where the samples or their order do, wherever they are stored.
 
