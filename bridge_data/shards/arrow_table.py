@@ -32,7 +32,7 @@ _NODE = struct.Struct("<qq")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Batch:
+class RowBatch:
     """A record batch: its rows; of each array in it (missing values), of each buffer (offset in the file, bytes)."""
 
     num_rows: int
@@ -59,7 +59,7 @@ class ArrowTable(TableFile):
     def __init__(self, path: str, version: storage.Version | None = None) -> None:
         super().__init__(path, version)
         self._headers: list[bytes] = []
-        self._batches: list[Batch] = []
+        self._batches: list[RowBatch] = []
         with self.told("cannot be read as an Arrow stream: it is damaged, or cut off"):
             for kind, header, body in self._messages():
                 if kind == _SCHEMA:
@@ -113,7 +113,7 @@ class ArrowTable(TableFile):
                     found[f"{field.name}.{field.type.field(number).name}"] = child
         return found
 
-    def _array(self, layout: Layout, batch: Batch, first: int, end: int) -> Any:
+    def _array(self, layout: Layout, batch: RowBatch, first: int, end: int) -> Any:
         """Rows `first` to `end` - 1 of an array, of which only their bytes are read."""
         pyarrow = importlib.import_module("pyarrow")
         types, kind, count = pyarrow.types, layout.kind, end - first
@@ -152,14 +152,14 @@ class ArrowTable(TableFile):
         data = self._part(batch, layout.buffer + 2, start, stop - start)
         return pyarrow.Array.from_buffers(kind, count, [validity, moved, buffer(data)])
 
-    def _part(self, batch: Batch, number: int, start: int, num_bytes: int) -> bytes:
+    def _part(self, batch: RowBatch, number: int, start: int, num_bytes: int) -> bytes:
         """Bytes of a buffer of a batch."""
         at, size = batch.buffers[number]
         if not 0 <= start <= start + num_bytes <= size:
             raise ValueError(f"bytes {start} to {start + num_bytes} of a buffer of {size} are wanted")
         return self.read_bytes(at + start, num_bytes) if num_bytes else b""
 
-    def _bits(self, batch: Batch, number: int, first: int, end: int) -> bytes:
+    def _bits(self, batch: RowBatch, number: int, first: int, end: int) -> bytes:
         """Bits `first` to `end` - 1 of a buffer, from the first bit on."""
         begin = first // 8
         packed = self._part(batch, number, begin, -(-end // 8) - begin)
@@ -193,7 +193,7 @@ class ArrowTable(TableFile):
             yield kind, header, body
             at = body + body_bytes
 
-    def _batch(self, header: bytes, body: int) -> Batch:
+    def _batch(self, header: bytes, body: int) -> RowBatch:
         batch = FlatTable.root(header).table(2)
         if batch.has(3):
             raise ValueError("its batches are compressed, which is not supported: save it without compression")
@@ -203,7 +203,7 @@ class ArrowTable(TableFile):
         size = self.version.num_bytes
         if num_rows < 0 or any(start < 0 or length < 0 or body + start + length > size for start, length in buffers):
             raise ValueError("a batch has a buffer outside the file")
-        return Batch(
+        return RowBatch(
             num_rows, tuple(missing for _, missing in nodes), tuple((body + at, length) for at, length in buffers)
         )
 

@@ -1,8 +1,8 @@
 """The pages of a Parquet file: where those of a column are, and decoding some of them alone.
 
-Enters: the metadata of a column of a row group, and a function that reads bytes of the file. Leaves: its `ColumnPages`, from
-their headers; and a small Parquet file in memory with some of them, which pyarrow decodes. Guarantee: sizes that do not
-fit together are a `ValueError`.
+Enters: metadata of a column of a row group, and a function that reads bytes of the file. Leaves: its `ColumnPages`,
+from their headers; and a small Parquet file in memory with some of them, which pyarrow decodes. Guarantee: sizes that
+do not fit together are a `ValueError`.
 
 Source: https://github.com/apache/parquet-format, `parquet.thrift`
 """

@@ -21,9 +21,9 @@ from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.shards.parquet_pages import (
     MAGIC,
+    ColumnPages,
     ColumnPlace,
     Page,
-    ColumnPages,
     find_pages,
     numbering_page,
     schema_of,
