@@ -172,9 +172,9 @@ class DatasetLoader(_Declaring):
 
     def _declare(self, scope: Scope) -> Reference:
         kind = self.sample_type
-        kind_name = None if kind is None else {"__module__": kind.__module__, "__class__": kind.__qualname__}
-        files = {"dataset_config": self.dataset_config, "split_config": self.split_config}
-        given: dict[str, Any] = {**files, "sample_type": kind_name, "field_map": self.field_map}
+        class_ = None if kind is None else {"__module__": kind.__module__, "__class__": kind.__qualname__}
+        given: dict[str, Any] = {"sample_type": class_, "field_map": self.field_map}
+        given |= {"dataset_config": self.dataset_config, "split_config": self.split_config}
         inner = dataclasses.replace(
             scope,
             split_part=self.split_part or scope.split_part,
@@ -280,8 +280,8 @@ def load_dataset(
     trust_dataset_code: bool = False,
     limits: Limits = DEFAULT_LIMITS,
 ) -> DatasetLoaderInterface:
-    """The prepared folder, JSONL file, tables or metadataset at `path`; or the metadataset in a dict with the content of
-    its YAML, with paths relative to the working directory.
+    """The prepared folder, JSONL file, tables or metadataset at `path`; or the metadataset in a dict with what its YAML
+    would hold, with paths relative to the working directory.
 
     Args:
         trusted_modules, trust_dataset_code, limits: see `DatasetOptions`. The others: see `DatasetLoader`; not for
@@ -331,8 +331,7 @@ def traverse_metadataset(path: Location, *, split_part: str) -> list[TraversedDa
     Raises:
         ConfigError: if it is not a metadataset, or has mistakes.
     """
-    loader = load_dataset(path)
-    if not isinstance(loader, MetadatasetV2):
+    if not isinstance(loader := load_dataset(path), MetadatasetV2):
         raise ConfigError(f"{path}: expected a metadataset .yaml, got a single data set")
     return loader.traverse(split_part=split_part)
 

@@ -233,11 +233,9 @@ def _opened(data: Data, split_part: str, options: DatasetOptions, *, training: b
         return data if training else Plan(data.tree, data.sources, None)
     if not isinstance(data, DatasetLoaderInterface):
         path: Any = data  # or something else, which is refused
-        field_map = options["field_map"]
-        if field_map is not None and not (isinstance(field_map, Mapping) and isinstance(options["sample_type"], type)):
-            raise ConfigError(
-                f"field_map={field_map!r}: expected a dict of fields and columns, and their class, sample_type=..."
-            )
+        field_map, kind = options["field_map"], options["sample_type"]
+        if field_map is not None and not (isinstance(field_map, Mapping) and isinstance(kind, type)):
+            raise ConfigError(f"field_map={field_map!r}: expected a dict of fields and columns, and a sample_type")
         data = load_dataset(
             path,
             dataset_config=options["dataset_config"],
@@ -245,7 +243,7 @@ def _opened(data: Data, split_part: str, options: DatasetOptions, *, training: b
             trusted_modules=options["trusted_modules"],
             trust_dataset_code=options["trust_dataset_code"],
             limits=options["limits"] or DEFAULT_LIMITS,
-            sample_type=None if field_map is None else options["sample_type"],
+            sample_type=None if field_map is None else kind,
             field_map=field_map,
         )
     return data.get_datasets(training=training, split_part=split_part)

@@ -137,7 +137,7 @@ def _open_blend(declared: DeclaredBlend, opening: Opening) -> Branch:
 def open_reference(reference: Reference, opening: Opening) -> Source:
     """The source that `reference` names."""
     path = reference.path
-    if _has_tables(path):
+    if has_tables(path):
         source = _open_tables(reference, opening)
     elif given_key := next((key for key in TABLE_KEYS if key in reference.entries), None):
         raise reference.error(
@@ -167,7 +167,7 @@ def open_reference(reference: Reference, opening: Opening) -> Source:
     return cut(source, reference)
 
 
-def _has_tables(path: str) -> bool:
+def has_tables(path: str) -> bool:
     """Whether there are Parquet files at `path`, or what `datasets` saved."""
     if is_table(path):
         return True
@@ -204,7 +204,7 @@ def split_parts(path: Location, limits: Limits = DEFAULT_LIMITS) -> list[str]:
     Raises:
         ConfigError: if there is none of these. DatasetError: if its metadata are damaged.
     """
-    if _has_tables(str(path)):
+    if has_tables(str(path)):
         from bridge_data.plan.table_files import table_parts  # here: few data sets are tables
 
         return table_parts(str(path))

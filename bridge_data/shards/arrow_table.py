@@ -84,7 +84,7 @@ class ArrowTable(TableFile):
     def unit_bytes(self, group: int, column: Column) -> int:
         return self.column_bytes(group, column) // max(1, self.counts[group])
 
-    def values(self, group: int, column: Column, first: int, end: int) -> list[Any]:
+    def values(self, column: Column, group: int, first: int, end: int) -> list[Any]:
         with self.told(f"record batch {group}, column {column.name!r}: cannot be read", f"rows {first} to {end - 1}"):
             layout, batch = self._layout(column), self._batches[group]
             if not 0 <= first <= end <= batch.num_rows:

@@ -91,7 +91,7 @@ class ParquetTable(TableFile):
             return num_bytes // num_rows
         return num_bytes if column.is_whole else min(num_bytes, max(PAGE_BYTES, PAGE_ROWS * num_bytes // num_rows))
 
-    def values(self, group: int, column: Column, first: int, end: int) -> list[Any]:
+    def values(self, column: Column, group: int, first: int, end: int) -> list[Any]:
         with self.told(f"row group {group}, column {column.name!r}: cannot be decoded", f"rows {first} to {end - 1}"):
             leaves = self._leaves(column)
             if self._has_large(group, column):

@@ -79,7 +79,7 @@ class TableFile(abc.ABC):
         """About how many bytes of a column are read at once, at least."""
 
     @abc.abstractmethod
-    def values(self, group: int, column: Column, first: int, end: int) -> list[Any]:
+    def values(self, column: Column, group: int, first: int, end: int) -> list[Any]:
         """The values of rows `first` to `end` - 1 of a group; None for those that are missing.
 
         Raises:

@@ -14,7 +14,7 @@ import dataclasses
 import functools
 import itertools
 import logging
-from collections.abc import Callable, Collection, Container, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Sequence
 from typing import Any, NoReturn
 
 from bridge_data.errors import ConfigError, DatasetError, SampleError
@@ -135,6 +135,19 @@ class TableRecords:
     def rows_of(self, file: int) -> range:
         """The numbers of the samples of a file."""
         return range(*(self.starts[group] for group in self.first_groups[file : file + 2]))
+
+    def find(self, key: str, is_wanted: Callable[[str], bool]) -> Iterator[tuple[int, str]]:
+        """(number, file) of the samples with exactly this key in the files that `is_wanted` chooses by their names. If
+        there is a column of keys, it is read."""
+        for number, file in enumerate(self.files):
+            if not is_wanted(file.name):
+                continue
+            samples = self.rows_of(number)
+            if self.has_keys:
+                reader = TableReader(self)
+                yield from ((index, file.name) for index in samples if reader.read(index, ()).key == key)
+            elif key.isascii() and key.isdigit() and key == str(int(key[:20])) and int(key) < len(samples):
+                yield samples[int(key)], file.name
 
     def reader(self) -> RecordReader:
         return TableReader(self)
@@ -279,9 +292,9 @@ class TableReader(BlockReader):
         first = block[0] - records.starts[group]
         rows = own_group, first, first + len(block)
         columns = [column for column in records.columns if parts is None or column.part in parts]
-        values = [_values(table, column, rows) for column in columns]
+        values = [table.values(column, *rows) for column in columns]
         if records.has_keys:
-            keys = [None if key is None else str(key) for key in _values(table, _KEY_COLUMN, rows)]
+            keys = [None if key is None else str(key) for key in table.values(_KEY_COLUMN, *rows)]
             if None in keys:
                 raise DatasetError(f"{table.path}: row {self._row(block[keys.index(None)])} has no {KEY}")
         else:
@@ -297,7 +310,7 @@ class TableReader(BlockReader):
 
     def _leave_out(self, table: TableFile, column: Column, rows: tuple[int, int, int], samples: Samples) -> None:
         """Take the missing values of a column out of the samples."""
-        paths = _values(table, column.path, rows) if column.is_media else [None] * len(samples.contents)
+        paths = table.values(column.path, *rows) if column.is_media else [None] * len(samples.contents)
         for number, (content, path) in enumerate(zip(samples.contents, paths, strict=True)):
             if content[column.part] is None:
                 del content[column.part]
@@ -331,7 +344,3 @@ class TableReader(BlockReader):
 
     def __reduce__(self) -> tuple[type["TableReader"], tuple[TableRecords]]:
         return TableReader, (self._records,)
-
-
-def _values(table: TableFile, column: Column, rows: tuple[int, int, int]) -> list[Any]:
-    return table.values(rows[0], column, *rows[1:])

@@ -24,6 +24,7 @@ from bridge_data.plan import EmptySplitError, Plan, Source, opening
 from bridge_data.shards import RawSample, RecordReader, Records
 from bridge_data.shards.metadata import DATASET_YAML, META_FOLDER
 from bridge_data.shards.prepared import PreparedDataset
+from bridge_data.shards.records import bytes_of
 from bridge_data.storage import Location
 
 MAX_KEPT_BYTES = 256 << 20
@@ -187,7 +188,7 @@ class SplitCatalog:
 
 
 def _num_bytes(raw: RawSample) -> int:
-    return sum(map(len, raw.parts.values()))
+    return sum(len(bytes_of(part)) for part in raw.parts.values())
 
 
 def open_split(path: Location, part: str, trust: Mapping[str, Any], *, training: bool = False) -> SplitCatalog | None:

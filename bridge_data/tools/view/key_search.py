@@ -14,6 +14,7 @@ from bridge_data.shards.key_index import KeyIndex
 from bridge_data.shards.metadata import split_shard
 from bridge_data.shards.prepared import ShardSet
 from bridge_data.shards.sample_lookup import row_of
+from bridge_data.shards.table_records import TableRecords
 from bridge_data.tools.view.catalog import CatalogSource, SampleAddress, SplitCatalog
 
 MAX_KEYS = 500
@@ -55,6 +56,9 @@ class KeySearch:
         elif isinstance(records, JoinRecords):
             rows = (row_of(records, number) for number in self._indices(records.members[0], text))
             yield from (row for row in rows if row is not None)
+        elif isinstance(records, TableRecords):
+            file, slash, key = text.rpartition("/")
+            yield from (index for index, _ in records.find(key, lambda name: not slash or name == file))
         elif isinstance(records, ShardSet):
             yield from self._in_shards(records, text)
 
