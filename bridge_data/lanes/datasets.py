@@ -206,8 +206,7 @@ def _plan(data: Data, split_part: str, options: DatasetOptions, *, training: boo
         raise ConfigError(f"fingerprint={fingerprint!r}: is for samples in memory: leave it out")
     if isinstance(data, (BaseCoreDatasetFactory, DatasetLoaderInterface, Plan)):
         for name in ("dataset_config", "split_config", "field_map"):
-            value: Any = options[name]
-            if value is not None:
+            if (value := options[name]) is not None:
                 raise ConfigError(f"{name}={value!r}: is for a path, but got a {type(data).__name__}: give it to that")
     if not isinstance(split_part, str):
         raise ConfigError(f"split_part={split_part!r}: expected the name of a part, such as 'train'")

@@ -91,7 +91,12 @@ class ArrowTable(TableFile):
                 raise IndexError(f"there are {batch.num_rows} rows")
             array = self._array(layout, batch, first, end)
             array.validate(full=True)
-            return values_of_rows(array)
+            values = values_of_rows(array)
+            parent = self._layouts[column.name]
+            if column.is_media and batch.missing[parent.node]:
+                there = int.from_bytes(self._bits(batch, parent.buffer, first, end), "little")
+                values = [value if there >> number & 1 else None for number, value in enumerate(values)]
+            return values
 
     def _layout(self, column: Column) -> Layout:
         found = self._layouts.get(column.leaf)

@@ -64,7 +64,9 @@ class TableFile(abc.ABC):
 
     def __init__(self, path: str, version: storage.Version | None) -> None:
         self.path = path
-        self.version = storage.version(path) if version is None else version
+        found = storage.version(path)
+        self.version = found if version is None else version
+        self._check(found)
 
     @abc.abstractmethod
     def identity(self) -> bytes:
@@ -89,13 +91,17 @@ class TableFile(abc.ABC):
     def read_bytes(self, start: int, num_bytes: int) -> bytes:
         """Bytes of the file, which must be the one that was opened."""
         data, version = storage.read_with_version(self.path, start, num_bytes)
+        if version is not self.version:
+            self._check(version)
+        return data
+
+    def _check(self, version: storage.Version) -> None:
         if version != self.version:
             raise DatasetError(
                 f"{self.path}: was replaced while it was in use: its size and time of change, or in a store the ETag, "
                 f"were {self.version.num_bytes} and {self.version.changed}, and are {version.num_bytes} and "
                 f"{version.changed}. Restore it, or start again."
             )
-        return data
 
     @contextlib.contextmanager
     def told(self, *what: str) -> Iterator[None]:

@@ -8,6 +8,7 @@ import dataclasses
 import io
 import warnings
 from collections.abc import Iterator
+from typing import Any
 
 from PIL import Image
 
@@ -138,7 +139,7 @@ def _text(name: str, data: Any, limit: int) -> str:
     kind = extension(name)
     if kind in TEXT_PARTS or kind in ("json", "jsonl", "xml", "svg", "htm", "js", "css"):
         try:
-            text = data[: 4 * limit].decode("utf-8", "ignore" if len(data) > 4 * limit else "strict")
+            text: str = data[: 4 * limit].decode("utf-8", "ignore" if len(data) > 4 * limit else "strict")
         except UnicodeDecodeError as error:
             return f"not UTF-8: {error}"
         return text if len(text) <= limit else text[:limit] + " …"
