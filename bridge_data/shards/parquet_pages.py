@@ -1,8 +1,9 @@
-"""The pages of a Parquet file: where those of a column are, and decoding some of them alone.
+"""The footer and the pages of a Parquet file: where those of a column are, and decoding some of them alone.
 
-Enters: metadata of a column of a row group, and a function that reads bytes of the file. Leaves: its `ColumnPages`,
-from their headers; and a small Parquet file in memory with some of them, which pyarrow decodes. Guarantee: sizes that
-do not fit together are a `ValueError`.
+Enters: a footer, and a function that reads bytes of the file. Leaves: its `Footer`; the `ColumnPages` of a column of a
+row group, from their headers; a small Parquet file in memory with some of them, which pyarrow decodes. Guarantee: what
+does not fit together is a `ValueError`. pyarrow never sees the row groups of a file's own footer: some that are damaged
+end the process.
 
 Source: https://github.com/apache/parquet-format, `parquet.thrift`
 """
@@ -34,8 +35,8 @@ HEADER_BYTES = 512
 MAX_HEADER_BYTES = 1 << 24
 
 _DATA_PAGE, _DICTIONARY_PAGE, _DATA_PAGE_V2 = 0, 2, 3
-_TYPES = ("BOOLEAN", "INT32", "INT64", "INT96", "FLOAT", "DOUBLE", "BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY")
-_CODECS = {"UNCOMPRESSED": 0, "SNAPPY": 1, "GZIP": 2, "BROTLI": 4, "LZ4_HADOOP": 5, "ZSTD": 6, "LZ4": 7}
+BYTE_ARRAY = 6
+UNCOMPRESSED, SNAPPY = 0, 1
 _DICTIONARY_ENCODINGS = (2, 8)
 _NO_COLUMN = encoded_struct((2, I64, encoded_integer(0)))
 """Stands for a column that is not read."""
@@ -68,18 +69,76 @@ class ColumnPages:
     first_rows: Sequence[int]
 
 
-def find_pages(read: Read, chunk: Any, num_rows: int, *, is_flat: bool, file_bytes: int) -> ColumnPages:
-    """The pages of the column that pyarrow's metadata `chunk` describe, whose row group has `num_rows` rows. Their
-    headers are read, one after the other. With `is_flat`, each row has one value."""
-    at, dictionary = chunk.data_page_offset, None
-    if chunk.has_dictionary_page and chunk.dictionary_page_offset is not None:
-        at = min(at, chunk.dictionary_page_offset)
-    end = at + chunk.total_compressed_size
+@dataclasses.dataclass(frozen=True, slots=True)
+class StoredColumn:
+    """A column of a row group, as the footer has it; `start` and `num_bytes` are its pages in the file."""
+
+    kind: int
+    codec: int
+    path: Sequence[bytes]
+    num_values: int
+    unpacked_bytes: int
+    num_bytes: int
+    start: int
+
+    @classmethod
+    def of(cls, fields: dict[int, Any]) -> "StoredColumn":
+        """The column of a `ColumnChunk`."""
+        if 8 in fields or 3 not in fields:
+            raise ValueError("a column is encrypted, or in another file")
+        found = fields[3]
+        start = min(found[9], found.get(11) or found[9])
+        return cls(found[1], found[4], found[3], found[5], found[6], found[7], start)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Footer:
+    """What is read of a footer: the schema as it stands there, the texts of the file's metadata, and of each row group
+    the number of rows and the columns."""
+
+    schema: bytes
+    metadata: dict[bytes, bytes]
+    counts: list[int]
+    columns: list[list[StoredColumn]]
+
+    @classmethod
+    def parse(cls, content: bytes) -> "Footer":
+        """The footer whose bytes are `content`."""
+        reader = StructReader(content)
+        number, schema = 0, b""
+        groups: list[dict[int, Any]] = []
+        metadata: dict[bytes, bytes] = {}
+        while (head := reader.field(number)) is not None:
+            number, kind = head
+            start = reader.position
+            value = reader.value(kind)
+            if number == 2:
+                schema = content[start : reader.position]
+            elif number == 4:
+                groups = value
+            elif number == 5:
+                metadata = {entry[1]: entry.get(2, b"") for entry in value}
+        counts = [group[3] for group in groups]
+        columns = [[StoredColumn.of(column) for column in group[1]] for group in groups]
+        if min(counts, default=0) < 0 or len({len(of_group) for of_group in columns}) > 1:
+            raise ValueError("its row groups do not fit together")
+        return cls(schema, metadata, counts, columns)
+
+    def empty_file(self) -> Any:
+        """A Parquet file with this schema and no rows."""
+        return _file(self.schema, [], 0, b"")
+
+
+def find_pages(read: Read, column: StoredColumn, num_rows: int, *, is_flat: bool, file_bytes: int) -> ColumnPages:
+    """The pages of `column`, whose row group has `num_rows` rows. Their headers are read, one after the other. With
+    `is_flat`, each row has one value."""
+    at, dictionary = column.start, None
+    end = at + column.num_bytes
     if not 0 <= at <= end <= file_bytes:
         raise ValueError("it is beyond the end of the file")
     pages: list[Page] = []
     values = rows = 0
-    while at < end and values < chunk.num_values:
+    while at < end and values < column.num_values:
         fields, header_bytes = _page_header(read, at, end)
         kind, unpacked_bytes, packed_bytes = fields[1], fields[2], fields[3]
         num_bytes = header_bytes + packed_bytes
@@ -99,7 +158,7 @@ def find_pages(read: Read, chunk: Any, num_rows: int, *, is_flat: bool, file_byt
             values += num_values
             rows += page_rows
         at += num_bytes
-    if rows == num_rows and values == chunk.num_values:
+    if rows == num_rows and values == column.num_values:
         return ColumnPages(dictionary, pages, [page.first_row for page in pages])
     if is_flat:
         raise ValueError(f"its pages have {rows} rows, but the row group has {num_rows}")
@@ -119,69 +178,64 @@ def _page_header(read: Read, at: int, end: int) -> tuple[dict[int, Any], int]:
             num_bytes *= 32
 
 
-def schema_of(footer: bytes) -> bytes:
-    """The schema in a footer, as it stands there."""
-    reader = StructReader(footer)
-    number = 0
-    while (head := reader.field(number)) is not None:
-        number, kind = head
-        start = reader.position
-        reader.value(kind)
-        if number == 2:
-            return footer[start : reader.position]
-    raise ValueError("the footer has no schema")
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
-class ColumnPlace:
-    """A column for which small files are made: leaf number `leaf` of `num_leaves` in a file with `schema`; `chunk` is
-    pyarrow's metadata of it."""
+class Piece:
+    """Pages of a column, leaf number `leaf`, that are decoded: their bytes, after those of a dictionary page if
+    `data_at` is not 0; how many values they have."""
 
-    schema: bytes
-    num_leaves: int
     leaf: int
-    chunk: Any
+    column: StoredColumn
+    content: bytes
+    data_at: int
+    num_values: int
 
-    def small_file(self, pages: Sequence[Page], content: bytes, dictionary: bytes = b"") -> Any:
-        """A Parquet file with these data pages alone, whose bytes are `content`, after those of a dictionary page."""
-        chunk = self.chunk
-        if chunk.compression not in _CODECS:
-            raise ValueError(f"it is compressed by {chunk.compression}, which is not supported")
-        start = len(MAGIC)
-        num_bytes = encoded_integer(len(dictionary) + len(content))
-        num_rows = encoded_integer(sum(page.num_rows for page in pages))
-        path = [encoded_text(name.encode()) for name in chunk.path_in_schema.split(".")]
+
+def small_file(footer: Footer, pieces: Sequence[Piece], num_rows: int) -> Any:
+    """A Parquet file with these pieces of `num_rows` rows alone; the other columns are missing."""
+    columns = [_NO_COLUMN] * len(footer.columns[0])
+    at = len(MAGIC)
+    for piece in pieces:
+        column, num_bytes = piece.column, encoded_integer(len(piece.content))
         fields = [
-            (1, I32, encoded_integer(_TYPES.index(chunk.physical_type))),
+            (1, I32, encoded_integer(column.kind)),
             (2, LIST, encoded_list(I32, [encoded_integer(number) for number in (0, 3, 8)])),
-            (3, LIST, encoded_list(BINARY, path)),
-            (4, I32, encoded_integer(_CODECS[chunk.compression])),
-            (5, I64, encoded_integer(sum(page.num_values for page in pages))),
+            (3, LIST, encoded_list(BINARY, [encoded_text(name) for name in column.path])),
+            (4, I32, encoded_integer(column.codec)),
+            (5, I64, encoded_integer(piece.num_values)),
             (6, I64, num_bytes),
             (7, I64, num_bytes),
-            (9, I64, encoded_integer(start + len(dictionary))),
-            *([(11, I64, encoded_integer(start))] if dictionary else []),
+            (9, I64, encoded_integer(at + piece.data_at)),
+            *([(11, I64, encoded_integer(at))] if piece.data_at else []),
         ]
-        columns = [_NO_COLUMN] * self.num_leaves
-        columns[self.leaf] = encoded_struct((2, I64, encoded_integer(start)), (3, STRUCT, encoded_struct(*fields)))
-        row_group = encoded_struct((1, LIST, encoded_list(STRUCT, columns)), (2, I64, num_bytes), (3, I64, num_rows))
-        footer = encoded_struct(
-            (1, I32, encoded_integer(2)),
-            (2, LIST, self.schema),
-            (3, I64, num_rows),
-            (4, LIST, encoded_list(STRUCT, [row_group])),
-        )
-        ending = footer + len(footer).to_bytes(4, "little") + MAGIC
-        return importlib.import_module("pyarrow").BufferReader(b"".join((MAGIC, dictionary, content, ending)))
+        columns[piece.leaf] = encoded_struct((2, I64, encoded_integer(at)), (3, STRUCT, encoded_struct(*fields)))
+        at += len(piece.content)
+    return _file(footer.schema, columns, num_rows, b"".join(piece.content for piece in pieces))
 
 
-def numbering_page(num_values: int, codec: str) -> bytes:
+def _file(schema: bytes, columns: list[bytes], num_rows: int, content: bytes) -> Any:
+    """A Parquet file of one row group; of none, if there are no columns."""
+    rows = encoded_integer(num_rows)
+    size = encoded_integer(len(content))
+    group = encoded_struct((1, LIST, encoded_list(STRUCT, columns)), (2, I64, size), (3, I64, rows))
+    footer = encoded_struct(
+        (1, I32, encoded_integer(2)),
+        (2, LIST, schema),
+        (3, I64, rows),
+        (4, LIST, encoded_list(STRUCT, [group] if columns else [])),
+    )
+    source = b"".join((MAGIC, content, footer, len(footer).to_bytes(4, "little"), MAGIC))
+    return importlib.import_module("pyarrow.parquet").ParquetFile(
+        importlib.import_module("pyarrow").BufferReader(source)
+    )
+
+
+def numbering_page(num_values: int, codec: int) -> bytes:
     """A dictionary page whose value n is the number n as 4 bytes: what is decoded with it says which value of the real
     dictionary each row has."""
     content = b"".join(b"\4\0\0\0" + number.to_bytes(4, "little") for number in range(num_values))
     packed = content
-    if codec != "UNCOMPRESSED":
-        packed = importlib.import_module("pyarrow").Codec(codec.lower()).compress(content, asbytes=True)
+    if codec == SNAPPY:
+        packed = importlib.import_module("pyarrow").Codec("snappy").compress(content, asbytes=True)
     head = encoded_struct((1, I32, encoded_integer(num_values)), (2, I32, encoded_integer(0)))
     sizes = (2, I32, encoded_integer(len(content))), (3, I32, encoded_integer(len(packed)))
     return encoded_struct((1, I32, encoded_integer(_DICTIONARY_PAGE)), *sizes, (7, STRUCT, head)) + packed

@@ -20,13 +20,16 @@ from typing import Any, ClassVar, TypeAlias
 from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.shards.parquet_pages import (
+    BYTE_ARRAY,
     MAGIC,
+    SNAPPY,
     ColumnPages,
-    ColumnPlace,
+    Footer,
     Page,
+    Piece,
     find_pages,
     numbering_page,
-    schema_of,
+    small_file,
 )
 from bridge_data.shards.stored_values import StoredValues, find_values, is_worth_while
 from bridge_data.shards.table_columns import Column, TableFile, values_of_rows
@@ -63,13 +66,13 @@ class ParquetTable(TableFile):
         super().__init__(path, version)
         self._footer = self._read_footer()
         with self.told("the footer cannot be read: it is damaged or encrypted"):
-            self._metadata = self._opened().metadata
-            self.schema = self._metadata.schema.to_arrow_schema().with_metadata(self._metadata.metadata)
-            groups = map(self._metadata.row_group, range(self._metadata.num_row_groups))
-            self.counts = [group.num_rows for group in groups]
-            if min(self.counts, default=0) < 0:
-                raise ValueError("a row group has a negative number of rows")
-            self._schema_bytes = schema_of(self._footer)
+            self._parsed = Footer.parse(self._footer)
+            empty = self._parsed.empty_file()
+            self._schema = empty.schema
+            self.schema = empty.schema_arrow.with_metadata(self._parsed.metadata)
+            self.counts = self._parsed.counts
+            if self.counts and len(self._parsed.columns[0]) != len(self._schema):
+                raise ValueError("it has more or fewer columns than its schema")
         self._pages: collections.OrderedDict[tuple[int, int], ColumnPages] = collections.OrderedDict()
         self._kept: collections.OrderedDict[tuple[int, ...], _Decoded] = collections.OrderedDict()
         """By row group, leaf and page, or row group and leaves: what was decoded last."""
@@ -82,8 +85,7 @@ class ParquetTable(TableFile):
         return self._footer
 
     def column_bytes(self, group: int, column: Column) -> int:
-        sizes = self._metadata.row_group(group)
-        return sum(sizes.column(leaf).total_uncompressed_size for leaf in self._leaves(column))
+        return sum(self._parsed.columns[group][leaf].unpacked_bytes for leaf in self._leaves(column))
 
     def unit_bytes(self, group: int, column: Column) -> int:
         num_bytes, num_rows = self.column_bytes(group, column), max(1, self.counts[group])
@@ -130,14 +132,26 @@ class ParquetTable(TableFile):
         if needed is not None:
             content = self.read_bytes(needed.start, needed.num_bytes)
         data = self.read_bytes(start, chosen[-1].start + chosen[-1].num_bytes - start)
-        return _column(_parquet(self._place(group, leaf).small_file(chosen, data, content)), 0, [leaf])
+        return self._array(group, leaf, chosen, data, content)
+
+    def _array(self, group: int, leaf: int, pages: Sequence[Page], data: bytes, dictionary: bytes = b"") -> Any:
+        """The values of data pages whose bytes are `data`, of which some refer to the page `dictionary`."""
+        column, num_values = self._parsed.columns[group][leaf], sum(page.num_values for page in pages)
+        piece = Piece(leaf, column, dictionary + data, len(dictionary), num_values)
+        return _column(small_file(self._parsed, [piece], sum(page.num_rows for page in pages)), [leaf])
 
     def _whole(self, group: int, leaves: list[int], name: str) -> Any:
         """The column of a whole row group."""
-        sizes = self._metadata.row_group(group)
-        size = sum(sizes.column(leaf).total_uncompressed_size for leaf in leaves)
+        columns = [self._parsed.columns[group][leaf] for leaf in leaves]
+        size = sum(column.unpacked_bytes for column in columns)
         self._check_size(size, "has lists or several fields, for which the row group is decoded at once, which has")
-        return _column(self._opened(), group, leaves)
+        pieces = []
+        for leaf, column in zip(leaves, columns, strict=True):
+            dictionary = self._known_pages(group, leaf).dictionary
+            content = self.read_bytes(column.start, column.num_bytes)
+            data_at = 0 if dictionary is None else dictionary.start + dictionary.num_bytes - column.start
+            pieces.append(Piece(leaf, column, content, data_at, column.num_values))
+        return _column(small_file(self._parsed, pieces, self.counts[group]), leaves)
 
     def _check_size(self, num_bytes: int, what: str) -> None:
         if num_bytes > MAX_DECODED_BYTES:
@@ -182,9 +196,8 @@ class ParquetTable(TableFile):
         key = group, leaf, page.start, -1
         if key not in self._kept:
             data = self.read_bytes(page.start, page.num_bytes)
-            place = self._place(group, leaf)
-            numbers = numbering_page(num_values, place.chunk.compression)
-            array = _column(_parquet(place.small_file([page], data, numbers)), 0, [leaf])
+            numbers = numbering_page(num_values, self._parsed.columns[group][leaf].codec)
+            array = self._array(group, leaf, [page], data, numbers)
             while array.type.num_fields:
                 array = array.flatten()[0]
             self._keep(key, (page.first_row, array))
@@ -193,7 +206,6 @@ class ParquetTable(TableFile):
     def _stored(self, group: int, leaf: int, page: Page) -> StoredValues | None:
         """Where the values of a page are, which is remembered."""
         if page.start not in self._large:
-            place = self._place(group, leaf)
             is_data = bool(page.num_rows)
             self._check_size(page.unpacked_bytes, "a page has")
             at = page.start + page.header_bytes
@@ -203,8 +215,8 @@ class ParquetTable(TableFile):
                     at,
                     self.read_bytes(at, page.num_bytes - page.header_bytes),
                     page.unpacked_bytes,
-                    is_packed=place.chunk.compression == "SNAPPY",
-                    has_levels=is_data and self._metadata.schema.column(leaf).max_definition_level > 0,
+                    is_packed=self._parsed.columns[group][leaf].codec == SNAPPY,
+                    has_levels=is_data and self._schema.column(leaf).max_definition_level > 0,
                 )
             self._large[page.start] = found
             self._num_large += 1 if found is None else len(found.starts)
@@ -217,14 +229,10 @@ class ParquetTable(TableFile):
         if not column.is_bytes:
             return False
         (leaf, *_) = self._leaves(column)
-        chunk, schema = self._metadata.row_group(group).column(leaf), self._metadata.schema.column(leaf)
-        if schema.max_repetition_level or chunk.physical_type != "BYTE_ARRAY":
+        stored = self._parsed.columns[group][leaf]
+        if self._schema.column(leaf).max_repetition_level or stored.kind != BYTE_ARRAY:
             return False
-        return is_worth_while(chunk.total_uncompressed_size, chunk.num_values, chunk.compression)
-
-    def _place(self, group: int, leaf: int) -> ColumnPlace:
-        chunk = self._metadata.row_group(group).column(leaf)
-        return ColumnPlace(self._schema_bytes, len(self._metadata.schema), leaf, chunk)
+        return is_worth_while(stored.unpacked_bytes, stored.num_values, stored.codec)
 
     def _leaves(self, column: Column) -> list[int]:
         """The numbers of the leaves of a column that are read."""
@@ -246,8 +254,8 @@ class ParquetTable(TableFile):
             num_leaves = _num_leaves(field.type)
             found[field.name] = list(range(leaf, leaf + num_leaves))
             leaf += num_leaves
-        if leaf != len(self._metadata.schema):
-            raise ValueError(f"{leaf} columns were expected, and there are {len(self._metadata.schema)}")
+        if leaf != len(self._schema):
+            raise ValueError(f"{leaf} columns were expected, and there are {len(self._schema)}")
         return found
 
     def _known_pages(self, group: int, leaf: int) -> ColumnPages:
@@ -255,17 +263,14 @@ class ParquetTable(TableFile):
         if key not in self._pages:
             self._pages[key] = find_pages(
                 self.read_bytes,
-                self._metadata.row_group(group).column(leaf),
+                self._parsed.columns[group][leaf],
                 self.counts[group],
-                is_flat=self._metadata.schema.column(leaf).max_repetition_level == 0,
+                is_flat=self._schema.column(leaf).max_repetition_level == 0,
                 file_bytes=self.version.num_bytes,
             )
             if len(self._pages) > MAX_KNOWN_COLUMNS:
                 self._pages.popitem(last=False)
         return self._pages[key]
-
-    def _opened(self) -> Any:
-        return _parquet(storage.RangeFile(self.read_bytes, 0, self.version.num_bytes))
 
     def _read_footer(self) -> bytes:
         size = self.version.num_bytes
@@ -280,13 +285,9 @@ class ParquetTable(TableFile):
         return self.read_bytes(size - 8 - footer_bytes, footer_bytes)
 
 
-def _parquet(source: Any) -> Any:
-    return importlib.import_module("pyarrow.parquet").ParquetFile(source)
-
-
-def _column(file: Any, group: int, leaves: list[int]) -> Any:
-    """The column of these leaves of a row group, as one array."""
-    pieces = file.reader.read_row_group(group, column_indices=leaves, use_threads=False).column(0).chunks
+def _column(file: Any, leaves: list[int]) -> Any:
+    """The column of these leaves, as one array."""
+    pieces = file.reader.read_row_group(0, column_indices=leaves, use_threads=False).column(0).chunks
     return pieces[0] if len(pieces) == 1 else importlib.import_module("pyarrow").concat_arrays(pieces)
 
 

@@ -16,6 +16,8 @@ import importlib
 import struct
 from collections.abc import Callable
 
+from bridge_data.shards.parquet_pages import SNAPPY, UNCOMPRESSED
+
 PIECE_BYTES = 1 << 16
 """What Snappy packs by itself."""
 
@@ -137,6 +139,6 @@ def _pieces(packed: bytes, unpacked_bytes: int) -> list[int] | None:
     return [*pieces, size]
 
 
-def is_worth_while(num_bytes: int, num_values: int, codec: str) -> bool:
+def is_worth_while(num_bytes: int, num_values: int, codec: int) -> bool:
     """Whether the values of a column, `num_bytes` unpacked, should be read one by one."""
-    return codec in ("UNCOMPRESSED", "SNAPPY") and num_values > 0 and num_bytes >= MIN_VALUE_BYTES * num_values
+    return codec in (UNCOMPRESSED, SNAPPY) and num_values > 0 and num_bytes >= MIN_VALUE_BYTES * num_values
