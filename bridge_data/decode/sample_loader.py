@@ -177,7 +177,9 @@ class SampleLoader(Loader):
         raise AssertionError("the field map failed without a reason")
 
     def _handler(self, part: str) -> Handler | None:
-        return None if self._decoder is None else self._decoder.handler(part)
+        if self._decoder is None or part in self._source.values:
+            return None
+        return self._decoder.handler(part)
 
 
 class JoinedLoader(Loader):

@@ -26,7 +26,7 @@ from bridge_data.plan.declared import (
     declare_split,
     read_splits,
 )
-from bridge_data.plan.document import Node, absolute, as_node, parse_yaml
+from bridge_data.plan.document import Node, absolute, as_node, is_table, parse_yaml
 from bridge_data.plan.factories import BaseCoreDatasetFactory
 from bridge_data.plan.opening import Opening, open_plan
 from bridge_data.plan.source import EpochsPerShuffle, check_epochs, multiplied
@@ -140,6 +140,7 @@ class DatasetLoader(_Declaring):
         subflavors: for all samples; those given to `get_datasets` override them.
         shuffle_over_epochs_multiplier: how many epochs are shuffled together, times what `get_datasets` is given.
         dataset_config, split_config: other files than `dataset.yaml` and `split.yaml`.
+        sample_type, field_map: the class of the samples of tables, and which column gives each field.
         trusted_modules, trust_dataset_code, limits: see `DatasetOptions`.
 
     Raises:
@@ -155,21 +156,28 @@ class DatasetLoader(_Declaring):
         dataset_config: str | None = None,
         split_config: str | None = None,
         *,
+        sample_type: type[Any] | None = None,
+        field_map: Mapping[str, str] | None = None,
         trusted_modules: Collection[str] = (),
         trust_dataset_code: bool = False,
         limits: Limits = DEFAULT_LIMITS,
     ) -> None:
         self.path = absolute(path)
+        self.sample_type, self.field_map = sample_type, field_map
         self.split_part = split_part
         self.subflavors = dict(subflavors or {})
         self.shuffle_over_epochs_multiplier = check_epochs(shuffle_over_epochs_multiplier)
         self.dataset_config, self.split_config = dataset_config, split_config
         self.trusted_modules = names("trusted_modules", trusted_modules)
+        self.trusted_modules += () if sample_type is None else (sample_type.__module__,)  # which has been imported
         self.trust_dataset_code = trust_dataset_code
         self.limits = limits
 
     def _declare(self, scope: Scope) -> Reference:
-        given = {"dataset_config": self.dataset_config, "split_config": self.split_config}
+        kind = self.sample_type
+        class_ = None if kind is None else {"__module__": kind.__module__, "__class__": kind.__qualname__}
+        given: dict[str, Any] = {"sample_type": class_, "field_map": self.field_map}
+        given |= {"dataset_config": self.dataset_config, "split_config": self.split_config}
         inner = dataclasses.replace(
             scope,
             split_part=self.split_part or scope.split_part,
@@ -269,17 +277,18 @@ def load_dataset(
     shuffle_over_epochs_multiplier: EpochsPerShuffle = 1,
     dataset_config: str | None = None,
     split_config: str | None = None,
+    sample_type: type[Any] | None = None,
+    field_map: Mapping[str, str] | None = None,
     trusted_modules: Collection[str] = (),
     trust_dataset_code: bool = False,
     limits: Limits = DEFAULT_LIMITS,
 ) -> DatasetLoaderInterface:
-    """The prepared folder, JSONL file or metadataset at `path`; or the metadataset in a dict with the content of its
-    YAML, with paths relative to the working directory.
+    """The prepared folder, JSONL file, tables or metadataset at `path`; or the metadataset in a dict with what its YAML
+    would hold, with paths relative to the working directory.
 
     Args:
-        split_part, subflavors, shuffle_over_epochs_multiplier, dataset_config, split_config: see `DatasetLoader`; not
-            for metadatasets, which have these settings themselves.
-        trusted_modules, trust_dataset_code, limits: see `DatasetOptions`.
+        trusted_modules, trust_dataset_code, limits: see `DatasetOptions`. The others: see `DatasetLoader`; not for
+            metadatasets, which have these settings themselves.
 
     Raises:
         ConfigError: if there is none.
@@ -290,6 +299,8 @@ def load_dataset(
         "shuffle_over_epochs_multiplier": shuffle_over_epochs_multiplier,
         "dataset_config": dataset_config,
         "split_config": split_config,
+        "sample_type": sample_type,
+        "field_map": field_map,
     }
     document: Node | None
     if isinstance(path, Mapping):
@@ -304,7 +315,7 @@ def load_dataset(
         "limits": limits,
     }
     if document is None:
-        if not (storage.is_folder(location) or storage.is_file(location)):
+        if not (is_table(location) or storage.is_folder(location) or storage.is_file(location)):
             raise ConfigError(f"{location}: no such folder or file")
         return DatasetLoader(location, **given, **trust)
     for name, value in given.items():
@@ -323,8 +334,7 @@ def traverse_metadataset(path: Location, *, split_part: str) -> list[TraversedDa
     Raises:
         ConfigError: if it is not a metadataset, or has mistakes.
     """
-    loader = load_dataset(path)
-    if not isinstance(loader, MetadatasetV2):
+    if not isinstance(loader := load_dataset(path), MetadatasetV2):
         raise ConfigError(f"{path}: expected a metadataset .yaml, got a single data set")
     return loader.traverse(split_part=split_part)
 

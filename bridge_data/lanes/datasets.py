@@ -10,7 +10,7 @@ import copy
 import dataclasses
 import math
 import os
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from fractions import Fraction
 from typing import Any, TypedDict, Unpack
 
@@ -69,6 +69,8 @@ class DatasetOptions(TypedDict, total=False):
     """No effect: see `bridge_data.options`."""
     sample_type: type[Any] | None
     """The class that the samples of all data sets must have."""
+    field_map: Mapping[str, str] | None
+    """Which column gives each field of `sample_type`, for Parquet files and data sets of Hugging Face."""
 
 
 DATASET_DEFAULTS = DatasetOptions(trusted_modules=(), trust_dataset_code=False, verify_digests=False)
@@ -92,7 +94,8 @@ def get_train_dataset(
     repeat: bool = True,
     **options: Unpack[DatasetOptions],
 ) -> LaneDataset:
-    """The training data at `path`: a prepared folder, a JSONL file or a metadataset YAML; samples in memory, as a list
+    """The training data at `path`: a prepared folder, a JSONL or Parquet file, a folder of Parquet files or one that
+    `datasets` saved, or a metadataset YAML; samples in memory, as a list
     or another map-style data set, or a dict of these by split part (see `InMemoryDataset`); or a plan, a factory or a
     loader from `load_dataset`.
 
@@ -202,8 +205,8 @@ def _plan(data: Data, split_part: str, options: DatasetOptions, *, training: boo
     elif fingerprint is not None:
         raise ConfigError(f"fingerprint={fingerprint!r}: is for samples in memory: leave it out")
     if isinstance(data, (BaseCoreDatasetFactory, DatasetLoaderInterface, Plan)):
-        for name, value in (("dataset_config", options["dataset_config"]), ("split_config", options["split_config"])):
-            if value is not None:
+        for name in ("dataset_config", "split_config", "field_map"):
+            if (value := options[name]) is not None:
                 raise ConfigError(f"{name}={value!r}: is for a path, but got a {type(data).__name__}: give it to that")
     if not isinstance(split_part, str):
         raise ConfigError(f"split_part={split_part!r}: expected the name of a part, such as 'train'")
@@ -229,6 +232,9 @@ def _opened(data: Data, split_part: str, options: DatasetOptions, *, training: b
         return data if training else Plan(data.tree, data.sources, None)
     if not isinstance(data, DatasetLoaderInterface):
         path: Any = data  # or something else, which is refused
+        field_map, kind = options["field_map"], options["sample_type"]
+        if field_map is not None and not (isinstance(field_map, Mapping) and isinstance(kind, type)):
+            raise ConfigError(f"field_map={field_map!r}: expected a dict of fields and columns, and a sample_type")
         data = load_dataset(
             path,
             dataset_config=options["dataset_config"],
@@ -236,6 +242,8 @@ def _opened(data: Data, split_part: str, options: DatasetOptions, *, training: b
             trusted_modules=options["trusted_modules"],
             trust_dataset_code=options["trust_dataset_code"],
             limits=options["limits"] or DEFAULT_LIMITS,
+            sample_type=None if field_map is None else kind,
+            field_map=field_map,
         )
     return data.get_datasets(training=training, split_part=split_part)
 

@@ -24,10 +24,10 @@ from bridge_data import storage
 from bridge_data.decode import Loader
 from bridge_data.errors import DatasetError
 from bridge_data.order import Cursor, SampleRef
-from bridge_data.order.chunks import READ_BYTES, UNKNOWN_BLOCK_SIZE, Geometry, share_open
+from bridge_data.order.chunks import UNKNOWN_BLOCK_SIZE, Geometry, share_open
 from bridge_data.plan import Plan
 from bridge_data.shards import ByteRange, Records
-from bridge_data.shards.blocks import OVERHEAD_BYTES, ChunkCut, Cut, RunCut
+from bridge_data.shards.blocks import OVERHEAD_BYTES, READ_BYTES, ChunkCut, Cut, RunCut
 from bridge_data.shards.tar_bytes import is_gzip
 
 logger = logging.getLogger("bridge_data")
@@ -85,7 +85,7 @@ def plan_blocks(plan: Plan, geometries: Sequence[Geometry], process: Process) ->
                 continue
             block_size = geometry.block_size
             if not geometry.window_size:  # front to back
-                block_size = min(block_size, max(1, int(READ_BYTES / sample_bytes)))
+                block_size = min(block_size, max(1, int(source.records.read_bytes / sample_bytes)))
             num_open = _num_open(geometry, block_size, source.num_samples)
             num_bytes = process.num_lanes * num_open * (sample_bytes + OVERHEAD_BYTES)
             if block_size > 1:
@@ -114,7 +114,7 @@ def plan_runs(plan: Plan, run_size: int) -> list[Cut | None]:
 def _gains(records: Records, sample_bytes: float) -> bool:
     """Whether reading neighbours together costs less than reading each."""
     is_on_disk = not storage.is_remote(records.root) and not any(map(is_gzip, records.names))
-    return sample_bytes <= MAX_LOCAL_SAMPLE_BYTES or not is_on_disk
+    return sample_bytes <= MAX_LOCAL_SAMPLE_BYTES or not is_on_disk or records.read_bytes > READ_BYTES
 
 
 def _num_open(geometry: Geometry, block_size: int, num_samples: int) -> float:

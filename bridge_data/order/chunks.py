@@ -16,6 +16,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from bridge_data.shards.blocks import READ_BYTES
+
 MIN_CHUNKS_PER_LANE = 16
 """Minimum number of chunks per lane and epoch; for smaller sources, chunks shrink."""
 
@@ -24,9 +26,6 @@ MIN_WINDOW_SIZE = 1024
 
 MIN_WINDOW_BLOCKS = 64
 """Minimum number of blocks in a shuffle window."""
-
-READ_BYTES = 1 << 18
-"""Approximate size of a block: one efficient read."""
 
 UNKNOWN_BLOCK_SIZE = 8
 """Samples per block if their size in bytes is unknown."""
@@ -67,8 +66,10 @@ class Geometry:
         max_samples_per_sequence: int | None,
         shuffle_buffer_size: int | None,
         sample_bytes: float | None = None,
+        read_bytes: int = READ_BYTES,
     ) -> "Geometry":
-        """The geometry for shards of `counts` samples, `sample_bytes` bytes each on average (None: unknown).
+        """The geometry for shards of `counts` samples, `sample_bytes` bytes each on average (None: unknown), of which
+        `read_bytes` are read at once. Where that is more than usual, a chunk has so many bytes at least.
 
         For a source that is small for its lanes, first windows shrink, then chunks, down to one sample: any source of
         at least one sample feeds any number of lanes. If both settings are None, samples of a chunk are not shuffled.
@@ -78,20 +79,22 @@ class Geometry:
         chunk_size = longest if max_samples_per_sequence is None else max_samples_per_sequence
         if mixes and max_samples_per_sequence is None:
             chunk_size = -(-MAX_SHARD_SKEW * num_samples // sum(1 for count in counts if count))
+        if read_bytes > READ_BYTES and sample_bytes is not None:
+            chunk_size = max(chunk_size, min(MAX_BLOCK_SIZE, int(read_bytes / max(1.0, sample_bytes))))
         fitting = num_samples // (num_lanes * (MIN_CHUNKS_PER_LANE if mixes else 1))
         chunk_size = max(1, min(chunk_size, longest, fitting))
         if not mixes:
             return cls(num_lanes, chunk_size, chunk_size, 0)
         least = max(shuffle_buffer_size or 0, MIN_WINDOW_SIZE)
-        block_size = _block_size(chunk_size, least, sample_bytes)
+        block_size = _block_size(chunk_size, least, sample_bytes, read_bytes)
         return cls(num_lanes, chunk_size, block_size, _window_size(block_size, least))
 
 
-def _block_size(chunk_size: int, least: int, sample_bytes: float | None) -> int:
+def _block_size(chunk_size: int, least: int, sample_bytes: float | None, read_bytes: int) -> int:
     """Samples per block, for windows of at least `least` samples."""
     if sample_bytes is None:
         return min(chunk_size, UNKNOWN_BLOCK_SIZE)
-    largest = max(1, min(chunk_size, MAX_BLOCK_SIZE, int(READ_BYTES / max(1.0, sample_bytes))))
+    largest = max(1, min(chunk_size, MAX_BLOCK_SIZE, int(read_bytes / max(1.0, sample_bytes))))
 
     def num_open_bytes(block_size: int) -> int:
         return int(_window_size(block_size, least) * sample_bytes * share_open(block_size))

@@ -62,6 +62,7 @@ class Shuffle:
             max_samples_per_sequence=self.max_samples_per_sequence,
             shuffle_buffer_size=self.shuffle_buffer_size,
             sample_bytes=source.records.sample_bytes,
+            read_bytes=source.records.read_bytes,
         )
 
 

@@ -27,7 +27,9 @@ from bridge_data.shards import SubsetRange
 
 _MULTIPLIER = "shuffle_over_epochs_multiplier"
 _SCOPE_KEYS = ("split_part", "subflavors", "subset", _MULTIPLIER)
-_REFERENCE_KEYS = ("path", "dataset_config", "split_config", "aux", *_SCOPE_KEYS)
+TABLE_KEYS = ("sample_type", "field_map", "part_filter")
+"""What is said of the samples of tables, which have no dataset.yaml."""
+_REFERENCE_KEYS = ("path", "dataset_config", "split_config", "aux", *TABLE_KEYS, *_SCOPE_KEYS)
 _FIRST_FORMAT_KEYS = (
     *("path", "split_part", "subflavor", "subflavors", "dataset_config", "split_config"),
     *(_MULTIPLIER, "weight"),
@@ -154,7 +156,7 @@ def declare(reference: Reference) -> Declared:
     document = scope.cache.document(path)
     if document is None:
         raise reference.error(f"{path}: no such folder or file")
-    for key in ("dataset_config", "split_config", "aux"):
+    for key in ("dataset_config", "split_config", "aux", *TABLE_KEYS):
         if key in reference.entries:
             raise reference.error(f"{key} is for data sets, but {path} is a metadataset; write it there", key)
     own = path if storage.is_remote(path) else os.path.realpath(path)

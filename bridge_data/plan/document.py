@@ -31,6 +31,7 @@ _PLAIN_TAGS = frozenset(
     f"tag:yaml.org,2002:{name}"
     for name in ("str", "int", "float", "bool", "null", "map", "seq", "timestamp", "merge", "value")
 )
+TABLE_SUFFIXES = (".parquet", ".arrow")
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 _LOCAL = "file://"
 _MAX_KEYS = 20
@@ -200,6 +201,11 @@ def located(text: str, node: Node, file: str) -> str:
     except ConfigError as error:
         raise node.error(str(error)) from None
     return os.path.normpath(os.path.join(os.path.dirname(file), path))
+
+
+def is_table(path: str) -> bool:
+    """Whether `path` is that of a table, or a pattern of such paths."""
+    return path.endswith(TABLE_SUFFIXES)
 
 
 def is_jsonl(path: str) -> bool:

@@ -18,6 +18,7 @@ from bridge_data.plan.auxiliary import check_aux
 from bridge_data.plan.blending import Branch, Plan, Tree, changes, leaves, plan_of, weight_at
 from bridge_data.plan.dataset_yaml import check_parts, find_object, is_our_module, read_sample_config
 from bridge_data.plan.declared import (
+    TABLE_KEYS,
     Declared,
     DeclaredBlend,
     DeclaredJoin,
@@ -27,7 +28,7 @@ from bridge_data.plan.declared import (
     declare,
     read_splits,
 )
-from bridge_data.plan.document import Node, absolute, given, is_jsonl, parse_yaml
+from bridge_data.plan.document import Node, absolute, given, is_jsonl, is_table, parse_yaml
 from bridge_data.plan.factories import BaseCoreDatasetFactory, read_function
 from bridge_data.plan.join import join_source
 from bridge_data.plan.source import Source
@@ -138,7 +139,15 @@ def _open_blend(declared: DeclaredBlend, opening: Opening) -> Branch:
 def open_reference(reference: Reference, opening: Opening) -> Source:
     """The source that `reference` names."""
     path = reference.path
-    if storage.is_folder(path):
+    if has_tables(path):
+        source = _open_tables(reference, opening)
+    elif given_key := next((key for key in TABLE_KEYS if key in reference.entries), None):
+        raise reference.error(
+            f"{given_key} is for Parquet files and data sets of Hugging Face; {path} has it in its dataset.yaml, if it "
+            "is prepared",
+            given_key,
+        )
+    elif storage.is_folder(path):
         source = _open_folder(reference, opening)
     elif not storage.is_file(path):
         raise reference.error(f"{path}: no such folder or file")
@@ -146,7 +155,7 @@ def open_reference(reference: Reference, opening: Opening) -> Source:
         source = _open_jsonl(reference)
     else:
         raise reference.error(
-            f"{path}: expected a prepared folder, a metadataset .yaml or a .jsonl file, got another file"
+            f"{path}: expected a prepared folder, a metadataset .yaml, a .jsonl or a .parquet file, got another file"
         )
     if reference.aux:
         if not issubclass(source.sample_class, CrudeSample):
@@ -158,6 +167,23 @@ def open_reference(reference: Reference, opening: Opening) -> Source:
         check_aux(reference.aux, reference.entries["aux"])
         source = dataclasses.replace(source, aux=reference.aux)
     return cut(source, reference)
+
+
+def has_tables(path: str) -> bool:
+    """Whether there are Parquet files at `path`, or what `datasets` saved."""
+    if is_table(path):
+        return True
+    if not storage.is_folder(path) or storage.is_folder(location(path) / META_FOLDER):
+        return False
+    from bridge_data.plan.table_files import are_tables  # here: few folders are not prepared
+
+    return are_tables(path)
+
+
+def _open_tables(reference: Reference, opening: Opening) -> Source:
+    from bridge_data.plan.table_files import open_tables  # here: few data sets are tables
+
+    return open_tables(reference, opening.trusted_modules, trust_dataset_code=opening.trust_dataset_code)
 
 
 def cut(source: Source, declared: Reference | DeclaredJoin) -> Source:
@@ -180,6 +206,10 @@ def split_parts(path: Location, limits: Limits = DEFAULT_LIMITS) -> list[str]:
     Raises:
         ConfigError: if there is none of these. DatasetError: if its metadata are damaged.
     """
+    if has_tables(str(path)):
+        from bridge_data.plan.table_files import table_parts  # here: few data sets are tables
+
+        return table_parts(str(path))
     if storage.is_folder(path):
         return PreparedDataset.open(path, limits).split_parts()
     if not storage.is_file(path):

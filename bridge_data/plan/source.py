@@ -12,7 +12,7 @@ import difflib
 import functools
 import json
 import re
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
 from bridge_data.errors import ConfigError, DatasetError, SampleError
@@ -68,6 +68,7 @@ class Source:
     `config_file` is the dataset.yaml. If `joined`, a record has a sample of each member, which are built as the members
     say. A `maker` makes the samples instead of the field map. `aux` is what cookers may read besides;
     `epochs_per_shuffle` is how many epochs are shuffled together. `limits` bound what a sample may cost.
+    `values` are the parts that are values already, and are not decoded.
     """
 
     path: str
@@ -83,6 +84,7 @@ class Source:
     aux: Mapping[str, AuxReference] = dataclasses.field(default_factory=dict)
     epochs_per_shuffle: EpochsPerShuffle = 1
     limits: Limits = DEFAULT_LIMITS
+    values: Collection[str] = ()
 
     @property
     def name(self) -> str:

@@ -20,6 +20,9 @@ from bridge_data import storage
 from bridge_data.errors import DatasetError
 from bridge_data.shards.records import ByteRange, RawSample
 
+READ_BYTES = 1 << 18
+"""Approximate size of a block: one efficient read."""
+
 MAX_BLOCK_BYTES = 1 << 20
 """Maximum bytes of a block; the samples of a larger one are read singly."""
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from bridge_data.errors import DatasetError
 from bridge_data.samples import SourceInfo
-from bridge_data.shards.blocks import OpenBlocks
+from bridge_data.shards.blocks import READ_BYTES, OpenBlocks
 from bridge_data.shards.joins import JoinIndex
 from bridge_data.shards.prepared import ShardSet
 from bridge_data.shards.records import ByteRange, RawSample
@@ -37,6 +37,7 @@ class JoinRecords:
     index: JoinIndex
     members: tuple[ShardSet, ...]
     parts: tuple[Container[str] | None, ...]
+    read_bytes = READ_BYTES
 
     @property
     def root(self) -> Location:

@@ -23,7 +23,7 @@ from typing import Any, NoReturn, overload
 from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError, SampleError, bridge_command
 from bridge_data.limits import DEFAULT_LIMITS, Limits
-from bridge_data.shards.blocks import MAX_BLOCK_BYTES, BlockReader, Samples
+from bridge_data.shards.blocks import MAX_BLOCK_BYTES, READ_BYTES, BlockReader, Samples
 from bridge_data.shards.metadata import parse_document
 from bridge_data.shards.records import ByteRange, RawSample, RecordReader, Records
 from bridge_data.shards.shard_table import are_ascending, decode_offsets
@@ -155,6 +155,7 @@ class JsonlLines:
     num_samples: int
     num_bytes: int
     max_line_bytes: int = DEFAULT_LIMITS.max_json_bytes
+    read_bytes = READ_BYTES
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], split_part: str) -> "JsonlLines":

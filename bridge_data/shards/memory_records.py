@@ -13,7 +13,7 @@ from typing import Any, NoReturn, Protocol
 
 from bridge_data.errors import ConfigError, SampleError
 from bridge_data.samples import Sample
-from bridge_data.shards.blocks import OpenBlocks
+from bridge_data.shards.blocks import READ_BYTES, OpenBlocks
 from bridge_data.shards.records import ByteRange, RawSample, RecordReader
 from bridge_data.storage import Location, location
 
@@ -75,6 +75,7 @@ class MemoryRecords:
     fingerprint: str
     num_samples: int
     split_part: str
+    read_bytes = READ_BYTES
 
     @property
     def root(self) -> Location:

@@ -18,6 +18,7 @@ from typing import Any
 from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError, bridge_command
 from bridge_data.limits import DEFAULT_LIMITS, Limits
+from bridge_data.shards.blocks import READ_BYTES
 from bridge_data.shards.exclusions import ExclusionFinder, excluded_keys
 from bridge_data.shards.index_file import BridgeIndex
 from bridge_data.shards.metadata import BRIDGE_INDEX, META_FOLDER, meta_folder, read_shard_counts, read_split, read_uuid
@@ -46,6 +47,7 @@ class ShardSet:
     index: BridgeIndex | None = None
     split_config: str | None = None
     verifies_digests: bool = False
+    read_bytes = READ_BYTES
 
     @functools.cached_property
     def counts(self) -> list[int]:

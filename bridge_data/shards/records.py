@@ -9,6 +9,7 @@ hold some.
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Collection, Container, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
@@ -21,12 +22,13 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(slots=True)
 class RawSample:
-    """A sample as it is stored in its shard. `key` is its name there, `index` its number in the split part."""
+    """A sample as it is stored in its shard. `key` is its name there, `index` its number in the split part. Parts are
+    bytes; those of tables and of samples in memory may be values."""
 
     key: str
     shard_name: str
     index: int
-    parts: dict[str, bytes]
+    parts: dict[str, Any]
     dataset_path: str
 
     @property
@@ -57,6 +59,13 @@ class RawSample:
             shard_name=self.shard_name,
             file_names=tuple(map(f"{self.key}.".__add__, self.parts)),
         )
+
+
+def bytes_of(part: Any) -> bytes:
+    """A part as bytes: those that are stored, or of a value of a table its text or JSON."""
+    if isinstance(part, bytes):
+        return part
+    return (part if isinstance(part, str) else json.dumps(part, ensure_ascii=False, default=str)).encode()
 
 
 ByteRange: TypeAlias = tuple[str, int, int]
@@ -127,6 +136,10 @@ class Records(Protocol):
     @property
     def sample_bytes(self) -> float | None:
         """Mean bytes of a stored sample (uncompressed); None if no index knows."""
+
+    @property
+    def read_bytes(self) -> int:
+        """Approximate bytes that one efficient read has, and so a block."""
 
     def identity(self) -> Mapping[str, Any]:
         """A value for `json.dumps` that differs where the samples or their order do, wherever they are stored.

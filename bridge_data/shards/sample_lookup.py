@@ -20,6 +20,7 @@ from bridge_data.shards.key_index import KeyIndex
 from bridge_data.shards.prepared import ShardSet
 from bridge_data.shards.records import Records
 from bridge_data.shards.subset import Subset
+from bridge_data.shards.table_records import TableRecords
 from bridge_data.storage import Location
 
 MAX_CANDIDATES = 10
@@ -105,6 +106,9 @@ def _in_shards(records: Records, given: str | None, key: str) -> Iterator[tuple[
         is_number = key.isascii() and key.isdigit() and key == str(int(key[:20]))
         if is_number and int(key) < records.num_samples and (given is None or _called(records.root, given)):
             yield int(key), records.root.name
+    elif isinstance(records, TableRecords):
+        root = records.root
+        yield from records.find(key, lambda file: given in (None, file) or _called(root / file, str(given)))
     elif isinstance(records, ShardSet):
         shards = range(len(records.names)) if given is None else _shards_called(records, given)
         if shards:

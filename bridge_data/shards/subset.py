@@ -201,6 +201,10 @@ class Subset:
         """Mean bytes of a sample of `records`."""
         return self.records.sample_bytes
 
+    @property
+    def read_bytes(self) -> int:
+        return self.records.read_bytes
+
     def identity(self) -> dict[str, Any]:
         """The identity of `records`, and the range."""
         return {"of": self.records.identity(), "range": [self.start, self.end]}

@@ -9,6 +9,7 @@ from unittest import mock
 import pytest
 
 from tests.docs.pages import ROOT, PageRun, is_shown_as, read_blocks
+from tests.tables import IMAGE, save_to_disk, table_of
 
 QUICKSTART = ROOT / "docs" / "quickstart.md"
 INDEX = ROOT / "docs" / "README.md"
@@ -62,6 +63,9 @@ def test_page_runs(page: Path, quickstart: Path, tmp_path: Path, monkeypatch: py
 def test_readme_runs(quickstart: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It makes the data set of the quickstart, by the same commands: they need not run twice."""
     shutil.copytree(quickstart, tmp_path, dirs_exist_ok=True)
+    image = [{"bytes": file.read_bytes(), "path": None} for file in sorted(tmp_path.glob("raw/*.png"))]
+    columns = {"image": image, "text": list(map(str, range(len(image))))}
+    save_to_disk(tmp_path / "captions", table_of(columns, {"image": IMAGE}))
     monkeypatch.chdir(tmp_path)
     PageRun(ROOT / "README.md", done=list(read_blocks(QUICKSTART.read_text()))).check()
 

@@ -31,9 +31,11 @@ from bridge_data.prepare.splits import parse_ratio, split_by_ratio
 from bridge_data.prepare.tar_indexes import PrepareConfig
 from bridge_data.prepare.tars import prepare
 from bridge_data.shards import open_shards
+from bridge_data.shards.blocks import BlockBudget, ChunkCut, OpenBlocks
 from bridge_data.shards.jsonl_file import open_jsonl
 from bridge_data.shards.key_index import PartReader
 from bridge_data.shards.media_metadata import decode_metadata
+from bridge_data.shards.table_records import open_records
 from bridge_data.task import DefaultTaskEncoder
 from bridge_data.task.cooking import Cooker
 from tests.decode.av import media
@@ -42,6 +44,7 @@ from tests.fuzz.target import Target, parts
 from tests.loader.checkpoint.states import make_state
 from tests.plan.joins import joined, prepared_plan, texts
 from tests.prepared import write_blend, write_texts
+from tests.tables import IMAGE, save_to_disk, table_of, write_parquet
 
 MAX_SAMPLES = 40
 
@@ -375,6 +378,33 @@ def open_val(file: Path) -> object:
     return get_val_dataset(file, split_part="train", worker_config=config, batch_size=1, task_encoder=_Texts())
 
 
+def tables(folder: Path) -> list[Path]:
+    """The same rows as Parquet files, of small pages and of one with large values, and as `datasets` saves them."""
+    numbers = range(60)
+    columns: dict[str, Any] = {"text": [f"text {n}" for n in numbers], "tokens": [list(range(n % 4)) for n in numbers]}
+    small = table_of(columns)
+    image = [None if n % 9 == 0 else {"bytes": bytes([n]) * 5000, "path": "a.png"} for n in numbers]
+    large = table_of({**columns, "image": image}, {"image": IMAGE})
+    return [
+        write_parquet(folder / "a.parquet", small, per_group=40, data_page_size=64),
+        write_parquet(folder / "b.parquet", large, per_group=40, data_page_version="2.0", compression="none"),
+        save_to_disk(folder, large, per_batch=25) / "data-00000-of-00001.arrow",
+    ]
+
+
+def read_table(file: Path) -> object:
+    """Reads rows in blocks, and then singly."""
+    records = open_records(file, [(file.name, str(file))], "train", list)
+    seen = []
+    for blocks in (OpenBlocks(ChunkCut(20, 5), None, BlockBudget(1 << 20)), None):
+        reader = records.reader()
+        reader.read_in_blocks(blocks)
+        for index in range(min(records.num_samples, MAX_SAMPLES)):
+            with contextlib.suppress(SampleError):
+                seen.append(reader.read(index).parts)
+    return seen
+
+
 ARRAY = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
 LABEL = {"a": [1, 2.5, None, {"b": "é", "c": [True, []]}], "d": -7}
 
@@ -389,6 +419,7 @@ TARGETS = [
     Target("jsonl", jsonl, read_jsonl),
     Target("jsonl prepare", lambda folder: jsonl(folder)[:1], prepare_lines),
     Target("jsonl open", jsonl, lambda file: open_val(file.parent / "a.jsonl")),
+    Target("tables", tables, read_table),
     Target("state files", state_files, read_state_files),
     Target("state", state_json, read_state_json),
     Target("json", parts(a_json=json.dumps(LABEL).encode(), b_json=b'[1, "x"]', c_txt=b"text", d_cls=b"17"), decode),

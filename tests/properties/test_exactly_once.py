@@ -3,10 +3,11 @@
 
 import collections
 import dataclasses
+import functools
 import math
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from bridge_data.plan import Branch, Plan
 from bridge_data.plan.blending import plan_of
 from tests.prepared import write_blend, write_texts
 from tests.properties.jobs import Encoder, GroupingEncoder, Job, Key, LoaderJob
+from tests.tables import write_table_blend, write_text_table
 
 EXAMPLES = int(os.environ.get("BRIDGE_DATA_EXAMPLES", "80"))
 """Examples drawn; `make test-all` asks for 3,000."""
@@ -58,7 +60,8 @@ class Case:
     seed: int
     epochized: bool = False
     ordered: bool = False
-    in_memory: bool = False
+    kind: str = "tars"
+    """Where the samples are: a key of `BLENDS`."""
 
 
 CASES = st.integers(1, 4).flatmap(
@@ -76,7 +79,7 @@ CASES = st.integers(1, 4).flatmap(
         per_shuffle=st.sampled_from([1, 1, 2]),
         seed=st.integers(0, 1_000),
         epochized=st.sampled_from([False, False, True]),
-        in_memory=st.sampled_from([False, False, False, True]),
+        kind=st.sampled_from(["tars", "tars", "tars", "memory", "Parquet", "saved by datasets"]),
     )
 )
 
@@ -90,6 +93,10 @@ def data() -> Iterator[Path]:
                 write_texts(
                     Path(folder) / f"{size}-{copy}", size, lambda n, copy=copy: str(n + STRIDE * copy), per_shard=60
                 )
+                for name in (f"{size}-{copy}.parquet", f"{size}-{copy}-saved"):
+                    write_text_table(
+                        Path(folder) / name, size, lambda n, copy=copy: str(n + STRIDE * copy), per_group=60
+                    )
         yield Path(folder)
 
 
@@ -99,7 +106,14 @@ def in_files(data: Path, case: Case) -> Path:
     return write_blend(file, paths, epochized=case.epochized)
 
 
-def in_memory(case: Case) -> Plan:
+def in_tables(suffix: str, data: Path, case: Case) -> Path:
+    """The same samples and weights, in tables."""
+    pairs = enumerate(zip(case.sizes, case.weights, strict=True))
+    paths = {f"{size}-{copy}{suffix}": weight for copy, (size, weight) in pairs}
+    return write_table_blend(data / f"blend{suffix}.yaml", paths, epochized=case.epochized)
+
+
+def in_memory(data: Path, case: Case) -> Plan:
     """The same samples and weights, without files."""
     sources = []
     for copy, size in enumerate(case.sizes):
@@ -109,9 +123,17 @@ def in_memory(case: Case) -> Plan:
     return plan_of(blend, training=True, what="blend")
 
 
+BLENDS: dict[str, Callable[[Path, Case], Path | Plan]] = {
+    "tars": in_files,
+    "memory": in_memory,
+    "Parquet": functools.partial(in_tables, ".parquet"),
+    "saved by datasets": functools.partial(in_tables, "-saved"),
+}
+
+
 def ranks(data: Path, case: Case, world_size: int, num_lanes: int = 0) -> list[LaneDataset]:
     """The data set as each rank of a job makes it."""
-    blend = in_memory(case) if case.in_memory else in_files(data, case)
+    blend = BLENDS[case.kind](data, case)
     kind = GroupingEncoder if case.num_groups > 1 else Encoder
     encoder = kind(skip_every=case.skip_every, num_parts=case.num_parts, num_groups=case.num_groups)
     common: dict[str, Any] = {
@@ -148,7 +170,7 @@ def keys_in(batches: list[Any]) -> list[Key]:
 def note(case: Case) -> None:
     for feature in ("packing", "skip_every"):
         event(f"{feature}: {bool(getattr(case, feature))}")
-    event(f"epochized: {case.epochized}, in memory: {case.in_memory}")
+    event(f"epochized: {case.epochized}, samples: {case.kind}")
     event(f"groups: {case.num_groups > 1}, parts: {case.num_parts > 1}, repeat: {case.repeat}")
 
 

@@ -20,6 +20,7 @@ from bridge_data.options import check_at_least
 from bridge_data.prepare.processes import Progress, no_progress
 from bridge_data.shards import RawSample
 from bridge_data.shards.joined_records import JoinedRawSample
+from bridge_data.shards.records import bytes_of
 from bridge_data.task import TaskEncoder
 from bridge_data.tools.bench.clock import BETWEEN, Clock, Clocked, Key, Tally, idle_cores_s, num_cores, tree_cpu_s
 from bridge_data.tools.bench.figures import RECEIVE, SEND, Figures, Machine, Profile, Trainer
@@ -187,7 +188,7 @@ def _mean_bytes(samples: Sequence[RawSample]) -> float:
         for member in (sample.members if isinstance(sample, JoinedRawSample) else (sample,))
         if member is not None
     ]
-    return sum(len(content) for member in members for content in member.parts.values()) / len(samples)
+    return sum(len(bytes_of(content)) for member in members for content in member.parts.values()) / len(samples)
 
 
 def _settle(work: dict[Key, Tally], window: _Window) -> float:

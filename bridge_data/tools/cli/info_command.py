@@ -11,7 +11,7 @@ from bridge_data.errors import BridgeDataError, ConfigError, DatasetError
 from bridge_data.limits import Limits
 from bridge_data.plan import EmptySplitError, Source, load_plan
 from bridge_data.plan.document import is_jsonl
-from bridge_data.plan.opening import split_parts
+from bridge_data.plan.opening import has_tables, split_parts
 from bridge_data.shards.jsonl_file import index_path, open_jsonl, split_gaps
 from bridge_data.shards.media_metadata import MEDIA_TABLE
 from bridge_data.shards.metadata import BRIDGE_INDEX, DATASET_YAML, INDEX_SQLITE, INFO_JSON, INFO_YAML, load_document
@@ -71,7 +71,9 @@ def info(
         "limits": limits,
     }
     is_sound = True
-    if not storage.is_file(path):
+    if has_tables(str(path)):
+        _show_tables(path, trust)
+    elif not storage.is_file(path):
         is_sound = _show_folder(PreparedDataset.open(path, limits), split_config, dataset_config)
     elif is_jsonl(str(path)):
         _show_jsonl(path, limits)
@@ -124,6 +126,27 @@ def _show_jsonl(path: Location, limits: Limits) -> None:
     num_unused, _ = split_gaps(path)
     shown = {**parts, **({"(in no part)": num_unused} if num_unused else {})}
     click.echo(table(["split part", "samples"], [[part, f"{number:,}"] for part, number in shown.items()]))
+
+
+def _show_tables(path: Location, trust: dict[str, Any]) -> None:
+    """Parquet files, or what `datasets` saved."""
+    names = split_parts(path, trust["limits"])
+    parts = {part: load_plan(path, split_part=part, training=False, **trust).sources for part in names}
+    records = [source.records for sources in parts.values() for source in sources]
+    num_bytes = sum((one.sample_bytes or 0) * one.num_samples for one in records)
+    columns = dict.fromkeys(name for one in records if one.names for name in one.part_names(0) or ())
+    rows = [
+        ("data set", str(path)),
+        ("holds", f"{sized(num_bytes)} of columns in {counted(sum(len({*one.names}) for one in records), 'file')}"),
+        ("parts", listed(list(columns), 20)),
+        ("sample type", "crude, unless a field map is given"),
+    ]
+    click.echo(headed(rows) + "\n")
+    shown = []
+    for part, sources in parts.items():
+        counts = [source.records.counts for source in sources]
+        shown.append([part, f"{sum(map(sum, counts)):,}", f"{sum(map(len, counts)):,}"])
+    click.echo(table(["split part", "samples", "row groups or batches"], shown))
 
 
 def _show_metadataset(path: Location, **trust: Any) -> bool:

@@ -24,6 +24,7 @@ from bridge_data.samples import CrudeSample
 from bridge_data.shards import RawSample, RecordReader
 from bridge_data.shards.joined_records import JoinedRawSample
 from bridge_data.shards.plain_data import parse_json
+from bridge_data.shards.records import bytes_of
 from bridge_data.shards.sample_lookup import find_sample
 from bridge_data.tools.cli.terminal import (
     ON_DISK,
@@ -153,7 +154,7 @@ def _parts(raw: RawSample) -> Iterator[str]:
             continue
         width = max(map(len, member.parts), default=0)
         for part, data in member.parts.items():
-            yield from _lines(f"  {part:<{width}}  {sized(len(data)):>8}  ", describe(part, data))
+            yield from _lines(f"  {part:<{width}}  {sized(len(bytes_of(data))):>8}  ", describe(part, data))
 
 
 def _made(index: int, source: Source, loader: Loader) -> Iterator[str]:
@@ -181,8 +182,11 @@ def _lines(head: str, text: str) -> Iterator[str]:
     yield from (" " * len(head) + line for line in more)
 
 
-def describe(part: str, data: bytes) -> str:
-    """A few words or lines on the content of a part, by the last piece of its name."""
+def describe(part: str, data: Any) -> str:
+    """A few words or lines on the content of a part, by the last piece of its name; on a value that is stored as it
+    is."""
+    if not isinstance(data, bytes):
+        return describe_value(data)
     kind = part.rpartition(".")[2].lower()
     if kind == "json":
         return _json(data)

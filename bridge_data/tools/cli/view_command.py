@@ -61,6 +61,7 @@ def view(
     config, saved states and log. With --config, by default the data of the config. The page is for this machine alone,
     unless --host and --token say else.
     """
+    from bridge_data.plan.opening import has_tables
     from bridge_data.tools.oracle import read_states
     from bridge_data.tools.view.catalog import DataCatalog
     from bridge_data.tools.view.loss_log import read_losses
@@ -71,7 +72,8 @@ def view(
     if path is None and config is None:
         raise ConfigError("give PATH, a data set, a metadataset or the folder of a run, or --config, a run")
     saved = SavedRun()
-    if isinstance(path, Path) and path.is_dir() and not (path / META_FOLDER).is_dir():
+    is_folder = isinstance(path, Path) and path.is_dir() and not (path / META_FOLDER).is_dir()
+    if isinstance(path, Path) and is_folder and not has_tables(str(path)):
         config, saved = _of_folder(path, config)
         path = None
     if state is not None:

@@ -14,7 +14,7 @@ from bridge_data.plan import EmptySplitError, Source
 from bridge_data.plan.declared import Declared, DeclaredBlend, LoadCache, Reference, Scope, declare
 from bridge_data.plan.document import absolute, as_node, is_jsonl
 from bridge_data.plan.join import join_source
-from bridge_data.plan.opening import Opening, cut, open_plan, open_reference, split_parts
+from bridge_data.plan.opening import Opening, cut, has_tables, open_plan, open_reference, split_parts
 from bridge_data.prepare.tars import find_shards
 from bridge_data.shards import Records, ShardSet
 from bridge_data.shards.jsonl_file import JsonlLines, split_gaps
@@ -87,10 +87,11 @@ def find_targets(
     if path.name.endswith((".tar", *GZIP_SUFFIXES)) and path.is_file():
         _add_raw(targets, path.parent, [path.name], report)
         return targets
-    if path.is_dir() and not (path / META_FOLDER).exists() and is_whole:
+    tables = has_tables(str(path))
+    if path.is_dir() and not tables and not (path / META_FOLDER).exists() and is_whole:
         _add_raw(targets, path, find_shards(path), report)
         return targets
-    if path.is_dir():
+    if path.is_dir() and not tables:
         _add_folder(targets, path, report, limits, all_shards=not parts)
     try:
         if not parts and "split_config" in named_files:

@@ -28,7 +28,9 @@ from bridge_data.shards.jsonl_file import JsonlLines
 from bridge_data.shards.key_index import KeyIndex
 from bridge_data.shards.metadata import DATASET_YAML, META_FOLDER, split_shard
 from bridge_data.shards.prepared import PreparedDataset, ShardSet
+from bridge_data.shards.records import bytes_of
 from bridge_data.shards.sample_lookup import row_of
+from bridge_data.shards.table_records import TableRecords
 from bridge_data.storage import Location
 
 MAX_KEPT_BYTES = 256 << 20
@@ -190,7 +192,7 @@ class SplitCatalog:
 
 
 def _num_bytes(raw: RawSample) -> int:
-    return sum(map(len, raw.parts.values()))
+    return sum(len(bytes_of(part)) for part in raw.parts.values())
 
 
 def open_split(path: Location, part: str, trust: Mapping[str, Any], *, training: bool = False) -> SplitCatalog | None:
@@ -311,6 +313,9 @@ class KeySearch:
         elif isinstance(records, JoinRecords):
             rows = (row_of(records, number) for number in self._indices(records.members[0], text))
             yield from (row for row in rows if row is not None)
+        elif isinstance(records, TableRecords):
+            file, slash, key = text.rpartition("/")
+            yield from (index for index, _ in records.find(key, lambda name: not slash or name == file))
         elif isinstance(records, ShardSet):
             yield from self._in_shards(records, text)
 

@@ -24,6 +24,7 @@ from bridge_data.lanes.tallies import tokens_of
 from bridge_data.shards import Records, Subset
 from bridge_data.shards.media_metadata import AVMetadata, ImageMetadata, MediaIndex
 from bridge_data.shards.prepared import ShardSet
+from bridge_data.shards.records import bytes_of
 from bridge_data.tools.view.catalog import CatalogSource, SampleAddress, SplitCatalog
 from bridge_data.tools.view.sample_cards import extension, kind_of, members_of
 
@@ -287,12 +288,16 @@ def _of_samples(part: SplitCatalog, source: CatalogSource, *, with_media: bool) 
         except BridgeDataError:
             continue  # its card says why
         members = [member for member in members_of(raw) if member is not None]
-        values["size of samples"].append(sum(len(data) for member in members for data in member.parts.values()))
+        values["size of samples"].append(
+            sum(len(bytes_of(data)) for member in members for data in member.parts.values())
+        )
         for member in members:
             for name, data in member.parts.items():
-                if extension(name) in ("txt", "text", "json", "md", "transcript"):
+                if isinstance(data, str):
+                    values["length of texts"].append(len(data))
+                elif extension(name) in ("txt", "text", "json", "md", "transcript"):
                     values["length of texts"].append(len(data.decode("utf-8", "replace")))
-                elif with_media:
+                elif with_media and isinstance(data, bytes):
                     _note_media(values, name, data)
     return values
 

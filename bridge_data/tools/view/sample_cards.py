@@ -12,13 +12,14 @@ import io
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from PIL import Image
 
 from bridge_data.errors import BridgeDataError, ConfigError
 from bridge_data.shards import RawSample
 from bridge_data.shards.joined_records import JoinedRawSample
+from bridge_data.shards.records import bytes_of
 from bridge_data.storage.atomic import write_file
 from bridge_data.tools.cli.preview_command import TEXT_PARTS, describe
 from bridge_data.tools.cli.terminal import sized
@@ -123,7 +124,7 @@ def _shown(raw: RawSample, limit: int) -> Iterator[ShownPart]:
             kind = kind_of(name)
             shown = name if len(members) == 1 else f"{at}: {name}"
             text = _text(name, data, limit) if kind == "text" else ""
-            yield ShownPart(name=shown, kind=kind, size=sized(len(data)), text=text, member=at, number=number)
+            yield ShownPart(name=shown, kind=kind, size=sized(len(bytes_of(data))), text=text, member=at, number=number)
 
 
 def extension(name: str) -> str:
@@ -139,12 +140,14 @@ def kind_of(name: str) -> str:
     return "picture" if kind == "image" else kind or "text"
 
 
-def _text(name: str, data: bytes, limit: int) -> str:
+def _text(name: str, data: Any, limit: int) -> str:
     """The text of a part, or a description of what is none."""
+    if isinstance(data, str):
+        return data if len(data) <= limit else data[:limit] + " …"
     kind = extension(name)
     if kind in TEXT_PARTS or kind in ("json", "jsonl", "xml", "svg", "htm", "js", "css"):
         try:
-            text = data[: 4 * limit].decode("utf-8", "ignore" if len(data) > 4 * limit else "strict")
+            text: str = data[: 4 * limit].decode("utf-8", "ignore" if len(data) > 4 * limit else "strict")
         except UnicodeDecodeError as error:
             return f"not UTF-8: {error}"
         return text if len(text) <= limit else text[:limit] + " …"
@@ -175,7 +178,7 @@ def content(raw: RawSample, member: int, number: int, *, small: bool) -> MediaCo
     parts = [] if found is None else list(found.parts.items())
     if not 0 <= number < len(parts):
         raise LookupError(f"{raw.full_key} has no part number {number}")
-    name, data = parts[number]
+    name, data = parts[number][0], bytes_of(parts[number][1])
     kind = extension(name)
     if kind in _CONVERTED or (small and kind_of(name) == "picture" and len(data) > SMALL_BYTES):
         made = _converted(data, THUMBNAIL_PIXELS if small else None)

@@ -1,0 +1,251 @@
+"""Tables as sources: Parquet files, and what `datasets` of Hugging Face saved; read where they are, without preparing.
+
+Enters: a reference to a file `.parquet` or `.arrow`, to several by a pattern (`train-*.parquet`, `{a,b}.parquet`), or
+to a folder: of Parquet files, or of `save_to_disk`. Leaves: a `Source`, of crude samples or of those that a field map
+makes. Guarantee: the files of a split part are found by their names alone, and a file that is in no part is an error.
+"""
+
+import glob
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import braceexpand
+
+from bridge_data import storage
+from bridge_data.errors import ConfigError
+from bridge_data.plan.dataset_yaml import SampleConfig, read_sample_config
+from bridge_data.plan.declared import TABLE_KEYS, Reference
+from bridge_data.plan.document import TABLE_SUFFIXES, Node, as_node, nearest
+from bridge_data.plan.source import FieldAccess, Source
+from bridge_data.samples import CrudeSample
+from bridge_data.shards.table_columns import Column
+from bridge_data.shards.table_records import open_records
+from bridge_data.storage import list_sizes, location
+
+SAVED, SAVED_SPLITS = "state.json", "dataset_dict.json"
+"""What `save_to_disk` writes beside a data set, and above several."""
+
+_WHOLE = "train"
+_NUMBERED = re.compile(r"(?:^|/)([\w.\-]+?)-\d{5}-of-\d{5}[\w.\-]*$")
+"""`train-00000-of-00002.parquet`, as the Hub has them."""
+_ALIASES = (("train", "training"), ("val", "validation", "valid", "dev"), ("test", "testing", "eval", "evaluation"))
+_NAMED = re.compile(rf"(?:^|[/._\- ])({'|'.join(name for names in _ALIASES for name in names)})(?=[/._\- \d]|$)")
+
+Files = list[tuple[str, str]]
+"""(name in the data set, path) of each."""
+
+
+def are_tables(folder: str) -> bool:
+    """Whether a folder that is not prepared holds tables."""
+    if any(storage.is_file(location(folder) / name) for name in (SAVED, SAVED_SPLITS)):
+        return True
+    return any(name.endswith(TABLE_SUFFIXES[0]) for name in _listed(folder))
+
+
+def table_parts(path: str) -> list[str]:
+    """The split parts of the tables at `path`, as their files are named; `train` alone if they say nothing of it.
+
+    Raises:
+        ConfigError: if a file is in no part, though others are.
+    """
+    return list(_parts(path)) or [_WHOLE]
+
+
+def files_of(path: str, split_part: str) -> Files:
+    """The files of a split part. Tables that say nothing of splits have the same rows in every part.
+
+    Raises:
+        ConfigError: if there is no such part, or there are no files.
+    """
+    parts = _parts(path)
+    if not parts:
+        files = _all_files(path)
+    else:
+        names = next((names for names in _ALIASES if split_part in names), ())
+        found = next((name for name in (split_part, *names) if name in parts), None)
+        if found is None:
+            raise ConfigError(f"{path}: there is no split part {split_part!r}; there is {', '.join(parts)}")
+        files = parts[found]
+    if not files:
+        raise ConfigError(f"{path}: there are no files {' or '.join(TABLE_SUFFIXES)}")
+    return files
+
+
+def _parts(path: str) -> dict[str, Files]:
+    """The files of each split part; empty if nothing says which these are."""
+    if not storage.is_remote(path) and storage.is_file(f"{path}/{SAVED_SPLITS}"):
+        splits = _json(f"{path}/{SAVED_SPLITS}").get("splits")
+        if not isinstance(splits, list) or not splits:
+            raise ConfigError(f"{path}/{SAVED_SPLITS}: expected a list `splits`")
+        return {str(name): [(f"{name}/{file}", at) for file, at in _saved(f"{path}/{name}")] for name in splits}
+    if not storage.is_folder(path) or storage.is_file(location(path) / SAVED):
+        return {}
+    parts: dict[str, Files] = {}
+    others = []
+    for file, at in _all_files(path):
+        match = _NUMBERED.search(file.removesuffix(TABLE_SUFFIXES[0])) or _NAMED.search(file)
+        if match is None:
+            others.append(file)
+        else:
+            parts.setdefault(match[1], []).append((file, at))
+    if parts and others:
+        raise ConfigError(
+            f"{path}: {others[0]} names no split part, but others name {', '.join(parts)}: name it like them, or give "
+            "the files by a pattern"
+        )
+    return dict(sorted(parts.items(), key=lambda part: part[0] != _WHOLE))
+
+
+def _all_files(path: str) -> Files:
+    """All files at `path`: a file, a pattern or a folder."""
+    if storage.is_folder(path):
+        if storage.is_file(location(path) / SAVED):
+            return _saved(path)
+        return [(name, f"{path}/{name}") for name in _listed(path) if name.endswith(TABLE_SUFFIXES[0])]
+    if storage.is_file(path):
+        return [(os.path.basename(path), path)]
+    found = [file for pattern in braceexpand.braceexpand(path) for file in sorted(glob.glob(pattern, recursive=True))]
+    start = os.path.dirname(re.split(r"[*?\[{]", path)[0])
+    return [(os.path.relpath(file, start), file) for file in dict.fromkeys(found)]
+
+
+def _listed(folder: str) -> list[str]:
+    """The names of all files below a folder, sorted."""
+    if storage.is_remote(folder):
+        return list(list_sizes(folder))
+    return sorted(
+        os.path.relpath(os.path.join(parent, name), folder)
+        for parent, _, names in storage.walk(folder)
+        for name in names
+    )
+
+
+def _saved(folder: str) -> Files:
+    """The files that `save_to_disk` wrote, in its order."""
+    state = _json(f"{folder}/{SAVED}")
+    if state.get("_indices_data_files") or state.get("_indices_files"):
+        raise ConfigError(
+            f"{folder}: its rows are chosen by a file of indices, which is not read: save it anew with "
+            "`dataset.flatten_indices().save_to_disk(...)`"
+        )
+    entries = state.get("_data_files")
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) and "filename" in entry for entry in entries):
+        raise ConfigError(f"{folder}/{SAVED}: expected a list `_data_files` of mappings with `filename`")
+    return [(str(entry["filename"]), f"{folder}/{entry['filename']}") for entry in entries]
+
+
+def _json(path: str) -> dict[str, Any]:
+    try:
+        content = json.loads(storage.read_all(path))
+    except ValueError as error:
+        raise ConfigError(f"{path}: is no JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path}: expected a mapping")
+    return content
+
+
+def open_tables(
+    reference: Reference, trusted_modules: Sequence[str] | Any, *, trust_dataset_code: bool = False
+) -> Source:
+    """The source of the tables that `reference` names.
+
+    Raises:
+        ConfigError: for settings that do not fit. DatasetError: if a file is damaged.
+    """
+    path, scope = reference.path, reference.scope
+    if "split_config" in reference.entries:
+        raise reference.error(
+            f"split_config is for prepared folders, but {path} has tables, whose files are named by their split parts",
+            "split_config",
+        )
+    root, file = _settings(reference)
+    config = None
+    if root is not None:
+        config = read_sample_config(root, trusted_modules, trust_dataset_code=trust_dataset_code)
+    chosen: list[Column] = []
+
+    def choose(columns: list[Column]) -> list[Column]:
+        chosen.extend(_chosen(columns, config, root, reference))
+        return chosen
+
+    try:
+        files = files_of(path, scope.split_part)
+        records = open_records(location(path), files, scope.split_part, choose)
+    except ConfigError as error:
+        raise reference.error(str(error)) if reference.entries and root is None else error from None
+    return Source(
+        path=path,
+        split_part=scope.split_part,
+        records=records,
+        sample_class=CrudeSample if config is None else config.sample_class,
+        field_map={} if config is None else _resolved(config.field_map, chosen),
+        parts=None if config is None or config.parts is None else frozenset(column.part for column in chosen),
+        values=frozenset(column.part for column in chosen if not column.is_bytes),
+        subflavors={**({} if config is None else config.subflavors), **scope.subflavors},
+        config_file=file,
+        maker=None if config is None else config.maker,
+        limits=scope.cache.limits,
+    )
+
+
+def _settings(reference: Reference) -> tuple[Node | None, str]:
+    """(what a dataset.yaml or the metadataset says of the samples, None if nothing; the file it is from)."""
+    name, path = reference.text("dataset_config"), reference.path
+    inline = {key: reference.entries[key] for key in TABLE_KEYS if key in reference.entries}
+    if name is not None:
+        if inline:
+            raise reference.error(f"dataset_config: {', '.join(inline)} says the same: remove one", "dataset_config")
+        folder = path if storage.is_folder(path) else os.path.dirname(path)
+        file = str(location(folder) / name)
+        document = reference.scope.cache.document(file)
+        if document is None:
+            raise reference.error(f"{file}: no such file; a dataset_config is a file beside the data", "dataset_config")
+        return document, file
+    if not inline:
+        return None, path
+    node = next(iter(inline.values()))
+    kind = inline.get("sample_type") or as_node(CrudeSample.__name__, node.file)
+    if isinstance(kind.value, str):
+        ours = {"__module__": as_node("bridge_data", kind.file), "__class__": kind}
+        inline = {**inline, "sample_type": Node(ours, kind.file, kind.line)}
+    return Node(inline, node.file, node.line), node.file
+
+
+def _chosen(
+    columns: list[Column], config: SampleConfig | None, root: Node | None, reference: Reference
+) -> list[Column]:
+    """The columns that are needed, by their own names or those of their parts."""
+    names = {name: column for column in columns for name in (column.name, column.part)}
+    chosen = columns
+    if config is not None and root is not None and config.field_map:
+        fields = root.mapping("dataset.yaml")["field_map"].mapping("field_map")
+        wanted: dict[str, Column] = {}
+        for field, access in config.field_map.items():
+            found = [names[part] for part in access.parts if part in names]
+            if not found and "__key__" not in access.parts:
+                raise fields[field].error(
+                    f"field_map: {field}: {reference.path} has no column "
+                    f"{' or '.join(map(repr, access.parts))}{nearest(access.part, names)}"
+                )
+            wanted.update((column.part, column) for column in found)
+        chosen = [column for column in columns if column.part in wanted]
+    elif config is not None and config.parts is not None:
+        chosen = [column for column in columns if column.part in config.parts or column.name in config.parts]
+    for column in chosen:
+        if column.problem is not None:
+            raise ConfigError(column.problem)
+    return list(chosen)
+
+
+def _resolved(field_map: Mapping[str, FieldAccess], columns: Sequence[Column]) -> dict[str, FieldAccess]:
+    """The field map, with the names of parts where it has those of columns."""
+    parts = {column.name: column.part for column in columns}
+
+    def resolved(access: FieldAccess) -> FieldAccess:
+        others = tuple(map(resolved, access.alternatives))
+        return FieldAccess(parts.get(access.part, access.part), access.path, others)
+
+    return {name: resolved(access) for name, access in field_map.items()}

@@ -1,0 +1,302 @@
+"""A Parquet file, of which a few rows are read without decoding a whole row group.
+
+Enters: the path of a file. Leaves: its schema and row groups, from the footer alone; and the values of rows `first` to
+`end` - 1 of a column of a row group. A column is stored in pages, of about 1 MiB as most writers make them. Those that
+have the rows are decoded by pyarrow; of pages with large values, such as images, only these (see `stored_values`). So
+memory and work depend on the size of a page, not on that of a row group.
+
+Guarantee: a file that is damaged, encrypted or another one than when it was opened is a `DatasetError` that names it,
+and the row group and column. Columns with lists or several fields are decoded by whole row groups, unless their pages
+say how many rows they have. What would unpack to more than `MAX_DECODED_BYTES` is an error.
+"""
+
+import bisect
+import collections
+import functools
+import importlib
+from collections.abc import Sequence
+from typing import Any, ClassVar, TypeAlias
+
+from bridge_data import storage
+from bridge_data.errors import ConfigError, DatasetError
+from bridge_data.shards.parquet_pages import (
+    BYTE_ARRAY,
+    MAGIC,
+    SNAPPY,
+    ColumnPages,
+    Footer,
+    Page,
+    Piece,
+    find_pages,
+    numbering_page,
+    small_file,
+)
+from bridge_data.shards.stored_values import StoredValues, find_values, is_worth_while
+from bridge_data.shards.table_columns import Column, TableFile, values_of_rows
+
+MAX_DECODED_BYTES = 1 << 28
+"""Bytes of the pages, or of the column of a row group, that are decoded at once, at most."""
+
+MAX_KEPT_BYTES = 1 << 24
+"""Decoded values that a file keeps: those of pages that were read last."""
+
+MAX_KNOWN_COLUMNS = 4096
+"""Columns of row groups whose pages a file remembers."""
+
+MAX_KNOWN_VALUES = 1 << 20
+"""Large values whose place a file remembers; about 100 bytes each."""
+
+PAGE_BYTES = 1 << 20
+"""Approximate bytes of a page, as writers make them."""
+
+PAGE_ROWS = 1024
+"""Rows that a page has at least, as pyarrow writes them, however large these are."""
+
+_Decoded: TypeAlias = tuple[int, Any]
+"""The first row, and the values from there on, as an Arrow array."""
+
+
+class ParquetTable(TableFile):
+    """The Parquet file at `path`, as it was when it had `version` (None: as it is now)."""
+
+    kind: ClassVar[str] = "Parquet file"
+    group_name: ClassVar[str] = "row group"
+
+    def __init__(self, path: str, version: storage.Version | None = None) -> None:
+        super().__init__(path, version)
+        self._footer = self._read_footer()
+        with self.told("the footer cannot be read: it is damaged or encrypted"):
+            self._parsed = Footer.parse(self._footer)
+            empty = self._parsed.empty_file()
+            self._schema = empty.schema
+            self.schema = empty.schema_arrow.with_metadata(self._parsed.metadata)
+            self.counts = self._parsed.counts
+            if self.counts and len(self._parsed.columns[0]) != len(self._schema):
+                raise ValueError("it has more or fewer columns than its schema")
+        self._pages: collections.OrderedDict[tuple[int, int], ColumnPages] = collections.OrderedDict()
+        self._kept: collections.OrderedDict[tuple[int, ...], _Decoded] = collections.OrderedDict()
+        """By row group, leaf and page, or row group and leaves: what was decoded last."""
+        self._kept_bytes = 0
+        self._large: collections.OrderedDict[int, StoredValues | None] = collections.OrderedDict()
+        """By where a page begins."""
+        self._num_large = 0
+
+    def identity(self) -> bytes:
+        return self._footer
+
+    def column_bytes(self, group: int, column: Column) -> int:
+        return sum(self._parsed.columns[group][leaf].unpacked_bytes for leaf in self._leaves(column))
+
+    def unit_bytes(self, group: int, column: Column) -> int:
+        num_bytes, num_rows = self.column_bytes(group, column), max(1, self.counts[group])
+        if self._has_large(group, column):
+            return num_bytes // num_rows
+        return num_bytes if column.is_whole else min(num_bytes, max(PAGE_BYTES, PAGE_ROWS * num_bytes // num_rows))
+
+    def values(self, column: Column, group: int, first: int, end: int) -> list[Any]:
+        with self.told(f"row group {group}, column {column.name!r}: cannot be decoded", f"rows {first} to {end - 1}"):
+            leaves = self._leaves(column)
+            if self._has_large(group, column):
+                found = self._large_values(group, leaves[0], first, end)
+                if found is not None:
+                    return found
+            start, array = self._decoded(group, leaves, first, end, column.name)
+            part = array.slice(first - start, end - first)
+            if len(part) != end - first:
+                raise ValueError(f"it has {len(array)} rows from row {start} on")
+            return values_of_rows(part.flatten()[0] if column.is_media else part)
+
+    def _decoded(self, group: int, leaves: list[int], first: int, end: int, name: str) -> _Decoded:
+        """The values of the pages with these rows."""
+        pages = self._known_pages(group, leaves[0]) if len(leaves) == 1 else None
+        if pages is None or not pages.data:
+            key = group, *leaves
+            if key not in self._kept:
+                self._keep(key, (0, self._whole(group, leaves, name)))
+            return self._kept[key]
+        begin = bisect.bisect_right(pages.first_rows, first) - 1
+        stop = bisect.bisect_left(pages.first_rows, end)
+        key = group, leaves[0], begin, stop
+        if key not in self._kept:
+            chosen = pages.data[begin:stop]
+            self._keep(key, (chosen[0].first_row, self._of_pages(group, leaves[0], pages.dictionary, chosen)))
+        return self._kept[key]
+
+    def _of_pages(self, group: int, leaf: int, dictionary: Page | None, chosen: Sequence[Page]) -> Any:
+        """The values of consecutive data pages."""
+        start = chosen[0].start
+        content = b""
+        needed = dictionary if any(page.uses_dictionary for page in chosen) else None
+        size = sum(page.unpacked_bytes for page in [*([needed] if needed else []), *chosen])
+        self._check_size(size, "its pages with these rows have")
+        if needed is not None:
+            content = self.read_bytes(needed.start, needed.num_bytes)
+        data = self.read_bytes(start, chosen[-1].start + chosen[-1].num_bytes - start)
+        return self._array(group, leaf, chosen, data, content)
+
+    def _array(self, group: int, leaf: int, pages: Sequence[Page], data: bytes, dictionary: bytes = b"") -> Any:
+        """The values of data pages whose bytes are `data`, of which some refer to the page `dictionary`."""
+        column, num_values = self._parsed.columns[group][leaf], sum(page.num_values for page in pages)
+        piece = Piece(leaf, column, dictionary + data, len(dictionary), num_values)
+        return _column(small_file(self._parsed, [piece], sum(page.num_rows for page in pages)), [leaf])
+
+    def _whole(self, group: int, leaves: list[int], name: str) -> Any:
+        """The column of a whole row group."""
+        columns = [self._parsed.columns[group][leaf] for leaf in leaves]
+        size = sum(column.unpacked_bytes for column in columns)
+        self._check_size(size, "has lists or several fields, for which the row group is decoded at once, which has")
+        pieces = []
+        for leaf, column in zip(leaves, columns, strict=True):
+            dictionary = self._known_pages(group, leaf).dictionary
+            content = self.read_bytes(column.start, column.num_bytes)
+            data_at = 0 if dictionary is None else dictionary.start + dictionary.num_bytes - column.start
+            pieces.append(Piece(leaf, column, content, data_at, column.num_values))
+        return _column(small_file(self._parsed, pieces, self.counts[group]), leaves)
+
+    def _check_size(self, num_bytes: int, what: str) -> None:
+        if num_bytes > MAX_DECODED_BYTES:
+            raise ValueError(
+                f"{what} {num_bytes >> 20} MiB unpacked, more than the {MAX_DECODED_BYTES >> 20} MiB that are decoded "
+                "at once. Write the file with smaller row groups, or convert it: `bridge-data convert`"
+            )
+
+    def _keep(self, key: tuple[int, ...], decoded: _Decoded) -> None:
+        self._kept[key] = decoded
+        self._kept_bytes += decoded[1].nbytes
+        while self._kept_bytes > MAX_KEPT_BYTES and len(self._kept) > 1:
+            _, (_, dropped) = self._kept.popitem(last=False)
+            self._kept_bytes -= dropped.nbytes
+
+    def _large_values(self, group: int, leaf: int, first: int, end: int) -> list[bytes | None] | None:
+        """The values of these rows, each read alone; None if that is not possible."""
+        pages = self._known_pages(group, leaf)
+        values: list[bytes | None] = []
+        begin = bisect.bisect_right(pages.first_rows, first) - 1
+        for page in pages.data[begin : bisect.bisect_left(pages.first_rows, end)]:
+            stored_in = pages.dictionary if page.uses_dictionary else page
+            if stored_in is None:
+                raise ValueError("it refers to a dictionary, but has none")
+            stored = self._stored(group, leaf, stored_in)
+            if stored is None:
+                return None
+            rows = range(max(first, page.first_row), min(end, page.first_row + page.num_rows))
+            if not page.uses_dictionary:
+                if len(stored.starts) != page.num_rows:
+                    return None  # some are missing
+                values += [stored.value(row - page.first_row, self.read_bytes) for row in rows]
+                continue
+            numbers = self._numbers(group, leaf, page, len(stored.starts))
+            for at in values_of_rows(numbers.slice(rows.start - page.first_row, len(rows))):
+                number = None if at is None else int.from_bytes(at, "little")
+                values.append(None if number is None else stored.value(number, self.read_bytes))
+        return values
+
+    def _numbers(self, group: int, leaf: int, page: Page, num_values: int) -> Any:
+        """Which value of the dictionary each row of a page has, as 4 bytes."""
+        key = group, leaf, page.start, -1
+        if key not in self._kept:
+            data = self.read_bytes(page.start, page.num_bytes)
+            numbers = numbering_page(num_values, self._parsed.columns[group][leaf].codec)
+            array = self._array(group, leaf, [page], data, numbers)
+            while array.type.num_fields:
+                array = array.flatten()[0]
+            self._keep(key, (page.first_row, array))
+        return self._kept[key][1]
+
+    def _stored(self, group: int, leaf: int, page: Page) -> StoredValues | None:
+        """Where the values of a page are, which is remembered."""
+        if page.start not in self._large:
+            is_data = bool(page.num_rows)
+            self._check_size(page.unpacked_bytes, "a page has")
+            at = page.start + page.header_bytes
+            found = None
+            if not page.is_v2:
+                found = find_values(
+                    at,
+                    self.read_bytes(at, page.num_bytes - page.header_bytes),
+                    page.unpacked_bytes,
+                    is_packed=self._parsed.columns[group][leaf].codec == SNAPPY,
+                    has_levels=is_data and self._schema.column(leaf).max_definition_level > 0,
+                )
+            self._large[page.start] = found
+            self._num_large += 1 if found is None else len(found.starts)
+            while self._num_large > MAX_KNOWN_VALUES and len(self._large) > 1:
+                _, dropped = self._large.popitem(last=False)
+                self._num_large -= 1 if dropped is None else len(dropped.starts)
+        return self._large[page.start]
+
+    def _has_large(self, group: int, column: Column) -> bool:
+        if not column.is_bytes:
+            return False
+        (leaf, *_) = self._leaves(column)
+        stored = self._parsed.columns[group][leaf]
+        if self._schema.column(leaf).max_repetition_level or stored.kind != BYTE_ARRAY:
+            return False
+        return is_worth_while(stored.unpacked_bytes, stored.num_values, stored.codec)
+
+    def _leaves(self, column: Column) -> list[int]:
+        """The numbers of the leaves of a column that are read."""
+        found = self._leaves_by_name.get(column.leaf)
+        if found is None:
+            raise DatasetError(f"{self.path}: there is no column {column.leaf!r}")
+        return found
+
+    @functools.cached_property
+    def _leaves_by_name(self) -> dict[str, list[int]]:
+        """Of each column, and each field of a struct, `column.field`: its leaves."""
+        found: dict[str, list[int]] = {}
+        leaf = 0
+        for field in self.schema:
+            inner = leaf
+            for child in _fields(field.type):
+                found[f"{field.name}.{child.name}"] = list(range(inner, inner + _num_leaves(child.type)))
+                inner += _num_leaves(child.type)
+            num_leaves = _num_leaves(field.type)
+            found[field.name] = list(range(leaf, leaf + num_leaves))
+            leaf += num_leaves
+        if leaf != len(self._schema):
+            raise ValueError(f"{leaf} columns were expected, and there are {len(self._schema)}")
+        return found
+
+    def _known_pages(self, group: int, leaf: int) -> ColumnPages:
+        key = group, leaf
+        if key not in self._pages:
+            self._pages[key] = find_pages(
+                self.read_bytes,
+                self._parsed.columns[group][leaf],
+                self.counts[group],
+                is_flat=self._schema.column(leaf).max_repetition_level == 0,
+                file_bytes=self.version.num_bytes,
+            )
+            if len(self._pages) > MAX_KNOWN_COLUMNS:
+                self._pages.popitem(last=False)
+        return self._pages[key]
+
+    def _read_footer(self) -> bytes:
+        size = self.version.num_bytes
+        tail = self.read_bytes(size - 8, 8) if size >= 12 else b""
+        if tail[4:] == b"PARE":
+            raise ConfigError(f"{self.path}: is encrypted; decrypt it first")
+        footer_bytes = int.from_bytes(tail[:4], "little")
+        if tail[4:] != MAGIC or footer_bytes + 12 > size:
+            raise DatasetError(
+                f"{self.path}: is no Parquet file, or is cut off: it does not end with a footer. Copy it again."
+            )
+        return self.read_bytes(size - 8 - footer_bytes, footer_bytes)
+
+
+def _column(file: Any, leaves: list[int]) -> Any:
+    """The column of these leaves, as one array."""
+    pieces = file.reader.read_row_group(0, column_indices=leaves, use_threads=False).column(0).chunks
+    return pieces[0] if len(pieces) == 1 else importlib.import_module("pyarrow").concat_arrays(pieces)
+
+
+def _fields(kind: Any) -> list[Any]:
+    is_struct = importlib.import_module("pyarrow").types.is_struct(kind)
+    return [kind.field(number) for number in range(kind.num_fields)] if is_struct else []
+
+
+def _num_leaves(kind: Any) -> int:
+    if not kind.num_fields:
+        return 1
+    return sum(_num_leaves(kind.field(number).type) for number in range(kind.num_fields))

@@ -1,0 +1,144 @@
+"""Large values in a page of a Parquet file: where each of them is, so that one is read without unpacking the page.
+
+pyarrow writes images into one page for a whole row group, as it looks at sizes only every 1,024 rows. Such a page is
+unpacked once, to find out where its values begin; from then on, a value is a read of its own bytes, as from a tar.
+Snappy packs every 64 KiB by themselves, so that only the pieces with the value are unpacked.
+
+Enters: the bytes of a page of `BYTE_ARRAY` values in plain encoding. Leaves: a `StoredValues`, or None where a value
+cannot be had alone: for other codecs, for content that is packed well, and where values are missing.
+Guarantee: what the tables say is checked against the page when they are made.
+
+Source: https://github.com/google/snappy/blob/main/format_description.txt
+"""
+
+import dataclasses
+import importlib
+import struct
+from collections.abc import Callable
+
+from bridge_data.shards.parquet_pages import SNAPPY, UNCOMPRESSED
+
+PIECE_BYTES = 1 << 16
+"""What Snappy packs by itself."""
+
+MIN_VALUE_BYTES = 1 << 12
+"""Mean size of values from which on it is worth while."""
+
+MIN_ELEMENT_BYTES = 512
+"""A page of which an element of Snappy's makes less than this, on the average, is packed well."""
+
+_LENGTH = struct.Struct("<I")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StoredValues:
+    """The values of a page: value n is bytes `starts[n]` to `ends[n]` of the unpacked page, whose bytes begin at byte
+    `at` of the file. Piece n of a packed one begins at byte `pieces[n]` of it; there are none if it is not packed."""
+
+    at: int
+    starts: list[int]
+    ends: list[int]
+    pieces: list[int]
+    unpacked_bytes: int
+
+    def value(self, number: int, read: Callable[[int, int], bytes]) -> bytes:
+        """Value `number`, which `read` reads (offset in the file, number of bytes)."""
+        start, end = self.starts[number], self.ends[number]
+        if not self.pieces:
+            return read(self.at + start, end - start)
+        if start == end:
+            return b""
+        first, last = start // PIECE_BYTES, -(-end // PIECE_BYTES)
+        begin = first * PIECE_BYTES
+        packed = read(self.at + self.pieces[first], self.pieces[last] - self.pieces[first])
+        unpacked = _unpack(packed, min(last * PIECE_BYTES, self.unpacked_bytes) - begin)
+        return unpacked[start - begin : end - begin]
+
+
+def find_values(
+    at: int, content: bytes, unpacked_bytes: int, *, is_packed: bool, has_levels: bool
+) -> StoredValues | None:
+    """The values of the page whose bytes, without its header, are `content`, from byte `at` of the file on. It is
+    packed by Snappy or not at all; with `has_levels`, those come first. None: see the module.
+
+    Raises:
+        ValueError: if the page is damaged.
+    """
+    pieces = _pieces(content, unpacked_bytes) if is_packed else []
+    if pieces is None:
+        return None
+    unpacked = _unpack(content[pieces[0] :], unpacked_bytes) if is_packed else content
+    position = _LENGTH.size + _LENGTH.unpack_from(unpacked)[0] if has_levels else 0
+    starts, ends = [], []
+    while position < len(unpacked):
+        if position + _LENGTH.size > len(unpacked):
+            raise ValueError("a value has no length")
+        begin = position + _LENGTH.size
+        position = begin + _LENGTH.unpack_from(unpacked, position)[0]
+        starts.append(begin)
+        ends.append(position)
+    if position != len(unpacked):
+        raise ValueError("its values do not fill the page")
+    return StoredValues(at, starts, ends, pieces, unpacked_bytes)
+
+
+def _unpack(packed: bytes, num_bytes: int) -> bytes:
+    """What the elements of Snappy's `packed` stand for, which have no length before them."""
+    head = bytearray()
+    left = num_bytes
+    while left > 127:
+        head.append(left & 127 | 128)
+        left >>= 7
+    head.append(left)
+    codec = importlib.import_module("pyarrow").Codec("snappy")
+    return bytes(codec.decompress(bytes(head) + packed, num_bytes, asbytes=True))
+
+
+def _pieces(packed: bytes, unpacked_bytes: int) -> list[int] | None:
+    """Where each piece of `PIECE_BYTES` begins, and the end; None if one needs what is before it, or there are too many
+    elements to look at."""
+    at = 0
+    while at < len(packed) and packed[at] > 127:
+        at += 1
+    at += 1  # after the length
+    pieces: list[int] = []
+    position = 0
+    most, num_elements = 64 + unpacked_bytes // MIN_ELEMENT_BYTES, 0
+    size = len(packed)
+    while at < size:
+        if position == len(pieces) * PIECE_BYTES:
+            pieces.append(at)
+        num_elements += 1
+        tag = packed[at]
+        kind = tag & 3
+        if kind == 0:
+            length = tag >> 2
+            if length < 60:
+                at += 1
+            else:
+                extra = length - 59
+                length = int.from_bytes(packed[at + 1 : at + 1 + extra], "little")
+                at += 1 + extra
+            length += 1
+            at += length
+        else:
+            extra = (0, 1, 2, 4)[kind]
+            distance = int.from_bytes(packed[at + 1 : at + 1 + extra], "little")
+            length = (tag >> 2) + 1
+            if kind == 1:
+                length = (tag >> 2 & 7) + 4
+                distance |= tag >> 5 << 8
+            at += 1 + extra
+            if distance > position - (len(pieces) - 1) * PIECE_BYTES:
+                return None
+        position += length
+        if position > len(pieces) * PIECE_BYTES or num_elements > most:
+            return None
+    if at != size or position != unpacked_bytes:
+        raise ValueError("its packed bytes have another size")
+    return [*pieces, size]
+
+
+def is_worth_while(num_bytes: int, num_values: int, codec: int) -> bool:
+    """Whether the values of a column, `num_bytes` unpacked, should be read one by one."""
+    return codec in (UNCOMPRESSED, SNAPPY) and num_values > 0 and num_bytes >= MIN_VALUE_BYTES * num_values

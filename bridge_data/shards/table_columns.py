@@ -1,0 +1,240 @@
+"""Columns of tables: what they become in a sample, and their values.
+
+Enters: the Arrow schema of a Parquet file or of a Hugging Face data set. Leaves: a `Column` for each part of a sample;
+the values of some rows as Python objects. Guarantee: values are cut out of Arrow's buffers, not converted one by one,
+where they are texts, bytes, numbers or lists of these.
+
+An `Image`, `Audio` or `Video` of `datasets`, a struct of `bytes` and `path`, becomes the bytes, as the part
+`<column>.jpg`, `.wav` or `.mp4`: decoders go by the content, so that a PNG is decoded, too. A column of bytes stays
+bytes, and is decoded by the ending of its name, if that is one of a file (`jpg`, `photo.png`). All others are values.
+"""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import dataclasses
+import importlib
+import itertools
+import json
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+from bridge_data import storage
+from bridge_data.errors import BridgeDataError, ConfigError, DatasetError
+
+KEY = "__key__"
+"""The column that has the keys."""
+
+_ENDINGS = {"Image": "jpg", "Audio": "wav", "Video": "mp4"}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Column:
+    """A column `name` of a table, which becomes `part` of a sample. `leaf` is what is read of it: itself, or of media
+    the field with the bytes. With `is_bytes`, the values are the bytes of a file, for a decoder. With `is_whole`, it
+    has lists or several fields, and rows may have to be read with the others of their group. `problem` is why it cannot
+    be read."""
+
+    name: str
+    part: str
+    leaf: str
+    is_bytes: bool = False
+    is_whole: bool = False
+    problem: str | None = None
+
+    @property
+    def is_media(self) -> bool:
+        """Whether it is a struct of bytes and path."""
+        return self.leaf != self.name
+
+    @property
+    def path(self) -> Column:
+        """Of media, the column of their paths."""
+        return dataclasses.replace(self, leaf=f"{self.name}.path", is_bytes=False)
+
+
+class TableFile(abc.ABC):
+    """A file with a table, which is stored in groups of rows. `version` is what it was when it was opened."""
+
+    kind: ClassVar[str]
+    group_name: ClassVar[str]
+    schema: Any
+    counts: list[int]
+
+    def __init__(self, path: str, version: storage.Version | None) -> None:
+        self.path = path
+        found = storage.version(path)
+        self.version = found if version is None else version
+        self._check(found)
+
+    @abc.abstractmethod
+    def identity(self) -> bytes:
+        """What differs where the rows, or how they are stored, differ, without reading them."""
+
+    @abc.abstractmethod
+    def column_bytes(self, group: int, column: Column) -> int:
+        """Bytes of a column of a group."""
+
+    @abc.abstractmethod
+    def unit_bytes(self, group: int, column: Column) -> int:
+        """About how many bytes of a column are read at once, at least."""
+
+    @abc.abstractmethod
+    def values(self, column: Column, group: int, first: int, end: int) -> list[Any]:
+        """The values of rows `first` to `end` - 1 of a group; None for those that are missing.
+
+        Raises:
+            DatasetError: naming file, group and column, if they cannot be read.
+        """
+
+    def read_bytes(self, start: int, num_bytes: int) -> bytes:
+        """Bytes of the file, which must be the one that was opened."""
+        data, version = storage.read_with_version(self.path, start, num_bytes)
+        if version is not self.version:
+            self._check(version)
+        return data
+
+    def _check(self, version: storage.Version) -> None:
+        if version != self.version:
+            raise DatasetError(
+                f"{self.path}: was replaced while it was in use: its size and time of change, or in a store the ETag, "
+                f"were {self.version.num_bytes} and {self.version.changed}, and are {version.num_bytes} and "
+                f"{version.changed}. Restore it, or start again."
+            )
+
+    @contextlib.contextmanager
+    def told(self, *what: str) -> Iterator[None]:
+        """Turn what pyarrow and damaged bytes raise into a `DatasetError` that names the file and `what`."""
+        try:
+            yield
+        except (BridgeDataError, ImportError):
+            raise
+        except Exception as error:  # of pyarrow there are many kinds, and what is damaged may raise any
+            where = ", ".join(what)
+            raise DatasetError(f"{self.path}: {where}: {type(error).__name__}: {error}") from error
+
+
+def pyarrow_for(path: str) -> Any:
+    """The package pyarrow, which reads `path`.
+
+    Raises:
+        ConfigError: if it is not installed.
+    """
+    try:
+        return importlib.import_module("pyarrow")
+    except ImportError as error:
+        raise ConfigError(f'{path}: needs pyarrow to be read: pip install "bridge-data[parquet]"') from error
+
+
+def columns_of(schema: Any, path: str) -> list[Column]:
+    """The columns of a table, without that of the keys.
+
+    Raises:
+        ConfigError: if two become the same part.
+    """
+    features = _features(schema)
+    found: dict[str, Column] = {}
+    for field in schema:
+        if field.name == KEY:
+            continue
+        column = _column(field, features.get(field.name), path)
+        if column.part in found:
+            raise ConfigError(f"{path}: columns {found[column.part].name!r} and {column.name!r} have the same name")
+        found[column.part] = column
+    return list(found.values())
+
+
+def _column(field: Any, feature: Any, path: str) -> Column:
+    types = pyarrow_for(path).types
+    kind, name = field.type, field.name
+    if _is_binary(kind):
+        return Column(name, name, name, is_bytes=True)
+    is_media = types.is_struct(kind) and {child.name for child in _fields(kind)} == {"bytes", "path"}
+    if is_media and _is_binary(kind.field("bytes").type):
+        ending = _ENDINGS.get(feature.get("_type", "")) if isinstance(feature, dict) else None
+        return Column(name, f"{name}.{ending}" if ending else name, f"{name}.bytes", is_bytes=True)
+    problem = None
+    if any(types.is_union(one) or types.is_run_end_encoded(one) or _is_view(one) for one in _nested(kind)):
+        problem = (
+            f"{path}: column {name!r} has the type {kind}, which is not understood: leave it out (`field_map`, "
+            "`part_filter`), or store it as text, numbers, bytes, or lists or structs of these"
+        )
+    return Column(name, name, name, is_whole=kind.num_fields > 0, problem=problem)
+
+
+def _fields(kind: Any) -> list[Any]:
+    return [kind.field(number) for number in range(kind.num_fields)]
+
+
+def _nested(kind: Any) -> Iterator[Any]:
+    """The type, and all types in it."""
+    yield kind
+    for field in _fields(kind):
+        yield from _nested(field.type)
+
+
+def _is_view(kind: Any) -> bool:
+    return str(kind).endswith("_view") or "list_view" in str(kind)
+
+
+def _is_binary(kind: Any) -> bool:
+    types = importlib.import_module("pyarrow").types
+    return bool(types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind))
+
+
+def _features(schema: Any) -> dict[str, Any]:
+    """The features of `datasets` by column, as the schema's metadata have them; empty if it has none."""
+    try:
+        features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
+    except (KeyError, ValueError, TypeError):
+        return {}
+    return features if isinstance(features, dict) else {}
+
+
+def values_of_rows(array: Any) -> list[Any]:
+    """The values of an Arrow array as Python objects; None for those that are missing."""
+    types = importlib.import_module("pyarrow").types
+    kind = array.type
+    values: list[Any]
+    if types.is_string(kind) or types.is_large_string(kind):
+        values = _texts(array)
+    elif types.is_binary(kind) or types.is_large_binary(kind):
+        offsets, data = _cuts(array)
+        values = [data[start:end] for start, end in itertools.pairwise(offsets)]
+    elif (types.is_integer(kind) or types.is_floating(kind)) and not array.null_count:
+        return array.to_numpy(zero_copy_only=False).tolist()  # type: ignore[no-any-return]
+    elif (types.is_list(kind) or types.is_large_list(kind)) and not array.null_count:
+        inner = values_of_rows(array.flatten())
+        ends = array.value_lengths().to_numpy(zero_copy_only=False).cumsum().tolist()
+        return [inner[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+    else:
+        return array.to_pylist()  # type: ignore[no-any-return]
+    if array.null_count:
+        values = [value if is_there else None for value, is_there in zip(values, _validity(array), strict=True)]
+    return values
+
+
+def _validity(array: Any) -> list[bool]:
+    return array.is_valid().to_pylist()  # type: ignore[no-any-return]
+
+
+def _cuts(array: Any) -> tuple[list[int], bytes]:
+    """(where the values begin and end, the bytes they are in) of texts or bytes."""
+    import numpy as np
+
+    width = "<i8" if str(array.type).startswith("large") else "<i4"
+    _, offsets, data = array.buffers()
+    size = np.dtype(width).itemsize
+    found = np.frombuffer(offsets, width, len(array) + 1, array.offset * size)
+    first, last = (int(found[0]), int(found[-1])) if len(found) else (0, 0)
+    content = b"" if data is None else data.slice(first, last - first).to_pybytes()
+    return (found - first).tolist(), content
+
+
+def _texts(array: Any) -> list[Any]:
+    offsets, data = _cuts(array)
+    text = str(data, "utf-8")
+    if len(text) == len(data):  # only ASCII: characters are bytes
+        return [text[start:end] for start, end in itertools.pairwise(offsets)]
+    return [str(data[start:end], "utf-8") for start, end in itertools.pairwise(offsets)]

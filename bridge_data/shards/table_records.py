@@ -1,0 +1,346 @@
+"""The rows of tables as samples: of Parquet files, and of the Arrow files that `datasets` saves.
+
+Enters: the files, in their order. Leaves: `Records`: a group of rows (a row group, a record batch) is a shard, a column
+a part. Opening reads footers and headers, and of a file once. Guarantee: what is held of a row group are the samples of
+open blocks, as of any other data; a file that is replaced while it is in use is a `DatasetError`.
+
+The key of a sample is the value of the column `__key__`, or else the number of the row in its file, from 0.
+"""
+
+import bisect
+import collections
+import concurrent.futures
+import dataclasses
+import functools
+import itertools
+import logging
+from collections.abc import Callable, Collection, Container, Iterator, Sequence
+from typing import Any, NoReturn
+
+from bridge_data.errors import ConfigError, DatasetError, SampleError
+from bridge_data.shards.blocks import READ_BYTES, BlockReader, Samples
+from bridge_data.shards.records import ByteRange, RawSample, RecordReader
+from bridge_data.shards.table_columns import KEY, Column, TableFile, columns_of, pyarrow_for
+from bridge_data.storage import Location, Version, is_remote
+
+logger = logging.getLogger("bridge_data")
+
+MAX_OPEN_TABLES = 64
+"""Files whose footers a reader keeps."""
+
+MAX_OPENING = 16
+"""Files in an object store that are opened at the same time."""
+
+MAX_READ_BYTES = 1 << 20
+"""A block is not larger: what is decoded for it is a page, of about this size."""
+
+SLOW_UNIT_BYTES = 1 << 24
+"""Where more has to be decoded for one sample, a warning says so."""
+
+MAX_UNIT_BYTES = 1 << 28
+"""More is not decoded at once."""
+
+_PARQUET_SUFFIX = ".parquet"
+_KEY_COLUMN = Column(KEY, KEY, KEY)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TableEntry:
+    """A file: its name in the data set, its path, what it was when it was opened, a digest of its footer or headers,
+    and how many groups it has."""
+
+    name: str
+    path: str
+    version: Version
+    digest: str
+    num_groups: int
+
+    def opened(self) -> TableFile:
+        """The file, which must still be the same."""
+        return open_table(self.path, self.version)
+
+
+def open_table(path: str, version: Version | None = None) -> TableFile:
+    """The Parquet or Arrow file at `path`.
+
+    Raises:
+        ConfigError: without pyarrow, or if it is encrypted. DatasetError: if it is damaged, or not of `version`.
+    """
+    pyarrow_for(path)
+    if path.endswith(_PARQUET_SUFFIX):
+        from bridge_data.shards.parquet_table import ParquetTable  # each where there is such a file
+
+        return ParquetTable(path, version)
+    from bridge_data.shards.arrow_table import ArrowTable
+
+    return ArrowTable(path, version)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class TableRecords:
+    """The rows of `files`, one after the other; `counts` are those of each group, `first_groups` the number of each
+    file's first one. Samples have the parts of `columns`. `read_bytes` is the size of a block."""
+
+    root: Location
+    split_part: str
+    files: tuple[TableEntry, ...]
+    counts: list[int]
+    columns: tuple[Column, ...]
+    has_keys: bool
+    sample_bytes: float | None
+    read_bytes: int
+
+    @property
+    def num_samples(self) -> int:
+        return self.starts[-1]
+
+    @functools.cached_property
+    def starts(self) -> list[int]:
+        """The number of the first sample of each group, and of all samples."""
+        return [0, *itertools.accumulate(self.counts)]
+
+    @functools.cached_property
+    def first_groups(self) -> list[int]:
+        """The number of the first group of each file, and of all groups."""
+        return [0, *itertools.accumulate(file.num_groups for file in self.files)]
+
+    @functools.cached_property
+    def names(self) -> Sequence[str]:
+        """The name of the file of each group."""
+        return [file.name for file in self.files for _ in range(file.num_groups)]
+
+    def identity(self) -> dict[str, Any]:
+        """Name, size, and a digest of the footer of each file."""
+        return {"tables": [[file.name, file.version.num_bytes, file.digest] for file in self.files]}
+
+    def part_names(self, shard: int) -> Collection[str]:
+        return [column.part for column in self.columns]
+
+    def describe(self, index: int) -> str:
+        """The file and the number of the row."""
+        file, row = self.file_of(index)
+        return f"{self.files[file].name}/{row}"
+
+    def file_of(self, index: int) -> tuple[int, int]:
+        """(number of the file, number of the row in it) of a sample."""
+        file = bisect.bisect_right(self.first_groups, self.group_of(index)) - 1
+        return file, index - self.starts[self.first_groups[file]]
+
+    def group_of(self, index: int) -> int:
+        """The number of the group that a sample is in."""
+        if not 0 <= index < self.num_samples:
+            raise IndexError(f"{self.root} [{self.split_part}]: sample {index} of {self.num_samples}")
+        return bisect.bisect_right(self.starts, index) - 1
+
+    def rows_of(self, file: int) -> range:
+        """The numbers of the samples of a file."""
+        return range(*(self.starts[group] for group in self.first_groups[file : file + 2]))
+
+    def find(self, key: str, is_wanted: Callable[[str], bool]) -> Iterator[tuple[int, str]]:
+        """(number, file) of the samples with exactly this key in the files that `is_wanted` chooses by their names. If
+        there is a column of keys, it is read."""
+        for number, file in enumerate(self.files):
+            if not is_wanted(file.name):
+                continue
+            samples = self.rows_of(number)
+            if self.has_keys:
+                reader = TableReader(self)
+                yield from ((index, file.name) for index in samples if reader.read(index, ()).key == key)
+            elif key.isascii() and key.isdigit() and key == str(int(key[:20])) and int(key) < len(samples):
+                yield samples[int(key)], file.name
+
+    def reader(self) -> RecordReader:
+        return TableReader(self)
+
+    def verified(self) -> NoReturn:
+        raise ConfigError(f"{self.root}: has no digests to verify: only prepared folders of tars can have some")
+
+
+def open_records(
+    root: Location, files: Sequence[tuple[str, str]], split_part: str, choose: Callable[[list[Column]], list[Column]]
+) -> TableRecords:
+    """The rows of `files` (name, path), of which `choose` chooses the columns.
+
+    Raises:
+        ConfigError: without pyarrow, or for columns that cannot be read. DatasetError: if a file is damaged, or has
+            other columns than the first.
+    """
+    if any(is_remote(path) for _, path in files):
+        with concurrent.futures.ThreadPoolExecutor(MAX_OPENING) as threads:
+            tables = list(threads.map(open_table, [path for _, path in files]))
+    else:
+        tables = [open_table(path) for _, path in files]
+    columns = choose(columns_of(tables[0].schema, tables[0].path))
+    has_keys = KEY in tables[0].schema.names
+    wanted = [*columns, *([_KEY_COLUMN] if has_keys else [])]
+    for table in tables[1:]:
+        _check_schema(tables[0], table, wanted, has_keys)
+    counts = [count for table in tables for count in table.counts]
+    num_bytes = unit_bytes = 0
+    for table in tables:
+        for group, count in enumerate(table.counts):
+            if count:
+                num_bytes += sum(table.column_bytes(group, column) for column in columns)
+                unit_bytes = max(unit_bytes, _checked_unit(table, group, columns))
+    return TableRecords(
+        root=root,
+        split_part=split_part,
+        files=tuple(
+            TableEntry(name, path, table.version, _digest(table.identity()), len(table.counts))
+            for (name, path), table in zip(files, tables, strict=True)
+        ),
+        counts=counts,
+        columns=tuple(columns),
+        has_keys=has_keys,
+        sample_bytes=num_bytes / sum(counts) if sum(counts) else None,
+        read_bytes=max(READ_BYTES, min(MAX_READ_BYTES, unit_bytes)),
+    )
+
+
+def _check_schema(first: TableFile, other: TableFile, columns: Sequence[Column], has_keys: bool) -> None:
+    """Check that `other` has the same columns as the `first` file."""
+    for column in columns:
+        kinds = [
+            file.schema.field(column.name).type if column.name in file.schema.names else None for file in (first, other)
+        ]
+        if kinds[0] != kinds[1]:
+            raise DatasetError(
+                f"{other.path}: its column {column.name!r} has the type {kinds[1] or '(it is missing)'}, but in "
+                f"{first.path} it has {kinds[0]}: all files of a data set have the same columns. Write them anew, or "
+                "name the others as another data set."
+            )
+    if not has_keys and KEY in other.schema.names:
+        raise DatasetError(f"{other.path}: has a column {KEY!r}, but {first.path} has none")
+
+
+def _checked_unit(table: TableFile, group: int, columns: Sequence[Column]) -> int:
+    """The most bytes that are decoded at once of one of these columns."""
+    largest = 0
+    for column in columns:
+        unit = table.unit_bytes(group, column)
+        largest = max(largest, unit)
+        if unit <= SLOW_UNIT_BYTES:
+            continue
+        told = f"{table.path}: {table.group_name} {group}, column {column.name!r}: {unit >> 20} MiB are decoded at once"
+        if column.is_whole and unit > MAX_UNIT_BYTES:
+            raise ConfigError(
+                f"{told}, more than the {MAX_UNIT_BYTES >> 20} MiB allowed: its lists are stored so that they cannot "
+                "be had alone. Write the file with row groups of up to 16 MiB, or `bridge-data convert` it."
+            )
+        _warn_once(table.path, told)
+    return largest
+
+
+@functools.lru_cache(maxsize=1024)
+def _warn_once(path: str, told: str) -> None:
+    logger.warning(
+        "%s for each block of samples, which is slow: write the file with row groups of up to %d MiB",
+        told,
+        SLOW_UNIT_BYTES >> 20,
+    )
+
+
+def _digest(content: bytes) -> str:
+    import hashlib  # here: it is slow to import, and most data are no tables
+
+    return hashlib.blake2b(content, digest_size=8).hexdigest()
+
+
+class TableReader(BlockReader):
+    """Reads the samples of `records`. It opens files when they are needed, and may be pickled."""
+
+    def __init__(self, records: TableRecords) -> None:
+        self._records = records
+        self.dataset_path = str(records.root)
+        self._tables: collections.OrderedDict[int, TableFile] = collections.OrderedDict()
+
+    def read_one(self, index: int, parts: Container[str] | None) -> RawSample:
+        shard_name, samples, _ = self._read(range(index, index + 1), parts)
+        (key,) = samples.keys
+        if key is None:
+            raise self._without_content(index, parts)
+        return RawSample(key, shard_name, index, samples.contents[0], self.dataset_path)
+
+    def byte_ranges(self, index: int, parts: Container[str] | None = None) -> list[ByteRange]:
+        """None: which pages have a sample is known only when they are read."""
+        self._records.group_of(index)
+        return []
+
+    def shard_of(self, index: int) -> tuple[int, int]:
+        group = self._records.group_of(index)
+        return self._records.starts[group], self._records.counts[group]
+
+    def block_bytes(self, block: range) -> ByteRange | None:
+        return None
+
+    def read_block(self, block: range) -> tuple[str, Samples, int]:
+        assert self._blocks is not None
+        shard_name, samples, num_bytes = self._read(block, self._blocks.parts)
+        first = samples.contents[0]
+        if len(first) == 1 and all(len(content) == 1 for content in samples.contents):
+            (name,) = first
+            return shard_name, Samples(samples.keys, [content[name] for content in samples.contents], name), num_bytes
+        return shard_name, samples, num_bytes
+
+    def _read(self, block: range, parts: Container[str] | None) -> tuple[str, Samples, int]:
+        """The name of the file, the samples of a block, and about how many bytes they have. Missing values are left
+        out; a sample whose media are elsewhere has the key None."""
+        records = self._records
+        group = records.group_of(block[0])
+        file = bisect.bisect_right(records.first_groups, group) - 1
+        table, own_group = self._table(file), group - records.first_groups[file]
+        first = block[0] - records.starts[group]
+        rows = own_group, first, first + len(block)
+        columns = [column for column in records.columns if parts is None or column.part in parts]
+        values = [table.values(column, *rows) for column in columns]
+        if records.has_keys:
+            keys = [None if key is None else str(key) for key in table.values(_KEY_COLUMN, *rows)]
+            if None in keys:
+                raise DatasetError(f"{table.path}: row {self._row(block[keys.index(None)])} has no {KEY}")
+        else:
+            keys = list(map(str, range(self._row(block[0]), self._row(block[0]) + len(block))))
+        names = [column.part for column in columns]
+        contents = [dict(zip(names, row, strict=True)) for row in zip(*values, strict=True)]
+        contents = contents or [{} for _ in block]
+        for column, found in zip(columns, values, strict=True):
+            if None in found:
+                self._leave_out(table, column, rows, Samples(keys, contents))
+        num_bytes = int(len(block) * (records.sample_bytes or 0))
+        return records.files[file].name, Samples(keys, contents), num_bytes
+
+    def _leave_out(self, table: TableFile, column: Column, rows: tuple[int, int, int], samples: Samples) -> None:
+        """Take the missing values of a column out of the samples."""
+        paths = table.values(column.path, *rows) if column.is_media else [None] * len(samples.contents)
+        for number, (content, path) in enumerate(zip(samples.contents, paths, strict=True)):
+            if content[column.part] is None:
+                del content[column.part]
+                if path is not None:
+                    samples.keys[number] = None
+
+    def _without_content(self, index: int, parts: Container[str] | None) -> SampleError:
+        """The error for a sample of which the table has only the path of a file."""
+        records = self._records
+        names = [c.name for c in records.columns if c.is_media and (parts is None or c.part in parts)]
+        return SampleError(
+            f"{records.describe(index)}: column {' or '.join(map(repr, names))} has only the path of a file, not its "
+            "content: save the data set with its media (`dataset.save_to_disk` after `cast_column(..., Image())`)"
+        )
+
+    def _row(self, index: int) -> int:
+        return self._records.file_of(index)[1]
+
+    def _table(self, file: int) -> TableFile:
+        table = self._tables.get(file)
+        if table is None:
+            table = self._tables[file] = self._records.files[file].opened()
+            self._check(self._records.files[file], table)
+            if len(self._tables) > MAX_OPEN_TABLES:
+                self._tables.popitem(last=False)
+        return table
+
+    def _check(self, entry: TableEntry, table: TableFile) -> None:
+        if _digest(table.identity()) != entry.digest:
+            raise DatasetError(f"{entry.path}: was replaced while it was in use: restore it, or start again")
+
+    def __reduce__(self) -> tuple[type["TableReader"], tuple[TableRecords]]:
+        return TableReader, (self._records,)

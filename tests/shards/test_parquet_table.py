@@ -1,0 +1,182 @@
+"""Rows of Parquet files: the same values as pyarrow reads, of every codec, encoding and type; damage is told."""
+
+import datetime
+import os
+import random
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bridge_data.errors import ConfigError, DatasetError
+from bridge_data.shards import parquet_table
+from bridge_data.shards.parquet_table import ParquetTable
+from bridge_data.shards.table_columns import columns_of
+from tests.tables import IMAGE, table_of, write_parquet
+
+SIZE = 3000
+WORDS = [f"text {number} {'é' if number % 11 == 0 else ''}{'x' * (number % 400)}" for number in range(SIZE)]
+DATE = datetime.date(2024, 2, 29)
+
+
+def mixed() -> pa.Table:
+    """A table with columns of every kind that is read, with and without missing values."""
+    numbers = range(SIZE)
+    return table_of(
+        {
+            "text": WORDS,
+            "label": pa.array([None if n % 5 == 0 else f"class {n % 3}" for n in numbers]),
+            "number": list(numbers),
+            "maybe": pa.array([None if n % 7 == 0 else n / 3 for n in numbers], pa.float32()),
+            "yes": [n % 3 == 0 for n in numbers],
+            "day": [DATE + datetime.timedelta(n) for n in numbers],
+            "tokens": pa.array([list(range(n % 6)) for n in numbers], pa.list_(pa.int32())),
+            "turns": [[{"role": "user", "text": str(n)}] * (n % 3) for n in numbers],
+            "meta": [{"a": n, "b": {"c": str(n)}} for n in numbers],
+            "raw": pa.array([random.Random(n).randbytes(n % 50) for n in numbers], pa.large_binary()),
+        }
+    )
+
+
+def check(file: Path, table: pa.Table, rounds: int = 12) -> ParquetTable:
+    """Compare runs of rows of every column with those of `table`."""
+    found = ParquetTable(str(file))
+    assert sum(found.counts) == len(table)
+    chosen = random.Random(1)
+    first = 0
+    for group, count in enumerate(found.counts):
+        for column in columns_of(found.schema, str(file)):
+            for _ in range(rounds):
+                begin = chosen.randrange(count)
+                end = min(count, begin + chosen.randrange(1, 40))
+                wanted: list[Any] = table[column.name].slice(first + begin, end - begin).to_pylist()
+                if column.is_media:
+                    wanted = [None if value is None else value["bytes"] for value in wanted]
+                assert found.values(column, group, begin, end) == wanted, (column, group, begin, end)
+        first += count
+    return found
+
+
+@pytest.mark.parametrize("codec", ["none", "snappy", "zstd", "gzip", "lz4", "brotli"])
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+def test_rows_are_those_that_pyarrow_reads(tmp_path: Path, codec: str, version: str) -> None:
+    table = mixed()
+    options: dict[str, Any] = {"compression": codec, "data_page_version": version, "data_page_size": 4096}
+    check(write_parquet(tmp_path / "a.parquet", table, per_group=1700, **options), table, rounds=4)
+
+
+@pytest.mark.parametrize("options", [{"use_dictionary": False}, {"write_page_index": True}, {"store_schema": False}])
+def test_rows_do_not_depend_on_what_else_a_writer_stores(tmp_path: Path, options: dict[str, Any]) -> None:
+    table = mixed()
+    check(write_parquet(tmp_path / "a.parquet", table, per_group=900, **options), table, rounds=4)
+
+
+def pictures(size: int, num_bytes: int, *, missing: bool = False) -> pa.Table:
+    contents = [os.urandom(num_bytes + number) for number in range(size)]
+    column = [None if missing and n % 4 == 0 else {"bytes": one, "path": f"{n}.png"} for n, one in enumerate(contents)]
+    return table_of({"image": column, "text": WORDS[:size]}, {"image": IMAGE})
+
+
+@pytest.mark.parametrize("codec", ["none", "snappy", "zstd"])
+@pytest.mark.parametrize("missing", [False, True])
+@pytest.mark.parametrize("dictionary", [False, True])
+def test_large_values_are_read_alone(tmp_path: Path, codec: str, missing: bool, dictionary: bool) -> None:
+    table = pictures(70, 30_000, missing=missing)
+    file = write_parquet(tmp_path / "a.parquet", table, per_group=40, compression=codec, use_dictionary=dictionary)
+    check(file, table, rounds=5)
+
+
+@pytest.mark.parametrize("codec", ["none", "snappy"])
+def test_only_the_bytes_of_a_large_value_are_read(tmp_path: Path, codec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = write_parquet(tmp_path / "a.parquet", pictures(64, 100_000), per_group=64, compression=codec)
+    table = ParquetTable(str(file))
+    column = columns_of(table.schema, str(file))[0]
+    table.values(column, 0, 0, 1)
+    read: list[int] = []
+    plain = table.read_bytes
+    monkeypatch.setattr(table, "read_bytes", lambda start, size: read.append(size) or plain(start, size))
+    table.values(column, 0, 33, 34)
+    assert sum(read) < 3 << 17
+    assert table.unit_bytes(0, column) < 200_000
+
+
+def test_a_few_rows_of_a_large_row_group_decode_a_few_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = table_of({"text": [f"{number:0100d}" for number in range(200_000)]})
+    file = write_parquet(tmp_path / "a.parquet", texts, per_group=200_000, use_dictionary=False)
+    table = ParquetTable(str(file))
+    column = columns_of(table.schema, str(file))[0]
+    table.values(column, 0, 0, 1)
+    decoded: list[int] = []
+    plain = table.read_bytes
+    monkeypatch.setattr(table, "read_bytes", lambda start, size: decoded.append(size) or plain(start, size))
+    assert table.values(column, 0, 150_000, 150_010) == texts["text"].slice(150_000, 10).to_pylist()
+    assert len(decoded) == 1 and decoded[0] < file.stat().st_size / 10
+
+
+@settings(max_examples=20, deadline=None)
+@given(data=st.data())
+def test_damage_is_an_error_of_ours_or_changes_nothing_else(
+    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    file = write_parquet(tmp_path_factory.mktemp("damaged") / "a.parquet", mixed().slice(0, 200), per_group=120)
+    content = bytearray(file.read_bytes())
+    for _ in range(data.draw(st.integers(1, 4))):
+        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    file.write_bytes(content[: data.draw(st.sampled_from([len(content), len(content) - 3, len(content) // 2]))])
+    try:
+        table = ParquetTable(str(file))
+        columns = columns_of(table.schema, str(file))
+    except (DatasetError, ConfigError) as error:
+        assert str(file) in str(error)
+        return
+    for group, count in enumerate(table.counts):
+        for column in columns:
+            try:
+                table.values(column, group, 0, min(count, 50))
+            except DatasetError as error:
+                assert str(file) in str(error)
+
+
+def test_what_is_no_parquet_file_is_told(tmp_path: Path) -> None:
+    file = tmp_path / "a.parquet"
+    for content in (b"", b"PAR1", b"<html>not found</html>", b"PAR1" + b"\xff" * 8 + b"PAR1"):
+        file.write_bytes(content)
+        with pytest.raises(DatasetError, match=r"a\.parquet: is no Parquet file, or is cut off"):
+            ParquetTable(str(file))
+    file.write_bytes(b"PAR1" + bytes(20) + b"PARE")
+    with pytest.raises(ConfigError, match="is encrypted"):
+        ParquetTable(str(file))
+
+
+def test_damaged_pages_name_file_row_group_and_column(tmp_path: Path) -> None:
+    file = write_parquet(tmp_path / "a.parquet", table_of({"text": WORDS}), per_group=1000)
+    start = pq.ParquetFile(file).metadata.row_group(1).column(0).data_page_offset
+    with file.open("r+b") as opened:
+        opened.seek(start)
+        opened.write(b"\xff" * 64)
+    table = ParquetTable(str(file))
+    column = columns_of(table.schema, str(file))[0]
+    assert table.values(column, 0, 0, 5) == WORDS[:5]
+    with pytest.raises(DatasetError, match=r"a\.parquet: row group 1, column 'text': cannot be decoded, rows 5 to 9"):
+        table.values(column, 1, 5, 10)
+
+
+def test_a_file_that_was_replaced_is_told(tmp_path: Path) -> None:
+    file = write_parquet(tmp_path / "a.parquet", table_of({"text": WORDS}), per_group=1000)
+    version = ParquetTable(str(file)).version
+    write_parquet(file, table_of({"text": WORDS[::-1] + WORDS}), per_group=1000)
+    with pytest.raises(DatasetError, match="was replaced while it was in use"):
+        ParquetTable(str(file), version)
+
+
+def test_more_than_is_decoded_at_once_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = table_of({"tokens": [list(range(100))] * 1000})
+    file = write_parquet(tmp_path / "a.parquet", table, per_group=1000, use_dictionary=False, compression="none")
+    monkeypatch.setattr(parquet_table, "MAX_DECODED_BYTES", 1 << 16)
+    found = ParquetTable(str(file))
+    with pytest.raises(DatasetError, match="smaller row groups, or convert it"):
+        found.values(columns_of(found.schema, str(file))[0], 0, 0, 1)
