@@ -132,29 +132,18 @@ class _Made:
     failure: tuple[str, str] | None = None
 
 
-_functions: dict[int, Make] = {}
-"""The functions of the calls that run now, which forked processes find here: they need not be pickled."""
-
-_calls = itertools.count()
-
-
 def _all_made(make: Make, items: Iterable[tuple[int, Any]], num_workers: int) -> Iterator[_Made]:
     """What is made of each item, in their order; the first failure is raised."""
-    call = next(_calls)
-    _functions[call] = make
     tasks = _tasks(items, 1 if num_workers == 1 else ITEMS_OF_TASK)
-    made = in_parallel(partial(_make_all, call, os.getpid()), tasks, num_workers=num_workers, what="made samples")
-    try:
-        with contextlib.closing(made):
-            for done in itertools.chain.from_iterable(made):
-                if done.failure is not None:
-                    message, trace = done.failure
-                    error = SampleError(message)
-                    error.add_note(trace)
-                    raise error
-                yield done
-    finally:
-        del _functions[call]
+    made = in_parallel(partial(_make_all, make, os.getpid()), tasks, num_workers=num_workers, what="made samples")
+    with contextlib.closing(made):
+        for done in itertools.chain.from_iterable(made):
+            if done.failure is not None:
+                message, trace = done.failure
+                error = SampleError(message)
+                error.add_note(trace)
+                raise error
+            yield done
 
 
 def _tasks(items: Iterable[tuple[int, Any]], size: int) -> Iterator[list[tuple[int, Any]]]:
@@ -163,13 +152,13 @@ def _tasks(items: Iterable[tuple[int, Any]], size: int) -> Iterator[list[tuple[i
         yield task
 
 
-def _make_all(call: int, parent: int, items: list[tuple[int, Any]]) -> list[_Made]:
+def _make_all(make: Make, parent: int, items: list[tuple[int, Any]]) -> list[_Made]:
     """What is made of some items, up to the first that fails."""
     if os.getpid() != parent and "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)  # its threads are not there after a fork, and would be waited for
     found: list[_Made] = []
     for number, item in items:
-        found.append(_make(_functions[call], number, item))
+        found.append(_make(make, number, item))
         if found[-1].failure is not None:
             break
     return found

@@ -12,7 +12,7 @@ import signal
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from bridge_data.errors import WorkerError
 
@@ -38,6 +38,8 @@ def in_parallel(
 ) -> Generator[Result, None, None]:
     """`function` of each argument, in order, by `num_workers` processes; by this process if `num_workers` is 1.
 
+    Processes are forked, so any function will do: it need not be pickled.
+
     Raises:
         WorkerError: if a process died; `what` says what it did, such as `scanned shards`.
     """
@@ -46,14 +48,16 @@ def in_parallel(
         return
     from concurrent.futures import BrokenExecutor  # imported here: slow, and one process does not need it
 
+    call = next(_calls)
+    _functions[call] = function
     with pool(num_workers) as executor:
         remaining = iter(arguments)
         first = itertools.islice(remaining, 4 * num_workers)
-        waiting = deque(executor.submit(function, argument) for argument in first)
+        waiting = deque(executor.submit(_called, call, argument) for argument in first)
         try:
             while waiting:
-                result = waiting.popleft().result()
-                waiting.extend(executor.submit(function, argument) for argument in itertools.islice(remaining, 1))
+                result: Result = waiting.popleft().result()
+                waiting.extend(executor.submit(_called, call, argument) for argument in itertools.islice(remaining, 1))
                 yield result
         except BrokenExecutor as error:
             raise WorkerError(
@@ -61,6 +65,17 @@ def in_parallel(
             ) from error
         finally:
             executor.shutdown(cancel_futures=True)
+            del _functions[call]
+
+
+_functions: dict[int, Callable[[Any], Any]] = {}
+"""The functions of the calls that run now, which forked processes find here."""
+
+_calls = itertools.count()
+
+
+def _called(call: int, argument: Any) -> Any:
+    return _functions[call](argument)
 
 
 def die_with_parent(parent: int) -> None:
