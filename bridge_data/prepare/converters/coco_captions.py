@@ -15,7 +15,7 @@ from typing import Any
 from bridge_data.errors import DatasetError
 from bridge_data.later import numpy
 from bridge_data.limits import DEFAULT_LIMITS, Limits
-from bridge_data.prepare.converters.source_records import Fault, SourceRecord, digest_of_files, even_blocks
+from bridge_data.prepare.converters.source_records import BrokenRecord, SourceRecord, digest_of_files, even_blocks
 from bridge_data.prepare.converters.text_tables import BLOCK_RECORDS, JsonStream
 from bridge_data.shards.plain_data import parse_json
 
@@ -72,7 +72,7 @@ class CocoCaptions:
     def blocks(self) -> Iterator[range]:
         return even_blocks(len(self), BLOCK_RECORDS)
 
-    def read(self, numbers: Sequence[int]) -> Iterator[SourceRecord | Fault]:
+    def read(self, numbers: Sequence[int]) -> Iterator[SourceRecord | BrokenRecord]:
         with open(self._path, "rb") as file:
 
             def entry(start: int, end: int) -> dict[str, Any]:
@@ -88,11 +88,13 @@ class CocoCaptions:
                     image = entry(start, end)
                     captions = [entry(*map(int, span[1:])).get("caption") for span in self._annotations[first:last]]
                 except (ValueError, AttributeError) as error:
-                    yield Fault(number, where, str(error))
+                    yield BrokenRecord(number, where, str(error))
                     continue
                 name = image.pop("file_name", None)
                 if not isinstance(name, str) or not all(isinstance(caption, str) for caption in captions):
-                    yield Fault(number, where, "expected a text at 'file_name', and at 'caption' of each annotation")
+                    yield BrokenRecord(
+                        number, where, "expected a text at 'file_name', and at 'caption' of each annotation"
+                    )
                     continue
                 image.pop("id")
                 yield SourceRecord(

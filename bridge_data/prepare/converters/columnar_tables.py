@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from bridge_data.errors import ConfigError, DatasetError
-from bridge_data.prepare.converters.source_records import Fault, LastOpened, SourceRecord, digest_of_files
+from bridge_data.prepare.converters.source_records import BrokenRecord, LastOpened, SourceRecord, digest_of_files
 
 BLOCK_BYTES = 4 << 20
 BLOCK_ROWS = 64
@@ -179,7 +179,7 @@ class ColumnarTables:
         for first, end in zip(self._block_firsts, self._block_firsts[1:], strict=False):
             yield range(first, end)
 
-    def read(self, numbers: Sequence[int]) -> Iterator[SourceRecord | Fault]:
+    def read(self, numbers: Sequence[int]) -> Iterator[SourceRecord | BrokenRecord]:
         place = bisect_right(self._block_firsts, numbers[0]) - 1
         which, block = self._blocks[place]
         path, first = self._files[which], self._block_firsts[place]
@@ -193,7 +193,7 @@ class ColumnarTables:
         for number in numbers:
             where = f"{path.name}, row {number - file_first}"
             if reason:
-                yield Fault(number, where, reason)
+                yield BrokenRecord(number, where, reason)
             else:
                 yield SourceRecord(number, where, self._named(rows[number - first]))
 

@@ -24,7 +24,7 @@ from bridge_data.plan.source import FieldAccess
 from bridge_data.prepare.converters.field_guessing import Definition
 from bridge_data.prepare.converters.media_files import check_part
 from bridge_data.prepare.converters.record_layout import RecordLayout
-from bridge_data.prepare.converters.source_records import Fault, RecordSource
+from bridge_data.prepare.converters.source_records import BrokenRecord, RecordSource
 from bridge_data.prepare.part_encoding import EncodedSample, encode_sample
 from bridge_data.prepare.processes import Progress, in_parallel, no_progress
 from bridge_data.prepare.sample_definitions import definition_of, read_definition
@@ -109,7 +109,7 @@ def convert(
     with writer:
         finished = writer.finished_items
         on_progress(len(finished), len(source))
-        tally = _Tally(writer, target / REPORT, config.skip_broken)
+        tally = _ConversionTally(writer, target / REPORT, config.skip_broken)
         tasks = _tasks(source, config, finished)
         made = in_parallel(maker.make_all, tasks, num_workers=config.num_workers, what="converted records")
         with contextlib.closing(made), tally:
@@ -179,7 +179,7 @@ def _tasks(source: RecordSource, config: ConvertConfig, finished: set[int]) -> I
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Made:
+class _Converted:
     """The sample of a record; or why there is none; or neither, if it is left out by choice."""
 
     number: int
@@ -199,25 +199,28 @@ class _SampleMaker:
         self._fields: Mapping[str, FieldAccess] = read_definition(content).field_map
         self._lock = threading.Lock()  # where threads do the work: sources keep files open
 
-    def make_all(self, numbers: list[int]) -> list[_Made]:
+    def make_all(self, numbers: list[int]) -> list[_Converted]:
         """What is made of some records."""
-        with self._lock:
-            records = list(self._source.read(numbers))
+        try:
+            with self._lock:
+                records = list(self._source.read(numbers))
+        except OSError as error:  # a file of the source is gone
+            return [_Converted(number, self._source.title, None, f"cannot be read: {error}") for number in numbers]
         found = []
         for record in records:
-            if isinstance(record, Fault):
-                found.append(_Made(record.number, record.where, None, record.reason))
+            if isinstance(record, BrokenRecord):
+                found.append(_Converted(record.number, record.where, None, record.reason))
                 continue
             try:
                 sample = encode_sample(self._layout.sample_of(record))
             except (SampleError, ConfigError, OSError) as error:
-                found.append(_Made(record.number, record.where, None, str(error)))
+                found.append(_Converted(record.number, record.where, None, str(error)))
                 continue
             if not self._is_wanted(sample):
-                found.append(_Made(record.number, record.where))
+                found.append(_Converted(record.number, record.where))
                 continue
             reason = self._complaint(sample)
-            found.append(_Made(record.number, record.where, None if reason else sample, reason))
+            found.append(_Converted(record.number, record.where, None if reason else sample, reason))
         return found
 
     def _is_wanted(self, sample: EncodedSample) -> bool:
@@ -241,7 +244,7 @@ class _SampleMaker:
         return ""
 
 
-class _Tally:
+class _ConversionTally:
     """Writes what was made, and reports what was not."""
 
     def __init__(self, writer: ShardWriter, report: Path, skip_broken: bool) -> None:
@@ -250,7 +253,7 @@ class _Tally:
         self._seen_keys: set[str] = set()
         self.num_seen = self.num_filtered = self.num_broken = 0
 
-    def __enter__(self) -> "_Tally":
+    def __enter__(self) -> "_ConversionTally":
         self._temporary = self._writer.workspace / REPORT
         self._file = open(self._temporary, "w", encoding="utf-8", errors="backslashreplace")
         return self
@@ -262,7 +265,7 @@ class _Tally:
         elif kind is None:
             self._report.unlink(missing_ok=True)
 
-    def add(self, made: _Made) -> None:
+    def add(self, made: _Converted) -> None:
         """Write a sample, or report why there is none."""
         self.num_seen += 1
         reason = made.reason

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from bridge_data import storage
 from bridge_data.errors import ConfigError
-from bridge_data.prepare.converters.source_records import Fault, SourceRecord, even_blocks
+from bridge_data.prepare.converters.source_records import BrokenRecord, SourceRecord, even_blocks
 from bridge_data.prepare.media import kind_of_name
 from bridge_data.shards.segment import is_meta_member, split_name
 
@@ -112,13 +112,13 @@ class FolderFiles:
     def blocks(self) -> Iterator[range]:
         return even_blocks(len(self), BLOCK_RECORDS)
 
-    def read(self, numbers: Sequence[int]) -> Iterator[SourceRecord | Fault]:
+    def read(self, numbers: Sequence[int]) -> Iterator[SourceRecord | BrokenRecord]:
         for number in numbers:
             sample = self._samples[number]
             try:
                 values: dict[str, object] = {part: path.read_bytes() for part, path in sample.parts.items()}
             except OSError as error:
-                yield Fault(number, sample.key, f"{error.filename}: cannot be read: {error.strerror}")
+                yield BrokenRecord(number, sample.key, f"{error.filename}: cannot be read: {error.strerror}")
                 continue
             if self.classes:
                 name = _class_of(sample)

@@ -24,7 +24,13 @@ from typing import Any
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.later import Image, numpy
 from bridge_data.limits import DEFAULT_LIMITS, Limits
-from bridge_data.prepare.converters.source_records import Fault, LastOpened, SourceRecord, digest_of_files, even_blocks
+from bridge_data.prepare.converters.source_records import (
+    BrokenRecord,
+    LastOpened,
+    SourceRecord,
+    digest_of_files,
+    even_blocks,
+)
 from bridge_data.shards.plain_data import parse_json, parse_json_file
 
 INDEX = "index.json"
@@ -35,7 +41,7 @@ _FLOATS = {"float16", "float32", "float64"}
 _AS_BYTES = {"bytes", "jpeg", "jpegarray", "jpeg_array", "png"}
 
 
-class _Shard:
+class _MdsShard:
     """What the index says of a shard."""
 
     def __init__(self, folder: Path, entry: Any, which: str) -> None:
@@ -83,7 +89,7 @@ class MdsShards:
         if not isinstance(entries, list) or not entries:
             raise ConfigError(f"{path}: expected an object with a list of shards, as MDS has it")
         self._index, self._limits = path, limits
-        self._shards = [_Shard(folder, entry, f"{path}, shard {number}") for number, entry in enumerate(entries)]
+        self._shards = [_MdsShard(folder, entry, f"{path}, shard {number}") for number, entry in enumerate(entries)]
         self.is_scattered = all(shard.compression is None for shard in self._shards)
         self._firsts = [0]
         for shard in self._shards:
@@ -99,7 +105,7 @@ class MdsShards:
             for block in even_blocks(shard.count, BLOCK_RECORDS):
                 yield range(first + block.start, first + block.stop)
 
-    def read(self, numbers: Sequence[int]) -> Iterator[SourceRecord | Fault]:
+    def read(self, numbers: Sequence[int]) -> Iterator[SourceRecord | BrokenRecord]:
         for number in numbers:
             which = bisect_right(self._firsts, number) - 1
             shard = self._shards[which]
@@ -107,8 +113,8 @@ class MdsShards:
             where = f"{shard.path.name}, sample {position}"
             try:
                 yield SourceRecord(number, where, self._last.get(which, self._table).sample(position))
-            except (ValueError, struct.error, SyntaxError, OverflowError) as error:
-                yield Fault(number, where, f"cannot be decoded: {error}")
+            except (ValueError, struct.error, SyntaxError, OverflowError, DatasetError) as error:
+                yield BrokenRecord(number, where, f"cannot be decoded: {error}")
 
     def _table(self, which: int) -> "_Table":
         return _Table(self._shards[which], self._limits)
@@ -120,7 +126,7 @@ class MdsShards:
 class _Table:
     """An open shard: where each sample is."""
 
-    def __init__(self, shard: _Shard, limits: Limits) -> None:
+    def __init__(self, shard: _MdsShard, limits: Limits) -> None:
         self._shard = shard
         self._read = _reader(shard, limits)
         (count,) = struct.unpack("<I", self._read(0, 4))
@@ -154,7 +160,7 @@ class _Table:
         return values
 
 
-def _reader(shard: _Shard, limits: Limits) -> Callable[[int, int], bytes]:
+def _reader(shard: _MdsShard, limits: Limits) -> Callable[[int, int], bytes]:
     """A function from (offset, size) to bytes of the shard as it was before it was compressed."""
     try:
         file: Any = open(shard.path, "rb")  # noqa: SIM115  closed with what reads it
@@ -200,7 +206,7 @@ def _unpacking(compression: str, file: Any) -> Any:
     return arrow().CompressedInputStream(file, pyarrow_name)
 
 
-def _check_encodings(shard: _Shard, path: Path) -> None:
+def _check_encodings(shard: _MdsShard, path: Path) -> None:
     for name, encoding, _ in shard.columns:
         if encoding == "pkl":
             raise ConfigError(f"{path}: column {name!r} holds pickles, which are never read")

@@ -22,7 +22,7 @@ from bridge_data.prepare.converters.media_files import (
     kind_of_ending,
     names_media,
 )
-from bridge_data.prepare.converters.source_records import Fault, RecordSource, SourceRecord
+from bridge_data.prepare.converters.source_records import BrokenRecord, RecordSource, SourceRecord
 from bridge_data.prepare.media import kind_of_name
 from bridge_data.shards.plain_data import parse_json
 
@@ -61,7 +61,7 @@ def first_records(source: RecordSource) -> list[SourceRecord]:
     complaint = ""
     for block in itertools.islice(source.blocks(), NUM_FIRST):
         for record in source.read(block[: NUM_FIRST - len(found)]):
-            if isinstance(record, Fault):
+            if isinstance(record, BrokenRecord):
                 complaint = complaint or f": {record.where}: {record.reason}"
             else:
                 found.append(record)

@@ -2,7 +2,7 @@
 
 A source is opened once, which finds out how many records it has and where they are, in some bytes of memory for each;
 their contents are read later, in forked processes. Guarantee: a number stands for the same record as long as the
-fingerprint is the same; what cannot be read is a `Fault`, never left out.
+fingerprint is the same; what cannot be read is a `BrokenRecord`, never left out.
 """
 
 import fnmatch
@@ -28,7 +28,7 @@ class SourceRecord(NamedTuple):
     """Of the sample, if the source has names for its records."""
 
 
-class Fault(NamedTuple):
+class BrokenRecord(NamedTuple):
     """A record of which no sample can be made, and why."""
 
     number: int
@@ -63,7 +63,7 @@ class RecordSource(Protocol):
         """All numbers, in runs that are best read together."""
         ...
 
-    def read(self, numbers: Sequence[int]) -> Iterator[SourceRecord | Fault]:
+    def read(self, numbers: Sequence[int]) -> Iterator[SourceRecord | BrokenRecord]:
         """The records of these numbers of one block, in this order."""
         ...
 

@@ -11,7 +11,13 @@ from pathlib import Path
 
 from bridge_data import storage
 from bridge_data.errors import DatasetError
-from bridge_data.prepare.converters.source_records import Fault, LastOpened, SourceRecord, digest_of_files, even_blocks
+from bridge_data.prepare.converters.source_records import (
+    BrokenRecord,
+    LastOpened,
+    SourceRecord,
+    digest_of_files,
+    even_blocks,
+)
 from bridge_data.prepare.sample_definitions import CRUDE, SAMPLE_TYPES
 from bridge_data.shards.metadata import DATASET_YAML, META_FOLDER, parse_document
 from bridge_data.shards.segment import Part, split_name
@@ -56,14 +62,14 @@ class TarCollection:
     def blocks(self) -> Iterator[range]:
         return even_blocks(len(self), BLOCK_RECORDS)
 
-    def read(self, numbers: Sequence[int]) -> Iterator[SourceRecord | Fault]:
+    def read(self, numbers: Sequence[int]) -> Iterator[SourceRecord | BrokenRecord]:
         for number in numbers:
             which, key, parts = self._samples[number]
             path = str(self._files[which])
             where = f"{self._files[which].name}, {key}"
             names = [name for name, _, _ in parts]
             if len(set(names)) < len(names):
-                yield Fault(number, where, "has two parts with the same name")
+                yield BrokenRecord(number, where, "has two parts with the same name")
                 continue
             try:
                 tar = self._last.get(which, self._tar)
@@ -72,7 +78,7 @@ class TarCollection:
                 else:
                     values = {name: storage.read(path, offset, num_bytes) for name, offset, num_bytes in parts}
             except DatasetError as error:
-                yield Fault(number, where, str(error))
+                yield BrokenRecord(number, where, str(error))
                 continue
             yield SourceRecord(number, where, values, key)
 

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, TypeAlias
 
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.limits import DEFAULT_LIMITS, Limits
-from bridge_data.prepare.converters.source_records import Fault, SourceRecord, digest_of_files, even_blocks
+from bridge_data.prepare.converters.source_records import BrokenRecord, SourceRecord, digest_of_files, even_blocks
 from bridge_data.shards.plain_data import parse_json
 
 READ_BYTES = 1 << 20
@@ -61,7 +61,7 @@ class TextTable:
     def blocks(self) -> Iterator[range]:
         return even_blocks(len(self), BLOCK_RECORDS)
 
-    def read(self, numbers: Sequence[int]) -> Iterator[SourceRecord | Fault]:
+    def read(self, numbers: Sequence[int]) -> Iterator[SourceRecord | BrokenRecord]:
         opened: tuple[int, BinaryIO] | None = None
         try:
             for number in numbers:
@@ -78,7 +78,7 @@ class TextTable:
                     values = self._parsers[which](opened[1].read(self._ends[number] - start))
                     yield SourceRecord(number, where, values)
                 except ValueError as error:
-                    yield Fault(number, where, str(error))
+                    yield BrokenRecord(number, where, str(error))
         finally:
             if opened is not None:
                 opened[1].close()
