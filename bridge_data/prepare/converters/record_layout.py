@@ -8,6 +8,7 @@ A medium has the part `jpg`, `mp4`, ... by its content; of several columns `left
 that turns of a conversation name in their parts of content become parts too, in their order.
 """
 
+import collections
 import dataclasses
 import itertools
 import re
@@ -121,10 +122,10 @@ def _kind_of(name: str, values: Sequence[Any]) -> tuple[ColumnKind, bool, bool]:
         if len(kinds) == 1 and (kind := kinds.pop())[0] in ("image", "clip"):
             return kind[0], True, kind[1]
         return "other", True, False
-    kinds = {_kind_of_value(value) for value in seen}
-    if len(kinds) == 1:
-        kind = kinds.pop()
-        return kind[0], False, kind[1]
+    counts = collections.Counter(_kind_of_value(value) for value in seen)
+    (usual, times), kinds = counts.most_common(1)[0], counts.keys()
+    if times == len(seen) or (usual[0] in ("image", "clip") and 2 * times > len(seen)):
+        return usual[0], False, usual[1]  # the others are broken, then
     if all(isinstance(value, str) for value in seen):
         return "text", False, False
     # of a column with one image per record or a list of them, as of one with lists
