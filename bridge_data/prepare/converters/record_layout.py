@@ -123,16 +123,16 @@ def _kind_of(name: str, values: Sequence[Any]) -> tuple[ColumnKind, bool, bool]:
             return kind[0], True, kind[1]
         return "other", True, False
     counts = collections.Counter(_kind_of_value(value) for value in seen)
-    (usual, times), kinds = counts.most_common(1)[0], counts.keys()
+    usual, times = counts.most_common(1)[0]
     if times == len(seen) or (usual[0] in ("image", "clip") and 2 * times > len(seen)):
         return usual[0], False, usual[1]  # the others are broken, then
     if all(isinstance(value, str) for value in seen):
         return "text", False, False
     # of a column with one image per record or a list of them, as of one with lists
-    if {kind for kind, _ in kinds} <= {"image", "other"} and any(isinstance(value, list) for value in seen):
+    if {kind for kind, _ in counts} <= {"image", "other"} and any(isinstance(value, list) for value in seen):
         flat = [one for value in seen for one in (value if isinstance(value, list) else [value])]
         return _kind_of(name, [flat])
-    return ("bytes" if any(kind == "bytes" for kind, _ in kinds) else "other"), False, False
+    return ("bytes" if any(kind == "bytes" for kind, _ in counts) else "other"), False, False
 
 
 def _kind_of_value(value: Any) -> tuple[ColumnKind, bool]:
@@ -221,7 +221,7 @@ class RecordLayout:
         if self.media_root is None:
             return sample | dict(record.values)
         rest = {name: value for name, value in record.values.items() if name not in self.dropped}
-        for column in self.columns:
+        for column in list(self._columns_in(rest)):
             if column.kind in ("image", "clip", "bytes") and column.name in rest:
                 for name, data in self._parts_of(column, rest.pop(column.name)):
                     if name in sample:
@@ -233,6 +233,16 @@ class RecordLayout:
         for name in self.as_lists & rest.keys():
             rest[name] = [rest[name]]
         return sample | ({"json": rest} if rest or len(sample) == 1 else {})
+
+    def _columns_in(self, values: Mapping[str, Any]) -> Iterator[Column]:
+        """The columns of a record: those that are known, and media in columns that were empty in the first records."""
+        yield from self.columns
+        known = {column.name for column in self.columns if column.kind != "empty"}
+        for name, value in values.items():
+            if name not in known:
+                kind, is_list, is_named = _kind_of(name, [value])
+                if kind in ("image", "clip", "bytes"):
+                    yield Column(name, kind, "", is_list, is_named)
 
     def _key_of(self, record: SourceRecord) -> str:
         if self.key is None:
@@ -250,7 +260,7 @@ class RecordLayout:
         if column.kind == "bytes":
             yield f"{_part_name(column.name)}.bin", bytes(value)
             return
-        alone = sum(column.kind == other.kind for other in self.columns) == 1
+        alone = all(column.kind != other.kind or column.name == other.name for other in self.columns)
         before = "" if alone else f"{_part_name(column.name)}."
         several = value if isinstance(value, list) else [value]
         for number, one in enumerate(several):
