@@ -11,7 +11,6 @@ from pathlib import Path
 
 from bridge_data.errors import ConfigError
 from bridge_data.limits import DEFAULT_LIMITS, Limits
-from bridge_data.options import check_choice
 from bridge_data.prepare.converters.coco_captions import CocoCaptions
 from bridge_data.prepare.converters.columnar_tables import ColumnarTables, saved_files
 from bridge_data.prepare.converters.folder_files import FolderFiles
@@ -43,8 +42,8 @@ class SourceConfig:
     limits: Limits = DEFAULT_LIMITS
 
     def __post_init__(self) -> None:
-        if self.format is not None:
-            check_choice(self, "format", FORMAT_NAMES)
+        if self.format is not None and self.format not in FORMAT_NAMES:
+            raise ConfigError(f"format={self.format!r}: expected one of {', '.join(FORMAT_NAMES)}")
 
 
 def open_source(path: Path, config: SourceConfig | None = None) -> RecordSource:

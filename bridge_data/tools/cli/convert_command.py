@@ -9,6 +9,7 @@ import click
 
 from bridge_data.errors import ConfigError, bridge_command
 from bridge_data.limits import Limits, allow_pixels
+from bridge_data.prepare.converters.columnar_tables import ColumnarTables
 from bridge_data.prepare.converters.conversion import REPORT, ConvertConfig
 from bridge_data.prepare.converters.conversion import convert as convert_records
 from bridge_data.prepare.converters.field_guessing import Definition, guess_definition, no_answer
@@ -123,13 +124,12 @@ def convert(
             limits=limits,
         ),
     )
-    columns = find_columns(records, drop)
-    is_asked = not non_interactive and sys.stdin.isatty()
+    columns = find_columns(records, () if isinstance(records, ColumnarTables) else drop)  # which reads no others
     definition = guess_definition(
         columns,
         sample_type=sample_type,
         fields=parse_field_map(field_map) if field_map is not None else fields,
-        ask=_ask if is_asked else no_answer,
+        ask=no_answer if non_interactive or not is_terminal() else _ask,
         known=records.definition,
     )
     _show(source, records, columns, definition)
@@ -155,6 +155,11 @@ def convert(
         note(f"left out as broken: {counted(done.num_broken, 'record')}, listed in {target / REPORT}")
     click.echo(f"{target}: {counted(done.num_samples, 'sample')}")
     click.echo(f"Next: {bridge_command('preview', target)}")
+
+
+def is_terminal() -> bool:
+    """Whether somebody could answer."""
+    return sys.stdin.isatty()
 
 
 def _ask(field: str, columns: Sequence[str]) -> str:
