@@ -125,6 +125,7 @@ class _ArrowFile:
     def rows(self, block: int) -> list[dict[str, Any]]:
         batch, start, count = self._cuts[block]
         part = batch.slice(start, count)
+        part.validate(full=True)  # damaged offsets would crash the process
         rows: list[dict[str, Any]] = (part if self._columns is None else part.select(self._columns)).to_pylist()
         return rows
 
@@ -149,7 +150,10 @@ class ColumnarTables:
             file = self._open(number)
             if schema is None:
                 schema = file.schema
-                _check_columns(path, schema, dropped)
+                try:
+                    _check_columns(path, schema, dropped)
+                except UnicodeDecodeError as error:
+                    raise DatasetError(f"{path}: the name of a column is damaged: {error}") from None
                 self._columns = [name for name in schema.names if name not in dropped]
                 self._class_names = class_names(schema)
             elif not schema.equals(file.schema):
@@ -168,7 +172,9 @@ class ColumnarTables:
         with open(path, "rb") as file:
             is_parquet = file.read(4) == b"PAR1"
         try:
-            return _ParquetFile(path, self._columns) if is_parquet else _ArrowFile(path, self._columns)
+            opened = _ParquetFile(path, self._columns) if is_parquet else _ArrowFile(path, self._columns)
+            opened.schema.names  # noqa: B018  which need not be UTF-8
+            return opened
         except (pyarrow.ArrowException, OSError, ValueError) as error:
             raise DatasetError(f"{path}: cannot be read as Parquet or Arrow: {error}") from None
 

@@ -60,7 +60,7 @@ def no_answer(field: str, columns: Sequence[str]) -> NoReturn:
     if not columns:
         raise ConfigError(f"no column fits the field {field!r}: give --field {field}=COLUMN, or --sample-type crude")
     raise ConfigError(
-        f"it is not clear which column fills the field {field!r}: {', '.join(columns)}. Give --field "
+        f"it is not clear which column fills the field {field!r}: {', '.join(columns)[:200]}. Give --field "
         f"{field}={columns[0]}, or --sample-type crude"
     )
 

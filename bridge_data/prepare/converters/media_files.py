@@ -87,11 +87,13 @@ class MediaRoot:
                 value = name
         if data is None or isinstance(value, str):
             name, data = self._named(str(value))
-        ending = ending_of(bytes(data), name)
+        if not isinstance(data, bytes):
+            raise SampleError(f"holds a {type(data).__name__}; expected a medium: bytes, or the name of a file")
+        ending = ending_of(data, name)
         if ending is None:
             shown = f"{name!r}: " if name else ""
             raise SampleError(f"{shown}is neither an image nor a clip, by its content and its name")
-        return ending, bytes(data)
+        return ending, data
 
     def _named(self, name: str) -> tuple[str, bytes]:
         if name.startswith("data:"):

@@ -258,7 +258,10 @@ class RecordLayout:
         if value is None or value == "":
             return
         if column.kind == "bytes":
-            yield f"{_part_name(column.name)}.bin", bytes(value)
+            data = value.get("bytes") if isinstance(value, dict) else value
+            if not isinstance(data, bytes):
+                raise SampleError(f"column {column.name!r}: holds a {type(data).__name__}; expected bytes")
+            yield f"{_part_name(column.name)}.bin", data
             return
         alone = all(column.kind != other.kind or column.name == other.name for other in self.columns)
         before = "" if alone else f"{_part_name(column.name)}."

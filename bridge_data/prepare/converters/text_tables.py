@@ -49,7 +49,7 @@ class TextTable:
                 for start, end in spans:
                     self._starts.append(start)
                     self._ends.append(end)
-            except (ValueError, csv.Error) as error:
+            except ValueError as error:
                 raise DatasetError(f"{path}: {error}") from None
             except OSError as error:
                 raise DatasetError(f"{path}: cannot be read: {error.strerror}") from None
@@ -255,10 +255,14 @@ def csv_rows(files: Sequence[Path], limits: Limits = DEFAULT_LIMITS, delimiter: 
     opened = []
     for path in files:
         between = delimiter or _delimiter(path, limits)
-        headings = next(_csv_records(path, between, limits), (0, 0, [""]))[2]
+        try:
+            headings = next(_csv_records(path, between, limits), (0, 0, [""]))[2]
+        except ValueError as error:
+            raise DatasetError(f"{path}: {error}") from None
         if not all(headings) or len(set(headings)) < len(headings):
+            shown = str(headings)[:200]
             raise ConfigError(
-                f"{path}: its first line should name the columns, each once, as in `image,caption`; got {headings}"
+                f"{path}: its first line should name the columns, each once, as in `image,caption`; got {shown}"
             )
         spans = ((start, end) for start, end, row in itertools.islice(_csv_records(path, between, limits), 1, None))
         opened.append((path, spans, _row_parser(headings, between)))
@@ -298,10 +302,13 @@ def _csv_records(path: Path, delimiter: str, limits: Limits) -> Iterator[tuple[i
             yield text
 
     with open(path, "rb") as file:
-        for row in csv.reader(lines(file), delimiter=delimiter):
-            if row:
-                yield start, consumed, row
-            start = consumed
+        try:
+            for row in csv.reader(lines(file), delimiter=delimiter):
+                if row:
+                    yield start, consumed, row
+                start = consumed
+        except csv.Error as error:
+            raise ValueError(f"the row at byte {start} is not CSV: {error}") from None
 
 
 def _row_parser(headings: Sequence[str], delimiter: str) -> Parse:
@@ -310,10 +317,13 @@ def _row_parser(headings: Sequence[str], delimiter: str) -> Parse:
             text = data.decode()
         except UnicodeDecodeError as error:
             raise ValueError(f"is not UTF-8: {error}") from None
-        rows = [row for row in csv.reader(io.StringIO(text, newline=""), delimiter=delimiter) if row]
+        try:
+            rows = [row for row in csv.reader(io.StringIO(text, newline=""), delimiter=delimiter) if row]
+        except csv.Error as error:
+            raise ValueError(f"is not CSV: {error}") from None
         if len(rows) != 1 or len(rows[0]) != len(headings):
             got = len(rows[0]) if rows else 0
-            raise ValueError(f"has {got} columns; expected {len(headings)}: {', '.join(headings)}")
+            raise ValueError(f"has {got} columns; expected {len(headings)}: {', '.join(headings)[:200]}")
         return dict(zip(headings, rows[0], strict=True))
 
     return parse
