@@ -56,11 +56,10 @@ class _MdsShard:
             columns = zip(entry["column_names"], entry["column_encodings"], entry["column_sizes"], strict=True)
             self.columns = [(str(name), str(encoding), size) for name, encoding, size in columns]
             if (
-                self.count < 0
-                or self.num_bytes < 8
+                not 0 <= 4 * self.count < self.num_bytes < 2**32
                 or not all(size is None or (type(size) is int and size >= 0) for _, _, size in self.columns)
             ):
-                raise ValueError("a size below 0")
+                raise ValueError("its sizes cannot be")
         except (KeyError, TypeError, ValueError) as error:
             raise ConfigError(f"{which}: is not as MDS has it: {type(error).__name__}: {error}") from None
         if any(Path(one).is_absolute() or ".." in Path(one).parts for one in (name, plain)):
