@@ -15,6 +15,7 @@ import bz2
 import functools
 import gzip
 import io
+import itertools
 import struct
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
@@ -38,7 +39,16 @@ BLOCK_RECORDS = 32
 
 _NUMBERS = {"int", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64"}
 _FLOATS = {"float16", "float32", "float64"}
-_AS_BYTES = {"bytes", "jpeg", "jpegarray", "jpeg_array", "png"}
+_AS_BYTES = {"bytes", "jpeg", "png"}
+_LISTS = {"list[pil]": "pil", "list[jpeg]": "jpeg", "list[png]": "png", "jpeg_array": "jpeg", "jpegarray": "jpeg"}
+_ARRAY_TYPES = dict(
+    zip(
+        (8, 9, 16, 17, 18, 32, 33, 34, 64, 65, 66),
+        ["uint8", "int8", "uint16", "int16", "float16", "uint32", "int32", "float32", "uint64", "int64", "float64"],
+        strict=True,
+    )
+)
+"""Of arrays that say their types, by number."""
 
 
 class _MdsShard:
@@ -55,9 +65,8 @@ class _MdsShard:
             plain = str(raw["basename"])
             columns = zip(entry["column_names"], entry["column_encodings"], entry["column_sizes"], strict=True)
             self.columns = [(str(name), str(encoding), size) for name, encoding, size in columns]
-            if (
-                not 0 <= 4 * self.count < self.num_bytes < 2**32
-                or not all(size is None or (type(size) is int and size >= 0) for _, _, size in self.columns)
+            if not 0 <= 4 * self.count < self.num_bytes < 2**32 or not all(
+                size is None or (type(size) is int and size >= 0) for _, _, size in self.columns
             ):
                 raise ValueError("its sizes cannot be")
         except (KeyError, TypeError, ValueError) as error:
@@ -112,7 +121,7 @@ class MdsShards:
             where = f"{shard.path.name}, sample {position}"
             try:
                 yield SourceRecord(number, where, self._last.get(which, self._table).sample(position))
-            except (ValueError, struct.error, SyntaxError, OverflowError, DatasetError) as error:
+            except (ValueError, IndexError, struct.error, SyntaxError, OverflowError, DatasetError) as error:
                 yield BrokenRecord(number, where, f"cannot be decoded: {error}")
 
     def _table(self, which: int) -> "_Table":
@@ -243,8 +252,10 @@ def _decoder(name: str, details: str) -> Callable[[bytes], Any]:
         return lambda data: int(data) if name == "str_int" else float(data)
     if name == "pil":
         return _picture
-    if name == "ndarray" and details:
+    if name == "ndarray":
         return functools.partial(_array, details)
+    if name in _LISTS:
+        return functools.partial(_list, _decoder(_LISTS[name], ""), 4 * name.startswith("list"))
     raise KeyError(name)
 
 
@@ -255,7 +266,7 @@ def _single(data: bytes, kind: str) -> Any:
 
 def _picture(data: bytes) -> bytes:
     """The PNG of an image whose pixels are stored."""
-    mode_bytes, width, height = struct.unpack_from("<3I", data)
+    width, height, mode_bytes = struct.unpack_from("<3I", data)
     mode = data[12 : 12 + mode_bytes].decode()
     if width * height > DEFAULT_LIMITS.max_image_pixels:
         raise ValueError(f"has {width} x {height} pixels, more than are allowed (Limits(max_image_pixels))")
@@ -265,12 +276,30 @@ def _picture(data: bytes) -> bytes:
 
 
 def _array(details: str, data: bytes) -> Any:
-    """A list of the numbers of an array of a known shape, `int32:3,4`, or of a known type, `int32`."""
+    """The numbers of an array, as lists; type and shape are in `details` (`int32:3,4`), or before the numbers."""
     kind, _, shape = details.partition(":")
-    if not shape:
-        raise ValueError(f"an array of the encoding ndarray:{details} has no fixed shape; write it as bytes or JSON")
-    sizes = [int(size) for size in shape.split(",")]
-    return numpy.frombuffer(data, numpy.dtype(kind).newbyteorder("<")).reshape(sizes).tolist()
+    at = 0
+    if not kind:
+        if data[:1] and data[0] not in _ARRAY_TYPES:
+            raise ValueError(f"an array has the type {data[0]}, which is not known")
+        kind, at = _ARRAY_TYPES[data[0]], 1
+    if shape:
+        sizes = [int(size) for size in shape.split(",")]
+    else:
+        num_axes, width = data[at] >> 2, 1 << (data[at] & 3)
+        sizes = numpy.frombuffer(data[at + 1 : at + 1 + num_axes * width], f"<u{width}").tolist()
+        at += 1 + num_axes * width
+    return numpy.frombuffer(data[at:], numpy.dtype(kind).newbyteorder("<")).reshape(sizes).tolist()
+
+
+def _list(decode: Callable[[bytes], Any], start: int, data: bytes) -> list[Any]:
+    """Images, of which the count and the sizes (u32) are at byte `start`."""
+    (count,) = struct.unpack_from("<I", data, start)
+    sizes = struct.unpack_from(f"<{min(count, len(data))}I", data, start + 4)
+    ends = list(itertools.accumulate(sizes, initial=start + 4 + 4 * count))
+    if ends[-1] != len(data):
+        raise ValueError(f"a list of images has {len(data)} bytes; expected {ends[-1]}")
+    return [decode(data[begin:end]) for begin, end in itertools.pairwise(ends)]
 
 
 def is_mds(folder: Path) -> bool:
