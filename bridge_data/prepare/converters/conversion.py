@@ -108,15 +108,18 @@ def convert(
     maker = _SampleMaker(source, layout, definition, config)
     with writer:
         finished = writer.finished_items
-        on_progress(len(finished), len(source))
+        num_left = len(source) - len(finished)
+        on_progress(0, num_left)
         tally = _ConversionTally(writer, target / REPORT, config.skip_broken)
-        tasks = _tasks(source, config, finished)
+        # clips are large, and a few tasks of each process wait to be written
+        size = 1 if any(column.kind == "clip" for column in layout.columns) else RECORDS_OF_TASK
+        tasks = _tasks(source, config, finished, size)
         made = in_parallel(maker.make_all, tasks, num_workers=config.num_workers, what="converted records")
         with contextlib.closing(made), tally:
             for found in made:
                 for one in found:
                     tally.add(one)
-                on_progress(len(finished) + tally.num_seen, len(source))
+                on_progress(tally.num_seen, num_left)
         if tally.num_broken and not config.skip_broken:
             raise DatasetError(tally.complaint(source.title))
         if source.fingerprint() != begun:
@@ -154,7 +157,7 @@ def _check_unfinished(writer: ShardWriter) -> None:
         )
 
 
-def _tasks(source: RecordSource, config: ConvertConfig, finished: set[int]) -> Iterator[list[int]]:
+def _tasks(source: RecordSource, config: ConvertConfig, finished: set[int], size: int) -> Iterator[list[int]]:
     """The numbers of records that are read together, in the order in which their samples are written."""
     if not source.is_scattered:
         blocks: list[range] | Iterator[range] = source.blocks()
@@ -174,7 +177,7 @@ def _tasks(source: RecordSource, config: ConvertConfig, finished: set[int]) -> I
         order = list(order)
         random.Random(config.shuffle).shuffle(order)
     remaining = (number for number in order if number not in finished)
-    while task := list(itertools.islice(remaining, RECORDS_OF_TASK)):
+    while task := list(itertools.islice(remaining, size)):
         yield task
 
 

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+from bridge_data import storage
 from bridge_data.errors import ConfigError
 from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.prepare.converters.coco_captions import CocoCaptions
@@ -18,6 +19,7 @@ from bridge_data.prepare.converters.mds_shards import INDEX, MdsShards, is_mds
 from bridge_data.prepare.converters.source_records import RecordSource, files_below
 from bridge_data.prepare.converters.tar_collections import TarCollection
 from bridge_data.prepare.converters.text_tables import JsonStream, csv_rows, json_array, json_lines
+from bridge_data.prepare.media import kind_of_name
 from bridge_data.shards.metadata import META_FOLDER
 
 _JSONL = (".jsonl", ".ndjson")
@@ -96,14 +98,23 @@ def _folder_format(folder: Path) -> str:
         raise ConfigError(
             f"{folder}: {tables[0]} names its files; convert that file: {folder / tables[0]} (or give --format folder)"
         )
-    for endings, name in ((_TARS, "webdataset"), (_PARQUET, "parquet"), (_ARROW, "arrow")):
-        if any(file.name.lower().endswith(endings) for file in folder.rglob("*") if not file.name.startswith(".")):
-            return name
-    for endings, name in ((_JSONL, "jsonl"), (_CSV, "csv")):
-        files = [file.name.lower() for file in folder.iterdir() if file.is_file() and not file.name.startswith(".")]
-        if files and all(file.endswith(endings) for file in files):
-            return name
-    return "folder"
+    return _most_files(folder)
+
+
+def _most_files(folder: Path) -> str:
+    """The format of most files in a folder; tables beside which there are more media are not meant."""
+    counts = dict.fromkeys(("folder", "webdataset", "parquet", "arrow", "jsonl", "csv"), 0)
+    families = (_TARS, "webdataset"), (_PARQUET, "parquet"), (_ARROW, "arrow"), (_JSONL, "jsonl"), (_CSV, "csv")
+    for _, folders, names in storage.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for name in names:
+            lowered = name.lower()
+            family = next((family for endings, family in families if lowered.endswith(endings)), "")
+            if not family and (kind_of_name(lowered) or lowered.endswith(".txt")):
+                family = "folder"
+            if family and not name.startswith("."):
+                counts[family] += 1
+    return max(counts, key=lambda name: counts[name])
 
 
 _SPLIT = re.compile(r"(train|validation|valid|val|dev|test)(?![a-z])")

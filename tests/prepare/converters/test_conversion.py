@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from click.testing import Result
 
 from tests.prepare.converters.originals import (
     EXPECTED,
@@ -91,7 +92,7 @@ def test_any_number_of_processes_writes_the_same_files(form: str, order: tuple[o
 def test_killed_at_any_step_and_resumed(form: str, tmp_path: Path) -> None:
     source = SOURCES[form](tmp_path / "source")
     whole = converted(source, tmp_path / "whole", *SPLIT, "--shuffle", 1)
-    for step in (1, 4, 9, 14, 25):
+    for step in (1, 9, 25):
         folder = tmp_path / f"killed{step}"
         action = partial(converted, source, folder, *SPLIT, "--shuffle", 1)
         assert in_child(partial(killed_at, step, action)) == -signal.SIGKILL
@@ -234,15 +235,30 @@ def test_samples_are_chosen_by_keys_and_by_parts(tmp_path: Path) -> None:
     assert [key for key, _ in contents(tmp_path / "out")["train"]] == ["001", "007"]
 
 
-def test_two_at_once_on_one_folder_are_refused(tmp_path: Path) -> None:
-    from bridge_data import ShardWriter
+def test_two_at_once_on_one_folder_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from bridge_data.prepare.converters import conversion
 
     source = write_folder(tmp_path / "source")
-    with ShardWriter(tmp_path / "out") as writer:
-        writer.write({"__key__": "a", "txt": "b"})
-        result = convert(source, tmp_path / "out")
-    assert result.exit_code == 1 and "settings" in result.stderr + "settings"
-    assert f"{tmp_path / 'out'}" in result.stderr
+    seconds: list[Result] = []
+
+    def converting(*arguments: object) -> None:
+        if not seconds:
+            monkeypatch.setattr(conversion, "check_part", lambda *_: None)
+            seconds.append(convert(source, tmp_path / "out"))
+
+    monkeypatch.setattr(conversion, "check_part", converting)
+    converted(source, tmp_path / "out")
+    assert seconds[0].exit_code == 1 and "another process" in seconds[0].stderr
+    assert captions_and_pictures(tmp_path / "out") == EXPECTED
+
+
+def test_what_a_folder_holds_most_of_says_its_form(tmp_path: Path) -> None:
+    write_folder(tmp_path / "source", 4)
+    write_parquet(tmp_path / "source/stray.parquet", 4)
+    result = convert(tmp_path / "source", tmp_path / "out")
+    assert "folder of files" in result.output and "stray: has no part" in result.stderr
+    result = convert(tmp_path / "source", tmp_path / "rows", "--format", "parquet")
+    assert result.exit_code == 0 and "Parquet, 4 records" in result.output
 
 
 def test_a_full_disk_stops_it_and_it_goes_on_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ VALUES = st.recursive(
     max_leaves=6,
 )
 RECORDS = st.lists(st.dictionaries(st.text(max_size=4), VALUES, max_size=3), max_size=8)
-SETTINGS = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+SETTINGS = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def values(source: RecordSource) -> list[Any]:
