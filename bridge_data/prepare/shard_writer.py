@@ -20,7 +20,8 @@ from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.options import path_text
 from bridge_data.prepare.part_encoding import EncodedSample, encode_sample
 from bridge_data.prepare.sample_definitions import definition_of, read_definition
-from bridge_data.prepare.writing_session import HashSplit, WriterConfig, WritingSession, writing_session
+from bridge_data.prepare.writing_session import SITE, HashSplit, MadeOf, WriterConfig, WritingSession, writing_session
+from bridge_data.shards.metadata import META_FOLDER
 from bridge_data.storage import location, on_disk
 from bridge_data.storage.atomic import sync_folder, temporary_name, write_file, writing
 
@@ -153,6 +154,8 @@ class ShardWriter:
         self._split = HashSplit(self.config.shares())
         self.num_items: int | None = None
         """The number of items that samples are made of, in which resumed writers must agree; None if unknown."""
+        self.origin: str | None = None
+        """A digest of what samples are made of, in which they must agree too."""
         self.num_samples = 0
         """Samples of this rank that are stored or about to be: those of whole shards, and those written since."""
         self._open: dict[str, OpenShard] = {}
@@ -166,7 +169,8 @@ class ShardWriter:
         if self._exit is not None:
             raise ConfigError(f"{self.path}: this writer has been used: make another one")
         with contextlib.ExitStack() as stack:
-            self._session: WritingSession = stack.enter_context(writing_session(self.path, self.config, self.num_items))
+            made_of = MadeOf(self.num_items, self.origin)
+            self._session: WritingSession = stack.enter_context(writing_session(self.path, self.config, made_of))
             self._read_stored()
             self._exit = stack.pop_all()
         return self
@@ -205,9 +209,18 @@ class ShardWriter:
         return key in self._places
 
     def num_finished(self) -> int | None:
-        """The samples of this rank, if a writer with the same settings has written `num_items` items, and was the last
-        to write; else None."""
-        return WritingSession(self.path, self.config, self.num_items).num_finished()
+        """The samples of this rank, if a writer with the same settings has written `num_items` items of `origin`, and
+        was the last to write; else None."""
+        return WritingSession(self.path, self.config, MadeOf(self.num_items, self.origin)).num_finished()
+
+    def has_other_data(self) -> bool:
+        """Whether the folder is prepared, and no writer has begun to add to it."""
+        return (self.path / META_FOLDER).is_dir() and not (self.path / SITE).is_dir()
+
+    @property
+    def workspace(self) -> Path:
+        """The folder, while this writer is open, of what is not whole yet."""
+        return self._session.workspace
 
     @property
     def finished_items(self) -> set[int]:

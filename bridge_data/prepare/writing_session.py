@@ -18,7 +18,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError
@@ -98,6 +98,13 @@ class WriterConfig:
         }
 
 
+class MadeOf(NamedTuple):
+    """What samples are made of: how many items, and a digest of these; None if unknown."""
+
+    num_items: int | None = None
+    origin: str | None = None
+
+
 class HashSplit:
     """Assigns keys to split parts by their hash: a key is in the same part whatever else is written, and when."""
 
@@ -114,12 +121,14 @@ class HashSplit:
 class WritingSession:
     """The share of one rank in writing the data set in the folder `root`. See `writing_session`."""
 
-    def __init__(self, root: Path, config: WriterConfig, num_items: int | None) -> None:
+    def __init__(self, root: Path, config: WriterConfig, made_of: MadeOf) -> None:
         self.root, self.config = root, config
         self.site = root / SITE
         self.workspace = self.site / f"{config.rank:05d}"
         """Holds what this rank has not finished."""
-        self._settings = config.plain() | {"num_items": num_items}
+        self._settings = config.plain() | {"num_items": made_of.num_items}
+        if made_of.origin is not None:
+            self._settings["origin"] = made_of.origin
 
     def shard_name(self, part: str, number: int) -> str:
         """The name of shard `number` of this rank in a part of the split."""
@@ -164,6 +173,11 @@ class WritingSession:
         if path.is_file():
             there = json.loads(path.read_text())
             for name, value in self._settings.items():
+                if name == "origin" and there.get(name) != value:
+                    raise ConfigError(
+                        f"{self.root}: was begun with other samples: their source has changed, or was converted with "
+                        f"other settings. Go on with those, or remove {self.root}"
+                    )
                 if there.get(name) != value:
                     raise ConfigError(
                         f"{self.root}: is being written with {name}={there.get(name)}, here it is {value}. Give the "
@@ -245,14 +259,14 @@ class WritingSession:
 
 
 @contextlib.contextmanager
-def writing_session(root: Path, config: WriterConfig, num_items: int | None = None) -> Iterator[WritingSession]:
+def writing_session(root: Path, config: WriterConfig, made_of: MadeOf | None = None) -> Iterator[WritingSession]:
     """Hold the share of a rank in writing the data set in the folder `root`, which is made if there is none.
 
     Raises:
         ConfigError: if others write it with other settings, or it holds other data. DatasetError: if another process
         writes the share of this rank.
     """
-    session = WritingSession(root, config, num_items)
+    session = WritingSession(root, config, made_of or MadeOf())
     with contextlib.ExitStack() as lock:
         with writing(root):
             while not session.begin(lock):

@@ -26,7 +26,12 @@ from bridge_data.loader.checkpoint.checkpoint_folder import load_states, read_ch
 from bridge_data.loader.checkpoint.state_files import encoded as encoded_state
 from bridge_data.order.state import LoaderState
 from bridge_data.plan import load_plan
+from bridge_data.prepare.converters.media_files import MediaRoot
+from bridge_data.prepare.converters.record_layout import RecordLayout, find_columns
+from bridge_data.prepare.converters.source_kinds import SourceConfig, open_source
+from bridge_data.prepare.converters.source_records import SourceRecord
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
+from bridge_data.prepare.part_encoding import encode_sample
 from bridge_data.prepare.splits import parse_ratio, split_by_ratio
 from bridge_data.prepare.tar_indexes import PrepareConfig
 from bridge_data.prepare.tars import prepare
@@ -43,6 +48,7 @@ from tests.decode.pictures import encoded, picture
 from tests.fuzz.target import Target, parts
 from tests.loader.checkpoint.states import make_state
 from tests.plan.joins import joined, prepared_plan, texts
+from tests.prepare.converters import originals
 from tests.prepared import write_blend, write_texts
 from tests.tables import IMAGE, save_to_disk, table_of, write_parquet
 
@@ -408,6 +414,43 @@ def read_table(file: Path) -> object:
 ARRAY = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
 LABEL = {"a": [1, 2.5, None, {"b": "é", "c": [True, []]}], "d": -7}
 
+# Sources of conversions
+
+
+def convertible(name: str) -> Callable[[Path], list[Path]]:
+    """Builds a source of this form, all files of which are damaged."""
+
+    def build(folder: Path) -> list[Path]:
+        made = {
+            "mds": lambda: originals.captioned_mds(folder, 12),
+            "csv": lambda: originals.write_csv(folder / "a.csv", originals.rows(12)),
+            "json list": lambda: (folder / "a.json").write_text(json.dumps(originals.llava(6))),
+            "coco": lambda: originals.write_coco(folder / "a.json", 6),
+            "parquet": lambda: originals.write_parquet(folder / "a.parquet", 6),
+            "arrow": lambda: originals.write_arrow(folder / "a.arrow", originals.table_of(6)),
+        }
+        made[name]()
+        return sorted(folder.iterdir())
+
+    return build
+
+
+def read_source(name: str, file: Path) -> object:
+    """Opens a source and makes samples of its records."""
+    is_mds = name == "mds"
+    source = open_source(file.parent if is_mds else file, SourceConfig(format=name.replace("json list", "json")))
+    layout = RecordLayout(columns=tuple(find_columns(source)), media_root=MediaRoot(file.parent))
+    made = []
+    for block in source.blocks():
+        for record in source.read(block):
+            if isinstance(record, SourceRecord):
+                with contextlib.suppress(SampleError, ConfigError):
+                    made.append(encode_sample(layout.sample_of(record)).key)
+    return made
+
+
+SOURCES = ("mds", "csv", "json list", "coco", "parquet", "arrow")
+
 TARGETS = [
     Target("metadataset", blend, read_blend),
     Target("folder", data_set("dataset.yaml", "split.yaml", ".info.json", "index.uuid"), read_texts),
@@ -434,6 +477,7 @@ TARGETS = [
     ),
     Target("tokenizer", tokenizers, read_tokenizer),
     Target("chat template", templates, render),
+    *(Target(f"convert {name}", convertible(name), functools.partial(read_source, name)) for name in SOURCES),
 ]
 """All targets, each with a name of its own."""
 

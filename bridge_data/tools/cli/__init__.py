@@ -1,5 +1,5 @@
-"""The command line: `bridge-data pack`, `prepare`, `prepare-media`, `info`, `preview`, `lint`, `duplicates`, `mount`,
-`bench`, `doctor`, `checkpoint`, `audit`, `at`, `when`, `order` and `view`.
+"""The command line: `bridge-data convert`, `pack`, `prepare`, `prepare-media`, `info`, `preview`, `lint`, `duplicates`,
+`mount`, `bench`, `doctor`, `checkpoint`, `audit`, `at`, `when`, `order` and `view`.
 
 Mistakes of the user and faults of the data end as one line or a few, `error: ...`, with exit code 1. A command is
 imported when it is called, so that none waits for what another one needs.
@@ -24,6 +24,7 @@ _COMMANDS = {
     "audit": "Compare the checkpoints below the folder RUN with the samples in the run's ledger, and with its data.",
     "bench": "Measure how fast PATH becomes batches, and with --profile where the time goes.",
     "checkpoint": "Look at saved data states, compare them, write them for other ranks, or skip and repeat steps.",
+    "convert": "Convert the data in SRC to the data set in the folder DST.",
     "doctor": "Check a planned run on DATASET before it starts, and show what to change, in order of gain.",
     "duplicates": "Find samples that are stored several times in PATH..., also across split parts and data sets.",
     "info": "Show what PATH holds: split parts, shards, samples, parts, sample type; of a metadataset, what it blends.",

@@ -7,32 +7,22 @@ order of their keys, folder by folder; the tars are the same whenever they are m
 import collections
 import contextlib
 import dataclasses
-import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import click
 from tqdm import tqdm
 
-from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError, bridge_command
 from bridge_data.options import check_at_least
 from bridge_data.prepare.commit import preparing_alone, scratch_folder
+from bridge_data.prepare.converters.folder_files import FolderSample, find_samples
 from bridge_data.shards.metadata import tar_index_path
-from bridge_data.shards.segment import is_meta_member, split_name
 from bridge_data.storage.atomic import writing
 from bridge_data.tools.cli.terminal import ON_DISK, counted, listed, note, sized
 
 SHARD_PATTERN = "data-%06d.tar"
 SHARD_GLOB = "data-[0-9][0-9][0-9][0-9][0-9][0-9]*.tar"
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class FolderSample:
-    """A sample as files: its key and, by part, their paths."""
-
-    key: str
-    parts: dict[str, Path]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,54 +35,6 @@ class PackConfig:
 
     def __post_init__(self) -> None:
         check_at_least(self, 1, "max_count", "max_bytes")
-
-
-def find_samples(folder: Path, *, follow_links: bool = False) -> tuple[list[FolderSample], list[str]]:
-    """(samples, files that are none) in `folder` and below it; links to folders are left out.
-
-    Raises:
-        ConfigError: if there is no such folder, or no sample in it; if a file is none to read (a FIFO, a device); or if
-            it is a link that leads out of `folder`, unless `follow_links`. DatasetError: if a folder cannot be listed.
-    """
-    if not folder.is_dir():
-        raise ConfigError(f"{folder}: no such folder" if not folder.exists() else f"{folder}: expected a folder")
-    root = folder.resolve()
-    samples: list[FolderSample] = []
-    left_out: list[str] = []
-    for parent, folders, files in storage.walk(folder):
-        folders.sort()
-        by_key: dict[str, dict[str, Path]] = collections.defaultdict(dict)
-        for file in sorted(files):
-            path = Path(parent, file)
-            name = path.relative_to(folder).as_posix()
-            parsed = split_name(name)
-            if file.startswith(".") or parsed is None or is_meta_member(name):
-                left_out.append(name)
-            else:
-                _check_file(path, None if follow_links else root)
-                by_key[parsed[0]][parsed[1]] = path
-        samples.extend(FolderSample(key, by_key[key]) for key in sorted(by_key))
-    if not samples:
-        raise ConfigError(f"{folder}: holds no samples: expected files such as 000001.png and 000001.txt")
-    return samples, left_out
-
-
-def _check_file(path: Path, root: Path | None) -> None:
-    """Check that `path` is a file, in the folder `root` if it is a link."""
-    try:
-        mode = path.lstat().st_mode
-        if stat.S_ISLNK(mode):
-            target = path.resolve(strict=True)
-            if root is not None and not target.is_relative_to(root):
-                raise ConfigError(
-                    f"{path}: is a link that leads out of the folder, to {target}; give --follow-links if that file is "
-                    "meant, or remove the link"
-                )
-            mode = target.stat().st_mode
-    except (OSError, RuntimeError) as error:  # a link to nothing, or to itself
-        raise ConfigError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}; remove it") from None
-    if not stat.S_ISREG(mode):
-        raise ConfigError(f"{path}: is no file, but a FIFO, a socket, a device or a folder; remove it")
 
 
 def odd_samples(samples: list[FolderSample]) -> tuple[frozenset[str], list[FolderSample]]:

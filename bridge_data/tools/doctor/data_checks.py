@@ -137,7 +137,7 @@ def _check_sizes(source: Source, shards: ShardSet) -> Iterator[Finding]:
             level=Level.NOTE,
             what=f"{source.name}: {len(sizes):,} shards of {mean / 1e6:.2f} MB on the average: opening them costs more "
             "than it has to",
-            change="write fewer, of 100 MB to 1 GB (`bridge-data pack --max-size`)",
+            change="write fewer, of 100 MB to 1 GB (`bridge-data convert --max-bytes`)",
         )
 
 

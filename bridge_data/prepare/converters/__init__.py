@@ -1,0 +1,1 @@
+"""Converting data of other forms into data sets: one module for each family of formats."""

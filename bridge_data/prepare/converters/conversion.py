@@ -1,0 +1,297 @@
+"""A conversion: the records of a source become a data set.
+
+Enters: a source, a layout, a folder. Leaves: the folder that a `ShardWriter` leaves. Guarantee: the files are the same
+for any number of processes, and after any number of interruptions; records of which no sample can be made are all told,
+in a report. Unless they are to be left out, nothing is written from the first of them on, so that a conversion after
+the source was corrected writes what it would have written then.
+"""
+
+import contextlib
+import dataclasses
+import hashlib
+import itertools
+import json
+import random
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bridge_data.errors import ConfigError, DatasetError, SampleError
+from bridge_data.limits import DEFAULT_LIMITS, Limits
+from bridge_data.options import check_integer
+from bridge_data.plan.source import FieldAccess
+from bridge_data.prepare.converters.field_guessing import Definition
+from bridge_data.prepare.converters.media_files import check_part
+from bridge_data.prepare.converters.record_layout import RecordLayout
+from bridge_data.prepare.converters.source_records import BrokenRecord, RecordSource
+from bridge_data.prepare.part_encoding import EncodedSample, encode_sample
+from bridge_data.prepare.processes import Progress, in_parallel, no_progress
+from bridge_data.prepare.sample_definitions import definition_of, read_definition
+from bridge_data.prepare.shard_writer import ItemOrigin, ShardWriter
+
+REPORT = "broken.jsonl"
+"""The file, in the folder of the data set, of records of which no sample was made."""
+
+MAX_SHOWN = 10
+"""Records of these that a message shows."""
+
+RECORDS_OF_TASK = 8
+"""Records that a process is sent at once, of a source that can be read in any order."""
+
+_VERSION = 1
+"""Of what is made of a record: a conversion that another version has begun is not gone on with."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class ConvertConfig:
+    """Settings of a conversion. `shuffle` is the seed of a random order, or None; `keys` are those of the samples to
+    keep, or None; samples without all `require_parts` are left out, as a choice and not as faults."""
+
+    split: Mapping[str, Any] | None = None
+    max_bytes: int = 1_000_000_000
+    max_samples: int = 10_000
+    num_workers: int = 1
+    shuffle: int | None = None
+    keys: frozenset[str] | None = None
+    require_parts: frozenset[str] = frozenset()
+    skip_broken: bool = False
+    limits: Limits = DEFAULT_LIMITS
+
+    def __post_init__(self) -> None:
+        check_integer("num_workers", self.num_workers, 1)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Conversion:
+    """What was converted: samples stored, records left out by a choice, and those that are broken."""
+
+    num_samples: int
+    num_filtered: int = 0
+    num_broken: int = 0
+    was_done: bool = False
+    """Whether the same conversion had finished before, so that there was nothing to do."""
+
+
+def convert(
+    source: RecordSource,
+    layout: RecordLayout,
+    definition: Definition,
+    target: Path,
+    config: ConvertConfig | None = None,
+    *,
+    on_progress: Progress = no_progress,
+) -> Conversion:
+    """Write the samples that `layout` makes of the records of `source` to the data set in the folder `target`.
+
+    If it is interrupted, the same call goes on.
+
+    Raises:
+        ConfigError: for wrong settings, or if `target` holds other data. DatasetError: naming the broken records,
+        unless they are to be skipped; if the source changes meanwhile, or nothing can be written.
+    """
+    config = config or ConvertConfig()
+    begun = source.fingerprint()
+    writer = ShardWriter(
+        target,
+        split=config.split,
+        max_bytes=config.max_bytes,
+        max_samples=config.max_samples,
+        sample_type=definition.sample_type,
+        field_map=definition.field_map or None,
+    )
+    writer.num_items, writer.origin = len(source), _origin(begun, layout, config)
+    num_finished = writer.num_finished()
+    if num_finished is not None:
+        return Conversion(num_samples=num_finished, was_done=True)
+    _check_unfinished(writer)
+    maker = _SampleMaker(source, layout, definition, config)
+    with writer:
+        finished = writer.finished_items
+        num_left = len(source) - len(finished)
+        on_progress(0, num_left)
+        tally = _ConversionTally(writer, target / REPORT, config.skip_broken)
+        # clips are large, and a few tasks of each process wait to be written
+        size = 1 if any(column.kind == "clip" for column in layout.columns) else RECORDS_OF_TASK
+        tasks = _tasks(source, config, finished, size)
+        made = in_parallel(maker.make_all, tasks, num_workers=config.num_workers, what="converted records")
+        with contextlib.closing(made), tally:
+            for found in made:
+                for one in found:
+                    tally.add(one)
+                on_progress(tally.num_seen, num_left)
+        if tally.num_broken and not config.skip_broken:
+            raise DatasetError(tally.complaint(source.title))
+        if source.fingerprint() != begun:
+            raise DatasetError(
+                f"{source.title}: files of the source have changed since the conversion began. Remove {writer.path}, "
+                "and convert again"
+            )
+        if not writer.num_samples:
+            raise DatasetError(f"{source.title}: of {len(source)} records no sample was made, so there is no data set")
+    return Conversion(num_samples=writer.num_samples, num_filtered=tally.num_filtered, num_broken=tally.num_broken)
+
+
+def _origin(fingerprint: str, layout: RecordLayout, config: ConvertConfig) -> str:
+    """What the samples are made of, and how; not what only says how much of it is kept when it is broken."""
+    made_by = {
+        "version": _VERSION,
+        "source": fingerprint,
+        "columns": [dataclasses.astuple(column) for column in layout.columns],
+        "key": layout.key,
+        "dropped": sorted(layout.dropped),
+        "as_lists": sorted(layout.as_lists),
+        "media_root": None if layout.media_root is None else str(layout.media_root.folder.resolve()),
+        "shuffle": config.shuffle,
+        "keys": None if config.keys is None else sorted(config.keys),
+        "require_parts": sorted(config.require_parts),
+    }
+    return hashlib.blake2b(json.dumps(made_by).encode(errors="surrogateescape"), digest_size=16).hexdigest()
+
+
+def _check_unfinished(writer: ShardWriter) -> None:
+    if writer.has_other_data():
+        raise ConfigError(
+            f"{writer.path}: holds a data set already, which another conversion made, or this one before the source "
+            "changed; give another folder, or remove it"
+        )
+
+
+def _tasks(source: RecordSource, config: ConvertConfig, finished: set[int], size: int) -> Iterator[list[int]]:
+    """The numbers of records that are read together, in the order in which their samples are written."""
+    if not source.is_scattered:
+        blocks: list[range] | Iterator[range] = source.blocks()
+        if config.shuffle is not None:
+            blocks = list(blocks)
+            random.Random(config.shuffle).shuffle(blocks)
+        for block in blocks:
+            numbers = list(block)
+            if config.shuffle is not None:
+                random.Random(f"{config.shuffle}/{block.start}").shuffle(numbers)
+            waiting = [number for number in numbers if number not in finished]
+            if waiting:
+                yield waiting
+        return
+    order: Sequence[int] = range(len(source))
+    if config.shuffle is not None:
+        order = list(order)
+        random.Random(config.shuffle).shuffle(order)
+    remaining = (number for number in order if number not in finished)
+    while task := list(itertools.islice(remaining, size)):
+        yield task
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Converted:
+    """The sample of a record; or why there is none; or neither, if it is left out by choice."""
+
+    number: int
+    where: str
+    sample: EncodedSample | None = None
+    reason: str = ""
+
+
+class _SampleMaker:
+    """Makes samples of records, in any process."""
+
+    def __init__(
+        self, source: RecordSource, layout: RecordLayout, definition: Definition, config: ConvertConfig
+    ) -> None:
+        self._source, self._layout, self._config = source, layout, config
+        content = definition_of(definition.sample_type, definition.field_map or None)
+        self._fields: Mapping[str, FieldAccess] = read_definition(content).field_map
+        self._lock = threading.Lock()  # where threads do the work: sources keep files open
+
+    def make_all(self, numbers: list[int]) -> list[_Converted]:
+        """What is made of some records."""
+        try:
+            with self._lock:
+                records = list(self._source.read(numbers))
+        except OSError as error:  # a file of the source is gone
+            return [_Converted(number, self._source.title, None, f"cannot be read: {error}") for number in numbers]
+        found = []
+        for record in records:
+            if isinstance(record, BrokenRecord):
+                found.append(_Converted(record.number, record.where, None, record.reason))
+                continue
+            try:
+                sample = encode_sample(self._layout.sample_of(record))
+            except (SampleError, ConfigError, OSError) as error:
+                found.append(_Converted(record.number, record.where, None, str(error)))
+                continue
+            if not self._is_wanted(sample):
+                found.append(_Converted(record.number, record.where))
+                continue
+            reason = self._complaint(sample)
+            found.append(_Converted(record.number, record.where, None if reason else sample, reason))
+        return found
+
+    def _is_wanted(self, sample: EncodedSample) -> bool:
+        if self._config.keys is not None and sample.key not in self._config.keys:
+            return False
+        return self._config.require_parts <= {name for name, _ in sample.parts}
+
+    def _complaint(self, sample: EncodedSample) -> str:
+        """Why a loader could not use a sample; empty if it could."""
+        names = {"__key__", *(name for name, _ in sample.parts)}
+        for field, access in self._fields.items():
+            if names.isdisjoint(access.parts):
+                return (
+                    f"has no part {' or '.join(sorted(access.parts))} for the field {field!r}, but "
+                    f"{', '.join(sorted(names - {'__key__'}))}"
+                )
+        for name, data in sample.parts:
+            reason = check_part(name, data, self._config.limits)
+            if reason is not None:
+                return reason
+        return ""
+
+
+class _ConversionTally:
+    """Writes what was made, and reports what was not."""
+
+    def __init__(self, writer: ShardWriter, report: Path, skip_broken: bool) -> None:
+        self._writer, self._report, self._skip_broken = writer, report, skip_broken
+        self._first: list[str] = []
+        self._seen_keys: set[str] = set()
+        self.num_seen = self.num_filtered = self.num_broken = 0
+
+    def __enter__(self) -> "_ConversionTally":
+        self._temporary = self._writer.workspace / REPORT
+        self._file = open(self._temporary, "w", encoding="utf-8", errors="backslashreplace")
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._file.close()
+        if kind is None and self.num_broken:
+            self._temporary.replace(self._report)
+        elif kind is None:
+            self._report.unlink(missing_ok=True)
+
+    def add(self, made: _Converted) -> None:
+        """Write a sample, or report why there is none."""
+        self.num_seen += 1
+        reason = made.reason
+        if made.sample is not None and (made.sample.key in self._writer or made.sample.key in self._seen_keys):
+            reason = f"its key {made.sample.key!r} is that of another sample"
+        if reason:
+            self.num_broken += 1
+            self._file.write(json.dumps({"number": made.number, "where": made.where, "reason": reason}) + "\n")
+            if len(self._first) < MAX_SHOWN:
+                self._first.append(f"\n  {made.where}: {reason}")
+        elif made.sample is None:
+            self.num_filtered += 1
+        elif self.num_broken and not self._skip_broken:
+            self._seen_keys.add(made.sample.key)  # nothing is written any more, but all is looked at
+        else:
+            self._writer.write_encoded(made.sample, ItemOrigin(made.number, 1))
+
+    def complaint(self, title: str) -> str:
+        """What to say of broken records."""
+        more = self.num_broken - len(self._first)
+        return (
+            f"{title}: {self.num_broken} records are broken:{''.join(self._first)}"
+            + (f"\n  and {more} more" if more else "")
+            + f"\nAll are listed in {self._report}. Correct the source and convert again, which goes on where it "
+            "stopped, or give --skip-broken to leave them out."
+        )

@@ -1,0 +1,147 @@
+"""Media that records hold or name, as bytes with the ending of their kind.
+
+Enters: bytes, the name of a file, a `data:` URL, or a dict of these as data sets of Hugging Face have it. Leaves: the
+ending (`jpg`, `mp4`, `wav`) and the bytes. Guarantee: no file outside of the media root is read, and media whose header
+cannot be decoded are a `SampleError` that says why.
+"""
+
+import base64
+import binascii
+import importlib.util
+import io
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bridge_data.decode.image import IMAGE_EXTENSIONS
+from bridge_data.errors import BridgeDataError, SampleError
+from bridge_data.limits import DEFAULT_LIMITS, Limits
+from bridge_data.prepare.media import extract
+from bridge_data.prepare.media_rule import kind_of_name
+from bridge_data.shards.plain_data import parse_json
+
+_MAGIC = (
+    ("jpg", re.compile(rb"\xff\xd8\xff")),
+    ("png", re.compile(rb"\x89PNG\r\n")),
+    ("gif", re.compile(rb"GIF8[79]a")),
+    ("webp", re.compile(rb"RIFF.{4}WEBP", re.DOTALL)),
+    ("wav", re.compile(rb"RIFF.{4}WAVE", re.DOTALL)),
+    ("avi", re.compile(rb"RIFF.{4}AVI ", re.DOTALL)),
+    ("bmp", re.compile(rb"BM.{12}[\x0c\x28\x38\x40\x6c\x7c]\0\0\0", re.DOTALL)),
+    ("tiff", re.compile(rb"II\*\0|MM\0\*")),
+    ("flac", re.compile(rb"fLaC")),
+    ("ogg", re.compile(rb"OggS")),
+    ("mp3", re.compile(rb"ID3|\xff[\xfb\xf3\xf2]")),
+    ("m4a", re.compile(rb".{4}ftypM4A", re.DOTALL)),
+    ("avif", re.compile(rb".{4}ftypavi[fs]", re.DOTALL)),
+    ("mov", re.compile(rb".{4}ftypqt  ", re.DOTALL)),
+    ("mp4", re.compile(rb".{4}ftyp", re.DOTALL)),
+    ("mkv", re.compile(rb"\x1a\x45\xdf\xa3.{0,40}matroska", re.DOTALL)),
+    ("webm", re.compile(rb"\x1a\x45\xdf\xa3")),
+)
+"""The ending of each kind, and how its content begins."""
+
+IMAGE_ENDINGS = ("jpg", "png", "webp", "gif", "bmp", "tiff", "avif")
+"""Of images in the parts that are made here, the usual ones first."""
+
+_URL = re.compile(r"[a-z][a-z0-9+.-]*://")
+
+
+def ending_of(data: bytes, name: str = "") -> str | None:
+    """The ending of a medium by its content, else by its name; None if it is none."""
+    found = next((ending for ending, pattern in _MAGIC if pattern.match(data[:64])), None)
+    if found is not None:
+        return found
+    return name.lower().rpartition(".")[2] if kind_of_name(name) else None
+
+
+def kind_of_ending(ending: str) -> str:
+    """`image`, or `clip` for video and sound."""
+    return "image" if ending in IMAGE_EXTENSIONS else "clip"
+
+
+def names_media(text: str) -> bool:
+    """Whether a text is the name of an image or a clip, or holds one as a `data:` URL."""
+    if text.startswith(("data:image/", "data:video/", "data:audio/")):
+        return True
+    return len(text) < 4096 and "\n" not in text and kind_of_name(text) is not None
+
+
+class MediaRoot:
+    """The folder from which media that are named are read."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._resolved = folder.resolve()
+
+    def read(self, value: Any) -> tuple[str, bytes]:
+        """(ending, content) of a medium.
+
+        Raises:
+            SampleError: if there is none, or it is not to be read.
+        """
+        name, data = "", value
+        if isinstance(value, Mapping):
+            name, data = str(value.get("path") or ""), value.get("bytes")
+            if data is None:
+                value = name
+        if data is None or isinstance(value, str):
+            name, data = self._named(str(value))
+        if not isinstance(data, bytes):
+            raise SampleError(f"holds a {type(data).__name__}; expected a medium: bytes, or the name of a file")
+        ending = ending_of(data, name)
+        if ending is None:
+            shown = f"{name!r}: " if name else ""
+            raise SampleError(f"{shown}is neither an image nor a clip, by its content and its name")
+        return ending, data
+
+    def _named(self, name: str) -> tuple[str, bytes]:
+        if name.startswith("data:"):
+            try:
+                return "", base64.b64decode(name.partition("base64,")[2], validate=True)
+            except binascii.Error as error:
+                raise SampleError(f"a data: URL is no base64: {error}") from None
+        if _URL.match(name) and not name.startswith("file://"):
+            raise SampleError(f"names {name[:200]!r}, which is not downloaded: store the files, and give --media-root")
+        return name, self._path(name.removeprefix("file://")).read_bytes()
+
+    def _path(self, name: str) -> Path:
+        """The file of this name."""
+        if not name or "\0" in name:
+            raise SampleError(f"names no file, but {name!r}")
+        try:
+            path = (self.folder / name).resolve(strict=True)
+        except (OSError, RuntimeError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise SampleError(f"{name!r} in {self.folder}: cannot be read: {reason}; is --media-root right?") from None
+        if not path.is_relative_to(self._resolved):
+            raise SampleError(
+                f"{name!r} leads out of {self.folder}, to {path}: give a --media-root that holds it, if it is meant"
+            )
+        if not path.is_file():
+            raise SampleError(f"{name!r} in {self.folder}: is no file")
+        return path
+
+
+def clips_are_checked() -> bool:
+    """Whether PyAV, which reads the headers of clips, is installed."""
+    return importlib.util.find_spec("av") is not None
+
+
+def check_part(name: str, data: bytes, limits: Limits = DEFAULT_LIMITS) -> str | None:
+    """Why the loader could not decode a part of this name, as far as its header tells; None if it could."""
+    ending = name.lower().rpartition(".")[2]
+    kind = kind_of_name(f"x.{ending}")
+    try:
+        if kind == "image" or (kind == "av" and clips_are_checked()):
+            extract(kind, io.BytesIO(data), name)
+        elif kind == "av" and not data:
+            raise ValueError("it is empty")
+        elif ending in ("json", "jsn"):
+            parse_json(data, limits)
+        elif ending in ("txt", "text", "transcript"):
+            data.decode()
+    except (BridgeDataError, ValueError, OSError) as error:
+        return f"part {name!r}: {error}"
+    return None

@@ -1,0 +1,305 @@
+"""How records become samples: which columns are media, and become parts; the others go into the part `json`.
+
+Enters: the first records of a source, by which columns are told apart. Leaves: a `RecordLayout`, which makes the parts
+of any record. Guarantee: every value of a record is in its sample, but for columns that are dropped by name; media that
+are missing or unreadable are a `SampleError`.
+
+A medium has the part `jpg`, `mp4`, ... by its content; of several columns `left.jpg`, of a list `0.jpg`, `1.jpg`. Media
+that turns of a conversation name in their parts of content become parts too, in their order.
+"""
+
+import collections
+import dataclasses
+import itertools
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, Literal, TypeAlias
+
+from bridge_data.errors import ConfigError, SampleError
+from bridge_data.prepare.converters.media_files import (
+    IMAGE_ENDINGS,
+    MediaRoot,
+    ending_of,
+    kind_of_ending,
+    names_media,
+)
+from bridge_data.prepare.converters.source_records import BrokenRecord, RecordSource, SourceRecord
+from bridge_data.prepare.media_rule import kind_of_name
+from bridge_data.shards.plain_data import parse_json
+
+NUM_FIRST = 100
+"""Records by which columns are told apart."""
+
+CLIP_ENDINGS = ("mp4", "webm", "mkv", "mov", "avi", "wav", "flac", "mp3", "ogg", "m4a")
+
+ColumnKind: TypeAlias = Literal["image", "clip", "bytes", "text", "number", "turns", "other", "empty"]
+
+TURNS = ("messages", "conversations")
+_CONTENT = ("content", "value")
+_NAMED_AT = ("path", "url", "file", "file_name", "filename")
+_NOT_IN_PARTS = re.compile(r"[^\w-]")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Column:
+    """A column, or a part: what it holds, and how a field map names it (empty: it cannot)."""
+
+    name: str
+    kind: ColumnKind
+    access: str
+    is_list: bool = False
+    is_named: bool = False
+    """Whether its texts name files."""
+
+
+def first_records(source: RecordSource) -> list[SourceRecord]:
+    """The first records that can be read.
+
+    Raises:
+        ConfigError: if none of them can be.
+    """
+    found: list[SourceRecord] = []
+    complaint = ""
+    for block in itertools.islice(source.blocks(), NUM_FIRST):
+        for record in source.read(block[: NUM_FIRST - len(found)]):
+            if isinstance(record, BrokenRecord):
+                complaint = complaint or f": {record.where}: {record.reason}"
+            else:
+                found.append(record)
+        if len(found) == NUM_FIRST:
+            break
+    if not found:
+        raise ConfigError(f"{source.title}: none of the first {NUM_FIRST} records can be read{complaint or ''}")
+    return found
+
+
+def find_columns(source: RecordSource, dropped: Collection[str] = ()) -> list[Column]:
+    """What the first records of a source hold.
+
+    Raises:
+        ConfigError: if none can be read, or a column that is dropped is not there.
+    """
+    records = first_records(source)
+    if source.has_parts:
+        return _columns_of_parts(records)
+    values: dict[str, list[Any]] = {}
+    for record in records:
+        for name, value in record.values.items():
+            values.setdefault(name, []).append(value)
+    unknown = sorted(set(dropped) - values.keys())
+    if unknown:
+        raise ConfigError(f"--drop {','.join(unknown)}: there is no such column, but {', '.join(values)}")
+    kinds = {name: _kind_of(name, seen) for name, seen in values.items() if name not in dropped}
+    if any(kind in ("image", "clip") and not is_named for kind, _, is_named in kinds.values()):
+        # where media are stored themselves, names of files say where they came from
+        kinds = {name: ("text", False, False) if kind[2] else kind for name, kind in kinds.items()}
+    counts = {kind: sum(kind == other for other, _, _ in kinds.values()) for kind in ("image", "clip")}
+    found = []
+    for name, (kind, is_list, is_named) in kinds.items():
+        access = f"json[{name}]" if name and not {"[", "]"} & {*name} else ""
+        if kind in ("image", "clip"):
+            endings = IMAGE_ENDINGS if kind == "image" else CLIP_ENDINGS
+            before = "" if counts[kind] == 1 else f"{_part_name(name)}."
+            access = "" if is_list else ",".join(f"{before}{ending}" for ending in endings)
+        found.append(Column(name, kind, access, is_list, is_named))
+    return found
+
+
+def _part_name(column: str) -> str:
+    return _NOT_IN_PARTS.sub("_", column) or "_"
+
+
+def _kind_of(name: str, values: Sequence[Any]) -> tuple[ColumnKind, bool, bool]:
+    """(what a column holds, whether in lists, whether by the names of files)."""
+    seen = [value for value in values if value is not None and value != ""]
+    if not seen:
+        return "empty", False, False
+    if all(isinstance(value, list) for value in seen):
+        if name in TURNS:
+            return "turns", True, False
+        inner = [one for value in seen for one in value if one is not None]
+        kinds = {_kind_of_value(one) for one in inner}
+        if len(kinds) == 1 and (kind := kinds.pop())[0] in ("image", "clip"):
+            return kind[0], True, kind[1]
+        return "other", True, False
+    counts = collections.Counter(_kind_of_value(value) for value in seen)
+    usual, times = counts.most_common(1)[0]
+    if times == len(seen) or (usual[0] in ("image", "clip") and 2 * times > len(seen)):
+        return usual[0], False, usual[1]  # the others are broken, then
+    if all(isinstance(value, str) for value in seen):
+        return "text", False, False
+    # of a column with one image per record or a list of them, as of one with lists
+    if {kind for kind, _ in counts} <= {"image", "other"} and any(isinstance(value, list) for value in seen):
+        flat = [one for value in seen for one in (value if isinstance(value, list) else [value])]
+        return _kind_of(name, [flat])
+    return ("bytes" if any(kind == "bytes" for kind, _ in counts) else "other"), False, False
+
+
+def _kind_of_value(value: Any) -> tuple[ColumnKind, bool]:
+    """(what a value is, whether it is the name of a file)."""
+    if isinstance(value, bool | int | float):
+        return "number", False
+    if isinstance(value, str):
+        is_url = "://" in value[:20] and not value.startswith("file://")
+        if not names_media(value) or is_url:
+            return "text", False
+        if value.startswith("data:"):
+            return ("image" if value.startswith("data:image/") else "clip"), False
+        return ("image" if kind_of_name(value) == "image" else "clip"), True
+    data, name = value, ""
+    if isinstance(value, Mapping) and value.keys() <= {"bytes", "path"} and value:
+        data, name = value.get("bytes"), str(value.get("path") or "")
+        if data is None:
+            ending = name.rpartition(".")[2].lower()
+            return (kind_of_ending(ending) if kind_of_name(name) else "other"), False  # type: ignore[return-value]
+    if not isinstance(data, bytes):
+        return "other", False
+    ending = ending_of(data, name) or ""
+    return (kind_of_ending(ending) if ending else "bytes"), False  # type: ignore[return-value]
+
+
+def _columns_of_parts(records: Sequence[SourceRecord]) -> list[Column]:
+    """The parts of samples, and the values in their JSON."""
+    parts = list(dict.fromkeys(part for record in records for part in record.values))
+    found: list[Column] = []
+    for kind, wanted in (("image", "image"), ("clip", "av")):
+        alike = [part for part in parts if "." not in part and kind_of_name(f"x.{part}") == wanted]
+        if alike:
+            found.append(Column(alike[0], kind, ",".join(alike)))  # type: ignore[arg-type]
+    for part in parts:
+        if part in ("txt", "text"):
+            found.append(Column(part, "text", part))
+        elif part == "cls":
+            found.append(Column(part, "number", part))
+        elif part == "json":
+            found += _columns_of_json([record.values["json"] for record in records if "json" in record.values])
+        elif not any(part in column.access.split(",") for column in found):
+            kind_there = kind_of_name(f"x.{part}")
+            kind_here: ColumnKind = "image" if kind_there == "image" else "clip" if kind_there else "other"
+            found.append(Column(part, kind_here, part))
+    return found
+
+
+def _columns_of_json(contents: Sequence[Any]) -> list[Column]:
+    values: dict[str, list[Any]] = {}
+    for content in contents:
+        try:
+            inner = parse_json(content)
+        except ValueError:
+            continue
+        for name, value in inner.items() if isinstance(inner, dict) else ():
+            values.setdefault(name, []).append(value)
+    found = []
+    for name, seen in values.items():
+        kind, is_list, is_named = _kind_of(name, seen)
+        if not {"[", "]"} & {*name} and name:
+            found.append(Column(name, "text" if is_named else kind, f"json[{name}]", is_list))
+    return found
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RecordLayout:
+    """Makes the parts of a sample of the columns of a record.
+
+    `key` is the column whose text is the sample's key; None: the name that the source has for it, or its number.
+    `as_lists` are columns that are put into a list of one.
+    """
+
+    columns: tuple[Column, ...]
+    media_root: MediaRoot | None = None
+    key: str | None = None
+    dropped: frozenset[str] = frozenset()
+    as_lists: frozenset[str] = frozenset()
+
+    def sample_of(self, record: SourceRecord) -> dict[str, Any]:
+        """The sample as `encode_sample` takes it.
+
+        Raises:
+            SampleError: saying what of the record cannot be stored.
+        """
+        sample: dict[str, Any] = {"__key__": self._key_of(record)}
+        if self.media_root is None:
+            return sample | dict(record.values)
+        rest = {name: value for name, value in record.values.items() if name not in self.dropped}
+        for column in list(self._columns_in(rest)):
+            if column.kind in ("image", "clip", "bytes") and column.name in rest:
+                for name, data in self._parts_of(column, rest.pop(column.name)):
+                    if name in sample:
+                        raise SampleError(f"column {column.name!r}: has another part {name!r}")
+                    sample[name] = data
+        for name in TURNS:
+            if isinstance(rest.get(name), list):
+                rest[name] = [self._turn(turn, sample) for turn in rest[name]]
+        for name in self.as_lists & rest.keys():
+            rest[name] = [rest[name]]
+        return sample | ({"json": rest} if rest or len(sample) == 1 else {})
+
+    def _columns_in(self, values: Mapping[str, Any]) -> Iterator[Column]:
+        """The columns of a record: those that are known, and media in columns that were empty in the first records."""
+        yield from self.columns
+        known = {column.name for column in self.columns if column.kind != "empty"}
+        for name, value in values.items():
+            if name not in known:
+                kind, is_list, is_named = _kind_of(name, [value])
+                if kind in ("image", "clip", "bytes"):
+                    yield Column(name, kind, "", is_list, is_named)
+
+    def _key_of(self, record: SourceRecord) -> str:
+        if self.key is None:
+            return record.key if record.key is not None else f"{record.number:09d}"
+        value = record.values.get(self.key)
+        if value is None or isinstance(value, list | dict | bytes):
+            raise SampleError(f"has no text or number at {self.key!r}, which is to be its key")
+        return str(value)
+
+    def _parts_of(self, column: Column, value: Any) -> Iterator[tuple[str, bytes]]:
+        """(part, content) of each medium in a column."""
+        assert self.media_root is not None
+        if value is None or value == "":
+            return
+        if column.kind == "bytes":
+            data = value.get("bytes") if isinstance(value, dict) else value
+            if not isinstance(data, bytes):
+                raise SampleError(f"column {column.name!r}: holds a {type(data).__name__}; expected bytes")
+            yield f"{_part_name(column.name)}.bin", data
+            return
+        alone = all(column.kind != other.kind or column.name == other.name for other in self.columns)
+        before = "" if alone else f"{_part_name(column.name)}."
+        several = value if isinstance(value, list) else [value]
+        for number, one in enumerate(several):
+            try:
+                ending, data = self.media_root.read(one)
+            except SampleError as error:
+                raise SampleError(f"column {column.name!r}: {error}") from None
+            yield f"{before}{f'{number}.' if isinstance(value, list) else ''}{ending}", data
+
+    def _turn(self, turn: Any, sample: dict[str, Any]) -> Any:
+        """A turn whose parts of content name no files any more: these are parts of the sample."""
+        assert self.media_root is not None
+        if not isinstance(turn, dict):
+            return turn
+        changed = dict(turn)
+        for at in _CONTENT:
+            if not isinstance(turn.get(at), list):
+                continue
+            changed[at] = []
+            for part in turn[at]:
+                kind, medium = _named_in(part)
+                if medium is not None:
+                    ending, data = self.media_root.read(medium)
+                    sample[f"content.{sum(name.startswith('content.') for name in sample)}.{ending}"] = data
+                    part = {"type": kind}
+                changed[at].append(part)
+        return changed
+
+
+def _named_in(part: Any) -> tuple[str, Any]:
+    """(kind, name) of the medium in a part of a turn; None if it has none."""
+    said = part.get("type") if isinstance(part, dict) else None
+    for kind in ("image", "video", "audio"):
+        if said in (kind, f"{kind}_url", f"input_{kind}"):
+            value = next((part[at] for at in (kind, f"{kind}_url", *_NAMED_AT) if part.get(at)), None)
+            if isinstance(value, dict) and "bytes" not in value:
+                value = next((value[at] for at in _NAMED_AT if value.get(at)), None)
+            return kind, value
+    return "", None

@@ -1,0 +1,134 @@
+"""What a source of a conversion is: numbered records, which any process can read by their numbers.
+
+A source is opened once, which finds out how many records it has and where they are, in some bytes of memory for each;
+their contents are read later, in forked processes. Guarantee: a number stands for the same record as long as the
+fingerprint is the same; what cannot be read is a `BrokenRecord`, never left out.
+"""
+
+import fnmatch
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+from bridge_data import storage
+from bridge_data.errors import ConfigError
+
+Opened = TypeVar("Opened")
+
+
+class SourceRecord(NamedTuple):
+    """A record: its columns, or the parts of a sample. `where` names it to people, such as `photos.csv, line 12`."""
+
+    number: int
+    where: str
+    values: Mapping[str, Any]
+    key: str | None = None
+    """Of the sample, if the source has names for its records."""
+
+
+class BrokenRecord(NamedTuple):
+    """A record of which no sample can be made, and why."""
+
+    number: int
+    where: str
+    reason: str
+
+
+class RecordSource(Protocol):
+    """The extension point: what a family of formats provides.
+
+    `has_parts` says what a record holds: the parts of a sample, or columns of which parts are made. `is_scattered` says
+    that records are as quick to read in any order; if not, they are read in `blocks`, runs of numbers.
+    """
+
+    title: str
+    has_parts: bool
+    is_scattered: bool
+
+    @property
+    def definition(self) -> tuple[str, Mapping[str, str]] | None:
+        """The class of the samples and its field map, if the source says."""
+        ...
+
+    @property
+    def left_out(self) -> Sequence[str]:
+        """What of the source is in no record, in words."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def blocks(self) -> Iterator[range]:
+        """All numbers, in runs that are best read together."""
+        ...
+
+    def read(self, numbers: Sequence[int]) -> Iterator[SourceRecord | BrokenRecord]:
+        """The records of these numbers of one block, in this order."""
+        ...
+
+    def fingerprint(self) -> str:
+        """A digest that changes when the files of the source do."""
+        ...
+
+
+class LastOpened(Generic[Opened]):
+    """The file that a source has read last, opened anew in each process: forked ones would share its position."""
+
+    def __init__(self) -> None:
+        self._key: tuple[int, int] | None = None
+
+    def get(self, number: int, opened: Callable[[int], Opened]) -> Opened:
+        """File `number`, which `opened` opens."""
+        key = os.getpid(), number
+        if self._key != key:
+            self._file = opened(number)
+            self._key = key
+        return self._file
+
+    def forget(self) -> None:
+        """Have it opened again."""
+        self._key = None
+
+
+def even_blocks(count: int, size: int) -> Iterator[range]:
+    """The numbers below `count`, in runs of `size`."""
+    return (range(start, min(start + size, count)) for start in range(0, count, size))
+
+
+def digest_of_files(files: Iterable[str | os.PathLike[str]]) -> str:
+    """A digest of paths, sizes and times of change.
+
+    Raises:
+        ConfigError: if a file is gone.
+    """
+    digest = hashlib.blake2b(digest_size=16)
+    for file in files:
+        try:
+            status = os.stat(file)
+        except OSError as error:
+            raise ConfigError(f"{os.fspath(file)}: cannot be read: {error.strerror}") from None
+        digest.update(f"{os.fspath(file)}\0{status.st_size}\0{status.st_mtime_ns}\n".encode(errors="surrogateescape"))
+    return digest.hexdigest()
+
+
+def files_below(folder: Path, suffixes: tuple[str, ...], include: str | None = None) -> list[Path]:
+    """The files with these endings in `folder` and below it, in the order of their names, but for hidden ones; with
+    `include`, those whose path or name matches this pattern.
+
+    Raises:
+        ConfigError: if there are none.
+    """
+    found: list[Path] = []
+    for parent, folders, names in storage.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in names:
+            path = Path(parent, name)
+            options = (name, path.relative_to(folder).as_posix())
+            is_wanted = include is None or any(fnmatch.fnmatchcase(option, include) for option in options)
+            if is_wanted and name.lower().endswith(suffixes) and not name.startswith("."):
+                found.append(path)
+    if not found:
+        matching = "" if include is None else f" and match --include {include}"
+        raise ConfigError(f"{folder}: holds no files that end with {' or '.join(suffixes)}{matching}")
+    return sorted(found)

@@ -1,0 +1,329 @@
+"""Records in text files: JSON lines, arrays of JSON objects (ShareGPT, LLaVA), CSV and TSV.
+
+Enters: files. Leaves: a record for each object or row, its columns as they are in the file. Each file is read once from
+end to end, to find where its records begin and end; that takes 20 bytes a record, and never more of a file than one
+record and a few megabytes. Guarantee: a record larger than `Limits.max_json_bytes` is refused, naming the line or byte.
+"""
+
+import array
+import csv
+import io
+import itertools
+import json
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, TypeAlias
+
+from bridge_data.errors import ConfigError, DatasetError
+from bridge_data.limits import DEFAULT_LIMITS, Limits
+from bridge_data.prepare.converters.source_records import BrokenRecord, SourceRecord, digest_of_files, even_blocks
+from bridge_data.shards.plain_data import parse_json
+
+READ_BYTES = 1 << 20
+BLOCK_RECORDS = 64
+
+Spans: TypeAlias = Iterator[tuple[int, int]]
+"""The first byte of each record, and the one after its last."""
+
+Parse: TypeAlias = Callable[[bytes], dict[str, Any]]
+"""The bytes of a record to its columns. A ValueError says what is wrong with them."""
+
+
+class TextTable:
+    """Records at known bytes of text files."""
+
+    has_parts = False
+    definition = None
+    left_out = ()
+    is_scattered = True
+
+    def __init__(self, title: str, files: Sequence[tuple[Path, Spans, Parse]]) -> None:
+        self.title = title
+        self._files = [path for path, _, _ in files]
+        self._parsers = [parse for _, _, parse in files]
+        self._starts, self._ends = array.array("Q"), array.array("Q")
+        self._firsts = [0]
+        for path, spans, _ in files:
+            try:
+                for start, end in spans:
+                    self._starts.append(start)
+                    self._ends.append(end)
+            except ValueError as error:
+                raise DatasetError(f"{path}: {error}") from None
+            except OSError as error:
+                raise DatasetError(f"{path}: cannot be read: {error.strerror}") from None
+            self._firsts.append(len(self._starts))
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    def blocks(self) -> Iterator[range]:
+        return even_blocks(len(self), BLOCK_RECORDS)
+
+    def read(self, numbers: Sequence[int]) -> Iterator[SourceRecord | BrokenRecord]:
+        opened: tuple[int, BinaryIO] | None = None
+        try:
+            for number in numbers:
+                which = bisect_right(self._firsts, number) - 1
+                path = self._files[which]
+                if opened is None or opened[0] != which:
+                    if opened is not None:
+                        opened[1].close()
+                    opened = which, open(path, "rb")  # noqa: SIM115  closed below
+                start = self._starts[number]
+                opened[1].seek(start)
+                where = f"{path.name}, record {number - self._firsts[which] + 1} at byte {start}"
+                try:
+                    values = self._parsers[which](opened[1].read(self._ends[number] - start))
+                    yield SourceRecord(number, where, values)
+                except ValueError as error:
+                    yield BrokenRecord(number, where, str(error))
+        finally:
+            if opened is not None:
+                opened[1].close()
+
+    def fingerprint(self) -> str:
+        return digest_of_files(self._files)
+
+
+def json_lines(files: Sequence[Path], limits: Limits = DEFAULT_LIMITS) -> TextTable:
+    """A record for each line that is not blank."""
+    return TextTable("JSON lines", [(path, line_spans(path, limits), _object_parser(limits)) for path in files])
+
+
+def line_spans(path: Path, limits: Limits) -> Spans:
+    """The lines that are not blank."""
+    with open(path, "rb") as file:
+        start = 3 if file.read(3) == b"\xef\xbb\xbf" else 0  # the mark that some editors write
+        file.seek(start)
+        for number in itertools.count(1):
+            line = file.readline(limits.max_json_bytes + 2)
+            if not line:
+                return
+            if len(line.rstrip(b"\r\n")) > limits.max_json_bytes:
+                raise ValueError(f"line {number} is longer than {limits.max_json_bytes} bytes ({_LIMIT})")
+            if not line.isspace():
+                yield start, start + len(line)
+            start += len(line)
+
+
+_LIMIT = "Limits(max_json_bytes)"
+
+
+def _object_parser(limits: Limits) -> Parse:
+    def parse(data: bytes) -> dict[str, Any]:
+        try:
+            value = parse_json(data, limits)
+        except UnicodeDecodeError as error:
+            raise ValueError(f"is not UTF-8: {error}") from None
+        except ValueError as error:
+            raise ValueError(f"is not JSON: {error}") from None
+        if not isinstance(value, dict):
+            raise ValueError(f"is a {type(value).__name__}; expected an object, such as {{'image': 'a.jpg'}}")
+        return value
+
+    return parse
+
+
+def json_array(files: Sequence[Path], limits: Limits = DEFAULT_LIMITS) -> TextTable:
+    """A record for each object in the list that each file is."""
+    return TextTable("JSON list", [(path, _array_spans(path, limits), _object_parser(limits)) for path in files])
+
+
+def _array_spans(path: Path, limits: Limits) -> Spans:
+    with JsonStream(path, limits) as stream:
+        yield from ((start, end) for start, end, _ in stream.list_values())
+        stream.expect_end()
+
+
+class JsonStream:
+    """Walks through a JSON file of any size, of which it holds one value at a time."""
+
+    def __init__(self, path: Path, limits: Limits = DEFAULT_LIMITS) -> None:
+        self._file = open(path, "rb")  # noqa: SIM115  closed by `__exit__`
+        self._limits = limits
+        self._data, self._at, self._offset = b"", 0, 0
+        if self._peek(3) == b"\xef\xbb\xbf":
+            self._at = 3
+
+    def __enter__(self) -> "JsonStream":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def _fill(self) -> bool:
+        """Read on; whether there was more."""
+        more = self._file.read(max(READ_BYTES, len(self._data) - self._at))
+        self._offset += self._at
+        self._data, self._at = self._data[self._at :] + more, 0
+        return bool(more)
+
+    def _peek(self, count: int) -> bytes:
+        while len(self._data) - self._at < count and self._fill():
+            pass
+        return self._data[self._at : self._at + count]
+
+    def _skip_space(self) -> bytes:
+        """The next character that is not blank, which stays."""
+        while True:
+            while self._at < len(self._data):
+                if self._data[self._at] not in b" \t\r\n":
+                    return self._data[self._at : self._at + 1]
+                self._at += 1
+            if not self._fill():
+                return b""
+
+    def take(self, expected: bytes) -> bytes:
+        """The next character that is not blank, one of `expected`."""
+        found = self._skip_space()
+        if not found or found not in expected:
+            shown = " or ".join(repr(chr(one)) for one in expected)
+            got = repr(found.decode(errors="replace")) if found else "the end of the file"
+            raise ValueError(f"is not JSON: at byte {self._offset + self._at} expected {shown}, got {got}")
+        self._at += 1
+        return found
+
+    def expect_end(self) -> None:
+        """See that nothing follows."""
+        if self._skip_space():
+            raise ValueError(f"is not JSON: has more at byte {self._offset + self._at}, after its end")
+
+    def kind(self) -> str:
+        """`[`, `{`, or another first character of the next value; empty at the end."""
+        return self._skip_space().decode(errors="replace")
+
+    def list_values(self) -> Iterator[tuple[int, int, Any]]:
+        """(first byte, the one after its last, value) of each value in the list that comes next."""
+        self.take(b"[")
+        if self._skip_space() == b"]":
+            self._at += 1
+            return
+        while True:
+            start, value = self.value()
+            yield start, self._offset + self._at, value
+            if self.take(b",]") == b"]":
+                return
+
+    def names(self) -> Iterator[str]:
+        """The names in the object that comes next; after each, its value is to be read."""
+        self.take(b"{")
+        if self._skip_space() == b"}":
+            self._at += 1
+            return
+        while True:
+            _, name = self.value()
+            if not isinstance(name, str):
+                raise ValueError(f"is not JSON: {name!r} stands where a name should")
+            self.take(b":")
+            yield name
+            if self.take(b",}") == b"}":
+                return
+
+    def value(self) -> tuple[int, Any]:
+        """(first byte, value) of what comes next."""
+        self._skip_space()
+        limit = self._limits.max_json_bytes
+        while True:
+            start = self._offset + self._at
+            available = self._data[self._at : self._at + limit]
+            complaint = "ends within a value"
+            try:
+                # a character that is cut is as wide as what stands for its bytes, so that ends are found
+                text = available.decode("utf-8", "surrogateescape")
+                value, end = _DECODER.raw_decode(text)
+                if end < len(text) or isinstance(value, str | dict | list) or not self._fill():  # a number may go on
+                    self._at += len(text[:end].encode("utf-8", "surrogateescape"))
+                    return start, value
+                continue
+            except json.JSONDecodeError as error:
+                complaint = error.msg
+            except RecursionError:
+                raise ValueError(f"the value at byte {start} is nested too deeply") from None
+            if len(available) >= limit:
+                raise ValueError(f"the value at byte {start} is larger than {limit} bytes ({_LIMIT}), or not JSON")
+            if not self._fill():
+                raise ValueError(f"is not JSON: the value at byte {start}: {complaint}")
+
+
+_DECODER = json.JSONDecoder()
+
+
+def csv_rows(files: Sequence[Path], limits: Limits = DEFAULT_LIMITS, delimiter: str | None = None) -> TextTable:
+    """A record for each row below the headings, which name the columns; values are text."""
+    opened = []
+    for path in files:
+        between = delimiter or _delimiter(path, limits)
+        try:
+            headings = next(_csv_records(path, between, limits), (0, 0, [""]))[2]
+        except ValueError as error:
+            raise DatasetError(f"{path}: {error}") from None
+        if not all(headings) or len(set(headings)) < len(headings):
+            shown = str(headings)[:200]
+            raise ConfigError(
+                f"{path}: its first line should name the columns, each once, as in `image,caption`; got {shown}"
+            )
+        spans = ((start, end) for start, end, row in itertools.islice(_csv_records(path, between, limits), 1, None))
+        opened.append((path, spans, _row_parser(headings, between)))
+    return TextTable("CSV", opened)
+
+
+def _delimiter(path: Path, limits: Limits) -> str:
+    """What stands between columns: by the name of the file, else the one that its first line has most of."""
+    if path.suffix.lower() in (".tsv", ".tab"):
+        return "\t"
+    try:
+        with open(path, "rb") as file:
+            first = file.readline(limits.max_json_bytes)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+    return max(",;\t|", key=lambda one: first.count(one.encode()))
+
+
+def _csv_records(path: Path, delimiter: str, limits: Limits) -> Iterator[tuple[int, int, list[str]]]:
+    """(first byte, the one after its last, values) of each row, the headings too; blank lines are none."""
+    consumed = start = 0
+    csv.field_size_limit(limits.max_json_bytes)
+
+    def lines(file: BinaryIO) -> Iterator[str]:
+        nonlocal consumed
+        while line := file.readline(limits.max_json_bytes + 1):
+            if len(line) > limits.max_json_bytes:
+                raise ValueError(f"the line at byte {consumed} is longer than {limits.max_json_bytes} bytes ({_LIMIT})")
+            if consumed - start > limits.max_json_bytes:
+                raise ValueError(
+                    f"the row at byte {start} is longer than {limits.max_json_bytes} bytes ({_LIMIT}): is a quotation "
+                    "mark not closed?"
+                )
+            text = line.decode("utf-8", "surrogateescape")
+            text = text.removeprefix("\ufeff") if not consumed else text
+            consumed += len(line)
+            yield text
+
+    with open(path, "rb") as file:
+        try:
+            for row in csv.reader(lines(file), delimiter=delimiter):
+                if row:
+                    yield start, consumed, row
+                start = consumed
+        except csv.Error as error:
+            raise ValueError(f"the row at byte {start} is not CSV: {error}") from None
+
+
+def _row_parser(headings: Sequence[str], delimiter: str) -> Parse:
+    def parse(data: bytes) -> dict[str, Any]:
+        try:
+            text = data.decode()
+        except UnicodeDecodeError as error:
+            raise ValueError(f"is not UTF-8: {error}") from None
+        try:
+            rows = [row for row in csv.reader(io.StringIO(text, newline=""), delimiter=delimiter) if row]
+        except csv.Error as error:
+            raise ValueError(f"is not CSV: {error}") from None
+        if len(rows) != 1 or len(rows[0]) != len(headings):
+            got = len(rows[0]) if rows else 0
+            raise ValueError(f"has {got} columns; expected {len(headings)}: {', '.join(headings)[:200]}")
+        return dict(zip(headings, rows[0], strict=True))
+
+    return parse

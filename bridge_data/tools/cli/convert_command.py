@@ -1,0 +1,218 @@
+"""`bridge-data convert`: data of other forms become a data set, prepared and ready to load."""
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from bridge_data.errors import ConfigError, bridge_command
+from bridge_data.limits import Limits, allow_pixels
+from bridge_data.prepare.converters.columnar_tables import ColumnarTables
+from bridge_data.prepare.converters.conversion import REPORT, ConvertConfig
+from bridge_data.prepare.converters.conversion import convert as convert_records
+from bridge_data.prepare.converters.field_guessing import Definition, guess_definition, no_answer
+from bridge_data.prepare.converters.media_files import MediaRoot, clips_are_checked
+from bridge_data.prepare.converters.record_layout import Column, RecordLayout, find_columns
+from bridge_data.prepare.converters.source_kinds import FORMAT_NAMES, SourceConfig, open_source
+from bridge_data.prepare.converters.source_records import RecordSource
+from bridge_data.tools.cli.sample_types import parse_field_map
+from bridge_data.tools.cli.terminal import ON_DISK, counted, limits_option, listed, note, progress_bar, table
+
+_MAX_SHOWN_COLUMNS = 40
+
+
+def _named(_: click.Context, option: click.Parameter, texts: Sequence[str]) -> dict[str, str]:
+    """`NAME=COLUMN` texts as a dict."""
+    found = {}
+    for text in texts:
+        name, equals, column = text.partition("=")
+        if not (name and equals and column) or name in found:
+            raise ConfigError(f"--field {text}: expected FIELD=COLUMN, such as caption=text, each field once")
+        found[name] = column
+    return found
+
+
+def _split(_: click.Context, __: click.Parameter, text: str | None) -> dict[str, str] | None:
+    """`train=0.98,val=0.02` as a dict."""
+    if text is None:
+        return None
+    pieces = [piece.strip().partition("=") for piece in text.split(",")]
+    shares = {part: share for part, _, share in pieces}
+    if len(shares) < len(pieces) or not all(part and share for part, share in shares.items()):
+        raise ConfigError(f"--split {text}: expected the share of each part, such as train=0.98,val=0.02")
+    return shares
+
+
+def _names(_: click.Context, __: click.Parameter, text: str | None) -> frozenset[str]:
+    return frozenset(name.strip() for name in text.split(",") if name.strip()) if text else frozenset()
+
+
+@click.command()
+@click.argument("source", metavar="SRC", type=ON_DISK)
+@click.argument("target", metavar="DST", type=ON_DISK)
+@click.option("--format", "format_name", type=click.Choice(FORMAT_NAMES), help="Of SRC, where its name does not tell.")
+@click.option("--include", metavar="GLOB", help="Of a folder, take the files whose paths match, such as 'train-*'.")
+@click.option("--media-root", type=ON_DISK, help="The folder of media that records name.  [default: that of SRC]")
+@click.option("--sample-type", metavar="NAME", help="The class of the samples, or crude.  [default: guessed]")
+@click.option(
+    "--field", "fields", multiple=True, callback=_named, metavar="FIELD=COLUMN", help="What fills a field. Repeatable."
+)
+@click.option("--field-map", metavar="JSON", help='The same as one text: {"caption": "text"}.')
+@click.option("--key", metavar="COLUMN", help="The column of the samples' keys.  [default: numbers, or names of files]")
+@click.option("--prefix-keys", is_flag=True, help="Of tars: put the tar's name before each key, where keys come twice.")
+@click.option("--drop", callback=_names, metavar="COLUMNS", help="Columns to leave out.")
+@click.option("--split", callback=_split, metavar="PART=SHARE,...", help="By a hash of keys.  [default: train=1]")
+@click.option(
+    "--max-bytes", "--shard-bytes", default=1_000_000_000, show_default=True, help="A shard takes no more beyond these."
+)
+@click.option("--max-samples", "--max-count", default=10_000, show_default=True, help="Samples in a shard, at most.")
+@click.option("--shuffle", type=int, metavar="SEED", help="Write the samples in a random order.")
+@click.option("--keys", "keys_file", type=ON_DISK, help="Keep only samples whose keys are lines of this file.")
+@click.option("--require-parts", callback=_names, metavar="PARTS", help="Leave out samples without all these parts.")
+@click.option("--skip-broken", is_flag=True, help="Leave broken records out; they are counted and listed.")
+@click.option("--follow-links", is_flag=True, help="Of a folder of files: take files that links lead to out of SRC.")
+@click.option("--num-workers", "--workers", type=int, help="Processes.  [default: as many as there are CPUs]")
+@click.option("--non-interactive", is_flag=True, help="Ask nothing: where a guess is not clear, stop.")
+@click.option("--progress/--no-progress", default=True, help="Show a progress bar.")
+@limits_option
+def convert(
+    source: Path,
+    target: Path,
+    format_name: str | None,
+    include: str | None,
+    media_root: Path | None,
+    sample_type: str | None,
+    fields: dict[str, str],
+    field_map: str | None,
+    key: str | None,
+    prefix_keys: bool,
+    drop: frozenset[str],
+    split: dict[str, str] | None,
+    max_bytes: int,
+    max_samples: int,
+    shuffle: int | None,
+    keys_file: Path | None,
+    require_parts: frozenset[str],
+    skip_broken: bool,
+    follow_links: bool,
+    num_workers: int | None,
+    non_interactive: bool,
+    progress: bool,
+    limits: Limits,
+) -> None:
+    """Convert the data in SRC to the data set in the folder DST.
+
+    SRC is a folder of files (0001.png with 0001.txt) or of a folder for each class; JSON lines, a JSON list (LLaVA,
+    ShareGPT), CSV or TSV, with the names of media; Parquet or Arrow; a data set that `datasets` saved; COCO captions;
+    MDS shards; or WebDataset tars. If it is interrupted, the same command goes on.
+    """
+    allow_pixels(limits)
+    if source.is_dir() and target.resolve().is_relative_to(source.resolve()):
+        raise ConfigError(f"{target}: is inside {source} and would be converted itself; give another folder")
+    if fields and field_map is not None:
+        raise ConfigError("--field and --field-map: give one of them")
+    records = open_source(
+        source,
+        SourceConfig(
+            format=format_name,
+            include=include,
+            follow_links=follow_links,
+            prefix_keys=prefix_keys,
+            dropped=drop,
+            limits=limits,
+        ),
+    )
+    columns = find_columns(records, () if isinstance(records, ColumnarTables) else drop)  # which reads no others
+    definition = guess_definition(
+        columns,
+        sample_type=sample_type,
+        fields=parse_field_map(field_map) if field_map is not None else fields,
+        ask=no_answer if non_interactive or not is_terminal() else _ask,
+        known=records.definition,
+    )
+    _show(source, records, columns, definition)
+    layout = _layout(records, columns, definition, source, media_root, key, drop)
+    config = ConvertConfig(
+        split=split,
+        max_bytes=max_bytes,
+        max_samples=max_samples,
+        num_workers=min(16, len(os.sched_getaffinity(0))) if num_workers is None else num_workers,
+        shuffle=shuffle,
+        keys=None if keys_file is None else _keys(keys_file),
+        require_parts=require_parts,
+        skip_broken=skip_broken,
+        limits=limits,
+    )
+    with progress_bar("converting", "samples", shown=progress) as on_progress:
+        done = convert_records(records, layout, definition, target, config, on_progress=on_progress)
+    if done.was_done:
+        note(f"{target}: was converted by the same command already; to convert it again, remove it")
+    if done.num_filtered:
+        note(f"left out by --keys or --require-parts: {counted(done.num_filtered, 'sample')}")
+    if done.num_broken:
+        note(f"left out as broken: {counted(done.num_broken, 'record')}, listed in {target / REPORT}")
+    click.echo(f"{target}: {counted(done.num_samples, 'sample')}")
+    click.echo(f"Next: {bridge_command('preview', target)}")
+
+
+def is_terminal() -> bool:
+    """Whether somebody could answer."""
+    return sys.stdin.isatty()
+
+
+def _ask(field: str, columns: Sequence[str]) -> str:
+    answer: str = click.prompt(f"Which column fills the field {field!r}? There is {', '.join(columns) or 'none'}")
+    return answer.strip()
+
+
+def _show(source: Path, records: RecordSource, columns: Sequence[Column], definition: Definition) -> None:
+    """Tell what the source holds, and what becomes of it."""
+    click.echo(f"{source}: {records.title}, {counted(len(records), 'record')}")
+    by_column = {column: field for field, column in definition.columns.items()}
+    rows = []
+    for column in columns[:_MAX_SHOWN_COLUMNS]:
+        kind = f"{'list of ' if column.is_list and column.kind in ('image', 'clip') else ''}{column.kind}"
+        rows.append([column.name, kind, by_column.get(column.name, "-")])
+    click.echo(table(["column", "holds", "field"], rows))
+    click.echo(f"sample type: {definition.sample_type or 'crude, for a cooker'}")
+    if records.left_out:
+        note(f"left out, as they are no parts of samples: {listed(records.left_out, 3)}")
+    if not clips_are_checked() and any(column.kind == "clip" for column in columns):
+        note('the headers of clips are not checked: pip install "bridge-data[av]"')
+
+
+def _layout(
+    records: RecordSource,
+    columns: Sequence[Column],
+    definition: Definition,
+    source: Path,
+    media_root: Path | None,
+    key: str | None,
+    dropped: frozenset[str],
+) -> RecordLayout:
+    if records.has_parts:
+        for option, given in (("--media-root", media_root), ("--key", key), ("--drop", dropped)):
+            if given:
+                raise ConfigError(f"{option} is for records with columns, but {source} is a {records.title}")
+        return RecordLayout(columns=tuple(columns))
+    folder = media_root or (source if source.is_dir() else source.parent)
+    if not folder.is_dir():
+        raise ConfigError(f"--media-root {folder}: no such folder")
+    if key is not None and key not in {column.name for column in columns}:
+        raise ConfigError(f"--key {key}: there is no such column, but {', '.join(column.name for column in columns)}")
+    as_lists = {
+        column.name for column in columns if column.kind == "text" and definition.columns.get("answers") == column.name
+    }
+    return RecordLayout(
+        columns=tuple(columns), media_root=MediaRoot(folder), key=key, dropped=dropped, as_lists=frozenset(as_lists)
+    )
+
+
+def _keys(path: Path) -> frozenset[str]:
+    """The lines of a file."""
+    try:
+        return frozenset(line for line in path.read_text().splitlines() if line)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--keys {path}: cannot be read: {error}") from None

@@ -1,0 +1,290 @@
+"""A conversion writes the same files for any number of processes and after any interruption, and tells all that is
+broken."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+
+from tests.prepare.converters.originals import (
+    EXPECTED,
+    NUM,
+    captioned_mds,
+    captions_and_pictures,
+    convert,
+    converted,
+    picture,
+    picture_name,
+    rows,
+    save_to_disk,
+    table_of,
+    write_arrow,
+    write_coco,
+    write_csv,
+    write_folder,
+    write_jsonl,
+    write_media,
+    write_parquet,
+)
+from tests.prepare.test_shard_writer import contents, in_child, killed_at, tars
+
+SPLIT = ("--split", "train=0.75,val=0.25", "--max-samples", 5)
+
+
+def text_source(write: Callable[[Path], Path], name: str, folder: Path) -> Path:
+    write_media(folder)
+    return write(folder / name)
+
+
+SOURCES: dict[str, Callable[[Path], Path]] = {
+    "folder": write_folder,
+    "jsonl": partial(text_source, lambda path: write_jsonl(path, rows()), "photos.jsonl"),
+    "csv": partial(text_source, lambda path: write_csv(path, rows()), "photos.csv"),
+    "tsv": partial(text_source, lambda path: write_csv(path, rows()), "photos.tsv"),
+    "parquet": lambda folder: write_parquet(folder / "photos.parquet"),
+    "arrow": lambda folder: write_arrow(folder / "photos.arrow", table_of()),
+    "feather": lambda folder: write_arrow(folder / "photos.feather", table_of(), is_file=True),
+    "datasets": lambda folder: save_to_disk(folder, table_of()),
+    "mds": captioned_mds,
+    "webdataset": lambda folder: converted(write_folder(folder.with_name("raw")), folder, "--max-samples", 7),
+}
+
+
+@pytest.mark.parametrize("form", SOURCES)
+def test_captions_in_three_languages_and_pictures_come_through(form: str, tmp_path: Path) -> None:
+    target = converted(SOURCES[form](tmp_path / "source"), tmp_path / "out")
+    assert captions_and_pictures(target) == EXPECTED
+    parted = converted(tmp_path / "source" if form == "folder" else _path(tmp_path, form), tmp_path / "two", *SPLIT)
+    assert sorted(captions_and_pictures(parted)) == sorted(EXPECTED)
+    assert {len(samples) > 0 for samples in contents(parted).values()} == {True}
+
+
+def _path(tmp_path: Path, form: str) -> Path:
+    names = {"jsonl": "photos.jsonl", "csv": "photos.csv", "tsv": "photos.tsv", "parquet": "photos.parquet"}
+    names |= {"arrow": "photos.arrow", "feather": "photos.feather"}
+    return tmp_path / "source" / names.get(form, "")
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("form", ["folder", "parquet", "mds", "webdataset"])
+@pytest.mark.parametrize("order", [(), ("--shuffle", 3)], ids=["in order", "shuffled"])
+def test_any_number_of_processes_writes_the_same_files(form: str, order: tuple[object, ...], tmp_path: Path) -> None:
+    source = SOURCES[form](tmp_path / "source")
+    alone = converted(source, tmp_path / "1", *SPLIT, *order)
+    parallel = converted(source, tmp_path / "3", *SPLIT, *order, "--num-workers", 3)
+    assert tars(alone) == tars(parallel)
+    found = [text for text, _ in captions_and_pictures(converted(source, tmp_path / "all", *order))]
+    assert sorted(found) == sorted(text for text, _ in EXPECTED)
+    assert (found == [text for text, _ in EXPECTED]) is not bool(order)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("form", ["folder", "parquet"])
+def test_killed_at_any_step_and_resumed(form: str, tmp_path: Path) -> None:
+    source = SOURCES[form](tmp_path / "source")
+    whole = converted(source, tmp_path / "whole", *SPLIT, "--shuffle", 1)
+    for step in (1, 9, 25):
+        folder = tmp_path / f"killed{step}"
+        action = partial(converted, source, folder, *SPLIT, "--shuffle", 1)
+        assert in_child(partial(killed_at, step, action)) == -signal.SIGKILL
+        assert tars(folder).items() <= tars(whole).items()
+        assert not (folder / ".nv-meta/index.bridge").exists() or step == 25
+        converted(source, folder, *SPLIT, "--shuffle", 1)
+        assert tars(folder) == tars(whole) and contents(folder) == contents(whole)
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+@pytest.mark.parametrize("form", ["folder", "jsonl", "parquet", "mds", "webdataset"])
+def test_killed_at_random_moments_with_its_processes(form: str, tmp_path: Path) -> None:
+    source = SOURCES[form](tmp_path / "source")
+    flags = [*map(str, SPLIT), "--num-workers", "2", "--no-progress", "--non-interactive"]
+    command = [sys.executable, "-m", "bridge_data.tools.cli", "convert", str(source)]
+    started = time.monotonic()
+    subprocess.run([*command, str(tmp_path / "whole"), *flags], check=True, capture_output=True)
+    seconds, rng, num_killed = time.monotonic() - started, random.Random(form), 0
+    folder = tmp_path / "0"
+    for attempt in range(100):
+        process = subprocess.Popen([*command, str(folder), *flags], stdout=-3, stderr=-3, start_new_session=True)
+        try:
+            process.wait(rng.uniform(0.3, 1.1) * seconds)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        assert tars(folder).items() <= tars(tmp_path / "whole").items()
+        num_killed += process.returncode == -signal.SIGKILL
+        if process.returncode == 0:
+            assert contents(folder) == contents(tmp_path / "whole")
+            folder = tmp_path / str(attempt + 1)
+            if num_killed >= 10:
+                break
+    assert num_killed >= 10
+
+
+def test_the_same_command_again_does_nothing(tmp_path: Path) -> None:
+    source = write_folder(tmp_path / "source")
+    target = converted(source, tmp_path / "out")
+    before = {path: path.stat().st_mtime_ns for path in target.rglob("*")}
+    result = convert(source, target)
+    assert result.exit_code == 0 and "was converted by the same command already" in result.stderr
+    assert {path: path.stat().st_mtime_ns for path in target.rglob("*")} == before
+
+
+def test_a_source_that_has_changed_is_not_mixed_with_what_was_made_of_it(tmp_path: Path) -> None:
+    source = write_folder(tmp_path / "source")
+    target = converted(source, tmp_path / "out")
+    (source / "000.txt").write_text("another caption")
+    result = convert(source, target)
+    assert result.exit_code == 1 and "holds a data set already" in result.stderr
+    assert in_child(partial(killed_at, 6, partial(converted, source, tmp_path / "half", *SPLIT))) == -signal.SIGKILL
+    (source / "001.txt").write_text("another caption too")
+    result = convert(source, tmp_path / "half", *SPLIT)
+    assert result.exit_code == 1 and "their source has changed" in result.stderr
+
+
+def test_a_source_that_changes_meanwhile_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from bridge_data.prepare.converters import conversion
+
+    source = write_folder(tmp_path / "source")
+
+    def changing(*arguments: object) -> None:
+        (source / "003.txt").write_text("changed")
+
+    monkeypatch.setattr(conversion, "check_part", changing)
+    result = convert(source, tmp_path / "out")
+    assert result.exit_code == 1 and "have changed since the conversion began" in result.stderr
+    assert not (tmp_path / "out/.nv-meta").exists()
+
+
+def broken_rows(folder: Path) -> Path:
+    """Five of the rows are broken, each in its own way."""
+    records = rows()
+    records[3]["image"] = "missing.png"
+    records[5]["image"] = "../../etc/passwd.png"
+    records[9]["image"] = "/etc/hostname.png"
+    (folder / picture_name(11)).write_bytes(b"\x89PNG\r\n no picture")
+    (folder / picture_name(12)).write_bytes(b"")
+    records[20]["image"] = "https://example.org/a.png"
+    return write_jsonl(folder / "photos.jsonl", records)
+
+
+def test_all_that_is_broken_is_listed_and_nothing_written_after_it(tmp_path: Path) -> None:
+    source = broken_rows(write_media(tmp_path / "source"))
+    (tmp_path.parent / "etc").mkdir(exist_ok=True)
+    (tmp_path.parent / "etc/passwd.png").write_bytes(picture(0))
+    result = convert(source, tmp_path / "out", *SPLIT)
+    assert result.exit_code == 1
+    assert "6 records are broken" in result.stderr and "--skip-broken" in result.stderr
+    lines = [json.loads(line) for line in (tmp_path / "out/broken.jsonl").read_text().splitlines()]
+    assert [line["number"] for line in lines] == [3, 5, 9, 11, 12, 20]
+    reasons = ("No such file", "leads out of", "No such file", "not a readable image", "", "not downloaded")
+    for line, reason in zip(lines, reasons, strict=True):
+        assert reason in line["reason"]
+        assert "photos.jsonl, record" in line["where"]
+    assert not (tmp_path / "out/.nv-meta").exists()
+
+
+@pytest.mark.processes
+def test_after_correction_the_files_are_those_of_a_good_source(tmp_path: Path) -> None:
+    media = write_media(tmp_path / "source")
+    source = write_jsonl(media / "photos.jsonl", rows())
+    (media / picture_name(8)).write_bytes(b"")
+    assert convert(source, tmp_path / "out", *SPLIT).exit_code == 1
+    (media / picture_name(8)).write_bytes(picture(8))
+    converted(source, tmp_path / "out", *SPLIT, "--num-workers", 2)
+    assert not (tmp_path / "out/broken.jsonl").exists()
+    assert tars(tmp_path / "out") == tars(converted(source, tmp_path / "good", *SPLIT))
+
+
+def test_broken_ones_are_left_out_and_counted_on_demand(tmp_path: Path) -> None:
+    source = broken_rows(write_media(tmp_path / "source"))
+    result = convert(source, tmp_path / "out", "--skip-broken")
+    assert result.exit_code == 0 and "left out as broken: 6 records" in result.stderr
+    assert len(captions_and_pictures(tmp_path / "out")) == NUM - 6
+    assert len((tmp_path / "out/broken.jsonl").read_text().splitlines()) == 6
+
+
+def test_the_same_key_twice_is_listed_for_each(tmp_path: Path) -> None:
+    records = rows()
+    for number, record in enumerate(records):
+        record["name"] = f"key{number // 2 if number < 6 else number}"
+    source = write_jsonl(write_media(tmp_path / "source") / "photos.jsonl", records)
+    result = convert(source, tmp_path / "out", "--key", "name")
+    assert result.exit_code == 1 and "3 records are broken" in result.stderr
+    assert "its key 'key1' is that of another sample" in result.stderr
+    result = convert(source, tmp_path / "out", "--key", "name", "--skip-broken")
+    assert [key for key, _ in contents(tmp_path / "out")["train"]][:4] == ["key0", "key1", "key2", "key6"]
+
+
+def test_samples_are_chosen_by_keys_and_by_parts(tmp_path: Path) -> None:
+    source = write_folder(tmp_path / "source")
+    (source / "002.txt").unlink()
+    keys = tmp_path / "keys"
+    keys.write_text("001\n002\n007\n")
+    result = convert(source, tmp_path / "out", "--keys", keys, "--require-parts", "txt")
+    assert result.exit_code == 0 and f"{NUM - 2} samples" in result.stderr
+    assert [key for key, _ in contents(tmp_path / "out")["train"]] == ["001", "007"]
+
+
+def test_two_at_once_on_one_folder_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from bridge_data.prepare.converters import conversion
+
+    source = write_folder(tmp_path / "source")
+    seconds: list[Result] = []
+
+    def converting(*arguments: object) -> None:
+        if not seconds:
+            monkeypatch.setattr(conversion, "check_part", lambda *_: None)
+            seconds.append(convert(source, tmp_path / "out"))
+
+    monkeypatch.setattr(conversion, "check_part", converting)
+    converted(source, tmp_path / "out")
+    assert seconds[0].exit_code == 1 and "another process" in seconds[0].stderr
+    assert captions_and_pictures(tmp_path / "out") == EXPECTED
+
+
+def test_what_a_folder_holds_most_of_says_its_form(tmp_path: Path) -> None:
+    write_folder(tmp_path / "source", 4)
+    write_parquet(tmp_path / "source/stray.parquet", 4)
+    result = convert(tmp_path / "source", tmp_path / "out")
+    assert "folder of files" in result.output and "stray: has no part" in result.stderr
+    result = convert(tmp_path / "source", tmp_path / "rows", "--format", "parquet")
+    assert result.exit_code == 0 and "Parquet, 4 records" in result.output
+
+
+def test_a_full_disk_stops_it_and_it_goes_on_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from bridge_data.prepare import shard_writer
+
+    source = write_folder(tmp_path / "source")
+    calls = iter(range(100))
+    finish = shard_writer.OpenShard.finish
+
+    def full(shard: shard_writer.OpenShard) -> None:
+        if next(calls) == 2:
+            raise OSError(28, "No space left on device")
+        finish(shard)
+
+    monkeypatch.setattr(shard_writer.OpenShard, "finish", full)
+    result = convert(source, tmp_path / "out", *SPLIT)
+    assert result.exit_code == 1 and "No space left on device" in result.stderr
+    assert not (tmp_path / "out/.nv-meta").exists()
+    converted(source, tmp_path / "out", *SPLIT)
+    assert tars(tmp_path / "out") == tars(converted(source, tmp_path / "good", *SPLIT))
+
+
+def test_coco_captions_come_with_their_pictures(tmp_path: Path) -> None:
+    source = write_coco(write_media(tmp_path / "source") / "captions.json")
+    result = convert(source, tmp_path / "out")
+    assert result.exit_code == 0 and "1 images without captions" in result.stderr
+    assert captions_and_pictures(tmp_path / "out") == EXPECTED[:-1]
+    _, parts = contents(tmp_path / "out")["train"][0]
+    assert len(json.loads(parts["json"])["captions"]) == 2

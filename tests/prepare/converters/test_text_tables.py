@@ -1,0 +1,118 @@
+"""Records of JSON and CSV files, of any form that Python's readers accept."""
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from bridge_data.errors import DatasetError
+from bridge_data.limits import Limits
+from bridge_data.prepare.converters import text_tables
+from bridge_data.prepare.converters.source_records import BrokenRecord, RecordSource, SourceRecord
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=6),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=6,
+)
+RECORDS = st.lists(st.dictionaries(st.text(max_size=4), VALUES, max_size=3), max_size=8)
+SETTINGS = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def values(source: RecordSource) -> list[Any]:
+    read = [record for block in source.blocks() for record in source.read(block)]
+    assert all(isinstance(record, SourceRecord) for record in read)
+    return [dict(record.values) for record in read if isinstance(record, SourceRecord)]
+
+
+@given(RECORDS, st.sampled_from([None, 0, 2]), st.booleans(), st.integers(1, 40))
+@SETTINGS
+def test_lists_are_read_as_json_reads_them(
+    tmp_path: Path, records: list[Any], indent: int | None, is_ascii: bool, read_bytes: int
+) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps(records, indent=indent, ensure_ascii=is_ascii), encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(text_tables, "READ_BYTES", read_bytes)
+        assert values(text_tables.json_array([path])) == json.loads(path.read_text())
+
+
+@given(RECORDS)
+@SETTINGS
+def test_lines_are_read_as_json_reads_them(tmp_path: Path, records: list[Any]) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b"\xef\xbb\xbf" + b"\n \r\n".join(json.dumps(record).encode() for record in records))
+    assert values(text_tables.json_lines([path, path])) == 2 * records
+
+
+CELLS = st.text(st.characters(blacklist_categories=("Cs",), blacklist_characters="\0\r"), max_size=6)
+
+
+@given(st.lists(st.tuples(CELLS, CELLS), max_size=6), st.sampled_from(",;\t|"), st.sampled_from(["\n", "\r\n"]))
+@SETTINGS
+def test_rows_are_read_as_csv_reads_them(
+    tmp_path: Path, rows: list[tuple[str, str]], delimiter: str, ending: str
+) -> None:
+    path = tmp_path / "a.csv"
+    with open(path, "w", newline="", encoding="utf-8-sig") as file:
+        writer = csv.writer(file, delimiter=delimiter, lineterminator=ending)
+        writer.writerows([("name", "größe"), *rows])
+    with open(path, newline="", encoding="utf-8-sig") as file:
+        expected = list(csv.DictReader(file, delimiter=delimiter))
+    assert values(text_tables.csv_rows([path])) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[1", "ends|expected"),
+        ('[{"a": 1},]', "the value at byte 10"),
+        ('[{"a": 1}', "expected ',' or ']', got the end of the file"),
+        ('[{"a": 1}] x', "has more at byte 11"),
+        ("[" * 100_000, "at byte|deeply"),
+        ('[{"a": "' + "x" * 5000 + '"}]', "is larger than 1000 bytes"),
+    ],
+)
+def test_what_is_no_list_is_told_with_its_position(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "a.json").write_text(text)
+    with pytest.raises(DatasetError, match=message):
+        text_tables.json_array([tmp_path / "a.json"], Limits(max_json_bytes=1000))
+
+
+def test_lines_and_rows_have_a_limit(tmp_path: Path) -> None:
+    limits = Limits(max_json_bytes=100)
+    (tmp_path / "a.jsonl").write_text('{"a": 1}\n{"a": "' + "x" * 200 + '"}\n')
+    with pytest.raises(DatasetError, match="line 2 is longer than 100 bytes"):
+        text_tables.json_lines([tmp_path / "a.jsonl"], limits)
+    (tmp_path / "a.csv").write_text("a,b\n" + '1,"open\n' + "x\n" * 200)
+    with pytest.raises(DatasetError, match="is a quotation mark not closed"):
+        text_tables.csv_rows([tmp_path / "a.csv"], limits)
+
+
+def test_broken_records_are_told_and_the_others_read(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(b'{"a": 1}\n{"a": \n[1]\n{"a": "\xff"}\n{"a": 2}\n')
+    read = list(text_tables.json_lines([tmp_path / "a.jsonl"]).read(range(5)))
+    assert [type(record) for record in read] == [SourceRecord, *[BrokenRecord] * 3, SourceRecord]
+    assert [record.reason for record in read if isinstance(record, BrokenRecord)] == [
+        "is not JSON: Expecting value: line 2 column 1 (char 7)",
+        "is a list; expected an object, such as {'image': 'a.jpg'}",
+        "is not UTF-8: 'utf-8' codec can't decode byte 0xff in position 7: invalid start byte",
+    ]
+    assert read[1].where == "a.jsonl, record 2 at byte 9"
+
+
+def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
+    import tracemalloc
+
+    with open(tmp_path / "a.json", "w") as file:
+        file.write("[" + ",".join(json.dumps({"text": "x" * 2000, "n": n}) for n in range(10_000)) + "]")
+    tracemalloc.start()
+    source = text_tables.json_array([tmp_path / "a.json"])
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(source) == 10_000
+    assert peak < 8 << 20 < (tmp_path / "a.json").stat().st_size

@@ -1,0 +1,281 @@
+"""`bridge-data convert`: forms, guesses, questions and refusals."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bridge_data.shards import ShardReader, open_shards
+from bridge_data.shards.metadata import META_FOLDER
+from tests.later import av
+from tests.prepare.converters.originals import (
+    CAPTIONS,
+    NUM,
+    caption,
+    captioned_mds,
+    convert,
+    converted,
+    llava,
+    picture,
+    picture_name,
+    recording,
+    rows,
+    save_to_disk,
+    table_of,
+    write_arrow,
+    write_folder,
+    write_jsonl,
+    write_media,
+    write_parquet,
+)
+from tests.tools.cli.conftest import Run
+
+
+def samples_of(folder: Path) -> list[tuple[str, dict[str, bytes]]]:
+    reader = ShardReader(open_shards(folder, "train"))
+    return [(sample.key, dict(sample.parts)) for sample in map(reader.read, range(len(reader)))]
+
+
+def definition_of(folder: Path) -> str:
+    return (folder / META_FOLDER / "dataset.yaml").read_text()
+
+
+def loaded(folder: Path, **settings: Any) -> list[Any]:
+    from bridge_data import WorkerConfig, get_loader, get_val_dataset
+
+    config = WorkerConfig(rank=0, world_size=1, num_workers=0)
+    data = get_val_dataset(folder, split_part="train", batch_size=None, worker_config=config, **settings)
+    return list(get_loader(data))
+
+
+def test_pictures_in_a_folder_for_each_class(tmp_path: Path) -> None:
+    for name in ("cats", "dogs/small", "größe"):
+        write_media(tmp_path / "raw" / name, 4)
+    folder = converted(tmp_path / "raw", tmp_path / "out")
+    found = loaded(folder)
+    assert [(sample.label, sample.label_name) for sample in found] == [
+        (number, name) for number, name in enumerate(("cats", "dogs/small", "größe")) for _ in range(4)
+    ]
+    (tmp_path / "raw/lonely.png").write_bytes(picture(1))
+    result = convert(tmp_path / "raw", tmp_path / "other", "--format", "classes")
+    assert result.exit_code == 1 and "'lonely' (png) is no picture in a folder of its class" in result.stderr
+
+
+def test_conversations_with_pictures_are_cooked(tmp_path: Path) -> None:
+    from bridge_data.encoders.crude_conversation import cook_conversation
+    from bridge_data.samples import CrudeSample
+
+    write_media(tmp_path / "raw")
+    (tmp_path / "chats.json").write_text(json.dumps(llava()))
+    folder = converted(tmp_path / "chats.json", tmp_path / "out", "--media-root", tmp_path / "raw", "--key", "id")
+    assert "CrudeWebdataset" in definition_of(folder)
+    found = samples_of(folder)
+    assert [key for key, _ in found] == [f"chat {number}" for number in range(NUM)]
+    for number, (key, parts) in enumerate(found):
+        content = json.loads(parts.pop("json"))
+        assert list(parts.values()) == ([] if number % 4 == 3 else [picture(number)])
+        cooked = cook_conversation(CrudeSample(__key__=key, __restore_key__=(), json=content, **parts))
+        assert cooked.messages[1]["content"] == caption(number)
+        assert cooked.images == list(parts.values())
+
+
+def test_media_in_the_parts_of_turns(tmp_path: Path) -> None:
+    from bridge_data.encoders.crude_conversation import cook_conversation
+    from bridge_data.samples import CrudeSample
+
+    write_media(tmp_path / "raw", 4)
+    records = []
+    for number in (0, 2):
+        parts = [
+            {"type": "image", "image": picture_name(number)},
+            {"type": "text", "text": "And this?"},
+            {"type": "image_url", "image_url": {"url": picture_name(number + 1)}},
+        ]
+        records.append({"messages": [{"role": "user", "content": parts}, {"role": "assistant", "content": "Two."}]})
+    source = write_jsonl(tmp_path / "raw/chats.jsonl", records)
+    for number, (key, parts) in enumerate(samples_of(converted(source, tmp_path / "out"))):
+        content = json.loads(parts.pop("json"))
+        cooked = cook_conversation(CrudeSample(__key__=key, __restore_key__=(), json=content, **parts))
+        assert cooked.images == [picture(2 * number), picture(2 * number + 1)]
+
+
+def test_recordings_and_a_video_in_parquet_and_in_a_saved_data_set(tmp_path: Path) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    from tests.decode.av import media
+
+    film = media.write("mp4", video="mpeg4", times=range(5))
+    sounds = [{"bytes": recording(number), "path": None} for number in range(6)]
+    films = [{"bytes": film, "path": "film.mp4"}] * 6
+    table = pyarrow.table({"audio": sounds, "film": films, "text": [caption(number) for number in range(6)]})
+    pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
+    save_to_disk(tmp_path / "saved", table)
+    for number, source in enumerate((tmp_path / "a.parquet", tmp_path / "saved")):
+        found = samples_of(converted(source, tmp_path / f"out{number}"))
+        for at, (_, parts) in enumerate(found):
+            assert parts["audio.wav"] == recording(at) and parts["film.mp4"] == film
+            assert json.loads(parts["json"])["text"] == caption(at)
+    with av.open(str(_written(tmp_path / "film.mp4", found[0][1]["film.mp4"]))) as opened:
+        assert opened.streams.video[0].width == media.WIDTH
+
+
+def _written(path: Path, data: bytes) -> Path:
+    path.write_bytes(data)
+    return path
+
+
+def test_questions_with_answers_and_labels(tmp_path: Path) -> None:
+    write_media(tmp_path / "raw")
+    asked = [{"image": r["image"], "question": f"{n}?", "answer": r["caption"]} for n, r in enumerate(rows())]
+    folder = converted(write_jsonl(tmp_path / "raw/q.jsonl", asked), tmp_path / "vqa")
+    assert [(sample.context, sample.answers) for sample in loaded(folder)][:2] == [
+        ("0?", [caption(0)]),
+        ("1?", [caption(1)]),
+    ]
+    labelled = [{"image": r["image"], "label": n % 3} for n, r in enumerate(rows())]
+    folder = converted(write_jsonl(tmp_path / "raw/l.jsonl", labelled), tmp_path / "classes")
+    assert [sample.label for sample in loaded(folder)][:4] == [0, 1, 2, 0]
+    texts = [{"text": text} for text in CAPTIONS]
+    folder = converted(write_jsonl(tmp_path / "t.jsonl", texts), tmp_path / "texts")
+    assert tuple(sample.text for sample in loaded(folder)) == CAPTIONS
+
+
+def test_names_of_classes_come_with_their_numbers(tmp_path: Path) -> None:
+    folder = converted(save_to_disk(tmp_path / "saved", table_of()), tmp_path / "out")
+    contents = [json.loads(parts["json"]) for _, parts in samples_of(folder)]
+    assert [content["label_name"] for content in contents[:3]] == ["odd", "even", "odd"]
+
+
+def two_texts(folder: Path) -> Path:
+    records = [{"image": r["image"], "english": r["caption"], "deutsch": "Bild"} for r in rows()]
+    return write_jsonl(write_media(folder) / "photos.jsonl", records)
+
+
+def test_what_is_not_clear_is_refused_or_asked(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = two_texts(tmp_path / "raw")
+    result = convert(source, tmp_path / "out")
+    assert result.exit_code == 1
+    assert "it is not clear which column fills the field 'caption': english, deutsch. Give --field" in result.stderr
+    assert not (tmp_path / "out").exists()
+    from bridge_data.tools.cli import convert_command
+
+    monkeypatch.setattr(convert_command, "is_terminal", lambda: True)
+    flags = ("--no-progress", "--num-workers", 1)
+    result = run("convert", source, tmp_path / "asked", *flags, typed="deutsch\n")
+    assert result.exit_code == 0 and "Which column fills the field 'caption'?" in result.output
+    assert loaded(tmp_path / "asked")[0].caption == "Bild"
+    folder = converted(source, tmp_path / "told", "--field", "caption=english")
+    assert loaded(folder)[0].caption == caption(0)
+    folder = converted(source, tmp_path / "mapped", "--field-map", '{"caption": "english"}')
+    assert loaded(folder)[0].caption == caption(0)
+
+
+def test_a_prepared_data_set_keeps_its_sample_class(tmp_path: Path) -> None:
+    source = converted(two_texts(tmp_path / "raw"), tmp_path / "one", "--field", "caption=deutsch")
+    folder = converted(source, tmp_path / "two", "--max-bytes", 2000)
+    assert definition_of(folder) == definition_of(source)
+    assert len(list(folder.glob("*.tar"))) > 5
+    assert [parts for _, parts in samples_of(folder)] == [parts for _, parts in samples_of(source)]
+
+
+def test_tars_whose_keys_come_twice(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        converted(write_folder(tmp_path / f"raw{name}", 3), tmp_path / name)
+        os.makedirs(tmp_path / "tars", exist_ok=True)
+        (tmp_path / name / "train-000000.tar").rename(tmp_path / "tars" / f"{name}.tar")
+    result = convert(tmp_path / "tars", tmp_path / "out")
+    assert result.exit_code == 1 and "3 records are broken" in result.stderr
+    folder = converted(tmp_path / "tars", tmp_path / "prefixed", "--prefix-keys")
+    assert [key for key, _ in samples_of(folder)] == [f"{name}/{number:03d}" for name in "ab" for number in range(3)]
+
+
+def test_columns_that_a_sample_cannot_hold_are_all_named(tmp_path: Path) -> None:
+    import datetime
+
+    import pyarrow
+
+    now = datetime.datetime(2024, 1, 1)
+    table = pyarrow.table({"text": ["a", "b"], "time": [now, now], "nested": [[{"at": now}], []]})
+    source = write_arrow(tmp_path / "a.arrow", table)
+    result = convert(source, tmp_path / "out")
+    assert result.exit_code == 1
+    assert "time (timestamp[us]), nested (list<" in result.stderr and "--drop time,nested" in result.stderr
+    folder = converted(source, tmp_path / "out", "--drop", "time,nested")
+    assert [sample.text for sample in loaded(folder)] == ["a", "b"]
+
+
+def test_files_with_other_columns_or_of_several_splits(tmp_path: Path) -> None:
+    import pyarrow
+
+    write_parquet(tmp_path / "data/train-0.parquet")
+    write_parquet(tmp_path / "data/test-0.parquet")
+    result = convert(tmp_path / "data", tmp_path / "out")
+    assert result.exit_code == 1 and "of the splits test, train" in result.stderr
+    assert len(samples_of(converted(tmp_path / "data", tmp_path / "out", "--include", "train*"))) == NUM
+    write_arrow(tmp_path / "odd/1.arrow", pyarrow.table({"text": ["a"]}))
+    write_arrow(tmp_path / "odd/2.arrow", pyarrow.table({"text": [1]}))
+    result = convert(tmp_path / "odd", tmp_path / "no")
+    assert result.exit_code == 1 and "2.arrow: has other columns than" in result.stderr
+
+
+@pytest.mark.parametrize("form", ["gz", "bz2", "zstd:3"])
+def test_compressed_mds_shards(form: str, tmp_path: Path) -> None:
+    import bz2
+    import gzip
+
+    import pyarrow
+
+    pack = {"gz": gzip.compress, "bz2": bz2.compress}.get(
+        form, lambda data: pyarrow.compress(data, "zstd", asbytes=True)
+    )
+    source = captioned_mds(tmp_path / "mds", compression=form, pack=pack)
+    found = samples_of(converted(source, tmp_path / "out"))
+    assert [json.loads(parts["json"]) for _, parts in found] == [
+        {"caption": caption(number), "number": number - 5} for number in range(NUM)
+    ]
+
+
+REFUSALS = [
+    (["no"], "no such file or folder"),
+    (["raw", "raw/out"], "is inside"),
+    (["raw", "--key", "a"], "--key is for records with columns"),
+    (["raw", "--split", "train"], "--split train: expected the share of each part"),
+    (["raw", "--field", "caption"], "expected FIELD=COLUMN"),
+    (["raw", "--field", "text=txt", "--field", "image=png"], "has the fields"),
+    (["raw", "--field", "caption=cap"], "there is no such column, but jpg, txt"),
+    (["raw", "--sample-type", "Captions"], "unknown sample class"),
+    (["raw", "--num-workers", "0"], "--num-workers 0: expected"),
+    (["odd.xyz"], "its name does not tell its format"),
+    (["bad.csv"], "should name the columns"),
+    (["short.csv"], "has 1 columns; expected 2: image, caption"),
+    (["bad.json"], "is not JSON: at byte 9 expected ',' or ']'"),
+    (["number.json"], "expected a list of objects"),
+    (["empty.jsonl"], "holds no records"),
+    (["bad.parquet"], "cannot be read as Parquet or Arrow"),
+    (["saved"], "holds the splits test, train; convert each by itself"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), REFUSALS)
+def test_refusals(arguments: list[str], message: str, tmp_path: Path) -> None:
+    write_folder(tmp_path / "raw", 2)
+    (tmp_path / "odd.xyz").write_text("x")
+    (tmp_path / "bad.csv").write_text("a,a\n1,2\n")
+    (tmp_path / "short.csv").write_text("image,caption\na.png\n")
+    (tmp_path / "bad.json").write_text('[{"a": 1}; {"a": 2}]')
+    (tmp_path / "number.json").write_text("17")
+    (tmp_path / "empty.jsonl").write_text("\n\n")
+    (tmp_path / "bad.parquet").write_bytes(b"PAR1 and no more")
+    for part in ("train", "test"):
+        (tmp_path / "saved" / part).mkdir(parents=True)
+        (tmp_path / "saved" / part / "state.json").write_text("{}")
+    (tmp_path / "saved/dataset_dict.json").write_text('{"splits": ["train", "test"]}')
+    source, *rest = arguments
+    target = rest.pop(0) if rest and not rest[0].startswith("-") else "out"
+    result = convert(tmp_path / source, tmp_path / target, *rest)
+    assert result.exit_code == 1, result.output
+    assert message in result.stderr
+    assert not (tmp_path / target / META_FOLDER).exists()
