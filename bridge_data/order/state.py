@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Self, TypeAlias
 
 from bridge_data.errors import StateError
-from bridge_data.order import ledger, step_edits
+from bridge_data.order import forget_history, ledger, step_edits
 from bridge_data.order.state_check import check_structure
 from bridge_data.order.step_edits import StepEdits
 from bridge_data.topology import WorkerConfig
@@ -19,7 +19,7 @@ FORMAT = "bridge_data.loader"
 VERSION = 2
 """The version of the state format and of the order; it changes with either."""
 
-EXTRAS: Mapping[str, int] = {ledger.NAME: ledger.VERSION, step_edits.NAME: step_edits.VERSION}
+EXTRAS: Mapping[str, int] = {one.NAME: one.VERSION for one in (ledger, step_edits, forget_history)}
 """Names of the extras that this release can read, with their newest version.
 
 An extra is an optional part of the state, or of a lane's state: `{name: {"version": int, "data": ...}}` under `extras`.
