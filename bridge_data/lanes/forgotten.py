@@ -35,17 +35,17 @@ class ForgottenSamples:
         }
 
     @classmethod
-    def newest(cls, sources: Sequence[Source], names: Sequence[str]) -> Self:
-        """Those under the newest versions."""
+    def newest(cls, sources: Sequence[Source], names: Sequence[str]) -> "Self | None":
+        """Those under the newest versions; None if there are no lists."""
         lists = {
             name: [(0, "") if own is None else own.names(len(own.versions)) for own in source.tombstones]
             for source, name in zip(sources, names, strict=True)
             if source.tombstones
         }
-        return cls(sources, names, lists)
+        return cls(sources, names, lists) if lists else None
 
     @classmethod
-    def under(cls, sources: Sequence[Source], names: Sequence[str], lists: ListVersions) -> "ForgottenSamples | None":
+    def under(cls, sources: Sequence[Source], names: Sequence[str], lists: ListVersions) -> "Self | None":
         """Those under the versions of a state; None if there are none.
 
         Raises:

@@ -11,7 +11,6 @@ the line without it and of the digest of the version before: a version is known 
 
 import dataclasses
 import functools
-import hashlib
 import json
 import reprlib
 from collections.abc import Callable, Mapping, Sequence
@@ -140,6 +139,8 @@ class Tombstones:
 
 def digest_of(version: TombstoneVersion, before: str) -> str:
     """The digest of a version that comes after one with the digest `before`."""
+    import hashlib  # here: a command that reads no list does not wait for it
+
     text = before + json.dumps(_content(version), ensure_ascii=False, sort_keys=True, separators=(",", ":"))
     return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=8).hexdigest()
 
