@@ -272,6 +272,8 @@ class Lane:
         drawn = self._cursor.take(count)
         if self._work.forgotten is not None:
             drawn = self._without_forgotten(drawn)
+            if not drawn:
+                return
         samples, sources = self._work.all_samples([ref for _, ref in drawn], self._watch), self._sources
         queue, began_ns = self._pending.queue, time.perf_counter_ns()
         samples = self._tally.each(drawn, samples) if self._tally.times_each else samples

@@ -40,10 +40,15 @@ def changes_between(extras: Mapping[str, Any], begin: int, end: int) -> list[tup
     return [(slot, lists) for slot, lists in history_of(extras) if begin < slot < end]
 
 
+def plain_lists(lists: ListVersions) -> dict[str, list[list[Any]]]:
+    """`lists` as states have them."""
+    return {name: [list(version) for version in versions] for name, versions in lists.items()}
+
+
 def with_lists(state: "LoaderState", lists: ListVersions) -> "LoaderState":
     """`state` of a run that goes by `lists` from here on."""
     history = [[slot, then] for slot, then in history_of(state.extras) if slot < state.next_slot]
-    plain = {name: [list(version) for version in versions] for name, versions in lists.items()}
+    plain = plain_lists(lists)
     if plain != (history[-1][1] if history else {}):
         history.append([state.next_slot, plain])
     others = {name: extra for name, extra in state.extras.items() if name != NAME}

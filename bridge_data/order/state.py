@@ -230,6 +230,12 @@ _UNEVEN_REPETITIONS = (
 )
 
 
+_OTHER_LISTS = (
+    ". If they differ in `forgotten`: a list of forgotten samples was written while the ranks started, and only some "
+    "of them saw it; start all of them again from the last checkpoint"
+)
+
+
 def merge_states(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Merge the states that the ranks of a job saved at the same step, in any order.
 
@@ -255,7 +261,7 @@ def merge_states(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
                 raise StateError(
                     f"merge_states: state number {number} has {name} {getattr(part, name)}, the first one "
                     f"{getattr(merged, name)}: they were not saved at the same step of one run"
-                    + (_UNEVEN_REPETITIONS if name == "repetition" else "")
+                    + (_UNEVEN_REPETITIONS if name == "repetition" else _OTHER_LISTS if name == "extras" else "")
                 )
         for lane, state in part.lanes.items():
             if merged.lanes.setdefault(lane, state) != state:

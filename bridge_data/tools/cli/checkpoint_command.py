@@ -14,6 +14,7 @@ from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.errors import ConfigError, StateError
 from bridge_data.loader.checkpoint import Checkpoint, read_checkpoint, save_states
 from bridge_data.loader.checkpoint.state_files import MANIFEST, rank_files, read_bytes, with_state
+from bridge_data.order.forget_history import history_of
 from bridge_data.order.ledger import total
 from bridge_data.order.state import LoaderState, merge_states
 from bridge_data.storage.atomic import write_file
@@ -45,6 +46,7 @@ def info(paths: tuple[Path, ...], max_lanes: int) -> None:
         ("saved", _saved(found)),
         ("position", f"{state.next_slot:,} micro-batches of the job handed out"),
         *_edit_rows(state),
+        *_forgotten_rows(state),
         ("lanes", _lanes(found)),
         ("deals", ", then to ".join(counted(num_lanes, "lane") for num_lanes, _ in state.generations)),
         ("order", ", ".join([state.fingerprint["order"], *settings])),
@@ -192,6 +194,19 @@ def _write_file(source: Path, state: LoaderState, target: Path) -> None:
     if target != source and target.exists():
         raise ConfigError(f"{target}: is there already; give another name")
     write_file(target, with_state(read_bytes(source), state))
+
+
+def _forgotten_rows(state: LoaderState) -> list[tuple[str, str]]:
+    """Which versions of the lists of forgotten samples the run went by, and from when on."""
+    labels = dict(state.fingerprint["sources"])
+    rows: list[tuple[str, str]] = []
+    for slot, lists in history_of(state.extras):
+        versions = [
+            f"version {' and '.join(str(number) for number, _ in own)} of the list of {labels.get(name, name)}"
+            for name, own in lists.items()
+        ]
+        rows.append(("" if rows else "forgotten", f"from micro-batch {slot:,} on: {', '.join(versions) or 'none'}"))
+    return rows
 
 
 def _edit_rows(state: LoaderState) -> list[tuple[str, str]]:
