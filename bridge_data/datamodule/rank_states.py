@@ -148,8 +148,8 @@ def _check(rows: list[_Given]) -> None:
         if row.lists != rows[0].lists:
             raise StateError(
                 f"data-parallel ranks {rank} and 0 have found other lists of forgotten samples: versions {row.lists} "
-                f"and {rows[0].lists} (by source: number, digest). One was written while the ranks started, or a shared "
-                "file system shows it to some of them only: start all ranks again"
+                f"and {rows[0].lists} (by source: number, digest). One was written while the ranks started, or a "
+                "shared file system shows it to some of them only: start all ranks again"
             )
     given = [(rank, row) for rank, row in enumerate(rows) if row.num_lanes]
     if not given:
