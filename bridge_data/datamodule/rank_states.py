@@ -16,6 +16,7 @@ import torch.distributed as dist
 
 from bridge_data.errors import StateError
 from bridge_data.loader.checkpoint.checkpoint_folder import process_of
+from bridge_data.order.forget_history import ListVersions, plain_lists
 from bridge_data.order.ledger import ledger_log
 from bridge_data.order.state import LoaderState, merge_states
 from bridge_data.topology import WorkerConfig
@@ -71,14 +72,16 @@ def gather_state(state: dict[str, Any], config: WorkerConfig) -> dict[str, Any]:
     return own.to_dict()
 
 
-def hand_on_state(state: dict[str, Any] | None, config: WorkerConfig) -> dict[str, Any]:
+def hand_on_state(
+    state: dict[str, Any] | None, config: WorkerConfig, lists: ListVersions | None = None
+) -> dict[str, Any]:
     """A state that this rank can be restored from: `state`, if every rank was given the lanes that it needs, else its
     part of the whole state that one of them was given. All data-parallel ranks must call it, with None if a rank has no
-    state, such as a new rank.
+    state, such as a new rank. `lists` are the versions of the lists of forgotten samples that this rank has found.
 
     Raises:
-        StateError: on every rank, if a state is not a loader state, if states are of different steps, or if lanes are
-            missing and no rank has all.
+        StateError: on every rank, if a state is not a loader state, if states are of different steps, if lanes are
+            missing and no rank has all, or if ranks have found other `lists`.
     """
     if config.world_size == 1 or not _is_joined():
         if state is None:
@@ -86,7 +89,7 @@ def hand_on_state(state: dict[str, Any] | None, config: WorkerConfig) -> dict[st
         return state
     given, whole = _look_at(state, config)
     rows: list[Any] = [None] * config.world_size
-    dist.all_gather_object(rows, given, group=config.data_parallel_group)
+    dist.all_gather_object(rows, given._replace(lists=plain_lists(lists or {})), group=config.data_parallel_group)
     _check(rows)
     num_lanes = next(row.num_lanes for row in rows if row.num_lanes)
     source = next((rank for rank, row in enumerate(rows) if row.is_whole), None)
@@ -115,6 +118,7 @@ class _Given(NamedTuple):
     is_finite: bool = False
     is_whole: bool = False
     has_own: bool = False
+    lists: Any = None
 
 
 def _look_at(state: dict[str, Any] | None, config: WorkerConfig) -> tuple[_Given, LoaderState | None]:
@@ -140,6 +144,13 @@ def _check(rows: list[_Given]) -> None:
     for rank, row in enumerate(rows):
         if row.problem:
             raise StateError(f"the state that data-parallel rank {rank} was given: {row.problem}")
+    for rank, row in enumerate(rows):
+        if row.lists != rows[0].lists:
+            raise StateError(
+                f"data-parallel ranks {rank} and 0 have found other lists of forgotten samples: versions {row.lists} "
+                f"and {rows[0].lists} (by source: number, digest). One was written while the ranks started, or a "
+                "shared file system shows it to some of them only: start all ranks again"
+            )
     given = [(rank, row) for rank, row in enumerate(rows) if row.num_lanes]
     if not given:
         raise StateError("no data-parallel rank was given a state: give rank 0 the one that it saved")

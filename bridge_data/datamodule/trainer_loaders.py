@@ -119,7 +119,9 @@ class EnergonDataloader(Iterator[Any]):
             StateError: if the state is of other data or settings; on all ranks, if their states are of different steps,
                 or if lanes are lacking and no rank has the whole state.
         """
-        state = hand_on_state(state, self.dataloader.dataset.worker_config)
+        dataset = self.dataloader.dataset
+        lists = None if dataset.forgotten is None else dataset.forgotten.lists
+        state = hand_on_state(state, dataset.worker_config, lists)
         strict = self._strict if strict is None else strict
         if not strict:
             self._check_batch_size(LoaderState.from_dict(state))

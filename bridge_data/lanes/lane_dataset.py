@@ -18,12 +18,13 @@ from bridge_data import storage
 from bridge_data.decode import Loader, open_loader
 from bridge_data.errors import ConfigError, ErrorHandler, no_random_access
 from bridge_data.lanes.edited_lane import caught_up, with_edits
+from bridge_data.lanes.forgotten import ForgottenSamples, with_forgotten
 from bridge_data.lanes.lane import Lane
-from bridge_data.lanes.read_ahead import Process, ReadAhead, plan_blocks, plan_runs
+from bridge_data.lanes.read_ahead import Process, ReadAhead, plan_cuts
 from bridge_data.lanes.units import Batching, Restorer
 from bridge_data.lanes.work import Watch, Work
 from bridge_data.options import check_integer
-from bridge_data.order import Geometry, SampleRef, ledger
+from bridge_data.order import SampleRef, forget_history, ledger
 from bridge_data.order.plan_order import Numbering, PlanOrder, Shuffle
 from bridge_data.order.state import LaneState, LoaderState
 from bridge_data.order.step_edits import StepEdits
@@ -80,6 +81,10 @@ class LaneDataset:
         """What a new run skips or repeats, and a restored one besides what is in its state. Not for data that end."""
         self._is_longer = False
         self.order = PlanOrder(plan, worker_config.seed_offset, shuffle, batching.batch_size or 1)
+        self.forgotten: ForgottenSamples | None = None
+        """What lanes drop, by the lists as they are now."""
+        if any(source.tombstones for source in plan.sources):
+            self.forgotten = ForgottenSamples.newest(plan.sources, self.order.source_names)
         self.work()  # raises for contradictory hooks here rather than in a worker
 
     __getitem__ = no_random_access
@@ -212,7 +217,8 @@ class LaneDataset:
         num_lanes = num_lanes or config.num_lanes
         lanes: dict[int, LaneState] = {lane: {} for lane in range(config.rank, num_lanes, config.world_size)}
         state = LoaderState(self.fingerprint(), [self.order.first_generation(num_lanes)], 0, lanes)
-        return state if self.edits is None else with_edits(state, self.edits)
+        state = state if self.edits is None else with_edits(state, self.edits)
+        return state if self.forgotten is None else with_forgotten(state, self)
 
     def check_state(self, data: dict[str, Any], *, strict: bool = True) -> LoaderState:
         """The lanes of this rank out of a saved state, its own or a merged one.
@@ -231,6 +237,8 @@ class LaneDataset:
         else:
             state = self.order.migrated(state, self.fingerprint())
         state = state if self.edits is None else with_edits(state, self.edits)
+        if self.forgotten is not None or forget_history.NAME in state.extras:
+            state = with_forgotten(state, self)
         config = self.worker_config
         num_lanes = config.num_lanes_after(state.num_lanes)
         if state.ended or self._is_at_end(state):
@@ -259,7 +267,7 @@ class LaneDataset:
         """The lane with number `lane`, where `state` has it; `watch` is called with each sample before it is read."""
         self._read_in_blocks(state)
         num_here = self.worker_config.num_lanes_here(state.num_lanes)
-        ahead = ReadAhead(self.order.cursor(lane, state), self._loaders, num_here) if self._is_remote else None
+        scout = self.order.cursor(lane, state) if self._is_remote else None
         return Lane(
             self.order.cursor(lane, state),
             work or self.work(),
@@ -268,7 +276,7 @@ class LaneDataset:
             sources=[(source.name, source.num_samples) for source in self.plan.sources],
             state=state.lanes.get(lane) or None,
             watch=watch,
-            ahead=ahead,
+            ahead=None if scout is None else ReadAhead(scout, self._loaders, num_here, self.forgotten),
         )
 
     def _read_in_blocks(self, state: LoaderState) -> None:
@@ -277,11 +285,9 @@ class LaneDataset:
         if self.__dict__.get("_cut_for") == (num_lanes, geometry):
             return
         self._cut_for = num_lanes, geometry
-        if self.order.shuffle is None:
-            cuts = plan_runs(self.plan, self.batching.batch_size or 1)
-        else:
-            process = Process(self.worker_config.num_lanes_here(state.num_lanes), self.worker_config.max_open_bytes)
-            cuts = plan_blocks(self.plan, [Geometry(num_lanes, *numbers) for numbers in geometry], process)
+        process = Process(self.worker_config.num_lanes_here(state.num_lanes), self.worker_config.max_open_bytes)
+        run_size = self.batching.batch_size or 1
+        cuts = plan_cuts(self.plan, None if self.order.shuffle is None else state.generations[-1], process, run_size)
         for loader, cut in zip(self._loaders, cuts, strict=True):
             loader.read_in_blocks(cut, self._budget)
 
@@ -319,7 +325,9 @@ class LaneDataset:
         """A lane's own hooks (they count failures) over the loaders that all lanes of this process share."""
         hooks, order = self._hooks(handler), self.order
         packing = self.batching.packing_buffer_size is not None
-        return Work(self._loaders, self._cooks, order.source_names, order.source_keys, hooks, packing=packing)
+        work = Work(self._loaders, self._cooks, order.source_names, order.source_keys, hooks, packing=packing)
+        work.forgotten = self.forgotten
+        return work
 
     def _hooks(self, handler: ErrorHandler | None) -> Hooks:
         numbering = Numbering(self.order.source_keys, [source.num_samples for source in self.plan.sources])

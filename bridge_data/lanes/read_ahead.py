@@ -17,7 +17,7 @@ one. Fetched all at once, they would use up network and cores for a while, and t
 import collections
 import dataclasses
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import NamedTuple
 
 from bridge_data import storage
@@ -25,6 +25,7 @@ from bridge_data.decode import Loader
 from bridge_data.errors import DatasetError
 from bridge_data.order import Cursor, SampleRef
 from bridge_data.order.chunks import UNKNOWN_BLOCK_SIZE, Geometry, share_open
+from bridge_data.order.state import Generation
 from bridge_data.plan import Plan
 from bridge_data.shards import ByteRange, Records
 from bridge_data.shards.blocks import OVERHEAD_BYTES, READ_BYTES, ChunkCut, Cut, RunCut
@@ -71,6 +72,14 @@ class Process:
 
     num_lanes: int
     max_open_bytes: int
+
+
+def plan_cuts(plan: Plan, generation: Generation | None, process: Process, run_size: int) -> list[Cut | None]:
+    """How each source is cut in the current generation of a training order; None: in validation, in runs."""
+    if generation is None:
+        return plan_runs(plan, run_size)
+    num_lanes, geometry = generation
+    return plan_blocks(plan, [Geometry(num_lanes, *numbers) for numbers in geometry], process)
 
 
 def plan_blocks(plan: Plan, geometries: Sequence[Geometry], process: Process) -> list[Cut | None]:
@@ -140,10 +149,17 @@ def _sample_bytes(records: Records) -> float:
 
 class ReadAhead:
     """Announces what a lane will read. `scout` is a cursor of the same lane; `loaders` are those of the sources;
-    `num_lanes` run in this process."""
+    `num_lanes` run in this process; `forgotten` samples are not read."""
 
-    def __init__(self, scout: Cursor, loaders: Sequence[Loader], num_lanes: int = 1) -> None:
+    def __init__(
+        self,
+        scout: Cursor,
+        loaders: Sequence[Loader],
+        num_lanes: int = 1,
+        forgotten: Container[SampleRef] | None = None,
+    ) -> None:
         self._scout, self._loaders, self._max_bytes = scout, loaders, AHEAD_BYTES // num_lanes
+        self._forgotten: Container[SampleRef] = () if forgotten is None else forgotten
         self._is_begun = self._is_ended = False
         self._next_look = 0
         """The draw with which the scout may look through another lot, though there is time."""
@@ -237,7 +253,7 @@ class ReadAhead:
         loader = self._loaders[ref.source]
         block = loader.block(ref.index)
         if block is None:
-            return loader.byte_ranges(ref.index)
+            return () if ref in self._forgotten else loader.byte_ranges(ref.index)
         name = ref.source, ref.epoch, block.start
         known = self._open.pop(name, None)
         whole = loader.block_bytes(block) if known is None else None
@@ -247,7 +263,7 @@ class ReadAhead:
             if len(self._open) > MAX_OPEN_BLOCKS:
                 self._open.popitem(last=False)
         if not comes_whole:
-            return loader.byte_ranges(ref.index)
+            return () if ref in self._forgotten else loader.byte_ranges(ref.index)
         return () if whole is None else (whole,)
 
     def _upcoming(self) -> Iterable[SampleRef]:

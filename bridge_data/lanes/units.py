@@ -276,6 +276,8 @@ class Restorer:
                 f"the restore key is of sample {key.index} of source {key.source!r}, which has {self._sizes[number]}"
             )
         ref = SampleRef(number, key.epoch, key.index, key.part)
+        if self._work.forgotten is not None and ref in self._work.forgotten:
+            raise SampleError(f"the sample {tuple(key)} is forgotten (`bridge-data forget`): it is not made again")
         made = dict(self._work.samples(ref)).get(key.part)
         return Item(RESTORED, ref, key.part, self._made(made, UnitKey((key,), False)))
 

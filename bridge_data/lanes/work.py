@@ -8,7 +8,7 @@ import collections
 import functools
 import itertools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Any, TypeAlias
 
 from bridge_data.decode import Loader
@@ -51,6 +51,8 @@ class Work:
         self.hooks = hooks
         self.tally: LaneTally | None = None
         """Is told of the samples that take long."""
+        self.forgotten: Container[SampleRef] | None = None
+        """Samples that lanes drop."""
         self._encoder = encoder = hooks.encoder
         self._loaders, self._cooks, self._names, self._keys = loaders, cooks, source_names, source_keys
         self.numbers = {name: number for number, name in enumerate(source_names)}

@@ -219,13 +219,13 @@ def carried(state: "LoaderState") -> dict[str, Any]:
 def repeated(first: "LoaderState", last: "LoaderState") -> "LoaderState":
     """`first`, the beginning of finite data, with the ledger of `last`, which it goes on from."""
     if first.num_lanes != last.num_lanes:
-        return dataclasses.replace(first, extras=carried(last))
+        return dataclasses.replace(first, extras={**carried(last), **first.extras})
     last = last.settled()
     lanes = dict(first.lanes)
     for lane in lanes:
         if extras := last.lanes[lane].get("extras"):
             lanes[lane] = {"draws": 0, "cursors": {}, "micro_batches": 0, "extras": extras}
-    return dataclasses.replace(first, lanes=lanes, extras=last.extras)
+    return dataclasses.replace(first, lanes=lanes, extras={**last.extras, **first.extras})
 
 
 def line_of(state: "LoaderState") -> str:

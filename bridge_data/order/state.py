@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Self, TypeAlias
 
 from bridge_data.errors import StateError
-from bridge_data.order import ledger, step_edits
+from bridge_data.order import forget_history, ledger, step_edits
 from bridge_data.order.state_check import check_structure
 from bridge_data.order.step_edits import StepEdits
 from bridge_data.topology import WorkerConfig
@@ -19,7 +19,7 @@ FORMAT = "bridge_data.loader"
 VERSION = 2
 """The version of the state format and of the order; it changes with either."""
 
-EXTRAS: Mapping[str, int] = {ledger.NAME: ledger.VERSION, step_edits.NAME: step_edits.VERSION}
+EXTRAS: Mapping[str, int] = {one.NAME: one.VERSION for one in (ledger, step_edits, forget_history)}
 """Names of the extras that this release can read, with their newest version.
 
 An extra is an optional part of the state, or of a lane's state: `{name: {"version": int, "data": ...}}` under `extras`.
@@ -230,6 +230,12 @@ _UNEVEN_REPETITIONS = (
 )
 
 
+_OTHER_LISTS = (
+    ". If they differ in `forgotten`: a list of forgotten samples was written while the ranks started, and only some "
+    "of them saw it; start all of them again from the last checkpoint"
+)
+
+
 def merge_states(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Merge the states that the ranks of a job saved at the same step, in any order.
 
@@ -255,7 +261,7 @@ def merge_states(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
                 raise StateError(
                     f"merge_states: state number {number} has {name} {getattr(part, name)}, the first one "
                     f"{getattr(merged, name)}: they were not saved at the same step of one run"
-                    + (_UNEVEN_REPETITIONS if name == "repetition" else "")
+                    + (_UNEVEN_REPETITIONS if name == "repetition" else _OTHER_LISTS if name == "extras" else "")
                 )
         for lane, state in part.lanes.items():
             if merged.lanes.setdefault(lane, state) != state:

@@ -25,6 +25,7 @@ _ITEM = "an offset, [offset, part] or [source, epoch, index, part]"
 
 _EDITS = "[first, stop, times] of ranges in order that do not overlap, each with first < stop, and times 0 or 2"
 _LEDGER = "[since, samples, positioned sum, unpositioned sum], two integers >= 0 and two of 32 hexadecimal digits"
+_LISTS = "[slot, {source: [[version, digest], ...]}] with ascending slots, a version being an integer >= 0"
 _SUM = re.compile("[0-9a-f]{32}")
 
 _STATE_KEYS = ("format", "version", "fingerprint", "generations", "next_slot", "drawn_before", "lanes")
@@ -276,10 +277,31 @@ def _check_extras(path: str, state: dict[str, Any]) -> None:
         data = ledger["data"]
         if not (isinstance(data, list) and len(data) == 4 and _are_numbers(data[:2], 2) and _are_sums(data[2:])):
             raise _wrong(f"{path}.ledger.data", data, _LEDGER)
-    edits = extras.get("step_edits")
-    if isinstance(edits, dict) and edits.get("version") == 1:
-        _check_keys(f"{path}.step_edits", edits, ("version", "data"), ())
-        _check_edits(f"{path}.step_edits.data", edits["data"])
+    checks: dict[str, _Check] = {"step_edits": _check_edits, "forgotten": _check_lists}
+    for name, check in checks.items():
+        extra = extras.get(name)
+        if isinstance(extra, dict) and extra.get("version") == 1:
+            _check_keys(f"{path}.{name}", extra, ("version", "data"), ())
+            check(f"{path}.{name}.data", extra["data"])
+
+
+def _check_lists(path: str, history: Any) -> None:
+    _check_list(path, history)
+    least = 0
+    for number, entry in enumerate(history):
+        if not isinstance(entry, list) or len(entry) != 2 or not isinstance(entry[1], dict):
+            raise _wrong(f"{path}.{number}", entry, _LISTS)
+        _check_number(f"{path}.{number}.0", entry[0], least=least)
+        least = entry[0] + 1
+        for name, versions in entry[1].items():
+            if not isinstance(versions, list) or not all(map(_is_list_version, versions)):
+                raise _wrong(f"{path}.{number}.1.{name}", versions, _LISTS)
+    if not history:
+        raise _wrong(path, history, "at least one entry")
+
+
+def _is_list_version(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 2 and _are_numbers(value[:1], 1) and isinstance(value[1], str)
 
 
 def _check_edits(path: str, edits: Any) -> None:

@@ -19,6 +19,8 @@ from bridge_data.errors import ConfigError, DatasetError, SampleError
 from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.plan.auxiliary import AuxReference
 from bridge_data.shards import Records, Subset, SubsetRange
+from bridge_data.shards.records import Forgetting
+from bridge_data.shards.tombstones import Tombstones
 
 SampleClass: TypeAlias = type[Any]
 """A class derived from `Sample` or `CrudeSample`."""
@@ -109,6 +111,12 @@ class Source:
     def members(self) -> tuple[Source, ...]:
         """The sources that are read for it: those that it joins, or itself."""
         return self.joined.members if self.joined else (self,)
+
+    @property
+    def tombstones(self) -> Sequence[Tombstones | None]:
+        """The list of forgotten samples of each data set that is read for it, None where one has none; empty if no
+        data set has a list."""
+        return self.records.tombstones if isinstance(self.records, Forgetting) else ()
 
     @functools.cached_property
     def fingerprint(self) -> str:

@@ -16,6 +16,7 @@ from bridge_data.shards.blocks import READ_BYTES, OpenBlocks
 from bridge_data.shards.joins import JoinIndex
 from bridge_data.shards.prepared import ShardSet
 from bridge_data.shards.records import ByteRange, RawSample
+from bridge_data.shards.tombstones import Tombstones
 from bridge_data.storage import Location
 
 
@@ -84,8 +85,30 @@ class JoinRecords:
     def reader(self) -> JoinReader:
         return JoinReader(self)
 
+    @property
+    def tombstones(self) -> Sequence[Tombstones | None]:
+        found = [member.list_of_forgotten for member in self.members]
+        return found if any(found) else ()
+
+    def forgotten(self, versions: Sequence[int]) -> Container[int]:
+        """A sample is forgotten if that of any member is."""
+        pairs = enumerate(zip(self.members, versions, strict=True))
+        return _ForgottenRows(self.index, {at: one.forgotten((number,)) for at, (one, number) in pairs if number})
+
     def verified(self) -> JoinRecords:
         return dataclasses.replace(self, members=tuple(member.verified() for member in self.members))
+
+
+@dataclasses.dataclass(frozen=True)
+class _ForgottenRows(Container[int]):
+    """The rows of a join that have one of these samples of a member."""
+
+    index: JoinIndex
+    by_member: dict[int, Container[int]]
+
+    def __contains__(self, number: Any) -> bool:
+        row = self.index.row(number)
+        return any(row[member] in forgotten for member, forgotten in self.by_member.items())
 
 
 class JoinReader:

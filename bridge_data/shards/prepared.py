@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import itertools
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Container, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -21,10 +21,19 @@ from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.shards.blocks import READ_BYTES
 from bridge_data.shards.exclusions import ExclusionFinder, excluded_keys
 from bridge_data.shards.index_file import BridgeIndex
-from bridge_data.shards.metadata import BRIDGE_INDEX, META_FOLDER, meta_folder, read_shard_counts, read_split, read_uuid
+from bridge_data.shards.metadata import (
+    BRIDGE_INDEX,
+    FORGOTTEN_JSONL,
+    META_FOLDER,
+    meta_folder,
+    read_shard_counts,
+    read_split,
+    read_uuid,
+)
 from bridge_data.shards.shard_reader import ShardReader
 from bridge_data.shards.shard_table import first_samples
 from bridge_data.shards.tar_bytes import is_gzip
+from bridge_data.shards.tombstones import Tombstones
 from bridge_data.storage import Location
 
 
@@ -35,7 +44,7 @@ class ShardSet:
     `stored_counts` are the samples that the shards hold, `counts` without the excluded ones. `excluded` are samples
     left out, as `shard/key`; `excluded_positions` are their sorted positions, by shard number. `split_config` is the
     file of the split, if it is another than the usual one. With `verifies_digests`, what is read is compared with the
-    digests of the index.
+    digests of the index. `list_of_forgotten` has the samples that are still numbered and must not be used.
     """
 
     root: Location
@@ -47,6 +56,7 @@ class ShardSet:
     index: BridgeIndex | None = None
     split_config: str | None = None
     verifies_digests: bool = False
+    list_of_forgotten: Tombstones | None = None
     read_bytes = READ_BYTES
 
     @functools.cached_property
@@ -88,6 +98,21 @@ class ShardSet:
         if before < len(excluded) and excluded[before] == position:
             return None
         return self.starts[shard] + position - before
+
+    @property
+    def tombstones(self) -> Sequence[Tombstones | None]:
+        return () if self.list_of_forgotten is None else (self.list_of_forgotten,)
+
+    def forgotten(self, versions: Sequence[int]) -> Container[int]:
+        assert self.list_of_forgotten is not None
+        shards = {name: number for number, name in enumerate(self.names)}
+        found = (
+            self.number(shards[name], position)
+            for name, samples in self.list_of_forgotten.samples(versions[0]).items()
+            if name in shards
+            for position in samples
+        )
+        return frozenset(number for number in found if number is not None)
 
     @functools.cached_property
     def _steps(self) -> dict[int, list[int]]:
@@ -202,6 +227,20 @@ class PreparedDataset:
                     names.update(name for name, _, _ in parts)
         return sorted(names)
 
+    def tombstones(self) -> Tombstones | None:
+        """The list of forgotten samples; None if there is none.
+
+        Raises:
+            DatasetError: if it is damaged, or shards have changed since.
+        """
+        file = self.meta / FORGOTTEN_JSONL
+        data = storage.read_if_there(file)
+        if data is None:
+            return None
+        found = Tombstones.parse(data, file)
+        found.check_shards(self.shard_counts, self.shard_bytes)
+        return found
+
     def split_parts(self, split_config: str | None = None) -> list[str]:
         """The names of the parts, `train`, `val` and so on."""
         return list(read_split(self.meta, split_config, self.limits).parts)
@@ -246,6 +285,7 @@ class PreparedDataset:
             excluded_positions=positions,
             index=self.index,
             split_config=split_config,
+            list_of_forgotten=self.tombstones(),
         )
 
 

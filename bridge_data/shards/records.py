@@ -11,13 +11,14 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Collection, Container, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 from bridge_data.samples import SourceInfo
 from bridge_data.storage import Location
 
 if TYPE_CHECKING:
     from bridge_data.shards.blocks import OpenBlocks
+    from bridge_data.shards.tombstones import Tombstones
 
 
 @dataclasses.dataclass(slots=True)
@@ -164,3 +165,15 @@ class Records(Protocol):
         Raises:
             ConfigError: if there are no digests of them.
         """
+
+
+@runtime_checkable
+class Forgetting(Protocol):
+    """Records of prepared data sets, of which samples may be forgotten."""
+
+    @property
+    def tombstones(self) -> Sequence[Tombstones | None]:
+        """The list of each data set in it, None where one has none; empty if no data set has a list."""
+
+    def forgotten(self, versions: Sequence[int]) -> Container[int]:
+        """The numbers of the samples that are forgotten under these versions of `tombstones`; 0: none are."""

@@ -17,7 +17,8 @@ from typing import Any, Protocol, runtime_checkable
 
 from bridge_data.errors import ConfigError
 from bridge_data.shards.blocks import OpenBlocks
-from bridge_data.shards.records import ByteRange, RawSample, RecordReader, Records
+from bridge_data.shards.records import ByteRange, Forgetting, RawSample, RecordReader, Records
+from bridge_data.shards.tombstones import Tombstones
 from bridge_data.storage import Location
 
 _EXAMPLES = "expected two bounds such as [10%, 50%], [100, 200] or [100, end]"
@@ -219,8 +220,27 @@ class Subset:
         """A reader of these samples; they keep their numbers and names of `records`."""
         return _SubsetReader(self)
 
+    @property
+    def tombstones(self) -> Sequence[Tombstones | None]:
+        return self.records.tombstones if isinstance(self.records, Forgetting) else ()
+
+    def forgotten(self, versions: Sequence[int]) -> Container[int]:
+        assert isinstance(self.records, Forgetting)
+        return _Shifted(self.records.forgotten(versions), self.start)
+
     def verified(self) -> "Subset":
         return dataclasses.replace(self, records=self.records.verified())
+
+
+@dataclasses.dataclass(frozen=True)
+class _Shifted(Container[int]):
+    """Numbers of `records`, counted from `start`."""
+
+    numbers: Container[int]
+    start: int
+
+    def __contains__(self, number: Any) -> bool:
+        return number + self.start in self.numbers
 
 
 class _SubsetReader:

@@ -244,12 +244,12 @@ class Hooks:
                 for part in result:
                     results.append(_not_none(part))  # noqa: PERF401 - what was yielded before SkipSample is kept
                 if not results:
-                    self._leave_out(stage, count, "it yielded nothing")
+                    self.leave_out(stage, count, "it yielded nothing")
             else:
                 results.append(_not_none(result))
         except SkipSample as skip:
             if not results:
-                self._leave_out(stage, count, str(skip))
+                self.leave_out(stage, count, str(skip))
         except Exception as error:
             self._fail(stage, argument, error, count)
             return []
@@ -264,7 +264,8 @@ class Hooks:
         """Note that `stage` has not failed on the current sample."""
         self.failures.pop(stage, None)
 
-    def _leave_out(self, stage: str, count: int, reason: str) -> None:
+    def leave_out(self, stage: str, count: int, reason: str) -> None:
+        """Count samples that are skipped."""
         self.skipped[stage] += count
         self.last_skip = stage, reason
 
@@ -302,7 +303,7 @@ class Hooks:
             raise error
         if isinstance(error, OSError) and error.errno is not None:
             raise error  # from the system; Pillow raises OSError without a number for broken images
-        self._leave_out(stage, count, f"{type(error).__name__}: {error}"[:200])
+        self.leave_out(stage, count, f"{type(error).__name__}: {error}"[:200])
         self.skipped[FAILED] += count
         declared_tolerance = self._declared[stage].failure_tolerance if stage in self._declared else None
         tolerance = (self._tolerance if declared_tolerance is None else declared_tolerance) or math.inf

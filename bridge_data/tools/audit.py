@@ -9,13 +9,16 @@ Arithmetic tells only the order without packing, groups, filters, generators and
 
 import bisect
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
+from bridge_data.lanes.forgotten import ForgottenSamples
 from bridge_data.loader.checkpoint import Checkpoint, rank_file, read_checkpoint
 from bridge_data.loader.ledger_files import RunLedger, ledger_paths
 from bridge_data.order import ledger
-from bridge_data.order.cursor import num_pending
+from bridge_data.order.cursor import Cursor, num_pending
+from bridge_data.order.forget_history import history_of
 from bridge_data.order.lane_numbers import JobNumbers
 from bridge_data.order.ledger import LedgerSums, num_emitted, tallies, total
 from bridge_data.order.plan_order import PlanOrder, Shuffle
@@ -24,6 +27,9 @@ from bridge_data.order.stream import SampleRef, packed_references
 from bridge_data.plan import Plan
 
 _MANY = 1_000
+
+_Lists: TypeAlias = Sequence[tuple[int, Container[SampleRef]]]
+"""(first slot, the samples that are forgotten from there on)."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -131,15 +137,19 @@ def _by_arithmetic(state: LoaderState, plan: Plan) -> tuple[LedgerSums | None, s
     start = LoaderState(run, [order.first_generation(state.num_lanes)], 0, {})
     if [text for _, text in state.differences(run | order.fingerprint())] or start.generations != state.generations:
         return None, "the data or their blend are not those of the run"
+    if history_of(state.extras) and state.edits is not None:
+        return None, "samples were forgotten in a run that skips or repeats steps: only a ledger tells which it had"
+    sources, names = plan.sources, order.source_names
+    lists = [(slot, ForgottenSamples.under(sources, names, own) or ()) for slot, own in history_of(state.extras)]
     found, size = LedgerSums(), run["batch_size"] or 1
     for lane, lane_state in state.lanes.items():
         count = lane_state.get("micro_batches", 0)
-        if lane_state.get("draws", 0) - num_pending(lane_state) != count * size:
-            return None, "samples were left out, grouped, or made of others: only a ledger tells which"
+        own, num_draws = LedgerSums(), count * size
         if state.edits is None:
-            found = found.plus(_of_lane(order, start, lane, (count, size)))
-        else:
-            found = found.plus(_of_edited_lane(order, start, lane, state))
+            own, num_draws = _of_lane(order, start, lane, (count, size), lists)
+        if lane_state.get("draws", 0) - num_pending(lane_state) != num_draws:
+            return None, "samples were left out, grouped, or made of others: only a ledger tells which"
+        found = found.plus(own if state.edits is None else _of_edited_lane(order, start, lane, state))
     return found, ""
 
 
@@ -162,15 +172,26 @@ def _references(refs: Sequence[SampleRef]) -> bytes:
     return packed_references([value for source, epoch, index, _ in refs for value in (source, epoch, index, 0)])
 
 
-def _of_lane(order: PlanOrder, start: LoaderState, lane: int, micro_batches: tuple[int, int]) -> LedgerSums:
-    """The sums of the first (how many, samples of each) micro-batches of a lane."""
+def _of_lane(
+    order: PlanOrder, start: LoaderState, lane: int, micro_batches: tuple[int, int], lists: _Lists
+) -> tuple[LedgerSums, int]:
+    """(the sums of the first (how many, samples of each) micro-batches of a lane, the samples drawn for them)."""
     cursor, found, (count, size) = order.cursor(lane, start), LedgerSums(), micro_batches
     names = [name for name, _ in start.fingerprint["sources"]]
     for first in range(0, count, _MANY):
         batches = []
         for number in range(first, min(count, first + _MANY)):
-            references = _references([ref for _, ref in cursor.take(size)])
-            batches.append((number * start.num_lanes + lane, references))
+            slot = number * start.num_lanes + lane
+            forgotten = next((gone for begin, gone in reversed(lists) if begin <= slot), ())
+            batches.append((slot, _references(_taken(cursor, size, forgotten))))
         for one in tallies(batches, names):
             found = found.plus(one)
-    return found
+    return found, cursor.draws
+
+
+def _taken(cursor: Cursor, size: int, forgotten: Container[SampleRef]) -> list[SampleRef]:
+    """The next `size` samples that are not forgotten."""
+    refs: list[SampleRef] = []
+    while len(refs) < size:
+        refs += [ref for _, ref in cursor.take(size - len(refs)) if ref not in forgotten]
+    return refs

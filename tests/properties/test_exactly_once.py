@@ -2,12 +2,13 @@
 + pending is exactly what each lane has taken; for any resumes on any numbers of ranks and lanes."""
 
 import collections
+import contextlib
 import dataclasses
 import functools
 import math
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,8 @@ from bridge_data import (
 )
 from bridge_data.plan import Branch, Plan
 from bridge_data.plan.blending import plan_of
+from bridge_data.prepare.tombstone_writing import forget_samples
+from bridge_data.shards.metadata import FORGOTTEN_JSONL, META_FOLDER
 from tests.prepared import write_blend, write_texts
 from tests.properties.jobs import Encoder, GroupingEncoder, Job, Key, LoaderJob
 from tests.tables import write_table_blend, write_text_table
@@ -213,15 +216,21 @@ def test_every_sample_is_emitted_once_through_any_chain_of_topologies(
     emitted: collections.Counter[Key] = collections.Counter()
     finite = ordered or not case.repeat
     folder: Path | None = None
+    forgotten: set[tuple[int, int]] = set()
     in_memory = Path("/dev/shm")  # thousands of synced files are not what is tested here
-    with tempfile.TemporaryDirectory(dir=in_memory if in_memory.is_dir() else None) as checkpoints:
+    with (
+        tempfile.TemporaryDirectory(dir=in_memory if in_memory.is_dir() else None) as checkpoints,
+        _remembered(data, case),
+    ):
         for number, (world_size, lanes_per_rank) in enumerate(topologies):
             job = LoaderJob(ranks(data, case, world_size, world_size * lanes_per_rank), folder)
             if job.next_pass_has_begun:
                 break
-            num_emitted = emitted.total()
+            num_emitted, names = emitted.total(), job.datasets[0].source_names
             for _ in range(data_.draw(st.integers(0, 12), label="steps before the save")):
-                emitted.update(keys_in(job.step()))
+                keys = keys_in(job.step())
+                assert not {(names.index(source), index) for source, _, index, _ in keys} & forgotten
+                emitted.update(keys)
             if job.next_pass_has_begun:
                 break
             folder = Path(checkpoints) / f"iter_{number:07d}"
@@ -232,10 +241,16 @@ def test_every_sample_is_emitted_once_through_any_chain_of_topologies(
                 assert emitted.total() - num_emitted + not_emitted == drawn
             for _ in range(data_.draw(st.integers(0, 3), label="steps lost to a kill")):
                 job.step()
+            if case.kind == "tars":
+                forgotten |= data_.draw(_forgets(case), label="forgotten")
+                _forget(data, case, forgotten)
         # Go on to the end of the data, or of every epoch begun, and see that nothing is missing.
         if not job.next_pass_has_begun:
             job = LoaderJob(ranks(data, case, 1, 3), folder)
+    event(f"forgotten: {min(len(forgotten), 2)}")
     names = job.datasets[0].source_names
+    gone = {(names[source], index) for source, index in forgotten}
+    before = set(emitted)
     per_shuffle = 1 if ordered else case.per_shuffle
     for number in range(MAX_STEPS):
         if job.next_pass_has_begun:
@@ -245,18 +260,51 @@ def test_every_sample_is_emitted_once_through_any_chain_of_topologies(
         if finite and batches == [None]:
             break
         # Endless data may keep a sample in a bucket that nothing fills any more: it is pending, not lost.
-        if not finite and number % 50 == 0 and _epoch(names, case, 0) <= emitted.keys() | job.pending():
+        if not finite and number % 50 == 0 and _left(_epoch(names, case, 0), gone) <= emitted.keys() | job.pending():
             break
     else:
-        pytest.fail(f"after {MAX_STEPS} steps missing: {sorted(_epoch(names, case, 0) - emitted.keys())}")
+        pytest.fail(f"after {MAX_STEPS} steps missing: {sorted(_left(_epoch(names, case, 0), gone) - emitted.keys())}")
     assert max(emitted.values(), default=1) == 1
+    assert _left(emitted.keys() - before, gone) == emitted.keys() - before
     if finite:
         whole, last = _finite(names, case, per_shuffle)
-        assert whole <= set(emitted) <= whole | last
-        if not case.skip_every and case.num_parts == 1:
+        assert _left(whole, gone) <= set(emitted) <= whole | last
+        if not gone and not case.skip_every and case.num_parts == 1:
             wanted = zip(names, _num_epochs(case, per_shuffle), case.sizes, strict=True)
             counted = {name: math.floor(times * size + Fraction(1, 2)) for name, times, size in wanted}
             assert collections.Counter(key[0] for key in emitted) == {name: n for name, n in counted.items() if n}
+
+
+def _forgets(case: Case) -> st.SearchStrategy[set[tuple[int, int]]]:
+    """(source, index) of some samples, often of none; of no source all."""
+    return st.sets(
+        st.integers(0, len(case.sizes) - 1).flatmap(
+            lambda source: st.tuples(st.just(source), st.integers(0, max(0, case.sizes[source] - 2)))
+        ),
+        max_size=12,
+    ).map(lambda found: {(source, index) for source, index in found if case.sizes[source] > index + 1})
+
+
+def _forget(data: Path, case: Case, forgotten: set[tuple[int, int]]) -> None:
+    for source, size in enumerate(case.sizes):
+        keys = [f"{index:06d}" for other, index in sorted(forgotten) if other == source]
+        if keys:
+            forget_samples(data / f"{size}-{source}", keys, "asked for")
+
+
+@contextlib.contextmanager
+def _remembered(data: Path, case: Case) -> Iterator[None]:
+    """See that what is forgotten meanwhile is not afterwards."""
+    try:
+        yield
+    finally:
+        for source, size in enumerate(case.sizes):
+            (data / f"{size}-{source}" / META_FOLDER / FORGOTTEN_JSONL).unlink(missing_ok=True)
+
+
+def _left(keys: Iterable[Key], gone: set[tuple[str, int]]) -> set[Key]:
+    """Those that are not forgotten."""
+    return {key for key in keys if (key[0], key[2]) not in gone}
 
 
 def _epoch(names: list[str], case: Case, epoch: int) -> set[Key]:

@@ -15,6 +15,7 @@ from bridge_data.errors import ConfigError, StateError
 from bridge_data.loader.checkpoint import Checkpoint, read_checkpoint, save_states
 from bridge_data.loader.checkpoint.lightning_file import LIGHTNING_SUFFIX, write_lightning
 from bridge_data.loader.checkpoint.state_files import MANIFEST, beside_state, rank_files, read_bytes, with_state
+from bridge_data.order.forget_history import history_of
 from bridge_data.order.ledger import total
 from bridge_data.order.state import LoaderState, merge_states
 from bridge_data.storage.atomic import write_file
@@ -46,6 +47,7 @@ def info(paths: tuple[Path, ...], max_lanes: int) -> None:
         ("saved", _saved(found)),
         ("position", f"{state.next_slot:,} micro-batches of the job handed out"),
         *_edit_rows(state),
+        *_forgotten_rows(state),
         ("lanes", _lanes(found)),
         ("deals", ", then to ".join(counted(num_lanes, "lane") for num_lanes, _ in state.generations)),
         ("order", ", ".join([state.fingerprint["order"], *settings])),
@@ -207,6 +209,19 @@ def _write_file(source: Path, state: LoaderState, target: Path) -> None:
         write_file(target, with_state(read_bytes(source), state))
     except OSError as error:
         raise StateError(f"{target}: was not written: {error}") from error
+
+
+def _forgotten_rows(state: LoaderState) -> list[tuple[str, str]]:
+    """Which versions of the lists of forgotten samples the run went by, and from when on."""
+    labels = dict(state.fingerprint["sources"])
+    rows: list[tuple[str, str]] = []
+    for slot, lists in history_of(state.extras):
+        versions = [
+            f"version {' and '.join(str(number) for number, _ in own)} of the list of {labels.get(name, name)}"
+            for name, own in lists.items()
+        ]
+        rows.append(("" if rows else "forgotten", f"from micro-batch {slot:,} on: {', '.join(versions) or 'none'}"))
+    return rows
 
 
 def _edit_rows(state: LoaderState) -> list[tuple[str, str]]:

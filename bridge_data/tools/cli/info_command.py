@@ -108,6 +108,11 @@ def _show_folder(dataset: PreparedDataset, split_config: str | None, dataset_con
     media = _media(dataset.meta / INDEX_SQLITE)
     if media is not None:
         rows.append(("media", media))
+    tombstones = dataset.tombstones()
+    if tombstones is not None:
+        number = tombstones.newest.number
+        num_forgotten = sum(map(len, tombstones.samples(number).values()))
+        rows.append(("forgotten", f"{counted(num_forgotten, 'sample')} (version {number} of the list)"))
     click.echo(headed(rows) + "\n")
     click.echo(split_table(dataset, split_config))
     return not sample_type.startswith(_WRONG)

@@ -15,26 +15,22 @@ from typing import Any
 
 from bridge_data.errors import ConfigError, StateError
 from bridge_data.lanes.edited_lane import caught_up, with_edits
-from bridge_data.lanes.lane import Lane
+from bridge_data.lanes.forgotten import ForgottenSamples
 from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.lanes.units import Key, Unit
-from bridge_data.lanes.work import Work
-from bridge_data.order import Cursor, SampleRef
-from bridge_data.order.lane_numbers import JobNumbers
+from bridge_data.order import Cursor
+from bridge_data.order.forget_history import changes_between, lists_at
 from bridge_data.order.plan_order import PlanOrder
 from bridge_data.order.state import LaneState, LoaderState
 from bridge_data.order.step_edits import StepEdits
+from bridge_data.tools.oracle.lane_contents import Changes, LanesFrom, UnitRefs
 
 _MANY = 1 << 16
 """Draws of a lane at a time."""
 
-UnitRefs = list[SampleRef]
-"""The samples of a pack, or one sample."""
-
 
 class Stretch:
     """The slots of the job from that of `state` on, of `dataset`, whose sources have the numbers `source_numbers` in
-    the run as it is now."""
+    the run as it is now. `changes` are those of the forgotten samples after its beginning."""
 
     def __init__(
         self,
@@ -44,6 +40,7 @@ class Stretch:
         *,
         replay: bool,
         is_proved: bool,
+        changes: Changes = (),
     ) -> None:
         self.begin, self.num_lanes = state.next_slot, state.num_lanes
         self.source_numbers = source_numbers
@@ -55,12 +52,12 @@ class Stretch:
         is_replayed = replay or self.packs or work.may_multiply or waits
         has_hooks = bool(work.does or dataset.task_encoder.cookers)
         self.assumes_no_skips = has_hooks and not (is_replayed or is_proved)
-        self._lanes = _LanesFrom(dataset, state, is_replayed=is_replayed)
-        self._kept_lanes: _LanesFrom | None = None
+        self._lanes = LanesFrom(dataset, state, changes, is_replayed=is_replayed)
+        self._kept_lanes: LanesFrom | None = None
         if any("kept" in lane for lane in state.lanes.values()):
             kept = {number: lane.get("kept", lane) for number, lane in state.lanes.items()}
             again = dataclasses.replace(state, lanes=kept)
-            self._kept_lanes = _LanesFrom(dataset, again, is_replayed=is_replayed)
+            self._kept_lanes = LanesFrom(dataset, again, (), is_replayed=is_replayed)
 
     @property
     def num_replayed(self) -> int:
@@ -100,95 +97,6 @@ class Stretch:
         yield from sorted(slot for slot in slots if self.begin <= slot < stop)
 
 
-class _LanesFrom:
-    """What the lanes of `state` make from there on, by the numbers of their micro-batches."""
-
-    def __init__(self, dataset: LaneDataset, state: LoaderState, *, is_replayed: bool) -> None:
-        self.is_replayed, self.num_replayed = is_replayed, 0
-        self._dataset, self._state, self._num_lanes = dataset, state, state.num_lanes
-        self._size = dataset.batching.batch_size or 1
-        self._numbers = None if is_replayed else JobNumbers(dataset.order, state)
-        self._lanes: dict[int, _Replayed] = {}
-
-    def has_emitted(self, number: int) -> bool:
-        """Whether a micro-batch comes before the state of its lane."""
-        return number // self._num_lanes < self._num_emitted(number % self._num_lanes)
-
-    def units(self, number: int) -> list[UnitRefs]:
-        """As of a stretch."""
-        lane, place = number % self._num_lanes, number // self._num_lanes
-        done = self._num_emitted(lane)
-        if place < done:
-            raise StateError(f"micro-batch {number}: lane {lane} of the state has emitted {done} already")
-        limit = self._dataset.batching.of_lane(lane, self._num_lanes).max_micro_batches
-        if limit is not None and place >= limit:
-            return []
-        if self._numbers is None:
-            return self._replayed(lane).units(place - done)
-        refs = self._numbers.lane(lane).take((place - done) * self._size, self._size)
-        if len(refs) < self._size and self._dataset.batching.drop_last:
-            return []
-        return [[ref] for ref in refs]
-
-    def find(self, source: int, index: int, stop: int) -> set[int]:
-        """The micro-batches before `stop` that have a sample, by arithmetic."""
-        assert self._numbers is not None
-        drawn = self._numbers.find(source, index, lambda lane, number: self._micro_batch(lane, number) >= stop)
-        return {self._micro_batch(lane, number) for lane, number, _ in drawn}
-
-    def _micro_batch(self, lane: int, number: int) -> int:
-        return (self._num_emitted(lane) + number // self._size) * self._num_lanes + lane
-
-    def _num_emitted(self, lane: int) -> int:
-        number: int = self._state.lanes[lane].get("micro_batches", 0)
-        return number
-
-    def _replayed(self, lane: int) -> "_Replayed":
-        if lane not in self._lanes:
-
-            def count(_: SampleRef) -> None:
-                self.num_replayed += 1
-
-            work = _NotedWork(self._dataset.work())
-            made = self._dataset.lane(lane, self._state, count, work.work)
-            self._lanes[lane] = _Replayed(made, work)
-        return self._lanes[lane]
-
-
-class _NotedWork:
-    """`work`, with a note of which units the last batches were made of."""
-
-    def __init__(self, work: Work) -> None:
-        self.work = work
-        self.batches: list[Any] = []
-        self.units: list[Unit] = []
-        self._make = work.batch
-        work.batch = self._batch  # type: ignore[method-assign]  # the lane calls it, and nothing else of the work changes
-
-    def _batch(self, units: list[Unit], keys: list[Key], *, collate: bool) -> list[Any]:
-        self.batches, self.units = self._make(units, keys, collate=collate), units
-        return self.batches
-
-
-class _Replayed:
-    """A lane that runs again, with the units of each micro-batch that it has come to."""
-
-    def __init__(self, lane: Lane, work: _NotedWork) -> None:
-        self._lane, self._work = lane, work
-        self._known: list[list[UnitRefs]] = []
-
-    def units(self, number: int) -> list[UnitRefs]:
-        """The units of the lane's micro-batch `number` from the state on; none after the end."""
-        while len(self._known) <= number:
-            try:
-                self._lane.next()
-            except StopIteration:
-                return []
-            units = [[item.ref._replace(part=item.part) for item in unit.items] for unit in self._work.units]
-            self._known.append(units)
-        return self._known[number]
-
-
 def stretches_of(dataset: LaneDataset, states: Sequence[LoaderState], *, replay: bool) -> list[Stretch]:
     """The stretches of a run, by their first micro-batches.
 
@@ -223,13 +131,15 @@ def stretches_of(dataset: LaneDataset, states: Sequence[LoaderState], *, replay:
         if num_lanes != state.num_lanes:
             converted = converted if edits is None else caught_up(converted, run.lane)
             converted = run.order.redealt(converted, num_lanes, range(num_lanes))
-        skipped = None if later is None else _has_skipped(converted, later, run.batching.batch_size or 1)
+        run, changes = _with_lists(run, converted, later)
+        skipped = None if later is None else _has_skipped(run, converted, later, changes)
         stretch = Stretch(
             run,
             converted,
             numbers or range(len(dataset.plan.sources)),
             replay=replay or bool(skipped),
             is_proved=skipped is False,
+            changes=changes,
         )
         found.append(stretch)
     return found
@@ -249,6 +159,27 @@ def _with_edits(state: LoaderState, edits: StepEdits) -> LoaderState:
             f"the state after {state.next_slot} micro-batches was saved in the run as it was, by one that did not "
             f"{edits}: leave it out"
         ) from error
+
+
+def _with_lists(run: LaneDataset, state: LoaderState, later: LoaderState | None) -> tuple[LaneDataset, Changes]:
+    """(`run` with the samples forgotten that were at `state`, the changes up to `later`). After the last state, samples
+    are forgotten as by a run that goes on from there now.
+
+    Raises:
+        StateError: if the data sets do not have these lists. ConfigError: if they changed where steps are skipped.
+    """
+    if later is None or not (run.forgotten or later.extras):
+        return run, ()
+    sources, names = run.plan.sources, run.source_names
+    changed = copy.copy(run)
+    changed.forgotten = ForgottenSamples.under(sources, names, lists_at(later.extras, state.next_slot))
+    found = changes_between(later.extras, state.next_slot, later.next_slot)
+    if found and later.edits is not None:
+        raise ConfigError(
+            f"the list of forgotten samples changed at micro-batch {found[0][0]} of a run that skips or repeats steps: "
+            "give the state that was saved there, too"
+        )
+    return changed, [(slot, ForgottenSamples.under(sources, names, lists)) for slot, lists in found]
 
 
 def dataset_of(dataset: LaneDataset, fingerprint: dict[str, Any]) -> tuple[LaneDataset, Sequence[int]]:
@@ -277,6 +208,7 @@ def dataset_of(dataset: LaneDataset, fingerprint: dict[str, Any]) -> tuple[LaneD
     changed.batching = dataclasses.replace(dataset.batching, batch_size=fingerprint["batch_size"])
     seed, shuffle = dataset.worker_config.seed_offset, dataset.order.shuffle
     changed.order = PlanOrder(plan, seed, shuffle, changed.batching.batch_size or 1)
+    changed.forgotten = ForgottenSamples.newest(plan.sources, changed.source_names)
     LoaderState(fingerprint, [], 0, {}).check(changed.fingerprint(), tolerated=("batch_size",))
     return changed, numbers
 
@@ -315,12 +247,20 @@ def _is_just_dealt(state: LoaderState) -> bool:
     return not any(lane.get("draws") for lane in state.lanes.values())
 
 
-def _has_skipped(state: LoaderState, later: LoaderState, batch_size: int) -> bool | None:
-    """Whether samples were left out from `state` on to `later`, or made to several; None if the states do not tell."""
+def _has_skipped(run: LaneDataset, state: LoaderState, later: LoaderState, changes: Changes) -> bool | None:
+    """Whether hooks left out samples from `state` on to `later`, or made several of one; None if the states do not
+    tell."""
+    batch_size, forgets = run.batching.batch_size or 1, bool(run.forgotten or changes)
     if not _was_dealt_between(state, later):
-        pairs = [(state.lanes[lane], after) for lane, after in later.lanes.items()]
-        return any(_num_extra(before, after, batch_size) or after.get("pending") for before, after in pairs)
-    if not _is_just_dealt(later):
+        lanes = LanesFrom(run, state, changes, is_replayed=False) if forgets else None
+
+        def num_extra(lane: int) -> int:
+            before, after = state.lanes[lane], later.lanes[lane]
+            num_draws = after.get("draws", 0) - before.get("draws", 0)
+            return _num_extra(before, after, batch_size) - (lanes.num_gone(lane, num_draws) if lanes else 0)
+
+        return any(after.get("pending") or num_extra(lane) for lane, after in later.lanes.items())
+    if forgets or not _is_just_dealt(later):
         return None
     drawn: int = state.drawn_before + sum(lane.get("draws", 0) for lane in state.lanes.values())
     return later.drawn_before - drawn != (later.next_slot - state.next_slot) * batch_size

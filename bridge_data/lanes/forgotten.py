@@ -1,0 +1,131 @@
+"""Forgotten samples: which references a lane drops when it draws them, and what it has pending.
+
+Enters: the sources of a plan, and versions of their lists. Leaves: whether a reference is of a forgotten sample.
+Guarantee: the versions are those of when the object was made, in every process that it travels to; the numbers of the
+samples are made in each process when the first is asked for.
+"""
+
+import collections
+import functools
+from collections.abc import Container, Sequence
+from typing import Any, Protocol, Self
+
+from bridge_data.errors import StateError
+from bridge_data.order import SampleRef
+from bridge_data.order.cursor import Drawn, Pending
+from bridge_data.order.forget_history import ListVersions, check_lists, with_lists
+from bridge_data.order.plan_order import PlanOrder
+from bridge_data.order.state import LoaderState
+from bridge_data.plan import Plan, Source
+from bridge_data.shards.records import Forgetting
+
+FORGOTTEN = "forgotten"
+"""The stage under which dropped samples are counted."""
+
+
+class ForgottenSamples:
+    """The forgotten samples of `sources`, whose unique names are `names`, under these versions of their lists."""
+
+    def __init__(self, sources: Sequence[Source], names: Sequence[str], lists: ListVersions) -> None:
+        self.lists = lists
+        self._records = {
+            number: (source.records, [number_of for number_of, _ in lists[name]])
+            for number, (source, name) in enumerate(zip(sources, names, strict=True))
+            if name in lists
+        }
+
+    @classmethod
+    def newest(cls, sources: Sequence[Source], names: Sequence[str]) -> "Self | None":
+        """Those under the newest versions; None if there are no lists."""
+        lists = {
+            name: [(0, "") if own is None else own.names(len(own.versions)) for own in source.tombstones]
+            for source, name in zip(sources, names, strict=True)
+            if source.tombstones
+        }
+        return cls(sources, names, lists) if lists else None
+
+    @classmethod
+    def under(cls, sources: Sequence[Source], names: Sequence[str], lists: ListVersions) -> "Self | None":
+        """Those under the versions of a state; None if there are none.
+
+        Raises:
+            StateError: if the lists of the sources do not have them.
+        """
+        known = known_digests(sources, names)
+        for name, versions in lists.items():
+            digests = known.get(name, ())
+            if len(digests) != len(versions) or any(
+                number and [*own[number - 1 : number]] != [digest]
+                for (number, digest), own in zip(versions, digests, strict=True)
+            ):
+                raise StateError(
+                    f"the run went by versions {versions} (number, digest) of the list of forgotten samples of source "
+                    f"{name}, which the data set does not have: put back its .nv-meta/forgotten.jsonl"
+                )
+        return cls(sources, names, lists) if lists else None
+
+    def __contains__(self, ref: Any) -> bool:
+        source, _, index, _ = ref
+        return source in self._records and index in self._numbers[source]
+
+    @functools.cached_property
+    def _numbers(self) -> dict[int, Container[int]]:
+        return {
+            number: records.forgotten(versions)
+            for number, (records, versions) in self._records.items()
+            if isinstance(records, Forgetting)
+        }
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_numbers"}
+
+
+class _ForgettingRun(Protocol):
+    """What is needed of a `LaneDataset`."""
+
+    plan: Plan
+    order: PlanOrder
+    forgotten: ForgottenSamples | None
+
+
+def with_forgotten(state: LoaderState, run: _ForgettingRun) -> LoaderState:
+    """`state` of a run that drops its `forgotten` samples from here on.
+
+    Raises:
+        StateError: if the state has a newer list, or another one.
+    """
+    check_lists(state, known_digests(run.plan.sources, run.order.source_names))
+    return with_lists(state, {} if run.forgotten is None else run.forgotten.lists)
+
+
+def known_digests(sources: Sequence[Source], names: Sequence[str]) -> dict[str, list[list[str]]]:
+    """The digests of all versions of the lists of each source that has some, by its name."""
+    return {
+        name: [[] if own is None else [version.digest for version in own.versions] for own in source.tombstones]
+        for source, name in zip(sources, names, strict=True)
+        if source.tombstones
+    }
+
+
+def without_forgotten(
+    pending: Pending[Drawn, list[Drawn]], forgotten: Container[SampleRef]
+) -> tuple[Pending[Drawn, list[Drawn]], int]:
+    """(`pending` without forgotten samples, how many these are). Packs, buckets and micro-batches lose members; those
+    that lose all are left out, and none is filled up."""
+
+    def left(items: Sequence[Drawn]) -> list[Drawn]:
+        return [item for item in items if item.ref not in forgotten]
+
+    def units_left(units: Sequence[list[Drawn]]) -> list[list[Drawn]]:
+        return [kept for unit in units if (kept := left(unit))]
+
+    buckets = {name: units_left(bucket) for name, bucket in pending.buckets.items()}
+    opened = [(units_left(units), emitted) for units, emitted in pending.open]
+    kept: Pending[Drawn, list[Drawn]] = Pending(
+        queue=collections.deque(left([*pending.queue])),
+        carried=left(pending.carried),
+        packs=collections.deque(units_left([*pending.packs])),
+        buckets={name: bucket for name, bucket in buckets.items() if bucket},
+        open=collections.deque(batch for batch in opened if batch[0]),
+    )
+    return kept, sum(1 for _ in pending.items()) - sum(1 for _ in kept.items())

@@ -1,0 +1,79 @@
+"""Which lists of forgotten samples a run has gone by, and from which micro-batch on: an extra of its state.
+
+Input: the lists that the data sets have now, a saved state. Output: the state with them. Guarantee: a run goes by one
+version of a list until it is restored; a list that is older than that of the state, or another one, is an error.
+
+`{"forgotten": {"version": 1, "data": [[slot, {source: [[version, digest], ...]}], ...]}}`: from this slot on, these
+lists, for each source that has some one for each data set that is read for it; version 0 where that has none.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from bridge_data.errors import StateError
+
+if TYPE_CHECKING:
+    from bridge_data.order.state import LoaderState
+
+NAME = "forgotten"
+"""The name of the extra."""
+VERSION = 1
+
+ListVersions: TypeAlias = Mapping[str, Sequence[Sequence[Any]]]
+"""(version, digest) of the list of each data set of a source, by the source's name."""
+
+
+def history_of(extras: Mapping[str, Any]) -> list[tuple[int, ListVersions]]:
+    """(first slot, lists) of a state with these checked extras; none before the first."""
+    return [(slot, lists) for slot, lists in extras[NAME]["data"]] if NAME in extras else []
+
+
+def lists_at(extras: Mapping[str, Any], slot: int) -> ListVersions:
+    """The lists that were valid in a slot."""
+    return next((lists for begin, lists in reversed(history_of(extras)) if begin <= slot), {})
+
+
+def changes_between(extras: Mapping[str, Any], begin: int, end: int) -> list[tuple[int, ListVersions]]:
+    """(slot, lists) of the changes after slot `begin` and before slot `end`."""
+    return [(slot, lists) for slot, lists in history_of(extras) if begin < slot < end]
+
+
+def plain_lists(lists: ListVersions) -> dict[str, list[list[Any]]]:
+    """`lists` as states have them."""
+    return {name: [list(version) for version in versions] for name, versions in lists.items()}
+
+
+def with_lists(state: "LoaderState", lists: ListVersions) -> "LoaderState":
+    """`state` of a run that goes by `lists` from here on."""
+    history = [[slot, then] for slot, then in history_of(state.extras) if slot < state.next_slot]
+    plain = plain_lists(lists)
+    if plain != (history[-1][1] if history else {}):
+        history.append([state.next_slot, plain])
+    others = {name: extra for name, extra in state.extras.items() if name != NAME}
+    return dataclasses.replace(
+        state, extras={**others, **({NAME: {"version": VERSION, "data": history}} if history else {})}
+    )
+
+
+def check_lists(state: "LoaderState", known: Mapping[str, Sequence[Sequence[str]]]) -> None:
+    """Check that no list is older than that of `state`, or another one. `known` are the digests of all versions of each
+    list, from version 1 on.
+
+    Raises:
+        StateError: naming the source.
+    """
+    labels = dict(state.fingerprint["sources"])
+    for name, versions in lists_at(state.extras, state.next_slot).items():
+        lists = [*known.get(name, ()), *itertools.repeat((), len(versions))]
+        for (number, digest), digests in zip(versions, lists, strict=False):
+            if number and (number > len(digests) or digests[number - 1] != digest):
+                found = f"has version {len(digests)}" if digests else "has none"
+                found = "has another list with a version of this number" if number <= len(digests) else found
+                raise StateError(
+                    f"the state was saved by a run that went by version {number} of the list of forgotten samples of "
+                    f"{labels.get(name, name)}, and the data set {found}: forgotten samples would come again. Put back "
+                    "its .nv-meta/forgotten.jsonl; if it was written just now on a shared file system, start again in "
+                    "a minute. Samples are taken back by `bridge-data forget --restore`"
+                )

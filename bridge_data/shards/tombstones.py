@@ -1,0 +1,179 @@
+"""The list of the samples of a prepared data set that are forgotten: its versions, `.nv-meta/forgotten.jsonl`.
+
+Enters: the bytes of the file. Leaves: for each version, the positions that are forgotten, by shard. Guarantee: the file
+is whole, and no version of it was changed since it was written; no key is looked up.
+
+Each line is one version, and changes the one before: `{"version", "date", "reason", "action", "shards", "digest"}`.
+`shards` has for each shard its size in bytes, its number of samples, and `[position, key]` of the samples that are
+forgotten, or that are no longer with the action `restore`; with `renew` they replace all before. `digest` is a hash of
+the line without it and of the digest of the version before: a version is known by its number and its digest.
+"""
+
+import dataclasses
+import functools
+import json
+import reprlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from bridge_data.errors import DatasetError, bridge_command
+from bridge_data.storage import Location
+
+ACTIONS = ("forget", "restore", "renew")
+
+_FIELDS = {"version": int, "date": str, "reason": str, "action": str, "shards": dict, "digest": str}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ShardTombstones:
+    """The samples of a version in one shard, which had this size and this many samples."""
+
+    num_bytes: int
+    num_samples: int
+    samples: tuple[tuple[int, str], ...]
+    """(position, key)."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TombstoneVersion:
+    """One version: what it changed, when and why."""
+
+    number: int
+    date: str
+    reason: str
+    action: str
+    shards: Mapping[str, ShardTombstones]
+    digest: str
+
+    def line(self) -> str:
+        """The version as a line of the file."""
+        return json.dumps({**_content(self), "digest": self.digest}, ensure_ascii=False) + "\n"
+
+    @property
+    def num_samples(self) -> int:
+        """The samples in it."""
+        return sum(len(shard.samples) for shard in self.shards.values())
+
+
+@dataclasses.dataclass(frozen=True)
+class Tombstones:
+    """The versions of a list, at least one, from version 1 on."""
+
+    root: Location
+    versions: tuple[TombstoneVersion, ...]
+
+    @classmethod
+    def parse(cls, data: bytes, file: Location) -> "Tombstones":
+        """The list in the file of the data set.
+
+        Raises:
+            DatasetError: if it is damaged.
+        """
+        versions: list[TombstoneVersion] = []
+        for number, line in enumerate(data.splitlines(), start=1):
+            try:
+                version = _parsed(json.loads(line))
+            except (ValueError, TypeError) as error:
+                raise _damaged(file, number, str(error)) from None
+            before = versions[-1].digest if versions else ""
+            if version.number != number or version.digest != digest_of(version, before):
+                raise _damaged(file, number, "the version was changed, or one before it is missing")
+            versions.append(version)
+        if not versions or not data.endswith(b"\n"):
+            raise _damaged(file, len(versions), "the end is missing")
+        return cls(file.parent.parent, tuple(versions))
+
+    @property
+    def newest(self) -> TombstoneVersion:
+        """The last version."""
+        return self.versions[-1]
+
+    def names(self, number: int) -> tuple[int, str]:
+        """(number, digest) of a version; 0 is that of a data set without a list."""
+        return (number, self.versions[number - 1].digest) if number else (0, "")
+
+    def samples(self, number: int) -> dict[str, dict[int, str]]:
+        """The forgotten samples under a version: by shard, their keys by position."""
+        found: dict[str, dict[int, str]] = {}
+        for version in self.versions[:number]:
+            if version.action == "renew":
+                found = {}
+            for name, shard in version.shards.items():
+                own = found.setdefault(name, {})
+                for position, key in shard.samples:
+                    if version.action == "restore":
+                        own.pop(position, None)
+                    else:
+                        own[position] = key
+        return {name: samples for name, samples in found.items() if samples}
+
+    @functools.cached_property
+    def _shards(self) -> dict[str, ShardTombstones]:
+        """The shards of the list, as they were when they were named last."""
+        return {name: shard for version in self.versions for name, shard in version.shards.items()}
+
+    def changed_shards(self, shard_counts: Mapping[str, int], num_bytes: Callable[[str], int]) -> list[str]:
+        """The shards with forgotten samples that have another size or another number of samples now."""
+        return [
+            name
+            for name in self.samples(len(self.versions))
+            if name in shard_counts
+            and (self._shards[name].num_samples, self._shards[name].num_bytes) != (shard_counts[name], num_bytes(name))
+        ]
+
+    def check_shards(self, shard_counts: Mapping[str, int], num_bytes: Callable[[str], int]) -> None:
+        """Check that the shards are those that the list was written for.
+
+        Raises:
+            DatasetError: if one has changed.
+        """
+        changed = self.changed_shards(shard_counts, num_bytes)
+        if changed:
+            more = f" and {len(changed) - 1} more shards" if len(changed) > 1 else ""
+            raise DatasetError(
+                f"{self.root}: shard {changed[0]}{more} has changed since samples in it were forgotten, and their "
+                f"positions may be those of others now; run `{bridge_command('forget', self.root, '--renew')}`, which "
+                "looks them up again by their keys"
+            )
+
+
+def digest_of(version: TombstoneVersion, before: str) -> str:
+    """The digest of a version that comes after one with the digest `before`."""
+    import hashlib  # here: a command that reads no list does not wait for it
+
+    text = before + json.dumps(_content(version), ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+    return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=8).hexdigest()
+
+
+def _content(version: TombstoneVersion) -> dict[str, Any]:
+    shards = {
+        name: [shard.num_bytes, shard.num_samples, [list(sample) for sample in shard.samples]]
+        for name, shard in version.shards.items()
+    }
+    return {
+        "version": version.number,
+        "date": version.date,
+        "reason": version.reason,
+        "action": version.action,
+        "shards": shards,
+    }
+
+
+def _parsed(line: Any) -> TombstoneVersion:
+    if not isinstance(line, dict) or {name: type(value) for name, value in line.items()} != _FIELDS:
+        raise ValueError(f"expected {', '.join(_FIELDS)}, got {reprlib.repr(line)}")
+    if line["action"] not in ACTIONS:
+        raise ValueError(f"unknown action {line['action']!r}, this release knows {', '.join(ACTIONS)}")
+    shards = {name: _shard(*shard) for name, shard in line["shards"].items()}
+    return TombstoneVersion(line["version"], line["date"], line["reason"], line["action"], shards, line["digest"])
+
+
+def _shard(num_bytes: int, num_samples: int, samples: Sequence[tuple[int, str]]) -> ShardTombstones:
+    return ShardTombstones(num_bytes, num_samples, tuple((int(position), str(key)) for position, key in samples))
+
+
+def _damaged(file: Location, line: int, what: str) -> DatasetError:
+    return DatasetError(
+        f"{file}:{line}: the list of forgotten samples is damaged: {what}. Put back a copy of it; without the file, "
+        "its samples would come again"
+    )

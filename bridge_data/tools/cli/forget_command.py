@@ -1,0 +1,84 @@
+"""`bridge-data forget`: samples of a prepared data set that no run is to see any more."""
+
+import json
+from pathlib import Path
+from typing import TextIO
+
+import click
+
+from bridge_data.errors import ConfigError
+from bridge_data.prepare.tombstone_writing import ForgetReport, forget_samples, read_tombstones, renew_tombstones
+from bridge_data.tools.cli.terminal import ON_DISK, counted, table
+
+
+@click.command()
+@click.argument("dataset", type=ON_DISK)
+@click.option(
+    "--keys",
+    "keys_file",
+    type=click.File(encoding="utf-8", errors="surrogateescape"),
+    help="A file with a key a line: KEY, SHARD:KEY, or SHARD/KEY as batches have it; - for standard input.",
+)
+@click.option("--reason", help="Why; it is kept in the list.")
+@click.option("--restore", is_flag=True, help="Take these samples from the list: runs see them again.")
+@click.option("--renew", is_flag=True, help="Look up all keys of the list again, after shards were rewritten.")
+@click.option("--ignore-unknown", is_flag=True, help="Leave out keys that no sample has, instead of an error.")
+@click.option("--list", "is_listed", is_flag=True, help="Show the versions of the list, and change nothing.")
+@click.option("--json", "as_json", is_flag=True, help="With --list: one JSON object a version, with the keys.")
+def forget(
+    dataset: Path,
+    keys_file: TextIO | None,
+    reason: str | None,
+    restore: bool,
+    renew: bool,
+    ignore_unknown: bool,
+    is_listed: bool,
+    as_json: bool,
+) -> None:
+    """Keep the samples with the keys in a file from all runs on the prepared folder DATASET.
+
+    The shards stay as they are; `.nv-meta/forgotten.jsonl` gets a version more. A run in progress takes it up when it
+    is restarted from a checkpoint; the order of all other samples, and the states, stay the same.
+    """
+    if is_listed:
+        _list(dataset, as_json=as_json)
+        return
+    if (keys_file is None) != renew:
+        raise ConfigError("give --keys FILE; or --renew or --list without it")
+    if not reason:
+        raise ConfigError("give --reason: it is kept in the list, for those who ask later why a sample is gone")
+    if keys_file is None:
+        _tell(renew_tombstones(dataset, reason), "are forgotten in the shards as they are now", "are gone")
+        return
+    keys = [key for line in keys_file if (key := line.rstrip("\r\n"))]
+    if not keys:
+        raise ConfigError(f"--keys {keys_file.name}: has no keys; expected one a line")
+    report = forget_samples(dataset, keys, reason, restore=restore, ignore_unknown=ignore_unknown)
+    _tell(report, "are taken back" if restore else "are forgotten from the next restart on", "were ignored")
+
+
+def _tell(report: ForgetReport, done: str, ignored: str) -> None:
+    version = "no list" if report.version is None else f"version {report.version.number}"
+    if not report.num_changed:
+        click.echo(f"nothing changes: {version} of the list says so already")
+    else:
+        click.echo(f"{counted(report.num_changed, 'sample')} {done} ({version} of the list)")
+    if report.ignored:
+        click.echo(f"{counted(len(report.ignored), 'key')} {ignored}, such as {report.ignored[0]}")
+    click.echo(f"{counted(report.num_forgotten, 'sample')} forgotten in all")
+
+
+def _list(dataset: Path, *, as_json: bool) -> None:
+    found = read_tombstones(dataset)
+    versions = () if found is None else found.versions
+    if as_json:
+        for version in versions:
+            click.echo(version.line(), nl=False)
+    elif not versions:
+        click.echo("no samples are forgotten")
+    else:
+        rows = [
+            (str(one.number), one.date, one.action, f"{one.num_samples:,}", json.dumps(one.reason, ensure_ascii=False))
+            for one in versions
+        ]
+        click.echo(table(("version", "date", "action", "samples", "reason"), rows))

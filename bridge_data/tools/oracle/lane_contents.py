@@ -1,0 +1,158 @@
+"""What the lanes of a run hand out from a state on, by the numbers of their micro-batches.
+
+Enters: the data set of the run, a state, and which samples are forgotten from which slot on. Leaves: the samples of a
+micro-batch, and the micro-batches of a sample. Guarantee: by arithmetic where the lanes neither pack nor group nor
+leave out samples by hooks; else with the run's own lanes and hooks, opened again where the list of forgotten samples
+changed.
+"""
+
+import collections
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+from bridge_data.errors import StateError
+from bridge_data.lanes.forgotten import ForgottenSamples
+from bridge_data.lanes.lane import Lane
+from bridge_data.lanes.lane_dataset import LaneDataset
+from bridge_data.lanes.units import Key, Unit
+from bridge_data.lanes.work import Work
+from bridge_data.order import SampleRef
+from bridge_data.order.lane_numbers import JobNumbers
+from bridge_data.order.state import LaneState, LoaderState
+from bridge_data.tools.oracle.kept_draws import KeptDraws
+
+Changes: TypeAlias = Sequence[tuple[int, ForgottenSamples | None]]
+"""(first slot, the samples that are forgotten from there on)."""
+
+UnitRefs = list[SampleRef]
+"""The samples of a pack, or one sample."""
+
+
+class LanesFrom:
+    """What the lanes of `state` make from there on, by the numbers of their micro-batches."""
+
+    def __init__(self, dataset: LaneDataset, state: LoaderState, changes: Changes, *, is_replayed: bool) -> None:
+        self.is_replayed, self.num_replayed = is_replayed, 0
+        self._lists: Changes = [(0, dataset.forgotten), *changes]
+        self._forgets, self._kept = any(forgotten for _, forgotten in self._lists), dict[int, KeptDraws]()
+        self._dataset, self._state, self._num_lanes = dataset, state, state.num_lanes
+        self._size = dataset.batching.batch_size or 1
+        self._numbers = None if is_replayed else JobNumbers(dataset.order, state)
+        self._lanes: dict[int, _Replayed] = {}
+
+    def has_emitted(self, number: int) -> bool:
+        """Whether a micro-batch comes before the state of its lane."""
+        return number // self._num_lanes < self._num_emitted(number % self._num_lanes)
+
+    def units(self, number: int) -> list[UnitRefs]:
+        """As of a stretch."""
+        lane, place = number % self._num_lanes, number // self._num_lanes
+        done = self._num_emitted(lane)
+        if place < done:
+            raise StateError(f"micro-batch {number}: lane {lane} of the state has emitted {done} already")
+        limit = self._dataset.batching.of_lane(lane, self._num_lanes).max_micro_batches
+        if limit is not None and place >= limit:
+            return []
+        if self._numbers is None:
+            return self._replayed(lane).units(place - done)
+        numbers = self._kept_draws(lane) if self._forgets else self._numbers.lane(lane)
+        refs = numbers.take((place - done) * self._size, self._size)
+        if len(refs) < self._size and self._dataset.batching.drop_last:
+            return []
+        return [[ref] for ref in refs]
+
+    def find(self, source: int, index: int, stop: int) -> set[int]:
+        """The micro-batches before `stop` that have a sample, by arithmetic."""
+        assert self._numbers is not None
+        drawn = self._numbers.find(source, index, lambda lane, number: self._micro_batch(lane, number, stop) >= stop)
+        return {
+            self._micro_batch(lane, number, stop)
+            for lane, number, _ in drawn
+            if not (self._forgets and self._kept_draws(lane).is_gone(number))
+        }
+
+    def num_gone(self, lane: int, num_draws: int) -> int:
+        """How many of the next draws of a lane are of forgotten samples."""
+        return self._kept_draws(lane).num_gone(num_draws) if self._forgets else 0
+
+    def _kept_draws(self, lane: int) -> KeptDraws:
+        assert self._numbers is not None
+        if lane not in self._kept:
+            lists = [(place * self._size, forgotten or ()) for place, forgotten in self._lists_of(lane)]
+            self._kept[lane] = KeptDraws(self._numbers.lane(lane), lists)
+        return self._kept[lane]
+
+    def _lists_of(self, lane: int) -> Changes:
+        """What is forgotten, by the first micro-batch of the lane from the state on."""
+        done = self._num_emitted(lane)
+        return [(max(0, -(-(slot - lane) // self._num_lanes) - done), forgotten) for slot, forgotten in self._lists]
+
+    def _micro_batch(self, lane: int, number: int, stop: int) -> int:
+        """The micro-batch of a draw; one from `stop` on, if it is one of these."""
+        if self._forgets:
+            num_batches = max(0, -(-(stop - lane) // self._num_lanes) - self._num_emitted(lane))
+            number = self._kept_draws(lane).number_of(number, num_batches * self._size)
+        return (self._num_emitted(lane) + number // self._size) * self._num_lanes + lane
+
+    def _num_emitted(self, lane: int) -> int:
+        number: int = self._state.lanes[lane].get("micro_batches", 0)
+        return number
+
+    def _replayed(self, lane: int) -> "_Replayed":
+        if lane not in self._lanes:
+
+            def count(_: SampleRef) -> None:
+                self.num_replayed += 1
+
+            def opened(lane_state: LaneState, forgotten: ForgottenSamples | None) -> tuple[Lane, _NotedWork]:
+                work = _NotedWork(self._dataset.work())
+                work.work.forgotten = forgotten
+                state = dataclasses.replace(self._state, lanes={lane: lane_state})
+                return self._dataset.lane(lane, state, count, work.work), work
+
+            self._lanes[lane] = _Replayed(opened, self._state.lanes[lane], self._lists_of(lane))
+        return self._lanes[lane]
+
+
+class _NotedWork:
+    """`work`, with a note of which units the last batches were made of."""
+
+    def __init__(self, work: Work) -> None:
+        self.work = work
+        self.batches: list[Any] = []
+        self.units: list[Unit] = []
+        self._make = work.batch
+        work.batch = self._batch  # type: ignore[method-assign]  # the lane calls it, and nothing else of the work changes
+
+    def _batch(self, units: list[Unit], keys: list[Key], *, collate: bool) -> list[Any]:
+        self.batches, self.units = self._make(units, keys, collate=collate), units
+        return self.batches
+
+
+class _Replayed:
+    """A lane that runs again, with the units of each micro-batch that it has come to. `opened` opens it at a state;
+    `lists` are as of `LanesFrom`, by the lane's micro-batches."""
+
+    def __init__(
+        self,
+        opened: Callable[[LaneState, ForgottenSamples | None], tuple[Lane, _NotedWork]],
+        state: LaneState,
+        lists: Changes,
+    ) -> None:
+        self._opened, self._changes = opened, collections.deque(lists)
+        self._lane, self._work = opened(state, self._changes.popleft()[1])
+        self._known: list[list[UnitRefs]] = []
+
+    def units(self, number: int) -> list[UnitRefs]:
+        """The units of the lane's micro-batch `number` from the state on; none after the end."""
+        while len(self._known) <= number:
+            while self._changes and self._changes[0][0] <= len(self._known):
+                self._lane, self._work = self._opened(self._lane.state(), self._changes.popleft()[1])
+            try:
+                self._lane.next()
+            except StopIteration:
+                return []
+            units = [[item.ref._replace(part=item.part) for item in unit.items] for unit in self._work.units]
+            self._known.append(units)
+        return self._known[number]

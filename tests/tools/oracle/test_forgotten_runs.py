@@ -1,0 +1,97 @@
+"""What the oracle and the audit say of runs whose samples were forgotten midway."""
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from bridge_data import StateError
+from bridge_data.loader.checkpoint import save_states
+from bridge_data.prepare.tombstone_writing import forget_samples
+from bridge_data.shards.metadata import FORGOTTEN_JSONL, META_FOLDER
+from bridge_data.tools.cli import main
+from bridge_data.tools.oracle import RunOrder
+from tests.loader.test_ledger_files import run as logged_run
+from tests.prepared import write_blend, write_texts
+from tests.tools.oracle.parts import Run
+from tests.tools.oracle.test_run_order import LEGS, SETTINGS, check
+
+
+@pytest.fixture
+def blend(tmp_path: Path) -> Path:
+    write_texts(tmp_path / "a", 230)
+    write_texts(tmp_path / "b", 77, per_shard=13)
+    return write_blend(tmp_path / "blend.yaml", {"a": 3, "b": 1})
+
+
+def forget(blend: Path, name: str, numbers: range, *, restore: bool = False) -> set[str]:
+    """Forget these samples; their keys as batches have them."""
+    per_shard = 50 if name == "a" else 13
+    keys = [f"data-{number // per_shard:04d}.tar/{number:06d}" for number in numbers]
+    assert forget_samples(blend.parent / name, keys, "asked for", restore=restore).num_changed == len(keys)
+    return set(keys)
+
+
+@pytest.mark.parametrize(("kind", "more"), LEGS, ids=[kind for kind, _ in LEGS])
+@pytest.mark.parametrize("is_pruned", [False, True], ids=["all states", "the last state"])
+def test_each_step_is_told_by_the_list_that_was_valid_then(blend, kind, more, is_pruned):
+    run = Run({**SETTINGS, **more})
+    run.leg(blend, 2, 20, num_lanes=4)
+    gone = forget(blend, "a", range(0, 230, 3))
+    run.leg(blend, 2, 25, lost=2)
+    forget(blend, "b", range(0, 77, 2))
+    run.leg(blend, 1, 20)
+    first_again = run.states[-1].next_slot
+    forget(blend, "a", range(0, 230, 9), restore=True)
+    run.leg(blend, 2, 30)
+    seen = {key for number, keys in run.keys.items() for key in keys if 40 <= number < first_again}
+    assert gone & {key for number, keys in run.keys.items() if number < 40 for key in keys}, "before the list"
+    assert gone & {key for number, keys in run.keys.items() if number >= first_again for key in keys}, "taken back"
+    of_a = {key for key in seen if key in gone and int(key[-6:]) >= 77}  # data set b has keys below
+    assert not of_a
+    order = RunOrder(run.dataset(2), states=run.states[-1:] if is_pruned else run.states)
+    check(run, order, sorted(run.keys)[::-1])
+    if kind == "plain":
+        assert order.num_replayed == 0
+        last = max(run.keys)
+        for key in ("data-0002.tar/000132", "data-0002.tar/000135", "data-0004.tar/000207"):
+            found = order.when(key, source="a/train", until=last // 2)
+            assert [one.micro_batch for one in found] == [
+                number for number in sorted(run.keys) for one in run.keys[number] if one == key
+            ]
+
+
+def test_a_redealt_run_and_the_time_after_the_last_state_are_told_too(blend):
+    run = Run(SETTINGS)
+    run.leg(blend, 2, 20, num_lanes=4)
+    forget(blend, "a", range(100, 200))
+    run.leg(blend, 3, 25)
+    told = RunOrder(run.dataset(3), states=run.states)
+    check(run, told, sorted(run.keys))
+    forget(blend, "b", range(40))
+    expected = RunOrder(run.dataset(3), states=run.states)
+    before = set(run.keys)
+    run.leg(blend, 3, 15)
+    check(run, expected, sorted(run.keys.keys() - before))
+
+
+def test_another_list_than_that_of_the_run_is_refused(blend):
+    run = Run(SETTINGS)
+    forget(blend, "a", range(5))
+    run.leg(blend, 1, 5)
+    (blend.parent / "a" / META_FOLDER / FORGOTTEN_JSONL).unlink()
+    forget(blend, "a", range(5, 10))
+    with pytest.raises(StateError, match="which the data set does not have"):
+        RunOrder(run.dataset(1), states=run.states)
+
+
+def test_the_audit_agrees_with_the_data_through_versions_of_the_list(tmp_path):
+    data, state = write_texts(tmp_path / "texts", 333), None
+    for number in range(4):
+        state = logged_run(data, tmp_path / "run" / "ledger", 2, 40, state, skip_every=0)
+        save_states(tmp_path / "run" / f"iter_{number:07d}", state, step=number, world_size=2)
+        if number < 3:
+            forget_samples(data, [f"{at:06d}" for at in range(number, 333, 5)], "asked for")
+    result = CliRunner().invoke(main, ["audit", str(tmp_path / "run"), "--data", str(data)])
+    assert result.exit_code == 0, result.output
+    assert "8 comparisons equal, 0 different" in result.output
