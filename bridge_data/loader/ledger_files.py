@@ -40,6 +40,8 @@ _COLUMN = struct.Struct("<qB")
 _NAME = re.compile(r"ledger_dprank(\d{3,})\.bin")
 
 _KIND = re.compile(rb"[BM]")
+_MAX_CHECKED_BYTES = 1 << 30
+"""What is read of what may be records, to see whether one is whole."""
 
 _At = tuple[int, int]
 """(repetition, number of a micro-batch)."""
@@ -109,15 +111,18 @@ def records(file: BinaryIO | io.FileIO, path: Path) -> Iterator[tuple[int, bytes
 
 
 def _has_record(file: BinaryIO | io.FileIO, begin: int) -> bool:
-    """Whether there is a whole record at byte `begin` or later."""
-    size = os.fstat(file.fileno()).st_size
+    """Whether there is a whole record at byte `begin` or later; also if that takes too long to tell."""
+    left, size = _MAX_CHECKED_BYTES, os.fstat(file.fileno()).st_size
     if size <= begin + _HEAD.size:
         return False
     with mmap.mmap(file.fileno(), size, prot=mmap.PROT_READ) as content:
         for found in _KIND.finditer(content, begin + _HEAD.size):
             length, checksum = _HEAD.unpack_from(content, found.start() - _HEAD.size)
             end = found.start() + length
-            if length and end <= size and zlib.crc32(content[found.start() : end]) == checksum:
+            if not length or end > size:
+                continue
+            left -= length
+            if left < 0 or zlib.crc32(content[found.start() : end]) == checksum:
                 return True
     return False
 

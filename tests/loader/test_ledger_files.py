@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -180,6 +181,16 @@ def test_a_file_that_a_power_failure_emptied_lacks_what_it_had_and_goes_on(
     assert sorted(number for number, _ in RunLedger(tmp_path)) == list(range(0, 20, 2))
     run(data, tmp_path, 2, 20, saved)
     assert sorted(number for number, _ in RunLedger(tmp_path)) == [*range(0, 20, 2), *range(20, 40)]
+
+
+def test_what_may_be_many_records_is_not_searched_without_end(data: Path, tmp_path: Path) -> None:
+    run(data, tmp_path, 1, 20)
+    with ledger_file(tmp_path, 0).open("ab") as file:
+        file.write(b"\xff\xff\xff\xff" + b"\0\0\x10\0____B" * 400_000)  # each as long as a mebibyte, of 5 in all
+    begun_s = time.monotonic()
+    with pytest.raises(DatasetError, match="is damaged, and more come after it"):
+        RunLedger(tmp_path)
+    assert time.monotonic() - begun_s < 30
 
 
 def test_damage_before_whole_records_is_said_and_set_aside_by_a_run_that_goes_on(

@@ -112,7 +112,15 @@ def test_a_ledger_that_lacks_micro_batches_is_told(data: Path, tmp_path: Path) -
     ledger_file(tmp_path / "ledger", 1).unlink()
     code, output = audit(tmp_path)
     assert code == 1, output
-    assert "the ledger lacks 20 micro-batches" in output
+    assert "\nthe ledger lacks 20 micro-batches\n" in output
+
+
+@pytest.mark.parametrize("content", [b"", bytes(5_000)])
+def test_a_ledger_that_a_power_failure_emptied_is_told(data: Path, tmp_path: Path, content: bytes) -> None:
+    train(data, tmp_path)
+    ledger_file(tmp_path / "ledger", 1).write_bytes(content)
+    code, output = audit(tmp_path)
+    assert code == 1 and "\nthe ledger lacks 20 micro-batches\n" in output, output
 
 
 def test_nothing_to_compare_is_an_error(data: Path, tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def audit(
     lacking = [finding for finding in findings if "lacks" in finding.why]
     for finding in (*different, *lacking)[:1]:
         click.echo(f"the first to differ is {finding.checkpoint.path}: the state has {finding.expected}")
-        click.echo(f"the {finding.source} has {finding.sums or finding.why}")
+        click.echo(finding.why or f"the {finding.source} has {finding.sums}")
     num_same = sum(finding.is_same for finding in findings)
     click.echo(f"{counted(num_same, 'comparison')} equal, {len(different) + len(lacking)} different")
     ctx.exit(1 if different or lacking or not num_same else 0)
