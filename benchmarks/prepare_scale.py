@@ -89,7 +89,7 @@ def killed(folder: Path, seconds: float) -> int:
     for kills in range(KILLS):
         with subprocess.Popen([*OURS, str(folder), *SETTINGS, "--no-progress"], stdout=subprocess.DEVNULL) as run:
             try:
-                if run.wait(rng.uniform(0.2, 0.6) * seconds) == 0:
+                if run.wait(rng.uniform(0.05, 0.3) * seconds) == 0:
                     return kills
             except subprocess.TimeoutExpired:
                 run.send_signal(signal.SIGKILL)
