@@ -7,6 +7,7 @@ its own with two workers. CPU seconds are those of all its processes: they depen
 """
 
 import argparse
+import filecmp
 import os
 import random
 import shutil
@@ -73,7 +74,7 @@ def links(source: Path, folder: Path) -> Path:
 
 
 def measured(command: Sequence[str]) -> Run:
-    """Run a command."""
+    """Run a command. Its memory is never less than that of this process, which starts it: so that stays small."""
     started = time.monotonic()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)
@@ -101,8 +102,9 @@ def are_same(one: Path, other: Path) -> bool:
     """Whether all files of two preparations are equal, and the rows of the databases."""
     metas = [folder / ".nv-meta" for folder in (one, other)]
     names = [sorted(path.name for path in meta.iterdir() if path.suffix != ".sqlite") for meta in metas]
-    files = [[(meta / name).read_bytes() for name in names[0]] for meta in metas]
-    offsets = [{path.name: path.read_bytes() for path in folder.glob("*.idx")} for folder in (one, other)]
+    _, other_files, failed = filecmp.cmpfiles(*metas, names[0], shallow=False)
+    offsets = [sorted(path.name for path in folder.glob("*.idx")) for folder in (one, other)]
+    _, other_offsets, absent = filecmp.cmpfiles(one, other, offsets[0], shallow=False)
     db = sqlite3.connect(metas[0] / "index.sqlite")
     db.execute("ATTACH ? AS other", (str(metas[1] / "index.sqlite"),))
     differing = 0
@@ -110,7 +112,8 @@ def are_same(one: Path, other: Path) -> bool:
         for first, second in (("main", "other"), ("other", "main")):
             rows = f"SELECT * FROM {first}.{table} EXCEPT SELECT * FROM {second}.{table}"
             differing += db.execute(f"SELECT COUNT(*) FROM ({rows})").fetchone()[0]
-    return names[0] == names[1] and files[0] == files[1] and offsets[0] == offsets[1] and not differing
+    is_complete = names[0] == names[1] and offsets[0] == offsets[1] and not (failed or absent)
+    return is_complete and not (other_files or other_offsets or differing)
 
 
 def rate(folder: Path) -> float:
