@@ -10,8 +10,8 @@ SPREAD := -n 2 --dist worksteal
 # Keep compiled modules, also where the environment says not to: tests and the processes they start would compile anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: setup demo test test-fast test-most test-all test-bridge test-data test-ray test-view faults fuzz compat lint peers bench bench-more \
-  clean
+.PHONY: setup demo test test-fast test-most test-all test-bridge test-data test-ray test-view faults fuzz compat lint \
+  peers bench bench-more clean
 
 setup:
 	@VENV=$(VENV) PYTHON="$(if $(filter-out file,$(origin PYTHON)),$(PYTHON))" .ci/setup
@@ -147,6 +147,7 @@ bench-more: setup
 	$(BIN)/python -m benchmarks.shuffle_quality --energon $(PEER)/bin/python --streaming $(PEERS)/streaming/bin/python
 	$(BIN)/python benchmarks/resume.py
 	$(BIN)/python -m benchmarks.scale
+	$(BIN)/python -m benchmarks.prepare_scale $(if $(wildcard $(PEER)/bin/energon),--energon $(PEER)/bin/python)
 	$(BIN)/python benchmarks/faults.py
 	$(BIN)/python benchmarks/video.py
 	$(BIN)/python benchmarks/balance.py

@@ -71,7 +71,7 @@ WHERE name = CAST(? AS TEXT) AND num_bytes = ? AND mtime_ns = ? AND NOT EXISTS (
 )
 """
 
-_CACHE_KIB = 256 * 1024
+_CACHE_KIB = 32 * 1024
 
 _ROWS = 50
 """Rows that are inserted by one statement: twice as fast as one by one."""

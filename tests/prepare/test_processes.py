@@ -1,10 +1,15 @@
+import contextlib
 import multiprocessing
 import os
+import subprocess
+import sys
 import threading
+from collections.abc import Iterator
 
 import pytest
 
-from bridge_data.prepare.processes import in_parallel, pool
+from bridge_data.errors import ConfigError
+from bridge_data.prepare.processes import Executor, LocalProcesses, in_parallel, pool
 
 
 @pytest.mark.parametrize("num_workers", [1, 3])
@@ -23,3 +28,34 @@ def test_a_process_with_threads_is_not_forked() -> None:
         stop.set()
         thread.join()
     assert multiprocessing.active_children() == []
+
+
+@pytest.mark.parametrize("num_workers", [1, 3])
+def test_an_executor_takes_any_function_and_arguments_when_there_is_a_worker_for_them(num_workers: int) -> None:
+    taken: list[int] = []
+
+    def arguments() -> Iterator[int]:
+        for number in range(1000):
+            taken.append(number)
+            yield number
+
+    offset = 3
+    executor: Executor = LocalProcesses(num_workers)
+    with contextlib.closing(executor.map(lambda number: number + offset, arguments(), what="added")) as results:
+        assert [next(results) for _ in range(5)] == [3, 4, 5, 6, 7]
+    assert len(taken) < 30  # closing cancels the rest
+    with pytest.raises(ConfigError, match="num_workers=0: expected at least 1"):
+        LocalProcesses(0)
+
+
+TORCH = """
+import torch
+from bridge_data.prepare.processes import LocalProcesses
+torch.set_num_threads(3)
+assert set(LocalProcesses(2).map(lambda _: torch.get_num_threads(), range(4), what="asked")) == {1}
+"""
+
+
+@pytest.mark.processes
+def test_torch_has_one_thread_in_a_forked_process() -> None:
+    subprocess.run([sys.executable, "-c", TORCH], check=True)

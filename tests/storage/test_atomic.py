@@ -7,7 +7,17 @@ from pathlib import Path
 import pytest
 
 from bridge_data.errors import DatasetError
-from bridge_data.storage.atomic import EXCLUSIVE, SHARED, lock, locked, replacing, sync_folder, write_file, writing
+from bridge_data.storage.atomic import (
+    EXCLUSIVE,
+    SHARED,
+    clone_file,
+    lock,
+    locked,
+    replacing,
+    sync_folder,
+    write_file,
+    writing,
+)
 from tests.task.stores.processes import Child
 
 
@@ -19,6 +29,17 @@ def test_the_new_file_takes_the_place_of_the_old(tmp_path: Path) -> None:
         assert path.read_text() == "old"
     assert path.read_text() == "new"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_clone_is_a_file_of_its_own(tmp_path: Path) -> None:
+    content = os.urandom(100_000)
+    (tmp_path / "file").write_bytes(content)
+    (tmp_path / "clone").write_bytes(bytes(200_000))
+    clone_file(tmp_path / "file", tmp_path / "clone")
+    with open(tmp_path / "clone", "r+b") as file:
+        file.write(b"other")
+    assert (tmp_path / "clone").read_bytes() == b"other" + content[5:]
+    assert (tmp_path / "file").read_bytes() == content
 
 
 def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
