@@ -115,7 +115,7 @@ def write(folder: Path) -> None:
     pictures = [picture(number % 200) for number in range(NUM_PICTURES)]
     samples = ({"__key__": f"{n:06d}", "jpg": one, "txt": f"caption {n}"} for n, one in enumerate(pictures))
     write_dataset(folder / "jpeg.tars", samples, per_shard=100, definition=CAPTIONED)
-    images = [{"bytes": one, "path": None} for one in pictures]
+    images = [{"bytes": one, "path": f"{number}.jpg"} for number, one in enumerate(pictures)]
     table = pa.table({"image": images, "caption": [f"caption {n}" for n in range(NUM_PICTURES)]})
     features = {"image": {"_type": "Image"}, "caption": {"dtype": "string", "_type": "Value"}}
     metadata = {b"huggingface": json.dumps({"info": {"features": features}}).encode()}
