@@ -2,16 +2,18 @@
 
 Input: generated texts of 200 bytes, and JPEGs of 500×400 pixels with captions; as prepared tars, as a Parquet file as
 pyarrow writes it by default (JPEGs: row groups of 100 rows, as `datasets` writes them), and as `save_to_disk` saves
-them. Output: samples a second of one process without workers, after a first epoch; each figure is the median of rounds
+them. Output: samples per second of processor time (so that what else runs does not
+matter) of one process without workers, after a first epoch; each figure is the median of rounds
 that take turns.
 
     python -m benchmarks.tables --peer .venv-peers/datasets/bin/python
 
-The peer shuffles (`Dataset.shuffle`), and reads batches of the same size as Python objects; JPEGs are decoded by Pillow
-there, and to the same pixels as uint8 here.
+The peer shuffles in its two ways, by `Dataset.shuffle` ("map") and by a buffer of 100 samples of an iterable data set
+("stream"), and makes batches of as many samples; JPEGs are decoded to uint8 by both.
 """
 
 import argparse
+import functools
 import io
 import json
 import statistics
@@ -55,21 +57,30 @@ PEER = """
 import json, sys, time
 import numpy, datasets
 path, seconds, pictures = sys.argv[1], float(sys.argv[2]), sys.argv[3] == "jpeg"
-data = datasets.load_from_disk(path).shuffle(seed=1)
+shuffle = {"map": lambda data: data.shuffle(seed=1), "stream": lambda data: (
+    data.to_iterable_dataset(num_shards=16).shuffle(seed=1, buffer_size=100))}[sys.argv[4]]
+data = shuffle(datasets.load_from_disk(path))
 def batches():
     while True:
-        for batch in data.iter(batch_size=32):
+        samples = []
+        for sample in data:
             if pictures:
-                batch["image"] = numpy.stack([numpy.asarray(image.convert("RGB")) for image in batch["image"]])
-            yield batch
+                sample["image"] = numpy.asarray(sample["image"].convert("RGB"))
+            samples.append(sample)
+            if len(samples) == 32:
+                batch = {name: [one[name] for one in samples] for name in samples[0]}
+                if pictures:
+                    batch["image"] = numpy.stack(batch["image"])
+                yield batch
+                samples = []
 stream = batches()
-begin = time.perf_counter()
-while time.perf_counter() - begin < seconds / 4:
+begin = time.process_time()
+while time.process_time() - begin < seconds / 4:
     next(stream)
-begin, count = time.perf_counter(), 0
-while time.perf_counter() - begin < seconds:
+begin, count = time.process_time(), 0
+while time.process_time() - begin < seconds:
     count += len(next(stream)["text" if not pictures else "image"])
-print(json.dumps(count / (time.perf_counter() - begin)))
+print(json.dumps(count / (time.process_time() - begin)))
 """
 
 
@@ -104,7 +115,7 @@ def write(folder: Path) -> None:
     pictures = [picture(number % 200) for number in range(NUM_PICTURES)]
     samples = ({"__key__": f"{n:06d}", "jpg": one, "txt": f"caption {n}"} for n, one in enumerate(pictures))
     write_dataset(folder / "jpeg.tars", samples, per_shard=100, definition=CAPTIONED)
-    images = [{"bytes": one, "path": None} for one in pictures]
+    images = [{"bytes": one, "path": f"{number}.jpg"} for number, one in enumerate(pictures)]
     table = pa.table({"image": images, "caption": [f"caption {n}" for n in range(NUM_PICTURES)]})
     features = {"image": {"_type": "Image"}, "caption": {"dtype": "string", "_type": "Value"}}
     metadata = {b"huggingface": json.dumps({"info": {"features": features}}).encode()}
@@ -123,7 +134,8 @@ def _write_tables(folder: Path, name: str, table: pa.Table, per_group: int, per_
     state = {"_data_files": [{"filename": "data-00000-of-00001.arrow"}], "_fingerprint": "0", "_split": None}
     state |= {"_format_columns": None, "_format_kwargs": {}, "_format_type": None, "_output_all_columns": False}
     (saved / "state.json").write_text(json.dumps(state))
-    (saved / "dataset_info.json").write_text("{}")
+    described = json.loads((table.schema.metadata or {}).get(b"huggingface", b'{"info": {}}'))["info"]
+    (saved / "dataset_info.json").write_text(json.dumps(described))
 
 
 def batches_of(path: Path, fields: dict[str, Any]) -> Iterator[Any]:
@@ -145,42 +157,49 @@ def batches_of(path: Path, fields: dict[str, Any]) -> Iterator[Any]:
 
 def rate(batches: Iterator[Any], seconds: float) -> float:
     """Samples a second."""
-    begin, count = time.perf_counter(), 0
-    while time.perf_counter() - begin < seconds:
+    begin, count = time.process_time(), 0
+    while time.process_time() - begin < seconds:
         next(batches)
         count += BATCH
-    return count / (time.perf_counter() - begin)
+    return count / (time.process_time() - begin)
+
+
+def peer_rate(command: list[str]) -> float:
+    """Samples a second of the peer."""
+    return float(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peer", help="A Python with `datasets` and Pillow.")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", choices=("text", "jpeg"))
     parser.add_argument("--seconds", type=float, default=1.5)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         write(root)
         for name, fields in (("text", TEXT_FIELDS), ("jpeg", PICTURE_FIELDS)):
+            if options.only not in (None, name):
+                continue
             runs: dict[str, Callable[[], float]] = {}
             for kind, given in (("tars", {}), ("parquet", fields), ("saved", fields)):
                 batches = batches_of(root / f"{name}.{kind}", given)
-                runs[kind] = lambda batches=batches: rate(batches, options.seconds)  # type: ignore[misc]
+                runs[kind] = functools.partial(rate, batches, options.seconds)
             if options.peer:
-                command = [options.peer, "-c", PEER, str(root / f"{name}.saved"), str(options.seconds), name]
-                runs["datasets"] = lambda command=command: float(  # type: ignore[misc]
-                    subprocess.run(command, check=True, capture_output=True, text=True).stdout
-                )
+                for kind in ("map", "stream"):
+                    command = [options.peer, "-c", PEER, str(root / f"{name}.saved"), str(options.seconds), name, kind]
+                    runs[f"datasets {kind}"] = functools.partial(peer_rate, command)
             figures: dict[str, list[float]] = {kind: [] for kind in runs}
             for _ in range(options.rounds):
                 for kind, run in runs.items():
                     figures[kind].append(run())
             rates = {kind: statistics.median(found) for kind, found in figures.items()}
             for kind, found in rates.items():
-                beside = f"{found / rates['tars']:.2f} of tars"
-                if "datasets" in rates and kind != "datasets":
-                    beside += f", {found / rates['datasets']:.1f} × datasets"
-                print(f"{name:5} {kind:9} {found:10,.0f} samples/s  {beside}")
+                beside = [
+                    f"{found / other:.2f} × {other_kind}" for other_kind, other in rates.items() if other_kind != kind
+                ]
+                print(f"{name:5} {kind:16} {found:10,.0f} samples/s   {', '.join(beside)}")
             sys.stdout.flush()
 
 

@@ -259,7 +259,10 @@ class TableReader(BlockReader):
         (key,) = samples.keys
         if key is None:
             raise self._without_content(index, parts)
-        return RawSample(key, shard_name, index, samples.contents[0], self.dataset_path)
+        (content,) = samples.contents
+        return RawSample(
+            key, shard_name, index, {samples.name: content} if samples.name else content, self.dataset_path
+        )
 
     def byte_ranges(self, index: int, parts: Container[str] | None = None) -> list[ByteRange]:
         """None: which pages have a sample is known only when they are read."""
@@ -275,12 +278,7 @@ class TableReader(BlockReader):
 
     def read_block(self, block: range) -> tuple[str, Samples, int]:
         assert self._blocks is not None
-        shard_name, samples, num_bytes = self._read(block, self._blocks.parts)
-        first = samples.contents[0]
-        if len(first) == 1 and all(len(content) == 1 for content in samples.contents):
-            (name,) = first
-            return shard_name, Samples(samples.keys, [content[name] for content in samples.contents], name), num_bytes
-        return shard_name, samples, num_bytes
+        return self._read(block, self._blocks.parts)
 
     def _read(self, block: range, parts: Container[str] | None) -> tuple[str, Samples, int]:
         """The name of the file, the samples of a block, and about how many bytes they have. Missing values are left
@@ -299,13 +297,15 @@ class TableReader(BlockReader):
                 raise DatasetError(f"{table.path}: row {self._row(block[keys.index(None)])} has no {KEY}")
         else:
             keys = list(map(str, range(self._row(block[0]), self._row(block[0]) + len(block))))
+        num_bytes = int(len(block) * (records.sample_bytes or 0))
         names = [column.part for column in columns]
+        if len(names) == 1 and None not in values[0]:
+            return records.files[file].name, Samples(keys, values[0], names[0]), num_bytes
         contents = [dict(zip(names, row, strict=True)) for row in zip(*values, strict=True)]
         contents = contents or [{} for _ in block]
         for column, found in zip(columns, values, strict=True):
             if None in found:
                 self._leave_out(table, column, rows, Samples(keys, contents))
-        num_bytes = int(len(block) * (records.sample_bytes or 0))
         return records.files[file].name, Samples(keys, contents), num_bytes
 
     def _leave_out(self, table: TableFile, column: Column, rows: tuple[int, int, int], samples: Samples) -> None:

@@ -1,0 +1,48 @@
+"""The commands that look at data, on tables."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.prepared import TEXT
+from tests.tables import table_of, write_parquet, write_text_table
+from tests.tools.cli.conftest import Run
+
+
+@pytest.fixture
+def hub(tmp_path: Path) -> Path:
+    """A folder of Parquet files, as the Hub has them."""
+    for name, size in (("train-00000-of-00001", 120), ("validation-00000-of-00001", 30)):
+        write_text_table(tmp_path / "hub" / "data" / f"{name}.parquet", size)
+    return tmp_path / "hub"
+
+
+def test_info_shows_split_parts_and_columns(run: Run, hub: Path) -> None:
+    result = run("info", hub)
+    assert result.exit_code == 0
+    lines = [line.split() for line in result.output.splitlines()]
+    assert ["parts", "text"] in lines and ["train", "120", "3"] in lines and ["validation", "30", "1"] in lines
+
+
+def test_preview_shows_values_as_they_are(run: Run, tmp_path: Path) -> None:
+    table = table_of({"text": ["first", "second"], "number": [1, 2], "tokens": [[1, 2], [3]]})
+    result = run("preview", "-n", "1", write_parquet(tmp_path / "a.parquet", table))
+    assert result.exit_code == 0
+    assert all(text in result.output for text in ("a.parquet/0", "first", "[1, 2]"))
+    assert "second" in run("preview", "--key", "a.parquet/1", tmp_path / "a.parquet").output
+
+
+def test_lint_reads_every_row_and_names_what_is_damaged(run: Run, hub: Path) -> None:
+    file = hub / "data" / "train-00000-of-00001.parquet"
+    entry = {"path": str(hub), **TEXT, "field_map": {"text": "text"}}
+    head = {"__module__": "megatron.energon", "__class__": "MetadatasetV2"}
+    meta = hub.parent / "meta.yaml"
+    meta.write_text(json.dumps({**head, "splits": {"train": entry, "val": entry}}))
+    result = run("lint", meta)
+    assert (result.exit_code, "150 samples checked" in result.output) == (0, True)
+    with file.open("r+b") as opened:
+        opened.seek(4)
+        opened.write(b"\xff" * 40)
+    result = run("lint", meta)
+    assert result.exit_code == 1 and "train-00000-of-00001.parquet: row group 0, column 'text'" in result.output
