@@ -68,7 +68,7 @@ def test_a_redealt_run_and_the_time_after_the_last_state_are_told_too(blend):
     run.leg(blend, 3, 25)
     told = RunOrder(run.dataset(3), states=run.states)
     check(run, told, sorted(run.keys))
-    forget(blend, "b", range(0, 40))
+    forget(blend, "b", range(40))
     expected = RunOrder(run.dataset(3), states=run.states)
     before = set(run.keys)
     run.leg(blend, 3, 15)
