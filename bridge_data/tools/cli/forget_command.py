@@ -48,24 +48,24 @@ def forget(
     if not reason:
         raise ConfigError("give --reason: it is kept in the list, for those who ask later why a sample is gone")
     if keys_file is None:
-        _tell(renew_tombstones(dataset, reason), "are forgotten in the shards as they are now", "are gone")
+        _tell(renew_tombstones(dataset, reason), "found again", "gone", is_renewed=True)
         return
     keys = [key for line in keys_file if (key := line.rstrip("\r\n"))]
     if not keys:
         raise ConfigError(f"--keys {keys_file.name}: has no keys; expected one a line")
     report = forget_samples(dataset, keys, reason, restore=restore, ignore_unknown=ignore_unknown)
-    _tell(report, "are taken back" if restore else "are forgotten from the next restart on", "were ignored")
+    _tell(report, "taken back" if restore else "forgotten from the next restart on", "ignored")
 
 
-def _tell(report: ForgetReport, done: str, ignored: str) -> None:
+def _tell(report: ForgetReport, done: str, ignored: str, *, is_renewed: bool = False) -> None:
     version = "no list" if report.version is None else f"version {report.version.number}"
-    if not report.num_changed:
+    if not report.num_changed and not is_renewed:
         click.echo(f"nothing changes: {version} of the list says so already")
     else:
-        click.echo(f"{counted(report.num_changed, 'sample')} {done} ({version} of the list)")
+        click.echo(f"{done}: {counted(report.num_changed, 'sample')} ({version} of the list)")
     if report.ignored:
-        click.echo(f"{counted(len(report.ignored), 'key')} {ignored}, such as {report.ignored[0]}")
-    click.echo(f"{counted(report.num_forgotten, 'sample')} forgotten in all")
+        click.echo(f"{ignored}: {counted(len(report.ignored), 'key')}, such as {report.ignored[0]}")
+    click.echo(f"forgotten in all: {counted(report.num_forgotten, 'sample')}")
 
 
 def _list(dataset: Path, *, as_json: bool) -> None:

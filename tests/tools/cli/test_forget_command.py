@@ -1,0 +1,102 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from bridge_data.shards.metadata import FORGOTTEN_JSONL, META_FOLDER
+from tests.prepared import write_texts
+from tests.tools.cli.runner import run_command
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> Path:
+    return write_texts(tmp_path / "texts", 60, per_shard=20)
+
+
+def forget(texts: Path, keys: list[str], *more: str) -> tuple[int, str]:
+    (texts.parent / "keys.txt").write_text("".join(f"{key}\n" for key in keys))
+    done = run_command("forget", texts, "--keys", texts.parent / "keys.txt", "--reason", "asked for", *more)
+    return done.exit_code, done.output
+
+
+def file_of(texts: Path) -> Path:
+    return texts / META_FOLDER / FORGOTTEN_JSONL
+
+
+def test_versions_are_added_and_those_before_stay_as_they_are(texts: Path) -> None:
+    keys = ["000003", "data-0001.tar:000025", "data-0002.tar/000059"]
+    assert forget(texts, keys) == (
+        0,
+        "forgotten from the next restart on: 3 samples (version 1 of the list)\nforgotten in all: 3 samples\n",
+    )
+    first = file_of(texts).read_bytes()
+    assert forget(texts, ["000003"]) == (
+        0,
+        "nothing changes: version 1 of the list says so already\nforgotten in all: 3 samples\n",
+    )
+    assert file_of(texts).read_bytes() == first
+    assert "restart on: 1 sample (version 2" in forget(texts, ["000004", "000003"])[1]
+    assert forget(texts, ["000003"], "--restore")[0] == 0
+    assert file_of(texts).read_bytes().startswith(first)
+    lines = [json.loads(line) for line in run_command("forget", texts, "--list", "--json").output.splitlines()]
+    assert [(line["version"], line["action"], line["reason"]) for line in lines] == [
+        (1, "forget", "asked for"),
+        (2, "forget", "asked for"),
+        (3, "restore", "asked for"),
+    ]
+    assert lines[0]["shards"]["data-0001.tar"][2] == [[5, "000025"]]
+    assert "3 samples (version 3 of the list)" in run_command("info", texts).output
+
+
+def test_all_wrong_keys_are_named_and_nothing_is_written(texts: Path) -> None:
+    code, output = forget(texts, ["000003", "nope", "data-0001.tar:000003"])
+    assert code == 1
+    assert "2 keys are wrong, and nothing was written" in output
+    assert "'nope': no sample has this key" in output and "'data-0001.tar:000003'" in output
+    assert not file_of(texts).exists()
+    code, output = forget(texts, ["000003", "nope"], "--ignore-unknown")
+    assert code == 0
+    assert "ignored: 1 key, such as nope" in output
+    code, output = forget(texts, ["000004"], "--restore")
+    assert (code, "'000004': is not forgotten" in output) == (1, True)
+
+
+def test_a_damaged_list_is_refused(texts: Path) -> None:
+    forget(texts, ["000003"])
+    forget(texts, ["000005"])
+    whole = file_of(texts).read_text()
+    for damaged in (whole[:-30], whole.replace("asked", "wanted", 1), whole.splitlines()[1] + "\n", "", "{}\n"):
+        file_of(texts).write_text(damaged)
+        done = run_command("forget", texts, "--list")
+        assert done.exit_code == 1, damaged
+        assert "the list of forgotten samples is damaged" in done.output
+    file_of(texts).write_text(whole)
+    assert run_command("forget", texts, "--list").exit_code == 0
+
+
+def test_preparing_again_keeps_the_list_and_rewritten_shards_need_it_renewed(texts: Path) -> None:
+    forget(texts, ["000003", "000025"])
+    before = file_of(texts).read_bytes()
+    write_texts(texts, 20, lambda n: f"{n} is longer" * 100, per_shard=21)
+    assert file_of(texts).read_bytes() == before
+    code, output = forget(texts, ["000004"])
+    assert code == 1
+    assert "has changed since samples in it were forgotten" in output
+    assert run_command("info", texts).exit_code == 1
+    done = run_command("forget", texts, "--renew", "--reason", "shards were written anew")
+    assert done.exit_code == 0, done.output
+    assert run_command("info", texts).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "give --keys FILE; or --renew or --list"),
+        (["--renew"], "give --reason"),
+        (["--renew", "--reason", "x"], "no samples of it were forgotten"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(texts: Path, arguments: list[str], message: str) -> None:
+    done = run_command("forget", texts, *arguments)
+    assert done.exit_code == 1
+    assert message in done.output
