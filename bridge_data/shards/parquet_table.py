@@ -37,8 +37,8 @@ from bridge_data.shards.table_columns import Column, TableFile, values_of_rows
 MAX_DECODED_BYTES = 1 << 28
 """Bytes of the pages, or of the column of a row group, that are decoded at once, at most."""
 
-MAX_KEPT_BYTES = 1 << 24
-"""Decoded values that a file keeps: those of pages that were read last."""
+MAX_KEPT_BYTES = 1 << 23
+"""Decoded values that a file keeps: those of pages that were read last, or of a row group, if they are not more."""
 
 MAX_KNOWN_COLUMNS = 4096
 """Columns of row groups whose pages a file remembers."""
@@ -111,16 +111,14 @@ class ParquetTable(TableFile):
         pages = self._known_pages(group, leaves[0]) if len(leaves) == 1 else None
         if pages is None or not pages.data:
             key = group, *leaves
-            if key not in self._kept:
-                self._keep(key, (0, self._whole(group, leaves, name)))
-            return self._kept[key]
+            return self._kept.get(key) or self._keep(key, (0, self._whole(group, leaves, name)))
         begin = bisect.bisect_right(pages.first_rows, first) - 1
         stop = bisect.bisect_left(pages.first_rows, end)
         key = group, leaves[0], begin, stop
-        if key not in self._kept:
-            chosen = pages.data[begin:stop]
-            self._keep(key, (chosen[0].first_row, self._of_pages(group, leaves[0], pages.dictionary, chosen)))
-        return self._kept[key]
+        if key in self._kept:
+            return self._kept[key]
+        chosen = pages.data[begin:stop]
+        return self._keep(key, (chosen[0].first_row, self._of_pages(group, leaves[0], pages.dictionary, chosen)))
 
     def _of_pages(self, group: int, leaf: int, dictionary: Page | None, chosen: Sequence[Page]) -> Any:
         """The values of consecutive data pages."""
@@ -160,12 +158,16 @@ class ParquetTable(TableFile):
                 "at once. Write the file with smaller row groups, or convert it: `bridge-data convert`"
             )
 
-    def _keep(self, key: tuple[int, ...], decoded: _Decoded) -> None:
-        self._kept[key] = decoded
-        self._kept_bytes += decoded[1].nbytes
-        while self._kept_bytes > MAX_KEPT_BYTES and len(self._kept) > 1:
-            _, (_, dropped) = self._kept.popitem(last=False)
-            self._kept_bytes -= dropped.nbytes
+    def _keep(self, key: tuple[int, ...], decoded: _Decoded) -> _Decoded:
+        """Keep what was decoded, if it is not too large; `decoded` itself."""
+        num_bytes = decoded[1].nbytes
+        if num_bytes <= MAX_KEPT_BYTES:
+            self._kept[key] = decoded
+            self._kept_bytes += num_bytes
+            while self._kept_bytes > MAX_KEPT_BYTES:
+                _, (_, dropped) = self._kept.popitem(last=False)
+                self._kept_bytes -= dropped.nbytes
+        return decoded
 
     def _large_values(self, group: int, leaf: int, first: int, end: int) -> list[bytes | None] | None:
         """The values of these rows, each read alone; None if that is not possible."""
@@ -194,14 +196,14 @@ class ParquetTable(TableFile):
     def _numbers(self, group: int, leaf: int, page: Page, num_values: int) -> Any:
         """Which value of the dictionary each row of a page has, as 4 bytes."""
         key = group, leaf, page.start, -1
-        if key not in self._kept:
-            data = self.read_bytes(page.start, page.num_bytes)
-            numbers = numbering_page(num_values, self._parsed.columns[group][leaf].codec)
-            array = self._array(group, leaf, [page], data, numbers)
-            while array.type.num_fields:
-                array = array.flatten()[0]
-            self._keep(key, (page.first_row, array))
-        return self._kept[key][1]
+        if key in self._kept:
+            return self._kept[key][1]
+        data = self.read_bytes(page.start, page.num_bytes)
+        numbers = numbering_page(num_values, self._parsed.columns[group][leaf].codec)
+        array = self._array(group, leaf, [page], data, numbers)
+        while array.type.num_fields:
+            array = array.flatten()[0]
+        return self._keep(key, (page.first_row, array))[1]
 
     def _stored(self, group: int, leaf: int, page: Page) -> StoredValues | None:
         """Where the values of a page are, which is remembered."""

@@ -25,7 +25,7 @@ from bridge_data.storage import Location, Version, is_remote
 
 logger = logging.getLogger("bridge_data")
 
-MAX_OPEN_TABLES = 64
+MAX_OPEN_TABLES = 32
 """Files whose footers a reader keeps."""
 
 MAX_OPENING = 16
