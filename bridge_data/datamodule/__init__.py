@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from bridge_data.datamodule.batch_schedule import BatchSchedule
     from bridge_data.datamodule.dataset_builder import DatasetBuildContext, EnergonDatasetBuilder
     from bridge_data.datamodule.dataset_config import EnergonDatasetConfig, TaskEncoderConfig
+    from bridge_data.datamodule.lightning_trainer import MetricsCallback
     from bridge_data.datamodule.metric_sinks import (
         JsonlSink,
         LogSink,
@@ -18,20 +19,17 @@ if TYPE_CHECKING:
         MetricsServer,
         TensorBoardSink,
     )
-    from bridge_data.datamodule.metrics_callback import MetricsCallback
     from bridge_data.datamodule.module import EnergonMultiModalDataModule
-    from bridge_data.datamodule.training import EnergonDataloader, cyclic_iter
-    from bridge_data.datamodule.validation import ValidationDataloader
+    from bridge_data.datamodule.trainer_loaders import EnergonDataloader, ValidationDataloader, cyclic_iter
 
 _NAMES_BY_MODULE = {
     "bridge_data.datamodule.batch_schedule": "BatchSchedule",
     "bridge_data.datamodule.dataset_builder": "DatasetBuildContext EnergonDatasetBuilder",
     "bridge_data.datamodule.dataset_config": "EnergonDatasetConfig TaskEncoderConfig",
+    "bridge_data.datamodule.lightning_trainer": "MetricsCallback",
     "bridge_data.datamodule.metric_sinks": "JsonlSink LogSink MetricsReporter MetricsServer TensorBoardSink",
-    "bridge_data.datamodule.metrics_callback": "MetricsCallback",
     "bridge_data.datamodule.module": "EnergonMultiModalDataModule",
-    "bridge_data.datamodule.training": "EnergonDataloader cyclic_iter",
-    "bridge_data.datamodule.validation": "ValidationDataloader",
+    "bridge_data.datamodule.trainer_loaders": "EnergonDataloader ValidationDataloader cyclic_iter",
 }
 """The public names of each module, which is imported when one of them is first used. Type checkers and editors read the
 imports above instead: both must name the same."""

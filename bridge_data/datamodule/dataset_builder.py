@@ -7,8 +7,7 @@ validation, which Bridge wraps into its `RerunDataIterator`. Guarantee: they sav
 import dataclasses
 from typing import TYPE_CHECKING, Any, Protocol
 
-from bridge_data.datamodule.bridge_classes import build_bridge_encoder
-from bridge_data.datamodule.dataset_config import EnergonDatasetConfig, TaskEncoderConfig
+from bridge_data.datamodule.dataset_config import EnergonDatasetConfig, TaskEncoderConfig, build_bridge_encoder
 from bridge_data.datamodule.module import EnergonMultiModalDataModule
 from bridge_data.encoders import MultiModalSampleConfig
 from bridge_data.task import TaskEncoder

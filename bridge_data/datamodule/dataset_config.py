@@ -1,25 +1,113 @@
-"""The data settings of a Megatron-Bridge run: what its `ConfigContainer` holds as `dataset`.
+"""The data settings of a Megatron-Bridge run (its `ConfigContainer.dataset`), and what is taken from Bridge for them.
 
 Enters: plain settings, from a recipe, a YAML file or the command line. Leaves: the same, checked. Guarantees: each has
 an effect, or is refused with the reason; where Bridge is installed, they are also settings of its own class, so that it
-checks and derives what it does for that.
+checks and derives what it does for that. Importing this module imports nothing of Bridge; only making a config does.
 
 Source: the names and defaults are those of Megatron-Bridge: `EnergonProvider` (0.3), `EnergonDatasetConfig` and
 `DataloaderConfig` (0.6).
 """
 
 import dataclasses
+import importlib
+import importlib.util
+import warnings
+import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeGuard, TypeVar, runtime_checkable
 
-from bridge_data.datamodule.bridge_classes import PLAIN_CLASS, BridgeEncoderConfig, bridge_class, is_bridge_encoder
 from bridge_data.datamodule.settings import sort_settings
+from bridge_data.energon import replace_energon
 from bridge_data.errors import ConfigError
 from bridge_data.task import TaskEncoder
 
 if TYPE_CHECKING:
     from bridge_data.encoders import MultiModalSampleConfig
+    from bridge_data.loader.metrics import LoaderMetrics
+
+C = TypeVar("C")
+
+_PLAIN_CLASS = "_plain_class"
+"""The attribute of a class made by `_bridge_class` that holds the class it was made for."""
+
+_BUILDERS = "megatron.bridge.data.builders.energon"
+_PROVIDERS = "megatron.bridge.data.utils"
+_TARGETS = "megatron.bridge.utils.instantiate_utils"
+
+_made: dict[type[Any], type[Any]] = {}
+
+
+def _bridge_class(config: type[C]) -> type[C]:
+    """`config`, or where Bridge is installed, the class that is also Bridge's `EnergonDatasetConfig`, and whose data
+    Bridge builds with `_build_for_bridge`. It is made once.
+
+    Bridge's `ConfigContainer` knows by its own class which batch sizes to compare, and what to pad and pack.
+    """
+    if config not in _made:
+        _made[config] = _joined(config) if _is_installed() else config
+    return _made[config]
+
+
+def _joined(config: type[C]) -> type[C]:
+    try:
+        theirs = importlib.import_module(_BUILDERS).EnergonDatasetConfig
+        builders = importlib.import_module(_PROVIDERS)._REGISTRY
+        allow = importlib.import_module(_TARGETS).register_allowed_target_prefix
+    except (ImportError, AttributeError) as error:
+        warnings.warn(
+            f"megatron.bridge is installed, and cannot be used ({error}), so its checks of the configuration do not "
+            f"know {config.__name__}: batch sizes are not compared, padding and packing not derived",
+            stacklevel=5,
+        )
+        return config
+    if issubclass(config, theirs):
+        return config
+    names = {"__module__": config.__module__, "__qualname__": config.__qualname__, "__doc__": config.__doc__}
+    both: type[C] = type(config.__name__, (config, theirs), names | {_PLAIN_CLASS: config})
+    others = dict(builders)  # Bridge takes the first that fits, and its own would
+    builders.clear()
+    builders[both] = _build_for_bridge
+    builders.update(others)
+    allow(config.__module__)  # so that the YAML of a run may name it
+    return both
+
+
+class BridgeEncoderConfig(Protocol):
+    """A task-encoder config of Bridge."""
+
+    def validate(self) -> None:
+        """Raises a ValueError for a setting that is wrong."""
+
+
+def _is_bridge_encoder(value: Any) -> TypeGuard[BridgeEncoderConfig]:
+    """Whether `value` is a task-encoder config of Bridge."""
+    return type(value).__module__ == _BUILDERS
+
+
+def build_bridge_encoder(config: Any) -> TaskEncoder[Any, Any, Any, Any]:
+    """The task encoder that Bridge makes for `config`, a dataset config of ours with a task-encoder config of Bridge.
+
+    Bridge's encoders import Energon, which this package replaces first.
+
+    Raises:
+        ConfigError: if they have already been imported with Energon itself.
+    """
+    replace_energon()
+    encoder = importlib.import_module(_BUILDERS).build_energon_task_encoder(config)
+    if not isinstance(encoder, TaskEncoder):
+        raise ConfigError(
+            f"{type(encoder).__name__} of Megatron-Bridge is not a task encoder of bridge_data: call "
+            "bridge_data.energon.replace_energon() before Bridge's encoders are imported"
+        )
+    return encoder
+
+
+def _is_installed() -> bool:
+    try:
+        return importlib.util.find_spec("megatron.bridge") is not None
+    except ModuleNotFoundError:
+        return False
 
 
 @runtime_checkable
@@ -83,15 +171,16 @@ class EnergonDatasetConfig:
     dataset_kwargs: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def __new__(cls, **settings: Any) -> Self:
-        return super().__new__(bridge_class(cls, _build_for_bridge))
+        return super().__new__(_bridge_class(cls))
 
     def __reduce__(self) -> tuple[Any, ...]:
         # The class that is also Bridge's cannot be found by its name.
-        return _restored, (getattr(type(self), PLAIN_CLASS, type(self)), vars(self))
+        settings = {name: value for name, value in vars(self).items() if name != _TRAIN_LOADER}
+        return _restored, (getattr(type(self), _PLAIN_CLASS, type(self)), settings)
 
     def __post_init__(self) -> None:
         if self.pad_to_multiple_of is None:
-            self.pad_to_multiple_of = 128 if is_bridge_encoder(self.task_encoder) else 1
+            self.pad_to_multiple_of = 128 if _is_bridge_encoder(self.task_encoder) else 1
 
     def finalize(self) -> None:
         """Check the settings, once all are set; Bridge calls it.
@@ -134,7 +223,24 @@ class EnergonDatasetConfig:
         """The loaders for training and validation, as a `DatasetProvider` of Bridge gives them."""
         from bridge_data.datamodule.dataset_builder import EnergonDatasetBuilder
 
-        return EnergonDatasetBuilder(self).build(context)
+        loaders = EnergonDatasetBuilder(self).build(context)
+        if loaders[0] is not None:
+            vars(self)[_TRAIN_LOADER] = weakref.ref(loaders[0])
+        return loaders
+
+    def metrics(self, *, of_job: bool = False) -> "LoaderMetrics":
+        """The metrics of the training loader that Bridge has built from these settings. So a `MetricsReporter` takes
+        the settings for the loader, which `pretrain` makes by itself.
+
+        Raises:
+            ConfigError: if none has been built yet, or it is gone.
+        """
+        reference = vars(self).get(_TRAIN_LOADER)
+        loader = None if reference is None else reference()
+        if loader is None:
+            raise ConfigError(f"{type(self).__name__}.metrics(): no training loader has been built from these settings")
+        metrics: LoaderMetrics = loader.metrics(of_job=of_job)
+        return metrics
 
     def _check_kwargs(self, kwargs: Mapping[str, Any]) -> None:
         own = {field.name for field in dataclasses.fields(self)}
@@ -164,7 +270,7 @@ class EnergonDatasetConfig:
         for name in ("image_processor", "multimodal_sample_config"):
             if self.task_encoder is not None and getattr(self, name) is not None:
                 raise self._error(name, "no effect beside a task_encoder: give it to that")
-        if is_bridge_encoder(self.task_encoder):
+        if _is_bridge_encoder(self.task_encoder):
             self.task_encoder.validate()
             return
         if not isinstance(self.task_encoder, TaskEncoder | TaskEncoderConfig | None):
@@ -205,6 +311,8 @@ class EnergonDatasetConfig:
         return ConfigError(f"{type(self).__name__}({name}={getattr(self, name)!r}): {what}")
 
 
+_TRAIN_LOADER = "_train_loader"
+"""The attribute for a weak reference to the training loader; no field, as Bridge writes fields to YAML."""
 _POSITIVE = (
     "seq_length",
     "micro_batch_size",
@@ -235,13 +343,5 @@ def _build_for_bridge(
     """What Bridge calls for the loaders; `num_samples` are those of training, validation and test."""
     from bridge_data.datamodule.dataset_builder import DatasetBuildContext
 
-    train, validation, test = num_samples
-    return config.build_datasets(
-        DatasetBuildContext(
-            train_samples=train,
-            valid_samples=validation,
-            test_samples=test,
-            tokenizer=tokenizer,
-            pg_collection=pg_collection,
-        )
-    )
+    samples = dict(zip(("train_samples", "valid_samples", "test_samples"), num_samples, strict=True))
+    return config.build_datasets(DatasetBuildContext(**samples, tokenizer=tokenizer, pg_collection=pg_collection))

@@ -32,7 +32,7 @@ logger = logging.getLogger("bridge_data")
 
 
 class MeasuredLoader(Protocol):
-    """A loader, of any kind that this package makes."""
+    """A loader, of any kind that this package makes; or an `EnergonDatasetConfig`, once Bridge has built its loader."""
 
     def metrics(self, *, of_job: bool = False) -> LoaderMetrics: ...
 

@@ -15,8 +15,7 @@ from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.datamodule.parallel import find_cost
 from bridge_data.datamodule.settings import DataModuleOptions, option_defaults, sort_settings, warn_without_effect
 from bridge_data.datamodule.sharing import IdleDataloader, RankLoader, balancing_of, build_worker_config, rank_loader
-from bridge_data.datamodule.training import EnergonDataloader
-from bridge_data.datamodule.validation import ValidationDataloader
+from bridge_data.datamodule.trainer_loaders import EnergonDataloader, ValidationDataloader
 from bridge_data.encoders import MultiModalSampleConfig, MultiModalTaskEncoder
 from bridge_data.encoders.pretrained import open_image_processor, open_tokenizer
 from bridge_data.errors import ConfigError, StateError

@@ -107,8 +107,3 @@ def stack_padded(groups: Sequence[Tensor], num_tiles: int) -> Tensor:
     for row, group in zip(made, groups, strict=True):
         row[: len(group)] = group
     return made
-
-
-def split(tiles: Tensor, counts: Tensor) -> list[Tensor]:
-    """Concatenated tiles as groups of `counts` tiles."""
-    return list(torch.split(tiles, counts.tolist()))

@@ -26,7 +26,6 @@ from bridge_data.encoders.family import (
     check_tiles,
     edge_of,
     joined,
-    split,
     stack_padded,
 )
 from bridge_data.encoders.visuals import Images
@@ -170,7 +169,7 @@ class LlavaNext(_Tower):
         if not media:
             return {}
         counts = media["num_tiles"]
-        pixels = stack_padded(split(media["pixel_values"], counts), int(counts.max()))
+        pixels = stack_padded(torch.split(media["pixel_values"], counts.tolist()), int(counts.max()))
         return {"pixel_values": pixels, "image_sizes": media["image_sizes"]}
 
     def _best(self, size: Size, detail: int) -> tuple[int, int]:

@@ -95,17 +95,14 @@ def mel_filters(num_mels: int, num_bins: int, sampling_rate: int) -> Tensor:
     """Triangular filters over the bins of a spectrum, evenly spaced in mels up to 8 kHz, each of area 1: float32 (mels,
     bins)."""
     bins = torch.linspace(0, sampling_rate // 2, num_bins, dtype=torch.float64)
-    mels = torch.linspace(0, _to_mel(_HIGHEST_HZ), num_mels + 2, dtype=torch.float64)
+    highest = _LINEAR_MELS + math.log(_HIGHEST_HZ / _LINEAR_HZ) / _LOG_STEP
+    mels = torch.linspace(0, highest, num_mels + 2, dtype=torch.float64)
     edges = torch.where(
         mels < _LINEAR_MELS, mels * _HZ_A_MEL, _LINEAR_HZ * torch.exp(_LOG_STEP * (mels - _LINEAR_MELS))
     )
     low, middle, high = (edges[first : num_mels + first, None] for first in range(3))
     rising, falling = (bins - low) / (middle - low), (high - bins) / (high - middle)
     return (torch.minimum(rising, falling).clamp(min=0) * 2 / (high - low)).float()
-
-
-def _to_mel(hertz: float) -> float:
-    return _LINEAR_MELS + math.log(hertz / _LINEAR_HZ) / _LOG_STEP
 
 
 def resampled(waveform: Tensor, rate: int, to: int) -> Tensor:

@@ -120,7 +120,10 @@ class _Declaring(DatasetLoaderInterface):
             cache=LoadCache(self.limits),
         )
         opening = Opening(
-            training=training, trusted_modules=self.trusted_modules, trust_dataset_code=self.trust_dataset_code
+            training=training,
+            trusted_modules=self.trusted_modules,
+            trust_dataset_code=self.trust_dataset_code,
+            makes_indexes=True,
         )
         plan = open_plan(self._declare(scope), opening, f"{self}: the split part {split_part!r}")
         return dataclasses.replace(plan, worker_config=worker_config)

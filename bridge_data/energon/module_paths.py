@@ -29,7 +29,7 @@ ELSEWHERE = {
     "bridge_data.lanes.lane_dataset": "SavableDataset=LaneDataset",
     "bridge_data.lanes.datasets": "LimitDataset RepeatDataset",
     "bridge_data.loader": "BasicDataLoader=SavableDataLoader",
-    "bridge_data.prepare.media": "MediaFilterConfig=MediaRule MediaFilterStrategy",
+    "bridge_data.prepare.media_rule": "MediaFilterConfig=MediaRule MediaFilterStrategy",
     "bridge_data.task.hooks": "get_source_info=sources_of",
     "bridge_data.shards.metadata": (
         "MAIN_FOLDER_NAME=META_FOLDER INDEX_SQLITE_FILENAME=INDEX_SQLITE INDEX_UUID_FILENAME=INDEX_UUID "
@@ -63,7 +63,8 @@ PATHS = {
     "cache.no_cache": "DirectLazy NoCachePool",
     "cli": "",
     "cli.main": (
-        "main=bridge_data.tools.cli:main prepare_media_command=bridge_data.tools.cli.prepare_command:prepare_media"
+        "main=bridge_data.tools.cli:main "
+        "prepare_media_command=bridge_data.tools.cli.prepare_media_command:prepare_media"
     ),
     "dataset_config": "get_dataset_from_config",
     "deprecation": "",
@@ -175,7 +176,7 @@ PATHS = {
     "tools.lint": "command=bridge_data.tools.cli.lint_command:lint",
     "tools.mount": "command=bridge_data.tools.cli.mount_command:mount",
     "tools.prepare": "command=bridge_data.tools.cli.prepare_command:prepare",
-    "tools.prepare_media": "command=bridge_data.tools.cli.prepare_command:prepare_media",
+    "tools.prepare_media": "command=bridge_data.tools.cli.prepare_media_command:prepare_media",
     "tools.preview": "command=bridge_data.tools.cli.preview_command:preview",
     "transforms": "",
     "transforms.common": "",

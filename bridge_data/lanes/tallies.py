@@ -31,7 +31,7 @@ import logging
 import math
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from bridge_data.errors import FatalSampleError
 from bridge_data.order import SampleRef
@@ -126,6 +126,9 @@ class Survival:
         )
 
 
+_NONE_SLOWEST = (0, 0, 0, 0)
+
+
 class Counts(NamedTuple):
     """What a micro-batch holds, and what its process did for it since the one before, of any lane; or sums of these.
 
@@ -142,7 +145,7 @@ class Counts(NamedTuple):
     images: int = 0
     bytes_read: int = 0
     retries: int = 0
-    slowest: tuple[int, int, int, int] = (0, 0, 0, 0)
+    slowest: tuple[int, int, int, int] = _NONE_SLOWEST
     ready_batches: int = 0
     ready_slots: int = 0
 
@@ -150,8 +153,11 @@ class Counts(NamedTuple):
 NO_COUNTS = Counts()
 as_counts = functools.partial(tuple.__new__, Counts)  # `Counts._make`, twice as fast
 
+CountValues: TypeAlias = tuple[int, int, int, int, int, int, tuple[int, int, int, int], int, int]
+"""The values of a `Counts`: to make a plain tuple of each batch costs less."""
 
-def sums_of(several: Sequence[Counts]) -> Counts:
+
+def sums_of(several: Sequence[CountValues]) -> Counts:
     """All of them in one, with the slowest sample of all."""
     columns = dict(zip(Counts._fields, zip(*several, strict=True), strict=True))
     return Counts(**{name: max(column) if name == "slowest" else sum(column) for name, column in columns.items()})
@@ -163,10 +169,11 @@ def tokens_of(batch: Any) -> tuple[int, int]:
     What is no padding is known by its `cu_seqlens` (rows, bounds), by `cu_seqlens_q` (bounds,), or by an
     `attention_mask` (rows, length); without any of them nothing is.
     """
-    tokens = _field(batch, "tokens")
-    tokens = _field(batch, "input_ids") if tokens is None else tokens
-    slots = 0 if tokens is None or not hasattr(tokens, "numel") else tokens.numel()
-    if not slots:
+    is_dict = isinstance(batch, dict)  # not by `_field`: of plain samples, these two are most of what counting costs
+    tokens = batch.get("tokens") if is_dict else getattr(batch, "tokens", None)
+    if tokens is None:
+        tokens = batch.get("input_ids") if is_dict else getattr(batch, "input_ids", None)
+    if tokens is None or not hasattr(tokens, "numel") or not (slots := tokens.numel()):
         return 0, 0
     for name in ("cu_seqlens", "cu_seqlens_q"):
         if hasattr(bounds := _field(batch, name), "numel"):
@@ -217,9 +224,9 @@ class LaneTally:
         if self._num_draws >= _TRIED_DRAWS:
             self.longest_ns = math.inf if self.times_each else self.slowest_ns
 
-    def take(self, batch: Any, num_samples: int) -> Counts:
+    def take(self, batch: Any, num_samples: int) -> CountValues:
         """The counts of a batch of `num_samples` that has just been made: takes those of the process."""
-        slowest = NO_COUNTS.slowest
+        slowest = _NONE_SLOWEST
         if self._slowest is not None:
             source, epoch, index, _ = self._slowest
             slowest, self._slowest = (self.slowest_ns, source, epoch, index), None
@@ -229,4 +236,5 @@ class LaneTally:
             COUNTS.num_bytes -= bytes_read
         if retries := COUNTS.num_retries:
             COUNTS.num_retries -= retries
-        return as_counts((num_samples, *tokens_of(batch), images, bytes_read, retries, slowest, 0, 0))
+        tokens, slots = tokens_of(batch)
+        return num_samples, tokens, slots, images, bytes_read, retries, slowest, 0, 0

@@ -14,14 +14,14 @@ its key: equal to the bit, as long as data and hooks are the same, since random 
 from __future__ import annotations
 
 import dataclasses
-import functools
-import struct
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeAlias, TypeVar
 
 from bridge_data.errors import ConfigError, SampleError
-from bridge_data.lanes.tallies import NO_COUNTS, Counts
+from bridge_data.lanes.tallies import NO_COUNTS, CountValues
 from bridge_data.order import SampleRef
+from bridge_data.order.stream import packed_references
 from bridge_data.task import NO_STAGES
 
 if TYPE_CHECKING:
@@ -59,6 +59,35 @@ class Batching:
         return dataclasses.replace(self, max_micro_batches=limit)
 
 
+class GroupSizes:
+    """The batch size of each group of samples or packs: what `encoder` says, else `batch_size`."""
+
+    def __init__(self, batch_size: int | None, encoder: str) -> None:
+        self._batch_size, self._encoder = batch_size, encoder
+        self._sizes: dict[str, int] = {}
+
+    def of(self, group: str, asked: int | None) -> int:
+        """The batch size of `group`, of which the encoder has `asked` for one.
+
+        Raises:
+            ConfigError: if it is none, or another one than before.
+        """
+        criterion = f"batch_group_criterion of {self._encoder}"
+        if asked is not None and asked < 1:
+            raise ConfigError(f"{criterion} gave group {group} the batch size {asked}; expected 1 or more, or None")
+        size = asked or self._batch_size
+        if size is None:
+            raise ConfigError(
+                f"batch_size is None, and {criterion} has no batch size for group {group}; give one of them"
+            )
+        if self._sizes.setdefault(group, size) != size:
+            raise ConfigError(
+                f"{criterion} gave group {group} the batch size {size}, and before {self._sizes[group]}; a group has "
+                "one batch size"
+            )
+        return size
+
+
 @dataclasses.dataclass(slots=True)
 class Produced(Generic[T]):
     """A micro-batch of a lane, the lane's state after it (plain JSON), the samples left out since the one before, by
@@ -70,7 +99,7 @@ class Produced(Generic[T]):
     skipped: dict[str, int]
     references: bytes
     """Of its samples, as in `order.ledger`."""
-    counts: Counts = dataclasses.field(default=NO_COUNTS, compare=False)
+    counts: CountValues = dataclasses.field(default=NO_COUNTS, compare=False)
 
 
 UNREAD = object()
@@ -109,34 +138,9 @@ Unit: TypeAlias = Item | Pack
 
 def references_of(keys: Sequence[Key], numbers: Mapping[str, int]) -> bytes:
     """The samples with these keys, of sources with these numbers, as in `order.ledger`."""
-    if not keys:
-        return b""
-    names, *others = zip(*keys, strict=True)
-    count = len(names)
-    sources = [numbers[names[0]]] * count if names.count(names[0]) == count else [numbers[name] for name in names]
-    return packed_references(sources, *others)
-
-
-def packed_references(*columns: Sequence[int]) -> bytes:
-    """References of samples, as in `order.ledger`: numbers of their sources, epochs, indices, parts."""
-    count = len(columns[0])
-    return b"".join(
-        [
-            # Most columns have one value only; then this is several times as fast.
-            _repeated(column[0], count) if column.count(column[0]) == count else _column(count).pack(*column)
-            for column in columns
-        ]
-    )
-
-
-@functools.lru_cache(maxsize=64)
-def _repeated(value: int, count: int) -> bytes:
-    return _column(1).pack(value) * count
-
-
-@functools.lru_cache(maxsize=64)
-def _column(count: int) -> struct.Struct:
-    return struct.Struct(f"<{count}q")
+    values = [*itertools.chain.from_iterable(keys)]
+    values[::4] = [numbers[name] for name in values[::4]]
+    return packed_references(values)
 
 
 class SampleKey(NamedTuple):

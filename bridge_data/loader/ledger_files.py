@@ -1,8 +1,8 @@
 """Ledger files: which samples each micro-batch of a run had, one file a data-parallel rank in a folder of the run.
 
-Enters: what `ledger_writer` wrote. Leaves: for any micro-batch, the keys of its samples. Guarantees: what a crash cut
-short at the end is left out; after a resume from an earlier step, what came after that step is superseded, on any
-number of ranks.
+Enters: what `ledger_writer` wrote. Leaves: for any micro-batch, the keys of its samples. Guarantees: what a crash left
+at the end that is no whole record (half of one, zeros) is left out; damage before a whole record is an error; after a
+resume from an earlier step, what came after that step is superseded, on any number of ranks.
 
 A file is `MAGIC`, then records: length and CRC-32 (uint32 each, little-endian), then the payload. Payloads begin with a
 letter. `B`, a beginning: JSON with the micro-batch from which the rank goes on, the repetition of finite data, and the
@@ -16,6 +16,7 @@ import bisect
 import dataclasses
 import io
 import json
+import mmap
 import os
 import re
 import struct
@@ -29,7 +30,7 @@ from numpy.typing import NDArray
 
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.lanes.units import SampleKey
-from bridge_data.order.ledger import Columns, LedgerSums, MicroBatch, columns_of, tallies
+from bridge_data.order.ledger import SAMPLE_BYTES, Columns, LedgerSums, MicroBatch, columns_of, tallies
 
 MAGIC = b"bridge_data ledger 1\n"
 
@@ -38,8 +39,21 @@ _COUNTS = struct.Struct("<II")
 _COLUMN = struct.Struct("<qB")
 _NAME = re.compile(r"ledger_dprank(\d{3,})\.bin")
 
+_KIND = re.compile(rb"[BM]")
+
 _At = tuple[int, int]
 """(repetition, number of a micro-batch)."""
+
+
+class DamagedLedgerError(DatasetError):
+    """The record at byte `at` of the file at `path` is damaged, and whole ones come after it."""
+
+    def __init__(self, path: Path, at: int) -> None:
+        super().__init__(
+            f"{path}: the record at byte {at} is damaged, and more come after it. Restore the file; or let the run go "
+            f"on with it, or cut it (truncate -s {at} {path.name}): then it lacks what was there and after it"
+        )
+        self.at = at
 
 
 def ledger_file(folder: Path, rank: int) -> Path:
@@ -58,25 +72,54 @@ def record(payload: bytes) -> bytes:
     return _HEAD.pack(len(payload), zlib.crc32(payload)) + payload
 
 
+def has_begun(file: BinaryIO | io.FileIO, path: Path) -> bool:
+    """Whether a file that is open at its beginning has a ledger; not if a crash left nothing but zeros, or less.
+    Records come next.
+
+    Raises:
+        DatasetError: if it is of another format, or damaged.
+    """
+    head = file.read(len(MAGIC))
+    if head == MAGIC:
+        return True
+    if any(head) and not MAGIC.startswith(head):
+        raise DatasetError(f"{path}: is no ledger of a format that this release knows")
+    if _has_record(file, 0):
+        raise DamagedLedgerError(path, 0)
+    return False
+
+
 def records(file: BinaryIO | io.FileIO, path: Path) -> Iterator[tuple[int, bytes]]:
     """(end, payload) of each whole record from here on.
 
     Raises:
-        DatasetError: naming the byte, for a damaged record that is not the last.
+        DamagedLedgerError: if one is damaged, and not the last.
     """
     at, size = file.tell(), os.fstat(file.fileno()).st_size
     while at + _HEAD.size <= size:
         length, checksum = _HEAD.unpack(file.read(_HEAD.size))
         end = at + _HEAD.size + length
-        if end > size:
+        payload = file.read(length) if end <= size else b""
+        if not payload or zlib.crc32(payload) != checksum:
+            if _has_record(file, at + 1):
+                raise DamagedLedgerError(path, at)
             return  # torn, or being written
-        payload = file.read(length)
-        if zlib.crc32(payload) != checksum:
-            if end == size:
-                return
-            raise DatasetError(f"{path}: the record at byte {at} is damaged; restore the file, or delete it")
         yield end, payload
         at = end
+
+
+def _has_record(file: BinaryIO | io.FileIO, begin: int) -> bool:
+    """Whether there is a whole record at byte `begin` or later."""
+    size = os.fstat(file.fileno()).st_size
+    if size <= begin + _HEAD.size:
+        return False
+    with mmap.mmap(file.fileno(), size, prot=mmap.PROT_READ) as content:
+        for found in _KIND.finditer(content, begin + _HEAD.size):
+            length, checksum = _HEAD.unpack_from(content, found.start() - _HEAD.size)
+            end = found.start() + length
+            if length and end <= size and zlib.crc32(content[found.start() : end]) == checksum:
+                return True
+    return False
 
 
 def encoded(batches: Sequence[MicroBatch]) -> bytes:
@@ -98,11 +141,10 @@ def decoded(payload: bytes) -> list[MicroBatch]:
     """The inverse of `encoded`."""
     num_batches, num_samples = _COUNTS.unpack_from(payload)
     numbers, sizes, *samples = _columns(payload, num_batches, num_samples)
-    ends = np.cumsum(sizes).tolist()
-    stacked = np.array(samples, dtype="<i8")
-    starts = [0, *ends[:-1]]
-    each = zip(numbers.tolist(), starts, ends, strict=True)
-    return [(number, stacked[:, start:end].tobytes()) for number, start, end in each]
+    ends = (np.cumsum(sizes) * SAMPLE_BYTES).tolist()
+    references = np.stack(samples, axis=1).astype("<i8").tobytes()
+    each = zip(numbers.tolist(), [0, *ends[:-1]], ends, strict=True)
+    return [(number, references[start:end]) for number, start, end in each]
 
 
 def _columns(payload: bytes, num_batches: int, num_samples: int) -> Iterator[NDArray[np.int64]]:
@@ -176,8 +218,8 @@ def _live_records(path: Path) -> list[_Record]:
     found: list[_Record] = []
     repetition, sources = 0, list[str]()
     with path.open("rb") as file:
-        if file.read(len(MAGIC)) != MAGIC:
-            raise DatasetError(f"{path}: is no ledger of a format that this release reads")
+        if not has_begun(file, path):
+            return []
         for end, payload in records(file, path):
             kind, body = payload[:1], payload[1:]
             if kind == b"B":

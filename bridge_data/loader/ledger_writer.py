@@ -3,24 +3,39 @@
 Enters: states with micro-batches that are not counted yet. Leaves: records, of the format in `ledger_files`.
 Guarantees: a file is only appended to; a record that a crash cut short is cut off when the file is opened again.
 Records are written at each save, when a loader is closed, and after 16,384 samples at the latest, so a kill loses no
-more than the end, which a resume repeats. A file that cannot be written does not stop the run.
+more than the end, which a resume repeats. A file that cannot be written, or is damaged, does not stop the run.
 """
 
 import contextlib
+import errno
 import fcntl
 import io
 import json
 import logging
 import os
+import shutil
 from pathlib import Path
+from typing import Any
 
-from bridge_data.errors import BridgeDataError, ConfigError, repeats
-from bridge_data.loader.ledger_files import MAGIC, encoded, ledger_file, ledger_paths, record, records
+from bridge_data.errors import BridgeDataError, ConfigError, DatasetError, repeats
+from bridge_data.loader.ledger_files import (
+    MAGIC,
+    DamagedLedgerError,
+    encoded,
+    has_begun,
+    ledger_file,
+    ledger_paths,
+    record,
+    records,
+)
 from bridge_data.order.ledger import waiting
 from bridge_data.order.state import LoaderState
+from bridge_data.storage.atomic import is_at
 from bridge_data.topology import WorkerConfig
 
 logger = logging.getLogger("bridge_data")
+
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 MAX_KEPT_BYTES = 1 << 24
 """References that are kept while a ledger file cannot be written: of 524,288 samples."""
@@ -29,74 +44,119 @@ MAX_KEPT_BYTES = 1 << 24
 class LedgerFile:
     """The ledger file of the rank of `config` in `folder`, opened to be appended to.
 
-    Once it is open, a disk that is full or fails does not stop the run: what cannot be written is logged, kept in
-    memory up to `MAX_KEPT_BYTES`, and tried again with each write. What is lost beyond that, or at the end, is logged.
+    No fault of the file system stops a run that has begun: what cannot be written is logged, kept in memory up to
+    `MAX_KEPT_BYTES`, and tried again with each write. What is lost beyond that, or at the end, is logged. A save by a
+    signal handler that interrupts a write is written by what it interrupted.
 
     Raises:
-        ConfigError: if another loader writes it, or it cannot be written.
+        ConfigError: if another loader writes it, or it is of another format; or if it cannot be written, and no run has
+            a ledger in `folder` yet.
     """
 
     def __init__(self, folder: str | Path, config: WorkerConfig) -> None:
         self._folder, self._config, self._owner = Path(folder), config, os.getpid()
-        self._from, self._last, self._begin = 0, -1, b""
+        self._path = ledger_file(self._folder, config.rank)
+        self._from, self._last, self._needs_begin = 0, -1, True
+        self._begin: dict[str, Any] = {}
+        """Repetition and sources of what is written now."""
         self._kept: dict[int, bytes] = {}
         """References that are not written yet, by micro-batch."""
-        self._fails = False
+        self._fails = self._is_busy = self._is_closing = False
+        self._file: io.FileIO | None = None
+        self._end = 0
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            self._file = _opened(ledger_file(self._folder, config.rank))
+            self._open()
         except OSError as error:
-            raise ConfigError(f"ledger_path={str(folder)!r}: cannot be written to: {error}") from error
-        self._end = self._file.tell()
+            if not _has_ledger(self._folder):
+                raise ConfigError(f"ledger_path={str(folder)!r}: cannot be written to: {error}") from error
+            self._tell(error)
 
     def go_to(self, next_slot: int) -> None:
         """Note that the job goes on with micro-batch `next_slot`: what it wrote of that and later ones is superseded
         once something is written."""
         self._write_last()
-        self._from, self._last, self._begin = next_slot, -1, b""
+        self._from, self._last, self._needs_begin = next_slot, -1, True
 
     def write(self, state: LoaderState) -> None:
         """Append the micro-batches that `state` has not counted yet. What was written before is not written again."""
         if os.getpid() != self._owner:
             return  # a child that the trainer forked
         self._kept.update(batch for batch in waiting(state) if batch[0] > self._last)
-        if self._last < 0 and not self._begin:
-            begin = {"repetition": state.repetition, "from": self._from, "sources": state.fingerprint["sources"]}
-            self._begin = record(b"B" + json.dumps(begin).encode())
+        self._begin = {"repetition": state.repetition, "sources": state.fingerprint["sources"]}
         if (error := self._write_kept()) is None:
             return
         if sum(map(len, self._kept.values())) > MAX_KEPT_BYTES:
             self._lose(error)
-        elif number := repeats.count((LedgerFile, str(self._folder))):
+        else:
+            self._tell(error)
+
+    def _tell(self, error: Exception) -> None:
+        self._fails = True
+        if number := repeats.count((LedgerFile, str(self._folder))):
             logger.error(
                 "rank %d: the ledger in %s cannot be written, from micro-batch %d on: %s. The run goes on, and tries "
-                "again; free space there soon (failure number %d)",
+                "again; make it writable soon (failure number %d)",
                 self._config.rank,
                 self._folder,
-                min(self._kept),
+                min(self._kept, default=self._from),
                 error,
                 number,
             )
 
     def _write_kept(self) -> Exception | None:
         """Append what is kept; the error if it cannot be, and is still kept."""
-        if not self._kept or os.getpid() != self._owner:
-            return None
-        batches = sorted(self._kept.items())
-        try:
-            if self._begin:
-                self._supersede(self._begin)
-            data = self._begin + record(b"M" + encoded(batches))
-            _append(self._file, self._end, data)
-        except (OSError, BridgeDataError) as error:
-            self._fails = True
-            return error
+        while self._kept and not self._is_busy and os.getpid() == self._owner:
+            try:
+                self._is_busy = True
+                self._write_now(sorted(self._kept.items()))
+            except (OSError, BridgeDataError) as error:
+                return error
+            finally:
+                self._is_busy = False
+                if self._is_closing:
+                    self.close()
+        return None
+
+    def _write_now(self, batches: list[tuple[int, bytes]]) -> None:
+        if not batches:
+            return  # a signal handler has just written them
+        file, begin = self._opened(), b""
+        if self._needs_begin:
+            begin = record(b"B" + json.dumps({**self._begin, "from": self._from}).encode())
+            self._supersede(begin)
+        data = begin + record(b"M" + encoded(batches))
+        _append(file, self._end, data)
         self._end += len(data)
-        self._begin, self._last, self._kept = b"", batches[-1][0], {}
+        # In this order: what is interrupted here is written once more, and superseded by that.
+        self._needs_begin, self._last = False, batches[-1][0]
+        for number, _ in batches:
+            self._kept.pop(number, None)
         if self._fails:
             self._fails = False
             logger.warning("rank %d: the ledger in %s is written again", self._config.rank, self._folder)
-        return None
+
+    def _opened(self) -> io.FileIO:
+        """The file, opened again if it could not be opened, or is not what was written."""
+        if self._file is not None:
+            if is_at(self._file.fileno(), self._path) and os.fstat(self._file.fileno()).st_size >= self._end:
+                return self._file
+            logger.error(
+                "rank %d: %s was removed, replaced or cut short while the run wrote it: it LACKS micro-batches before "
+                "%d, which it had",
+                self._config.rank,
+                self._path,
+                min(self._kept),
+            )
+            self._from, self._needs_begin = max(self._from, min(self._kept)), True
+            self._file.close()
+            self._file = None
+        return self._open()
+
+    def _open(self) -> io.FileIO:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._file = _opened(self._path)
+        self._end = self._file.tell()
+        return self._file
 
     def _write_last(self) -> None:
         """Append what is kept, or lose it."""
@@ -105,7 +165,7 @@ class LedgerFile:
 
     def _lose(self, error: Exception) -> None:
         first, last = min(self._kept), max(self._kept)
-        self._kept, self._last = {}, last
+        self._kept, self._last, self._fails = {}, last, True
         logger.error(
             "rank %d: the ledger in %s LACKS micro-batches %d to %d of this rank, which could not be written: %s",
             self._config.rank,
@@ -125,8 +185,28 @@ class LedgerFile:
 
     def close(self) -> None:
         """Let others write the file."""
+        if self._is_busy:  # a signal handler closes the loader: what it interrupted ends with this
+            self._is_closing = True
+            return
+        self._is_closing = False
         self._write_last()
-        self._file.close()
+        if self._file is None:
+            return
+        try:
+            if os.getpid() == self._owner:
+                with contextlib.suppress(OSError):  # where there are no locks
+                    fcntl.flock(self._file, fcntl.LOCK_UN)  # which children that the trainer forked hold, too
+            self._file.close()
+        except OSError as error:  # network file systems may say only now what they could not write
+            logger.error("rank %d: the end of %s may be LACKING: %s", self._config.rank, self._path, error)
+
+
+def _has_ledger(folder: Path) -> bool:
+    """Whether a run has written a ledger in `folder`."""
+    try:
+        return bool(ledger_paths(folder))
+    except OSError:
+        return False
 
 
 def _append(file: io.FileIO, end: int, data: bytes) -> None:
@@ -144,27 +224,44 @@ def _append(file: io.FileIO, end: int, data: bytes) -> None:
 
 
 def _opened(path: Path) -> io.FileIO:
-    """The file at `path` with only whole records, at its end, and locked."""
+    """The file at `path` with only whole records, at its end, and locked where its file system has locks."""
     file = io.FileIO(path, "a+")
     try:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ConfigError(
-                f"{path}: another loader writes this ledger. Close it first; where tensor-, pipeline- or context-"
-                "parallel processes share a data-parallel rank, give ledger_path to one of them"
-            ) from None
+        _lock(file, path)
         file.seek(0)  # each record is read by one call: regular files give all that is asked for
-        size = os.fstat(file.fileno()).st_size
-        if size < len(MAGIC):
+        end = 0
+        try:
+            if has_begun(file, path):
+                end = len(MAGIC)
+                for end, _ in records(file, path):  # noqa: B007
+                    pass
+        except DamagedLedgerError as error:
+            end = error.at
+            aside = path.with_name(f"{path.name}.damaged-at-{end}")
+            shutil.copyfile(path, aside)
+            logger.error("%s. The run goes on without what comes from there on; the file as it was is %s", error, aside)
+        except DatasetError as error:
+            raise ConfigError(f"{error}; give another folder as ledger_path") from error
+        if end:
+            file.truncate(end)
+        else:
             _append(file, 0, MAGIC)
-            return file
-        if file.read(len(MAGIC)) != MAGIC:
-            raise ConfigError(f"{path}: is no ledger that this release can write; give another folder")
-        ends = [len(MAGIC), *(end for end, _ in records(file, path))]
-        file.truncate(ends[-1])
         file.seek(0, os.SEEK_END)
         return file
     except BaseException:
         file.close()
         raise
+
+
+def _lock(file: io.FileIO, path: Path) -> None:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise ConfigError(
+            f"{path}: another loader writes this ledger. Close it first; where tensor-, pipeline- or context-"
+            "parallel processes share a data-parallel rank, give ledger_path to one of them"
+        ) from None
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+        logger.warning("%s: its file system has no locks (%s); see to it that one loader writes it", path, error)

@@ -6,7 +6,6 @@ the position after the last batch handed out, without what was prefetched, and a
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import math
 import os
@@ -25,7 +24,6 @@ from bridge_data.loader.ledger_writer import LedgerFile
 from bridge_data.loader.loader_config import LoaderConfig
 from bridge_data.loader.memory.slots import Kept
 from bridge_data.loader.metrics import LoaderMetrics, Processes, measured, of_all_ranks
-from bridge_data.loader.pinning import Pin, PinningPool
 from bridge_data.loader.position import BatchLog, Ended, LaneRunner, Meter, Position
 from bridge_data.loader.workers import process
 from bridge_data.loader.workers.launch import ServerLost
@@ -39,7 +37,7 @@ logger = logging.getLogger("bridge_data")
 _SLOW_START_S = 60.0
 _NONE_LEFT = object()
 
-Source: TypeAlias = LaneRunner | WorkerPool | PinningPool  # runs the lanes: in this process, or in workers
+Source: TypeAlias = LaneRunner | WorkerPool | pinning.PinningPool  # runs the lanes: in this process, or in workers
 
 
 class SavableDataLoader:
@@ -104,14 +102,6 @@ class SavableDataLoader:
         """Samples that were too long for a pack, and cut (`Packing(overlong="truncate")`)."""
         return self.meter.num_truncated
 
-    def state_dict(self) -> dict[str, Any]:
-        """`save_state_rank`, under the name that torch and Lightning call."""
-        return self.save_state_rank()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """`restore_state_rank`, under the name that torch and Lightning call."""
-        self.restore_state_rank(state)
-
     def can_restore_sample(self) -> bool:
         """True: any sample, pack or batch can be made again; see `restore_sample`."""
         return True
@@ -133,6 +123,8 @@ class SavableDataLoader:
         self._is_within_pass = self.even_ends is not None or self.dataset.worker_config.world_size == 1
         self._warn_of_idle_workers()
 
+    state_dict, load_state_dict = save_state_rank, restore_state_rank  # as torch and Lightning call them
+
     def save_state_global(self, global_dst_rank: int = 0) -> dict[str, Any] | None:
         """The state of all data-parallel ranks in one on the process `global_dst_rank`, else None. All ranks call it.
 
@@ -142,11 +134,7 @@ class SavableDataLoader:
         return gather_global_state(self.save_state_rank(), self.dataset.worker_config, global_dst_rank)
 
     def restore_state_global(
-        self,
-        state: dict[str, Any] | list[dict[str, Any]] | None,
-        *,
-        src_rank: int | None = None,
-        strict: bool = True,
+        self, state: dict[str, Any] | list[dict[str, Any]] | None, *, src_rank: int | None = None, strict: bool = True
     ) -> None:
         """Go to what `save_state_global` returned, or to a list of all ranks' states. All ranks call it, each with the
         state; with `src_rank`, only the process of that global rank needs to have it.
@@ -210,7 +198,7 @@ class SavableDataLoader:
                 self._source = source
                 continue
             if self._pin is not None and isinstance(source, LaneRunner):
-                item = dataclasses.replace(item, batch=self._pin(item.batch))
+                item.batch = self._pin(item.batch)
             self._fetched, self._source = item, source
         return self._fetched
 
@@ -300,12 +288,12 @@ class _Iteration(Iterator[Any]):
 class _Workers:
     """Runs the lanes in the worker pool once it is ready; in this process until then, or if there are no workers."""
 
-    def __init__(self, dataset: LaneDataset, config: LoaderConfig, pin: Pin | None) -> None:
+    def __init__(self, dataset: LaneDataset, config: LoaderConfig, pin: pinning.Pin | None) -> None:
         self._dataset, self._config, self._pin = dataset, config, pin
         self._restarts, self._kept = Restarts(config), Kept(config.max_shared_bytes)
         ranks = dataset.worker_config
         self._num_workers = 0 if config.start_method == "inprocess" else min(ranks.num_workers, len(ranks.lanes))
-        self.pool: WorkerPool | PinningPool | None = None
+        self.pool: WorkerPool | pinning.PinningPool | None = None
         self._arena = PrivateArena()
         self._start()
 
@@ -313,7 +301,7 @@ class _Workers:
         self._slow_at = time.monotonic() + _SLOW_START_S
         if self._num_workers:
             pool = WorkerPool(self._dataset, self._num_workers, self._config, self._restarts, self._kept)
-            self.pool = pool if self._pin is None else PinningPool(pool, self._pin)
+            self.pool = pool if self._pin is None else pinning.PinningPool(pool, self._pin)
 
     def restart(self, error: ServerLost) -> None:
         """Start a new server with new workers, if another restart is allowed."""

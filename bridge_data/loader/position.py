@@ -26,10 +26,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from bridge_data.errors import repeats
 from bridge_data.lanes.edited_lane import EditedLane
 from bridge_data.lanes.lane import Lane
 from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.lanes.tallies import NO_COUNTS, Counts, sums_of
+from bridge_data.lanes.tallies import NO_COUNTS, Counts, CountValues, sums_of
 from bridge_data.lanes.units import Produced, keys_of_batch
 from bridge_data.lanes.work import Watch
 from bridge_data.later import profiler_is_active, torch
@@ -207,23 +208,35 @@ class Position:
 
 class BatchLog:
     """Writes the log of one rank, if it is enabled: to the file `worker_debug_path` (`{worker_id}` in it is the rank,
-    `{pid}` the process) or, without one, to standard output."""
+    `{pid}` the process) or, without one, to standard output. Lines that cannot be written are told and counted."""
 
     def __init__(self, config: WorkerConfig) -> None:
         self._rank, self._path, self._is_on = config.rank, config.worker_debug_path, config.worker_log_level > 0
+        self._begin = ""
 
     def note(self, item: Produced[Any], slot: int) -> None:
         """Log a batch that was handed out."""
         if not self._is_on:
             return
-        line = json.dumps({"rank": self._rank, "batch": slot, "lane": item.lane, "keys": keys_of_batch(item.batch)})
+        try:
+            keys = keys_of_batch(item.batch)
+            self._write(json.dumps({"rank": self._rank, "batch": slot, "lane": item.lane, "keys": keys}))
+        except Exception as error:  # whatever a log comes to: the batch is the trainer's
+            self._begin = "\n"  # a part of the line may be there
+            if number := repeats.count((BatchLog, self._path)):
+                what = f"batch {slot} could not be written to the log of batches, and the run goes on"
+                where = self._path or "standard output"
+                logger.error("rank %d: %s: %s: %r (failure number %d)", self._rank, what, where, error, number)
+
+    def _write(self, line: str) -> None:
         if self._path is None:
             print(line, flush=True)
             return
         path = Path(self._path.format(worker_id=self._rank, pid=os.getpid()))
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a") as file:
-            file.write(line + "\n")
+            file.write(self._begin + line + "\n")
+        self._begin = ""
 
 
 class Meter:
@@ -233,7 +246,7 @@ class Meter:
     def __init__(self, rank: int) -> None:
         self._rank = rank
         self.batches = 0
-        self._counted: tuple[Counts, list[Counts]] = NO_COUNTS, []  # summed up, and since
+        self._counted: tuple[Counts, list[CountValues]] = NO_COUNTS, []  # summed up, and since
         self.skipped: dict[str, int] = {}
         """Samples that were left out, by stage."""
         self.num_truncated = self.num_failed = 0
@@ -251,7 +264,7 @@ class Meter:
             else:
                 self.skipped[stage] = self.skipped.get(stage, 0) + count
 
-    def note(self, counts: Counts) -> None:
+    def note(self, counts: CountValues) -> None:
         """Count a batch that was handed out."""
         self.batches += 1
         _, counted = self._counted

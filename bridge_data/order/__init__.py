@@ -22,10 +22,10 @@ remains of the epochs in progress in the *inboxes* of the new lanes.
 """
 
 from bridge_data.order.chunks import Geometry
-from bridge_data.order.cursor import Cursor, OrderedCursor, SampleRef
+from bridge_data.order.cursor import Cursor, OrderedCursor
 from bridge_data.order.random_draws import Blend, Phase, Schedule
 from bridge_data.order.row import Row
-from bridge_data.order.stream import ALL_PARTS, BEGINNING, OrderedRow
+from bridge_data.order.stream import ALL_PARTS, BEGINNING, OrderedRow, SampleRef
 
 __all__ = [
     "ALL_PARTS",

@@ -21,7 +21,7 @@ import numpy as np
 from bridge_data.errors import EDITED, StateError
 from bridge_data.order.random_draws import BLOCK, Blend, Schedule
 from bridge_data.order.row import Row
-from bridge_data.order.stream import ALL_PARTS, BEGINNING, Inbox, OrderedRow, Stream
+from bridge_data.order.stream import ALL_PARTS, BEGINNING, Inbox, OrderedRow, PackedReferences, SampleRef, Stream
 
 State = dict[str, Any]
 
@@ -30,18 +30,6 @@ OLD = -1
 
 _RUN = 256
 """References computed at a time."""
-
-
-class SampleRef(NamedTuple):
-    """A sample: number of its source in the plan, epoch, index in the source.
-
-    `part` is the number of one output of a generator hook, if only that one is meant.
-    """
-
-    source: int
-    epoch: int
-    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody calls on a reference
-    part: int = ALL_PARTS
 
 
 _as_reference = functools.partial(tuple.__new__, SampleRef)
@@ -120,10 +108,17 @@ class Cursor:
                 return run
             del self._inboxes[source]
         stream = self._streams.get(source) or self._streams.setdefault(source, self._opened(source))
-        epochs, indices = (reversed(column) for column in stream.take(_RUN))
-        columns = zip(itertools.repeat(source), epochs, indices, itertools.repeat(ALL_PARTS))
-        run = self._runs[source] = [*map(_as_reference, columns)]
+        epochs, indices = stream.take_arrays(_RUN)
+        if self._blend is None:
+            self._packed.add(epochs, indices)
+        columns = epochs[::-1].tolist(), indices[::-1].tolist()
+        refs = zip(itertools.repeat(source), *columns, itertools.repeat(ALL_PARTS))
+        run = self._runs[source] = [*map(_as_reference, refs)]
         return run
+
+    def packed_references(self, count: int) -> bytes | None:
+        """Those of the last `count` samples, for the ledger, if they are packed: whole samples of the only source."""
+        return self._packed.last(count, len(self._runs[0]))
 
     def _opened(self, source: int) -> Stream:
         """The stream of a source's row at its saved position."""
@@ -160,6 +155,7 @@ class Cursor:
         self._runs: list[list[SampleRef]] = [[] for _ in self._rows]
         self._changed: set[int] = set()
         self._ended: set[int] = set()
+        self._packed = PackedReferences(0)
 
 
 class OrderedCursor(Cursor):
@@ -176,6 +172,9 @@ class OrderedCursor(Cursor):
     @property
     def num_samples(self) -> Sequence[int]:
         return self._num_samples
+
+    def packed_references(self, count: int) -> bytes | None:
+        return super().packed_references(count) if len(self._num_samples) == 1 else None
 
     def _next_run(self, source: int) -> list[SampleRef]:
         run = super()._next_run(source)

@@ -10,7 +10,7 @@ A state keeps the sums of each lane in the lane's `extras`, and those from befor
 `since` is the first micro-batch that is counted (of a lane: the number of its own that are not), above 0 if the run
 began with a release that kept no ledger.
 
-References travel as bytes: int64, little-endian, first the numbers of the sources, then epochs, indices and parts.
+References travel as bytes: four int64, little-endian, of each sample, number of its source, epoch, index and part.
 
 A sum is two independent words mod 2^64. A sample's word is u = splitmix64(k + a * epoch + b * index + c * part) with
 the key k of its source; the unpositioned sum adds u, the positioned one u * (splitmix64(micro-batch) + d * position),
@@ -102,6 +102,11 @@ class LedgerSums:
         return f"samples {self.samples}, {sums}{since}"
 
 
+def columns_of(references: bytes) -> NDArray[np.int64]:
+    """References as (4, samples): source, epoch, index, part."""
+    return np.frombuffer(references, dtype="<i8").reshape(-1, 4).T.astype(np.int64, order="C")
+
+
 def tallies(batches: Sequence[MicroBatch], source_names: Sequence[str], repetition: int = 0) -> list[LedgerSums]:
     """The sums over each of some micro-batches; `source_names` are the fingerprints that the references number."""
     columns = Columns.of(batches)
@@ -122,12 +127,7 @@ class Columns(NamedTuple):
         """Those of some micro-batches."""
         numbers = np.array([number for number, _ in batches], dtype=np.int64)
         sizes = np.array([len(references) // SAMPLE_BYTES for _, references in batches], dtype=np.int64)
-        if len(batches) and (sizes == sizes[0]).all():
-            columns = np.frombuffer(b"".join([references for _, references in batches]), dtype="<i8")
-            samples = columns.reshape(len(batches), 4, -1).transpose(1, 0, 2).reshape(4, -1)
-            return cls(numbers, sizes, samples.astype(np.int64, copy=False))
-        each = [columns_of(references) for _, references in batches]
-        return cls(numbers, sizes, np.concatenate([np.empty((4, 0), np.int64), *each], axis=1))
+        return cls(numbers, sizes, columns_of(b"".join([references for _, references in batches])))
 
 
 def _words_of(columns: Columns, source_names: Sequence[str], repetition: int) -> U64Array:
@@ -162,11 +162,6 @@ def _source_keys(names: tuple[str, ...]) -> U64Array:
     """Two keys of each source, (2, sources)."""
     digests = b"".join(hashlib.blake2b(name.encode(), digest_size=16).digest() for name in names)
     return np.ascontiguousarray(np.frombuffer(digests, dtype="<u8").astype(np.uint64).reshape(-1, 2).T)
-
-
-def columns_of(references: bytes) -> NDArray[np.int64]:
-    """References as (4, samples): source, epoch, index, part."""
-    return np.frombuffer(references, dtype="<i8").reshape(4, -1).astype(np.int64, copy=False)
 
 
 def waiting(state: "LoaderState") -> list[MicroBatch]:

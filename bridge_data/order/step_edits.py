@@ -16,6 +16,7 @@ import dataclasses
 import functools
 import itertools
 import re
+import reprlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
@@ -25,7 +26,7 @@ NAME = "step_edits"
 """The name of the extra."""
 VERSION = 1
 
-_STEPS = re.compile(r"(\d+)(?:(?:-|\.\.)(\d+))?")
+_STEPS = re.compile(r"([0-9]{1,15})(?:(?:-|\.\.)([0-9]{1,15}))?")
 
 
 class StepEdit(NamedTuple):
@@ -282,7 +283,7 @@ def parse_steps(option: str, steps: Sequence[Any]) -> list[range]:
     for text in steps:
         match = None if isinstance(text, bool) else _STEPS.fullmatch(str(text).strip())
         if match is None:
-            raise ConfigError(f"{option}: {text!r}: {expected}; steps are counted from 0")
+            raise ConfigError(f"{option}: {reprlib.repr(text)}: {expected}; steps are counted from 0, below 10^15")
         first, last = int(match[1]), int(match[2] or match[1])
         if last < first:
             raise ConfigError(f"{option}: {text!r}: the last step comes before the first; write {last}-{first}")

@@ -12,13 +12,16 @@ position of an old lane's stream, skip `skip` samples and take the next `count`.
 """
 
 import collections
+import functools
 import itertools
+import struct
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from bridge_data.errors import EDITED, StateError
+from bridge_data.order.ledger import SAMPLE_BYTES
 from bridge_data.order.row import Ints, Row, Window
 
 BEGINNING = (0, 0, 0, 0)
@@ -26,6 +29,22 @@ BEGINNING = (0, 0, 0, 0)
 
 ALL_PARTS = -1
 """The part number that means the whole sample."""
+
+
+class SampleRef(NamedTuple):
+    """A sample: number of its source in the plan, epoch, index in the source.
+
+    `part` is the number of one output of a generator hook, if only that one is meant.
+    """
+
+    source: int
+    epoch: int
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody calls on a reference
+    part: int = ALL_PARTS
+
+
+_MAX_KEPT_BYTES = 256 * SAMPLE_BYTES
+"""References from before those packed last that are kept: of more samples than most micro-batches have."""
 
 Entry = list[Any]
 """An entry of an inbox."""
@@ -140,15 +159,20 @@ class Stream:
 
     def take(self, count: int) -> tuple[list[int], list[int]]:
         """(epochs, indices) of the next samples: `count`, or the rest of the window; empty at the end of the row."""
+        epochs, indices = self.take_arrays(count)
+        return epochs.tolist(), indices.tolist()
+
+    def take_arrays(self, count: int) -> tuple[Ints, Ints]:
+        """The same as arrays."""
         self._leave()
         while self._window is None:
             self._window = self._row.window(self._lane, self._shuffle, self._number)
             if self._window is None and not self._advance():
-                return [], []
+                return np.empty(0, np.int64), np.empty(0, np.int64)
         epochs, indices = self._window.take(self._offset, self._offset + count)
         self._offset += len(indices)
         self._taken += len(indices)
-        return epochs.tolist(), indices.tolist()
+        return epochs, indices
 
     def position(self, unread: int = 0) -> list[int]:
         """The current position, or the one `unread` samples earlier, within what was taken last."""
@@ -170,6 +194,35 @@ class Stream:
         self._shuffle, self._number = after
         self._offset, self._window = 0, None
         return True
+
+
+def packed_references(values: Sequence[int]) -> bytes:
+    """The references of samples, as in `ledger`: source, epoch, index and part of each, one sample after another."""
+    return _numbers(len(values)).pack(*values)
+
+
+@functools.lru_cache(maxsize=64)
+def _numbers(count: int) -> struct.Struct:
+    return struct.Struct(f"<{count}q")
+
+
+class PackedReferences:
+    """The references of the whole samples of one source that were taken last, packed many at a time for the ledger."""
+
+    def __init__(self, source: int) -> None:
+        self._source, self._packed = source, b""
+
+    def add(self, epochs: Ints, indices: Ints) -> None:
+        """Add samples that were taken after the others."""
+        samples = np.zeros((len(indices), 4), dtype="<i8")
+        samples[:, 0], samples[:, 1], samples[:, 2] = self._source, epochs, indices
+        self._packed = self._packed[-_MAX_KEPT_BYTES:] + samples.tobytes()
+
+    def last(self, count: int, unread: int) -> bytes | None:
+        """The references of `count` samples, after which `unread` have been added; None if some are not known."""
+        end = len(self._packed) - unread * SAMPLE_BYTES
+        start = end - count * SAMPLE_BYTES
+        return self._packed[start:end] if start >= 0 else None
 
 
 class Inbox:

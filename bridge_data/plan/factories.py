@@ -198,6 +198,8 @@ class BaseCoreDatasetFactory(abc.ABC, Generic[T_sample]):
     ) -> None:
         """Check and keep the settings that all factories have; `ignored` have no effect."""
         warn_ignored(**ignored)
+        if subset is not None and not isinstance(subset, SubsetRange):
+            raise ConfigError(f"subset={subset!r}: expected a SubsetRange, such as SubsetRange.parse([0, 100])")
         self.training, self.subset, self.subflavors = training, subset, {}
         self.worker_config = worker_config
         self.shuffle_over_epochs = check_epochs(shuffle_over_epochs)

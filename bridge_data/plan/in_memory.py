@@ -17,7 +17,7 @@ from bridge_data.samples import CrudeSample, Sample
 from bridge_data.shards import SubsetRange
 from bridge_data.shards.memory_records import MEMORY, Items, MemoryRecords, key_of, values_of
 
-_PROVENANCE = ("__key__", "__restore_key__", "__sources__")
+_GIVE = "give one, fingerprint='...', which differs where the data do"
 
 
 def in_memory(data: object, split_part: str, fingerprint: str | None, *, training: bool) -> "InMemoryDataset | None":
@@ -74,7 +74,10 @@ class InMemoryDataset(BaseCoreDatasetFactory[Any]):
     ) -> None:
         self._set(training=training, worker_config=None, shuffle_over_epochs=shuffle_over_epochs, subset=subset)
         self.subflavors = dict(subflavors or {})
-        num_samples = len(items)
+        try:
+            num_samples = len(items)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise ConfigError(f"{MEMORY}: the data have no length: {error}") from error
         if not num_samples:
             raise ConfigError(f"{MEMORY}: the data are empty: give at least one sample")
         if fingerprint is not None and not isinstance(fingerprint, str):
@@ -141,7 +144,12 @@ def _digest(value: Any) -> str:
     import hashlib  # here: it is slow to import, and most data are not in memory
 
     hasher = hashlib.blake2b(digest_size=8)
-    _update(hasher, value)
+    try:
+        _update(hasher, value)
+    except RecursionError:
+        raise ConfigError(
+            f"{MEMORY}: no fingerprint can be made of values so deep within each other: {_GIVE}"
+        ) from None
     return hasher.hexdigest()
 
 
@@ -174,7 +182,4 @@ def _bytes_of(value: Any) -> tuple[str, bytes]:
         return f"{value.dtype} {value.shape}", value.tobytes()
     if hasattr(value, "tobytes") and hasattr(value, "mode") and hasattr(value, "size"):  # of Pillow
         return f"{value.mode} {value.size}", value.tobytes()
-    raise ConfigError(
-        f"{MEMORY}: no fingerprint can be made of a {type(value).__name__}: give one, fingerprint='...', which "
-        "differs where the data do"
-    )
+    raise ConfigError(f"{MEMORY}: no fingerprint can be made of a {type(value).__name__}: {_GIVE}")

@@ -50,11 +50,13 @@ MAX_OPENING = 16
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Opening:
     """Settings for all data sets of a plan: whether it is for training, and which code may run for them: modules that
-    YAML files name, and the Python files beside the data."""
+    YAML files name, and the Python files beside the data. With `makes_indexes`, data that Energon prepared get our
+    index."""
 
     training: bool = True
     trusted_modules: Collection[str] = ()
     trust_dataset_code: bool = False
+    makes_indexes: bool = False
 
 
 def load_plan(
@@ -207,9 +209,9 @@ def _open_folder(reference: Reference, opening: Opening) -> Source:
     if factory is not None:
         return _factory_source(factory, document, reference, opening)
     config = read_sample_config(document, opening.trusted_modules, trust_dataset_code=opening.trust_dataset_code)
-    part, split_config = scope.split_part, split_config_of(reference)
+    part, split_config, makes_index = scope.split_part, split_config_of(reference), opening.makes_indexes
     try:
-        dataset = cache.get(("folder", path), lambda: PreparedDataset.open(path, cache.limits))
+        dataset = cache.get(("folder", path), lambda: PreparedDataset.open(path, cache.limits, makes_index=makes_index))
         key = ("shards", path, part, split_config)
         shards = cache.get(key, lambda: dataset.split(part, split_config=split_config))
     except ConfigError as error:

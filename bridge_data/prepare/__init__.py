@@ -5,18 +5,33 @@ from typing import TYPE_CHECKING
 from bridge_data.later import names_of
 
 if TYPE_CHECKING:
-    from bridge_data.prepare.media import MediaPreparation, MediaRule, prepare_media
+    from bridge_data.prepare.media import MediaPreparation, prepare_media
+    from bridge_data.prepare.media_rule import MediaRule
     from bridge_data.prepare.parallel_writing import write
+    from bridge_data.prepare.processes import Executor, LocalProcesses
+    from bridge_data.prepare.ray_tasks import RayTasks
     from bridge_data.prepare.shard_writer import ShardWriter
 
 _NAMES_BY_MODULE = {
-    "bridge_data.prepare.media": "MediaPreparation MediaRule prepare_media",
+    "bridge_data.prepare.media": "MediaPreparation prepare_media",
+    "bridge_data.prepare.media_rule": "MediaRule",
     "bridge_data.prepare.parallel_writing": "write",
+    "bridge_data.prepare.processes": "Executor LocalProcesses",
+    "bridge_data.prepare.ray_tasks": "RayTasks",
     "bridge_data.prepare.shard_writer": "ShardWriter",
 }
 """The module of each public name: the same as above, for Python, as that is for those who read and check types."""
 
-__all__ = ["MediaPreparation", "MediaRule", "ShardWriter", "prepare_media", "write"]
+__all__ = [
+    "Executor",
+    "LocalProcesses",
+    "MediaPreparation",
+    "MediaRule",
+    "RayTasks",
+    "ShardWriter",
+    "prepare_media",
+    "write",
+]
 
 if not TYPE_CHECKING:
     __getattr__ = names_of(__name__, _NAMES_BY_MODULE)

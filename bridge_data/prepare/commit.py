@@ -48,11 +48,12 @@ def scratch_folder(folder: Path, name: str) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def preparing_alone(
-    root: Path, *, patience_s: float | None = None, doing: str = "preparing"
+    root: Path, *, patience_s: float | None = None, doing: str = "preparing", shared: bool = False
 ) -> Iterator[Callable[[Iterable[Path]], None]]:
     """Hold the lock of the folder or file `root`. Yield a function that removes what killed processes left: such files,
     and of folders the temporary files and folders in them. A file system without locks is used without; there it
-    removes nothing. `doing` is for the message, if another process holds the lock.
+    removes nothing. `doing` is for the message, if another process holds the lock. With `shared`, others may hold it
+    in the same way, and nothing is removed.
 
     Raises:
         DatasetError: if another process holds it for `patience_s` (None: `PATIENCE_S`), or `root` cannot be used.
@@ -60,10 +61,10 @@ def preparing_alone(
     with writing(root):
         descriptor = os.open(root, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        is_locked = _lock(descriptor, root, PATIENCE_S if patience_s is None else patience_s, doing)
+        is_locked = _lock(descriptor, root, PATIENCE_S if patience_s is None else patience_s, doing, shared)
 
         def remove_temporary(paths: Iterable[Path]) -> None:
-            if is_locked:
+            if is_locked and not shared:
                 with writing(root):
                     for path in paths:
                         _remove_temporary(path)
@@ -73,12 +74,12 @@ def preparing_alone(
         os.close(descriptor)
 
 
-def _lock(descriptor: int, root: Path, patience_s: float, doing: str) -> bool:
+def _lock(descriptor: int, root: Path, patience_s: float, doing: str, shared: bool) -> bool:
     """Lock the folder or file; False if its file system has no locks."""
     deadline = time.monotonic() + patience_s
     while True:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
             return True
         except BlockingIOError:
             if time.monotonic() > deadline:

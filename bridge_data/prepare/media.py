@@ -4,14 +4,10 @@ Enters: a folder and a rule that says which files are media. Leaves: the metadat
 `MediaIndex` finds them by key: of an image what its header says, of a clip what PyAV finds. Shards and files that were
 read by the same rule, and have not changed since, are not opened again. Guarantee: memory is bounded by a few shards;
 unreadable files are counted and named. Pixels are decoded only where the header lacks size or mode; audio once.
-
-Source: the three strategies, under these names, are those of Energon's `media_filters` table.
 """
 
 import contextlib
 import dataclasses
-import enum
-import fnmatch
 import functools
 import io
 import itertools
@@ -19,18 +15,18 @@ import os
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO, Literal, TypeAlias
+from typing import BinaryIO
 
 from PIL import Image
 
 from bridge_data import storage
-from bridge_data.decode.av import AV_EXTENSIONS, AVDecoder
-from bridge_data.decode.image import IMAGE_EXTENSIONS
-from bridge_data.decode.sample_decoder import guess_kind
+from bridge_data.decode.av import AVDecoder
 from bridge_data.errors import BridgeDataError, ConfigError, DatasetError, SampleError, bridge_command
 from bridge_data.limits import DEFAULT_LIMITS, Limits
-from bridge_data.prepare.processes import Progress, in_parallel, no_progress
-from bridge_data.prepare.sqlite_index import MediaTable, SeenFile, writing_media
+from bridge_data.prepare.media_rule import MediaKind, MediaRule
+from bridge_data.prepare.media_table import MediaTable, writing_media
+from bridge_data.prepare.processes import Executor, LocalProcesses, Progress, no_progress
+from bridge_data.prepare.sqlite_index import SeenFile
 from bridge_data.shards.index_file import BridgeIndex
 from bridge_data.shards.media_metadata import ImageMetadata, MediaMetadata
 from bridge_data.shards.metadata import BRIDGE_INDEX, INDEX_SQLITE, INFO_JSON, INFO_YAML, META_FOLDER
@@ -39,13 +35,8 @@ from bridge_data.shards.segment import split_name
 from bridge_data.shards.tar_bytes import FileTar, GzipTar, open_tar
 from bridge_data.shards.tar_headers import walk
 
-MediaKind: TypeAlias = Literal["image", "av"]
-"""An image; or video, audio or both."""
-
 HEAD_BYTES = 512
 """Bytes of a file by which its kind is recognised."""
-
-_FLAGS = "--media-metadata-by-extension, --media-metadata-by-header or --media-metadata-by-glob PATTERNS"
 
 _KNOWN_WHEN_LOADED = frozenset({"ICO", "ICNS", "CUR"})
 
@@ -57,64 +48,6 @@ READ_BYTES = 1 << 16
 
 MAX_EXAMPLES = 10
 """Messages kept of files that cannot be read."""
-
-
-class MediaFilterStrategy(enum.StrEnum):
-    """By what media are told."""
-
-    EXTENSION = "EXTENSION"
-    HEADER = "HEADER"
-    GLOB = "GLOB"
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class MediaRule:
-    """A strategy and, for `GLOB`, the patterns, of which one must match a file's name or its whole path."""
-
-    strategy: MediaFilterStrategy | Literal["EXTENSION", "HEADER", "GLOB"]
-    patterns: Sequence[str] = ()
-
-    @classmethod
-    def parse(cls, by_glob: str | None, by_header: bool, by_extension: bool) -> "MediaRule":
-        """The rule that the flags ask for; patterns are separated by commas.
-
-        Raises:
-            ConfigError: if they ask for none, or for several.
-        """
-        if (by_glob is not None) + by_header + by_extension != 1:
-            raise ConfigError(f"which files are media? Give exactly one of {_FLAGS}")
-        if by_glob is None:
-            return cls("HEADER" if by_header else "EXTENSION")
-        patterns = tuple(pattern.strip() for pattern in by_glob.split(","))
-        if not all(patterns):
-            raise ConfigError(
-                f"--media-metadata-by-glob {by_glob!r}: expected patterns such as '*.jpg,clips/*.mp4', and none empty"
-            )
-        return cls("GLOB", patterns)
-
-    def may_be_media(self, name: str) -> bool:
-        """Whether the file must be opened, judged by its name. Case does not count."""
-        if self.strategy == "EXTENSION":
-            return kind_of_name(name) is not None
-        if self.strategy == "HEADER":
-            return True
-        whole, last = name.lower(), name.lower().rpartition("/")[2]
-        return any(fnmatch.fnmatchcase(text, pattern.lower()) for pattern in self.patterns for text in (whole, last))
-
-    def kind(self, name: str, head: bytes) -> MediaKind | None:
-        """The kind of a file that may be media, judged by its first bytes."""
-        if self.strategy == "EXTENSION":
-            return kind_of_name(name)
-        return guess_kind(head) or kind_of_name(name)
-
-    def __str__(self) -> str:
-        return ":".join((self.strategy, *self.patterns))
-
-
-def kind_of_name(name: str) -> MediaKind | None:
-    """The kind of a file by the extension of its name."""
-    extension = name.lower().rpartition("/")[2].rpartition(".")[2]
-    return "image" if extension in IMAGE_EXTENSIONS else "av" if extension in AV_EXTENSIONS else None
 
 
 def extract(kind: MediaKind, file: BinaryIO, name: str) -> MediaMetadata:
@@ -186,17 +119,17 @@ def prepare_media(
     rule: MediaRule,
     *,
     num_workers: int = 1,
+    executor: Executor | None = None,
     limits: Limits = DEFAULT_LIMITS,
     on_progress: Progress = no_progress,
 ) -> MediaPreparation:
     """Look at the media of the prepared data set `root`, whose metadata has `limits`, or of the files below the plain
-    folder `root`.
+    folder `root`. `executor` looks; None: `num_workers` processes do.
 
     Raises:
         ConfigError: if there is nothing to look at. DatasetError: naming the shard, if one is damaged.
     """
-    if num_workers < 1:
-        raise ConfigError(f"num_workers={num_workers}: expected at least 1")
+    executor = executor or LocalProcesses(num_workers)
     if not root.is_dir():
         raise ConfigError(
             f"{root}: expected the folder of a prepared data set, or a folder of files"
@@ -210,15 +143,15 @@ def prepare_media(
         raise ConfigError(f"{root}: has no {INDEX_SQLITE}; run `{way_out}` first")
     with writing_media(meta / INDEX_SQLITE, rule) as table:
         if prepared:
-            done = _shards(PreparedDataset.open(root, limits), rule, table, num_workers, on_progress)
+            done = _shards(PreparedDataset.open(root, limits), rule, table, executor, on_progress)
         else:
-            done = _files(root, rule, table, num_workers, on_progress)
+            done = _files(root, rule, table, executor, on_progress)
             _check_found(root, rule, done)
     return done
 
 
 def _shards(
-    dataset: PreparedDataset, rule: MediaRule, table: MediaTable, num_workers: int, on_progress: Progress
+    dataset: PreparedDataset, rule: MediaRule, table: MediaTable, executor: Executor, on_progress: Progress
 ) -> MediaPreparation:
     numbers = {name: number for number, name in enumerate(dataset.shard_counts)}
     root = storage.on_disk(dataset.root)
@@ -228,8 +161,7 @@ def _shards(
     mtime_ns = index.stat().st_mtime_ns if index.is_file() else 0
     look = functools.partial(_look_at_shard, root, rule, dataset.limits, mtime_ns)
     tally = _Tally(len(files) - len(fresh))
-    looks = in_parallel(look, fresh, num_workers=min(num_workers, len(fresh)), what="looked at media")
-    with contextlib.closing(looks):
+    with contextlib.closing(executor.map(look, fresh, what="looked at media")) as looks:
         for found in looks:
             table.forget_shard(numbers[found.seen[0].name])
             tally.add(found, table)
@@ -270,7 +202,9 @@ def _members(
             yield member.name, member.content_offset, member.num_bytes
 
 
-def _files(root: Path, rule: MediaRule, table: MediaTable, num_workers: int, on_progress: Progress) -> MediaPreparation:
+def _files(
+    root: Path, rule: MediaRule, table: MediaTable, executor: Executor, on_progress: Progress
+) -> MediaPreparation:
     tally = _Tally(0)
 
     def fresh() -> Iterator[SeenFile]:
@@ -283,8 +217,7 @@ def _files(root: Path, rule: MediaRule, table: MediaTable, num_workers: int, on_
                 yield file
 
     look = functools.partial(_look_at_files, root, rule)
-    looks = in_parallel(look, _batched(fresh()), num_workers=num_workers, what="looked at media")
-    with contextlib.closing(looks):
+    with contextlib.closing(executor.map(look, _batched(fresh()), what="looked at media")) as looks:
         for found in looks:
             table.forget_files(file.name for file in found.seen)
             tally.add(found, table)

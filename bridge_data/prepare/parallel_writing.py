@@ -10,6 +10,7 @@ import dataclasses
 import itertools
 import logging
 import os
+import pickle
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
@@ -17,9 +18,9 @@ from functools import partial
 from typing import Any, TypedDict, Unpack
 
 from bridge_data.errors import ConfigError, SampleError, SkipSample
-from bridge_data.options import check_integer, takes_options
+from bridge_data.options import takes_options
 from bridge_data.prepare.part_encoding import EncodedSample, encode_sample
-from bridge_data.prepare.processes import in_parallel
+from bridge_data.prepare.processes import Executor, LocalProcesses
 from bridge_data.prepare.shard_writer import ItemOrigin, ShardWriter
 
 logger = logging.getLogger("bridge_data")
@@ -57,6 +58,7 @@ def write(
     *,
     items: Iterable[Any] | None = None,
     num_workers: int = 1,
+    executor: Executor | None = None,
     progress: bool | None = None,
     **options: Unpack[WriterOptions],
 ) -> int:
@@ -73,6 +75,8 @@ def write(
             `world_size`-th from number r on.
         num_workers: processes that make and encode samples. They are forked, so any function will do; threads, where
             this process runs some already.
+        executor: makes and encodes samples in place of these processes, such as `RayTasks()`, to whose workers function
+            and items are sent; this process writes.
         progress: show a progress bar; None: if standard error is a terminal.
         **options: `WriterOptions`.
 
@@ -81,7 +85,7 @@ def write(
         stored. DatasetError: if a key comes twice, or nothing can be written.
     """
     make, items = _made_of(source, items)
-    check_integer("num_workers", num_workers, 1)
+    executor = executor or LocalProcesses(num_workers)
     writer = ShardWriter(path, **options)
     writer.num_items = len(items) if isinstance(items, Sized) else None
     num_finished = writer.num_finished()
@@ -95,7 +99,7 @@ def write(
         mine = itertools.islice(enumerate(items), config.rank, None, config.world_size)
         waiting = (numbered for numbered in mine if numbered[0] not in finished)
         num_empty = 0
-        for done in _all_made(make, waiting, num_workers):
+        for done in _all_made(make, waiting, executor):
             for sample in done.samples:
                 writer.write_encoded(sample, ItemOrigin(done.number, len(done.samples)))
             num_empty += not done.samples
@@ -132,18 +136,25 @@ class _Made:
     failure: tuple[str, str] | None = None
 
 
-def _all_made(make: Make, items: Iterable[tuple[int, Any]], num_workers: int) -> Iterator[_Made]:
+def _all_made(make: Make, items: Iterable[tuple[int, Any]], executor: Executor) -> Iterator[_Made]:
     """What is made of each item, in their order; the first failure is raised."""
-    tasks = _tasks(items, 1 if num_workers == 1 else ITEMS_OF_TASK)
-    made = in_parallel(partial(_make_all, make, os.getpid()), tasks, num_workers=num_workers, what="made samples")
-    with contextlib.closing(made):
-        for done in itertools.chain.from_iterable(made):
-            if done.failure is not None:
-                message, trace = done.failure
-                error = SampleError(message)
-                error.add_note(trace)
-                raise error
-            yield done
+    tasks = _tasks(items, 1 if executor.num_workers == 1 else ITEMS_OF_TASK)
+    try:
+        with contextlib.closing(executor.map(partial(_make_all, make), tasks, what="made samples")) as made:
+            for done in itertools.chain.from_iterable(made):
+                if done.failure is not None:
+                    message, trace = done.failure
+                    error = SampleError(message)
+                    error.add_note(trace)
+                    raise error
+                yield done
+    except (pickle.PicklingError, TypeError, AttributeError) as error:
+        if type(error.__cause__).__name__ != "_RemoteTraceback":
+            raise  # of `items`
+        raise ConfigError(
+            f"items: cannot be sent to the processes that make samples of them: {type(error).__name__}: {error}. Give "
+            "what can be pickled, such as paths or numbers, and open the rest in the function; or num_workers=1"
+        ) from error
 
 
 def _tasks(items: Iterable[tuple[int, Any]], size: int) -> Iterator[list[tuple[int, Any]]]:
@@ -152,10 +163,8 @@ def _tasks(items: Iterable[tuple[int, Any]], size: int) -> Iterator[list[tuple[i
         yield task
 
 
-def _make_all(make: Make, parent: int, items: list[tuple[int, Any]]) -> list[_Made]:
+def _make_all(make: Make, items: list[tuple[int, Any]]) -> list[_Made]:
     """What is made of some items, up to the first that fails."""
-    if os.getpid() != parent and "torch" in sys.modules:
-        sys.modules["torch"].set_num_threads(1)  # its threads are not there after a fork, and would be waited for
     found: list[_Made] = []
     for number, item in items:
         found.append(_make(make, number, item))
@@ -172,9 +181,17 @@ def _make(make: Make, number: int, item: Any) -> _Made:
     except SkipSample:
         return _Made(number)
     except Exception as error:
-        shown = repr(item)
-        shown = shown if len(shown) <= _MAX_SHOWN else f"{shown[:_MAX_SHOWN]}…"
-        return _Made(number, (), (f"item {number}, {shown}: {type(error).__name__}: {error}", traceback.format_exc()))
+        told = f"item {number}, {_shown(repr, item)}: {type(error).__name__}: {_shown(str, error, 10 * _MAX_SHOWN)}"
+        return _Made(number, (), (told, traceback.format_exc()))
+
+
+def _shown(text_of: Callable[[Any], str], value: Any, num_shown: int = _MAX_SHOWN) -> str:
+    """The text of a value of the user, whose methods may fail."""
+    try:
+        text = text_of(value)
+    except Exception as error:
+        return f"a {type(value).__name__} without a text ({type(error).__name__})"
+    return text if len(text) <= num_shown else f"{text[:num_shown]}…"
 
 
 @contextlib.contextmanager

@@ -1,23 +1,26 @@
-"""Parallel processes for preparing: a function of many arguments, with the results in order.
+"""Where the tasks of a preparation are done: in this process, in processes of this machine, or wherever an `Executor`
+does them.
 
-Enters: a function, arguments, a number of processes. Leaves: the results, of which only a few are buffered. A process
-that runs threads cannot fork safely: there threads do the work.
+Enters: a function, arguments. Leaves: the results in order, of which only a few are buffered. A process that runs
+threads cannot fork safely: there threads do the work.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import os
 import signal
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from bridge_data.errors import WorkerError
+from bridge_data.errors import ConfigError, WorkerError
 
 if TYPE_CHECKING:
-    from concurrent.futures import Executor
+    from concurrent.futures import Executor as Pool
 
 Argument = TypeVar("Argument")
 Result = TypeVar("Result")
@@ -33,12 +36,56 @@ def no_progress(done: int, total: int | None) -> None:
     """Report nothing."""
 
 
+def usual_workers() -> int:
+    """A process for each core of this machine, at most 16."""
+    return min(16, len(os.sched_getaffinity(0)))
+
+
+class Executor(Protocol):
+    """Does tasks, several at a time. Results come in the order of the arguments, so that who takes them knows how far
+    the work has come; closing the generator cancels what has not begun."""
+
+    @property
+    def num_workers(self) -> int:
+        """Tasks that are done at a time, at most."""
+
+    def map(
+        self, function: Callable[[Argument], Result], arguments: Iterable[Argument], *, what: str
+    ) -> Generator[Result, None, None]:
+        """`function` of each argument, in order. Arguments are taken when there is a worker for them.
+
+        Raises:
+            WorkerError: if a worker died; `what` says what it did, such as `scanned shards`. What the function raises.
+        """
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LocalProcesses:
+    """Forked processes of this machine; this process itself, if `num_workers` is 1. Any function will do."""
+
+    num_workers: int
+
+    def __post_init__(self) -> None:
+        if self.num_workers < 1:
+            raise ConfigError(f"num_workers={self.num_workers}: expected at least 1")
+
+    def map(
+        self, function: Callable[[Argument], Result], arguments: Iterable[Argument], *, what: str
+    ) -> Generator[Result, None, None]:
+        """See `Executor`."""
+        return in_parallel(function, arguments, num_workers=self.num_workers, what=what)
+
+
+_functions: dict[int, Callable[[Any], Any]] = {}
+"""The functions of the calls that run now, which forked processes find here: they need not be pickled."""
+
+_calls = itertools.count()
+
+
 def in_parallel(
     function: Callable[[Argument], Result], arguments: Iterable[Argument], *, num_workers: int, what: str
 ) -> Generator[Result, None, None]:
     """`function` of each argument, in order, by `num_workers` processes; by this process if `num_workers` is 1.
-
-    Processes are forked, so any function will do: it need not be pickled.
 
     Raises:
         WorkerError: if a process died; `what` says what it did, such as `scanned shards`.
@@ -53,11 +100,11 @@ def in_parallel(
     with pool(num_workers) as executor:
         remaining = iter(arguments)
         first = itertools.islice(remaining, 4 * num_workers)
-        waiting = deque(executor.submit(_called, call, argument) for argument in first)
+        waiting = deque(executor.submit(_do, call, argument) for argument in first)
         try:
             while waiting:
-                result: Result = waiting.popleft().result()
-                waiting.extend(executor.submit(_called, call, argument) for argument in itertools.islice(remaining, 1))
+                result = waiting.popleft().result()
+                waiting.extend(executor.submit(_do, call, argument) for argument in itertools.islice(remaining, 1))
                 yield result
         except BrokenExecutor as error:
             raise WorkerError(
@@ -68,14 +115,14 @@ def in_parallel(
             del _functions[call]
 
 
-_functions: dict[int, Callable[[Any], Any]] = {}
-"""The functions of the calls that run now, which forked processes find here."""
-
-_calls = itertools.count()
-
-
-def _called(call: int, argument: Any) -> Any:
+def _do(call: int, argument: Any) -> Any:
     return _functions[call](argument)
+
+
+def _begin_child(parent: int) -> None:
+    die_with_parent(parent)
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)  # its threads are not there after a fork, and would be waited for
 
 
 def die_with_parent(parent: int) -> None:
@@ -89,7 +136,7 @@ def die_with_parent(parent: int) -> None:
         os._exit(1)
 
 
-def pool(num_workers: int) -> Executor:
+def pool(num_workers: int) -> Pool:
     """Forked processes, which end with this one, or threads where it is not safe to fork."""
     import multiprocessing
     from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
@@ -97,4 +144,4 @@ def pool(num_workers: int) -> Executor:
     if threading.active_count() > 1 or "fork" not in multiprocessing.get_all_start_methods():
         return ThreadPoolExecutor(num_workers)
     context = multiprocessing.get_context("fork")
-    return ProcessPoolExecutor(num_workers, context, initializer=die_with_parent, initargs=(os.getpid(),))
+    return ProcessPoolExecutor(num_workers, context, initializer=_begin_child, initargs=(os.getpid(),))

@@ -9,25 +9,18 @@ out in silence: links are errors, and what holds no data is counted.
 import array
 import contextlib
 import dataclasses
-import functools
-import itertools
 import os
 import zlib
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from bridge_data.errors import DatasetError
-from bridge_data.prepare.processes import in_parallel
 from bridge_data.shards.metadata import tar_index_path
-from bridge_data.shards.segment import Part, Segment, build_segment, is_meta_member, split_name
+from bridge_data.shards.segment import Part, build_segment, is_meta_member, split_name
 from bridge_data.shards.shard_table import encode_offsets
 from bridge_data.shards.tar_bytes import GzipTar, is_gzip, open_tar, seek_index_path
 from bridge_data.shards.tar_headers import FILE, FOLDER, LINKS, Fields, walk_runs
 from bridge_data.storage.atomic import replacing, write_file, writing
-
-_RUN_SHARDS, _RUN_BYTES = 32, 16 << 20
-"""Maximum shards of one task, and their bytes."""
-
 
 MAX_ZERO_BYTES = 1 << 20
 """Zeros at the end of a tar that are not worth a note: tars are padded to records of some size."""
@@ -45,11 +38,15 @@ _NOTES = {
 
 
 class ScanNotes:
-    """Remarks on shards, counted by kind, with an example of each."""
+    """Remarks on shards, counted by kind, with an example of each; `plain` are those that another one gave."""
 
-    def __init__(self) -> None:
-        self._counts: dict[str, int] = {}
-        self._examples: dict[str, str] = {}
+    def __init__(self, plain: Mapping[str, tuple[int, str]] | None = None) -> None:
+        self._counts = {kind: count for kind, (count, _) in (plain or {}).items()}
+        self._examples = {kind: example for kind, (_, example) in (plain or {}).items()}
+
+    def plain(self) -> dict[str, tuple[int, str]]:
+        """(count, example) of each kind."""
+        return {kind: (count, self._examples[kind]) for kind, count in self._counts.items()}
 
     def add(self, kind: str, example: str) -> None:
         """Count a remark of a kind, such as `LEFT_OUT`."""
@@ -251,63 +248,9 @@ def has_seek_index(shard: Path) -> bool:
     return not is_gzip(shard) or seek_index_path(shard).is_file()
 
 
-def has_tar_index(shard: Path, segment: Segment) -> bool:
-    """Whether `shard` has a `.tar.idx` with as many samples as `segment`."""
+def has_tar_index(shard: Path, count: int) -> bool:
+    """Whether `shard` has a `.tar.idx` of `count` samples."""
     try:
-        return os.stat(tar_index_path(shard)).st_size == 8 * (len(segment) + 1)
+        return os.stat(tar_index_path(shard)).st_size == 8 * (count + 1)
     except OSError:
         return False
-
-
-def scan_shards(
-    root: Path,
-    names: Sequence[str],
-    *,
-    num_workers: int,
-    digest: bool = False,
-    on_done: Callable[[], None] = lambda: None,
-) -> Generator[ShardScan | DatasetError, None, None]:
-    """The scans of `names`, in this order, or why one failed, made by `num_workers` processes; see `scan_shard`.
-
-    Only a few results are buffered; see `in_parallel`.
-    """
-    num_workers = min(num_workers, len(names))
-    found = in_parallel(
-        functools.partial(_scan_run, root, digest),
-        _runs(root, names, min(_RUN_SHARDS, 1 + len(names) // (8 * max(1, num_workers)))),
-        num_workers=num_workers,
-        what=f"scanned shards of {root}",
-    )
-    with contextlib.closing(found):
-        for scan in itertools.chain.from_iterable(found):
-            on_done()
-            yield scan
-
-
-def _runs(root: Path, names: Sequence[str], longest: int) -> Iterator[list[str]]:
-    """The names, small shards grouped into one task: sending a task takes as long as scanning a hundred samples."""
-    run: list[str] = []
-    total_bytes = 0
-    for name in names:
-        try:
-            num_bytes = os.stat(root / name).st_size
-        except OSError:  # the scan will say so
-            num_bytes = 0
-        if run and (len(run) == longest or total_bytes + num_bytes > _RUN_BYTES):
-            yield run
-            run, total_bytes = [], 0
-        run.append(name)
-        total_bytes += num_bytes
-    if run:
-        yield run
-
-
-def _scan_run(root: Path, digest: bool, names: list[str]) -> list[ShardScan | DatasetError]:
-    return [_try_scan(root, name, digest) for name in names]
-
-
-def _try_scan(root: Path, name: str, digest: bool) -> ShardScan | DatasetError:
-    try:
-        return scan_shard(root, name, digest=digest)
-    except DatasetError as error:
-        return error

@@ -160,7 +160,10 @@ class ShardWriter:
         """Samples of this rank that are stored or about to be: those of whole shards, and those written since."""
         self._open: dict[str, OpenShard] = {}
         self._exit: contextlib.ExitStack | None = None
-        self._failed = False
+        self._failed = self._closed = False
+        self._places: dict[str, str] = {}
+        self._stored_items: dict[str, ItemOrigin] = {}
+        self._numbers: dict[str, int] = {}
 
     def __enter__(self) -> Self:
         if self._exit is not None:
@@ -168,9 +171,6 @@ class ShardWriter:
         with contextlib.ExitStack() as stack:
             made_of = MadeOf(self.num_items, self.origin)
             self._session: WritingSession = stack.enter_context(writing_session(self.path, self.config, made_of))
-            self._places: dict[str, str] = {}
-            self._stored_items: dict[str, ItemOrigin] = {}
-            self._numbers: dict[str, int] = {}
             self._read_stored()
             self._exit = stack.pop_all()
         return self
@@ -199,10 +199,13 @@ class ShardWriter:
                 if kind is None:
                     self._finish()
             finally:
+                self._closed = True
                 self._discard()
 
     def __contains__(self, key: object) -> bool:
         """Whether the sample with this key is stored, or about to be."""
+        if self._exit is None:
+            raise ConfigError(f"{self.path}: what is stored is read when the writer is opened: ask in its `with` block")
         return key in self._places
 
     def num_finished(self) -> int | None:
@@ -255,7 +258,7 @@ class ShardWriter:
         self.num_samples += 1
 
     def _check(self, sample: EncodedSample) -> None:
-        if self._exit is None or self._failed:
+        if self._exit is None or self._failed or self._closed:
             why = "a sample could not be written" if self._failed else "it is not open: write in a `with` block"
             raise DatasetError(f"{self.path}: nothing can be written any more: {why}")
         names = {"__key__", *(name for name, _ in sample.parts)}

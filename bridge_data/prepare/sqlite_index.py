@@ -1,36 +1,23 @@
-"""Writing `.nv-meta/index.sqlite`: samples and parts by key, and media metadata.
+"""Writing `.nv-meta/index.sqlite`: samples and parts by key.
 
-Enters: segments; what was found in media. Leaves: Energon 7.4's tables `samples` and `sample_parts` with their indexes,
-`media_metadata` and `media_filters`, and beside them `bridge_media_seen`, which Energon ignores: which shards and files
-were read, with size and time. Guarantee: media metadata appear as a whole, with what the database held before,
-or not at all.
+Enters: segments. Leaves: Energon 7.4's tables `samples` and `sample_parts` with their indexes, and the tables of media
+metadata of before; see `media_table`. A database that differs in few shards is a copy with their rows replaced.
 
 The index on keys is built once all rows are in, which is what keeps a billion of them affordable. It is unique, as
-Energon's, if they are. The other indexes have the order of the rows and grow at their end, while shards are still being
-scanned.
+Energon's, if they are. The other indexes have the order of the rows and grow at their end.
 """
 
 import contextlib
 import functools
-import shutil
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from bridge_data.errors import DatasetError, bridge_command
-from bridge_data.prepare.commit import preparing_alone
-from bridge_data.shards.key_index import SharedKeys
-from bridge_data.shards.media_metadata import MediaMetadata, encode_metadata
-from bridge_data.shards.metadata import read_shard_counts
-from bridge_data.shards.read_only_database import ReadOnlyDatabase, as_text
+from bridge_data.shards.read_only_database import as_text
 from bridge_data.shards.segment import Segment
-from bridge_data.storage.atomic import replacing, writing
-
-if TYPE_CHECKING:
-    from bridge_data.prepare.media import MediaRule
-
+from bridge_data.storage.atomic import clone_file
 
 _TABLES = """
 CREATE TABLE samples (
@@ -92,39 +79,43 @@ _ROWS = 50
 _BATCH = 40 * _ROWS
 """Rows in memory at a time."""
 
-_MEDIA_TABLES = """
-CREATE TABLE IF NOT EXISTS media_metadata (
-    entry_key TEXT PRIMARY KEY,
-    metadata_type TEXT NOT NULL,
-    metadata_json TEXT NOT NULL
-);
-CREATE TABLE IF NOT EXISTS media_filters (
-    filter_id INTEGER PRIMARY KEY AUTOINCREMENT,
-    strategy TEXT NOT NULL,
-    patterns TEXT,
-    created_at_utc TEXT DEFAULT CURRENT_TIMESTAMP,
-    UNIQUE(strategy, patterns)
-);
-CREATE TABLE IF NOT EXISTS bridge_media_seen (
-    name TEXT PRIMARY KEY,
-    num_bytes INTEGER NOT NULL,
-    mtime_ns INTEGER NOT NULL,
-    rule TEXT NOT NULL
-) WITHOUT ROWID;
-CREATE TEMP TABLE present (name TEXT PRIMARY KEY) WITHOUT ROWID;
-"""
-
-_KEYS_OF_SHARD = """
-SELECT s.sample_key || '.' || p.part_name FROM samples s
-JOIN sample_parts p ON p.tar_file_id = s.tar_file_id AND p.sample_index = s.sample_index
-WHERE s.tar_file_id = ?
-"""
-
 
 @functools.cache
 def _insertion(table: str, num_rows: int, *, undecodable: bool = False) -> str:
     row = "(?, CAST(? AS TEXT), CAST(? AS TEXT), ?, ?)" if undecodable else "(?, ?, ?, ?, ?)"
     return f"INSERT INTO {table} VALUES {', '.join([row] * num_rows)}"
+
+
+def _insert_shard(db: sqlite3.Connection, shard: int, segment: Segment) -> None:
+    offsets = segment.offsets().tolist()
+    sizes = [end - start for start, end in pairwise(offsets)]
+    _insert(db, "samples", shard, zip(segment.keys(), range(len(segment)), offsets, sizes, strict=False))
+    _insert(db, "sample_parts", shard, segment.rows())
+
+
+def _insert(db: sqlite3.Connection, table: str, shard: int, rows: Iterator[tuple[Any, ...]]) -> None:
+    """Insert rows of the shard's number and four values."""
+    while some := list(chain.from_iterable(islice(rows, _BATCH))):
+        values: list[Any] = [shard] * (len(some) // 4 * 5)
+        for column in range(4):
+            values[column + 1 :: 5] = some[column::4]
+        for start in range(0, len(values), 5 * _ROWS):
+            these = values[start : start + 5 * _ROWS]
+            try:
+                db.execute(_insertion(table, len(these) // 5), these)
+            except UnicodeEncodeError:  # names with surrogates
+                bound = [as_text(value) if isinstance(value, str) else value for value in these]
+                db.execute(_insertion(table, len(these) // 5, undecodable=True), bound)
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    """Without what makes a database safe from crashes: one leaves it useless."""
+    db = sqlite3.connect(path, isolation_level=None, uri=True)
+    db.execute("PRAGMA synchronous = OFF")
+    db.execute("PRAGMA secure_delete = OFF")
+    db.execute("PRAGMA locking_mode = EXCLUSIVE")
+    db.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
+    return db
 
 
 class SqliteIndexWriter:
@@ -135,12 +126,8 @@ class SqliteIndexWriter:
     """
 
     def __init__(self, path: Path, old: Path | None = None) -> None:
-        self._db = sqlite3.connect(path, isolation_level=None, uri=True)
+        self._db = _connect(path)
         self._db.execute("PRAGMA journal_mode = OFF")
-        self._db.execute("PRAGMA synchronous = OFF")
-        self._db.execute("PRAGMA secure_delete = OFF")
-        self._db.execute("PRAGMA locking_mode = EXCLUSIVE")
-        self._db.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
         self._db.executescript(_TABLES)
         for statement in _ROW_INDEXES:
             self._db.execute(statement)
@@ -149,24 +136,7 @@ class SqliteIndexWriter:
 
     def add(self, shard: int, segment: Segment) -> None:
         """Insert the samples of shard number `shard`."""
-        offsets = segment.offsets().tolist()
-        sizes = [end - start for start, end in pairwise(offsets)]
-        self._insert("samples", shard, zip(segment.keys(), range(len(segment)), offsets, sizes, strict=False))
-        self._insert("sample_parts", shard, segment.rows())
-
-    def _insert(self, table: str, shard: int, rows: Iterator[tuple[Any, ...]]) -> None:
-        """Insert rows of the shard's number and four values."""
-        while some := list(chain.from_iterable(islice(rows, _BATCH))):
-            values: list[Any] = [shard] * (len(some) // 4 * 5)
-            for column in range(4):
-                values[column + 1 :: 5] = some[column::4]
-            for start in range(0, len(values), 5 * _ROWS):
-                these = values[start : start + 5 * _ROWS]
-                try:
-                    self._db.execute(_insertion(table, len(these) // 5), these)
-                except UnicodeEncodeError:  # names with surrogates
-                    bound = [as_text(value) if isinstance(value, str) else value for value in these]
-                    self._db.execute(_insertion(table, len(these) // 5, undecodable=True), bound)
+        _insert_shard(self._db, shard, segment)
 
     def finish(self, shards: "Sequence[SeenFile]" = ()) -> str | None:
         """Build the index on keys, take over media metadata and close. `shards` are those that were added, by number:
@@ -230,93 +200,61 @@ class SeenFile(NamedTuple):
     mtime_ns: int
 
 
-class MediaTable:
-    """The tables, open for writing; see `writing_media`."""
-
-    def __init__(self, db: sqlite3.Connection, rule: "MediaRule") -> None:
-        self._db, self._rule = db, str(rule)
-        db.executescript(_MEDIA_TABLES)
-        db.execute("BEGIN")
-        db.execute(
-            "INSERT OR IGNORE INTO media_filters (strategy, patterns) VALUES (?, ?)",
-            (rule.strategy, ",".join(rule.patterns)),
-        )
-
-    def is_known(self, file: SeenFile) -> bool:
-        """Whether `file` was read by this rule and has not changed since. It is noted as present."""
-        self._db.execute("INSERT INTO present VALUES (CAST(? AS TEXT))", (as_text(file.name),))
-        row = self._db.execute(
-            "SELECT num_bytes, mtime_ns, rule FROM bridge_media_seen WHERE name = CAST(? AS TEXT)",
-            (as_text(file.name),),
-        ).fetchone()
-        return bool(row == (file.num_bytes, file.mtime_ns, self._rule))
-
-    def forget_shard(self, number: int) -> None:
-        """Remove what was found in the shard with this number in the index."""
-        if self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'sample_parts'").fetchone():
-            self._db.execute(f"DELETE FROM media_metadata WHERE entry_key IN ({_KEYS_OF_SHARD})", (number,))
-
-    def forget_files(self, names: Iterable[str]) -> None:
-        """Remove what was found in these files."""
-        self._db.executemany(
-            "DELETE FROM media_metadata WHERE entry_key = CAST(? AS TEXT)", ((as_text(name),) for name in names)
-        )
-
-    def add(self, found: Iterable[tuple[str, MediaMetadata]]) -> None:
-        """Write what was found, by key."""
-        self._db.executemany(
-            "INSERT OR REPLACE INTO media_metadata VALUES (CAST(? AS TEXT), ?, ?)",
-            ((as_text(key), metadata.metadata_type, encode_metadata(metadata)) for key, metadata in found),
-        )
-
-    def note_seen(self, files: Iterable[SeenFile]) -> None:
-        """Note that these were read."""
-        self._db.executemany(
-            "INSERT OR REPLACE INTO bridge_media_seen VALUES (CAST(? AS TEXT), ?, ?, ?)",
-            ((as_text(file.name), file.num_bytes, file.mtime_ns, self._rule) for file in files),
-        )
-
-    def forget_absent(self) -> None:
-        """Remove what was found by this rule in the files of a plain folder that are no longer there."""
-        absent = "SELECT name FROM bridge_media_seen WHERE rule = ? AND name NOT IN (SELECT name FROM present)"
-        self._db.execute(f"DELETE FROM media_metadata WHERE entry_key IN ({absent})", (self._rule,))
-        self._db.execute(f"DELETE FROM bridge_media_seen WHERE name IN ({absent})", (self._rule,))
-
-    def count(self) -> int:
-        """Files whose metadata are stored."""
-        number: int = self._db.execute("SELECT COUNT(*) FROM media_metadata").fetchone()[0]
-        return number
+_KEYS_OF_SHARD = """
+SELECT s.sample_key || '.' || p.part_name, p.content_byte_offset, p.content_byte_size FROM samples s
+JOIN sample_parts p ON p.tar_file_id = s.tar_file_id AND p.sample_index = s.sample_index
+WHERE s.tar_file_id = ?
+"""
 
 
-def _check_unique(path: Path) -> None:
-    """See that the keys in the database at `path` are unique, as the metadata of media go by them."""
-    root = path.parent.parent
-    shared = SharedKeys.find(ReadOnlyDatabase(path, "prepare the data set again"))
-    if shared is not None:
-        way_out = bridge_command("prepare", root, "--force-overwrite", "--fix-duplicates")
-        raise DatasetError(
-            f"{root}: {shared.told(list(read_shard_counts(path.parent)))}, but media metadata go by key. Run "
-            f"`{way_out}` first, which puts the shard's name in front of each key."
-        )
+def update_copy(
+    path: Path, old: Path, replaced: Mapping[int, str], rows: Iterable[tuple[int, Segment]], num_samples: int
+) -> bool:
+    """Write a copy of the database `old` to `path`, without the rows of the shards `replaced` (names by number), and
+    with `rows` of shards instead, so that it holds `num_samples`. Metadata of media that are as before are kept.
 
-
-@contextlib.contextmanager
-def writing_media(path: Path, rule: "MediaRule") -> Iterator[MediaTable]:
-    """The tables in the database at `path`, which is replaced by the result when the block ends well.
-
-    Raises:
-        DatasetError: if samples of several shards have the same key, or the database cannot be read or written.
+    False, and what is at `path` is useless, if this cannot be done: keys would not be unique, or `old` is damaged, or
+    not one that a `SqliteIndexWriter` has written.
     """
-    with writing(path.parent), preparing_alone(path.parent.parent) as remove_temporary:
-        path.parent.mkdir(exist_ok=True)
-        remove_temporary([path.parent])
-        if path.is_file():
-            _check_unique(path)
-        with replacing(path) as temporary:
-            if path.is_file():
-                shutil.copyfile(path, temporary)
-            with contextlib.closing(sqlite3.connect(temporary, isolation_level=None)) as db:
-                db.execute("PRAGMA journal_mode = OFF")
-                db.execute("PRAGMA synchronous = OFF")
-                yield MediaTable(db, rule)
-                db.execute("COMMIT")
+    clone_file(old, path)
+    with contextlib.closing(_connect(path)) as db:
+        try:
+            db.execute("PRAGMA journal_mode = OFF")
+            created = dict(db.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL"))
+            if not {_KEY_INDEX, *_ROW_INDEXES, *map(str.strip, _TABLES.split(";"))} - {""} <= set(created.values()):
+                return False
+            db.execute("BEGIN")
+            _replace_rows(db, replaced, rows, created)
+            db.execute("COMMIT")
+            return bool(db.execute("SELECT COUNT(*) FROM samples").fetchone() == (num_samples,))
+        except sqlite3.OperationalError:  # of the copy, such as a full disk
+            raise
+        except sqlite3.DatabaseError:
+            return False
+
+
+def _replace_rows(
+    db: sqlite3.Connection,
+    replaced: Mapping[int, str],
+    rows: Iterable[tuple[int, Segment]],
+    created: Mapping[str, str],
+) -> None:
+    keeps_media = "media_metadata" in created
+    db.execute("CREATE TEMP TABLE before (entry_key TEXT, byte_offset INTEGER, byte_size INTEGER)")
+    for number in replaced:
+        if keeps_media:
+            db.execute(f"INSERT INTO before {_KEYS_OF_SHARD}", (number,))
+        db.execute("DELETE FROM samples WHERE tar_file_id = ?", (number,))
+        db.execute("DELETE FROM sample_parts WHERE tar_file_id = ?", (number,))
+    for number, segment in rows:
+        _insert_shard(db, number, segment)
+    if not keeps_media:
+        return
+    db.execute("CREATE TEMP TABLE after AS SELECT * FROM before WHERE 0")
+    for number in replaced:
+        db.execute(f"INSERT INTO after {_KEYS_OF_SHARD}", (number,))
+    gone = "SELECT entry_key FROM (SELECT * FROM before EXCEPT SELECT * FROM after)"
+    db.execute(f"DELETE FROM media_metadata WHERE entry_key IN ({gone})")
+    if "bridge_media_seen" in created:
+        names = ((as_text(name),) for name in replaced.values())
+        db.executemany("DELETE FROM bridge_media_seen WHERE name = CAST(? AS TEXT)", names)

@@ -1,39 +1,37 @@
 """The three indexes of a data set, made in one pass over its shards: `.tar.idx`, `index.sqlite`, `index.bridge`.
 
 Enters: shard names, and our index of the last preparation, if there is one. Leaves: the files, and what was found.
-Shards that have not changed since (size and time of change) are not scanned again. Memory is bounded by
-a few shards. A damaged shard does not stop the scan: all faults are reported at once.
+Shards that have not changed since (size and time of change) are not scanned again, and where few have, the database is
+copied and only their rows are replaced. Shards keep their numbers; new ones follow. Memory is bounded by a few shards.
+A damaged shard does not stop the scan: all faults are reported at once.
 """
 
 import contextlib
 import dataclasses
-import operator
-import os
 import re
-import uuid
-import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO
 
 from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.prepare.commit import committing
-from bridge_data.prepare.processes import Progress, no_progress
-from bridge_data.prepare.scan import ScanNotes, ShardScan, has_seek_index, has_tar_index, scan_shards, write_tar_index
-from bridge_data.prepare.sqlite_index import SeenFile, SqliteIndexWriter
-from bridge_data.shards.index_file import MAGIC, BridgeIndex, ShardEntry, begin_index, finish_index
+from bridge_data.prepare.processes import Executor, LocalProcesses, Progress, no_progress, usual_workers
+from bridge_data.prepare.scan import ScanNotes
+from bridge_data.prepare.scan_results import ScanResults, forget_results
+from bridge_data.prepare.sqlite_index import SeenFile, SqliteIndexWriter, update_copy
+from bridge_data.shards.index_file import BridgeIndex, BridgeIndexWriter
 from bridge_data.shards.key_index import SharedKeys
 from bridge_data.shards.metadata import BRIDGE_INDEX, INDEX_SQLITE, INDEX_UUID, META_FOLDER, PREPARING, read_uuid
 from bridge_data.shards.read_only_database import ReadOnlyDatabase
-from bridge_data.shards.segment import DamagedIndexError, Segment, directory_size
+from bridge_data.shards.segment import Segment
 from bridge_data.storage.atomic import writing
 
 MAX_PARTS = 50
 """Maximum names of parts in the report."""
 
-_SHOWN = 10
+MAX_FRESH = 0.25
+"""The share of samples, new or changed, up to which rows of the database are replaced, and not all written anew."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,16 +41,19 @@ class PrepareConfig:
     `rescan` scans all shards, also those that have not changed. With `fix_duplicates`, if several shards have a sample
     of the same name, all shards are written again, with their members below folders of the shards' names. With
     `digest`, every part is read, and the CRC-32 of its content stored. With `unique_keys`, several shards with a sample
-    of the same name are an error. `limits` are those of the metadata that are there.
+    of the same name are an error. `limits` are those of the metadata that are there. With `merge`, no shard is scanned:
+    it is an error if one has not been scanned by a task. `executor` scans; None: `num_workers` processes do.
     """
 
     exclude: str | None = None
-    num_workers: int = dataclasses.field(default_factory=lambda: min(16, len(os.sched_getaffinity(0))))
+    num_workers: int = dataclasses.field(default_factory=usual_workers)
     rescan: bool = False
     fix_duplicates: bool = False
     digest: bool = False
     limits: Limits = DEFAULT_LIMITS
     unique_keys: bool = False
+    merge: bool = False
+    executor: Executor | None = None
 
     def __post_init__(self) -> None:
         if self.num_workers < 1:
@@ -61,6 +62,13 @@ class PrepareConfig:
             re.compile(self.exclude or "")
         except re.error as error:
             raise ConfigError(f"exclude {self.exclude!r} is not a regular expression: {error}") from None
+        if self.merge and self.fix_duplicates:
+            raise ConfigError("fix_duplicates writes the tars again, and they are scanned again: leave merge out")
+
+    @property
+    def scanner(self) -> Executor:
+        """What scans shards."""
+        return self.executor or LocalProcesses(self.num_workers)
 
 
 MetaFiles = Callable[[dict[str, int]], Mapping[str, str]]
@@ -104,212 +112,137 @@ def write_indexes(
     indexes, and `files`, replace those of before together.
 
     Raises:
-        DatasetError: naming each shard that is damaged. SharedKeysError: if keys are to be unique and are not.
+        DatasetError: naming each shard that is damaged, or with `merge` is not scanned. SharedKeysError: if keys are to
+        be unique and are not.
     """
     meta = root / META_FOLDER
-    storage.close_files()  # a shard that was replaced since this process read it must be opened anew
-    old = None if config.rescan else BridgeIndex.open(meta / BRIDGE_INDEX)
-    if old is not None and old.has_digests:  # else those of a data set are gone when a shard is added to it
-        config = dataclasses.replace(config, digest=True)
-    known = set() if old is None else _unchanged(root, names, old, digest=config.digest)
-    found = _Found(root, names, expected)
+    old, results = open_results(root, names, config, keeps_order=expected is not None)
+    if config.merge:
+        results.check_complete()
+    results.scan(config.scanner, on_progress)
+    found = _Found(results, expected)
+    found.raise_errors()
+    fresh = results.fresh()
     with writing(root), committing(meta) as temporary:
         database, note = meta / INDEX_SQLITE, None
-        if len(known) == len(names) and old is not None and _is_whole(meta, names, old):
-            for name in names:
-                found.add(_known_scan(old, name))
-            found.raise_errors()
-        else:
+        is_whole = old is not None and _is_whole(meta, old)
+        if old is None or not is_whole or fresh or list(old.entries) != results.names:
             database = temporary(INDEX_SQLITE)
-            note = _write(root, found, temporary, _scans(root, names, config, old, known, on_progress))
+            note = _write_database(database, meta, results, old if is_whole else None)
+            _write_index(results, temporary)
         shared = SharedKeys.find(ReadOnlyDatabase(database, "give --rescan"))
         if shared is not None and (config.fix_duplicates or config.unique_keys):
-            raise SharedKeysError(f"{root}: {shared.told(names)}")
-        preparation = found.preparation(len(names) - len(known), shared, note)
+            raise SharedKeysError(f"{root}: {shared.told(results.names)}")
+        preparation = found.preparation(len(fresh), shared, note)
         for name, text in files(preparation.shard_counts).items():
             temporary(name).write_bytes(text.encode())
+    with writing(root):
+        forget_results(root)
     return preparation
 
 
-def _write(
-    root: Path, found: "_Found", temporary: Callable[[str], Path], scans: Iterator[ShardScan | DatasetError]
-) -> str | None:
-    """Write the indexes to their temporary paths. A note, if media metadata could not be kept."""
-    database = SqliteIndexWriter(temporary(INDEX_SQLITE), old=root / META_FOLDER / INDEX_SQLITE)
-    with contextlib.closing(database) as sqlite_index, open(temporary(BRIDGE_INDEX), "wb") as file:
-        bridge_index = BridgeIndexWriter(file)
-        shards: list[SeenFile] = []
-        for number, scan in enumerate(scans):
-            sound = found.add(scan)
-            if sound is not None:
-                sqlite_index.add(number, Segment.of(sound.segment))
-                bridge_index.add(sound.name, sound.num_bytes, sound.mtime_ns, sound.segment)
-                shards.append(SeenFile(sound.name, sound.num_bytes, sound.mtime_ns))
-        found.raise_errors()
-        note = sqlite_index.finish(shards)
-        identity = str(uuid.uuid4())
-        bridge_index.finish(identity)
+def open_results(
+    root: Path, names: Sequence[str], config: PrepareConfig, *, keeps_order: bool = False
+) -> tuple[BridgeIndex | None, ScanResults]:
+    """(our index of the last preparation, what is known of the shards `names`). They are in the order of that index, so
+    that its numbers stay, unless `keeps_order` is set."""
+    storage.close_files()  # a shard that was replaced since this process read it must be opened anew
+    old = None if config.rescan else BridgeIndex.open(root / META_FOLDER / BRIDGE_INDEX)
+    digest = config.digest or (old is not None and old.has_digests)  # else they are gone when a shard is added
+    rescan = config.rescan and not config.merge
+    names = names if keeps_order else _numbered(names, old)
+    return old, ScanResults(root, names, old, digest=digest, rescan=rescan)
+
+
+def _numbered(names: Sequence[str], old: BridgeIndex | None) -> list[str]:
+    """`names`, with those that are in `old` first, as they are there, if none of these is gone."""
+    wanted = set(names)
+    if old is None or not wanted.issuperset(old.entries):
+        return list(names)
+    return [*old.entries, *(name for name in names if name not in old.entries)]
+
+
+def _write_database(path: Path, meta: Path, results: ScanResults, old: BridgeIndex | None) -> str | None:
+    """Write the database, by that which belongs to `old` if few rows differ. A note, if media metadata could not be
+    kept."""
+    shards = [SeenFile(name, results.entry(name).num_bytes, results.entry(name).mtime_ns) for name in results.names]
+    counts = [results.entry(name).count for name in results.names]
+
+    def segment(number: int) -> Segment:
+        return Segment.of(results.segment_bytes(shards[number].name))
+
+    fresh = results.fresh()
+    if old is not None and results.names[: len(old.entries)] == list(old.entries):
+        few = sum(counts[number] for number in fresh) <= MAX_FRESH * sum(counts)
+        rows = ((number, segment(number)) for number in fresh)
+        replaced = {number: shards[number].name for number in fresh if number < len(old.entries)}
+        if few and update_copy(path, meta / INDEX_SQLITE, replaced, rows, sum(counts)):
+            return None
+        path.unlink(missing_ok=True)
+    with contextlib.closing(SqliteIndexWriter(path, old=meta / INDEX_SQLITE)) as database:
+        for number in range(len(shards)):
+            database.add(number, segment(number))
+        return database.finish(shards)
+
+
+def _write_index(results: ScanResults, temporary: Callable[[str], Path]) -> None:
+    with open(temporary(BRIDGE_INDEX), "wb") as file:
+        index = BridgeIndexWriter(file)
+        for name in results.names:
+            entry = results.entry(name)
+            index.add(name, entry.num_bytes, entry.mtime_ns, results.segment_bytes(name))
+        identity = index.content_uuid()
+        index.finish(identity)
     temporary(INDEX_UUID).write_text(identity)
-    return note
 
 
-class BridgeIndexWriter:
-    """Writes an index to an open file, segment by segment; nothing of it is valid before `finish`."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self._entries: list[ShardEntry] = []
-        self._has_digests = True
-        begin_index(file)
-
-    def add(self, name: str, num_bytes: int, mtime_ns: int, segment: bytes) -> None:
-        """Append the segment of shard `name`."""
-        start, read = self._file.tell(), Segment.of(segment)
-        self._file.write(segment)
-        self._has_digests = self._has_digests and read.has_digests
-        directory = segment[: directory_size(segment)]
-        entry = ShardEntry(
-            name, num_bytes, mtime_ns, len(read), start, len(segment), len(directory), zlib.crc32(directory)
-        )
-        self._entries.append(entry)
-
-    def finish(self, uuid: str) -> None:
-        """Write the table and then the header, which makes the file valid."""
-        row_of = operator.attrgetter(*(field.name for field in dataclasses.fields(ShardEntry)))
-        table = {"uuid": uuid, "digests": self._has_digests, "shards": [row_of(entry) for entry in self._entries]}
-        finish_index(self._file, MAGIC, table)
-
-
-def _unchanged(root: Path, names: list[str], old: BridgeIndex, *, digest: bool) -> set[str]:
-    """The shards that have not changed since `old`, if their segments are intact, and with `digest` have digests. A
-    missing `.tar.idx` is written again."""
-    known = set()
-    for name in names:
-        entry, path = old.entries.get(name), root / name
-        if entry is None:
-            continue
-        try:
-            status = path.stat()
-        except FileNotFoundError:
-            raise DatasetError(
-                f"{path}: was prepared, and is gone. Restore it, or prepare the data set without it, with "
-                "--force-overwrite and the split and field map of before."
-            ) from None
-        except OSError:  # the scan will say so
-            continue
-        if (status.st_size, status.st_mtime_ns) != (entry.num_bytes, entry.mtime_ns) or not has_seek_index(path):
-            continue
-        try:
-            segment = Segment.of(old.segment_bytes(name))
-        except DamagedIndexError:
-            continue
-        if digest and not segment.has_digests:
-            continue
-        if not has_tar_index(path, segment):
-            if not len(segment):  # where it ends is not in the segment
-                continue
-            with writing(path.parent):
-                write_tar_index(path, segment.offsets())
-        known.add(name)
-    return known
-
-
-def _known_scan(old: BridgeIndex, name: str) -> ShardScan:
-    """The scan of a shard that has not changed since `old`."""
-    entry = old.entries[name]
-    return ShardScan(name=name, num_bytes=entry.num_bytes, mtime_ns=entry.mtime_ns, segment=old.segment_bytes(name))
-
-
-def _is_whole(meta: Path, names: list[str], old: BridgeIndex) -> bool:
-    """Whether the files in `meta` are those of the preparation that wrote `old`, of just these shards."""
-    return (
-        list(old.entries) == names
-        and (meta / INDEX_SQLITE).is_file()
-        and read_uuid(meta) == old.uuid
-        and not (meta / PREPARING).exists()
-    )
-
-
-def _scans(
-    root: Path,
-    names: list[str],
-    config: PrepareConfig,
-    old: BridgeIndex | None,
-    known: set[str],
-    on_progress: Progress,
-) -> Iterator[ShardScan | DatasetError]:
-    """The scan of each shard, in order: known from `old`, or made now."""
-    done = len(known)
-
-    def on_done() -> None:
-        nonlocal done
-        done += 1
-        on_progress(done, len(names))
-
-    fresh = scan_shards(
-        root,
-        [name for name in names if name not in known],
-        num_workers=config.num_workers,
-        digest=config.digest,
-        on_done=on_done,
-    )
-    with contextlib.closing(fresh):
-        for name in names:
-            yield next(fresh) if old is None or name not in known else _known_scan(old, name)
+def _is_whole(meta: Path, old: BridgeIndex) -> bool:
+    """Whether the files in `meta` are those of the preparation that wrote `old`."""
+    return (meta / INDEX_SQLITE).is_file() and read_uuid(meta) == old.uuid and not (meta / PREPARING).exists()
 
 
 class _Found:
-    """Sums up the scans of the shards `names` of `root`."""
+    """Sums up what is known of all shards; `expected` are their numbers of samples."""
 
-    def __init__(self, root: Path, names: list[str], expected: dict[str, int] | None) -> None:
-        self._root, self.names = root, names
-        self._expected = expected
+    def __init__(self, results: ScanResults, expected: dict[str, int] | None) -> None:
+        self._results = results
         self._counts: dict[str, int] = {}
         self._num_bytes = 0
         self._parts: dict[str, None] = {}
-        self._errors: list[str] = []
         self._notes = ScanNotes()
+        missing = set(results.missing)
+        for name in results.names:
+            if name not in missing:
+                self._add(name, expected)
 
-    def add(self, scan: ShardScan | DatasetError) -> ShardScan | None:
-        """`scan`, if the shard is accepted."""
-        if isinstance(scan, DatasetError):
-            self._errors.append(str(scan))
-            return None
-        segment = Segment.of(scan.segment)
-        if self._expected is not None and self._expected[scan.name] != len(segment):
-            self._errors.append(
-                f"{scan.name}: has {len(segment)} samples, but .nv-meta says {self._expected[scan.name]}: prepare the "
-                "data set again, with its split"
+    def _add(self, name: str, expected: dict[str, int] | None) -> None:
+        entry = self._results.entry(name)
+        if expected is not None and expected[name] != entry.count:
+            self._results.errors.append(
+                f"{name}: has {entry.count} samples, but .nv-meta says {expected[name]}: prepare the data set again, "
+                "with its split"
             )
-            return None
-        self._counts[scan.name] = len(segment)
-        self._num_bytes += scan.num_bytes
+            return
+        self._counts[name] = entry.count
+        self._num_bytes += entry.num_bytes
         if len(self._parts) < MAX_PARTS:
-            self._parts.update(dict.fromkeys(segment.names))
-        self._notes.merge(scan.notes)
-        return scan
+            self._parts.update(dict.fromkeys(self._results.segment(name).names))
+        self._notes.merge(self._results.notes(name))
 
     def raise_errors(self) -> None:
         """Raise an error that names the faults of all shards, if there are any, or says that none holds a sample."""
-        if not self._errors and not any(self._counts.values()):
-            raise DatasetError(f"{self._root}: there are no samples; {'; '.join(self._notes.told())}")
-        if len(self._errors) == 1:
-            raise DatasetError(self._errors[0])
-        if self._errors:
-            more = len(self._errors) - _SHOWN
-            raise DatasetError(
-                f"{len(self._errors)} of {len(self.names)} shards cannot be used:\n  "
-                + "\n  ".join(self._errors[:_SHOWN])
-                + (f"\n  and {more} more" if more > 0 else "")
-            )
+        self._results.raise_errors()
+        if not any(self._counts.values()):
+            raise DatasetError(f"{self._results.root}: there are no samples; {'; '.join(self._notes.told())}")
 
     def preparation(self, num_scanned: int, shared: SharedKeys | None, note: str | None) -> Preparation:
         """The sum; `shared` are keys of several shards, `note` is one more remark."""
         notes = self._notes.told()
         if shared is not None:
             notes.append(
-                f"{shared.told(self.names)}: such samples are told apart as SHARD/KEY. Joins by key and media metadata "
-                "need unique keys: --fix-duplicates writes the tars again, with the shard's name in front of each key"
+                f"{shared.told(self._results.names)}: such samples are told apart as SHARD/KEY. Joins by key and media "
+                "metadata need unique keys: --fix-duplicates writes the tars again, with the shard's name in front of "
+                "each key"
             )
         if note is not None:
             notes.append(note)

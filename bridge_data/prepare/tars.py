@@ -23,9 +23,17 @@ from bridge_data.limits import Limits
 from bridge_data.prepare.commit import is_temporary, preparing_alone
 from bridge_data.prepare.key_prefixes import is_interrupted, prefix_keys
 from bridge_data.prepare.processes import Progress, no_progress
-from bridge_data.prepare.scan import has_surrogates
+from bridge_data.prepare.scan import ScanNotes, has_surrogates
+from bridge_data.prepare.scan_results import SCANNED, ScanTask
 from bridge_data.prepare.splits import collapse
-from bridge_data.prepare.tar_indexes import MetaFiles, Preparation, PrepareConfig, SharedKeysError, write_indexes
+from bridge_data.prepare.tar_indexes import (
+    MetaFiles,
+    Preparation,
+    PrepareConfig,
+    SharedKeysError,
+    open_results,
+    write_indexes,
+)
 from bridge_data.shards.metadata import (
     INFO_JSON,
     INFO_YAML,
@@ -123,6 +131,28 @@ def prepare(
     return dataclasses.replace(preparation, notes=(*preparation.notes, *notes))
 
 
+def scan_share(
+    root: Path, task: ScanTask, config: PrepareConfig | None = None, *, on_progress: Progress = no_progress
+) -> tuple[int, int, list[str]]:
+    """Scan the share of `task` of the tars below `root`, unless that is done, and keep the results for `prepare`. Other
+    processes may scan other shares at the same time. (Shards of the share, those of them that were scanned, notes.)
+
+    Raises:
+        ConfigError: if there are no tars. DatasetError: naming each shard that is damaged, or if the data set is being
+        prepared.
+    """
+    config = config or PrepareConfig()
+    with preparing_alone(root, shared=True):
+        _, results = open_results(root, task.share(find_shards(root, config.exclude)), config)
+        num_scanned = results.scan(config.scanner, on_progress)
+        results.raise_errors()
+        results.note_done(task)
+        notes = ScanNotes()
+        for name in results.names:
+            notes.merge(results.notes(name))
+    return len(results.names), num_scanned, notes.told()
+
+
 def _check_unique(root: Path, names: list[str], parts: Mapping[str, list[str]]) -> None:
     for what, shards in [("the list of tars", names), *((f"split part {part!r}", parts[part]) for part in parts)]:
         if len(set(shards)) < len(shards):
@@ -169,7 +199,7 @@ def _prepare(
 
 def _folders(root: Path, names: Iterable[str]) -> set[Path]:
     """The folders in which files are written."""
-    return {root / META_FOLDER, *(root / folder for folder in set(map(os.path.dirname, names)))}
+    return {root / META_FOLDER, root / SCANNED, *(root / folder for folder in set(map(os.path.dirname, names)))}
 
 
 def check_split_config(name: str) -> None:

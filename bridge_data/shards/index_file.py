@@ -29,7 +29,7 @@ from typing import Any, BinaryIO, TypeGuard, TypeVar
 
 from bridge_data import storage
 from bridge_data.errors import DatasetError
-from bridge_data.shards.segment import DamagedIndexError, Segment
+from bridge_data.shards.segment import DamagedIndexError, Segment, directory_size
 from bridge_data.storage import Location
 
 T = TypeVar("T")
@@ -159,6 +159,8 @@ class BridgeIndex:
     def __init__(self, file: IndexFile, uuid: str, has_digests: bool, rows: list[list[Any]]) -> None:
         self.uuid, self.has_digests, self._rows, self._file = uuid, has_digests, rows, file
         self.entries = _Entries(rows)
+        self.notes: dict[str, Any] = {}
+        """Remarks by shard, in the results of a scan."""
         self._is_told = False
 
     @classmethod
@@ -172,7 +174,10 @@ class BridgeIndex:
         if not (isinstance(uuid, str) and isinstance(has_digests, bool) and _are_entries(rows, file.table_offset)):
             warn_unusable(file.path, "is damaged: its table is not one of shards")
             return None
-        return cls(file, uuid, has_digests, rows)
+        index = cls(file, uuid, has_digests, rows)
+        notes = table.get("notes")
+        index.notes = notes if isinstance(notes, dict) else {}
+        return index
 
     def describes(self, shard_counts: dict[str, int], uuid: str | None) -> bool:
         """Whether this index was made by the preparation that wrote `shard_counts` and `uuid` (None: unknown)."""
@@ -306,3 +311,35 @@ def finish_index(file: BinaryIO, magic: bytes, table: dict[str, Any]) -> None:
     file.write(content)
     file.seek(0)
     file.write(_HEADER.pack(magic, _BYTE_ORDER, _VERSION, offset, len(content), zlib.crc32(content)))
+
+
+class BridgeIndexWriter:
+    """Writes an index of shards to an open file, segment by segment; nothing of it is valid before `finish`."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._rows: list[tuple[Any, ...]] = []
+        self._has_digests = True
+        begin_index(file)
+
+    def add(self, name: str, num_bytes: int, mtime_ns: int, segment: bytes) -> None:
+        """Append the segment of shard `name`."""
+        start, read = self._file.tell(), Segment.of(segment)
+        self._file.write(segment)
+        self._has_digests = self._has_digests and read.has_digests
+        directory = segment[: directory_size(segment)]
+        checksum = zlib.crc32(directory)
+        self._rows.append((name, num_bytes, mtime_ns, len(read), start, len(segment), len(directory), checksum))
+
+    def content_uuid(self) -> str:
+        """A uuid made of what was added: the same for the same shards, however and whenever they were indexed."""
+        import hashlib  # imported here: readers do without
+        import uuid
+
+        rows = [(name, num_bytes, *rest) for name, num_bytes, _, *rest in self._rows]
+        return str(uuid.UUID(bytes=hashlib.blake2b(json.dumps(rows).encode(), digest_size=16).digest()))
+
+    def finish(self, uuid: str, notes: dict[str, Any] | None = None) -> None:
+        """Write the table, with `notes` by shard, and then the header, which makes the file valid."""
+        table = {"uuid": uuid, "digests": self._has_digests, "shards": self._rows}
+        finish_index(self._file, MAGIC, table if notes is None else table | {"notes": notes})

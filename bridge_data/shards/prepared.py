@@ -12,6 +12,7 @@ import itertools
 from collections import Counter
 from collections.abc import Collection, Mapping
 from os import PathLike
+from pathlib import Path
 from typing import Any
 
 from bridge_data import storage
@@ -100,14 +101,16 @@ class ShardSet:
 
     @functools.cached_property
     def sample_bytes(self) -> float | None:
-        """Mean bytes of a sample in its tar; where a shard is compressed, those of the first shard."""
+        """Mean bytes of a sample in its tar, with and without an index the same; where a shard is compressed, those of
+        the first shard, and None without an index."""
         filled = [name for name, count in zip(self.names, self.stored_counts, strict=True) if count]
-        if self.index is None or not filled:
+        if not filled:
             return None
         if any(map(is_gzip, filled)):
-            segment = self.index.segment_if_intact(filled[0])
+            segment = None if self.index is None else self.index.segment_if_intact(filled[0])
             return None if segment is None else segment.span(0, len(segment) - 1)[1] / len(segment)
-        return sum(self.index.sizes_bytes(filled)) / sum(self.stored_counts)
+        sizes = zip(self._sizes_bytes(), self.stored_counts, strict=True)
+        return sum(size for size, count in sizes if count) / sum(self.stored_counts)
 
     def identity(self) -> dict[str, Any]:
         """Names, sizes and sample counts of the shards, and what is excluded."""
@@ -154,8 +157,11 @@ class PreparedDataset:
     limits: Limits = DEFAULT_LIMITS
 
     @classmethod
-    def open(cls, path: str | PathLike[str], limits: Limits = DEFAULT_LIMITS) -> "PreparedDataset":
-        """The data set in the folder `path`, on a disk or at a URL; `limits` are those of its metadata.
+    def open(
+        cls, path: str | PathLike[str], limits: Limits = DEFAULT_LIMITS, *, makes_index: bool = False
+    ) -> "PreparedDataset":
+        """The data set in the folder `path`, on a disk or at a URL; `limits` are those of its metadata. With
+        `makes_index`, one of Energon's on a disk gets an index of ours, if that is quick.
 
         Raises:
             ConfigError: if there is none, or it is not prepared. DatasetError: if its metadata are damaged.
@@ -163,9 +169,14 @@ class PreparedDataset:
         root = storage.location(path)
         meta = meta_folder(root)
         shard_counts = read_shard_counts(meta, limits)
+        is_missing = makes_index and not (meta / BRIDGE_INDEX).exists()
         index = BridgeIndex.open(meta / BRIDGE_INDEX)
         if index is not None and not index.describes(shard_counts, read_uuid(meta)):
             index = None
+        if index is None and is_missing and isinstance(root, Path):
+            from bridge_data.shards.energon_index import index_of_energon  # most data sets have an index
+
+            index = index_of_energon(root, shard_counts, read_uuid(meta))
         return cls(root=root, shard_counts=shard_counts, index=index, limits=limits)
 
     @property

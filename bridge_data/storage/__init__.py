@@ -1,10 +1,10 @@
 """Bytes by location, local or in an object store: whole or not at all."""
 
 from bridge_data.storage.prefetching import MAX_AHEAD_BYTES
+from bridge_data.storage.range_file import RangeFile
 from bridge_data.storage.reading import (
     AnyLocation,
     Location,
-    RangeFile,
     Version,
     by_request,
     close_file,

@@ -10,7 +10,6 @@ forked child starts with none, so that it may close what it inherited.
 
 import collections
 import errno
-import io
 import os
 import threading
 import time
@@ -330,32 +329,3 @@ def _failure(path: str, error: OSError) -> DatasetError:
     if isinstance(error, FileNotFoundError):
         return DatasetError(f"{path}: no such file. Restore it, or run `bridge-data prepare` again without it.")
     return DatasetError(f"{path}: cannot be read: {error.strerror or error}")
-
-
-class RangeFile(io.RawIOBase):
-    """The `num_bytes` bytes from `start` on, of what `read` reads (offset, number of bytes), as a read-only file."""
-
-    def __init__(self, read: Callable[[int, int], bytes], start: int, num_bytes: int) -> None:
-        self._read, self._start, self._num_bytes = read, start, num_bytes
-        self._position = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        wanted = min(len(buffer), max(0, self._num_bytes - self._position))
-        data = self._read(self._start + self._position, wanted) if wanted else b""
-        buffer[: len(data)] = data
-        self._position += len(data)
-        return len(data)
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._num_bytes}[whence]
-        self._position = max(0, base + offset)
-        return self._position
-
-    def tell(self) -> int:
-        return self._position

@@ -12,15 +12,15 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
-from bridge_data.lanes.units import packed_references
 from bridge_data.loader.checkpoint import Checkpoint, rank_file, read_checkpoint
 from bridge_data.loader.ledger_files import RunLedger, ledger_paths
 from bridge_data.order import ledger
-from bridge_data.order.cursor import SampleRef, num_pending
+from bridge_data.order.cursor import num_pending
 from bridge_data.order.lane_numbers import JobNumbers
 from bridge_data.order.ledger import LedgerSums, num_emitted, tallies, total
 from bridge_data.order.plan_order import PlanOrder, Shuffle
 from bridge_data.order.state import LoaderState
+from bridge_data.order.stream import SampleRef, packed_references
 from bridge_data.plan import Plan
 
 _MANY = 1_000
@@ -159,8 +159,7 @@ def _of_edited_lane(order: PlanOrder, start: LoaderState, lane: int, state: Load
 
 
 def _references(refs: Sequence[SampleRef]) -> bytes:
-    sources, epochs, indices, _ = zip(*refs, strict=True)
-    return packed_references(sources, epochs, indices, [0] * len(indices))
+    return packed_references([value for source, epoch, index, _ in refs for value in (source, epoch, index, 0)])
 
 
 def _of_lane(order: PlanOrder, start: LoaderState, lane: int, micro_batches: tuple[int, int]) -> LedgerSums:

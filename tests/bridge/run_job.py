@@ -7,7 +7,8 @@ after the other:
     fewer           resumed on one rank from what Bridge saved
     more            resumed on four ranks, with files of the data's position for them in `FOLDER/wider`
 
-Each rank writes a line for each of its steps to `FOLDER/RUN-RANK.jsonl`.
+Each rank writes a line for each of its steps to `FOLDER/RUN-RANK.jsonl`, and the first one the metrics of the data
+after every fifth step to `FOLDER/RUN-metrics.jsonl`.
 
     run_job DATA FOLDER RUN...
 """
@@ -30,12 +31,13 @@ change_imports()
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from megatron.bridge.training import checkpointing, config, initialize, setup, train, vlm_step  # noqa: E402
-from megatron.bridge.training.callbacks import Callback, CallbackContext  # noqa: E402
+from megatron.bridge.training.callbacks import Callback, CallbackContext, CallbackManager  # noqa: E402
 from megatron.bridge.training.pretrain import pretrain  # noqa: E402
 from megatron.bridge.training.state import GlobalState  # noqa: E402
 from megatron.bridge.training.tokenizers.config import TokenizerConfig  # noqa: E402
 from megatron.core.tensor_parallel import model_parallel_cuda_manual_seed  # noqa: E402
 
+from bridge_data import JsonlSink, MetricsReporter  # noqa: E402
 from recipes.tiny_parts import tiny_tokenizer  # noqa: E402
 from tests.bridge.qwen_model import make_provider  # noqa: E402
 from tests.bridge.run_parts import (  # noqa: E402
@@ -159,8 +161,16 @@ def work(run: str, data: str, folder: Path) -> None:
     torch.set_num_threads(1)
     allow_cpu()
     step = ReportedStep(KILLED_IN * GLOBAL_BATCH // NUM_RANKS[run] if run == "killed" else None)
-    with (folder / f"{run}-{os.environ['RANK']}.jsonl").open("w", buffering=1) as file:
-        pretrain(make_config(run, data, folder), step, [StepWriter(step, file)])
+    config = make_config(run, data, folder)
+    sinks = [JsonlSink(folder / f"{run}-metrics.jsonl")]
+    with (
+        (folder / f"{run}-{os.environ['RANK']}.jsonl").open("w", buffering=1) as file,
+        MetricsReporter(config.dataset, sinks, every_steps=5) as reporter,
+    ):
+        callbacks = CallbackManager()
+        callbacks.add(StepWriter(step, file))
+        callbacks.register("on_train_step_end", reporter.on_train_step_end)
+        pretrain(config, step, callbacks)
 
 
 def main(data: str, folder: str, *runs: str) -> None:

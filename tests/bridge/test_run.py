@@ -45,9 +45,13 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def runs(data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Steps]:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("runs")
+
+
+@pytest.fixture(scope="module")
+def runs(data: Path, folder: Path) -> dict[str, Steps]:
     """The steps of each run, by the name that `run_job` gives it."""
-    folder = tmp_path_factory.mktemp("runs")
     module, arguments = "tests.bridge.run_job", (str(data), str(folder))
     status, output = run_job("-m", module, *arguments, "uninterrupted", "killed", timeout_s=240)
     assert status == -signal.SIGKILL, output
@@ -81,6 +85,19 @@ def test_two_ranks_learn_for_twenty_steps(runs: dict[str, Steps]) -> None:
     steps = runs["uninterrupted"]
     assert sorted(steps) == list(range(NUM_STEPS))
     assert steps[NUM_STEPS - 1].loss < 0.6 * steps[0].loss
+
+
+def test_metrics_reported_at_the_end_of_steps_count_what_the_ranks_were_given(
+    folder: Path, runs: dict[str, Steps]
+) -> None:
+    """From Bridge's callbacks; the reporter is given the settings, as Bridge builds the loader."""
+    lines = [json.loads(line) for line in (folder / "uninterrupted-metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [5, 10, 15, 20]
+    for line in lines:
+        keys = [keys for step in range(line["step"]) for keys in runs["uninterrupted"][step].keys]
+        num_samples = sum(len(pack.split(",")) for packs in keys for pack in packs)
+        assert (line["batches"], line["samples"]) == (len(keys), num_samples)
+        assert line["tokens"] > 0
 
 
 def test_the_first_global_batch_has_the_loss_of_transformers(data: Path, runs: dict[str, Steps]) -> None:

@@ -1,3 +1,4 @@
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,18 @@ def test_it_builds_what_the_data_module_gives(path: Path) -> None:
 def test_a_config_builds_its_loaders_itself(path: Path) -> None:
     train, validation, _ = make_config(path).build_datasets(DatasetBuildContext(train_samples=10, valid_samples=4))
     assert len(draw(train, 3)) == len(draw(validation, 3)) == 3
+
+
+def test_a_config_has_the_metrics_of_the_training_loader_that_was_built_from_it(path: Path) -> None:
+    config = make_config(path)
+    with pytest.raises(ConfigError, match="no training loader has been built"):
+        config.metrics()
+    train, _, _ = config.build_datasets(DatasetBuildContext(train_samples=10, valid_samples=4))
+    draw(train, 3)
+    assert config.metrics().samples == train.metrics().samples == 3
+    copied = copy.deepcopy(config)
+    with pytest.raises(ConfigError, match="no training loader has been built"):
+        copied.metrics()
 
 
 def test_splits_that_are_not_wanted_are_not_built(path: Path) -> None:

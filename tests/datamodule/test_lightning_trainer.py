@@ -16,6 +16,7 @@ from bridge_data.plan import EmptySplitError
 from tests.datamodule.lightning_parts import VAL, Recorder, fit, make_trainer
 from tests.datamodule.parts import draw, make_module, numbers, write_numbers
 from tests.prepared import write_texts
+from tests.tools.cli.runner import run_command
 
 NUM_STEPS = 14
 
@@ -194,6 +195,31 @@ def test_lightning_is_not_told_that_the_data_cannot_be_resumed(path: Path, tmp_p
     assert not [warning for warning in caught if "resum" in str(warning.message)]
     checkpoint = torch.load(tmp_path / "step=2.ckpt", weights_only=True)
     assert checkpoint["loops"]["fit_loop"]["state_dict"]["combined_loader"] == [{}], "the state is there once"
+
+
+def test_a_checkpoint_whose_steps_were_skipped_resumes_with_model_and_optimizer(
+    path: Path, expected: list[list[int]], tmp_path: Path
+) -> None:
+    class Stepping(Recorder):
+        def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+            return super().training_step(batch, batch_idx) + self.weight
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.SGD(self.parameters(), 0.1, momentum=0.9)
+
+    def run(num_steps: int, **options: Any) -> Stepping:
+        model = Stepping()
+        callbacks = [keeping(tmp_path, every_n_train_steps=2)]
+        trainer = make_trainer(tmp_path, max_steps=num_steps, callbacks=callbacks, enable_checkpointing=True)
+        trainer.fit(model, datamodule=make_module(path), **options)
+        return model
+
+    whole = run(6)
+    arguments = ["checkpoint", "skip", tmp_path / "step=2.ckpt", "--steps", "3..4", "--global-batch-size", "1"]
+    assert run_command(*arguments).exit_code == 0
+    resumed = run(6, ckpt_path=tmp_path / "step=2.ckpt")
+    assert resumed.trained == [expected[2], *expected[5:8]]
+    assert resumed.weight == whole.weight != 0, "its gradients are all alike: so were weight and momentum"
 
 
 # ----- several validation sets ----------------------------------------------------------------------------------------

@@ -77,9 +77,9 @@ def test_a_load_parses_each_file_and_opens_each_data_set_once(
         parsed[Path(file)] += 1
         return parse(text, file, *limits)
 
-    def counted_open(path: Any, *limits: Any) -> PreparedDataset:
+    def counted_open(path: Any, *limits: Any, **settings: Any) -> PreparedDataset:
         opened[Path(path)] += 1
-        return open_dataset(path, *limits)
+        return open_dataset(path, *limits, **settings)
 
     monkeypatch.setattr("bridge_data.plan.declared.parse_yaml", counted_parse)
     monkeypatch.setattr("bridge_data.energon.dataset_loaders.parse_yaml", counted_parse)

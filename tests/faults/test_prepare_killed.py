@@ -22,6 +22,7 @@ from bridge_data.prepare.tar_indexes import PrepareConfig
 from bridge_data.prepare.tars import prepare
 from bridge_data.shards import ShardReader, open_shards
 from bridge_data.tools.lint import LintConfig, lint
+from tests.prepare.killed import in_child, killed_at
 from tests.shards.tars import write_tar
 
 NUM_SHARDS, SAMPLES = 12, 30
@@ -77,21 +78,6 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in (folder / ".nv-meta").iterdir()}
 
 
-def in_child(action: Callable[[], object]) -> int:
-    """The status of a forked child that does this: 0, 1 after an error of ours, or minus the signal that ended it."""
-    pid = os.fork()
-    if pid == 0:
-        status = 2
-        try:
-            action()
-            status = 0
-        except DatasetError:
-            status = 1
-        finally:
-            os._exit(status)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-
-
 def timed(action: Callable[[], object], seconds: float) -> None:
     """Do this, and end this process without a word after a time, as SIGKILL would."""
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
@@ -140,25 +126,6 @@ def test_killed_at_every_step_of_the_commit(tmp_path: Path) -> None:
     assert len(refused) >= 5 and all("was until that was interrupted" in state for state in refused)
     assert states == ["a"] * states.count("a") + refused + ["b"] * states.count("b")
     assert states.count("a") > 5 and states[-1] == "b"
-
-
-def killed_at(step: int, action: Callable[[], object]) -> None:
-    """Do this, and kill this process at its call number `step` of those that change the folder's names."""
-    calls = 0
-
-    def counted(call: Callable[..., object]) -> Callable[..., object]:
-        def counting(*arguments: object, **options: object) -> object:
-            nonlocal calls
-            if calls == step:
-                os.kill(os.getpid(), signal.SIGKILL)
-            calls += 1
-            return call(*arguments, **options)
-
-        return counting
-
-    for name in ("replace", "unlink", "fsync"):
-        setattr(os, name, counted(getattr(os, name)))
-    action()
 
 
 def command(folder: Path, name: str, *flags: str) -> list[str]:

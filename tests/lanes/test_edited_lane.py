@@ -12,16 +12,8 @@ from bridge_data.lanes.edited_lane import EditedLane, caught_up, with_edits
 from bridge_data.order.state import LoaderState
 from bridge_data.order.step_edits import StepEdit, StepEdits
 from tests.lanes.test_lane import dataset
-from tests.prepared import write_blend, write_texts
+from tests.prepared import write_blend
 from tests.properties.jobs import Encoder
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("data")
-    write_texts(folder / "a", 300)
-    write_texts(folder / "b", 90)
-    return write_blend(folder / "blend.yaml", {"a": 3, "b": 1})
 
 
 def edits_of(*edits: StepEdit) -> StepEdits:

@@ -19,16 +19,7 @@ from bridge_data import (
 from bridge_data.lanes.lane import Lane
 from bridge_data.lanes.units import Produced
 from bridge_data.order.state import LoaderState
-from tests.prepared import write_blend, write_texts
 from tests.properties.jobs import Encoder, GroupingEncoder
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("data")
-    write_texts(folder / "a", 300)
-    write_texts(folder / "b", 90)
-    return write_blend(folder / "blend.yaml", {"a": 3, "b": 1})
 
 
 def dataset(data: Path, encoder: Any = None, *, num_lanes: int = 2, **settings: Any) -> LaneDataset:

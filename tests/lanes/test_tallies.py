@@ -22,7 +22,7 @@ from bridge_data import (
     get_loader,
     get_train_dataset,
 )
-from bridge_data.lanes.tallies import NO_COUNTS, TIMED_NS, LaneTally, Survival, skips_of_empty, tokens_of
+from bridge_data.lanes.tallies import NO_COUNTS, TIMED_NS, Counts, LaneTally, Survival, skips_of_empty, tokens_of
 from bridge_data.order import Cursor, Geometry, Row, SampleRef
 from tests.prepared import write_blend, write_texts
 
@@ -274,8 +274,8 @@ def test_what_takes_long_is_timed_one_by_one_and_what_does_not_by_the_draw() -> 
     assert (quick.times_each, quick.slowest_ns, quick.longest_ns) == (False, 4000, 4000)
     samples = (time.sleep(0.05 * (number == 2)) or number for number in range(4))
     assert list(slow.each(refs, samples)) == [0, 1, 2, 3]
-    counts = slow.take({}, 4)
+    counts = Counts(*slow.take({}, 4))
     assert counts.samples == 4
     assert counts.slowest[0] >= 50_000_000
     assert counts.slowest[1:] == (0, 0, 2)
-    assert slow.take({}, 4).slowest == NO_COUNTS.slowest
+    assert Counts(*slow.take({}, 4)).slowest == NO_COUNTS.slowest

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from bridge_data.lanes.units import Produced, packed_references
+from bridge_data.lanes.units import Produced
 from bridge_data.order import SampleRef
 from bridge_data.order.state import LoaderState
+from bridge_data.order.stream import packed_references
 from bridge_data.samples import Batch, edataclass
 from bridge_data.topology import WorkerConfig
 
@@ -57,7 +58,7 @@ class Stream:
         batch = self._dataset.make(self._lane, self._number, self._dataset.size)
         self._number += 1
         skipped = {"encode_sample": 1} if self._number % 3 == 0 else {}
-        references = packed_references([0], [7], [ref.index], [0])
+        references = packed_references([0, 7, ref.index, 0])
         return Produced(self._lane, batch, state_after(self._number), skipped, references)
 
     def take_skipped(self) -> dict[str, int]:

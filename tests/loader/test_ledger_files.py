@@ -160,6 +160,50 @@ def test_a_damaged_record_is_an_error_that_names_its_byte(data: Path, tmp_path: 
         RunLedger(tmp_path)
 
 
+@pytest.mark.parametrize("tail", [b"\0" * 5, b"\0" * 10_000, b"\xff" * 300, b"\0" * 4096 + b"B" * 4096])
+def test_what_a_power_failure_leaves_behind_the_last_record_does_not_count(
+    data: Path, tmp_path: Path, tail: bytes
+) -> None:
+    saved = run(data, tmp_path, 2, 20)
+    with ledger_file(tmp_path, 1).open("ab") as file:
+        file.write(tail)
+    check(tmp_path, saved)
+    check(tmp_path, run(data, tmp_path, 2, 20, saved))
+
+
+@pytest.mark.parametrize("content", [b"", b"bridge_d", b"\0" * 3, b"\0" * 9_000])
+def test_a_file_that_a_power_failure_emptied_lacks_what_it_had_and_goes_on(
+    data: Path, tmp_path: Path, content: bytes
+) -> None:
+    saved = run(data, tmp_path, 2, 20)
+    ledger_file(tmp_path, 1).write_bytes(content)
+    assert sorted(number for number, _ in RunLedger(tmp_path)) == list(range(0, 20, 2))
+    run(data, tmp_path, 2, 20, saved)
+    assert sorted(number for number, _ in RunLedger(tmp_path)) == [*range(0, 20, 2), *range(20, 40)]
+
+
+def test_damage_before_whole_records_is_said_and_set_aside_by_a_run_that_goes_on(
+    data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = ledger_file(tmp_path, 0)
+    early = run(data, tmp_path, 1, 20)
+    end = path.stat().st_size
+    saved = run(data, tmp_path, 1, 20, early)
+    run(data, tmp_path, 1, 10, saved)
+    for at, replaced in ((end, b"\xff\xff"), (end, b"\0" * 8), (end + 60, b"?")):  # in its head: as if it were longer
+        content = bytearray(path.read_bytes())
+        content[at : at + len(replaced)] = replaced
+        path.write_bytes(content)
+        with pytest.raises(DatasetError, match=f"the record at byte {end} is damaged.*truncate -s {end} ledger_dp"):
+            RunLedger(tmp_path)
+        gone_on = run(data, tmp_path, 1, 12, early)
+        assert f"the record at byte {end} is damaged" in caplog.text
+        check(tmp_path, gone_on)
+        assert path.with_name(f"{path.name}.damaged-at-{end}").read_bytes() == content
+        caplog.clear()
+        run(data, tmp_path, 1, 10, run(data, tmp_path, 1, 20, early))
+
+
 def test_a_folder_without_a_ledger_is_refused(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "absent"):
         with pytest.raises(ConfigError, match="holds no ledger"):

@@ -1,8 +1,14 @@
 """What a ledger file does to a run: nothing, also where it cannot be written."""
 
 import contextlib
+import errno
+import fcntl
+import io
 import json
+import os
 import resource
+import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -123,3 +129,111 @@ def test_a_ledger_that_cannot_be_opened_is_refused_before_the_run(data: Path, tm
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="cannot be written to"):
         make_loader(data, (0, 1), tmp_path / "file" / "ledger")
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP])
+def test_a_file_system_without_locks_is_told_and_used(
+    data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def flock(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    check(tmp_path, run(data, tmp_path, 1, 20))
+    assert len(told(caplog, "its file system has no locks")) == 1
+
+
+def test_a_ledger_that_cannot_be_opened_does_not_stop_a_run_that_goes_on(
+    data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    saved = run(data, tmp_path, 2, 20)
+    kept = ledger_file(tmp_path, 1).rename(tmp_path / "kept")
+    ledger_file(tmp_path, 1).mkdir()  # a folder cannot be written, nor by root
+    with make_loader(data, (1, 2), tmp_path) as loader:
+        loader.restore_state_rank(saved)
+        for _ in zip(range(5), loader, strict=False):
+            pass
+        loader.save_state_rank()
+        (line,) = told(caplog, "cannot be written")
+        assert "Is a directory" in line
+        ledger_file(tmp_path, 1).rmdir()
+        kept.rename(ledger_file(tmp_path, 1))
+    assert len(told(caplog, "is written again")) == 1
+    run(data, tmp_path, 2, 0, saved)
+    assert [number for number, _ in RunLedger(tmp_path) if number % 2] == list(range(1, 30, 2))
+
+
+def test_a_file_that_is_removed_or_cut_short_meanwhile_is_told_and_begun_again(
+    data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with make_loader(data, (0, 1), tmp_path) as loader:
+        steps(loader, 10)
+        shutil.rmtree(tmp_path)
+        steps(loader, 10)
+        assert "was removed, replaced or cut short" in caplog.text and "LACKS micro-batches before 10" in caplog.text
+        assert [number for number, _ in RunLedger(tmp_path)] == list(range(10, 20))
+        end = ledger_file(tmp_path, 0).stat().st_size
+        steps(loader, 10)
+        os.truncate(ledger_file(tmp_path, 0), end + 7)
+        steps(loader, 10)
+        assert "LACKS micro-batches before 30" in caplog.messages[-1]
+    assert [number for number, _ in RunLedger(tmp_path)] == [*range(10, 20), *range(30, 40)]
+
+
+class Interrupted(io.FileIO):
+    """Its write of some 100 bytes or more is interrupted half-way, once, by SIGUSR1."""
+
+    is_armed = False
+
+    def write(self, data: Any, /) -> int:
+        if not (Interrupted.is_armed and len(data) > 100):
+            return super().write(data)
+        Interrupted.is_armed = False
+        written = super().write(data[: len(data) // 2])
+        signal.raise_signal(signal.SIGUSR1)
+        return written
+
+
+@pytest.mark.parametrize("ends_by", ["going on", "exit", "close and exit"])
+def test_a_save_by_a_signal_handler_within_a_write_leaves_a_whole_ledger(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends_by: str
+) -> None:
+    saved = []
+
+    def save(*_: object) -> None:
+        saved.append(json.loads(json.dumps(loader.save_state_rank())))
+        if ends_by == "close and exit":
+            loader.close()
+        if ends_by != "going on":
+            raise SystemExit(1)
+
+    monkeypatch.setattr(io, "FileIO", Interrupted)
+    handler = signal.signal(signal.SIGUSR1, save)
+    try:
+        with contextlib.suppress(SystemExit), make_loader(data, (0, 1), tmp_path) as loader:
+            steps(loader, 10)
+            Interrupted.is_armed = True
+            state = steps(loader, 10)
+            assert state == saved[0]
+            saved.append(steps(loader, 10))
+    finally:
+        Interrupted.is_armed = False
+        signal.signal(signal.SIGUSR1, handler)
+    assert len(saved) == (2 if ends_by == "going on" else 1)
+    check(tmp_path, saved[-1])
+
+
+def test_a_child_that_lives_on_does_not_keep_the_ledger_of_a_closed_loader(data: Path, tmp_path: Path) -> None:
+    ours, childs = os.pipe()
+    with make_loader(data, (0, 1), tmp_path) as loader:
+        saved = steps(loader, 5)
+        if (child := os.fork()) == 0:
+            os.close(childs)
+            os.read(ours, 1)  # until the parent closes its end
+            os._exit(0)
+    try:
+        check(tmp_path, run(data, tmp_path, 1, 5, saved))
+    finally:
+        os.close(childs)
+        os.close(ours)
+        os.waitpid(child, 0)

@@ -1,6 +1,8 @@
+import io
 import itertools
 import json
 import os
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +15,9 @@ from bridge_data import (
     get_loader,
     get_train_dataset,
 )
-from bridge_data.lanes.units import keys_of_batch
-from bridge_data.loader.position import Position
+from bridge_data.errors import repeats
+from bridge_data.lanes.units import Produced, keys_of_batch
+from bridge_data.loader.position import BatchLog, Position
 from bridge_data.order.state import LoaderState, merge_states
 from tests.loader.streams import FINGERPRINT, GEOMETRY, config, state_after
 from tests.prepared import write_texts
@@ -164,6 +167,41 @@ def test_the_batches_that_a_rank_was_given_are_in_the_log(data: Path, tmp_path: 
 def test_without_a_file_the_log_is_printed(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     batches = batches_of(data, worker_log_level=1)
     assert [json.loads(line)["keys"] for line in capsys.readouterr().out.splitlines()] == [b.__key__ for b in batches]
+
+
+@pytest.mark.parametrize("path", ["{0}/file/log", "{0}", "/dev/full", "{0}/{{step}}", "{0}/\0"])
+def test_a_log_that_cannot_be_written_costs_no_batch_and_is_told_once(
+    data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, path: str
+) -> None:
+    (tmp_path / "file").touch()
+    repeats.after_fork()
+    batches = batches_of(data, worker_log_level=1, worker_debug_path=path.format(tmp_path))
+    assert [batch.__key__ for batch in batches] == [batch.__key__ for batch in batches_of(data)]
+    (line,) = caplog.messages
+    assert line.startswith("rank 0: batch 0 could not be written to the log of batches, and the run goes on: ")
+    assert line.endswith("(failure number 1)")
+
+
+def test_a_disk_that_was_full_spoils_no_line_but_the_one_that_it_cut(tmp_path: Path) -> None:
+    path, (soft, hard) = tmp_path / "log", resource.getrlimit(resource.RLIMIT_FSIZE)
+    log = BatchLog(WorkerConfig(0, 1, 0, worker_log_level=1, worker_debug_path=str(path)))
+    item = Produced(lane=0, batch={"__key__": ["a", "b"]}, state={}, skipped={}, references=b"")
+    log.note(item, 0)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 9, hard))
+    try:
+        log.note(item, 1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    log.note(item, 2)
+    first, cut, last = path.read_text().splitlines()
+    assert (json.loads(first)["batch"], len(cut), json.loads(last)["batch"]) == (0, 9, 2)
+
+
+def test_a_standard_output_that_is_closed_costs_no_batch(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = io.StringIO()
+    closed.close()
+    monkeypatch.setattr("sys.stdout", closed)
+    assert len(batches_of(data, worker_log_level=1)) == 4
 
 
 def test_nothing_is_logged_unless_asked_for(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge_data.order import Blend, Cursor, Geometry, OrderedCursor, OrderedRow, Row, SampleRef
+from bridge_data.order.stream import packed_references
 
 
 def shuffled(lane: int, *, lanes: int = 4, repeat: bool = True, weights: tuple[float, ...] = (3, 1)) -> Cursor:
@@ -82,6 +83,30 @@ def test_an_ordered_cursor_can_be_set() -> None:
         cursor.next()
     other.seek(cursor.state())
     assert drain(other) == drain(cursor) != []
+
+
+@given(counts=st.lists(st.integers(1, 256), min_size=1, max_size=6), before=st.integers(0, 40))
+def test_references_come_packed_if_all_samples_were_drawn_here(counts: list[int], before: int) -> None:
+    cursor = shuffled(2, weights=(1,))
+    for _ in range(before):
+        cursor.next()
+    other = shuffled(2, weights=(1,))
+    other.seek(cursor.state())
+    drawn = []
+    for count in counts:
+        refs = [ref for _, ref in other.take(count)]
+        drawn += refs
+        expected = packed_references([value for ref in refs for value in (*ref[:3], 0)])
+        assert other.packed_references(len(refs)) == expected
+    assert other.packed_references(len(drawn) + 1) is None
+
+
+def test_references_of_a_blend_and_of_several_sources_front_to_back_do_not_come_packed() -> None:
+    blend, ordered, one = shuffled(0), OrderedCursor([10, 5], [OrderedRow(15, 1, 3)], 0), shuffled(0, weights=(1,))
+    for cursor in (blend, ordered, one):
+        cursor.take(3)
+    assert blend.packed_references(3) is ordered.packed_references(3) is None
+    assert one.packed_references(3) is not None
 
 
 @given(counts=st.lists(st.integers(1, 70), max_size=8), weights=st.sampled_from([(1.0,), (3.0, 1.0)]))

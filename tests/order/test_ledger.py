@@ -22,8 +22,7 @@ micro_batches = st.lists(st.lists(references, max_size=5), min_size=1, max_size=
 
 
 def packed(samples: list[Reference]) -> bytes:
-    columns = [number for column in zip(*samples, strict=True) for number in column]
-    return struct.pack(f"<{len(columns)}q", *columns)
+    return b"".join(struct.pack("<4q", *sample) for sample in samples)
 
 
 def sums(batches: dict[int, list[Reference]], names: list[str] = SOURCES, repetition: int = 0) -> LedgerSums:

@@ -120,6 +120,8 @@ def test_steps_become_micro_batches() -> None:
         (["-3"], "skip_steps: '-3': expected a list of steps, .*; steps are counted from 0"),
         ([True], "skip_steps: True: expected"),
         ([1.5], "skip_steps: 1.5: expected"),
+        (["9" * 5000], r"skip_steps: '9+\.\.\.9+': expected .*, below 10\^15"),
+        (["0-" + "9" * 30], "skip_steps: '0-9.*: expected .* below"),
         (7, "skip_steps=7: expected a list of steps"),
     ],
 )

@@ -192,6 +192,30 @@ def test_what_are_no_samples(data: Any, message: str) -> None:
         train(data)
 
 
+@pytest.mark.parametrize("length", [-1, 10**30, 2.5])
+def test_a_length_that_is_none_is_refused(length: Any) -> None:
+    class Odd(NumberedTexts):
+        def __len__(self) -> int:
+            return length  # type: ignore[no-any-return]
+
+    with pytest.raises(ConfigError, match="memory: the data have no length: "):
+        train(Odd())
+
+
+@pytest.mark.parametrize("subset", [(0, 3), [-1, 2], "50%"])
+def test_a_range_of_another_type_is_refused(subset: Any) -> None:
+    with pytest.raises(ConfigError, match=r"subset=.*: expected a SubsetRange, such as SubsetRange\.parse"):
+        InMemoryDataset(TEXTS, subset=subset)
+
+
+def test_values_within_themselves_need_a_fingerprint() -> None:
+    sample: dict[str, Any] = {"txt": "a"}
+    sample["json"] = sample
+    with pytest.raises(ConfigError, match="no fingerprint can be made of values so deep within each other: give one"):
+        train([sample])
+    assert train([sample], fingerprint="1", task_encoder=Cooking()).plan.num_samples == 1
+
+
 def test_settings_that_do_not_go_together(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="fingerprint='a': is for samples in memory"):
         train(write_texts(tmp_path / "a", 5), fingerprint="a")

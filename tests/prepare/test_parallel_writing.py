@@ -5,6 +5,7 @@ import contextlib
 import os
 import random
 import signal
+import threading
 import time
 from functools import partial
 from pathlib import Path
@@ -14,7 +15,8 @@ import pytest
 
 from bridge_data.errors import ConfigError, DatasetError, SampleError, SkipSample
 from bridge_data.prepare.parallel_writing import write
-from tests.prepare.test_shard_writer import SPLIT, contents, in_child, tars
+from tests.prepare.killed import in_child
+from tests.prepare.test_shard_writer import SPLIT, contents, tars, text_sample
 
 OPTIONS: dict[str, Any] = {"split": SPLIT, "max_samples": 9}
 
@@ -72,6 +74,31 @@ def test_a_failure_names_the_item(tmp_path: Path, num_workers: int) -> None:
 def test_what_cannot_be_stored_names_the_item(tmp_path: Path) -> None:
     with pytest.raises(SampleError, match=r"^item 1, 1: ConfigError: sample '1': part 'txt'.* expected text"):
         write(lambda item: {"__key__": str(item), "txt": "a" if item == 0 else 7}, tmp_path, items=range(3))
+
+
+@pytest.mark.parametrize("item", [threading.Lock(), lambda: 1])
+def test_items_that_cannot_be_sent_to_processes_are_told(tmp_path: Path, item: Any) -> None:
+    def refused() -> None:
+        with pytest.raises(ConfigError, match=r"items: cannot be sent to the processes .*; or num_workers=1"):
+            write(lambda _: text_sample(0), tmp_path, items=[item], num_workers=2)
+
+    assert in_child(refused) == 0  # a child, as a process with threads makes samples in threads
+    assert write(lambda _: text_sample(0), tmp_path, items=[item]) == 1
+
+
+def test_an_item_and_an_error_without_a_text_are_told(tmp_path: Path) -> None:
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise ValueError
+
+        __repr__ = __str__
+
+    def fail(item: Any) -> None:
+        raise item
+
+    told = r"item 0, a Mute without a text \(ValueError\): Mute: a Mute without a text \(ValueError\)"
+    with pytest.raises(SampleError, match=told):
+        write(fail, tmp_path, items=[Mute()])
 
 
 def test_two_items_with_the_same_key(tmp_path: Path) -> None:

@@ -3,18 +3,17 @@ import os
 import shutil
 import struct
 import subprocess
-import sys
 import tarfile
 from pathlib import Path
 
 import pytest
 
 from bridge_data import storage
-from bridge_data.errors import DatasetError, WorkerError
-from bridge_data.prepare.scan import ShardScan, scan_shard, scan_shards
+from bridge_data.errors import DatasetError
+from bridge_data.prepare.scan import scan_shard
 from bridge_data.shards.segment import Segment
 from tests.prepare.odd_tars import LOSING, TWO, tar_of, without_content
-from tests.shards.tars import write_shards, write_tar
+from tests.shards.tars import write_tar
 
 
 def test_finds_samples_and_writes_the_offsets(tmp_path: Path) -> None:
@@ -199,61 +198,6 @@ def test_files_that_gnu_tar_stored_as_hard_links(tmp_path: Path) -> None:
         scan_shard(tmp_path, "a.tar")
     subprocess.run([*command, "--hard-dereference", "1.txt", "2.txt"], check=True)
     assert Segment.of(scan_shard(tmp_path, "a.tar").segment).keys() == ["1", "2"]
-
-
-SCAN_IN_PROCESSES = """
-import os, sys
-from pathlib import Path
-from bridge_data.prepare import scan
-scan_shard = scan.scan_shard
-def told(root, name, **settings):
-    Path(root, name + ".pid").write_text(str(os.getpid()))
-    if os.environ.get("DIE") == name:
-        os.kill(os.getpid(), 9)
-    return scan_shard(root, name, **settings)
-scan.scan_shard = told
-root = Path(sys.argv[1])
-names = sorted(path.name for path in root.glob("*.tar"))
-found = list(scan.scan_shards(root, names, num_workers=3))
-assert [one.name for one in found] == names
-assert os.getpid() not in {int(Path(root, name + ".pid").read_text()) for name in names}
-"""
-
-
-@pytest.mark.processes
-def test_processes_do_the_work(tmp_path: Path) -> None:
-    write_shards(tmp_path, num_shards=12)
-    command = [sys.executable, "-c", SCAN_IN_PROCESSES, str(tmp_path)]
-    with subprocess.Popen(command) as program:
-        assert program.wait() == 0
-    workers = {path.read_text() for path in tmp_path.glob("*.pid")}  # one may do it all where a core is busy
-    assert workers and str(program.pid) not in workers
-    died = subprocess.run(command, env=os.environ | {"DIE": "data-000004.tar"}, capture_output=True, text=True)
-    assert f"{WorkerError.__name__}: a process that scanned shards of {tmp_path} was killed" in died.stderr
-
-
-@pytest.mark.parametrize("num_workers", [1, 4])
-def test_results_keep_their_order_and_faults_are_among_them(tmp_path: Path, num_workers: int) -> None:
-    write_shards(tmp_path, num_shards=10)
-    (tmp_path / "data-000003.tar").write_bytes(b"no tar")
-    names = [f"data-{number:06d}.tar" for number in range(10)]
-    done: list[None] = []
-    found = list(scan_shards(tmp_path, names, num_workers=num_workers, on_done=lambda: done.append(None)))
-    assert len(done) == 10
-    assert isinstance(found.pop(3), DatasetError)
-    assert [one.name for one in found if isinstance(one, ShardScan)] == names[:3] + names[4:]
-
-
-def test_many_small_shards_keep_their_order_too(tmp_path: Path) -> None:
-    names = [f"{number:03d}.tar" for number in range(150)]
-    for name in names:
-        write_tar(tmp_path / name, {f"{name[:3]}.txt": name[:3].encode()})
-    (tmp_path / "070.tar").unlink()
-    done: list[None] = []
-    found = list(scan_shards(tmp_path, names, num_workers=2, on_done=lambda: done.append(None)))
-    assert len(done) == 150
-    assert isinstance(found[70], DatasetError)
-    assert [one.name for one in found if isinstance(one, ShardScan)] == names[:70] + names[71:]
 
 
 def test_offsets_that_are_there_are_not_written_again(tmp_path: Path) -> None:

@@ -1,14 +1,14 @@
 """A data set that is written from Python: what readers find, what an interrupted writer leaves, and what the next one
 makes of it."""
 
-import os
+import contextlib
 import random
 import resource
 import signal
 import sqlite3
 import tarfile
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.prepare.shard_writer import ShardWriter, tar_header
 from bridge_data.shards import PreparedDataset, ShardReader, open_shards
 from bridge_data.tools.lint import LintConfig, lint
+from tests.prepare.killed import in_child, killed_at
 
 CAPTIONED: dict[str, Any] = {
     "sample_type": CaptioningSample,
@@ -294,6 +295,24 @@ def test_a_writer_is_used_once_and_in_a_block(tmp_path: Path) -> None:
         pass
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_writer_that_is_closed_takes_no_sample_that_would_be_lost(tmp_path: Path, fails: bool) -> None:
+    """Its folder for shards that are not whole stays where other ranks are at work, or the block failed."""
+    writer = ShardWriter(tmp_path, rank=0, world_size=2)
+    with contextlib.suppress(KeyError), writer:
+        writer.write(text_sample(0))
+        if fails:
+            raise KeyError
+    with pytest.raises(DatasetError, match="nothing can be written any more: it is not open"):
+        writer.write(text_sample(1))
+    assert not [*tmp_path.rglob(".*.tmp")]
+
+
+def test_what_is_stored_is_asked_of_an_open_writer(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="ask in its `with` block"):
+        "00000" in ShardWriter(tmp_path)  # noqa: B015
+
+
 def test_two_at_once_on_one_folder(tmp_path: Path) -> None:
     with ShardWriter(tmp_path) as writer:
         writer.write(text_sample(0))
@@ -301,40 +320,6 @@ def test_two_at_once_on_one_folder(tmp_path: Path) -> None:
             write_texts(tmp_path, range(3), split=None, max_samples=10_000)
         writer.write(text_sample(1))
     assert [key for key, _ in contents(tmp_path)["train"]] == ["00000", "00001"]
-
-
-def in_child(action: Callable[[], object]) -> int:
-    """The status of a forked child that does this: 0, 1 after an error of ours, or minus the signal that ended it."""
-    pid = os.fork()
-    if pid == 0:
-        status = 2
-        try:
-            action()
-            status = 0
-        except DatasetError:
-            status = 1
-        finally:
-            os._exit(status)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-
-
-def killed_at(step: int, action: Callable[[], object]) -> None:
-    """Do this, and kill this process at its call number `step` of those that change the names of files."""
-    calls = 0
-
-    def counted(call: Callable[..., object]) -> Callable[..., object]:
-        def counting(*arguments: object, **options: object) -> object:
-            nonlocal calls
-            if calls == step:
-                os.kill(os.getpid(), signal.SIGKILL)
-            calls += 1
-            return call(*arguments, **options)
-
-        return counting
-
-    for name in ("replace", "unlink", "fsync"):
-        setattr(os, name, counted(getattr(os, name)))
-    action()
 
 
 @pytest.mark.processes

@@ -1,17 +1,23 @@
+import contextlib
 import dataclasses
+import io
 import json
 import os
 import shutil
+import sqlite3
 import tarfile
 import tracemalloc
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from bridge_data.errors import ConfigError, DatasetError
+from bridge_data.prepare import MediaRule, prepare_media
 from bridge_data.prepare.tar_indexes import PrepareConfig, write_indexes
 from bridge_data.shards import ShardReader, open_shards
 from bridge_data.shards.key_index import PartReader
+from tests.prepare.same_indexes import assert_same_indexes, copy_unprepared, rows_of
 from tests.shards.tars import prepare_by_ratio, write_shards, write_tar
 
 
@@ -27,7 +33,7 @@ def test_unchanged_shards_are_not_scanned_again(tmp_path: Path) -> None:
     assert (again.num_scanned, again.num_samples, again.parts) == (0, 20, ("json", "txt"))
     assert state_of(tmp_path) == before
     assert prepare_by_ratio(tmp_path, rescan=True).num_scanned == 4
-    assert state_of(tmp_path)["index.uuid"] != before["index.uuid"]
+    assert state_of(tmp_path) == before  # the uuid is made of the content
 
 
 def test_only_what_is_new_or_changed_is_scanned(tmp_path: Path) -> None:
@@ -262,3 +268,70 @@ def test_a_data_set_with_digests_keeps_them_when_a_shard_is_added(tmp_path: Path
     prepare_by_ratio(tmp_path, "1,0,0", rescan=True)
     index = open_shards(tmp_path, "train").index
     assert index is not None and not index.has_digests
+
+
+def test_a_shard_that_is_added_or_changed_replaces_only_its_rows(tmp_path: Path) -> None:
+    """What comes of it is what one preparation of all would have written, wherever the shards keep their numbers."""
+    write_shards(tmp_path / "grown", num_shards=12)
+    prepare_by_ratio(tmp_path / "grown")
+    write_tar(tmp_path / "grown/data-000012.tar", {"new/1.txt": b"one", "new/2.txt": b"two"})
+    write_tar(tmp_path / "grown/data-000003.tar", {"other.json": b"{}", "000016.txt": b"16"})
+    assert prepare_by_ratio(tmp_path / "grown").num_scanned == 2
+    copy_unprepared(tmp_path / "grown", tmp_path / "whole")
+    prepare_by_ratio(tmp_path / "whole")
+    assert_same_indexes(tmp_path / "grown", tmp_path / "whole")
+
+
+def test_shards_keep_their_numbers_when_one_comes_before_them(tmp_path: Path) -> None:
+    write_shards(tmp_path, num_shards=12)
+    prepare_by_ratio(tmp_path)
+    write_tar(tmp_path / "a-first.tar", {"first.txt": b"first"})
+    found = prepare_by_ratio(tmp_path, "1,0,0")
+    assert next(iter(found.shard_counts)) == "data-000000.tar" and list(found.shard_counts)[-1] == "a-first.tar"
+    assert open_shards(tmp_path, "train").names[0] == "a-first.tar"  # the order of samples is that of the names
+    parts = PartReader(tmp_path)
+    assert parts.read(parts.find("first.txt")) == b"first"
+    assert parts.read(parts.find("000030.json")) == b'{"caption": "c30"}'
+    assert next(iter(prepare_by_ratio(tmp_path, "1,0,0", rescan=True).shard_counts)) == "a-first.tar"
+
+
+def test_a_key_that_comes_twice_in_a_new_shard_is_found(tmp_path: Path) -> None:
+    write_shards(tmp_path, num_shards=12)
+    prepare_by_ratio(tmp_path)
+    write_tar(tmp_path / "z.tar", {"000007.txt": b"again"})
+    (note,) = prepare_by_ratio(tmp_path).notes
+    assert note.startswith("1 key occurs in several shards, such as '000007' in data-000001.tar and z.tar")
+
+
+def test_a_database_that_is_not_as_we_write_it_is_written_anew(tmp_path: Path) -> None:
+    write_shards(tmp_path / "a", num_shards=12)
+    prepare_by_ratio(tmp_path / "a")
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    with contextlib.closing(sqlite3.connect(tmp_path / "a/.nv-meta/index.sqlite")) as db:
+        db.execute("DELETE FROM samples WHERE sample_key = '000003'")
+        db.commit()
+    damaged = bytearray((tmp_path / "b/.nv-meta/index.sqlite").read_bytes())
+    damaged[4096:20480] = bytes(16384)
+    (tmp_path / "b/.nv-meta/index.sqlite").write_bytes(damaged)
+    for name in "ab":
+        write_tar(tmp_path / name / "z.tar", {"z.txt": b"z"})
+        assert prepare_by_ratio(tmp_path / name).num_scanned == 1
+        assert len(rows_of(tmp_path / name)["samples"]) == 61
+
+
+def test_metadata_of_media_are_kept_where_the_media_are_as_before(tmp_path: Path) -> None:
+    image = io.BytesIO()
+    Image.new("RGB", (3, 2)).save(image, "png")
+    for number in range(12):
+        write_tar(tmp_path / f"{number:02d}.tar", {f"{number}{part}.png": image.getvalue() for part in "abc"})
+    prepare_by_ratio(tmp_path)
+    prepare_media(tmp_path, MediaRule("EXTENSION"))
+    write_tar(tmp_path / "04.tar", {"4a.png": image.getvalue(), "4x.png": image.getvalue()})
+    write_tar(tmp_path / "12.tar", {"12a.png": image.getvalue()})
+    assert prepare_by_ratio(tmp_path).num_scanned == 2
+    rows = rows_of(tmp_path)
+    keys = {key for key, _, _ in rows["media_metadata"]}
+    assert keys == {f"{number}{part}.png" for number in range(12) for part in "abc"} - {"4b.png", "4c.png"}
+    assert {name for name, *_ in rows["bridge_media_seen"]} == {f"{n:02d}.tar" for n in range(12) if n != 4}
+    done = prepare_media(tmp_path, MediaRule("EXTENSION"))
+    assert (done.num_stored, done.num_seen, done.num_unchanged) == (36, 2, 11)

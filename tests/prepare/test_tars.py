@@ -161,7 +161,7 @@ def test_what_another_process_prepares_meanwhile_counts(
     monkeypatch.setattr(commit, "_lock", wait_and_lock)
     action(tmp_path)
     shards = PreparedDataset.open(tmp_path)
-    assert shards.index is not None and list(shards.index.entries) == list(shards.shard_counts) == ["a.tar", "b.tar"]
+    assert shards.index is not None and list(shards.index.entries) == list(shards.shard_counts) == ["b.tar", "a.tar"]
     parts = PartReader(tmp_path)
     assert parts.read(parts.find("1.txt")) == b"one"
 

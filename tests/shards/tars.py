@@ -10,6 +10,7 @@ import webdataset
 from bridge_data.prepare.splits import parse_ratio, split_by_ratio
 from bridge_data.prepare.tar_indexes import Preparation, PrepareConfig
 from bridge_data.prepare.tars import prepare
+from bridge_data.shards import ShardReader, ShardSet
 
 
 def write_tar(path: Path, members: dict[str, bytes], format: int = tarfile.USTAR_FORMAT) -> Path:
@@ -46,3 +47,14 @@ def prepare_by_ratio(folder: Path, ratio: str = "8,1,1", **config: object) -> Pr
     """Prepare `folder` in this process."""
     settings: dict[str, object] = {"num_workers": 1} | config
     return prepare(folder, partial(split_by_ratio, ratio=parse_ratio(ratio)), PrepareConfig(**settings))  # type: ignore[arg-type]
+
+
+def keys_of(shards: ShardSet) -> list[str]:
+    """The keys of all samples."""
+    reader = ShardReader(shards)
+    return [reader.read(index).key for index in range(len(shards))]
+
+
+def set_split(folder: Path, text: str) -> None:
+    """Write this `split.yaml`."""
+    (folder / ".nv-meta/split.yaml").write_text(text)

@@ -16,9 +16,9 @@ from bridge_data import storage
 from bridge_data.errors import DatasetError
 from bridge_data.order.chunks import ChunkTable
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
-from bridge_data.prepare.tar_indexes import BridgeIndexWriter
 from bridge_data.shards import RecordReader, Records, Subset, open_shards
 from bridge_data.shards.blocks import BlockBudget, ChunkCut, Cut, OpenBlocks, RunCut
+from bridge_data.shards.index_file import BridgeIndexWriter
 from bridge_data.shards.jsonl_file import open_jsonl
 from bridge_data.shards.segment import build_segment
 from tests.prepared import write_dataset, write_texts

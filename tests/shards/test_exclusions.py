@@ -4,27 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from bridge_data.shards import PreparedDataset, ShardReader, ShardSet, open_shards
+from bridge_data.shards import PreparedDataset, open_shards
 from bridge_data.shards.segment import IndexPage, Segment
 from tests.prepared import write_texts
-from tests.shards.tars import prepare_by_ratio, write_shards
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    write_shards(tmp_path, num_shards=4, samples_per_shard=5)
-    prepare_by_ratio(tmp_path, "2,1,1")
-    return tmp_path
-
-
-def keys_of(shards: ShardSet) -> list[str]:
-    reader = ShardReader(shards)
-    return [reader.read(index).key for index in range(len(shards))]
-
-
-def set_split(folder: Path, text: str) -> None:
-    (folder / ".nv-meta/split.yaml").write_text(text)
-
+from tests.shards.tars import keys_of, set_split
 
 EXCLUDE = (
     "split_parts: {train: ['data-{000000..000002}.tar'], val: [data-000003.tar]}\n"

@@ -5,8 +5,7 @@ import pytest
 
 from bridge_data import storage
 from bridge_data.errors import DatasetError
-from bridge_data.prepare.tar_indexes import BridgeIndexWriter
-from bridge_data.shards.index_file import BridgeIndex
+from bridge_data.shards.index_file import BridgeIndex, BridgeIndexWriter
 from bridge_data.shards.segment import build_segment
 
 

@@ -7,24 +7,8 @@ from hypothesis import strategies as st
 
 from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError
-from bridge_data.shards import PreparedDataset, ShardReader, ShardSet, open_shards
-from tests.shards.tars import prepare_by_ratio, write_shards
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    write_shards(tmp_path, num_shards=4, samples_per_shard=5)
-    prepare_by_ratio(tmp_path, "2,1,1")
-    return tmp_path
-
-
-def keys_of(shards: ShardSet) -> list[str]:
-    reader = ShardReader(shards)
-    return [reader.read(index).key for index in range(len(shards))]
-
-
-def set_split(folder: Path, text: str) -> None:
-    (folder / ".nv-meta/split.yaml").write_text(text)
+from bridge_data.shards import PreparedDataset, ShardSet, open_shards
+from tests.shards.tars import keys_of, set_split
 
 
 def test_split_parts_and_their_shards(folder: Path) -> None:

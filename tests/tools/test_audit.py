@@ -10,7 +10,8 @@ from click.testing import CliRunner
 
 from bridge_data.loader.checkpoint import save_states
 from bridge_data.loader.ledger_files import RunLedger, decoded, encoded, ledger_file
-from bridge_data.order import Cursor, SampleRef
+from bridge_data.order.row import Ints
+from bridge_data.order.stream import Stream
 from bridge_data.tools.cli import main
 from tests.loader.test_ledger_files import run
 from tests.prepared import write_texts
@@ -45,12 +46,8 @@ def swap(path: Path, number: int) -> None:
         if payload[:1] == b"M":
             batches = dict(decoded(payload[1:]))
             if number in batches:
-                values = struct.unpack(f"<{len(batches[number]) // 8}q", batches[number])
-                width = len(values) // 4
-                columns = [list(values[start : start + width]) for start in range(0, len(values), width)]
-                for column in columns:
-                    column[0], column[1] = column[1], column[0]
-                batches[number] = struct.pack(f"<{len(values)}q", *[value for column in columns for value in column])
+                first, second, others = batches[number][:32], batches[number][32:64], batches[number][64:]
+                batches[number] = second + first + others
                 payload = b"M" + encoded([*batches.items()])
         done += struct.pack("<II", len(payload), zlib.crc32(payload)) + payload
     path.write_bytes(done)
@@ -77,16 +74,17 @@ def test_one_swapped_sample_is_found_with_the_first_checkpoint_that_has_it(data:
 def test_a_run_that_was_handed_out_another_order_than_that_of_its_data_is_found(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    take = Cursor.take
+    take = Stream.take_arrays
 
-    def swapped(self: Cursor, count: int) -> list[tuple[int, SampleRef]]:
-        return [
-            (draw, ref._replace(index=ref.index ^ 1) if (self.lane, draw) == (1, 9) else ref)
-            for draw, ref in take(self, count)
-        ]
+    def swapped(self: Stream, count: int) -> tuple[Ints, Ints]:
+        epochs, indices = take(self, count)
+        taken = self._taken
+        if self._lane == 1 and taken - len(indices) <= 9 < taken:
+            indices[9 - taken] ^= 1
+        return epochs, indices
 
     with monkeypatch.context() as patch:
-        patch.setattr(Cursor, "take", swapped)
+        patch.setattr(Stream, "take_arrays", swapped)
         train(data, tmp_path)
     assert audit(tmp_path)[0] == 0  # state and ledger agree, but not with the data
     code, output = audit(tmp_path, "--data", data)

@@ -4,14 +4,20 @@ the ranks."""
 from bridge_data.datamodule.parallel.assignment import COSTS, Cost, find_cost
 from bridge_data.datamodule.parallel.background import BackgroundLoader
 from bridge_data.datamodule.parallel.balance import BalancedLoader, BalanceReport, Balancing
-from bridge_data.datamodule.parallel.groups import Peers, Replica, is_first_of_replica, join_peers, join_replica
 from bridge_data.datamodule.parallel.model_parallel import (
     packed_seq_params,
     slice_for_context_parallel,
     virtual_iterators,
     zigzag_positions,
 )
-from bridge_data.datamodule.parallel.relay import ReplicaLoader
+from bridge_data.datamodule.parallel.replica import (
+    Peers,
+    Replica,
+    ReplicaLoader,
+    is_first_of_replica,
+    join_peers,
+    join_replica,
+)
 
 __all__ = [
     "COSTS",

@@ -1,21 +1,29 @@
-"""A loader whose batches a background thread brings, from other ranks or for them.
+"""A loader whose batches a background thread brings, from other ranks or for them; any batch as one tensor of bytes.
 
 Enters: batches, ends of passes and errors from the thread, each with the state after it. Leaves: batches in their
 order, and the state after the last one delivered. Guarantees: it is used like the loader it replaces; after a restore,
 nothing comes that was read before it.
+
+What goes to another rank is cut into parts (a table of contents, its pickle, the memory of each tensor), which are
+copied into one uint8 tensor. Guarantee: tensors of any dtype and shape, empty ones too, arrive unchanged, and are
+aligned in the received memory.
 """
 
 import collections
 import dataclasses
+import pickle
 import threading
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Protocol, Self
 
+import torch
+
 from bridge_data.errors import WorkerError, no_iterator
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.loader.even_ends import EvenEnds
 from bridge_data.loader.loader_config import Ends
+from bridge_data.loader.memory.batches import decode, encode_by_reference
 from bridge_data.loader.metrics import LoaderMetrics, of_all_ranks
 from bridge_data.loader.position import Meter
 from bridge_data.order.state import LoaderState
@@ -289,3 +297,47 @@ def _close(arrivals: Arrivals, thread: threading.Thread, loader: Reading | None)
         loader.close()
     elif thread is not threading.current_thread():
         thread.join(_CLOSE_WAIT_S)
+
+
+_ALIGNMENT = 64
+
+
+def to_parts(value: Any) -> list[memoryview]:
+    """The parts of `value`, none of them copied; each is padded so that the next one is aligned."""
+    parts = [part.raw() for part in encode_by_reference(value)]
+    table = pickle.dumps([part.nbytes for part in parts])
+    head = len(table).to_bytes(8, "little") + table
+    padded = [memoryview(head), _padding(len(head))]
+    for part in parts:
+        padded += [part, _padding(part.nbytes)]
+    return padded
+
+
+def num_bytes(parts: list[memoryview]) -> int:
+    """The length of the tensor for these parts."""
+    return sum(part.nbytes for part in parts)
+
+
+def fill(content: torch.Tensor, parts: list[memoryview]) -> None:
+    """Copy the parts into a uint8 tensor of their length."""
+    target, offset = content.numpy().data, 0
+    for part in parts:
+        target[offset : offset + part.nbytes] = part
+        offset += part.nbytes
+
+
+def from_bytes(content: torch.Tensor) -> Any:
+    """The value in a filled tensor, which shares its memory."""
+    memory = content.numpy().data
+    offset = 8 + int.from_bytes(memory[:8], "little")
+    sizes = pickle.loads(memory[8:offset])
+    parts = []
+    for size in sizes:
+        offset += -offset % _ALIGNMENT
+        parts.append(memory[offset : offset + size])
+        offset += size
+    return decode(parts)
+
+
+def _padding(size: int) -> memoryview:
+    return memoryview(bytes(-size % _ALIGNMENT))

@@ -21,10 +21,21 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from bridge_data.datamodule.parallel import wire
 from bridge_data.datamodule.parallel.assignment import Cost, assign, check_cost, imbalance, round_robin
-from bridge_data.datamodule.parallel.background import BATCH, CLOSED, END, ERROR, Arrival, Arrivals, BackgroundLoader
-from bridge_data.datamodule.parallel.groups import Peers
+from bridge_data.datamodule.parallel.background import (
+    BATCH,
+    CLOSED,
+    END,
+    ERROR,
+    Arrival,
+    Arrivals,
+    BackgroundLoader,
+    fill,
+    from_bytes,
+    num_bytes,
+    to_parts,
+)
+from bridge_data.datamodule.parallel.replica import Peers
 from bridge_data.errors import ConfigError, WorkerError
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.loader import SavableDataLoader
@@ -133,7 +144,7 @@ class Exchange:
         if step is not None:
             own[2] = count = len(step.costs)
             own[3 : 3 + count] = torch.tensor(step.costs, dtype=torch.float64)
-            own[3 + width : 3 + width + count] = torch.tensor([wire.num_bytes(parts) for parts in step.parts])
+            own[3 + width : 3 + width + count] = torch.tensor([num_bytes(parts) for parts in step.parts])
         group = self._peers.group
         gathered = [torch.empty_like(own) for _ in self._peers.ranks]
         dist.all_gather(gathered, own, group=group)
@@ -180,8 +191,8 @@ class Exchange:
 
     def _send(self, parts: list[memoryview], rank: int, number: int) -> tuple[Any, torch.Tensor]:
         """The transfer, and the memory to keep until its end."""
-        content = torch.empty(wire.num_bytes(parts), dtype=torch.uint8)
-        wire.fill(content, parts)
+        content = torch.empty(num_bytes(parts), dtype=torch.uint8)
+        fill(content, parts)
         self._report.num_bytes_sent += content.numel()
         peer = self._peers.ranks[rank % len(self._peers.ranks)]
         return dist.isend(content, dst=peer, group=self._peers.group, tag=number), content
@@ -191,13 +202,13 @@ class Exchange:
         return dist.irecv(content, src=peer, group=self._peers.group, tag=number), content
 
     def _opened(self, content: torch.Tensor) -> Any:
-        batch = wire.decoded(content)
+        batch = from_bytes(content)
         return pinned(batch) if self._pin else batch
 
 
 def _encoded(batch: Any) -> list[memoryview]:
     try:
-        return wire.encoded(batch)
+        return to_parts(batch)
     except Exception as error:
         raise WorkerError(f"{batch!r:.200} cannot be sent to another rank: {error!r}") from error
 

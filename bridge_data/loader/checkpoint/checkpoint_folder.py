@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import torch.distributed as dist
 
 from bridge_data.errors import ConfigError, StateError
-from bridge_data.loader.checkpoint.lightning_file import read_lightning
+from bridge_data.loader.checkpoint.lightning_file import LIGHTNING_SUFFIX, read_lightning
 from bridge_data.loader.checkpoint.state_files import (
     DamagedManifestError,
     FileRecord,
@@ -275,7 +275,7 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
     path = Path(path)
     if not path.is_file():
         return _read_folder(path)
-    if path.suffix == ".ckpt":
+    if path.suffix == LIGHTNING_SUFFIX:
         state, step = read_lightning(path)
         size = path.stat().st_size
         return Checkpoint(path=path, state=state, step=step, world_size=None, num_files=1, num_bytes=size)
@@ -330,6 +330,8 @@ def _nothing_in(folder: Path) -> str:
     first = rank_file(Path(), 0).name
     below = sorted(path.parent for path in folder.glob(f"*/{first}"))
     hint = f"There is one in {below[-1]}: give that folder." if below else "Give the folder of one iteration."
+    if any(folder.glob("*.distcp")):
+        hint = "A state in a checkpoint of megatron.core.dist_checkpointing is read by load_sharded_state, in a job."
     return f"{folder}: holds no data state: expected {first} and one of each further rank. {hint}"
 
 

@@ -1,10 +1,10 @@
 """The state of the data in a checkpoint of Lightning.
 
-Enters: a `.ckpt` that a trainer with our DataModule saved. Leaves: the state of the whole job, and the step. Guarantee:
-nothing in the file is executed, and of its tensors none is read.
+Enters: a `.ckpt` that a trainer with our DataModule saved. Leaves: the state of the whole job, and the step; or the
+file with another state, and everything else in it as it was. Guarantee: nothing in the file is executed, and a reader
+reads none of its tensors.
 """
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,10 @@ import torch
 
 from bridge_data.errors import StateError
 from bridge_data.order.state import LoaderState
+from bridge_data.storage.atomic import replacing
+
+LIGHTNING_SUFFIX = ".ckpt"
+"""How the names of these files end."""
 
 LIGHTNING_KEY = "train_dataloader"
 """Where the state is in what the DataModule gives to Lightning, which keeps that under the name of its class."""
@@ -23,8 +27,33 @@ def read_lightning(path: Path) -> tuple[LoaderState, int]:
     Raises:
         StateError: if it cannot be read, or has no state of the data.
     """
+    content = _content(path)
     try:
-        content: Any = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        return LoaderState.from_dict(_of_data_module(content, path)[LIGHTNING_KEY]), int(content["global_step"])
+    except (StateError, KeyError, TypeError, ValueError) as error:
+        raise StateError(f"{path}: {error}") from error
+
+
+def write_lightning(path: Path, state: LoaderState, target: Path) -> None:
+    """Write the checkpoint of Lightning at `path` with another state to `target`, atomically; they may be one. All else
+    in it stays as it is; tensors are written as those of the CPU, where Lightning loads them.
+
+    Raises:
+        StateError: if it cannot be read or written, or has no state of the data.
+    """
+    content = _content(path)
+    _of_data_module(content, path)[LIGHTNING_KEY] = state.to_dict()
+    try:
+        with replacing(target) as temporary, temporary.open("wb") as file:
+            torch.save(content, file)
+    except (OSError, RuntimeError) as error:  # torch raises the latter, and has the former as context
+        why = error if isinstance(error, OSError) else error.__context__ or error
+        raise StateError(f"{target}: was not written, and is as it was: {why}") from error
+
+
+def _content(path: Path) -> Any:
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except (FileNotFoundError, PermissionError) as error:
         raise StateError(f"{path}: cannot be read: {error.strerror}") from error
     except Exception as error:  # what unpickling makes of damaged bytes may be anything
@@ -33,13 +62,14 @@ def read_lightning(path: Path) -> tuple[LoaderState, int]:
             "objects (such as hyperparameters of classes of your own), which are not loaded. Take another checkpoint, "
             "or save the state of the data apart: torch.save(data_module.state_dict()['train_dataloader'], 'state.pt')"
         ) from error
+
+
+def _of_data_module(content: Any, path: Path) -> dict[str, Any]:
+    """The part of a checkpoint's content that is of our DataModule."""
     of_modules = content.values() if isinstance(content, dict) else ()
-    found = [value[LIGHTNING_KEY] for value in of_modules if isinstance(value, Mapping) and LIGHTNING_KEY in value]
+    found = [value for value in of_modules if isinstance(value, dict) and LIGHTNING_KEY in value]
     if not found:
         raise StateError(f"{path}: has no state of the data: it was saved without the DataModule of bridge_data")
     if len(found) > 1:
         raise StateError(f"{path}: has the states of {len(found)} DataModules, expected one: save each to its own file")
-    try:
-        return LoaderState.from_dict(found[0]), int(content["global_step"])
-    except (StateError, KeyError, TypeError, ValueError) as error:
-        raise StateError(f"{path}: {error}") from error
+    return found[0]

@@ -23,6 +23,7 @@ from typing import Any, Self
 import torch
 
 from bridge_data.errors import DatasetError, StateError
+from bridge_data.order.state import FORMAT as STATE_FORMAT
 from bridge_data.order.state import LoaderState
 from bridge_data.storage.atomic import write_file
 from bridge_data.storage.reading import read_if_there
@@ -96,7 +97,7 @@ def decoded(data: bytes, path: Path) -> StateFile:
         "or take another checkpoint."
     )
     try:
-        content: Any = torch.load(io.BytesIO(data), weights_only=True)
+        content = _content(data)
     except Exception as error:  # what unpickling makes of damaged bytes may be anything
         raise damaged from error
     is_wrapped = isinstance(content, dict) and STATE_KEY in content
@@ -105,6 +106,12 @@ def decoded(data: bytes, path: Path) -> StateFile:
         raise StateError(
             f"{path}: got version {content.get('version')} of the file format, expected {VERSION}; "
             "read it with the release that wrote it"
+        )
+    if (key := _key_of_state(content)) is not None:
+        raise StateError(
+            f"{path}: has a data state in {key}, beside other things; expected is a state alone, a file as Megatron "
+            f"writes it (the state under {STATE_KEY!r}), or a checkpoint of Lightning (*.ckpt). Rename it if it is the "
+            f"last; else write the state to a file: torch.save(torch.load({str(path)!r}){key}, 'state.pt')"
         )
     try:
         state = LoaderState.from_dict(content[STATE_KEY] if is_wrapped else content)
@@ -119,11 +126,35 @@ def decoded(data: bytes, path: Path) -> StateFile:
 
 def with_state(data: bytes, state: LoaderState) -> bytes:
     """The content of a file that `decoded` has read, with another state, and all else as it was."""
-    content: Any = torch.load(io.BytesIO(data), weights_only=True)
-    is_wrapped = STATE_KEY in content
+    content = _content(data)
     buffer = io.BytesIO()
-    torch.save({**content, STATE_KEY: state.to_dict()} if is_wrapped else state.to_dict(), buffer)
+    torch.save({**content, STATE_KEY: state.to_dict()} if STATE_KEY in content else state.to_dict(), buffer)
     return buffer.getvalue()
+
+
+def beside_state(data: bytes) -> list[str]:
+    """What others keep beside the state in a file that `decoded` has read."""
+    content = _content(data)
+    is_theirs = STATE_KEY in content and content.get("format") != FORMAT
+    return sorted(map(str, content.keys() - {STATE_KEY})) if is_theirs else []
+
+
+def _content(data: bytes) -> Any:
+    return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+
+
+def _key_of_state(content: Any) -> str | None:
+    """Where a state is in what a user saved with other things, as an expression; None if it is in none of these."""
+    if not isinstance(content, dict) or STATE_KEY in content:
+        return None
+    for key, value in content.items():
+        inner = {f"[{key!r}]": value}
+        if isinstance(value, dict):
+            inner |= {f"[{key!r}][{name!r}]": one for name, one in value.items()}
+        for path, one in inner.items():
+            if isinstance(one, dict) and one.get("format") == STATE_FORMAT:
+                return path
+    return None
 
 
 def read_bytes(path: Path) -> bytes:

@@ -16,7 +16,7 @@ from pathlib import Path
 from bridge_data import storage
 from bridge_data.errors import ConfigError
 from bridge_data.prepare.converters.source_records import BrokenRecord, SourceRecord, even_blocks
-from bridge_data.prepare.media import kind_of_name
+from bridge_data.prepare.media_rule import kind_of_name
 from bridge_data.shards.segment import is_meta_member, split_name
 
 BLOCK_RECORDS = 8

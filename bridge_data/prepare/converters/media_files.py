@@ -17,7 +17,8 @@ from typing import Any
 from bridge_data.decode.image import IMAGE_EXTENSIONS
 from bridge_data.errors import BridgeDataError, SampleError
 from bridge_data.limits import DEFAULT_LIMITS, Limits
-from bridge_data.prepare.media import extract, kind_of_name
+from bridge_data.prepare.media import extract
+from bridge_data.prepare.media_rule import kind_of_name
 from bridge_data.shards.plain_data import parse_json
 
 _MAGIC = (

@@ -24,7 +24,7 @@ from bridge_data.prepare.converters.media_files import (
     names_media,
 )
 from bridge_data.prepare.converters.source_records import BrokenRecord, RecordSource, SourceRecord
-from bridge_data.prepare.media import kind_of_name
+from bridge_data.prepare.media_rule import kind_of_name
 from bridge_data.shards.plain_data import parse_json
 
 NUM_FIRST = 100

@@ -1,7 +1,6 @@
 """How fast a user's own pipeline is, and where its time goes."""
 
-from bridge_data.tools.bench.advice import advise
 from bridge_data.tools.bench.bench_run import BenchConfig, measure, profile
-from bridge_data.tools.bench.figures import Figures, Profile
+from bridge_data.tools.bench.figures import Figures, Profile, advise
 
 __all__ = ["BenchConfig", "Figures", "Profile", "advise", "measure", "profile"]

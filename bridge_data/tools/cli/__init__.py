@@ -1,5 +1,5 @@
-"""The command line: `bridge-data convert`, `pack`, `prepare`, `prepare-media`, `info`, `preview`, `lint`, `mount`,
-`bench`, `doctor`, `checkpoint`, `audit`, `at`, `when`, `order` and `view`.
+"""The command line: `bridge-data convert`, `pack`, `prepare`, `prepare-media`, `info`, `preview`, `lint`, `duplicates`,
+`mount`, `bench`, `doctor`, `checkpoint`, `audit`, `at`, `when`, `order` and `view`.
 
 Mistakes of the user and faults of the data end as one line or a few, `error: ...`, with exit code 1. A command is
 imported when it is called, so that none waits for what another one needs.
@@ -26,6 +26,7 @@ _COMMANDS = {
     "checkpoint": "Look at saved data states, compare them, write them for other ranks, or skip and repeat steps.",
     "convert": "Convert the data in SRC to the data set in the folder DST.",
     "doctor": "Check a planned run on DATASET before it starts, and show what to change, in order of gain.",
+    "duplicates": "Find samples that are stored several times in PATH..., also across split parts and data sets.",
     "info": "Show what PATH holds: split parts, shards, samples, parts, sample type; of a metadataset, what it blends.",
     "lint": "Read everything of PATH, and report all that is wrong with it.",
     "mount": "Show the parts of the data set in the folder PATH as files below the folder MOUNTPOINT, read-only.",
@@ -41,8 +42,8 @@ _COMMANDS = {
 }
 """What the help says of each command: the first sentence of its own help."""
 
-_MODULES = {"at": "order", "when": "order", "prepare-media": "prepare"}
-"""Commands that are in the module of another one."""
+_MODULES = {"at": "order", "when": "order", "prepare-media": "prepare_media"}
+"""Commands that are in a module of another name."""
 
 
 class _Commands(click.Group):

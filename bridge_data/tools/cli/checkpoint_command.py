@@ -13,7 +13,8 @@ import click
 from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.errors import ConfigError, StateError
 from bridge_data.loader.checkpoint import Checkpoint, read_checkpoint, save_states
-from bridge_data.loader.checkpoint.state_files import MANIFEST, rank_files, read_bytes, with_state
+from bridge_data.loader.checkpoint.lightning_file import LIGHTNING_SUFFIX, write_lightning
+from bridge_data.loader.checkpoint.state_files import MANIFEST, beside_state, rank_files, read_bytes, with_state
 from bridge_data.order.ledger import total
 from bridge_data.order.state import LoaderState, merge_states
 from bridge_data.storage.atomic import write_file
@@ -134,9 +135,9 @@ def skip(
 ) -> None:
     """Have the run that resumes from STATE pass over the data of some steps, or train on them twice.
 
-    STATE is a folder of an iteration, or a file with the state of the whole job. Steps are counted from 0 in the run
-    without skips and repeats. They must not begin before the step that was saved. What STATE skips already, it still
-    does.
+    STATE is a folder of an iteration, a file with the state of the whole job, or a checkpoint of Lightning (*.ckpt),
+    in which model and all else stay as they are. Steps are counted from 0 in the run without skips and repeats. They
+    must not begin before the step that was saved. What STATE skips already, it still does.
     """
     # Imported here: lanes take long to import, and the other commands do without.
     from bridge_data.lanes.edited_lane import with_edits
@@ -183,6 +184,12 @@ def _write_folder(found: Checkpoint, state: LoaderState, target: Path) -> None:
         raise ConfigError(f"{target}: holds a data state already; give another folder")
     if found.step is None:
         raise ConfigError(f"{found.path}: does not say its step; name the folder iter_0001200, or as it was")
+    for path in rank_files(target).values() if target == found.path else ():
+        if others := beside_state(read_bytes(path)):
+            raise ConfigError(
+                f"{path}: holds {others} beside the data state, which a new file would lack; write another folder "
+                "with --out, or give skip_steps and repeat_steps in the config of the run"
+            )
     save_states(target, state.to_dict(), step=found.step, world_size=found.world_size or found.num_files)
 
 
@@ -191,7 +198,15 @@ def _write_file(source: Path, state: LoaderState, target: Path) -> None:
         raise ConfigError(f"{source}: is a part of a checkpoint: give the folder {source.parent}")
     if target != source and target.exists():
         raise ConfigError(f"{target}: is there already; give another name")
-    write_file(target, with_state(read_bytes(source), state))
+    if (target.suffix == LIGHTNING_SUFFIX) != (source.suffix == LIGHTNING_SUFFIX):
+        raise ConfigError(f"{target}: {source} is written with its other content; give a name with {source.suffix!r}")
+    if source.suffix == LIGHTNING_SUFFIX:
+        write_lightning(source, state, target)
+        return
+    try:
+        write_file(target, with_state(read_bytes(source), state))
+    except OSError as error:
+        raise StateError(f"{target}: was not written: {error}") from error
 
 
 def _edit_rows(state: LoaderState) -> list[tuple[str, str]]:

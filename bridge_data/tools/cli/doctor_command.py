@@ -20,7 +20,8 @@ from bridge_data.tools.cli.terminal import (
     trust_options,
 )
 from bridge_data.tools.doctor import Checkup, CheckupConfig, Finding, Level, PlannedRun, examine
-from bridge_data.tools.doctor.rates import needed_batches_per_s
+from bridge_data.tools.doctor.environment import needed_batches_per_s
+from bridge_data.tools.doctor.source_plan import check_plot, draw_plan
 from bridge_data.tools.named_encoder import named_encoder
 
 _COLOURS = {Level.STOPS: "red", Level.SLOWS: "yellow", Level.MIXES: "yellow", Level.NOTE: "cyan"}
@@ -87,8 +88,6 @@ def doctor(
         raise ConfigError(f"--seconds {seconds:g}: expected 0 or more")
     run = PlannedRun.of(given, config)
     if plot is not None:
-        from bridge_data.tools.doctor.plan_picture import check_plot
-
         check_plot(plot, run)
     if seconds and not as_json:
         note(f"measuring {seconds:g} s")
@@ -104,8 +103,6 @@ def doctor(
         )
     )
     if plot is not None and checkup.plan is not None:
-        from bridge_data.tools.doctor.plan_picture import draw_plan
-
         draw_plan(checkup.plan, run, checkup.samples_per_unit, plot)
     echo_report(checkup, _shown(checkup), as_json=as_json)
     context.exit(1 if checkup.stops else 0)

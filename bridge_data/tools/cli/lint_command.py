@@ -13,9 +13,11 @@ from bridge_data.tools.cli.terminal import (
     ON_DISK,
     counted,
     echo_report,
+    executor_option,
     in_cli_words,
     json_option,
     limits_option,
+    named_executor,
     progress_bar,
     split_options,
     trust_options,
@@ -31,6 +33,7 @@ SHOWN_ON_SCREEN = 5
 @split_options("Check these parts of the split only, such as train,val.  [default: all, and shards in none]")
 @click.option("--split-config", metavar="NAME", help="That of the split.  [default: split.yaml]")
 @click.option("--num-workers", "--parallel", type=int, help="Processes that read.  [default: one a core, at most 16]")
+@executor_option
 @click.option(
     "--limit", type=int, help="Check at most this many samples of each data set; of each tar that is not prepared."
 )
@@ -53,6 +56,7 @@ def lint(
     dataset_config: str | None,
     split_config: str | None,
     num_workers: int | None,
+    executor: str,
     limit: int | None,
     decode: bool,
     ignore: tuple[str, ...],
@@ -81,10 +85,9 @@ def lint(
         decode=decode,
         limits=limits,
         max_kept=show or (1000 if as_json else SHOWN_ON_SCREEN),
+        executor=named_executor(executor, num_workers),
         opening=Opening(training=False, trusted_modules=trusted_module, trust_dataset_code=trust_dataset_code),
     )
-    if num_workers is not None:
-        config = dataclasses.replace(config, num_workers=num_workers)
     with progress_bar("checking", "samples", shown=progress) as on_progress:
         report = check(path, config, on_progress=on_progress)
     report = dataclasses.replace(

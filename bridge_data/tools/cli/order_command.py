@@ -92,7 +92,7 @@ def order(
         click.get_current_context().exit(_compare(runs, chosen))
     if path is None:
         raise ConfigError("expected the path of a run, or --differences with two")
-    from bridge_data.tools.oracle.order_files import write_order
+    from bridge_data.tools.oracle.run_reports import write_order
 
     run = opened(path, states, **options)
     write_order(run, chosen, out)

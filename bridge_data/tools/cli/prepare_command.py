@@ -16,9 +16,10 @@ import click
 from bridge_data.errors import ConfigError
 from bridge_data.limits import Limits
 from bridge_data.prepare.sample_definitions import CRUDE, SAMPLE_TYPES, definition, find_sample_type
+from bridge_data.prepare.scan_results import ScanTask
 from bridge_data.prepare.splits import RATIO_PARTS, parse_pattern, parse_ratio, split_by_patterns, split_by_ratio
 from bridge_data.prepare.tar_indexes import Preparation, PrepareConfig
-from bridge_data.prepare.tars import Split, find_shards, refresh_index
+from bridge_data.prepare.tars import Split, find_shards, refresh_index, scan_share
 from bridge_data.prepare.tars import prepare as prepare_shards
 from bridge_data.shards.metadata import DATASET_YAML, INFO_JSON, INFO_YAML, JSONL_SUFFIX, META_FOLDER, SPLIT_YAML
 from bridge_data.shards.prepared import PreparedDataset
@@ -35,8 +36,10 @@ from bridge_data.tools.cli.terminal import (
     Command,
     answers,
     counted,
+    executor_option,
     limits_option,
     listed,
+    named_executor,
     note,
     progress_bar,
     sized,
@@ -48,7 +51,7 @@ if TYPE_CHECKING:
     from bridge_data.prepare import MediaRule
 
 
-def _media_options(command: Command) -> Command:
+def media_options(command: Command) -> Command:
     """Add the flags that say which files are media."""
     for option in (
         click.option(
@@ -81,6 +84,10 @@ class _Options:
     skip_dataset_yaml: bool
     dataset_yaml_name: str
     num_workers: int | None
+    executor: str
+    task_index: int | None
+    num_tasks: int | None
+    merge: bool
     rescan: bool
     fix_duplicates: bool
     digest: bool
@@ -97,6 +104,10 @@ class _Options:
             raise ConfigError(
                 "--tar-index-only renews the index alone; run `bridge-data prepare-media` for media metadata"
             )
+        if (self.task_index is None) != (self.num_tasks is None):
+            raise ConfigError("--task-index and --num-tasks: give both, or none")
+        if self.task is not None and (self.merge or self.fix_duplicates):
+            raise ConfigError("--task-index scans a share of the tars: leave --merge and --fix-duplicates out")
         if self.split_ratio is not None and self.split_parts:
             raise ConfigError("--split-ratio and --split-parts: give one of them")
         if self.tar_index_only and self.fix_duplicates:
@@ -107,6 +118,13 @@ class _Options:
             raise ConfigError("--field-map: give --sample-type too, such as CaptioningSample")
         if Path(self.dataset_yaml_name).name != self.dataset_yaml_name or not self.dataset_yaml_name:
             raise ConfigError(f"--dataset-yaml-name {self.dataset_yaml_name!r}: expected the name of a file, no path")
+
+    @property
+    def task(self) -> ScanTask | None:
+        """The share of the tars to scan; None if it is all of the work."""
+        if self.task_index is None or self.num_tasks is None:
+            return None
+        return ScanTask(self.task_index, self.num_tasks)
 
     @property
     def media_rule(self) -> "MediaRule | None":
@@ -121,14 +139,15 @@ class _Options:
     @property
     def config(self) -> PrepareConfig:
         """The settings of the indexing."""
-        config = PrepareConfig(
+        return PrepareConfig(
             exclude=self.exclude,
             rescan=self.rescan,
             fix_duplicates=self.fix_duplicates,
             digest=self.digest,
             limits=self.limits,
+            merge=self.merge,
+            executor=named_executor(self.executor, self.num_workers),
         )
-        return config if self.num_workers is None else dataclasses.replace(config, num_workers=self.num_workers)
 
 
 @click.command()
@@ -150,6 +169,14 @@ class _Options:
 @click.option("--skip-dataset-yaml", is_flag=True, help="Write no dataset.yaml.")
 @click.option("--dataset-yaml-name", metavar="NAME", default=DATASET_YAML, show_default=True, help="Its file name.")
 @click.option("--num-workers", type=int, help="Processes that read shards.  [default: one a core, at most 16]")
+@executor_option
+@click.option("--task-index", type=int, metavar="I", help="Only scan share I, from 0 on, of --num-tasks: see --merge.")
+@click.option("--num-tasks", type=int, metavar="N", help="The number of shares, such as the tasks of a Slurm array.")
+@click.option(
+    "--merge",
+    is_flag=True,
+    help="Prepare by what tasks have scanned; an error that names the tasks that have not finished, if there are any.",
+)
 @click.option("--rescan", is_flag=True, help="Read all shards, also those that have not changed since last time.")
 @click.option(
     "--fix-duplicates",
@@ -164,7 +191,7 @@ class _Options:
 )
 @click.option("--split-config", metavar="NAME", default=SPLIT_YAML, show_default=True, help="The file of the split.")
 @click.option("--tmp-path", metavar="PATH", help="No effect: data are prepared on a disk, where nothing is uploaded.")
-@_media_options
+@media_options
 @limits_option
 @click.option("--progress/--no-progress", default=True, help="Show a progress bar.")
 def prepare(path: Path, **flags: Any) -> None:
@@ -173,7 +200,7 @@ def prepare(path: Path, **flags: Any) -> None:
     Writes .nv-meta and an index beside each shard, in the format of Megatron-Energon, and asks for what it is not
     told: the split, the sample class and the parts of its fields. Of a JSONL file, writes an index beside it, and a
     split if it is given: --split-ratio 8,1,1, or ranges such as --split-parts train:0..900 --split-parts val:900..end.
-    Of a metadataset, writes the indexes of its joins beside it.
+    Of a metadataset, writes the indexes of its joins beside it. A run that was killed goes on where it was.
     """
     if path.name.endswith(JSONL_SUFFIX):
         from bridge_data.tools.cli.prepare_files import prepare_lines  # brings what folders of tars do not need
@@ -189,6 +216,9 @@ def prepare(path: Path, **flags: Any) -> None:
     config = options.config
     if path.is_file():
         raise ConfigError(f"{path}: expected a folder of tars or a .jsonl file; only such data sets need preparation")
+    if options.task is not None:
+        _scan(path, options.task, config, options.progress)
+        return
     if options.tar_index_only:
         done = _indexed(partial(refresh_index, path, config), options)
         click.echo(f"{path}: index of {counted(len(done.shard_counts), 'shard')} written")
@@ -210,7 +240,9 @@ def prepare(path: Path, **flags: Any) -> None:
     click.echo()
     click.echo(split_table(PreparedDataset.open(path, options.limits), options.split_config))
     if options.media_rule is not None:
-        _store_media(path, options.media_rule, config, options.progress)
+        from bridge_data.tools.cli.prepare_media_command import store_media  # brings torch
+
+        store_media(path, options.media_rule, config, options.progress)
     if unfilled:
         note(f"no shard for {' and '.join(unfilled)}: shards are not divided, and there are {len(names)}")
     if content is None and not (path / META_FOLDER / options.dataset_yaml_name).is_file():
@@ -221,6 +253,20 @@ def prepare(path: Path, **flags: Any) -> None:
 _NO_QUESTIONS = (
     "give --non-interactive with --split-ratio 8,1,1, and --sample-type with --field-map if the sample class is known"
 )
+
+
+def _scan(path: Path, task: ScanTask, config: PrepareConfig, progress: bool) -> None:
+    """Scan a share under a progress bar, and tell what was done."""
+    with progress_bar("scanning", "shards", shown=progress) as on_progress:
+        num_shards, num_scanned, notes = scan_share(path, task, config, on_progress=on_progress)
+    before = num_shards - num_scanned
+    click.echo(
+        f"{path}: task {task.index} of {task.num_tasks} has scanned {counted(num_scanned, 'shard')}"
+        + (f"; {counted(before, 'shard')} had been scanned before" if before else "")
+        + ". Give --merge when all have"
+    )
+    for text in notes:
+        note(text)
 
 
 def _may_write(path: Path, options: _Options) -> bool:
@@ -279,51 +325,3 @@ def _indexed(action: Callable[..., Preparation], options: _Options) -> Preparati
     for text in done.notes:
         note(text)
     return done
-
-
-@click.command("prepare-media")
-@click.argument("path", type=ON_DISK)
-@_media_options
-@click.option("--num-workers", type=int, help="Processes that look at media.  [default: one a core, at most 16]")
-@click.option("--tmp-path", metavar="PATH", help="No effect: media are measured on a disk, where nothing is uploaded.")
-@limits_option
-@click.option("--progress/--no-progress", default=True, help="Show a progress bar.")
-def prepare_media(
-    path: Path,
-    media_metadata_by_glob: str | None,
-    media_metadata_by_header: bool,
-    media_metadata_by_extension: bool,
-    num_workers: int | None,
-    tmp_path: str | None,
-    limits: Limits,
-    progress: bool,
-) -> None:
-    """Find out sizes, lengths and rates of the images and clips below the folder PATH, and store them there.
-
-    PATH is a prepared data set, or any folder of files that serves as auxiliary data. get_media_metadata of a file
-    store then returns them without opening the files. Files that have not changed are not opened again.
-    """
-    from bridge_data.prepare import MediaRule
-
-    rule = MediaRule.parse(media_metadata_by_glob, media_metadata_by_header, media_metadata_by_extension)
-    config = PrepareConfig(limits=limits)
-    if num_workers is not None:
-        config = dataclasses.replace(config, num_workers=num_workers)
-    _store_media(path, rule, config, progress)
-
-
-def _store_media(path: Path, rule: "MediaRule", config: PrepareConfig, progress: bool) -> None:
-    """Do it under a progress bar, and tell what was done."""
-    from bridge_data.prepare import prepare_media as look_at_media
-
-    started = time.monotonic()
-    with progress_bar("looking at media", "steps", shown=progress) as show:
-        done = look_at_media(path, rule, num_workers=config.num_workers, limits=config.limits, on_progress=show)
-    unchanged = f"; {done.num_unchanged:,} had not changed" if done.num_unchanged else ""
-    click.echo(
-        f"{path}: metadata of {counted(done.num_stored, 'media file')} stored, in {time.monotonic() - started:.1f} s"
-        + unchanged
-    )
-    if done.num_unreadable:
-        shown = "\n  ".join(done.examples)
-        note(f"left out, for it cannot be read: {counted(done.num_unreadable, 'media file')}\n  {shown}")

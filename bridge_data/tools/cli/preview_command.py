@@ -99,7 +99,7 @@ def preview(
     if len(found.sources) == 1 and start >= found.num_samples:
         raise ConfigError(f"--start {start}: {found.name} has {found.num_samples} samples")
     if html is not None:
-        from bridge_data.tools.view.contact_sheet import write_sheet
+        from bridge_data.tools.view.sample_cards import write_sheet
 
         click.echo(f"{html}: {counted(write_sheet(html, str(path), found, start, count), 'sample')} of {path}")
         return

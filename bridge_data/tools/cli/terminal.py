@@ -21,6 +21,7 @@ from bridge_data.storage import Location, is_remote, location
 if TYPE_CHECKING:
     from tqdm import tqdm
 
+    from bridge_data.prepare.processes import Executor
     from bridge_data.shards.prepared import PreparedDataset
 
 SHOWN_AFTER_S = 0.5
@@ -206,6 +207,23 @@ class Report(Protocol):
 def echo_report(report: Report, lines: Iterable[str], *, as_json: bool) -> None:
     """Write a report to standard output: as one JSON document, else its `lines`."""
     click.echo(json.dumps(report.to_dict(), indent=2, ensure_ascii=False) if as_json else "\n".join(lines))
+
+
+executor_option = click.option(
+    "--executor",
+    metavar="WHERE",
+    default="local",
+    show_default=True,
+    help="Where the work is done: local, in processes; ray, on the cluster of this machine or of $RAY_ADDRESS; or the "
+    "address of a Ray cluster. All its machines must see the data under the same path.",
+)
+
+
+def named_executor(name: str, num_workers: int | None) -> "Executor":
+    """What `--executor` and `--num-workers` ask for."""
+    from bridge_data.prepare.ray_tasks import executor_named  # imported here: few commands need it
+
+    return executor_named(name, num_workers)
 
 
 def _limits(context: click.Context, option: click.Parameter, text: str | None) -> Limits:

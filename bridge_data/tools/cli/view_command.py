@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 @click.option(
     "--state", type=click.Path(path_type=Path), help="A saved state, or a folder with several: iter_*, *.ckpt."
 )
-@click.option("--log", type=click.Path(path_type=Path), help="A log with steps and losses: JSON lines, CSV or text.")
+@click.option(
+    "--log", type=click.Path(path_type=Path), help="A log with steps and losses: JSON lines, CSV, events or text."
+)
 @click.option(
     "--num-lanes", type=click.IntRange(1), help="Lanes of the job.  [default: of the config, of the newest state, or 8]"
 )
@@ -77,7 +79,7 @@ def view(
     if log is not None:
         saved = dataclasses.replace(saved, log=read_losses(log))
     saved_lanes = saved.states[-1].state.num_lanes if saved.states else None
-    run = None if config is None else open_run(config, num_lanes, saved_lanes)
+    run = None if config is None else open_run(config, num_lanes, saved_lanes, saved.num_per_step)
     found = location(run.path) if path is None and run is not None else path
     assert found is not None
     catalog = DataCatalog(found, options)
@@ -98,7 +100,7 @@ def _of_folder(folder: Path, config: str | None) -> tuple[str, "SavedRun"]:
     from bridge_data.tools.view.run_folder import read_run_folder
     from bridge_data.tools.view.site import SavedRun
 
-    found = read_run_folder(folder)
+    found = read_run_folder(folder, has_config=config is not None)
     for reason in found.left_out:
         note(f"left out: {reason}")
     if config is None and found.config is None:

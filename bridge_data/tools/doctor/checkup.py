@@ -13,11 +13,16 @@ from bridge_data.storage import Location
 from bridge_data.task import TaskEncoder
 from bridge_data.tools.bench import BenchConfig, Figures, measure
 from bridge_data.tools.doctor.data_checks import ShardsSeen, check_data
-from bridge_data.tools.doctor.environment import MachineLimits, check_codecs, check_environment
-from bridge_data.tools.doctor.findings import Finding, Level, in_order_of_gain
+from bridge_data.tools.doctor.environment import (
+    MachineLimits,
+    check_codecs,
+    check_environment,
+    check_rate,
+    needed_batches_per_s,
+    samples_per_unit,
+)
 from bridge_data.tools.doctor.order_checks import SourceOrder, check_order, check_ranks, orders_of
-from bridge_data.tools.doctor.planned_run import PlannedRun
-from bridge_data.tools.doctor.rates import check_rate, needed_batches_per_s, samples_per_unit
+from bridge_data.tools.doctor.planned_run import Finding, Level, PlannedRun, in_order_of_gain
 from bridge_data.tools.doctor.source_plan import SourceDraws, check_epochs_of, plan_sources
 
 

@@ -16,7 +16,7 @@ from bridge_data.shards import ShardSet
 from bridge_data.shards.records import Records
 from bridge_data.shards.subset import Subset
 from bridge_data.storage import is_remote
-from bridge_data.tools.doctor.findings import Finding, Level
+from bridge_data.tools.doctor.planned_run import Finding, Level
 from bridge_data.tools.lint.check_dataset import check_metadata
 from bridge_data.tools.lint.faults import KINDS, Fault
 

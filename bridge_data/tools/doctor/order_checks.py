@@ -17,8 +17,7 @@ from bridge_data.order.mixing import Mixing, mixing_of
 from bridge_data.order.plan_order import Shuffle
 from bridge_data.plan import Plan, Source
 from bridge_data.plan.source import together
-from bridge_data.tools.doctor.findings import Finding, Level
-from bridge_data.tools.doctor.planned_run import PlannedRun
+from bridge_data.tools.doctor.planned_run import Finding, Level, PlannedRun
 
 HIGH_INFLATION = 1.5
 """Above it another setting is looked for."""
@@ -151,7 +150,8 @@ def check_order(order: SourceOrder, run: PlannedRun) -> Iterator[Finding]:
             level=Level.MIXES,
             what=f"{order.source.name}: the samples of a shard are not shuffled",
             change="set shuffle_buffer_size=10_000 and max_samples_per_sequence=100",
-            gain=_gained(order.mixing, _mixing(order, run, 10_000, 100)),
+            gain=f"means of batches vary {_mixing(order, run, 10_000, 100).inflation:.2f} times as much as a true "
+            f"permutation, not {order.mixing.inflation:.2f}",
             factor=order.mixing.inflation,
         )
         return
@@ -223,9 +223,3 @@ def _check_mixing(order: SourceOrder, run: PlannedRun) -> Iterator[Finding]:
 def _mixing(order: SourceOrder, run: PlannedRun, buffer: int, length: int) -> Mixing:
     shuffle = dataclasses.replace(run.shuffle, shuffle_buffer_size=buffer, max_samples_per_sequence=length)
     return order_of(order.source, order.geometry.num_lanes, shuffle, order.size).mixing
-
-
-def _gained(before: Mixing, after: Mixing) -> str:
-    return (
-        f"means of batches vary {after.inflation:.2f} times as much as a true permutation, not {before.inflation:.2f}"
-    )

@@ -1,12 +1,13 @@
-"""The settings of a planned run, from options and from the config of a trainer.
+"""A planned run, and what a finding on it says: what is wrong or could be better, what to set, and what that gains.
 
 Enters: options by name, and the YAML file of a run: one of `recipes/`, one of Megatron-Bridge, or these names at the
-top level. Leaves: a `PlannedRun`. Guarantee: what is wrong in the file is an error that names file and setting.
-Settings of the file that have nothing to do with data are left alone.
+top level. Leaves: a `PlannedRun`, for the checks, which make `Finding`s. Guarantee: what is wrong in the file is an
+error that names file and setting. Settings of the file that have nothing to do with data are left alone.
 """
 
 import dataclasses
-from collections.abc import Mapping
+import enum
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -15,6 +16,42 @@ from bridge_data.options import check_integer, check_number
 from bridge_data.order.plan_order import Shuffle
 from bridge_data.shards.plain_data import parse_yaml_file
 from bridge_data.topology import WorkerConfig
+
+
+class Level(enum.IntEnum):
+    """What a finding costs, the worst first."""
+
+    STOPS = 0
+    """The run would stop, or not start."""
+    SLOWS = 1
+    """The trainer waits for data, or reading costs more than it has to."""
+    MIXES = 2
+    """Batches are less well mixed, or the order changes when the run is resized."""
+    NOTE = 3
+    """Good to know."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One finding. `code` is stable, for programs. `change` says what to set or run. `gain` is what it gains, if that
+    was computed or measured; `factor` is the same as a number: how many times as good the figure gets."""
+
+    code: str
+    level: Level
+    what: str
+    change: str
+    gain: str = ""
+    factor: float = 1.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data; the level by its name in lower case."""
+        return dataclasses.asdict(self) | {"level": self.level.name.lower()}
+
+
+def in_order_of_gain(findings: Iterable[Finding]) -> list[Finding]:
+    """Findings by level, within a level those that gain most first."""
+    return sorted(findings, key=lambda finding: (finding.level, -finding.factor))
+
 
 _SECTIONS = ("data", "dataset", "loader", "training", "train")
 _OTHER_NAMES = {"train_steps": "steps", "train_iters": "steps"}

@@ -8,7 +8,6 @@ import contextlib
 import dataclasses
 import functools
 import itertools
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -24,7 +23,7 @@ from bridge_data.options import check_at_least
 from bridge_data.plan import Source
 from bridge_data.plan.document import absolute
 from bridge_data.plan.opening import Opening
-from bridge_data.prepare.processes import Progress, in_parallel, no_progress
+from bridge_data.prepare.processes import Executor, LocalProcesses, Progress, no_progress, usual_workers
 from bridge_data.shards.metadata import META_FOLDER
 from bridge_data.shards.segment import split_name
 from bridge_data.shards.tar_bytes import open_tar
@@ -45,14 +44,16 @@ MAX_TASKS = 256
 class LintConfig:
     """What to check: `split_parts` alone, or all shards (none named); at most `limit` samples of each data set; without
     `decode`, only whether samples are stored soundly and have their parts. `max_kept` faults of a kind are kept
-    with shard and key. `limits` are what the data may cost, `opening` says what code may be run. `dataset_config` and
-    `split_config` are other files than `dataset.yaml` and `split.yaml`, of a prepared folder.
+    with shard and key. `executor` checks; None: `num_workers` processes do. `limits` are what the data may cost,
+    `opening` says what code may be run. `dataset_config` and `split_config` are other files than `dataset.yaml` and
+    `split.yaml`, of a prepared folder.
     """
 
     split_parts: tuple[str, ...] = ()
     dataset_config: str | None = None
     split_config: str | None = None
-    num_workers: int = dataclasses.field(default_factory=lambda: min(16, len(os.sched_getaffinity(0))))
+    num_workers: int = dataclasses.field(default_factory=usual_workers)
+    executor: Executor | None = None
     limit: int | None = None
     decode: bool = True
     max_kept: int = 1000
@@ -87,12 +88,8 @@ def lint(path: Path, config: LintConfig | None = None, *, on_progress: Progress 
     total = _num_samples(targets, config.limit)
     done = 0
     tasks = itertools.chain(_shard_tasks(folders, shards, config), _range_tasks(targets.loaded, config.limit))
-    found_all = in_parallel(
-        functools.partial(run_task, config.decode, config.max_kept),
-        tasks,
-        num_workers=config.num_workers,
-        what=f"checked {path}",
-    )
+    executor = config.executor or LocalProcesses(config.num_workers)
+    found_all = executor.map(functools.partial(run_task, config.decode, config.max_kept), tasks, what=f"checked {path}")
     with KeyLog(total) as keys, contextlib.closing(found_all):
         for found in found_all:
             tally.merge(found.tally)

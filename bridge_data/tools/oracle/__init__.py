@@ -4,8 +4,8 @@
 compares two.
 """
 
-from bridge_data.tools.oracle.comparing import RunDifference, first_difference
 from bridge_data.tools.oracle.run_order import RunOrder, RunSample, RunStep
+from bridge_data.tools.oracle.run_reports import RunDifference, first_difference
 from bridge_data.tools.oracle.run_settings import RunSettings, open_run, read_states
 
 __all__ = [

@@ -21,7 +21,7 @@ from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.units import SampleKey
 from bridge_data.order.state import LoaderState
 from bridge_data.shards.records import RecordReader
-from bridge_data.tools.oracle.sample_names import SampleNames
+from bridge_data.shards.sample_lookup import find_sample
 from bridge_data.tools.oracle.stretches import Stretch, edits_of, stretches_of
 
 
@@ -47,7 +47,7 @@ class RunSample:
     """The place in the micro-batch, of the sample or of its pack."""
     place_in_pack: int | None
     """The place in the pack; None without packing."""
-    names: "_Names" = dataclasses.field(repr=False, compare=False)
+    names: "SampleNames" = dataclasses.field(repr=False, compare=False)
 
     @property
     def shard(self) -> str:
@@ -113,7 +113,7 @@ class RunOrder:
         size = dataset.batching.batch_size or 1
         self.world_size = dataset.worker_config.world_size
         self.schedule = schedule or BatchSchedule(size * self.world_size, size)
-        self._names = _Names(dataset)
+        self._names = SampleNames(dataset)
         self._records = records
         self._numbers = {name: number for number, name in enumerate(dataset.source_names)}
         self.edits = edits_of(dataset, states)
@@ -234,46 +234,34 @@ class RunOrder:
         )
 
     def _samples(self, step: int, slot: int) -> Iterator[RunSample]:
+        stretch, number = self._stretch(slot), self._number(slot)
+        lane, rank = number % stretch.num_lanes, number % self.world_size
+        made = functools.partial(RunSample, step=step, micro_batch=slot, lane=lane, rank=rank, names=self._names)
         recorded = self._recorded(slot)
         if recorded is not None:
-            yield from self._of_records(step, slot, recorded)
+            for place, key in enumerate(recorded):
+                source = self._numbers[self._known(number, key).source]
+                yield made(
+                    source=self.dataset.plan.sources[source].name,
+                    source_number=source,
+                    index=key.index,
+                    epoch=key.epoch,
+                    part=max(0, key.part),
+                    place=place,
+                    place_in_pack=None,
+                )
             return
-        stretch, number = self._stretch(slot), self._number(slot)
         for place, unit in enumerate(stretch.units(slot)):
             for place_in_pack, (source, epoch, index, part) in enumerate(unit):
-                yield RunSample(
+                yield made(
                     source=stretch.source_names[source],
                     source_number=stretch.source_numbers[source],
                     index=index,
                     epoch=epoch,
                     part=max(0, part),
-                    step=step,
-                    micro_batch=slot,
-                    lane=number % stretch.num_lanes,
-                    rank=number % self.world_size,
                     place=place,
                     place_in_pack=place_in_pack if stretch.packs else None,
-                    names=self._names,
                 )
-
-    def _of_records(self, step: int, slot: int, keys: Sequence[SampleKey]) -> Iterator[RunSample]:
-        num_lanes, number = self._stretch(slot).num_lanes, self._number(slot)
-        for place, key in enumerate(keys):
-            source = self._numbers[self._known(number, key).source]
-            yield RunSample(
-                source=self.dataset.plan.sources[source].name,
-                source_number=source,
-                index=key.index,
-                epoch=key.epoch,
-                part=max(0, key.part),
-                step=step,
-                micro_batch=slot,
-                lane=number % num_lanes,
-                rank=number % self.world_size,
-                place=place,
-                place_in_pack=None,
-                names=self._names,
-            )
 
     def _known(self, micro_batch: int, key: SampleKey) -> SampleKey:
         """A recorded sample, after a check that its source is one of the run.
@@ -290,15 +278,57 @@ class RunOrder:
         return key
 
 
-class _Names(SampleNames):
-    """The names of samples, with a reader of each source that is opened when a key is asked for."""
+class SampleNames:
+    """Source and number of a sample from its key, shard and key from its number. A key is one look-up in the key index
+    of each data set; a shard is opened only to read a key that no index has."""
 
-    @functools.cached_property
-    def _readers(self) -> dict[int, RecordReader]:
-        return {}
+    def __init__(self, dataset: LaneDataset) -> None:
+        self.sources = dataset.plan.sources
+        self._ends: dict[int, list[int]] = {}
+        self._readers: dict[int, RecordReader] = {}
+
+    def shard(self, source: int, index: int) -> str:
+        """The name of the shard of a sample."""
+        records = self.sources[source].records
+        if source not in self._ends:
+            self._ends[source] = list(itertools.accumulate(records.counts))
+        return records.names[bisect.bisect_right(self._ends[source], index)]
 
     def key(self, source: int, index: int) -> str:
         """The key of a sample, `shard/key`."""
         if source not in self._readers:
             self._readers[source] = self.sources[source].records.reader()
         return self._readers[source].read(index, ()).full_key
+
+    def find(self, key: str | None, source: str | int, index: int | None) -> tuple[int, int]:
+        """(number of the source, index) of the sample with a key, or of sample `index` of a source.
+
+        Raises:
+            ConfigError: if there is no such sample, or several.
+        """
+        if (key is None) == (index is None):
+            raise ConfigError("give a key, or a source and an index")
+        numbers = self._numbers(source)
+        if index is not None:
+            if len(numbers) != 1:
+                names = ", ".join(self.sources[number].name for number in numbers)
+                raise ConfigError(f"index={index}: of which source? give one of {names}")
+            size = self.sources[numbers[0]].num_samples
+            if not 0 <= index < size:
+                raise ConfigError(f"index={index}: {self.sources[numbers[0]].name} has {size:,} samples")
+            return numbers[0], index
+        assert key is not None
+        found = find_sample([self.sources[number].records for number in numbers], key)
+        if len(found) > 1:
+            names = ", ".join(self.sources[numbers[one.records]].name for one in found)
+            raise ConfigError(f"sample {found[0].name} is in several sources, {names}: say which one is meant")
+        return numbers[found[0].records], found[0].index
+
+    def _numbers(self, source: str | int) -> list[int]:
+        if source == "":
+            return list(range(len(self.sources)))
+        names = [one.name for one in self.sources]
+        found = [number for number, name in enumerate(names) if source in (number, str(number), name)]
+        if not found:
+            raise ConfigError(f"source={source!r}: there is none of this name or number; there is {', '.join(names)}")
+        return found

@@ -1,7 +1,8 @@
-"""What there is to look at: the split parts of a data set or metadataset, and their samples by source and number.
+"""What there is to look at: the split parts of a data set or metadataset, and their samples by source, number and key.
 
-Enters: a path. Leaves: `SplitCatalog`s, whose sources are numbered, and stored samples by (source, index). Guarantee:
-listing and paging are arithmetic over sample counts; a shard is opened only for the samples that are shown.
+Enters: a path; the beginning of a key. Leaves: `SplitCatalog`s, whose sources are numbered, and stored samples by
+(source, index). Guarantee: listing and paging are arithmetic over sample counts; a key is looked up in the index that
+`prepare` writes; a shard is opened only for the samples that are shown.
 """
 
 import bisect
@@ -11,19 +12,23 @@ import itertools
 import os
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from bridge_data import storage
 from bridge_data.decode import Loader, SampleDecoder, open_loader
 from bridge_data.energon import load_dataset
-from bridge_data.errors import BridgeDataError, ConfigError
+from bridge_data.errors import BridgeDataError, ConfigError, bridge_command
 from bridge_data.limits import DEFAULT_LIMITS
 from bridge_data.plan import EmptySplitError, Plan, Source, opening
-from bridge_data.shards import RawSample, RecordReader, Records
-from bridge_data.shards.metadata import DATASET_YAML, META_FOLDER
-from bridge_data.shards.prepared import PreparedDataset
+from bridge_data.shards import RawSample, RecordReader, Records, Subset
+from bridge_data.shards.joined_records import JoinRecords
+from bridge_data.shards.jsonl_file import JsonlLines
+from bridge_data.shards.key_index import KeyIndex
+from bridge_data.shards.metadata import DATASET_YAML, META_FOLDER, split_shard
+from bridge_data.shards.prepared import PreparedDataset, ShardSet
+from bridge_data.shards.sample_lookup import row_of
 from bridge_data.storage import Location
 
 MAX_KEPT_BYTES = 256 << 20
@@ -31,6 +36,12 @@ MAX_KEPT_BYTES = 256 << 20
 
 CHECK_EVERY_S = 1.0
 """Seconds between two looks at whether the data changed."""
+
+MAX_KEYS = 500
+"""Keys of a data set that are looked at for one search: some may be in another split part."""
+
+_LAST = "\udcff" * 4
+"""After every key with the same beginning: the largest bytes, which are not UTF-8."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -53,9 +64,9 @@ class CatalogSource:
         return str(self.records.root)
 
     @property
-    def subflavors(self) -> Mapping[str, Any]:
-        """Its subflavors."""
-        return {} if self.source is None else self.source.subflavors
+    def subflavors(self) -> list[str]:
+        """Each of its subflavors as `key=value`."""
+        return [] if self.source is None else [f"{key}={value}" for key, value in self.source.subflavors.items()]
 
     @property
     def num_samples(self) -> int:
@@ -83,12 +94,7 @@ class SampleFilter:
         """Whether a source is shown."""
         if self.source is not None and source.number != self.source:
             return False
-        return not self.subflavor or self.subflavor in subflavor_texts(source.subflavors)
-
-
-def subflavor_texts(subflavors: Mapping[str, Any]) -> list[str]:
-    """Each subflavor as `key=value`."""
-    return [f"{key}={value}" for key, value in subflavors.items()]
+        return not self.subflavor or self.subflavor in source.subflavors
 
 
 class SplitCatalog:
@@ -103,6 +109,7 @@ class SplitCatalog:
         found: Sequence[Source | None] = [None] * len(records) if plan is None else plan.sources
         pairs = enumerate(zip(records, found, strict=True))
         self.sources = tuple(CatalogSource(number=n, records=kept, source=source) for n, (kept, source) in pairs)
+        self.search = KeySearch()
         self._lock = threading.Lock()
         self._readers: dict[int, RecordReader] = {}
         self._loaders: dict[int, Loader] = {}
@@ -117,7 +124,7 @@ class SplitCatalog:
     @property
     def subflavors(self) -> list[str]:
         """All subflavors, as `key=value`."""
-        return list(dict.fromkeys(text for source in self.sources for text in subflavor_texts(source.subflavors)))
+        return list(dict.fromkeys(text for source in self.sources for text in source.subflavors))
 
     def shown(self, chosen: SampleFilter) -> list[CatalogSource]:
         """The sources that a filter takes."""
@@ -160,15 +167,11 @@ class SplitCatalog:
             reader = self._readers.get(address.source)
             if reader is None:
                 reader = self._readers[address.source] = source.records.reader()
-            raw = reader.read(address.index)
-            self._keep(address, raw)
+            self._kept[address] = raw = reader.read(address.index)
+            self._kept_bytes += _num_bytes(raw)
+            while self._kept_bytes > MAX_KEPT_BYTES and len(self._kept) > 1:
+                self._kept_bytes -= _num_bytes(self._kept.popitem(last=False)[1])
             return raw
-
-    def _keep(self, address: SampleAddress, raw: RawSample) -> None:
-        self._kept[address] = raw
-        self._kept_bytes += _num_bytes(raw)
-        while self._kept_bytes > MAX_KEPT_BYTES and len(self._kept) > 1:
-            self._kept_bytes -= _num_bytes(self._kept.popitem(last=False)[1])
 
     def build(self, address: SampleAddress) -> Any:
         """The sample that is made of the parts, images as uint8 (3, H, W); None if it is not known how.
@@ -280,3 +283,58 @@ def _version(path: Location) -> tuple[int, int] | None:
     except OSError:  # opening it says why
         return None
     return found.st_ino, found.st_mtime_ns
+
+
+class KeySearch:
+    """Searches the sources of a split part. Any thread may use it."""
+
+    def __init__(self) -> None:
+        self._indexes: dict[str, KeyIndex] = {}
+        self._shards: dict[int, dict[str, int]] = {}
+
+    def find(self, text: str, sources: list[CatalogSource], limit: int) -> list[SampleAddress]:
+        """The first `limit` samples of `sources` whose key begins with `text`, or is `shard/key`.
+
+        Raises:
+            ConfigError: if a data set has no index of its keys.
+        """
+        found = (SampleAddress(one.number, index) for one in sources for index in self._indices(one.records, text))
+        return list(itertools.islice(found, limit))
+
+    def _indices(self, records: Records, text: str) -> Iterator[int]:
+        if isinstance(records, Subset):
+            inner = self._indices(records.records, text)
+            yield from (number - records.start for number in inner if records.start <= number < records.end)
+        elif isinstance(records, JsonlLines):
+            if text.isascii() and text.isdigit() and int(text) < records.num_samples:
+                yield int(text)
+        elif isinstance(records, JoinRecords):
+            rows = (row_of(records, number) for number in self._indices(records.members[0], text))
+            yield from (row for row in rows if row is not None)
+        elif isinstance(records, ShardSet):
+            yield from self._in_shards(records, text)
+
+    def _in_shards(self, records: ShardSet, text: str) -> Iterator[int]:
+        index = self._index(records)
+        shard, prefix = split_shard(text) or ("", text)
+        numbers = self._shards.get(id(records))
+        if numbers is None:
+            numbers = self._shards[id(records)] = {name: number for number, name in enumerate(records.names)}
+        for key in index.sorted_keys(prefix, prefix + _LAST, MAX_KEYS):
+            for stored_in, position in index.positions(key).items():
+                name = index.shard_names[stored_in]
+                if name in numbers and shard in ("", name):
+                    number = records.number(numbers[name], position)
+                    if number is not None:
+                        yield number
+
+    def _index(self, records: ShardSet) -> KeyIndex:
+        root = str(records.root)
+        if root not in self._indexes:
+            found = KeyIndex.find(records.root)
+            if found is None:
+                raise ConfigError(
+                    f"{root}: has no index of its keys; run `{bridge_command('prepare', records.root)}` again"
+                )
+            self._indexes[root] = found
+        return self._indexes[root]

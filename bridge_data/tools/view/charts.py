@@ -1,11 +1,31 @@
-"""Numbers as geometry for inline SVG: histograms, and lines over steps.
+"""Sizes and lengths of the samples of a source as histograms, and losses as lines over steps: geometry for inline SVG.
 
-Enters: values. Leaves: bars, points and ticks in the units of a `viewBox`; the templates draw them.
+Enters: values; a source; for its tokens, the data of a run. Leaves: bars, points and ticks in the units of a `viewBox`,
+which the templates draw, and a sentence that says of what they are. Guarantee: with media metadata
+(`bridge-data prepare-media`), those of the data set; else of a fixed number of samples, evenly spread over it. Tokens
+are those of the samples that the task encoder of the run makes.
 """
 
 import dataclasses
+import io
 import math
-from collections.abc import Sequence
+import random
+import time
+import warnings
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+from PIL import Image
+
+from bridge_data.decode.av import AV_EXTENSIONS, AVDecoder
+from bridge_data.errors import BridgeDataError, ConfigError
+from bridge_data.lanes.lane_dataset import LaneDataset
+from bridge_data.lanes.tallies import tokens_of
+from bridge_data.shards import Records, Subset
+from bridge_data.shards.media_metadata import AVMetadata, ImageMetadata, MediaIndex
+from bridge_data.shards.prepared import ShardSet
+from bridge_data.tools.view.catalog import CatalogSource, SampleAddress, SplitCatalog
+from bridge_data.tools.view.sample_cards import extension, kind_of, members_of
 
 WIDTH, HEIGHT = 640, 220
 """The `viewBox` of a chart."""
@@ -143,3 +163,154 @@ def number_text(value: float) -> str:
     if abs(value) >= 100:
         return f"{value:,.0f}"
     return f"{value:.3g}"
+
+
+NUM_SAMPLED = 200
+"""Samples that are read where there are no media metadata."""
+
+MAX_MEDIA = 50_000
+"""Media metadata that are read."""
+
+MAX_ENCODE_S = 10.0
+"""Seconds in which samples are encoded to count their tokens; those that are not reached are left out."""
+
+TOKENS = "length in tokens"
+
+_UNITS = {
+    TOKENS: "tokens",
+    "width": "pixels",
+    "height": "pixels",
+    "length of clips": "s",
+    "length of texts": "characters",
+    "size of samples": "bytes",
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Shapes:
+    """Histograms of a source, and of what they are."""
+
+    histograms: tuple[Histogram, ...]
+    basis: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TokenLengths:
+    """The tokens of some samples of a source, as a run encodes them; `num_failed` are samples that its hooks left out,
+    or failed on."""
+
+    lengths: tuple[int, ...]
+    num_failed: int
+
+    @property
+    def basis(self) -> str:
+        """Of what they are."""
+        if not self.lengths and not self.num_failed:
+            return ""
+        failed = f"; its hooks leave out, or fail on, {self.num_failed:,} more" if self.num_failed else ""
+        return f" Tokens: of {len(self.lengths):,} samples at random, as the run encodes them{failed}."
+
+
+def token_lengths(dataset: LaneDataset, source: int) -> TokenLengths:
+    """The tokens of samples of a source, by its number in the plan, drawn at random; none if encoded samples have no
+    `tokens` or `input_ids`."""
+    size, name = dataset.plan.sources[source].num_samples, dataset.source_names[source]
+    end = time.monotonic() + MAX_ENCODE_S
+    lengths, num_failed = [], 0
+    for index in random.Random(0).sample(range(size), min(NUM_SAMPLED, size)):
+        try:
+            lengths.append(tokens_of(dataset.restore_sample((name, 0, index, 0)))[0])
+        except Exception:  # of the data, or of hooks of the user
+            num_failed += 1
+        if time.monotonic() > end:
+            break
+    return TokenLengths(tuple(lengths), num_failed) if any(lengths) else TokenLengths((), 0)
+
+
+def shapes(part: SplitCatalog, source: CatalogSource, tokens: TokenLengths | None = None) -> Shapes:
+    """The histograms of a source; `tokens` are those of its samples.
+
+    Raises:
+        DatasetError: if its metadata or its samples cannot be read.
+    """
+    media, basis = _of_metadata(source.records)
+    sampled = _of_samples(part, source, with_media=not media)
+    count = min(NUM_SAMPLED, source.num_samples)
+    of_samples = f"{count:,} samples, evenly spread" if count < source.num_samples else f"all {count:,} samples"
+    if media:
+        basis = f"Pictures and clips: {basis}. Texts and sizes: of {of_samples}."
+    else:
+        basis = f"Of {of_samples}; `bridge-data prepare-media` stores sizes and lengths of all pictures and clips."
+    found = {**media, **sampled}
+    if tokens is not None:
+        found[TOKENS] = tokens.lengths
+        basis += tokens.basis
+    return Shapes(tuple(histogram(name, unit, found[name]) for name, unit in _UNITS.items() if found.get(name)), basis)
+
+
+def _of_metadata(records: Records) -> tuple[Mapping[str, Sequence[float]], str]:
+    """(values by name, of what) of the media metadata; nothing, if there are none."""
+    inner = records.records if isinstance(records, Subset) else records
+    if not isinstance(inner, ShardSet):
+        return {}, ""
+    try:
+        index = MediaIndex.open(inner.root)
+    except ConfigError:
+        return {}, ""
+    found, total = index.spread(MAX_MEDIA)
+    values: defaultdict[str, list[float]] = defaultdict(list)
+    for metadata in found:
+        _note(values, metadata)
+    part = "" if len(found) == total else f"{len(found):,}, evenly spread, of "
+    return values, f"the stored media metadata, {part}{total:,} of the whole data set, whatever the split part"
+
+
+def _note(values: defaultdict[str, list[float]], found: ImageMetadata | AVMetadata) -> None:
+    if isinstance(found, ImageMetadata):
+        values["width"].append(found.width)
+        values["height"].append(found.height)
+        return
+    if found.video_width and found.video_height:
+        values["width"].append(found.video_width)
+        values["height"].append(found.video_height)
+    length = max(found.video_duration or 0, found.audio_duration or 0)
+    if length > 0:
+        values["length of clips"].append(length)
+
+
+def _of_samples(part: SplitCatalog, source: CatalogSource, *, with_media: bool) -> Mapping[str, Sequence[float]]:
+    values: defaultdict[str, list[float]] = defaultdict(list)
+    count = min(NUM_SAMPLED, source.num_samples)
+    for number in range(count):
+        try:
+            raw = part.read(SampleAddress(source.number, number * source.num_samples // count))
+        except BridgeDataError:
+            continue  # its card says why
+        members = [member for member in members_of(raw) if member is not None]
+        values["size of samples"].append(sum(len(data) for member in members for data in member.parts.values()))
+        for member in members:
+            for name, data in member.parts.items():
+                if extension(name) in ("txt", "text", "json", "md", "transcript"):
+                    values["length of texts"].append(len(data.decode("utf-8", "replace")))
+                elif with_media:
+                    _note_media(values, name, data)
+    return values
+
+
+def _note_media(values: defaultdict[str, list[float]], name: str, data: bytes) -> None:
+    """Note the size or the length of a picture or a clip, if it can be read."""
+    if kind_of(name) == "picture":
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+                image = Image.open(io.BytesIO(data))
+        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+            return
+        values["width"].append(image.width)
+        values["height"].append(image.height)
+    elif extension(name) in AV_EXTENSIONS:
+        try:
+            metadata = AVDecoder(data).get_metadata(get_video_frame_count=False)
+        except BridgeDataError:
+            return
+        _note(values, metadata)

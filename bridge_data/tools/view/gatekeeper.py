@@ -1,4 +1,4 @@
-"""Who may ask, and what answers may do: host names, the token, and headers of every answer.
+"""Requests and answers: who may ask, numbers in queries, media and ranges of them, headers of every answer.
 
 Enters: a request. Leaves: a refusal, or the answer of the application with headers that forbid scripts of others,
 guessing of content types, and use by other sites. Guarantee: a page of another site cannot read from here by giving its
@@ -14,11 +14,12 @@ from collections.abc import Iterable
 from urllib.parse import parse_qsl, urlencode
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.requests import cookie_parser
+from starlette.requests import Request, cookie_parser
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bridge_data.errors import ConfigError
+from bridge_data.tools.view.sample_cards import MediaContent
 
 HEADERS = {
     "content-security-policy": "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'self'; "
@@ -128,3 +129,31 @@ class Gatekeeper:
         except ValueError:
             return False
         return True
+
+
+_RANGE = re.compile(r"bytes=(\d*)-(\d*)", re.ASCII)
+
+
+def number_in(request: Request, name: str, default: int | None) -> int | None:
+    """The number in a query; the default if there is none, or it is no number."""
+    text = request.query_params.get(name, "")
+    return int(text) if re.fullmatch(r"-?\d{1,15}", text, re.ASCII) else default
+
+
+def ranged(found: MediaContent, asked: str | None) -> Response:
+    """The content, or the range of it that a `Range` header asks for: one range, as players do."""
+    headers = {"accept-ranges": "bytes", "content-type": found.content_type, "cache-control": "private, max-age=600"}
+    if not found.inline:
+        headers["content-disposition"] = "attachment"
+    size, match = len(found.data), _RANGE.fullmatch(asked or "")
+    if match is None or match.groups() == ("", ""):
+        return Response(found.data, headers=headers)
+    first, last = match.groups()
+    if first:
+        start, end = int(first), min(int(last) + 1 if last else size, size)
+    else:
+        start, end = max(0, size - int(last)), size
+    if start >= end:
+        return Response(status_code=416, headers={"content-range": f"bytes */{size}"})
+    headers["content-range"] = f"bytes {start}-{end - 1}/{size}"
+    return Response(found.data[start:end], 206, headers)

@@ -1,7 +1,8 @@
-"""The losses of a run, from its log: JSON lines, a CSV of Lightning, or the lines that Megatron and our recipes print.
+"""The losses of a run, from its log: JSON lines, a CSV of Lightning, events of TensorBoard, or the lines that Megatron
+and our recipes print.
 
-Enters: a file, or a folder of `*.jsonl`. Leaves: the loss of each step; of a step that was logged several times, as by
-all ranks or after a resume, the last one.
+Enters: a file, or a folder of `*.jsonl` or of events. Leaves: the loss of each step; of a step that was logged several
+times, as by all ranks or after a resume, the last one.
 """
 
 import contextlib
@@ -21,6 +22,8 @@ MAX_BYTES = 1 << 30
 
 _STEPS = ("step", "iteration", "global_step", "trainer/global_step")
 _LOSSES = ("loss", "lm loss", "lm_loss", "train_loss", "train/loss", "train_loss_step", "loss_step")
+EVENTS = "tfevents"
+"""In the names of the files that TensorBoard reads."""
 _LINE = re.compile(
     r"(?P<name>step|iteration)[ =:]+(?P<step>\d+)\b.*?\bloss[ =:]+"
     r"(?P<loss>[-+]?(?:(?:nan|inf(?:inity)?)\b|(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?))",
@@ -39,14 +42,14 @@ class LossLog:
 
 
 def read_losses(path: Path) -> LossLog:
-    """The losses of a log, a file or a folder of `*.jsonl`.
+    """The losses of a log, a file or a folder of `*.jsonl` or of TensorBoard's events.
 
     Raises:
-        ConfigError: if there is no log, or no step with a finite loss in it.
+        ConfigError: if there is no log, or no step with a finite loss in it, or a package to read it is missing.
     """
     found: dict[int, float] = {}
     first = 0
-    for file in sorted(filter(Path.is_file, path.glob("*.jsonl"))) if path.is_dir() else [path]:
+    for file in _files(path):
         try:
             if file.stat().st_size > MAX_BYTES:
                 raise ConfigError(f"{file}: has over {MAX_BYTES >> 30} GiB; give a shorter log")
@@ -60,16 +63,42 @@ def read_losses(path: Path) -> LossLog:
     if not losses:
         raise ConfigError(
             f"{path}: no step with a loss in it: expected JSON lines with `step` and `loss`, a CSV with such columns, "
-            "or lines such as `iteration 10/ 500 | lm loss: 2.3` or `step 10: loss 2.3`"
+            "TensorBoard's events with a scalar `loss`, or lines such as `iteration 10/ 500 | lm loss: 2.3` or "
+            "`step 10: loss 2.3`"
         )
     return LossLog(losses, first, tuple(sorted(found.keys() - dict(losses).keys())))
 
 
+def _files(path: Path) -> list[Path]:
+    if not path.is_dir():
+        return [path]
+    return sorted(filter(Path.is_file, path.glob("*.jsonl"))) or sorted(filter(Path.is_file, path.glob(f"*{EVENTS}*")))
+
+
 def _losses(file: Path) -> Iterator[tuple[str, int, float]]:
     """(what the log calls a step, its number, loss)."""
+    if EVENTS in file.name:
+        yield from _of_events(file)
+        return
     with file.open(errors="replace", newline="" if file.suffix == ".csv" else None) as lines:
         rows = map(_of_row, csv.DictReader(lines)) if file.suffix == ".csv" else map(_of_line, lines)
         yield from (one for one in rows if one is not None)
+
+
+def _of_events(file: Path) -> Iterator[tuple[str, int, float]]:
+    """Of the scalars in a file of events. Megatron, and no other, calls its loss `lm loss`, and counts iterations."""
+    try:
+        from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
+    except ImportError as error:
+        raise ConfigError(
+            f'{file}: reading it needs a package ({error}): pip install "bridge-data[metrics]"'
+        ) from error
+    with contextlib.suppress(Exception):  # what a damaged file comes to may be anything: what is before it counts
+        for event in LegacyEventFileLoader(str(file)).Load():
+            scalars = {value.tag: value.simple_value for value in event.summary.value if value.HasField("simple_value")}
+            one = _of_content({"iteration" if "lm loss" in scalars else "step": event.step, **scalars})
+            if one is not None:
+                yield one
 
 
 def _of_line(line: str) -> tuple[str, int, float] | None:

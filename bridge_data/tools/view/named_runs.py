@@ -39,9 +39,11 @@ class NamedRun:
     told: str
 
 
-def open_run(config: str, num_lanes: int | None = None, saved_lanes: int | None = None) -> NamedRun:
+def open_run(
+    config: str, num_lanes: int | None = None, saved_lanes: int | None = None, num_per_step: int | None = None
+) -> NamedRun:
     """The run that `config` names, with `num_lanes` lanes (None: those of the config, or else the `saved_lanes` of its
-    newest state).
+    newest state). If the config leaves the global batch size to the ranks, a step takes `num_per_step` micro-batches.
 
     Raises:
         ConfigError: if there is none, or its data cannot be opened.
@@ -53,6 +55,8 @@ def open_run(config: str, num_lanes: int | None = None, saved_lanes: int | None 
         settings["num_lanes"] = lanes
     seed = settings.pop("seed_offset", 0)
     workers = WorkerConfig(rank=0, world_size=1, num_workers=0, seed_offset=seed, **settings)
+    if module.global_batch_size is None and num_per_step is not None:
+        module.global_batch_size = num_per_step * module.micro_batch_size
     size, ramp = module.global_batch_size, module.settings.rampup_batch_size
     return NamedRun(
         path=str(module.path),

@@ -5,13 +5,12 @@ Guarantee: addresses hold numbers, keys to search for and names out of lists; fi
 """
 
 import functools
-import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
@@ -20,16 +19,13 @@ from starlette.types import ASGIApp
 
 from bridge_data.errors import BridgeDataError, ConfigError
 from bridge_data.tools.cli.preview_command import describe_value
-from bridge_data.tools.view.answers import number_in, ranged
 from bridge_data.tools.view.batch_contents import fields_of
 from bridge_data.tools.view.blend_counts import count_draws
-from bridge_data.tools.view.catalog import SampleAddress, SampleFilter, SplitCatalog, subflavor_texts
-from bridge_data.tools.view.charts import HEIGHT, WIDTH
-from bridge_data.tools.view.gatekeeper import Gatekeeper
-from bridge_data.tools.view.histograms import shapes
-from bridge_data.tools.view.key_search import KeySearch
+from bridge_data.tools.view.catalog import SampleAddress, SampleFilter, SplitCatalog
+from bridge_data.tools.view.charts import HEIGHT, WIDTH, shapes
+from bridge_data.tools.view.gatekeeper import Gatekeeper, number_in, ranged
 from bridge_data.tools.view.run_pages import RunPages
-from bridge_data.tools.view.sample_cards import DOWNLOAD, MediaContent, card, content
+from bridge_data.tools.view.sample_cards import DOWNLOAD, MediaContent, card, content, templates
 from bridge_data.tools.view.site import Site
 
 PAGE_SIZE = 24
@@ -52,11 +48,7 @@ class Pages:
 
     def __init__(self, site: Site) -> None:
         self._site = site
-        self._searches: dict[str, KeySearch] = {}
-        self._opening = threading.Lock()
-        self._templates = Environment(
-            loader=FileSystemLoader(_FOLDER / "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
-        )
+        self._templates: Environment = templates()
 
     def routes(self) -> list[Route]:
         """All addresses."""
@@ -113,7 +105,7 @@ class Pages:
         number, num_pages = 1, 1
         if text:
             try:
-                found = self._search(split).find(text, sources, PAGE_SIZE + 1)
+                found = split.search.find(text, sources, PAGE_SIZE + 1)
             except BridgeDataError as failure:
                 error = str(failure)
             is_cut, found = len(found) > PAGE_SIZE, found[:PAGE_SIZE]
@@ -157,7 +149,6 @@ class Pages:
             part=part,
             split=split,
             source=source,
-            subflavors=subflavor_texts(source.subflavors),
             shown=card(split, address, whole=True),
             made=made,
             made_error=made_error,
@@ -230,13 +221,6 @@ class Pages:
         address = SampleAddress(request.path_params["source"], request.path_params["index"])
         split.source(address)
         return part, split, address
-
-    def _search(self, split: SplitCatalog) -> KeySearch:
-        with self._opening:
-            found = self._searches.get(split.name)
-            if found is None or found.part is not split:  # or it was prepared again
-                found = self._searches[split.name] = KeySearch(split)
-            return found
 
 
 def application(

@@ -6,14 +6,14 @@ nearest to the top are taken; several configs at the same depth are an error tha
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from bridge_data.errors import BridgeDataError, ConfigError, StateError
 from bridge_data.loader.checkpoint import Checkpoint, read_checkpoint
 from bridge_data.shards.plain_data import parse_yaml_file
-from bridge_data.tools.view.loss_log import LossLog, read_losses
+from bridge_data.tools.view.loss_log import EVENTS, LossLog, read_losses
 
 MAX_DEPTH = 4
 """Folders between that of the run and what is found in it, as `lightning_logs/version_0/checkpoints`."""
@@ -23,8 +23,8 @@ MAX_FILES = 50_000
 
 MAX_CONFIG_BYTES = 1 << 20
 
-_LOGS = (".jsonl", ".csv", ".log", ".out", ".txt")
-"""Names that logs end with, the likeliest first."""
+_LOGS = (".jsonl", ".csv", EVENTS, ".log", ".out", ".txt")
+"""Names that logs end with, or that are in them, the likeliest first."""
 
 _STATE = "train_dataloader_"
 
@@ -32,7 +32,7 @@ _STATE = "train_dataloader_"
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class RunFolder:
     """What is in the folder of a run; None, or nothing, where there is none of it. `left_out` says of what looks like a
-    saved state why it cannot be read."""
+    saved state or a log why it is not taken."""
 
     config: Path | None
     states: tuple[Checkpoint, ...]
@@ -40,27 +40,30 @@ class RunFolder:
     left_out: tuple[str, ...]
 
 
-def read_run_folder(folder: Path) -> RunFolder:
-    """The run in a folder.
+def read_run_folder(folder: Path, *, has_config: bool = False) -> RunFolder:
+    """The run in a folder; `has_config`, its config is known, and not looked for.
 
     Raises:
         ConfigError: if there is neither a config, nor a state, nor a log, or several configs.
     """
-    configs, states, logs = [], [], []
+    configs: list[Path] = []
+    states: list[Path] = []
+    logs: dict[str, list[Path]] = {}
     for path in _files(folder):
         if path.suffix == ".ckpt" or path.name.startswith(_STATE):
             states.append(path if path.suffix == ".ckpt" else path.parent)
         elif path.suffix in (".yaml", ".yml"):
-            configs.append(path)
-        elif path.suffix in _LOGS:
-            logs.append(path)
+            configs += () if has_config else (path,)
+        elif (kind := EVENTS if EVENTS in path.name else path.suffix) in _LOGS:
+            logs.setdefault(kind, []).append(path)
     read, left_out = [], []
     for path in dict.fromkeys(states):
         try:
             read.append(read_checkpoint(path))
         except StateError as error:
             left_out.append(str(error))
-    found = RunFolder(config=_config(folder, configs), states=tuple(read), log=_log(logs), left_out=tuple(left_out))
+    log, others = _log(logs)
+    found = RunFolder(config=_config(folder, configs), states=tuple(read), log=log, left_out=(*left_out, *others))
     if found.config is None and found.log is None and not read:
         raise ConfigError(
             f"{folder}: is no data set (it has no .nv-meta: `bridge-data prepare` makes one), and no run: no config, "
@@ -127,13 +130,25 @@ def _has_path(data: Any) -> bool:
     return isinstance(given, dict) and "path" in given
 
 
-def _log(files: list[Path]) -> LossLog | None:
-    """The log nearest to the top; of several kinds the likeliest one."""
+def _log(files: Mapping[str, list[Path]]) -> tuple[LossLog | None, list[str]]:
+    """(the log nearest to the top, of several kinds of the likeliest one; why others of its kind are not taken)."""
+    left_out: list[str] = []
     for kind in _LOGS:
-        found = sorted((one for one in files if one.suffix == kind), key=lambda one: (len(one.parts), one))
-        for log in dict.fromkeys(one.parent if kind == ".jsonl" else one for one in found):
+        found = sorted(files.get(kind, ()), key=lambda one: (len(one.parts), one))
+        logs = list(dict.fromkeys(one.parent if kind in (".jsonl", EVENTS) else one for one in found))
+        for number, log in enumerate(logs):
             try:
-                return read_losses(log)
-            except ConfigError:
-                continue  # of something else
-    return None
+                losses = read_losses(log)
+            except ConfigError as error:  # of something else
+                left_out += [str(error)] if kind == EVENTS else []
+                continue
+            others = [str(one) for one in logs[number + 1 :] if _has_losses(one)]
+            return losses, [f"{one}: another log than {log}; --log takes it instead" for one in others]
+    return None, left_out
+
+
+def _has_losses(log: Path) -> bool:
+    try:
+        return bool(read_losses(log).losses)
+    except ConfigError:
+        return False

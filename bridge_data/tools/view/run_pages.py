@@ -11,10 +11,10 @@ from starlette.responses import Response
 
 from bridge_data.errors import BridgeDataError, ConfigError
 from bridge_data.tools.cli.state_contents import sources_of
-from bridge_data.tools.view.answers import number_in, ranged
 from bridge_data.tools.view.batch_contents import contents, pictures_of, tokenizer_of
 from bridge_data.tools.view.catalog import SampleAddress, SplitCatalog
 from bridge_data.tools.view.charts import HEIGHT, WIDTH, step_line
+from bridge_data.tools.view.gatekeeper import number_in, ranged
 from bridge_data.tools.view.sample_cards import MediaContent, card
 from bridge_data.tools.view.site import Site
 

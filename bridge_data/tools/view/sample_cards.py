@@ -1,22 +1,31 @@
 """What is shown of a sample: its parts as pictures, players and texts; and the bytes that the browser gets of them.
 
-Enters: a stored sample. Leaves: a `SampleCard` for the templates; content with a content type out of a fixed table.
-Guarantee: what a browser could run (HTML, SVG, scripts) is shown as text, and sent as a download only.
+Enters: a stored sample. Leaves: a `SampleCard` for the templates; content with a content type out of a fixed table; for
+`bridge-data preview --html FILE`, a contact sheet: one file with small copies of pictures and short clips in it, that
+needs no network and no script. Guarantee: what a browser could run (HTML, SVG, scripts) is shown as text, and sent as a
+download only; captions and keys are text, whatever they hold.
 """
 
+import base64
 import dataclasses
 import io
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from PIL import Image
 
-from bridge_data.errors import BridgeDataError
+from bridge_data.errors import BridgeDataError, ConfigError
 from bridge_data.shards import RawSample
 from bridge_data.shards.joined_records import JoinedRawSample
+from bridge_data.storage.atomic import write_file
 from bridge_data.tools.cli.preview_command import TEXT_PARTS, describe
 from bridge_data.tools.cli.terminal import sized
 from bridge_data.tools.view.catalog import SampleAddress, SplitCatalog
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 DOWNLOAD = "application/octet-stream"
 
@@ -191,3 +200,70 @@ def _converted(data: bytes, side: int | None) -> MediaContent | None:
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
         return None
     return MediaContent(file.getvalue(), "image/jpeg" if is_opaque and side else "image/png")
+
+
+MAX_CLIP_BYTES = 2 << 20
+"""Larger clips are named, not held."""
+
+MAX_SAMPLES = 1000
+"""Samples of a sheet."""
+
+_FOLDER = Path(__file__).parent
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SheetCard:
+    """A card with its media as data URIs; an empty one for what is left out."""
+
+    shown: SampleCard
+    media: tuple[tuple[ShownPart, str], ...]
+
+
+def write_sheet(file: Path, title: str, part: SplitCatalog, start: int, count: int) -> int:
+    """Write the samples `start` to `start + count - 1` of each source to `file`; how many they are.
+
+    Raises:
+        ConfigError: if they are too many, or the file cannot be written. DatasetError: if they cannot be read.
+    """
+    chosen = [
+        SampleAddress(source.number, index)
+        for source in part.sources
+        for index in range(start, min(start + count, source.num_samples))
+    ]
+    if len(chosen) > MAX_SAMPLES:
+        raise ConfigError(f"--html: {len(chosen):,} samples are too many for one file, at most {MAX_SAMPLES:,}")
+    try:
+        page = templates().get_template("sheet.html")
+    except ImportError as error:
+        raise ConfigError(f'--html needs a package ({error}): pip install "bridge-data[view]"') from error
+    style = (_FOLDER / "static" / "view.css").read_text()
+    made = page.render(title=title, part=part, style=style, cards=_cards(part, chosen))
+    try:
+        write_file(file, made.encode("utf-8", "backslashreplace"))  # keys may hold surrogates
+    except OSError as error:
+        raise ConfigError(f"--html {file}: cannot be written: {error.strerror}") from error
+    return len(chosen)
+
+
+def templates() -> "Environment":
+    """The templates of pages and sheets."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    loader = FileSystemLoader(_FOLDER / "templates")
+    return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+
+
+def _cards(part: SplitCatalog, chosen: Sequence[SampleAddress]) -> list[SheetCard]:
+    found = []
+    for address in chosen:
+        shown = card(part, address)
+        media = tuple((one, _data_uri(part, address, one)) for one in shown.media[:4])
+        found.append(SheetCard(shown, media))
+    return found
+
+
+def _data_uri(part: SplitCatalog, address: SampleAddress, shown: ShownPart) -> str:
+    found = content(part.read(address), shown.member, shown.number, small=True)
+    if not found.inline or (shown.kind != "picture" and len(found.data) > MAX_CLIP_BYTES):
+        return ""
+    return f"data:{found.content_type};base64,{base64.b64encode(found.data).decode()}"

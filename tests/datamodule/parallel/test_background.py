@@ -2,8 +2,18 @@ import threading
 from typing import Any
 
 import pytest
+import torch
 
-from bridge_data.datamodule.parallel.background import BATCH, ERROR, Arrival, Arrivals
+from bridge_data.datamodule.parallel.background import (
+    BATCH,
+    ERROR,
+    Arrival,
+    Arrivals,
+    fill,
+    from_bytes,
+    num_bytes,
+    to_parts,
+)
 
 
 def batch(number: int) -> Arrival:
@@ -54,3 +64,27 @@ def test_where_nothing_will_come_any_more_the_reason_is_raised_after_the_rest() 
     assert arrivals.get() == batch(1)
     with pytest.raises(ValueError, match="gone"):
         arrivals.get()
+
+
+def travelled(value: Any) -> Any:
+    parts = to_parts(value)
+    content = torch.empty(num_bytes(parts), dtype=torch.uint8)
+    fill(content, parts)
+    return from_bytes(content)
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.bool, torch.bfloat16, torch.float64, torch.int64, torch.complex64])
+def test_tensors_come_back_bit_by_bit_and_aligned(dtype: torch.dtype) -> None:
+    sent = [torch.arange(number).to(dtype) for number in (3, 0, 17, 1)]
+    got = travelled({"tensors": sent, "view": sent[2].reshape(1, 17).T, "names": ["a", None]})
+    for before, after in zip(sent, got["tensors"], strict=True):
+        assert after.dtype == dtype and torch.equal(before, after)
+        assert after.numel() == 0 or after.data_ptr() % 64 == 0
+    assert torch.equal(got["view"], sent[2].reshape(17, 1))
+    assert got["names"] == ["a", None]
+
+
+def test_what_came_may_be_written_to() -> None:
+    got = travelled(torch.zeros(4))
+    got += 1
+    assert got.tolist() == [1, 1, 1, 1]

@@ -1,11 +1,17 @@
+import collections
+import resource
+import signal
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from bridge_data.errors import StateError
 from bridge_data.loader.checkpoint import read_checkpoint
+from bridge_data.loader.checkpoint.lightning_file import write_lightning
+from bridge_data.order.state import LoaderState
 from bridge_data.tools.oracle import read_states
 from tests.loader.checkpoint.states import make_state
 
@@ -44,3 +50,56 @@ def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
     file.write_bytes(file.read_bytes()[:-100])
     with pytest.raises(StateError, match=r"a\.ckpt: cannot be read as a checkpoint of Lightning"):
         read_checkpoint(file)
+
+
+LATER = LoaderState.from_dict(make_state(step=11))
+
+
+def contents(path: Path) -> dict[str, Any]:
+    content: dict[str, Any] = torch.load(path, weights_only=True)
+    return content
+
+
+@pytest.mark.parametrize("name", ["step=10.ckpt", "other.ckpt"])
+def test_a_state_is_written_beside_all_else_in_the_file(tmp_path: Path, name: str) -> None:
+    weight = torch.nn.Parameter(torch.randn(50, 20))
+    tied = {"embedding": weight, "head": weight, "row": weight.detach()[3], "half": torch.randn(9).bfloat16()}
+    moments = {"state": {0: {"step": torch.tensor(7.0), "exp_avg": torch.randn(50, 20)}}, "param_groups": [{"lr": 0.1}]}
+    others = {
+        "callbacks": {"ModelCheckpoint{'monitor': None}": {"best_model_score": None, "kth_best_model_path": ""}},
+        "hyper_parameters": collections.OrderedDict(width=8, path="x"),
+        "loops": {"fit_loop": {"epoch_progress": {"current": {"ready": 1}}}},
+    }
+    file = saved(tmp_path / "step=10.ckpt", state_dict=tied, optimizer_states=[moments], **others)
+    before = contents(file)
+    write_lightning(file, LATER, tmp_path / name)
+
+    after = contents(tmp_path / name)
+    assert list(after) == list(before)
+    of_module = {"train_dataloader": LATER.to_dict(), "micro_batches_in_epoch": 8}
+    assert after["EnergonMultiModalDataModule"] == of_module
+    assert {key: after[key] for key in others} == others
+    for key, tensor in before["state_dict"].items():
+        assert torch.equal(after["state_dict"][key], tensor)
+        assert (after["state_dict"][key].dtype, type(after["state_dict"][key])) == (tensor.dtype, type(tensor))
+    shared = {after["state_dict"][key].untyped_storage().data_ptr() for key in ("embedding", "head", "row")}
+    assert len(shared) == 1, "tensors that share memory still do"
+    assert str(after["optimizer_states"]) == str([moments])
+    assert read_checkpoint(tmp_path / name).step == 10
+    if name != file.name:
+        assert contents(file)["EnergonMultiModalDataModule"]["train_dataloader"] == make_state()
+
+
+def test_a_full_disk_leaves_the_file_as_it_was(tmp_path: Path) -> None:
+    file = saved(tmp_path / "a.ckpt")
+    before, (soft, hard) = file.read_bytes(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) // 2, hard))
+    try:
+        with pytest.raises(StateError, match=r"a\.ckpt: was not written, and is as it was: .*File too large"):
+            write_lightning(file, LATER, file)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, handler)
+    assert file.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [file]

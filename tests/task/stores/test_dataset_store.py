@@ -11,8 +11,8 @@ from bridge_data.errors import ConfigError, DatasetError, SampleError
 from bridge_data.plan import Source, load_plan
 from bridge_data.plan.auxiliary import AuxReference
 from bridge_data.plan.source import Join
+from bridge_data.prepare import MediaRule, prepare_media
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
-from bridge_data.prepare.media import MediaRule, prepare_media
 from bridge_data.shards.media_metadata import ImageMetadata
 from bridge_data.task.stores import JsonlFileStore, SystemFileStore, WebdatasetFileStore, open_aux, open_primary
 from tests.encoders.multimodal_parts import png

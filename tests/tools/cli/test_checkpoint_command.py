@@ -259,3 +259,70 @@ def test_skip_refuses_the_file_of_one_rank(run: Run, saved: Path) -> None:
     assert "the state lacks lanes" in of_one.stderr
     first = run("checkpoint", "skip", rank_file(saved, 0), "--steps", "12", *STEPS)
     assert "is a part of a checkpoint: give the folder" in first.stderr
+
+
+def lightning_file(file: Path) -> dict[str, Any]:
+    """Write a checkpoint of Lightning; what is in it beside the state of the data."""
+    others = {"global_step": 10, "state_dict": {"weight": torch.arange(1000.0)}, "callbacks": {"Other": {"seen": 3}}}
+    torch.save({**others, "EnergonMultiModalDataModule": {"train_dataloader": make_state()}}, file)
+    return others
+
+
+def test_skip_changes_nothing_but_the_data_state_in_a_checkpoint_of_lightning(run: Run, tmp_path: Path) -> None:
+    file, other = tmp_path / "step=10.ckpt", tmp_path / "other.ckpt"
+    others = lightning_file(file)
+    before = file.read_bytes()
+    for arguments in (["--steps", "12", "--out", other], ["--steps", "12"], ["--repeat", "--steps", "10"]):
+        done = run("checkpoint", "skip", file, *arguments, *STEPS)
+        assert (done.exit_code, done.stderr) == (0, "")
+        assert (file.read_bytes() == before) == ("--out" in arguments)
+    for path, ranges in ((file, [[80, 88, 2], [96, 104, 0]]), (other, [[96, 104, 0]])):
+        written = torch.load(path, weights_only=True)
+        state = written.pop("EnergonMultiModalDataModule")["train_dataloader"]
+        assert state.pop("extras")["step_edits"]["data"] == ranges
+        assert state == make_state()
+        assert torch.equal(written["state_dict"].pop("weight"), torch.arange(1000.0))
+        assert written == {**others, "state_dict": {}}
+
+
+def test_skip_writes_a_checkpoint_of_lightning_under_a_name_that_says_so(run: Run, tmp_path: Path) -> None:
+    lightning_file(tmp_path / "a.ckpt")
+    torch.save(make_state(), tmp_path / "a.pt")
+    for name, other in (("a.ckpt", "b.pt"), ("a.pt", "b.ckpt")):
+        refused = run("checkpoint", "skip", tmp_path / name, "--steps", "12", *STEPS, "--out", tmp_path / other)
+        assert refused.exit_code == 1
+        assert f"give a name with '{Path(name).suffix}'" in refused.stderr
+        assert not (tmp_path / other).exists()
+
+
+def test_skip_refuses_to_lose_what_others_keep_beside_the_state(run: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "iter_0000010"
+    folder.mkdir()
+    for rank, state in enumerate(rank_states(4)):
+        torch.save({"dataloader_state_dict": state, **({"tokens": 7} if rank == 2 else {})}, rank_file(folder, rank))
+    before = {path: path.read_bytes() for path in folder.iterdir()}
+    refused = run("checkpoint", "skip", folder, "--steps", "12", *STEPS)
+    assert refused.exit_code == 1
+    assert "dprank002.pt: holds ['tokens'] beside the data state" in refused.stderr.replace("\n", " ")
+    assert {path: path.read_bytes() for path in folder.iterdir()} == before
+    assert run("checkpoint", "skip", folder, "--steps", "12", *STEPS, "--out", tmp_path / "new").exit_code == 0
+    assert {path: path.read_bytes() for path in folder.iterdir()} == before
+
+    torch.save({"dataloader_state_dict": rank_states(4)[2]}, rank_file(folder, 2))
+    assert run("checkpoint", "skip", folder, "--steps", "12", *STEPS).exit_code == 0
+    assert load_states(folder, step=10) == load_states(tmp_path / "new")
+
+
+def test_skip_says_where_the_state_is_in_other_files(run: Run, tmp_path: Path) -> None:
+    torch.save({"model": torch.zeros(3), "data": make_state()}, tmp_path / "job.pt")
+    before = (tmp_path / "job.pt").read_bytes()
+    refused = run("checkpoint", "skip", tmp_path / "job.pt", "--steps", "12", *STEPS)
+    assert "job.pt: has a data state in ['data'], beside other things" in refused.stderr
+    assert (tmp_path / "job.pt").read_bytes() == before
+    lightning_file(tmp_path / "a.ckpt")
+    (tmp_path / "a.ckpt").rename(tmp_path / "a.pt")
+    refused = run("checkpoint", "skip", tmp_path / "a.pt", "--steps", "12", *STEPS)
+    assert "state in ['EnergonMultiModalDataModule']['train_dataloader'], beside other things" in refused.stderr
+    (tmp_path / "__0_0.distcp").touch()
+    refused = run("checkpoint", "skip", tmp_path, "--steps", "12", *STEPS)
+    assert "megatron.core.dist_checkpointing is read by load_sharded_state" in refused.stderr

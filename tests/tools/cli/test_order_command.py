@@ -10,7 +10,7 @@ import yaml
 
 from bridge_data import WorkerConfig, get_savable_loader, get_train_dataset
 from bridge_data.loader.checkpoint import save_states
-from bridge_data.tools.oracle import order_files
+from bridge_data.tools.oracle import run_reports
 from tests.prepared import write_blend, write_texts
 from tests.tools.cli.conftest import Run
 from tests.tools.oracle.parts import Run as JobRun
@@ -92,7 +92,7 @@ def test_steps_are_written_as_json_lines(run: Run, blend: Path, tmp_path: Path) 
 def test_steps_are_written_as_parquet(run: Run, blend: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from pyarrow.parquet import read_table
 
-    monkeypatch.setattr(order_files, "_ROWS", 5)  # several row groups
+    monkeypatch.setattr(run_reports, "_ROWS", 5)  # several row groups
     parquet, lines = tmp_path / "order.parquet", tmp_path / "order.jsonl"
     for file in (parquet, lines):
         result = run("order", blend, "--steps", "3..9", "--out", file, *OPTIONS)

@@ -313,3 +313,29 @@ def test_hints_are_quoted_for_the_shell(run: Run, raw: Path, tmp_path: Path) -> 
     target = tmp_path / "my tars & more"
     assert f"Next: bridge-data prepare '{target}'\n" in succeeded(run("pack", raw, target)).output
     refused(run("info", target), f"run `bridge-data prepare '{target}'`")
+
+
+class TestTasks:
+    def test_shares_and_a_merge(self, run: Run, tars: Path) -> None:
+        told = succeeded(run("prepare", tars, *QUIET, "--task-index", "1", "--num-tasks", "2")).output
+        assert f"{tars}: task 1 of 2 has scanned " in told and "Give --merge when all have" in told
+        merge = ("prepare", tars, *QUIET, "--merge", "--split-ratio", "8,1,1")
+        refused(run(*merge), "are not scanned, such as", "task 0 of 2 (counted from 0) have not finished", "--merge")
+        again = succeeded(run("prepare", tars, *QUIET, "--task-index", "1", "--num-tasks", "2")).output
+        assert "has scanned 0 shards; " in again and "had been scanned before" in again
+        succeeded(run("prepare", tars, *QUIET, "--task-index", "0", "--num-tasks", "2"))
+        succeeded(run(*merge))
+        assert counts(tars) == {"train": 8, "val": 2, "test": 2}
+        assert not (tars / ".scanned").exists()
+
+    @pytest.mark.parametrize(
+        ("flags", "message"),
+        [
+            (["--task-index", "0"], "--task-index and --num-tasks: give both, or none"),
+            (["--task-index", "0", "--num-tasks", "2", "--merge"], "leave --merge and --fix-duplicates out"),
+            (["--task-index", "2", "--num-tasks", "2"], "--task-index 2: expected less than --num-tasks 2"),
+            (["--executor", "slurm"], "--executor 'slurm': expected local, ray, or the address of a Ray cluster"),
+        ],
+    )
+    def test_wrong_flags(self, run: Run, tars: Path, flags: list[str], message: str) -> None:
+        refused(run("prepare", tars, *QUIET, *flags), message)

@@ -4,8 +4,7 @@ from pathlib import Path
 import pytest
 
 from bridge_data.tools.doctor.checkup import CheckupConfig, examine
-from bridge_data.tools.doctor.findings import Level
-from bridge_data.tools.doctor.planned_run import PlannedRun
+from bridge_data.tools.doctor.planned_run import Level, PlannedRun
 from tests.prepared import write_texts
 
 

@@ -7,7 +7,7 @@ import pytest
 from bridge_data.plan import load_plan
 from bridge_data.tools.doctor import data_checks
 from bridge_data.tools.doctor.data_checks import ShardsSeen, check_data
-from bridge_data.tools.doctor.findings import Finding, Level
+from bridge_data.tools.doctor.planned_run import Finding, Level
 from tests.object_store import Bucket
 from tests.prepared import write_texts
 

@@ -5,7 +5,6 @@ import pytest
 
 from benchmarks.numbers_data import write_shards
 from bridge_data.plan import load_plan
-from bridge_data.tools.doctor.findings import Finding
 from bridge_data.tools.doctor.order_checks import (
     HIGH_INFLATION,
     SourceOrder,
@@ -14,7 +13,7 @@ from bridge_data.tools.doctor.order_checks import (
     orders_of,
     samples_of_lane,
 )
-from bridge_data.tools.doctor.planned_run import PlannedRun
+from bridge_data.tools.doctor.planned_run import Finding, PlannedRun
 from tests.prepared import write_blend, write_texts
 
 

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from bridge_data.errors import ConfigError
-from bridge_data.tools.doctor.planned_run import PlannedRun, read_config
+from bridge_data.tools.doctor.planned_run import Finding, Level, PlannedRun, in_order_of_gain, read_config
 
 RECIPE = """
 recipe: llava
@@ -69,3 +69,21 @@ def test_a_config_that_is_not_there(tmp_path: Path) -> None:
 def test_numbers_out_of_range(setting: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match="expected"):
         PlannedRun(**setting)
+
+
+def finding(code: str, level: Level, factor: float = 1.0) -> Finding:
+    return Finding(code=code, level=level, what="", change="", factor=factor)
+
+
+def test_what_stops_comes_first_and_then_what_gains_most() -> None:
+    found = [
+        finding("note", Level.NOTE, 100),
+        finding("little", Level.SLOWS, 1.1),
+        finding("much", Level.SLOWS, 3),
+        finding("stop", Level.STOPS),
+    ]
+    assert [each.code for each in in_order_of_gain(found)] == ["stop", "much", "little", "note"]
+
+
+def test_the_level_of_plain_data_is_a_word() -> None:
+    assert finding("a", Level.MIXES).to_dict()["level"] == "mixes"

@@ -1,4 +1,5 @@
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -50,3 +51,47 @@ def test_what_is_no_log_is_refused(tmp_path: Path) -> None:
         read_losses(tmp_path / "log")
     with pytest.raises(ConfigError, match="No such file"):
         read_losses(tmp_path / "none")
+
+
+def write_events(folder: Path, tag: str, steps: range) -> Path:
+    from torch.utils.tensorboard import SummaryWriter
+
+    with SummaryWriter(str(folder)) as writer:
+        for step in steps:
+            writer.add_scalar(tag, step / 4, step)
+            writer.add_scalar(f"{tag} vs samples", step / 4, step * 512)
+    return max(folder.glob("*tfevents*"))
+
+
+@pytest.mark.processes
+def test_events_of_tensorboard_count_from_0_and_those_of_megatron_from_1(tmp_path: Path) -> None:
+    for tag, first in (("train_loss", 0), ("lm loss", 1)):
+        write_events(tmp_path / tag, tag, range(first, first + 3))
+        losses = tuple((step, step / 4) for step in range(first, first + 3))
+        assert read_losses(tmp_path / tag) == LossLog(losses, first)
+
+
+@pytest.mark.processes
+def test_of_damaged_events_those_before_the_damage_count(tmp_path: Path) -> None:
+    file = write_events(tmp_path, "loss", range(5))
+    content = file.read_bytes()
+    for cut in range(40, len(content), 7):
+        file.write_bytes(content[:cut])
+        try:
+            losses = read_losses(file).losses
+        except ConfigError as error:
+            assert "no step with a loss in it" in str(error)
+            losses = ()
+        assert losses == tuple((step, step / 4) for step in range(len(losses)))
+    file.write_bytes(content[:60] + b"?" + content[61:])
+    with pytest.raises(ConfigError, match="no step with a loss in it"):
+        read_losses(file)
+
+
+def test_a_package_that_events_need_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "events.out.tfevents.1.host.2.0").write_bytes(b"")
+    monkeypatch.setitem(sys.modules, "tensorboard.backend.event_processing.event_file_loader", None)
+    with pytest.raises(
+        ConfigError, match=r'tfevents.*: reading it needs a package .*pip install "bridge-data\[metrics\]"'
+    ):
+        read_losses(tmp_path)

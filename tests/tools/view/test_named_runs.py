@@ -4,7 +4,7 @@ import pytest
 
 from bridge_data.errors import ConfigError
 from bridge_data.tools.view.named_runs import open_run
-from bridge_data.tools.view.trainer_batches import BatchSequence
+from bridge_data.tools.view.site import BatchSequence
 from tests.prepared import write_texts
 
 MODULE = """

@@ -13,10 +13,10 @@ from bridge_data import WorkerConfig, get_savable_loader, get_train_dataset
 from bridge_data.errors import ConfigError
 from bridge_data.loader.checkpoint import save_states
 from bridge_data.tools.oracle import RunOrder
-from bridge_data.tools.view.loss_log import LossLog
+from bridge_data.tools.view.loss_log import LossLog, read_losses
 from bridge_data.tools.view.named_runs import open_run
 from bridge_data.tools.view.run_folder import read_run_folder
-from bridge_data.tools.view.trainer_batches import BatchSequence
+from bridge_data.tools.view.site import BatchSequence, SavedRun
 from tests.prepared import write_texts
 
 RECIPE = "recipe: llava\ntiny: true\n"
@@ -82,6 +82,20 @@ def test_several_configs_are_refused_by_name(tmp_path: Path) -> None:
     assert read_run_folder(tmp_path / "version_1").config == tmp_path / "version_1/config.yaml"
 
 
+def test_of_several_logs_the_one_that_is_taken_is_told(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(RECIPE)
+    for version in range(3):
+        (tmp_path / f"version_{version}").mkdir()
+        (tmp_path / f"version_{version}/metrics.csv").write_text(
+            f"step,train_loss\n0,{version}\n" if version else "a\n"
+        )
+    found = read_run_folder(tmp_path)
+    assert found.log == LossLog(((0, 1.0),), 0)
+    (line,) = found.left_out
+    taken, other = (tmp_path / f"version_{version}/metrics.csv" for version in (1, 2))
+    assert line == f"{other}: another log than {taken}; --log takes it instead"
+
+
 def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("nothing\n")
     (tmp_path / "broken.yaml").write_text("a: [\n")
@@ -133,6 +147,54 @@ def test_the_folder_of_a_lightning_cli_is_a_run(tmp_path: Path) -> None:
     wrong.write_text(json.dumps({"data": data | {"num_lane": 2}}))
     with pytest.raises(ConfigError, match=r"wrong\.yaml: data: .*num_lane"):
         open_run(str(wrong))
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("given_size", [4, None])
+def test_a_loss_that_lightning_logged_leads_to_the_samples_of_its_step(tmp_path: Path, given_size: int | None) -> None:
+    """With gradients accumulated over two batches; `global_batch_size` in the config, or left to the trainer."""
+    from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+
+    from tests.datamodule.lightning_parts import Recorder, make_trainer, saving
+    from tests.datamodule.parts import make_module, numbers, write_numbers
+
+    class Logging(Recorder):
+        def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+            self.log("train_loss", float(numbers(batch)[-1]))
+            return super().training_step(batch, batch_idx)
+
+        def on_validation_epoch_end(self) -> None:
+            self.log("val_loss", 9.0)
+
+    data: dict[str, Any] = {"path": str(write_numbers(tmp_path / "numbers")), "micro_batch_size": 2, "num_workers": 0}
+    data |= {"global_batch_size": given_size, "shuffle_buffer_size": 8, "num_lanes": 2}
+    data["task_encoder"] = {"class_path": "bridge_data.DefaultTaskEncoder"}
+    (tmp_path / "other.yaml").write_text(json.dumps({"data": data}))
+    run = tmp_path / "run"
+    loggers = [CSVLogger(run, name="csv", version=0), TensorBoardLogger(run, name="tensorboard", version=0)]
+    options = {"max_steps": 9, "limit_train_batches": 8, "limit_val_batches": 1, "accumulate_grad_batches": 2}
+    trainer = make_trainer(run, logger=loggers, log_every_n_steps=1, **options, **saving(run))
+    module = make_module(data["path"], **{name: data[name] for name in data if name not in ("path", "task_encoder")})
+    model = Logging()
+    trainer.fit(model, datamodule=module)
+    (run / "csv/version_0/config.yaml").write_text(json.dumps({"data": data}))
+    (run / "csv/version_1").mkdir()
+    (run / "csv/version_1/config.yaml").write_text(json.dumps({"data": data}))
+
+    with pytest.raises(ConfigError, match="several configs"):
+        read_run_folder(run)
+    found = read_run_folder(run, has_config=True)
+    assert found.left_out == () and [one.step for one in found.states] == [2, 4, 6, 8]
+    losses = tuple((step, float(model.trained[2 * step + 1][-1])) for step in range(9))
+    assert found.log == read_losses(run / "tensorboard/version_0") == LossLog(losses, 0)
+    assert read_losses(next((run / "tensorboard/version_0").glob("*tfevents*"))) == LossLog(losses, 0)
+
+    saved = SavedRun(states=found.states, log=found.log)
+    opened = open_run(str(tmp_path / "other.yaml"), num_per_step=saved.num_per_step)
+    order = RunOrder(opened.dataset, schedule=opened.schedule, states=[one.state for one in found.states])
+    for step, _ in losses:
+        keys = [int(sample.key.rpartition("/")[2]) for sample in order.at(step).samples]
+        assert keys == [number for batch in model.trained[2 * step : 2 * step + 2] for number in batch]
 
 
 @pytest.mark.slow  # imports transformers, and trains

@@ -1,0 +1,279 @@
+"""The loaders as trainers use them: training is endless, and saved and restored for all ranks at once; every evaluation
+begins at the first sample.
+
+Enters: a loader. Leaves, for training: its batches, endlessly. Guarantees: the state of rank 0 has all lanes of the
+job, so any number of ranks can be restored from it. It is the position after the last batch that was delivered, also if
+the consumer prefetches. Batches that were prefetched and never delivered come again. Leaves, for validation: one pass
+at a time for Lightning, batches without end for Megatron, which only calls `next`.
+"""
+
+import collections
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
+
+from bridge_data.datamodule.parallel import BackgroundLoader
+from bridge_data.datamodule.rank_states import gather_state, hand_on_state
+from bridge_data.datamodule.sharing import RankLoader
+from bridge_data.errors import DatasetError, StateError
+from bridge_data.loader.metrics import LoaderMetrics
+from bridge_data.order.state import LoaderState
+
+T = TypeVar("T")
+
+
+class EnergonDataloader(Iterator[Any]):
+    """An endless iterator over a loader, for Megatron's `RerunDataIterator` and for Lightning.
+
+    Raises:
+        DatasetError: from `next`, if the loader yields nothing.
+    """
+
+    def __init__(self, dataloader: RankLoader, *, strict: bool = True) -> None:
+        self.dataloader = dataloader
+        self._strict = strict
+        self._cycle = cyclic_iter(dataloader)
+        self._num_delivered: Callable[[], int] | None = None
+        self._num_in_step: Callable[[], int] = int
+        self._num_before, self._num_drawn = 0, 0
+        # The states before each batch of the step that has begun, then before each batch that is not delivered yet.
+        self._states: collections.deque[dict[str, Any]] = collections.deque()
+        self.first_micro_batch = 0
+        """The number, in the whole job, of the first micro-batch after the last restore."""
+        self.num_draws = 0
+        """Batches drawn from this object."""
+
+    def __iter__(self) -> "EnergonDataloader":
+        self._take_back()
+        return self
+
+    def __next__(self) -> Any:
+        self.num_draws += 1
+        if self._num_delivered is None:
+            return next(self._cycle)
+        self._forget_whole_steps()
+        before = self.dataloader.save_state_rank()
+        batch = next(self._cycle)
+        self._states.append(before)
+        self._num_drawn += 1
+        return batch
+
+    def __len__(self) -> int:
+        if not self.dataloader.dataset.virtual_epoch_length:
+            raise TypeError("this loader is endless; virtual_epoch_length ends iterations after so many batches")
+        return len(self.dataloader)
+
+    @property
+    def skipped(self) -> dict[str, int]:
+        """Samples that this rank has left out, by hook."""
+        return dict(self.dataloader.skipped)
+
+    def metrics(self, *, of_job: bool = False) -> LoaderMetrics:
+        """What was counted since this loader was made; `of_job`, of all data-parallel ranks, which must all call it."""
+        return self.dataloader.metrics(of_job=of_job)
+
+    def follow(self, num_delivered: Callable[[], int], num_in_step: Callable[[], int] = int) -> None:
+        """From now on, `num_delivered` counts the delivered batches, because the consumer prefetches; the last
+        `num_in_step` of them belong to a step that is not complete.
+
+        Batches that an earlier consumer drew without delivering them are drawn again.
+        """
+        self._take_back()
+        self._num_delivered, self._num_in_step = num_delivered, num_in_step
+        self._begin_count()
+
+    def save_state(self) -> dict[str, Any]:
+        """The position after the last batch delivered, or before the first of a step that is not complete, as plain
+        data: on data-parallel rank 0 that of the whole job, on the others that of their own lanes. All ranks must call
+        it, after the same number of batches.
+
+        Raises:
+            StateError: on all ranks, if they are not at the same batch.
+        """
+        self._forget_whole_steps()
+        own = self._states[0] if self._states else self.dataloader.save_state_rank()
+        if not self._states and isinstance(self.dataloader, BackgroundLoader) and self.dataloader.is_within_step:
+            warnings.warn(
+                "the position is saved within a step, which balanced ranks draw as a whole: it is that at the "
+                "beginning of the step, so what was drawn of it comes again after a restore. Save after whole steps; "
+                "if this was one, the trainer's steps are not those of global_batch_size and rampup_batch_size",
+                stacklevel=2,
+            )
+        return gather_state(own, self.dataloader.dataset.worker_config)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Empty: the position is in the state of the DataModule. Lightning warns of loaders without this method."""
+        return {}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Does nothing, as `state_dict` is empty."""
+
+    def restore_state(self, state: dict[str, Any] | None, *, strict: bool | None = None) -> None:
+        """Go to a saved position. All data-parallel ranks must call it, each with what it saved, or with the state of
+        the whole job, or with None if it has no state. A rank with the whole state sends the others what they lack.
+
+        With `strict=False`, weights and added data sets may differ; what differs is logged. None: as `strict` of this
+        loader, which is `strict_restore` of the DataModule.
+
+        Raises:
+            StateError: if the state is of other data or settings; on all ranks, if their states are of different steps,
+                or if lanes are lacking and no rank has the whole state.
+        """
+        state = hand_on_state(state, self.dataloader.dataset.worker_config)
+        strict = self._strict if strict is None else strict
+        if not strict:
+            self._check_batch_size(LoaderState.from_dict(state))
+        self._restore(state, strict=strict)
+        self.first_micro_batch = state["next_slot"]
+
+    def wait_for_workers(self, timeout_s: float = 300) -> bool:
+        """Wait until the next batch comes from a worker (before, they come from this process); True if it does."""
+        return self.dataloader.wait_for_workers(timeout_s)
+
+    def close(self) -> None:
+        """End the worker processes; delivered batches stay valid."""
+        self.dataloader.close()
+
+    def _check_batch_size(self, state: LoaderState) -> None:
+        size = self.dataloader.dataset.batching.batch_size
+        if (saved := state.fingerprint.get("batch_size", size)) != size:
+            raise StateError(
+                f"the state has micro-batches of {saved}, this run of {size}: steps and consumed samples are counted "
+                "in micro-batches, so their size must stay; change global_batch_size instead"
+            )
+
+    def _restore(self, state: dict[str, Any], *, strict: bool = True) -> None:
+        self.dataloader.restore_state_rank(state, strict=strict)
+        self._cycle = cyclic_iter(self.dataloader)
+        self._begin_count()
+
+    def _begin_count(self) -> None:
+        self._states.clear()
+        self._num_drawn = 0
+        self._num_before = 0 if self._num_delivered is None else self._num_delivered()
+
+    def _take_back(self) -> None:
+        if num_undelivered := self._num_undelivered():
+            self._restore(self._states[-num_undelivered])
+
+    def _num_undelivered(self) -> int:
+        if self._num_delivered is None:
+            return 0
+        return max(self._num_drawn - (self._num_delivered() - self._num_before), 0)
+
+    def _forget_whole_steps(self) -> None:
+        num_needed = self._num_undelivered() + self._num_in_step()
+        while len(self._states) > num_needed:
+            self._states.popleft()
+
+
+def cyclic_iter(iter: Iterable[T]) -> Iterator[T]:
+    """The items of `iter`, endlessly: after the last, the first again.
+
+    An exception does not end it: the next call continues, if `iter` itself can.
+
+    Raises:
+        DatasetError: if two passes in a row have no item, as when `iter` can be iterated only once.
+    """
+    return _Cycle(iter)
+
+
+class _Cycle(Iterator[T]):
+    def __init__(self, iterable: Iterable[T]) -> None:
+        self._iterable = iterable
+        self._pass: Iterator[T] | None = None
+        self._num_passes = 0
+
+    def __next__(self) -> T:
+        if self._pass is not None:
+            try:
+                return next(self._pass)
+            except StopIteration:
+                pass
+        for _ in range(2):  # the first pass after a restore may begin at its end
+            self._pass = iter(self._iterable)
+            self._num_passes += 1
+            try:
+                return next(self._pass)
+            except StopIteration:
+                pass
+        raise DatasetError(
+            f"passes {self._num_passes - 1} and {self._num_passes} through the {type(self._iterable).__name__} yielded "
+            "nothing, so going on would never end. Check that this rank has data, and that it can be iterated more "
+            "than once"
+        )
+
+
+class ValidationDataloader(Iterator[Any]):
+    """The batches of a finite loader; `iter` and `restart` go to the first one.
+
+    With `cyclic`, it also starts over after the last batch, after `eval_batches` draws (None: no limit), and when there
+    was training in between: when `num_trained` has changed since the last draw.
+
+    Raises:
+        DatasetError: from `next`, if `cyclic` and there is no batch for this rank.
+    """
+
+    def __init__(
+        self,
+        dataloader: RankLoader,
+        *,
+        cyclic: bool,
+        eval_batches: int | None = None,
+        num_trained: Callable[[], int] = int,
+    ) -> None:
+        self.dataloader = dataloader
+        self.cyclic = cyclic
+        self._eval_batches, self._num_trained = eval_batches, num_trained
+        self._trained_before = num_trained()
+        self._start = dataloader.save_state_rank()
+        self._pass = iter(dataloader)
+        self._num_drawn = self._num_in_pass = 0
+
+    def __iter__(self) -> "ValidationDataloader":
+        self.restart()
+        return self
+
+    def __next__(self) -> Any:
+        trained = self._num_trained()
+        if self.cyclic and (self._num_drawn == self._eval_batches or trained != self._trained_before):
+            self.restart()
+        self._trained_before = trained
+        try:
+            batch = next(self._pass)
+        except StopIteration:
+            if not self.cyclic:
+                raise
+            batch = self._first_again()
+        self._num_drawn += 1
+        self._num_in_pass += 1
+        return batch
+
+    def restart(self) -> None:
+        """Go to the first batch: a new evaluation begins."""
+        self._num_drawn = 0
+        self._begin_pass()
+
+    def metrics(self, *, of_job: bool = False) -> LoaderMetrics:
+        """What was counted since this loader was made; `of_job`, of all data-parallel ranks, which must all call it."""
+        return self.dataloader.metrics(of_job=of_job)
+
+    def close(self) -> None:
+        """End the worker processes; delivered batches stay valid."""
+        self.dataloader.close()
+
+    def _begin_pass(self) -> None:
+        if self._num_in_pass:  # what was prefetched at the start is still good
+            self.dataloader.restore_state_rank(self._start)
+        self._pass, self._num_in_pass = iter(self.dataloader), 0
+
+    def _first_again(self) -> Any:
+        self._begin_pass()
+        try:
+            return next(self._pass)
+        except StopIteration:
+            config = self.dataloader.dataset.worker_config
+            raise DatasetError(
+                f"the validation data has no batch for data-parallel rank {config.rank} of {config.world_size}: it has "
+                "fewer micro-batches than there are ranks. Give it more samples, or a smaller micro_batch_size"
+            ) from None

@@ -1,0 +1,81 @@
+"""Which files are media: by extension, by their first bytes, or by patterns.
+
+Enters: the flags of a command, then the name of a file, and its first bytes. Leaves: image, clip (video, audio or both)
+or none.
+
+Source: the three strategies, under these names, are those of Energon's `media_filters` table.
+"""
+
+import dataclasses
+import enum
+import fnmatch
+from collections.abc import Sequence
+from typing import Literal, TypeAlias
+
+from bridge_data.decode.av import AV_EXTENSIONS
+from bridge_data.decode.image import IMAGE_EXTENSIONS
+from bridge_data.decode.sample_decoder import guess_kind
+from bridge_data.errors import ConfigError
+
+MediaKind: TypeAlias = Literal["image", "av"]
+"""An image; or video, audio or both."""
+
+_FLAGS = "--media-metadata-by-extension, --media-metadata-by-header or --media-metadata-by-glob PATTERNS"
+
+
+class MediaFilterStrategy(enum.StrEnum):
+    """By what media are told."""
+
+    EXTENSION = "EXTENSION"
+    HEADER = "HEADER"
+    GLOB = "GLOB"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class MediaRule:
+    """A strategy and, for `GLOB`, the patterns, of which one must match a file's name or its whole path."""
+
+    strategy: MediaFilterStrategy | Literal["EXTENSION", "HEADER", "GLOB"]
+    patterns: Sequence[str] = ()
+
+    @classmethod
+    def parse(cls, by_glob: str | None, by_header: bool, by_extension: bool) -> "MediaRule":
+        """The rule that the flags ask for; patterns are separated by commas.
+
+        Raises:
+            ConfigError: if they ask for none, or for several.
+        """
+        if (by_glob is not None) + by_header + by_extension != 1:
+            raise ConfigError(f"which files are media? Give exactly one of {_FLAGS}")
+        if by_glob is None:
+            return cls("HEADER" if by_header else "EXTENSION")
+        patterns = tuple(pattern.strip() for pattern in by_glob.split(","))
+        if not all(patterns):
+            raise ConfigError(
+                f"--media-metadata-by-glob {by_glob!r}: expected patterns such as '*.jpg,clips/*.mp4', and none empty"
+            )
+        return cls("GLOB", patterns)
+
+    def may_be_media(self, name: str) -> bool:
+        """Whether the file must be opened, judged by its name. Case does not count."""
+        if self.strategy == "EXTENSION":
+            return kind_of_name(name) is not None
+        if self.strategy == "HEADER":
+            return True
+        whole, last = name.lower(), name.lower().rpartition("/")[2]
+        return any(fnmatch.fnmatchcase(text, pattern.lower()) for pattern in self.patterns for text in (whole, last))
+
+    def kind(self, name: str, head: bytes) -> MediaKind | None:
+        """The kind of a file that may be media, judged by its first bytes."""
+        if self.strategy == "EXTENSION":
+            return kind_of_name(name)
+        return guess_kind(head) or kind_of_name(name)
+
+    def __str__(self) -> str:
+        return ":".join((self.strategy, *self.patterns))
+
+
+def kind_of_name(name: str) -> MediaKind | None:
+    """The kind of a file by the extension of its name."""
+    extension = name.lower().rpartition("/")[2].rpartition(".")[2]
+    return "image" if extension in IMAGE_EXTENSIONS else "av" if extension in AV_EXTENSIONS else None

@@ -1,0 +1,273 @@
+"""What is known of the shards of a data set: from its last preparation, and from the results of scans, kept in files.
+
+Enters: the folder of a data set, names of shards, an `Executor`. Leaves: the segment of each shard. A task scans a few
+shards and writes one file to the folder `.scanned`; that is in the form of our index, and appears whole or not at all.
+So a scan that was killed goes on where it was, and any process of any machine may scan a share, at any time and twice.
+Guarantee: a result is taken only for the shard that it was made of, by size and time of change; memory does not depend
+on the number of samples.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bridge_data.errors import ConfigError, DatasetError
+from bridge_data.options import check_integer
+from bridge_data.prepare.processes import Executor, Progress
+from bridge_data.prepare.scan import ScanNotes, has_seek_index, has_tar_index, scan_shard, write_tar_index
+from bridge_data.shards.index_file import BridgeIndex, BridgeIndexWriter, ShardEntry
+from bridge_data.shards.segment import DamagedIndexError, Segment
+from bridge_data.storage.atomic import replacing, writing
+
+SCANNED = ".scanned"
+"""The folder, in that of the data set, of results that are in no index yet. It is removed when they are."""
+
+_RUN_SHARDS, _RUN_BYTES = 32, 16 << 20
+"""Maximum shards of one task, and their bytes."""
+
+_SHOWN = 10
+
+_SUFFIX = ".bridge"
+_DONE = re.compile(r"task-(\d+)-of-(\d+)")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ScanTask:
+    """Share number `index`, from 0 on, of `num_tasks` equal ones."""
+
+    index: int
+    num_tasks: int
+
+    def __post_init__(self) -> None:
+        check_integer("num_tasks", self.num_tasks, 1)
+        check_integer("task_index", self.index, 0)
+        if self.index >= self.num_tasks:
+            raise ConfigError(f"task_index={self.index}: expected less than num_tasks={self.num_tasks}")
+
+    def share(self, names: Sequence[str]) -> list[str]:
+        """The shards of this task: every `num_tasks`-th, so that all tasks get large and small ones."""
+        return list(names[self.index :: self.num_tasks])
+
+    @property
+    def file_name(self) -> str:
+        """The name of the file that says that it is done."""
+        return f"task-{self.index:05d}-of-{self.num_tasks:05d}"
+
+
+class ScanResults:
+    """What is known of the shards `names` of the data set at `root`. Results in `.scanned` come before the segments of
+    `old`, the index of the last preparation. With `digest`, only what has digests counts; with `rescan`, nothing."""
+
+    def __init__(
+        self, root: Path, names: Sequence[str], old: BridgeIndex | None, *, digest: bool, rescan: bool = False
+    ) -> None:
+        self.root, self.names = root, names
+        self.folder = root / SCANNED
+        self.errors: list[str] = []
+        """Of shards that cannot be used."""
+        self._old, self._digest = old, digest
+        self._sources: dict[str, BridgeIndex] = {}
+        kept = [] if rescan else [*self._kept(), *([] if old is None else [old])]
+        for name in names if kept else ():
+            source = _source(root / name, name, kept, digest=digest)
+            if source is not None:
+                self._sources[name] = source
+
+    def _kept(self) -> Iterator[BridgeIndex]:
+        """The results in the folder."""
+        if self.folder.is_dir():
+            for path in sorted(self.folder.glob(f"*{_SUFFIX}")):
+                index = BridgeIndex.open(path)
+                if index is not None:
+                    yield index
+
+    @property
+    def missing(self) -> list[str]:
+        """The shards that are to be scanned."""
+        return [name for name in self.names if name not in self._sources]
+
+    def entry(self, name: str) -> ShardEntry:
+        """A shard as it was when it was scanned."""
+        return self._sources[name].entries[name]
+
+    def segment(self, name: str) -> Segment:
+        """The segment of a shard, whose pages are read when they are needed."""
+        return self._sources[name].segment(name)
+
+    def segment_bytes(self, name: str) -> bytes:
+        """The bytes of the same."""
+        return self._sources[name].segment_bytes(name)
+
+    def notes(self, name: str) -> ScanNotes:
+        """Remarks on a shard that was scanned since the last preparation."""
+        return ScanNotes(self._sources[name].notes.get(name))
+
+    def fresh(self) -> list[int]:
+        """The numbers of the shards that are not as the last preparation found them."""
+        return [number for number, name in enumerate(self.names) if self._sources[name] is not self._old]
+
+    def scan(self, executor: Executor, on_progress: Progress) -> int:
+        """Scan what is missing, and keep the results; the number of shards scanned."""
+        missing = self.missing
+        if not missing:
+            return 0
+        with writing(self.root):
+            self.folder.mkdir(exist_ok=True)
+        done = len(self.names) - len(missing)
+        workers = min(executor.num_workers, len(missing))
+        runs = _runs(self.root, missing, min(_RUN_SHARDS, 1 + len(missing) // (8 * workers)))
+        scan = functools.partial(_scan_run, self.root, self._digest)
+        with contextlib.closing(executor.map(scan, runs, what=f"scanned shards of {self.root}")) as found:
+            for file, names, errors in found:
+                index = BridgeIndex.open(self.folder / file)
+                if index is None:
+                    raise DatasetError(
+                        f"{self.folder / file}: is not there, though it was written: do all workers see {self.root} "
+                        "under this path?"
+                    )
+                self._sources.update(dict.fromkeys(index.entries, index))
+                self.errors += errors
+                for _ in names:
+                    done += 1
+                    on_progress(done, len(self.names))
+        return len(missing)
+
+    def check_complete(self) -> None:
+        """See that nothing is missing.
+
+        Raises:
+            DatasetError: naming the tasks that are not done.
+        """
+        missing = self.missing
+        if missing:
+            raise DatasetError(
+                f"{self.root}: {len(missing):,} of {len(self.names):,} shards are not scanned, such as {missing[0]}: "
+                f"{self._unfinished()}. Run what is missing, or prepare without --merge, which scans the rest"
+            )
+
+    def _unfinished(self) -> str:
+        """Which tasks have not finished."""
+        by_total: dict[int, set[int]] = {}
+        for path in self.folder.glob("task-*") if self.folder.is_dir() else ():
+            match = _DONE.fullmatch(path.name)
+            if match is not None:
+                by_total.setdefault(int(match[2]), set()).add(int(match[1]))
+        if not by_total:
+            return "no task has finished"
+        total = max(by_total, key=lambda number: len(by_total[number]))
+        missing = [str(number) for number in range(total) if number not in by_total[total]]
+        if not missing:
+            return f"they are new, or have changed since all {total} tasks were done"
+        more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
+        what = "task" if len(missing) == 1 else "tasks"
+        return f"{what} {', '.join(missing[:_SHOWN])}{more} of {total} (counted from 0) have not finished"
+
+    def note_done(self, task: ScanTask) -> None:
+        """Note that all shards of `task` are scanned."""
+        with writing(self.root):
+            self.folder.mkdir(exist_ok=True)
+            (self.folder / task.file_name).touch()
+
+    def raise_errors(self) -> None:
+        """Raise an error that names the faults of all shards, if there are any."""
+        errors = self.errors
+        if len(errors) == 1:
+            raise DatasetError(errors[0])
+        if errors:
+            more = len(errors) - _SHOWN
+            raise DatasetError(
+                f"{len(errors)} of {len(self.names)} shards cannot be used:\n  "
+                + "\n  ".join(errors[:_SHOWN])
+                + (f"\n  and {more} more" if more > 0 else "")
+            )
+
+
+def forget_results(root: Path) -> None:
+    """Remove the results of scans of the data set at `root`."""
+    with contextlib.suppress(FileNotFoundError):
+        shutil.rmtree(root / SCANNED)
+
+
+def _source(path: Path, name: str, kept: Sequence[BridgeIndex], *, digest: bool) -> BridgeIndex | None:
+    """The first index that knows the shard at `path` as it is now, with an intact segment, and with `digest` with
+    digests. A missing `.tar.idx` is written again."""
+    status: os.stat_result | None = None
+    for index in kept:
+        entry = index.entries.get(name)
+        if entry is None:
+            continue
+        try:
+            status = status or path.stat()
+        except FileNotFoundError:
+            raise DatasetError(
+                f"{path}: was prepared, and is gone. Restore it, or prepare the data set without it, with "
+                "--force-overwrite and the split and field map of before."
+            ) from None
+        except OSError:  # the scan will say so
+            return None
+        if (status.st_size, status.st_mtime_ns) != (entry.num_bytes, entry.mtime_ns) or not has_seek_index(path):
+            continue
+        try:
+            segment = Segment.of(index.segment_bytes(name))
+        except DamagedIndexError:
+            continue
+        if digest and not segment.has_digests:
+            continue
+        if not has_tar_index(path, len(segment)):
+            if not len(segment):  # where it ends is not in the segment
+                continue
+            with writing(path.parent):
+                write_tar_index(path, segment.offsets())
+        return index
+    return None
+
+
+def _runs(root: Path, names: Sequence[str], longest: int) -> Iterator[list[str]]:
+    """The names, small shards grouped into one task: sending a task takes as long as scanning a hundred samples."""
+    run: list[str] = []
+    total_bytes = 0
+    for name in names:
+        try:
+            num_bytes = os.stat(root / name).st_size
+        except OSError:  # the scan will say so
+            num_bytes = 0
+        if run and (len(run) == longest or total_bytes + num_bytes > _RUN_BYTES):
+            yield run
+            run, total_bytes = [], 0
+        run.append(name)
+        total_bytes += num_bytes
+    if run:
+        yield run
+
+
+def _scan_run(root: Path, digest: bool, names: list[str]) -> tuple[str, list[str], list[str]]:
+    """Scan some shards. The file with the results, `names`, and the errors of those that cannot be used."""
+    import hashlib  # imported here: slow, and a data set that has not changed does without
+
+    file = hashlib.blake2b("\0".join(names).encode(), digest_size=16).hexdigest() + _SUFFIX
+    errors: list[str] = []
+    notes: dict[str, Mapping[str, Any]] = {}
+    with (
+        writing(root / SCANNED),
+        replacing(root / SCANNED / file, durable=False) as temporary,
+        open(temporary, "wb") as output,
+    ):
+        index = BridgeIndexWriter(output)
+        for name in names:
+            try:
+                scan = scan_shard(root, name, digest=digest)
+            except DatasetError as error:
+                errors.append(str(error))
+                continue
+            index.add(name, scan.num_bytes, scan.mtime_ns, scan.segment)
+            plain = scan.notes.plain()
+            if plain:
+                notes[name] = plain
+        index.finish(index.content_uuid(), notes)
+    return file, names, errors

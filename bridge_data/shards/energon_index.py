@@ -1,0 +1,188 @@
+"""Our index of a data set that Energon prepared, made of its `index.sqlite` when the data set is first opened.
+
+Enters: a data set without an index of ours. Leaves: the index, written beside the data, or where that may not be
+written to the cache of the user, so that it is made once. One process makes it, and others wait for it a while.
+Guarantee: the index agrees with `.info.json` and every `.tar.idx`, or there is none, and samples are found by their
+headers; of a shard that has changed since the database was written, headers are compared whenever it is read. The order
+of samples does not depend on whether there is an index, so ranks need not agree on it. It never takes long: of a large
+data set, `bridge-data prepare --tar-index-only` makes the index.
+"""
+
+import collections
+import contextlib
+import fcntl
+import functools
+import hashlib
+import itertools
+import json
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from bridge_data.errors import DatasetError, bridge_command
+from bridge_data.shards.index_file import BridgeIndex, BridgeIndexWriter
+from bridge_data.shards.metadata import BRIDGE_INDEX, INDEX_SQLITE, META_FOLDER, tar_index_path
+from bridge_data.shards.read_only_database import ReadOnlyDatabase
+from bridge_data.shards.segment import build_segment
+from bridge_data.shards.shard_table import read_offsets
+from bridge_data.shards.tar_bytes import is_gzip
+from bridge_data.storage.atomic import EXCLUSIVE, lock, replacing
+from bridge_data.storage.remote import cache_folder
+
+MAX_SAMPLES = 1_000_000
+"""Samples of a data set whose index is made when it is opened, which takes some seconds."""
+
+WAIT_S = 30.0
+"""How long a process waits for the one that makes the index."""
+
+_POLL_S = 0.2
+
+_SAMPLES = "SELECT sample_index, sample_key, byte_offset, byte_size FROM samples WHERE tar_file_id = ? ORDER BY 1"
+_PARTS = (
+    "SELECT sample_index, part_name, content_byte_offset, content_byte_size FROM sample_parts WHERE tar_file_id = ? "
+    "ORDER BY 1, 3"
+)
+
+logger = logging.getLogger("bridge_data")
+
+
+class _Unusable(Exception):
+    """Why the database does not give an index."""
+
+
+def index_of_energon(root: Path, shard_counts: dict[str, int], uuid: str | None) -> BridgeIndex | None:
+    """The index of the data set at `root`, made now if nobody has made it; None if that cannot be done, or would take
+    long. It is for a data set without one: an index that cannot be used is left to `prepare`, and `lint` reports it."""
+    meta = root / META_FOLDER
+    if uuid is None or not (meta / INDEX_SQLITE).is_file() or any(map(is_gzip, shard_counts)):
+        return None
+    name = hashlib.blake2b(json.dumps([str(root.absolute()), uuid]).encode(), digest_size=16).hexdigest()
+    cached = cache_folder() / "indexes" / f"{name}.bridge"
+
+    def known() -> BridgeIndex | None:
+        for path in (meta / BRIDGE_INDEX, cached):
+            index = BridgeIndex.open(path)
+            if index is not None and index.describes(shard_counts, uuid):
+                return index
+        return None
+
+    index = known()
+    if index is not None:
+        return index
+    num_samples = sum(shard_counts.values())
+    if num_samples > MAX_SAMPLES:
+        way_out = bridge_command("prepare", root, "--tar-index-only")
+        logger.warning(
+            "%s: was prepared by Energon, and has no index of ours: its samples are found by their headers, which "
+            "takes longer. With %s samples the index is not made on opening: run `%s` once",
+            root,
+            f"{num_samples:,}",
+            way_out,
+        )
+        return None
+    try:
+        with _alone(meta, cached) as is_alone:
+            index = known()
+            if index is None and is_alone:
+                _make(root, shard_counts, uuid, cached)
+                index = known()
+    except (OSError, DatasetError, _Unusable) as error:
+        logger.warning("%s: no index can be made of %s, so samples are found by their headers: %s", root, meta, error)
+    return index
+
+
+@contextlib.contextmanager
+def _alone(meta: Path, cached: Path) -> Iterator[bool]:
+    """Hold the lock under which the index is made; False if another process still holds it after a while.
+
+    It is that of the folder, which `prepare` holds, too; on file systems without locks, that of a file in the cache.
+    """
+    deadline = time.monotonic() + WAIT_S
+    take: Callable[[], int | None] = functools.partial(_lock_folder, meta.parent)
+    try:
+        descriptor = take()
+    except OSError:
+        cached.parent.mkdir(parents=True, exist_ok=True)
+        take = functools.partial(lock, str(cached.with_suffix(".lock")), EXCLUSIVE, wait=False)
+        descriptor = take()
+    while descriptor is None and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
+        descriptor = take()
+    try:
+        yield descriptor is not None
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def _lock_folder(folder: Path) -> int | None:
+    """A descriptor that holds the lock of `folder`; None if another process has it."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _make(root: Path, shard_counts: dict[str, int], uuid: str, cached: Path) -> None:
+    """Write the index beside the data, or if that fails to the path `cached`."""
+    started = time.monotonic()
+    path = root / META_FOLDER / BRIDGE_INDEX
+    try:
+        _write(root, shard_counts, uuid, path)
+    except OSError:
+        path = cached
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _write(root, shard_counts, uuid, path)
+    seconds = time.monotonic() - started
+    logger.info("%s: was prepared by Energon; our index was made of it in %.1f s: %s", root, seconds, path)
+
+
+def _write(root: Path, shard_counts: dict[str, int], uuid: str, path: Path) -> None:
+    database = ReadOnlyDatabase(root / META_FOLDER / INDEX_SQLITE, "prepare it again")
+    if not database.has_table("sample_parts"):
+        raise _Unusable(f"{database.file} is of an older version of Energon, and knows no parts")
+    written_ns = database.file.stat().st_mtime_ns
+    with replacing(path) as temporary, open(temporary, "wb") as file:
+        index = BridgeIndexWriter(file)
+        for number, (name, count) in enumerate(shard_counts.items()):
+            segment = _segment(database, number, root / name, count)
+            status = (root / name).stat()
+            # A later change may be that of a copy, or another content: with another time, headers are compared.
+            mtime_ns = status.st_mtime_ns if status.st_mtime_ns <= written_ns else 0
+            index.add(name, status.st_size, mtime_ns, segment)
+        index.finish(uuid)
+
+
+def _segment(database: ReadOnlyDatabase, number: int, shard: Path, count: int) -> bytes:
+    """The segment of shard number `number`, of `count` samples, if database and `.tar.idx` agree."""
+    samples, parts = database.rows(_SAMPLES, number), database.rows(_PARTS, number)
+    positions, keys, starts, sizes = zip(*samples, strict=True) if samples else ((), (), (), ())
+    owners, names, offsets, lengths = zip(*parts, strict=True) if parts else ((), (), (), ())
+    offsets_there = read_offsets(shard, count)
+    is_sound = (
+        positions == tuple(range(count))
+        and {type(key) for key in (*keys, *names)} <= {str}
+        and {type(one) for column in (starts, sizes, owners, offsets, lengths) for one in column} <= {int}
+        and min((*sizes, *offsets, *lengths), default=0) >= 0
+        and list(starts) == offsets_there[:-1].tolist()
+        and (not count or starts[-1] + sizes[-1] == offsets_there[-1])
+        and set(owners) == set(positions)
+    )
+    if is_sound:
+        counts = collections.Counter(owners)
+        ends = list(itertools.accumulate(counts[position] for position in positions))
+        is_sound = all(
+            offsets_there[owner] < offset and offset + length <= offsets_there[owner + 1]
+            for owner, offset, length in zip(owners, offsets, lengths, strict=True)
+        )
+    if not is_sound:
+        raise _Unusable(f"{database.file} and {tar_index_path(shard)} do not agree")
+    return build_segment(keys, offsets_there, ends, list(zip(names, offsets, lengths, strict=True)))

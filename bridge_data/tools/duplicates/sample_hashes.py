@@ -1,0 +1,322 @@
+"""Reading every sample of some data sets once: the digest of its bytes, their number, and the hash of its picture.
+
+Enters: paths of prepared folders and JSONL files. Leaves: `SampleHashes`, arrays of 16 bytes a sample, of 24 with
+pictures, in a fixed order: by split part (train last, so that a sample of val comes before its copy in train), data
+set, shard. Guarantees: a stored sample is read once, also if several split parts have it; what cannot be read or
+decoded is counted, and the first examples are named; the number of processes changes nothing.
+
+The digest is BLAKE2b of 96 bits: two of 10^8 different samples have the same one with a probability of 10^-13.
+"""
+
+import bisect
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import itertools
+import os
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bridge_data.decode.image import IMAGE_EXTENSIONS
+from bridge_data.errors import BridgeDataError, ConfigError
+from bridge_data.limits import DEFAULT_LIMITS, Limits, allow_pixels
+from bridge_data.options import check_at_least
+from bridge_data.plan.document import is_jsonl
+from bridge_data.plan.opening import WHOLE
+from bridge_data.prepare.processes import Progress, in_parallel, no_progress
+from bridge_data.shards import Records, ShardSet
+from bridge_data.shards.blocks import BlockBudget, OpenBlocks, RunCut
+from bridge_data.shards.jsonl_file import open_jsonl, read_ranges
+from bridge_data.shards.prepared import PreparedDataset
+from bridge_data.shards.records import RawSample, RecordReader
+from bridge_data.shards.subset import Subset
+from bridge_data.tools.duplicates.picture_hash import NO_HASH, picture_hash
+
+LINES_AT_ONCE = 1 << 16
+"""Lines of a JSONL file that are one task; of tars, a shard is."""
+
+BLOCK_SAMPLES, HELD_BYTES = 64, 16 << 20
+"""Small samples are read by so many at once, and so many bytes are held."""
+
+MAX_EXAMPLES = 10
+"""Messages kept of each kind of fault."""
+
+LAST_PART = "train"
+
+FAULTS = {
+    "unreadable": "samples that cannot be read, and are left out",
+    "empty": "samples without any of the parts, which are left out",
+    "broken": "pictures that cannot be decoded, which are not compared",
+    "blank": "pictures without detail, which are not compared",
+    "several": "samples with several pictures, of which only the first is compared",
+}
+"""What may be wrong with a sample."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class HashConfig:
+    """Which samples are read: those of `split_parts`, in this order (none named: of all, train last). Only `parts` of
+    them count (none named: all). With `pictures`, the first picture among these is hashed, too."""
+
+    split_parts: tuple[str, ...] = ()
+    parts: tuple[str, ...] = ()
+    pictures: bool = False
+    num_workers: int = dataclasses.field(default_factory=lambda: min(16, len(os.sched_getaffinity(0))))
+    split_config: str | None = None
+    limits: Limits = DEFAULT_LIMITS
+
+    def __post_init__(self) -> None:
+        check_at_least(self, 1, "num_workers")
+
+
+class HashTask(NamedTuple):
+    """Samples `first` to `end` - 1 of a split part of a data set."""
+
+    path: str
+    split_part: str
+    first: int
+    end: int
+
+
+@dataclasses.dataclass(slots=True)
+class HashFaults:
+    """How often each kind of `FAULTS` was met, and the first of each, in words."""
+
+    counts: Counter[str] = dataclasses.field(default_factory=Counter)
+    examples: dict[str, list[str]] = dataclasses.field(default_factory=dict)
+
+    def add(self, kind: str, example: str) -> None:
+        self.counts[kind] += 1
+        kept = self.examples.setdefault(kind, [])
+        if len(kept) < MAX_EXAMPLES:
+            kept.append(example)
+
+    def merge(self, others: "HashFaults") -> None:
+        self.counts += others.counts
+        for kind, examples in others.examples.items():
+            kept = self.examples.setdefault(kind, [])
+            kept += examples[: MAX_EXAMPLES - len(kept)]
+
+
+@dataclasses.dataclass(slots=True)
+class SampleHashes:
+    """What is known of each sample, by its number: digest (two arrays; `high` is 0 if it was left out), bytes (float32,
+    so above 16 MB rounded to 7 digits), and hash of its picture (0: none). `tasks` say which sample has which number;
+    `shared` are the samples that several split parts have, counted by these."""
+
+    high: NDArray[np.uint64]
+    low: NDArray[np.uint32]
+    num_bytes: NDArray[np.float32]
+    pictures: NDArray[np.uint64]
+    paths: list[str]
+    tasks: Sequence[HashTask]
+    shared: Counter[str]
+    faults: HashFaults
+    config: HashConfig
+    _starts: list[int] = dataclasses.field(init=False)
+    _readers: dict[tuple[str, str], RecordReader] = dataclasses.field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._starts = task_starts(self.tasks)
+
+    def is_known(self, number: int) -> bool:
+        """Whether the sample was read."""
+        return bool(self.high[number])
+
+    def digest(self, number: int) -> str:
+        """The digest of a sample, as hexadecimal digits."""
+        return f"{self.high[number]:016x}{self.low[number]:08x}"
+
+    def task_of(self, number: int) -> int:
+        """The number of the task that a sample is in."""
+        return bisect.bisect_right(self._starts, number) - 1
+
+    def sample(self, number: int) -> RawSample:
+        """Shard and key of a sample, from the index: no part is read."""
+        task_number = self.task_of(number)
+        task = self.tasks[task_number]
+        reader = self._readers.get(task[:2])
+        if reader is None:
+            reader = self._readers[task[:2]] = _opened(task.path, task.split_part, self.config).reader()
+        return reader.read(task.first + number - self._starts[task_number], ())
+
+
+def task_starts(tasks: Sequence[HashTask]) -> list[int]:
+    """The number of the first sample of each task, and the number of all samples."""
+    return [0, *itertools.accumulate(task.end - task.first for task in tasks)]
+
+
+def hash_samples(
+    paths: Sequence[Path], config: HashConfig | None = None, *, on_progress: Progress = no_progress
+) -> SampleHashes:
+    """Read the samples of the prepared folders and JSONL files at `paths`.
+
+    Raises:
+        ConfigError: if there is nothing to read, or a split part is unknown to all. DatasetError: if metadata are
+        damaged. WorkerError: if a process died.
+    """
+    config = config or HashConfig()
+    _opened.cache_clear()  # what was prepared anew since must be opened anew
+    shared: Counter[str] = Counter()
+    tasks = list(_tasks(paths, config, shared))
+    starts = task_starts(tasks)
+    total = starts[-1]
+    if not total:
+        raise ConfigError(f"{', '.join(map(str, paths))}: there are no samples")
+    found = SampleHashes(
+        high=np.zeros(total, np.uint64),
+        low=np.zeros(total, np.uint32),
+        num_bytes=np.zeros(total, np.float32),
+        pictures=np.zeros(total if config.pictures else 0, np.uint64),
+        paths=list(map(str, paths)),
+        tasks=tasks,
+        shared=shared,
+        faults=HashFaults(),
+        config=config,
+    )
+    hash_one = functools.partial(_hash_task, config)
+    num_workers = min(config.num_workers, len(tasks))
+    results = in_parallel(hash_one, tasks, num_workers=num_workers, what="read samples")
+    with contextlib.closing(results):
+        for (start, end), result in zip(itertools.pairwise(starts), results, strict=True):
+            found.high[start:end], found.low[start:end], found.num_bytes[start:end] = result[:3]
+            if config.pictures:
+                found.pictures[start:end] = result.pictures
+            found.faults.merge(result.faults)
+            on_progress(end, total)
+    return found
+
+
+def _tasks(paths: Sequence[Path], config: HashConfig, shared: Counter[str]) -> Iterator[HashTask]:
+    """The tasks in the order of their samples; what an earlier split part has is not read again, but counted."""
+    known = {str(path): _split_parts(path, config) for path in paths}
+    if len({os.path.realpath(path) for path in known}) < len(paths):
+        raise ConfigError(f"{', '.join(map(str, paths))}: a data set is named twice")
+    there = list(dict.fromkeys(itertools.chain(*known.values())))
+    absent = [part for part in config.split_parts if part not in there]
+    if absent:
+        raise ConfigError(f"{', '.join(known)}: there is no split part {absent[0]!r}; there is {', '.join(there)}")
+    owners: dict[tuple[str, str], list[tuple[int, int, str]]] = {}
+    for part in config.split_parts or sorted(there, key=LAST_PART.__eq__):
+        for path in (path for path, parts in known.items() if part in parts):
+            for shard, first, end, offset in _pieces(_opened(path, part, config)):
+                taken = owners.setdefault((path, shard), [])
+                for begin, stop, owner in _cut(first + offset, end + offset, taken):
+                    if owner is not None:
+                        shared[f"{path}: {owner} and {part}"] += stop - begin
+                        continue
+                    step = stop - begin if shard else LINES_AT_ONCE
+                    for start in range(begin, stop, step):
+                        yield HashTask(path, part, start - offset, min(start + step, stop) - offset)
+                taken.append((first + offset, end + offset, part))
+
+
+def _split_parts(path: Path, config: HashConfig) -> list[str]:
+    if not path.exists():
+        raise ConfigError(f"{path}: no such folder or file")
+    if not path.is_file():
+        return PreparedDataset.open(path, config.limits).split_parts(config.split_config)
+    if not is_jsonl(str(path)):
+        raise ConfigError(f"{path}: expected a prepared folder or a .jsonl file; name the data sets themselves")
+    return list(read_ranges(path, config.split_config, config.limits) or [WHOLE])
+
+
+def _pieces(records: Records) -> Iterator[tuple[str, int, int, int]]:
+    """(shard, first, end, offset) of each shard, which is "" for a JSONL file; sample i of the records is number
+    i + offset of what is stored there, which may be in several split parts."""
+    if isinstance(records, ShardSet):
+        for name, (start, end) in zip(records.names, itertools.pairwise(records.starts), strict=True):
+            yield name, start, end, -start
+    else:
+        yield "", 0, records.num_samples, records.start if isinstance(records, Subset) else 0
+
+
+def _cut(first: int, end: int, taken: Sequence[tuple[int, int, str]]) -> Iterator[tuple[int, int, str | None]]:
+    """The range, cut at the ranges that are taken: (first, end, the split part that has taken it, or None)."""
+    bounds = {first, end}.union(bound for start, stop, _ in taken for bound in (start, stop) if first < bound < end)
+    for begin, stop in itertools.pairwise(sorted(bounds)):
+        yield begin, stop, next((part for start, last, part in taken if start <= begin < last), None)
+
+
+@functools.lru_cache(maxsize=256)
+def _opened(path: str, split_part: str, config: HashConfig) -> Records:
+    """Opened once in a process for all its tasks."""
+    if is_jsonl(path):
+        return open_jsonl(path, split_part, split_config=config.split_config, limits=config.limits)
+    return PreparedDataset.open(path, config.limits).split(split_part, split_config=config.split_config)
+
+
+class _Result(NamedTuple):
+    high: NDArray[np.uint64]
+    low: NDArray[np.uint32]
+    num_bytes: NDArray[np.float32]
+    pictures: NDArray[np.uint64]
+    faults: HashFaults
+
+
+def _hash_task(config: HashConfig, task: HashTask) -> _Result:
+    allow_pixels(config.limits)
+    records = _opened(task.path, task.split_part, config)
+    wanted = frozenset(config.parts) or None
+    reader = records.reader()
+    reader.read_in_blocks(OpenBlocks(RunCut(BLOCK_SAMPLES, 0), wanted, BlockBudget(HELD_BYTES)))
+    count = task.end - task.first
+    faults = HashFaults()
+    high, pictures = np.zeros(count, np.uint64), np.zeros(count, np.uint64)
+    result = _Result(high, np.zeros(count, np.uint32), np.zeros(count, np.float32), pictures, faults)
+    for row, index in enumerate(range(task.first, task.end)):
+        try:
+            sample = reader.read(index, wanted)
+        except ConfigError:  # such as a missing package: all samples would fail
+            raise
+        except BridgeDataError as error:
+            faults.add("unreadable", str(error))
+            continue
+        name = f"{task.path}: {sample.shard_name}:{sample.key}"
+        if not sample.parts:
+            faults.add("empty", name)
+            continue
+        digest = content_digest(sample.parts)
+        result.high[row] = int.from_bytes(digest[:8], "big") or 1  # 0: it was left out
+        result.low[row] = int.from_bytes(digest[8:], "big")
+        result.num_bytes[row] = sum(map(len, sample.parts.values()))
+        if config.pictures:
+            result.pictures[row] = _hash_picture(sample.parts, name, config.limits.max_image_pixels, faults)
+    return result
+
+
+def content_digest(parts: dict[str, bytes]) -> bytes:
+    """96 bits of the names and the bytes of `parts`, in whatever order these are stored."""
+    digest = hashlib.blake2b(digest_size=12)
+    for name in sorted(parts):
+        encoded = name.encode("utf-8", "surrogateescape")
+        digest.update(b"%d:%d:%b" % (len(encoded), len(parts[name]), encoded))
+        digest.update(parts[name])
+    return digest.digest()
+
+
+def _hash_picture(parts: dict[str, bytes], name: str, max_pixels: int, faults: HashFaults) -> int:
+    pictures = [part for part in parts if part.lower().rpartition(".")[2] in IMAGE_EXTENSIONS]
+    if not pictures:
+        return NO_HASH
+    if len(pictures) > 1:
+        faults.add("several", f"{name}: {', '.join(pictures)}")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found = picture_hash(parts[pictures[0]], max_pixels)
+    except MemoryError:
+        raise
+    except Exception as error:  # decoders of damaged pictures raise all sorts
+        faults.add("broken", f"{name}.{pictures[0]}: {type(error).__name__}: {error}")
+        return NO_HASH
+    if found == NO_HASH:
+        faults.add("blank", f"{name}.{pictures[0]}")
+    return found

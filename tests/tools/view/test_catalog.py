@@ -1,0 +1,34 @@
+from pathlib import Path
+
+import pytest
+
+from bridge_data.shards import ShardSet
+from bridge_data.shards.joined_records import JoinRecords
+from bridge_data.shards.sample_lookup import row_of
+from bridge_data.tools.view.catalog import SplitCatalog
+from tests.shards.joins import dataset, join
+from tests.shards.test_energon_joins import FIFTH, FIRST, NONE, SECOND, THIRD, encoded, opened
+from tests.shards.test_energon_joins import members as members  # a fixture
+
+
+def found(records: JoinRecords, key: str) -> list[int]:
+    """The rows whose key begins with `key`."""
+    part = SplitCatalog("train", None, [records])
+    return [address.index for address in part.search.find(key, list(part.sources), 10)]
+
+
+def test_a_row_of_a_join_is_found_by_the_key_of_its_first_member(tmp_path: Path) -> None:
+    a, b = dataset(tmp_path / "a", [["1", "2", "22"], ["3", "4"]]), dataset(tmp_path / "b", [["4", "22", "1"]])
+    records = JoinRecords(index=join(tmp_path / "j", a, (b, "skip")), members=(a, b), parts=(None, None))
+    assert [found(records, key) for key in ("1", "2", "3", "4")] == [[0], [1], [], [2]]
+
+
+@pytest.mark.parametrize("first", [[FIRST, SECOND], [SECOND, FIRST]], ids=["in order", "in another order"])
+def test_a_row_of_a_join_that_energon_made_is_found_in_any_order_of_a_shard(
+    tmp_path: Path, members: tuple[ShardSet, ShardSet], first: list
+) -> None:
+    (tmp_path / "m.yaml.cache" / NONE).write_bytes(encoded([*first, THIRD, FIFTH]))
+    records = JoinRecords(index=opened(tmp_path, members, "none"), members=members, parts=(None, None))
+    rows = [row_of(records, number) for number in range(records.num_samples)]
+    assert rows == ([0, 1, 2, 3] if first[0] is FIRST else [1, 0, 2, 3])
+    assert found(records, "2") == [rows[1]]
