@@ -87,8 +87,6 @@ def in_parallel(
 ) -> Generator[Result, None, None]:
     """`function` of each argument, in order, by `num_workers` processes; by this process if `num_workers` is 1.
 
-    Processes are forked, so any function will do: it need not be pickled.
-
     Raises:
         WorkerError: if a process died; `what` says what it did, such as `scanned shards`.
     """
