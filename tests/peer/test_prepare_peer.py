@@ -239,6 +239,29 @@ def test_an_index_that_energon_made_stale_is_left_aside(plain: Path) -> None:
     assert ours(plain, "train")["train"][0]["key"] == "replaced/0"
 
 
+def test_the_index_made_of_its_files_is_that_of_our_own_preparation(shards: Path) -> None:
+    energon_prepare(shards, "--non-interactive", "--split-ratio", "8,1,1", "--sample-type", "CrudeWebdataset")
+    made = PreparedDataset.open(shards, makes_index=True).index
+    assert made is not None
+    by_name = {name: (made.entries[name].num_bytes, made.segment_bytes(name)) for name in made.entries}
+    before = ours(shards, "train")
+    refresh_index(shards, PrepareConfig(num_workers=1, rescan=True))
+    index = PreparedDataset.open(shards).index
+    assert index is not None
+    assert by_name == {name: (index.entries[name].num_bytes, index.segment_bytes(name)) for name in index.entries}
+    assert ours(shards, "train") == before
+
+
+def test_a_data_set_that_has_grown_loads_there(shards: Path) -> None:
+    """Its new shard comes first by name, and has the last number in the database."""
+    flags = ("--non-interactive", "--no-progress", "--sample-type", "CrudeWebdataset", "--split-ratio")
+    assert run_command("prepare", shards, *flags, "8,1,1").exit_code == 0
+    write_tar(shards / "a-first.tar", {"first.txt": b"first"})
+    assert run_command("prepare", shards, *flags, "8,1,1", "--force-overwrite").exit_code == 0
+    assert energon(READ, shards, "train", "val", "test") == ours(shards, "train", "val", "test")
+    assert energon(READ_BY_KEY, shards, "first.txt") == [hashlib.sha256(b"first").hexdigest()]
+
+
 def test_an_older_info_yaml_loads_in_both(plain: Path) -> None:
     energon_prepare(plain, *QUIET)
     meta = plain / ".nv-meta"
