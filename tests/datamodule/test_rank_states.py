@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from bridge_data import StateError, WorkerConfig
-from bridge_data.datamodule.rank_states import gather_state, hand_on_state
+from bridge_data.datamodule.rank_states import _check, _Given, gather_state, hand_on_state
 from tests.datamodule.launch import on_ranks, run_job
 from tests.datamodule.parts import NUM_TRAIN, draw, make_module, write_numbers
 from tests.datamodule.state_job import DRAWN, MORE, NUM_LANES
@@ -104,6 +104,13 @@ def test_finite_data_goes_on_on_all_ranks_and_begins_anew_on_all(ranks: list[dic
         assert sorted(numbers) == list(range(NUM_TRAIN)), "each sample once in the pass"
     ends = [rank["finite"]["9"] for rank in ranks]
     assert all(after == before for before, after, _ in ends), "at the end of the pass, the next one comes"
+
+
+def test_ranks_that_found_other_lists_of_forgotten_samples_are_an_error() -> None:
+    rows = [_Given(num_lanes=2, is_whole=True, lists={"s": [[version, "d"]]}) for version in (1, 1, 2)]
+    _check(rows[:2])
+    with pytest.raises(StateError, match="data-parallel ranks 2 and 0 have found other lists of forgotten samples"):
+        _check(rows)
 
 
 def test_ranks_that_are_not_there_cannot_be_gathered() -> None:

@@ -92,7 +92,7 @@ GONE = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     gone=GONE,
     steps=st.integers(0, 12),
@@ -128,7 +128,7 @@ def test_each_lane_goes_on_with_the_same_samples_but_for_the_forgotten(data, gon
             assert units or not wanted
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(gone=GONE, steps=st.integers(0, 12))
 def test_pending_packs_lose_members_and_are_not_packed_anew(data, gone, steps):
     try:

@@ -11,8 +11,8 @@ from collections.abc import Container, Sequence
 from bridge_data.order import SampleRef
 from bridge_data.order.lane_numbers import LaneNumbers
 
-_MANY = 4096
-"""Draws that are looked at together."""
+_FEW, _MANY = 64, 4096
+"""Draws that are looked at together, first and at most."""
 
 
 class KeptDraws:
@@ -61,8 +61,9 @@ class KeptDraws:
         return draw
 
     def _look(self) -> None:
-        refs = self._numbers.take(self._num_seen, _MANY)
-        self._is_ended = len(refs) < _MANY
+        count = min(_MANY, max(_FEW, self._num_seen))
+        refs = self._numbers.take(self._num_seen, count)
+        self._is_ended = len(refs) < count
         for ref in refs:
             while self._list + 1 < len(self._lists) and self._num_kept >= self._lists[self._list + 1][0]:
                 self._list += 1

@@ -32,8 +32,10 @@ def forget(blend: Path, name: str, numbers: range, *, restore: bool = False) -> 
     return set(keys)
 
 
-@pytest.mark.parametrize(("kind", "more"), LEGS, ids=[kind for kind, _ in LEGS])
 @pytest.mark.parametrize("is_pruned", [False, True], ids=["all states", "the last state"])
+@pytest.mark.parametrize(
+    ("kind", "more"), [pytest.param(*leg, id=leg[0], marks=[pytest.mark.slow] * (leg[0] == "skips")) for leg in LEGS]
+)
 def test_each_step_is_told_by_the_list_that_was_valid_then(blend, kind, more, is_pruned):
     run = Run({**SETTINGS, **more})
     run.leg(blend, 2, 20, num_lanes=4)
