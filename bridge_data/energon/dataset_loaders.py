@@ -247,9 +247,7 @@ class MetadatasetV2(_Declaring):
         if not self._is_file:
             raise ConfigError(f"{self}: joins are prepared beside a YAML file; write the splits to one")
         made = prepare_metadataset(self.path)
-        self._document = parse_yaml(
-            storage.read_all(self.path), self.path, self.limits
-        )  # that the joins were made from
+        self._document = parse_yaml(storage.read_all(self.path), self.path, self.limits)  # what joins were made from
         return made
 
     def _declare(self, scope: Scope) -> Declared:
@@ -309,11 +307,8 @@ def load_dataset(
     else:
         location = absolute(path)
         document = LoadCache(limits).document(location) if location.endswith((".yaml", ".yml")) else None
-    trust: dict[str, Any] = {
-        "trusted_modules": trusted_modules,
-        "trust_dataset_code": trust_dataset_code,
-        "limits": limits,
-    }
+    trust: dict[str, Any] = {"trusted_modules": trusted_modules, "trust_dataset_code": trust_dataset_code}
+    trust["limits"] = limits
     if document is None:
         if not (is_table(location) or storage.is_folder(location) or storage.is_file(location)):
             raise ConfigError(f"{location}: no such folder or file")

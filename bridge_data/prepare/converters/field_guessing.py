@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn
 
 from bridge_data.errors import ConfigError
-from bridge_data.prepare.converters.record_layout import Column
+from bridge_data.prepare.converters.record_layout import RecordColumn
 from bridge_data.prepare.sample_definitions import CRUDE, SAMPLE_TYPES, find_sample_type
 
 _MEDIA = {"image": "image", "video": "clip"}
@@ -66,7 +66,7 @@ def no_answer(field: str, columns: Sequence[str]) -> NoReturn:
 
 
 def guess_definition(
-    columns: Sequence[Column],
+    columns: Sequence[RecordColumn],
     *,
     sample_type: str | None = None,
     fields: Mapping[str, str] | None = None,
@@ -94,7 +94,7 @@ def guess_definition(
     if unknown:
         raise ConfigError(f"--field {unknown[0]}: {name} has the fields {', '.join(sorted(own))}")
     required = _REQUIRED.get(name, tuple(sorted(_required_of(name))))
-    chosen: dict[str, Column] = {}
+    chosen: dict[str, RecordColumn] = {}
     for field in dict.fromkeys((*required, *fields)):
         if field in fields:
             chosen[field] = _named_column(columns, field, fields[field])
@@ -128,7 +128,7 @@ def _required_of(name: str) -> set[str]:
     }
 
 
-def _class_for(columns: Sequence[Column], fields: Mapping[str, str]) -> str:
+def _class_for(columns: Sequence[RecordColumn], fields: Mapping[str, str]) -> str:
     """The class that these columns are probably for."""
     if fields:
         for name, needed in _REQUIRED.items():
@@ -165,7 +165,7 @@ def own_fields(name: str) -> set[str]:
     return {field.name for field in dataclasses.fields(SAMPLE_TYPES[name]) if not field.name.startswith("__")}
 
 
-def _named_column(columns: Sequence[Column], field: str, given: str) -> Column:
+def _named_column(columns: Sequence[RecordColumn], field: str, given: str) -> RecordColumn:
     """The column that the user names, by its name or as a field map does."""
     for column in columns:
         if given in (column.name, column.access):
@@ -174,11 +174,11 @@ def _named_column(columns: Sequence[Column], field: str, given: str) -> Column:
             return column
     options = ", ".join(column.name for column in columns)
     if given.partition("[")[0] in {column.access.partition("[")[0] for column in columns}:
-        return Column(given, "other", given)  # deeper inside of a part that is there
+        return RecordColumn(given, "other", given)  # deeper inside of a part that is there
     raise ConfigError(f"--field {field}={given}: there is no such column, but {options}")
 
 
-def _column_for(columns: Sequence[Column], field: str, ask: Ask) -> Column:
+def _column_for(columns: Sequence[RecordColumn], field: str, ask: Ask) -> RecordColumn:
     """The column that probably fills a field."""
     kind = _MEDIA.get(field)
     if kind is not None:
@@ -194,7 +194,7 @@ def _column_for(columns: Sequence[Column], field: str, ask: Ask) -> Column:
     return found
 
 
-def _by_name(columns: Sequence[Column], field: str) -> Column | None:
+def _by_name(columns: Sequence[RecordColumn], field: str) -> RecordColumn | None:
     """The column whose name says that it is for a field."""
     by_name = {column.name.lower(): column for column in columns}
     return next((by_name[name] for name in _NAMES.get(field, (field,)) if name in by_name), None)

@@ -41,7 +41,7 @@ _NOT_IN_PARTS = re.compile(r"[^\w-]")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Column:
+class RecordColumn:
     """A column, or a part: what it holds, and how a field map names it (empty: it cannot)."""
 
     name: str
@@ -73,7 +73,7 @@ def first_records(source: RecordSource) -> list[SourceRecord]:
     return found
 
 
-def find_columns(source: RecordSource, dropped: Collection[str] = ()) -> list[Column]:
+def find_columns(source: RecordSource, dropped: Collection[str] = ()) -> list[RecordColumn]:
     """What the first records of a source hold.
 
     Raises:
@@ -101,7 +101,7 @@ def find_columns(source: RecordSource, dropped: Collection[str] = ()) -> list[Co
             endings = IMAGE_ENDINGS if kind == "image" else CLIP_ENDINGS
             before = "" if counts[kind] == 1 else f"{_part_name(name)}."
             access = "" if is_list else ",".join(f"{before}{ending}" for ending in endings)
-        found.append(Column(name, kind, access, is_list, is_named))
+        found.append(RecordColumn(name, kind, access, is_list, is_named))
     return found
 
 
@@ -158,29 +158,29 @@ def _kind_of_value(value: Any) -> tuple[ColumnKind, bool]:
     return (kind_of_ending(ending) if ending else "bytes"), False  # type: ignore[return-value]
 
 
-def _columns_of_parts(records: Sequence[SourceRecord]) -> list[Column]:
+def _columns_of_parts(records: Sequence[SourceRecord]) -> list[RecordColumn]:
     """The parts of samples, and the values in their JSON."""
     parts = list(dict.fromkeys(part for record in records for part in record.values))
-    found: list[Column] = []
+    found: list[RecordColumn] = []
     for kind, wanted in (("image", "image"), ("clip", "av")):
         alike = [part for part in parts if "." not in part and kind_of_name(f"x.{part}") == wanted]
         if alike:
-            found.append(Column(alike[0], kind, ",".join(alike)))  # type: ignore[arg-type]
+            found.append(RecordColumn(alike[0], kind, ",".join(alike)))  # type: ignore[arg-type]
     for part in parts:
         if part in ("txt", "text"):
-            found.append(Column(part, "text", part))
+            found.append(RecordColumn(part, "text", part))
         elif part == "cls":
-            found.append(Column(part, "number", part))
+            found.append(RecordColumn(part, "number", part))
         elif part == "json":
             found += _columns_of_json([record.values["json"] for record in records if "json" in record.values])
         elif not any(part in column.access.split(",") for column in found):
             kind_there = kind_of_name(f"x.{part}")
             kind_here: ColumnKind = "image" if kind_there == "image" else "clip" if kind_there else "other"
-            found.append(Column(part, kind_here, part))
+            found.append(RecordColumn(part, kind_here, part))
     return found
 
 
-def _columns_of_json(contents: Sequence[Any]) -> list[Column]:
+def _columns_of_json(contents: Sequence[Any]) -> list[RecordColumn]:
     values: dict[str, list[Any]] = {}
     for content in contents:
         try:
@@ -193,7 +193,7 @@ def _columns_of_json(contents: Sequence[Any]) -> list[Column]:
     for name, seen in values.items():
         kind, is_list, is_named = _kind_of(name, seen)
         if not {"[", "]"} & {*name} and name:
-            found.append(Column(name, "text" if is_named else kind, f"json[{name}]", is_list))
+            found.append(RecordColumn(name, "text" if is_named else kind, f"json[{name}]", is_list))
     return found
 
 
@@ -205,7 +205,7 @@ class RecordLayout:
     `as_lists` are columns that are put into a list of one.
     """
 
-    columns: tuple[Column, ...]
+    columns: tuple[RecordColumn, ...]
     media_root: MediaRoot | None = None
     key: str | None = None
     dropped: frozenset[str] = frozenset()
@@ -234,7 +234,7 @@ class RecordLayout:
             rest[name] = [rest[name]]
         return sample | ({"json": rest} if rest or len(sample) == 1 else {})
 
-    def _columns_in(self, values: Mapping[str, Any]) -> Iterator[Column]:
+    def _columns_in(self, values: Mapping[str, Any]) -> Iterator[RecordColumn]:
         """The columns of a record: those that are known, and media in columns that were empty in the first records."""
         yield from self.columns
         known = {column.name for column in self.columns if column.kind != "empty"}
@@ -242,7 +242,7 @@ class RecordLayout:
             if name not in known:
                 kind, is_list, is_named = _kind_of(name, [value])
                 if kind in ("image", "clip", "bytes"):
-                    yield Column(name, kind, "", is_list, is_named)
+                    yield RecordColumn(name, kind, "", is_list, is_named)
 
     def _key_of(self, record: SourceRecord) -> str:
         if self.key is None:
@@ -252,7 +252,7 @@ class RecordLayout:
             raise SampleError(f"has no text or number at {self.key!r}, which is to be its key")
         return str(value)
 
-    def _parts_of(self, column: Column, value: Any) -> Iterator[tuple[str, bytes]]:
+    def _parts_of(self, column: RecordColumn, value: Any) -> Iterator[tuple[str, bytes]]:
         """(part, content) of each medium in a column."""
         assert self.media_root is not None
         if value is None or value == "":

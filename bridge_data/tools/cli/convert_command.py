@@ -14,7 +14,7 @@ from bridge_data.prepare.converters.conversion import REPORT, ConvertConfig
 from bridge_data.prepare.converters.conversion import convert as convert_records
 from bridge_data.prepare.converters.field_guessing import Definition, guess_definition, no_answer
 from bridge_data.prepare.converters.media_files import MediaRoot, clips_are_checked
-from bridge_data.prepare.converters.record_layout import Column, RecordLayout, find_columns
+from bridge_data.prepare.converters.record_layout import RecordColumn, RecordLayout, find_columns
 from bridge_data.prepare.converters.source_kinds import FORMAT_NAMES, SourceConfig, open_source
 from bridge_data.prepare.converters.source_records import RecordSource
 from bridge_data.tools.cli.sample_types import parse_field_map
@@ -167,7 +167,7 @@ def _ask(field: str, columns: Sequence[str]) -> str:
     return answer.strip()
 
 
-def _show(source: Path, records: RecordSource, columns: Sequence[Column], definition: Definition) -> None:
+def _show(source: Path, records: RecordSource, columns: Sequence[RecordColumn], definition: Definition) -> None:
     """Tell what the source holds, and what becomes of it."""
     click.echo(f"{source}: {records.title}, {counted(len(records), 'record')}")
     by_column = {column: field for field, column in definition.columns.items()}
@@ -185,7 +185,7 @@ def _show(source: Path, records: RecordSource, columns: Sequence[Column], defini
 
 def _layout(
     records: RecordSource,
-    columns: Sequence[Column],
+    columns: Sequence[RecordColumn],
     definition: Definition,
     source: Path,
     media_root: Path | None,

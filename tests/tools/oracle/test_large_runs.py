@@ -12,6 +12,7 @@ from bridge_data.lanes.units import Batching
 from bridge_data.order.plan_order import Shuffle
 from bridge_data.plan import Plan
 from bridge_data.plan.source import Source
+from bridge_data.shards.blocks import READ_BYTES
 from bridge_data.storage import Location, location
 from bridge_data.tools.oracle import RunOrder
 
@@ -26,6 +27,7 @@ class NoShards:
     counts: list[int]
     split_part: str = "train"
     sample_bytes: float | None = 1e5
+    read_bytes = READ_BYTES
 
     @property
     def root(self) -> Location:
