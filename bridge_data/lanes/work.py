@@ -51,8 +51,7 @@ class Work:
         self.hooks = hooks
         self.tally: LaneTally | None = None
         """Is told of the samples that take long."""
-        self.forgotten: Container[SampleRef] | None = None
-        """Samples that lanes drop."""
+        self.forgotten: Container[SampleRef] | None = None  # samples that lanes drop
         self._encoder = encoder = hooks.encoder
         self._loaders, self._cooks, self._names, self._keys = loaders, cooks, source_names, source_keys
         self.numbers = {name: number for number, name in enumerate(source_names)}

@@ -287,6 +287,8 @@ def _check_extras(path: str, state: dict[str, Any]) -> None:
 
 def _check_lists(path: str, history: Any) -> None:
     _check_list(path, history)
+    if not history:
+        raise _wrong(path, history, _LISTS)
     least = 0
     for number, entry in enumerate(history):
         if not isinstance(entry, list) or len(entry) != 2 or not isinstance(entry[1], dict):
@@ -296,8 +298,6 @@ def _check_lists(path: str, history: Any) -> None:
         for name, versions in entry[1].items():
             if not isinstance(versions, list) or not all(map(_is_list_version, versions)):
                 raise _wrong(f"{path}.{number}.1.{name}", versions, _LISTS)
-    if not history:
-        raise _wrong(path, history, "at least one entry")
 
 
 def _is_list_version(value: Any) -> bool:
