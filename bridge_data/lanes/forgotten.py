@@ -11,6 +11,7 @@ from collections.abc import Container, Sequence
 from typing import Any, Protocol, Self
 
 from bridge_data.errors import StateError
+from bridge_data.lanes.tallies import Survival
 from bridge_data.order import SampleRef
 from bridge_data.order.cursor import Drawn, Pending
 from bridge_data.order.forget_history import ListVersions, check_lists, with_lists
@@ -18,6 +19,7 @@ from bridge_data.order.plan_order import PlanOrder
 from bridge_data.order.state import LoaderState
 from bridge_data.plan import Plan, Source
 from bridge_data.shards.records import Forgetting
+from bridge_data.task import Hooks
 
 FORGOTTEN = "forgotten"
 """The stage under which dropped samples are counted."""
@@ -107,11 +109,25 @@ def known_digests(sources: Sequence[Source], names: Sequence[str]) -> dict[str, 
     }
 
 
-def without_forgotten(
-    pending: Pending[Drawn, list[Drawn]], forgotten: Container[SampleRef]
-) -> tuple[Pending[Drawn, list[Drawn]], int]:
-    """(`pending` without forgotten samples, how many these are). Packs, buckets and micro-batches lose members; those
-    that lose all are left out, and none is filled up."""
+def drop_draws(
+    drawn: list[tuple[int, SampleRef]], forgotten: Container[SampleRef], hooks: Hooks, survivals: Sequence[Survival]
+) -> list[tuple[int, SampleRef]]:
+    """(draw, reference) of those that are not forgotten. The others are counted as skips, also in the survival of their
+    source; nothing of them is read."""
+    kept = [pair for pair in drawn if pair[1] not in forgotten]
+    if len(kept) < len(drawn):
+        hooks.leave_out(FORGOTTEN, len(drawn) - len(kept), "they are to be forgotten")
+        for _, ref in drawn:
+            if ref in forgotten:
+                survivals[ref.source].leave_out(*hooks.last_skip)
+    return kept
+
+
+def drop_pending(
+    pending: Pending[Drawn, list[Drawn]], forgotten: Container[SampleRef], hooks: Hooks
+) -> Pending[Drawn, list[Drawn]]:
+    """`pending` without forgotten samples, which are counted as skips. Packs, buckets and micro-batches lose members;
+    those that lose all are left out, and none is filled up."""
 
     def left(items: Sequence[Drawn]) -> list[Drawn]:
         return [item for item in items if item.ref not in forgotten]
@@ -128,4 +144,5 @@ def without_forgotten(
         buckets={name: bucket for name, bucket in buckets.items() if bucket},
         open=collections.deque(batch for batch in opened if batch[0]),
     )
-    return kept, sum(1 for _ in pending.items()) - sum(1 for _ in kept.items())
+    hooks.skipped[FORGOTTEN] += sum(1 for _ in pending.items()) - sum(1 for _ in kept.items())
+    return kept

@@ -14,12 +14,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from bridge_data.errors import FatalSampleError
-from bridge_data.lanes.forgotten import FORGOTTEN, without_forgotten
+from bridge_data.lanes.forgotten import drop_draws, drop_pending
 from bridge_data.lanes.read_ahead import ReadAhead
 from bridge_data.lanes.tallies import LaneTally, Survival, skips_of_empty
 from bridge_data.lanes.units import UNREAD, Batching, GroupSizes, Item, Pack, Produced, Unit, references_of
 from bridge_data.lanes.work import Watch, Work
-from bridge_data.order import Cursor, SampleRef
+from bridge_data.order import Cursor
 from bridge_data.order.cursor import Drawn, Pending
 from bridge_data.samples.arena import current_arena
 from bridge_data.task import NO_STAGES
@@ -261,10 +261,10 @@ class Lane:
         if self._ahead is not None:
             self._ahead.follow(self._cursor, count)
         drawn = self._cursor.take(count)
-        if self._work.forgotten is not None:
-            drawn = self._without_forgotten(drawn)
-            if not drawn:
-                return
+        if (forgotten := self._work.forgotten) is not None:
+            drawn = drop_draws(drawn, forgotten, self._work.hooks, self._sources)
+        if not drawn:
+            return
         samples, sources = self._work.all_samples([ref for _, ref in drawn], self._watch), self._sources
         queue, began_ns = self._pending.queue, time.perf_counter_ns()
         samples = self._tally.each(drawn, samples) if self._tally.times_each else samples
@@ -280,23 +280,10 @@ class Lane:
         if (took_ns := time.perf_counter_ns() - began_ns) > self._tally.longest_ns:
             self._tally.note_draw(drawn, took_ns)
 
-    def _without_forgotten(self, drawn: list[tuple[int, SampleRef]]) -> list[tuple[int, SampleRef]]:
-        """Those that are not forgotten; the others are counted, and nothing of them is read."""
-        forgotten = self._work.forgotten
-        assert forgotten is not None
-        kept = [pair for pair in drawn if pair[1] not in forgotten]
-        if len(kept) < len(drawn):
-            self._work.hooks.leave_out(FORGOTTEN, len(drawn) - len(kept), "they are to be forgotten")
-            for _, ref in drawn:
-                if ref in forgotten:
-                    self._sources[ref.source].leave_out(*self._work.hooks.last_skip)
-        return kept
-
     def _why(self) -> str:
         hooks = self._work.hooks
         counts = [f"{count} in {stage}" for stage, count in hooks.skipped.items() if stage not in NO_STAGES]
-        _, reason = hooks.last_skip
-        return f" ({', '.join(counts)}{f'; the last because {reason}' if reason else ''})"
+        return f" ({', '.join(counts)}{f'; the last because {hooks.last_skip[1]}' if hooks.last_skip[1] else ''})"
 
     def _read(self, item: Item) -> bool:
         """See that the item's payload is in memory; False if the sample, read again, is not there any more."""
@@ -346,8 +333,7 @@ class Lane:
         self._base = state.get("pending", {}).get("base")
         drawn = Pending.decode(state, self._cursor)
         if self._work.forgotten is not None and drawn:
-            drawn, num_forgotten = without_forgotten(drawn, self._work.forgotten)
-            self._work.hooks.skipped[FORGOTTEN] += num_forgotten
+            drawn = drop_pending(drawn, self._work.forgotten, self._work.hooks)
         self._cursor.seek(state)
 
         def item(part: Drawn) -> Item:

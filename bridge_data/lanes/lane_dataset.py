@@ -81,10 +81,9 @@ class LaneDataset:
         """What a new run skips or repeats, and a restored one besides what is in its state. Not for data that end."""
         self._is_longer = False
         self.order = PlanOrder(plan, worker_config.seed_offset, shuffle, batching.batch_size or 1)
-        self.forgotten: ForgottenSamples | None = None
+        has_lists = any(source.tombstones for source in plan.sources)
+        self.forgotten = ForgottenSamples.newest(plan.sources, self.order.source_names) if has_lists else None
         """What lanes drop, by the lists as they are now."""
-        if any(source.tombstones for source in plan.sources):
-            self.forgotten = ForgottenSamples.newest(plan.sources, self.order.source_names)
         self.work()  # raises for contradictory hooks here rather than in a worker
 
     __getitem__ = no_random_access
@@ -241,7 +240,8 @@ class LaneDataset:
             state = with_forgotten(state, self)
         config = self.worker_config
         num_lanes = config.num_lanes_after(state.num_lanes)
-        if state.ended or self._is_at_end(state):
+        is_over = self.finite and self.order.is_over(state, self.batching.max_micro_batches)
+        if state.ended or is_over:
             new = self.new_state(num_lanes)
             goes_on = not state.ended and self.is_repeated_after(state, even=True)
             return self.repeated(new, state) if goes_on else new
@@ -249,19 +249,6 @@ class LaneDataset:
             state = state if state.edits is None else caught_up(state, self.lane)
             state = self.order.redealt(state, num_lanes, range(config.rank, num_lanes, config.world_size))
         return state.of_rank(config)
-
-    def _is_at_end(self, state: LoaderState) -> bool:
-        """Whether finite data is over, as far as that can be told without reading: all lanes are here, and have nothing
-        left to draw or to emit. (Of a lane that has samples left, all may yet be left out.)"""
-        if not self.finite or len(state.lanes) < state.num_lanes:
-            return False
-        limit = self.batching.max_micro_batches
-        for lane, lane_state in state.lanes.items():
-            if limit is not None and lane_state.get("micro_batches", 0) * state.num_lanes + lane >= limit:
-                continue
-            if lane_state.get("pending") or self.order.has_next(lane, state):
-                return False
-        return True
 
     def lane(self, lane: int, state: LoaderState, watch: Watch | None = None, work: Work | None = None) -> Lane:
         """The lane with number `lane`, where `state` has it; `watch` is called with each sample before it is read."""

@@ -152,6 +152,19 @@ class PlanOrder:
             return False
         return True
 
+    def is_over(self, state: LoaderState, max_micro_batches: int | None) -> bool:
+        """Whether finite data are over, as far as that can be told without reading: all lanes are here, and have
+        nothing left to draw or to emit. (Of a lane that has samples left, all may yet be left out.)"""
+        if len(state.lanes) < state.num_lanes:
+            return False
+        for lane, lane_state in state.lanes.items():
+            slot = lane_state.get("micro_batches", 0) * state.num_lanes + lane
+            if max_micro_batches is not None and slot >= max_micro_batches:
+                continue
+            if lane_state.get("pending") or self.has_next(lane, state):
+                return False
+        return True
+
     def migrated(self, state: LoaderState, fingerprint: dict[str, Any]) -> LoaderState:
         """`state` converted to this order, whose run has `fingerprint`; differences are logged.
 

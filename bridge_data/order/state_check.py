@@ -271,13 +271,7 @@ def _check_extras(path: str, state: dict[str, Any]) -> None:
     extras = state.get("extras", {})
     if not isinstance(extras, dict):
         raise _wrong(path, extras, "a dict")
-    ledger = extras.get("ledger")
-    if isinstance(ledger, dict) and ledger.get("version") == 1:
-        _check_keys(f"{path}.ledger", ledger, ("version", "data"), ())
-        data = ledger["data"]
-        if not (isinstance(data, list) and len(data) == 4 and _are_numbers(data[:2], 2) and _are_sums(data[2:])):
-            raise _wrong(f"{path}.ledger.data", data, _LEDGER)
-    checks: dict[str, _Check] = {"step_edits": _check_edits, "forgotten": _check_lists}
+    checks: dict[str, _Check] = {"ledger": _check_ledger, "step_edits": _check_edits, "forgotten": _check_lists}
     for name, check in checks.items():
         extra = extras.get(name)
         if isinstance(extra, dict) and extra.get("version") == 1:
@@ -285,9 +279,13 @@ def _check_extras(path: str, state: dict[str, Any]) -> None:
             check(f"{path}.{name}.data", extra["data"])
 
 
+def _check_ledger(path: str, data: Any) -> None:
+    if not (isinstance(data, list) and len(data) == 4 and _are_numbers(data[:2], 2) and _are_sums(data[2:])):
+        raise _wrong(path, data, _LEDGER)
+
+
 def _check_lists(path: str, history: Any) -> None:
-    _check_list(path, history)
-    if not history:
+    if not isinstance(history, list) or not history:
         raise _wrong(path, history, _LISTS)
     least = 0
     for number, entry in enumerate(history):
