@@ -14,19 +14,19 @@ import json
 import random
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from bridge_data.errors import ConfigError, DatasetError, SampleError
 from bridge_data.limits import DEFAULT_LIMITS, Limits
-from bridge_data.options import check_integer
 from bridge_data.plan.source import FieldAccess
 from bridge_data.prepare.converters.field_guessing import Definition
 from bridge_data.prepare.converters.media_files import check_part
 from bridge_data.prepare.converters.record_layout import RecordLayout
 from bridge_data.prepare.converters.source_records import BrokenRecord, RecordSource
 from bridge_data.prepare.part_encoding import EncodedSample, encode_sample
-from bridge_data.prepare.processes import Progress, in_parallel, no_progress
+from bridge_data.prepare.processes import Executor, LocalProcesses, Progress, no_progress
 from bridge_data.prepare.sample_definitions import definition_of, read_definition
 from bridge_data.prepare.shard_writer import ItemOrigin, ShardWriter
 
@@ -45,21 +45,19 @@ _VERSION = 1
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class ConvertConfig:
-    """Settings of a conversion. `shuffle` is the seed of a random order, or None; `keys` are those of the samples to
-    keep, or None; samples without all `require_parts` are left out, as a choice and not as faults."""
+    """Settings of a conversion. `executor` makes the samples, and this process writes them. `shuffle` is the seed of a
+    random order, or None; `keys` are those of the samples to keep, or None; samples without all `require_parts` are
+    left out, as a choice and not as faults."""
 
     split: Mapping[str, Any] | None = None
     max_bytes: int = 1_000_000_000
     max_samples: int = 10_000
-    num_workers: int = 1
+    executor: Executor = dataclasses.field(default_factory=partial(LocalProcesses, 1))
     shuffle: int | None = None
     keys: frozenset[str] | None = None
     require_parts: frozenset[str] = frozenset()
     skip_broken: bool = False
     limits: Limits = DEFAULT_LIMITS
-
-    def __post_init__(self) -> None:
-        check_integer("num_workers", self.num_workers, 1)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -114,7 +112,7 @@ def convert(
         # clips are large, and a few tasks of each process wait to be written
         size = 1 if any(column.kind == "clip" for column in layout.columns) else RECORDS_OF_TASK
         tasks = _tasks(source, config, finished, size)
-        made = in_parallel(maker.make_all, tasks, num_workers=config.num_workers, what="converted records")
+        made = config.executor.map(maker.make_all, tasks, what="converted records")
         with contextlib.closing(made), tally:
             for found in made:
                 for one in found:
@@ -197,10 +195,17 @@ class _SampleMaker:
     def __init__(
         self, source: RecordSource, layout: RecordLayout, definition: Definition, config: ConvertConfig
     ) -> None:
-        self._source, self._layout, self._config = source, layout, config
+        self._source, self._layout = source, layout
+        self._keys, self._require_parts, self._limits = config.keys, config.require_parts, config.limits
         content = definition_of(definition.sample_type, definition.field_map or None)
         self._fields: Mapping[str, FieldAccess] = read_definition(content).field_map
         self._lock = threading.Lock()  # where threads do the work: sources keep files open
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _lock=threading.Lock())
 
     def make_all(self, numbers: list[int]) -> list[_Converted]:
         """What is made of some records."""
@@ -227,9 +232,9 @@ class _SampleMaker:
         return found
 
     def _is_wanted(self, sample: EncodedSample) -> bool:
-        if self._config.keys is not None and sample.key not in self._config.keys:
+        if self._keys is not None and sample.key not in self._keys:
             return False
-        return self._config.require_parts <= {name for name, _ in sample.parts}
+        return self._require_parts <= {name for name, _ in sample.parts}
 
     def _complaint(self, sample: EncodedSample) -> str:
         """Why a loader could not use a sample; empty if it could."""
@@ -241,7 +246,7 @@ class _SampleMaker:
                     f"{', '.join(sorted(names - {'__key__'}))}"
                 )
         for name, data in sample.parts:
-            reason = check_part(name, data, self._config.limits)
+            reason = check_part(name, data, self._limits)
             if reason is not None:
                 return reason
         return ""

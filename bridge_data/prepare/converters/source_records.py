@@ -78,6 +78,9 @@ class LastOpened(Generic[Opened]):
     def __init__(self) -> None:
         self._key: tuple[int, int] | None = None
 
+    def __reduce__(self) -> tuple[type["LastOpened[Any]"], tuple[()]]:
+        return LastOpened, ()  # another process opens its own
+
     def get(self, number: int, opened: Callable[[int], Opened]) -> Opened:
         """File `number`, which `opened` opens."""
         key = os.getpid(), number

@@ -1,6 +1,5 @@
 """`bridge-data convert`: data of other forms become a data set, prepared and ready to load."""
 
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +17,17 @@ from bridge_data.prepare.converters.record_layout import RecordColumn, RecordLay
 from bridge_data.prepare.converters.source_kinds import FORMAT_NAMES, SourceConfig, open_source
 from bridge_data.prepare.converters.source_records import RecordSource
 from bridge_data.tools.cli.sample_types import parse_field_map
-from bridge_data.tools.cli.terminal import ON_DISK, counted, limits_option, listed, note, progress_bar, table
+from bridge_data.tools.cli.terminal import (
+    ON_DISK,
+    counted,
+    executor_option,
+    limits_option,
+    listed,
+    named_executor,
+    note,
+    progress_bar,
+    table,
+)
 
 _MAX_SHOWN_COLUMNS = 40
 
@@ -74,6 +83,7 @@ def _names(_: click.Context, __: click.Parameter, text: str | None) -> frozenset
 @click.option("--skip-broken", is_flag=True, help="Leave broken records out; they are counted and listed.")
 @click.option("--follow-links", is_flag=True, help="Of a folder of files: take files that links lead to out of SRC.")
 @click.option("--num-workers", "--workers", type=int, help="Processes.  [default: as many as there are CPUs]")
+@executor_option
 @click.option("--non-interactive", is_flag=True, help="Ask nothing: where a guess is not clear, stop.")
 @click.option("--progress/--no-progress", default=True, help="Show a progress bar.")
 @limits_option
@@ -98,6 +108,7 @@ def convert(
     skip_broken: bool,
     follow_links: bool,
     num_workers: int | None,
+    executor: str,
     non_interactive: bool,
     progress: bool,
     limits: Limits,
@@ -138,7 +149,7 @@ def convert(
         split=split,
         max_bytes=max_bytes,
         max_samples=max_samples,
-        num_workers=min(16, len(os.sched_getaffinity(0))) if num_workers is None else num_workers,
+        executor=named_executor(executor, num_workers),
         shuffle=shuffle,
         keys=None if keys_file is None else _keys(keys_file),
         require_parts=require_parts,

@@ -3,18 +3,22 @@ broken."""
 
 import json
 import os
+import pickle
 import random
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+import cloudpickle
 import pytest
 from click.testing import Result
 
+from bridge_data.tools.cli import convert_command
 from tests.prepare.converters.originals import (
     EXPECTED,
     NUM,
@@ -85,6 +89,25 @@ def test_any_number_of_processes_writes_the_same_files(form: str, order: tuple[o
     found = [text for text, _ in captions_and_pictures(converted(source, tmp_path / "all", *order))]
     assert sorted(found) == sorted(text for text, _ in EXPECTED)
     assert (found == [text for text, _ in EXPECTED]) is not bool(order)
+
+
+class Pickling:
+    """Sends function and arguments as other machines get them."""
+
+    num_workers = 2
+
+    def map(self, function: Callable[[Any], Any], arguments: Iterable[Any], *, what: str) -> Iterator[Any]:
+        sent = cloudpickle.dumps(function)
+        for argument in arguments:
+            yield pickle.loads(cloudpickle.dumps(pickle.loads(sent)(argument)))
+
+
+@pytest.mark.parametrize("form", SOURCES)
+def test_samples_may_be_made_on_other_machines(form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = SOURCES[form](tmp_path / "source")
+    alone = converted(source, tmp_path / "1", *SPLIT)
+    monkeypatch.setattr(convert_command, "named_executor", lambda *_: Pickling())
+    assert tars(converted(source, tmp_path / "2", *SPLIT, "--executor", "ray")) == tars(alone)
 
 
 @pytest.mark.processes
