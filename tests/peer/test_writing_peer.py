@@ -1,9 +1,7 @@
 """What `ShardWriter` and `write` write loads in Megatron-Energon, with equal keys, contents, captions and pixels."""
 
 import hashlib
-import io
 import json
-import wave
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ from bridge_data import CaptioningSample, ShardWriter, write
 from bridge_data.shards import ShardReader, open_shards
 from tests.peer.running import MARKS, PEER, run_python
 from tests.peer.test_prepare_peer import READ, READ_BY_KEY, energon, ours, theirs
+from tests.prepare.converters.originals import recording
 
 pytestmark = MARKS
 
@@ -40,17 +39,6 @@ print(json.dumps(torch.load(io.BytesIO(open(sys.argv[1], "rb").read()), weights_
 """
 
 
-def clip(number: int) -> bytes:
-    """A WAV file."""
-    stream = io.BytesIO()
-    with wave.open(stream, "wb") as file:
-        file.setnchannels(1)
-        file.setsampwidth(2)
-        file.setframerate(8_000)
-        file.writeframes((np.sin(np.arange(400) * number / 50) * 9_000).astype("<i2").tobytes())
-    return stream.getvalue()
-
-
 def sample_of(number: int) -> dict[str, Any]:
     pixels = np.random.default_rng(number).integers(0, 256, (5, 7, 3), dtype=np.uint8)
     return {
@@ -59,7 +47,7 @@ def sample_of(number: int) -> dict[str, Any]:
         "json": {"caption": CAPTIONS[number % 3]},
         "npy": np.arange(number, dtype=np.float32),
         "pth": {"a": torch.arange(number)},
-        "wav": clip(number),
+        "wav": recording(number),
         "cls": number,
     }
 

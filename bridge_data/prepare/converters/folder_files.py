@@ -7,15 +7,13 @@ that leads out of the folder is refused.
 
 import collections
 import dataclasses
-import hashlib
-import os
 import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from bridge_data import storage
 from bridge_data.errors import ConfigError
-from bridge_data.prepare.converters.source_records import BrokenRecord, SourceRecord, even_blocks
+from bridge_data.prepare.converters.source_records import BrokenRecord, SourceRecord, digest_of_files, even_blocks
 from bridge_data.prepare.media_rule import kind_of_name
 from bridge_data.shards.segment import is_meta_member, split_name
 
@@ -127,12 +125,8 @@ class FolderFiles:
 
     def fingerprint(self) -> str:
         """Of the files as they are now, not as they were when the folder was opened."""
-        digest = hashlib.blake2b(digest_size=16)
-        for sample in find_samples(self._folder, follow_links=self._follow_links)[0]:
-            for path in sample.parts.values():
-                status = os.stat(path)
-                digest.update(f"{path}\0{status.st_size}\0{status.st_mtime_ns}\n".encode(errors="surrogateescape"))
-        return digest.hexdigest()
+        samples, _ = find_samples(self._folder, follow_links=self._follow_links)
+        return digest_of_files(path for sample in samples for path in sample.parts.values())
 
 
 def _class_of(sample: FolderSample) -> str:
