@@ -89,18 +89,23 @@ CASES = st.integers(1, 4).flatmap(
 
 @pytest.fixture(scope="module")
 def data() -> Iterator[Path]:
-    """A data set of each size, and more of them to be told apart in a blend."""
     with tempfile.TemporaryDirectory() as folder:
-        for size in SIZES:
-            for copy in range(4):
-                write_texts(
-                    Path(folder) / f"{size}-{copy}", size, lambda n, copy=copy: str(n + STRIDE * copy), per_shard=60
-                )
-                for name in (f"{size}-{copy}.parquet", f"{size}-{copy}-saved"):
-                    write_text_table(
-                        Path(folder) / name, size, lambda n, copy=copy: str(n + STRIDE * copy), per_group=60
-                    )
-        yield Path(folder)
+        yield write_sources(Path(folder))
+
+
+def write_sources(folder: Path) -> Path:
+    """Data sets of each size, of each kind, and several of them to be told apart in a blend."""
+    for size in SIZES:
+        for copy in range(4):
+            text = functools.partial(_text, STRIDE * copy)
+            write_texts(folder / f"{size}-{copy}", size, text, per_shard=60)
+            for name in (f"{size}-{copy}.parquet", f"{size}-{copy}-saved"):
+                write_text_table(folder / name, size, text, per_group=60)
+    return folder
+
+
+def _text(shift: int, number: int) -> str:
+    return str(number + shift)
 
 
 def in_files(data: Path, case: Case) -> Path:
