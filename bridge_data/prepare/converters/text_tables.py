@@ -12,6 +12,7 @@ import itertools
 import json
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
 
@@ -284,7 +285,6 @@ def _delimiter(path: Path, limits: Limits) -> str:
 def _csv_records(path: Path, delimiter: str, limits: Limits) -> Iterator[tuple[int, int, list[str]]]:
     """(first byte, the one after its last, values) of each row, the headings too; blank lines are none."""
     consumed = start = 0
-    csv.field_size_limit(limits.max_json_bytes)
 
     def lines(file: BinaryIO) -> Iterator[str]:
         nonlocal consumed
@@ -303,12 +303,23 @@ def _csv_records(path: Path, delimiter: str, limits: Limits) -> Iterator[tuple[i
 
     with open(path, "rb") as file:
         try:
-            for row in csv.reader(lines(file), delimiter=delimiter):
+            reader = csv.reader(lines(file), delimiter=delimiter)
+            while (row := _next_row(reader, limits.max_json_bytes)) is not None:
                 if row:
                     yield start, consumed, row
                 start = consumed
         except csv.Error as error:
             raise ValueError(f"the row at byte {start} is not CSV: {error}") from None
+
+
+def _next_row(reader: Iterator[list[str]], max_bytes: int) -> list[str] | None:
+    """The next row, whose fields may have so many bytes; None at the end. The limit is that of the process, which other
+    code relies on."""
+    before = csv.field_size_limit(max_bytes)
+    try:
+        return next(reader, None)
+    finally:
+        csv.field_size_limit(before)
 
 
 def _row_parser(headings: Sequence[str], delimiter: str) -> Parse:
@@ -318,7 +329,8 @@ def _row_parser(headings: Sequence[str], delimiter: str) -> Parse:
         except UnicodeDecodeError as error:
             raise ValueError(f"is not UTF-8: {error}") from None
         try:
-            rows = [row for row in csv.reader(io.StringIO(text, newline=""), delimiter=delimiter) if row]
+            reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
+            rows = [row for row in iter(partial(_next_row, reader, len(data)), None) if row]
         except csv.Error as error:
             raise ValueError(f"is not CSV: {error}") from None
         if len(rows) != 1 or len(rows[0]) != len(headings):

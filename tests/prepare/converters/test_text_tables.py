@@ -116,3 +116,11 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
     tracemalloc.stop()
     assert len(source) == 10_000
     assert peak < 8 << 20 < (tmp_path / "a.json").stat().st_size
+
+
+def test_fields_may_be_long_and_other_readers_of_csv_keep_their_limit(tmp_path: Path) -> None:
+    before, long = csv.field_size_limit(), "x" * 200_000
+    (tmp_path / "a.csv").write_text(f"name,text\na,{long}\n")
+    source = text_tables.csv_rows([tmp_path / "a.csv"])
+    assert values(source) == [{"name": "a", "text": long}]
+    assert csv.field_size_limit() == before
