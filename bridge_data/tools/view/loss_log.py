@@ -9,6 +9,7 @@ import contextlib
 import csv
 import dataclasses
 import json
+import logging
 import math
 import re
 from collections.abc import Iterator
@@ -16,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from bridge_data.errors import ConfigError
+
+logger = logging.getLogger("bridge_data")
 
 MAX_BYTES = 1 << 30
 """Of larger logs nothing is read."""
@@ -93,12 +96,14 @@ def _of_events(file: Path) -> Iterator[tuple[str, int, float]]:
         raise ConfigError(
             f'{file}: reading it needs a package ({error}): pip install "bridge-data[metrics]"'
         ) from error
-    with contextlib.suppress(Exception):  # what a damaged file comes to may be anything: what is before it counts
+    try:
         for event in LegacyEventFileLoader(str(file)).Load():
             scalars = {value.tag: value.simple_value for value in event.summary.value if value.HasField("simple_value")}
             one = _of_content({"iteration" if "lm loss" in scalars else "step": event.step, **scalars})
             if one is not None:
                 yield one
+    except Exception as error:  # TensorBoard raises all sorts for a damaged file
+        logger.warning("%s: is damaged, and only the losses before that are shown: %r", file, error)
 
 
 def _of_line(line: str) -> tuple[str, int, float] | None:

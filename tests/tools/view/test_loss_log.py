@@ -72,7 +72,9 @@ def test_events_of_tensorboard_count_from_0_and_those_of_megatron_from_1(tmp_pat
 
 
 @pytest.mark.processes
-def test_of_damaged_events_those_before_the_damage_count(tmp_path: Path) -> None:
+def test_of_damaged_events_those_before_the_damage_count(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    from tensorboard.summary.writer.record_writer import RecordWriter
+
     file = write_events(tmp_path, "loss", range(5))
     content = file.read_bytes()
     for cut in range(40, len(content), 7):
@@ -86,6 +88,12 @@ def test_of_damaged_events_those_before_the_damage_count(tmp_path: Path) -> None
     file.write_bytes(content[:60] + b"?" + content[61:])
     with pytest.raises(ConfigError, match="no step with a loss in it"):
         read_losses(file)
+    assert not caplog.text, "a record that is being written looks the same"
+    with file.open("wb") as stream:
+        stream.write(content)
+        RecordWriter(stream).write(b"\xff of no event")
+    assert len(read_losses(file).losses) == 5
+    assert f"{file}: is damaged" in caplog.text
 
 
 def test_a_package_that_events_need_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
