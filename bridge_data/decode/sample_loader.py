@@ -60,9 +60,9 @@ class Loader(abc.ABC):
         """
         return None
 
-    def take_held(self, indices: Sequence[int]) -> list[Any | None]:
+    def take_held(self, indices: Sequence[int], name: str, epochs: Sequence[int]) -> list[Any | None]:
         """Of each index the sample, if it is plain and in an open block; None where it is not, or cannot be built, for
-        which `load` has the reason. Empty if no sample ever is."""
+        which `load` has the reason. Empty if no sample ever is. `name` of the source and `epochs` are for its key."""
         return []
 
     def byte_ranges(self, index: int) -> Sequence[ByteRange]:
@@ -135,7 +135,7 @@ class SampleLoader(Loader):
             source = SourceInfo(dataset_path=raw.dataset_path, index=raw.index, shard_name=shard, file_names=files)
             yield make(__key__=f"{shard}/{key}", __subflavors__=subflavors, __sources__=(source,), **fields)
 
-    def take_held(self, indices: Sequence[int]) -> list[Any | None]:
+    def take_held(self, indices: Sequence[int], name: str, epochs: Sequence[int]) -> list[Any | None]:
         # `_streamed` without a `RawSample`: for small samples, objects and function calls take most of the time.
         held = self._reader.held(self._source.parts) if self._whole_parts and self.is_plain else None
         if held is None:
@@ -144,7 +144,7 @@ class SampleLoader(Loader):
         whole, make, subflavors = self._whole_parts, self._class, self._subflavors
         (field, part, decode), num_whole = whole[0], len(whole)
         taken: list[Any | None] = []
-        for index in indices:
+        for index, epoch in zip(indices, epochs, strict=True):
             at = index + first
             block = blocks.get(at)
             if block is None:
@@ -157,10 +157,16 @@ class SampleLoader(Loader):
                     fields = {field: decode(content)}
                     files: tuple[str, ...] = (f"{key}.{part}",)
                 else:
-                    fields = {name: decode_one(content[one]) for name, one, decode_one in whole}
+                    fields = {target: decode_one(content[one]) for target, one, decode_one in whole}
                     files = tuple([f"{key}.{one}" for one in content])
                 source = SourceInfo(dataset_path=path, index=at, shard_name=shard, file_names=files)
-                sample = make(__key__=f"{shard}/{key}", __subflavors__=subflavors, __sources__=(source,), **fields)
+                sample = make(
+                    __key__=f"{shard}/{key}",
+                    __restore_key__=(name, epoch, index, 0),
+                    __subflavors__=subflavors,
+                    __sources__=(source,),
+                    **fields,
+                )
             except Exception:
                 sample = None
             if sample is None or len(files) != num_whole:

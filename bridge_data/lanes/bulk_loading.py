@@ -38,26 +38,25 @@ class BulkLoading:
     def held(self, refs: Sequence[SampleRef]) -> Sequence[Any | None]:
         """Of each reference the sample, if it is plain and in memory; None: it is not, or fails."""
         samples: list[Any | None] = [None] * len(refs)
-        if self._hooks.observer is not None or any(ref[3] > 0 for ref in refs):
+        if not refs or self._hooks.observer is not None:
             return samples
-        source = refs[0][0]
-        if all(ref[0] == source for ref in refs):
-            return self._taken(source, refs) or samples
+        sources, epochs, indices, parts = zip(*refs, strict=True)
+        if max(parts) > 0:
+            return samples
+        if len(set(sources)) == 1:
+            return self._taken(sources[0], epochs, indices) or samples
         places: dict[int, list[int]] = collections.defaultdict(list)
-        for place, ref in enumerate(refs):
-            places[ref[0]].append(place)
+        for place, source in enumerate(sources):
+            places[source].append(place)
         for source, own in places.items():
-            for place, sample in zip(own, self._taken(source, [refs[place] for place in own]), strict=False):
+            found = self._taken(source, [epochs[place] for place in own], [indices[place] for place in own])
+            for place, sample in zip(own, found, strict=False):
                 samples[place] = sample
         return samples
 
-    def _taken(self, source: int, refs: Sequence[SampleRef]) -> Sequence[Any | None]:
+    def _taken(self, source: int, epochs: Sequence[int], indices: Sequence[int]) -> Sequence[Any | None]:
         """The same of one source; empty if it never has any."""
-        found, name = self._loaders[source].take_held([ref[2] for ref in refs]), self._names[source]
-        for (_, epoch, index, _), sample in zip(refs, found, strict=False):
-            if sample is not None:
-                sample.__restore_key__ = name, epoch, index, 0
-        return found
+        return self._loaders[source].take_held(indices, self._names[source], epochs)
 
     def each(self, refs: Sequence[SampleRef], watch: Watch | None) -> Iterator[Parts]:
         """The parts of each sample. `watch` is called before."""

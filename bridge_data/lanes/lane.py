@@ -8,6 +8,7 @@ drawn and not yet out are kept as references, and read again after a restore.
 
 import collections
 import contextlib
+import itertools
 import logging
 import time
 from collections.abc import Sequence
@@ -183,7 +184,12 @@ class Lane:
                     continue
                 if not queue:
                     queue.appendleft(self._next_item(num_missing))
-                items = [queue.popleft() for _ in range(min(num_missing, len(queue)))]
+                items = [*itertools.islice(queue, num_missing)]
+                if len(queue) == len(items):
+                    queue.clear()
+                else:
+                    for _ in items:
+                        queue.popleft()
                 bucket += [item for item in items if item.sample is not UNREAD or self._read(item)]
             return self._pending.buckets.pop("")
         finally:

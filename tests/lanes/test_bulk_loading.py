@@ -1,6 +1,5 @@
 """Many samples at once: the same samples, failures and counts as one by one."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +28,8 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     found: list[bool] = []
     take_held = SampleLoader.take_held
 
-    def noted(loader: SampleLoader, indices: Sequence[int]) -> list[Any]:
-        samples = take_held(loader, indices)
+    def noted(loader: SampleLoader, *args: Any) -> list[Any]:
+        samples = take_held(loader, *args)
         found.extend(sample is not None for sample in samples)
         return samples
 
