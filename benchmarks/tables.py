@@ -15,11 +15,11 @@ same pixels, here by simplejpeg, there by Pillow. `decoding` is bare: of JPEGs t
 """
 
 import argparse
-import functools
 import io
 import json
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -179,8 +179,19 @@ def timed(batches: Iterator[Any], count: int) -> float:
     return time.process_time() - begin
 
 
-class Peer:
-    """A reader of the peer, in a process of its own."""
+def serve(kind: str, path: Path) -> None:
+    """Say how long as many batches take as each line that comes in asks for."""
+    if kind == "decoding":
+        batches = decoded([picture(number) for number in range(200)])
+    else:
+        fields = TEXT_FIELDS if path.name.startswith("text") else PICTURE_FIELDS
+        batches = batches_of(path, {} if kind == "tars" else fields)
+    for line in sys.stdin:
+        print(timed(batches, int(line)), flush=True)
+
+
+class Reader:
+    """A reader in a process of its own: what the others hold is nothing to its garbage collector."""
 
     def __init__(self, command: list[str]) -> None:
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -223,26 +234,28 @@ def main() -> None:
     parser.add_argument("--peer", help="A Python with `datasets` and Pillow.")
     parser.add_argument("--epochs", type=int, default=9)
     parser.add_argument("--only", choices=("text", "jpeg"))
+    parser.add_argument("--serve", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.serve:
+        serve(options.serve[0], Path(options.serve[1]))
+        return
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         write(root)
-        for name, fields, size in (("text", TEXT_FIELDS, NUM_TEXTS), ("jpeg", PICTURE_FIELDS, NUM_PICTURES)):
+        for name, size in (("text", NUM_TEXTS), ("jpeg", NUM_PICTURES)):
             if options.only not in (None, name):
                 continue
-            runs: dict[str, Callable[[int], float]] = {}
-            for kind, given in (("parquet", fields), ("saved", fields), ("tars", {})):
-                runs[kind] = functools.partial(timed, batches_of(root / f"{name}.{kind}", given))
-            if name == "jpeg":
-                runs["decoding"] = functools.partial(timed, decoded([picture(number) for number in range(200)]))
-            saved = str(root / f"{name}.saved")
-            ways = WAYS[name] if options.peer else ()
-            peers = {way: Peer([options.peer, "-c", PEER, saved, name, way]) for way in ways}
-            runs |= {way: peer.timed for way, peer in peers.items()}
+            own = [sys.executable, "-m", "benchmarks.tables", "--serve"]
+            kinds = ["parquet", "saved", "tars", *(["decoding"] if name == "jpeg" else [])]
+            readers = {kind: Reader([*own, kind, str(root / f"{name}.{kind}")]) for kind in kinds}
+            if options.peer:
+                saved = str(root / f"{name}.saved")
+                readers |= {way: Reader([options.peer, "-c", PEER, saved, name, way]) for way in WAYS[name]}
             print(f"{name}:")
+            runs = {kind: reader.timed for kind, reader in readers.items()}
             compare(runs, size // BATCH, SLICES[name], options.epochs)
-            for peer in peers.values():
-                peer.close()
+            for reader in readers.values():
+                reader.close()
 
 
 if __name__ == "__main__":

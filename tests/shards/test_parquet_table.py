@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.shards import parquet_table
-from bridge_data.shards.parquet_table import ParquetTable
+from bridge_data.shards.parquet_table import MAX_KEPT_UNIT_BYTES, DecodedValues, ParquetTable
 from bridge_data.shards.table_columns import columns_of
 from tests.tables import IMAGE, table_of, write_parquet
 
@@ -186,3 +186,37 @@ def test_more_than_is_decoded_at_once_is_refused(tmp_path: Path, monkeypatch: py
     found = ParquetTable(str(file))
     with pytest.raises(DatasetError, match="smaller row groups, or convert it"):
         found.values(columns_of(found.schema, str(file))[0], 0, 0, 1)
+
+
+def test_what_was_decoded_and_used_last_is_kept_up_to_a_bound() -> None:
+    kept = DecodedValues(1000)
+    arrays = [pa.array([number] * 50, pa.int64()) for number in range(4)]  # of 400 bytes
+    kept.keep((0, 0), (0, arrays[0]))
+    kept.keep((0, 1), (0, arrays[1]))
+    assert kept.get((0, 0)) == (0, arrays[0])
+    kept.keep((0, 2), (0, arrays[2]))
+    assert [kept.get((0, number)) is not None for number in range(3)] == [True, False, True]
+    for _ in range(5):  # what is kept again is counted once
+        kept.keep((0, 2), (7, arrays[3]))
+    assert [kept.get((0, number)) is not None for number in range(3)] == [True, False, True]
+    assert kept.get((0, 2)) == (7, arrays[3])
+    kept.keep((0, 3), (0, pa.array(range(MAX_KEPT_UNIT_BYTES // 8 + 1), pa.int64())))
+    assert kept.get((0, 3)) is None
+
+
+def test_rows_on_two_pages_are_decoded_with_those_that_were_decoded_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = table_of({"text": [f"{number:0100d}" for number in range(60_000)]})
+    file = write_parquet(tmp_path / "a.parquet", texts, per_group=60_000, use_dictionary=False)
+    table = ParquetTable(str(file))
+    column = columns_of(table.schema, str(file))[0]
+    end = table._known_pages(0, 0).data[1].first_row
+    table.values(column, 0, 0, 10)
+    decoded: list[int] = []
+    plain = table.read_bytes
+    monkeypatch.setattr(table, "read_bytes", lambda start, size: decoded.append(size) or plain(start, size))
+    assert table.values(column, 0, end - 5, end + 5) == texts["text"].slice(end - 5, 10).to_pylist()
+    assert len(decoded) == 1
+    assert table.values(column, 0, end - 3, end + 7) == texts["text"].slice(end - 3, 10).to_pylist()
+    assert len(decoded) == 1
