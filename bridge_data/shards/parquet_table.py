@@ -181,7 +181,8 @@ class ParquetTable(TableFile):
         """The values of data pages whose bytes are `data`, of which some refer to the page `dictionary`."""
         column, num_values = self._parsed.columns[group][leaf], sum(page.num_values for page in pages)
         piece = Piece(leaf, column, dictionary + data, len(dictionary), num_values)
-        return _column(small_file(self._parsed, [piece], sum(page.num_rows for page in pages)), [leaf])
+        shared = [column.path[0].decode()] if dictionary and column.kind == BYTE_ARRAY and len(column.path) == 1 else []
+        return _column(small_file(self._parsed, [piece], sum(page.num_rows for page in pages), shared), [leaf])
 
     def _whole(self, group: int, leaves: list[int], name: str) -> Any:
         """The column of a whole row group."""

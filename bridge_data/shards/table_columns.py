@@ -199,6 +199,11 @@ def values_of_rows(array: Any) -> list[Any]:
     values: list[Any]
     if types.is_string(kind) or types.is_large_string(kind):
         values = _texts(array)
+    elif types.is_dictionary(kind):
+        used = array.indices.unique().drop_null()
+        values = values_of_rows(array.dictionary.take(used))
+        by_index = dict(zip(used.to_pylist(), values, strict=True))
+        return [by_index.get(index) for index in array.indices.to_pylist()]
     elif types.is_binary(kind) or types.is_large_binary(kind):
         offsets, data = _cuts(array)
         values = [data[start:end] for start, end in itertools.pairwise(offsets)]

@@ -220,3 +220,21 @@ def test_rows_on_two_pages_are_decoded_with_those_that_were_decoded_before(
     assert len(decoded) == 1
     assert table.values(column, 0, end - 3, end + 7) == texts["text"].slice(end - 3, 10).to_pylist()
     assert len(decoded) == 1
+
+
+def test_a_long_text_that_many_rows_have_is_decoded_once(tmp_path: Path) -> None:
+    """As system prompts are: 100 bytes of a page would otherwise become 200 MB."""
+    texts = [one * 10_000 for one in "abc"]
+    column = pa.DictionaryArray.from_arrays(pa.array([n % 3 if n % 7 else None for n in range(20_000)]), texts)
+    file = write_parquet(tmp_path / "a.parquet", table_of({"text": column.cast(pa.string())}), per_group=20_000)
+    table = ParquetTable(str(file))
+    (found,) = columns_of(table.schema, str(file))
+    assert table.values(found, 0, 14, 18) == [None, texts[0], texts[1], texts[2]]
+    assert table._rows(0, [0], 0, 20_000, "text").nbytes < 200_000
+
+
+def test_rows_are_the_same_where_a_dictionary_ends_within_a_row_group(tmp_path: Path) -> None:
+    words = [None if n % 11 == 0 else f"word {n % 5}" if n < 3000 else f"{n:0200d}" for n in range(12_000)]
+    table = table_of({"text": words, "bytes": [None if one is None else one.encode() for one in words]})
+    options: dict[str, Any] = {"dictionary_pagesize_limit": 100_000, "data_page_size": 50_000}
+    check(write_parquet(tmp_path / "a.parquet", table, per_group=12_000, **options), table, rounds=20)
