@@ -187,7 +187,10 @@ class ParquetTable(TableFile):
     def _whole(self, group: int, leaves: list[int], name: str) -> Any:
         """The column of a whole row group."""
         columns = [self._parsed.columns[group][leaf] for leaf in leaves]
-        size = sum(column.unpacked_bytes for column in columns)
+        size = sum(
+            max(column.unpacked_bytes, self._shared_bytes(group, leaf))
+            for leaf, column in zip(leaves, columns, strict=True)
+        )
         self._check_size(size, "has lists or several fields, for which the row group is decoded at once, which has")
         pieces = []
         for leaf, column in zip(leaves, columns, strict=True):
@@ -196,6 +199,13 @@ class ParquetTable(TableFile):
             data_at = 0 if dictionary is None else dictionary.start + dictionary.num_bytes - column.start
             pieces.append(Piece(leaf, column, content, data_at, column.num_values))
         return _column(small_file(self._parsed, pieces, self.counts[group]), leaves)
+
+    def _shared_bytes(self, group: int, leaf: int) -> int:
+        """About how many bytes the values of a column of a row group have, if they are those of its dictionary."""
+        dictionary = self._known_pages(group, leaf).dictionary
+        if dictionary is None or self._parsed.columns[group][leaf].kind != BYTE_ARRAY:
+            return 0
+        return self._parsed.columns[group][leaf].num_values * dictionary.unpacked_bytes // max(1, dictionary.num_values)
 
     def _check_size(self, num_bytes: int, what: str) -> None:
         if num_bytes > MAX_DECODED_BYTES:

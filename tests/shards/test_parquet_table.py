@@ -238,3 +238,13 @@ def test_rows_are_the_same_where_a_dictionary_ends_within_a_row_group(tmp_path: 
     table = table_of({"text": words, "bytes": [None if one is None else one.encode() for one in words]})
     options: dict[str, Any] = {"dictionary_pagesize_limit": 100_000, "data_page_size": 50_000}
     check(write_parquet(tmp_path / "a.parquet", table, per_group=12_000, **options), table, rounds=20)
+
+
+def test_lists_of_long_texts_that_many_rows_have_are_refused_where_they_would_fill_memory(tmp_path: Path) -> None:
+    texts = pa.DictionaryArray.from_arrays(pa.array([n % 3 for n in range(60_000)]), [one * 10_000 for one in "abc"])
+    lists = pa.ListArray.from_arrays(pa.array(range(60_001), pa.int32()), texts)
+    file = write_parquet(tmp_path / "a.parquet", table_of({"turns": lists}), per_group=60_000)
+    table = ParquetTable(str(file))
+    (column,) = columns_of(table.schema.remove_metadata(), str(file))
+    with pytest.raises(DatasetError, match="572 MiB unpacked, more than the 256 MiB"):
+        table.values(column, 0, 0, 2)
