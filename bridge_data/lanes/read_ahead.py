@@ -16,6 +16,7 @@ one. Fetched all at once, they would use up network and cores for a while, and t
 
 import collections
 import dataclasses
+import functools
 import logging
 from collections.abc import Container, Iterable, Sequence
 from typing import NamedTuple
@@ -106,7 +107,19 @@ def plan_blocks(plan: Plan, geometries: Sequence[Geometry], process: Process) ->
             left -= num_bytes
         else:
             cuts[number] = None
+            if plan.sources[number].records.read_bytes != READ_BYTES:
+                _warn_of_pages(str(plan.sources[number].records.root), num_bytes, left, process.max_open_bytes)
     return cuts
+
+
+@functools.lru_cache(maxsize=1024)
+def _warn_of_pages(path: str, num_bytes: float, left: float, max_open_bytes: int) -> None:
+    logger.warning(
+        "%s: its rows are read one by one, and for each a page is decoded, which is slow: read in blocks, they would "
+        "take %d MiB of memory, and %d MiB are left of max_open_bytes=%d. Set a larger WorkerConfig(max_open_bytes="
+        "...), have more workers, or convert it: `bridge-data convert`",
+        *(path, num_bytes // (1 << 20), left // (1 << 20), max_open_bytes),
+    )
 
 
 def plan_runs(plan: Plan, run_size: int) -> list[Cut | None]:

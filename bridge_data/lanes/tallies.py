@@ -206,10 +206,10 @@ class LaneTally:
         if took_ns > self.slowest_ns:
             self.slowest_ns, self._slowest = took_ns, ref
 
-    def each(self, refs: Sequence[tuple[int, SampleRef]], samples: Iterator[T]) -> Iterator[T]:
+    def each(self, refs: Sequence[SampleRef], samples: Iterator[T]) -> Iterator[T]:
         """The same samples, each of them timed."""
         began_ns = time.perf_counter_ns()
-        for (_, ref), sample in zip(refs, samples, strict=True):
+        for ref, sample in zip(refs, samples, strict=True):
             self.note(ref, time.perf_counter_ns() - began_ns)
             yield sample
             began_ns = time.perf_counter_ns()

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeAlias,
 
 from bridge_data.errors import ConfigError, SampleError
 from bridge_data.lanes.tallies import NO_COUNTS, CountValues
-from bridge_data.order import SampleRef
+from bridge_data.order import Cursor, SampleRef
 from bridge_data.order.stream import packed_references
 from bridge_data.task import NO_STAGES
 
@@ -141,6 +141,18 @@ def references_of(keys: Sequence[Key], numbers: Mapping[str, int]) -> bytes:
     values = [*itertools.chain.from_iterable(keys)]
     values[::4] = [numbers[name] for name in values[::4]]
     return packed_references(values)
+
+
+def packed_by(cursor: Cursor, units: Sequence[Unit]) -> bytes | None:
+    """The references of items as `cursor` has packed them, which takes a third of the time; None if they are not the
+    samples that it has drawn last."""
+    if not units:
+        return None
+    first, last, count = units[0], units[-1], len(units)
+    assert isinstance(first, Item) and isinstance(last, Item)
+    if not first.draw + count == last.draw + 1 == cursor.draws:
+        return None
+    return cursor.packed_references(count)
 
 
 class SampleKey(NamedTuple):

@@ -69,7 +69,7 @@ class Geometry:
         read_bytes: int = READ_BYTES,
     ) -> "Geometry":
         """The geometry for shards of `counts` samples, `sample_bytes` bytes each on average (None: unknown), of which
-        `read_bytes` are read at once. Where that is more than usual, a chunk has so many bytes at least.
+        `read_bytes` are read at once. Where that is not `READ_BYTES`, a chunk has so many bytes at least.
 
         For a source that is small for its lanes, first windows shrink, then chunks, down to one sample: any source of
         at least one sample feeds any number of lanes. If both settings are None, samples of a chunk are not shuffled.
@@ -79,7 +79,7 @@ class Geometry:
         chunk_size = longest if max_samples_per_sequence is None else max_samples_per_sequence
         if mixes and max_samples_per_sequence is None:
             chunk_size = -(-MAX_SHARD_SKEW * num_samples // sum(1 for count in counts if count))
-        if read_bytes > READ_BYTES and sample_bytes is not None:
+        if read_bytes != READ_BYTES and sample_bytes is not None:
             chunk_size = max(chunk_size, min(MAX_BLOCK_SIZE, int(read_bytes / max(1.0, sample_bytes))))
         fitting = num_samples // (num_lanes * (MIN_CHUNKS_PER_LANE if mixes else 1))
         chunk_size = max(1, min(chunk_size, longest, fitting))
