@@ -21,7 +21,8 @@ from bridge_data.lanes.edited_lane import caught_up, with_edits
 from bridge_data.lanes.forgotten import ForgottenSamples, with_forgotten
 from bridge_data.lanes.lane import Lane
 from bridge_data.lanes.read_ahead import ReadAhead
-from bridge_data.lanes.units import Batching, Restorer
+from bridge_data.lanes.restoring import Restorer
+from bridge_data.lanes.units import Batching
 from bridge_data.lanes.work import Watch, Work
 from bridge_data.options import check_integer
 from bridge_data.order import Geometry, SampleRef, forget_history, ledger
@@ -243,8 +244,7 @@ class LaneDataset:
             state = with_forgotten(state, self)
         config = self.worker_config
         num_lanes = num_lanes_after(config, state.num_lanes)
-        is_over = self.finite and self.order.is_over(state, self.batching.max_micro_batches)
-        if state.ended or is_over:
+        if state.ended or (self.finite and self.order.is_over(state, self.batching.max_micro_batches)):
             new = self.new_state(num_lanes)
             goes_on = not state.ended and self.is_repeated_after(state, even=True)
             return self.repeated(new, state) if goes_on else new
@@ -258,8 +258,8 @@ class LaneDataset:
         self._read_in_blocks(state)
         ahead = None
         if self._is_remote:
-            num_here = self._num_lanes_here(state.num_lanes)
-            ahead = ReadAhead(self.order.cursor(lane, state), self._loaders, num_here, self.forgotten)
+            scout, process = self.order.cursor(lane, state), self._process(state.num_lanes)
+            ahead = ReadAhead(scout, self._loaders, process.num_lanes, self.forgotten)
         return Lane(
             self.order.cursor(lane, state),
             work or self.work(),
@@ -281,15 +281,14 @@ class LaneDataset:
             cuts = plan_runs(self.plan, self.batching.batch_size or 1)
         else:
             geometries = [Geometry(num_lanes, *numbers) for numbers in geometry]
-            process = Process(self._num_lanes_here(num_lanes), self.worker_config.max_open_bytes)
-            cuts = plan_blocks(self.plan, geometries, process)
+            cuts = plan_blocks(self.plan, geometries, self._process(num_lanes))
         for loader, cut in zip(self._loaders, cuts, strict=True):
             loader.read_in_blocks(cut, self._budget)
 
-    def _num_lanes_here(self, num_lanes: int) -> int:
-        """The lanes of a process, at most, where the job has `num_lanes`."""
+    def _process(self, num_lanes: int) -> Process:
+        """What a process has at most, where the job has `num_lanes`."""
         config = self.worker_config
-        return -(-num_lanes // (config.world_size * max(1, config.num_workers)))
+        return Process(-(-num_lanes // (config.world_size * max(1, config.num_workers))), config.max_open_bytes)
 
     @functools.cached_property
     def _budget(self) -> BlockBudget:

@@ -10,11 +10,12 @@ import itertools
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from bridge_data.order.cursor import BEGINNING, SampleRef, Stream
 from bridge_data.order.draw_numbers import DrawNumbers
+from bridge_data.order.inbox import Entry, entry_size, is_slice
 from bridge_data.order.plan_order import PlanOrder
 from bridge_data.order.row_numbers import Occurrence, RowNumbers
 from bridge_data.order.state import LaneState, LoaderState
-from bridge_data.order.stream import BEGINNING, Entry, SampleRef, Stream, entry_size, is_slice
 
 
 class LaneDraw(NamedTuple):

@@ -1,0 +1,182 @@
+"""The samples that a lane has drawn but not yet emitted, and how a state keeps them.
+
+Input: items and units that wait, or a lane's state. Output: the state, or references to read them again. Guarantee:
+pending packs and groups are restored as they were chosen, and no payload is stored.
+
+A pending item is stored as the number of its draw, counted from a base cursor; on restore, the order is replayed from
+there to find the sample again. It is `[offset, part]` where a generator hook made several parts of a sample, and
+`[source, epoch, index, part]` where the item is older than the base cursor.
+"""
+
+import collections
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+from bridge_data.errors import EDITED, StateError
+from bridge_data.order.cursor import Cursor, SampleRef
+
+OLD = -1
+"""The draw number of an item restored from an explicit reference: older than any base cursor."""
+
+
+class Drawn(NamedTuple):
+    """One part of a sample, with the number of its draw."""
+
+    draw: int
+    ref: SampleRef
+    part: int
+
+
+class _Item(Protocol):
+    draw: int
+    ref: SampleRef
+    part: int
+
+
+class _Unit(Protocol):
+    @property
+    def items(self) -> Sequence[_Item]: ...
+
+
+T = TypeVar("T")
+U = TypeVar("U")
+NewT = TypeVar("NewT")
+NewU = TypeVar("NewU")
+ItemT = TypeVar("ItemT", bound=_Item)
+UnitT = TypeVar("UnitT", bound=_Unit)
+
+
+@dataclasses.dataclass(slots=True)
+class Pending(Generic[T, U]):
+    """Items (parts of samples) and units (packs, or single items without packing), by what they wait for."""
+
+    queue: collections.deque[T] = dataclasses.field(default_factory=collections.deque)
+    """Items that were drawn together with others and are processed next."""
+    carried: list[T] = dataclasses.field(default_factory=list)
+    """Items left over by the packer, for the next packing buffer."""
+    packs: collections.deque[list[T]] = dataclasses.field(default_factory=collections.deque)
+    """Packs that are selected but not yet packed."""
+    buckets: dict[str, list[U]] = dataclasses.field(default_factory=dict)
+    """Members of incomplete micro-batches, by batch group."""
+    open: collections.deque[tuple[list[U], int]] = dataclasses.field(default_factory=collections.deque)
+    """(members, number of batches already emitted) of micro-batches that were only partly emitted."""
+
+    def __bool__(self) -> bool:
+        return bool(self.queue or self.carried or self.packs or self.buckets or self.open)
+
+    def map(self, item: Callable[[T], NewT], unit: Callable[[U], NewU]) -> "Pending[NewT, NewU]":
+        """The same structure with `item` and `unit` applied to each."""
+        return Pending(
+            queue=collections.deque(map(item, self.queue)),
+            carried=list(map(item, self.carried)),
+            packs=collections.deque(list(map(item, pack)) for pack in self.packs),
+            buckets={name: list(map(unit, bucket)) for name, bucket in self.buckets.items()},
+            open=collections.deque((list(map(unit, units)), emitted) for units, emitted in self.open),
+        )
+
+    def items(self: "Pending[T, list[T]]") -> Iterator[T]:
+        """All items."""
+        yield from self.loose()
+        for units, _ in self.open:
+            yield from itertools.chain.from_iterable(units)
+
+    def loose(self: "Pending[T, list[T]]") -> Iterator[T]:
+        """All items except those of partly emitted batches."""
+        units = itertools.chain.from_iterable(self.buckets.values())
+        return itertools.chain(self.queue, self.carried, *self.packs, *units)
+
+    def explicit(
+        self: "Pending[Drawn, list[Drawn]]", numbers: Sequence[int] | None = None
+    ) -> "Pending[list[int], list[list[int]]]":
+        """All items as `[source, epoch, index, part]`, with sources renumbered by `numbers`, if given."""
+
+        def written(item: Drawn) -> list[int]:
+            source, epoch, index, _ = item.ref
+            return [source if numbers is None else numbers[source], epoch, index, item.part]
+
+        return self.map(written, lambda unit: [written(item) for item in unit])
+
+    def encode(self: "Pending[ItemT, UnitT]", first: int) -> dict[str, Any]:
+        """As plain data for the lane's state; `first` is the draw number of the base cursor."""
+
+        def written(item: _Item) -> int | list[int]:
+            if item.draw < first:
+                return [item.ref.source, item.ref.epoch, item.ref.index, item.part]
+            return [item.draw - first, item.part] if item.part else item.draw - first
+
+        return self.map(written, lambda unit: [written(item) for item in unit.items]).to_dict()
+
+    @staticmethod
+    def decode(state: Mapping[str, Any], cursor: Cursor) -> "Pending[Drawn, list[Drawn]]":
+        """The pending items of a lane's state. Moves `cursor`, a cursor of the lane, to replay their draws.
+
+        Raises:
+            StateError: if a draw or a sample does not exist.
+        """
+        pending, num_samples = state.get("pending", {}), cursor.num_samples
+        waiting = Pending.from_dict(pending)
+        stored = ([item, 0] if isinstance(item, int) else item for item in waiting.items())
+        offsets = [item[0] for item in stored if len(item) == 2]
+        refs = _replayed(cursor, pending["base"], max(offsets) + 1) if offsets else {}
+        first = pending["base"]["draws"] if offsets else state["draws"]
+
+        def read(item: int | list[int]) -> Drawn:
+            stored = [item, 0] if isinstance(item, int) else item
+            if len(stored) > 2:
+                source, epoch, index, part = stored
+                if index < num_samples[source]:
+                    return Drawn(OLD, SampleRef(source, epoch, index), part)
+                fault = f"there is no sample {index}, source {source} has {num_samples[source]}"
+            else:
+                offset, part = stored
+                if offset in refs:
+                    return Drawn(first + offset, refs[offset], part)
+                fault = f"draw {first + offset} gave no sample"
+            raise StateError(f"lanes.{cursor.lane}.pending: {stored}: {fault}; {EDITED}")
+
+        return waiting.map(read, lambda unit: [read(item) for item in unit])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain lists and dicts, empty ones left out."""
+        lists = {
+            "queue": list(self.queue),
+            "carried": self.carried,
+            "packs": list(self.packs),
+            "buckets": self.buckets,
+            "open": [list(batch) for batch in self.open],
+        }
+        return {name: value for name, value in lists.items() if value}
+
+    @staticmethod
+    def from_dict(written: Mapping[str, Any]) -> "Pending[Any, list[Any]]":
+        """The inverse of `to_dict`."""
+        return Pending(
+            queue=collections.deque(written.get("queue", ())),
+            carried=list(written.get("carried", ())),
+            packs=collections.deque(written.get("packs", ())),
+            buckets=dict(written.get("buckets", {})),
+            open=collections.deque((units, emitted) for units, emitted in written.get("open", ())),
+        )
+
+
+def num_pending(state: Mapping[str, Any]) -> int:
+    """The number of samples (or parts of samples) that a lane has drawn but not yet emitted, from its state."""
+    return sum(1 for _ in Pending.from_dict(state.get("pending", {})).items())
+
+
+def _replayed(cursor: Cursor, base: dict[str, Any], count: int) -> dict[int, SampleRef]:
+    """The references of `count` draws from the base cursor on, by their offset from it."""
+    cursor.seek(base)
+    path, first, end = f"lanes.{cursor.lane}.pending", cursor.draws, cursor.draws + count
+    refs: dict[int, SampleRef] = {}
+    try:
+        while cursor.draws < end:
+            refs |= {draw - first: ref for draw, ref in cursor.take(end - cursor.draws)}
+    except StopIteration:
+        fault = f"an item waits since draw {end - 1}, the data ends after {cursor.draws}"
+        raise StateError(f"{path}: {fault}; {EDITED}") from None
+    except StateError as error:
+        raise StateError(f"{path}.base: {error}") from None
+    return refs
