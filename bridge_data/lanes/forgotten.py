@@ -14,7 +14,7 @@ from bridge_data.errors import StateError
 from bridge_data.lanes.survival import Survivals
 from bridge_data.order import SampleRef
 from bridge_data.order.forget_history import ListVersions, check_lists, with_lists
-from bridge_data.order.pending import Drawn, Pending
+from bridge_data.order.leftovers import Drawn, Pending
 from bridge_data.order.plan_order import PlanOrder
 from bridge_data.order.state import LoaderState
 from bridge_data.plan import Plan, Source

@@ -21,7 +21,7 @@ from bridge_data.lanes.survival import Survivals
 from bridge_data.lanes.units import UNREAD, Batching, GroupSizes, Item, LaneTally, Pack, Produced, Unit, references_of
 from bridge_data.lanes.work import Watch, Work
 from bridge_data.order import Cursor
-from bridge_data.order.pending import Drawn, Pending
+from bridge_data.order.leftovers import Drawn, Pending
 from bridge_data.samples.arena import current_arena
 from bridge_data.task import NO_STAGES
 

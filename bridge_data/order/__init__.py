@@ -8,8 +8,7 @@ The modules, each using only those above it:
     mixing        how well the batches of a row are mixed, and how far its epochs overlap, in figures
     cursor        the samples of one lane, in one row and in all sources, as `SampleRef(source, epoch, index)`
     ordered       the same for the validation order
-    inbox         what a re-deal leaves to a lane
-    pending       what a lane has drawn and not yet emitted
+    leftovers     what a re-deal leaves to a lane (its inbox), and what a lane has drawn and not yet emitted
     state_check   the structure of a saved state
     ledger        sums over the samples that were handed out
     state         the state of all lanes as plain data, and the fingerprint of the run

@@ -24,7 +24,7 @@ from bridge_data.order.random_draws import BLOCK, Blend, Schedule
 from bridge_data.order.row import Ints, Row, Window
 
 if TYPE_CHECKING:
-    from bridge_data.order.inbox import Inbox
+    from bridge_data.order.leftovers import Inbox
     from bridge_data.order.ordered import OrderedRow, OrderedWindow
 
 State = dict[str, Any]
@@ -267,7 +267,7 @@ class Cursor:
         self._streams: dict[int, Stream] = {}
         self._inboxes: dict[int, Inbox] = {}
         if self._saved_inboxes:
-            from bridge_data.order.inbox import Inbox  # imported here: only a re-deal leaves some
+            from bridge_data.order.leftovers import Inbox  # imported here: only a re-deal leaves some
 
             self._inboxes = {
                 int(source): Inbox(entries, self._history[int(source)], f"lanes.{self.lane}.inbox.{source}")

@@ -26,9 +26,8 @@ from numpy.typing import NDArray
 from bridge_data.errors import EDITED, StateError
 from bridge_data.order import ledger
 from bridge_data.order.cursor import BEGINNING, Cursor
-from bridge_data.order.inbox import Entry, cut_entry, entry_size, is_slice
+from bridge_data.order.leftovers import Entry, Pending, cut_entry, entry_size, is_slice
 from bridge_data.order.ordered import OrderedRow
-from bridge_data.order.pending import Pending
 from bridge_data.order.row import Row
 from bridge_data.order.state import Generation, LaneState, LoaderState
 

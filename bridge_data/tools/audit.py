@@ -21,7 +21,7 @@ from bridge_data.order.cursor import Cursor, SampleRef, packed_references
 from bridge_data.order.forget_history import history_of
 from bridge_data.order.lane_numbers import JobNumbers
 from bridge_data.order.ledger import LedgerSums, num_emitted, tallies, total
-from bridge_data.order.pending import num_pending
+from bridge_data.order.leftovers import num_pending
 from bridge_data.order.plan_order import PlanOrder, Shuffle
 from bridge_data.order.state import LoaderState
 from bridge_data.plan import Plan

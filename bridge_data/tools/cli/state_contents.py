@@ -10,8 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from bridge_data.order import BEGINNING
-from bridge_data.order.inbox import Entry, entry_size, is_slice
-from bridge_data.order.pending import num_pending
+from bridge_data.order.leftovers import Entry, entry_size, is_slice, num_pending
 from bridge_data.order.state import LaneState, LoaderState
 from bridge_data.plan.source import multiplied, together
 
