@@ -1,19 +1,20 @@
-"""Rates of tables read in place beside those of the same samples as tars, and of the reader of `datasets`.
+"""Rates of tables read in place beside those of the same samples as tars, and of the readers of `datasets`.
 
 Input: generated texts of 200 bytes, and JPEGs of 500×400 pixels with captions; as prepared tars, as a Parquet file as
 pyarrow writes it by default (JPEGs: row groups of 100 rows, as `datasets` writes them), and as `save_to_disk` saves
-them. Output: samples per second of processor time (so that what else runs does not
-matter) of one process without workers, after a first epoch; each figure is the median of rounds
-that take turns.
+them. Output: microseconds of processor time for a sample, of one process without workers, after a first epoch. All are
+asked for a slice of an epoch in turn, so that what else runs on the machine changes all of them; a ratio is one of
+whole epochs, and its interval is that of the middle half of the epochs.
 
     python -m benchmarks.tables --peer .venv-peers/datasets/bin/python
 
-The peer shuffles in its two ways, by `Dataset.shuffle` ("map") and by a buffer of 100 samples of an iterable data set
-("stream"), and makes batches of as many samples; JPEGs are decoded to uint8 by both.
+The peer makes batches of as many samples, in four ways: `map` (`Dataset.shuffle`, one sample after the other), `stream`
+(an iterable data set with a buffer of 100 samples), `batches` (`Dataset.shuffle`, batch by batch) and `columns` (batch
+by batch, not shuffled); the last two of texts alone, as they are not decoded. JPEGs are decoded to uint8 by both: the
+same pixels, here by simplejpeg, there by Pillow. `decoding` is bare: of JPEGs that are in memory, into the same buffer.
 """
 
 import argparse
-import functools
 import io
 import json
 import statistics
@@ -28,6 +29,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import simplejpeg
 from PIL import Image
 
 from bridge_data import (
@@ -42,7 +44,7 @@ from bridge_data import (
 from tests.prepared import write_dataset
 
 BATCH = 32
-NUM_TEXTS, NUM_PICTURES = 100_000, 600
+NUM_TEXTS, NUM_PICTURES = 100_000, 640
 CAPTIONED = {
     "sample_type": {"__module__": "megatron.energon", "__class__": "CaptioningSample"},
     "field_map": {"image": "jpg", "caption": "txt"},
@@ -54,13 +56,11 @@ PICTURE_FIELDS: dict[str, Any] = {
 }
 
 PEER = """
-import json, sys, time
+import sys, time
 import numpy, datasets
-path, seconds, pictures = sys.argv[1], float(sys.argv[2]), sys.argv[3] == "jpeg"
-shuffle = {"map": lambda data: data.shuffle(seed=1), "stream": lambda data: (
-    data.to_iterable_dataset(num_shards=16).shuffle(seed=1, buffer_size=100))}[sys.argv[4]]
-data = shuffle(datasets.load_from_disk(path))
-def batches():
+path, pictures, way = sys.argv[1], sys.argv[2] == "jpeg", sys.argv[3]
+data = datasets.load_from_disk(path)
+def by_sample(data):
     while True:
         samples = []
         for sample in data:
@@ -73,15 +73,24 @@ def batches():
                     batch["image"] = numpy.stack(batch["image"])
                 yield batch
                 samples = []
-stream = batches()
-begin = time.process_time()
-while time.process_time() - begin < seconds / 4:
-    next(stream)
-begin, count = time.process_time(), 0
-while time.process_time() - begin < seconds:
-    count += len(next(stream)["text" if not pictures else "image"])
-print(json.dumps(count / (time.process_time() - begin)))
+def by_batch(data):
+    while True:
+        yield from data.iter(32)
+batches = {
+    "map": lambda: by_sample(data.shuffle(seed=1)),
+    "stream": lambda: by_sample(data.to_iterable_dataset(num_shards=16).shuffle(seed=1, buffer_size=100)),
+    "batches": lambda: by_batch(data.shuffle(seed=1)),
+    "columns": lambda: by_batch(data),
+}[way]()
+for line in sys.stdin:
+    begin = time.process_time()
+    for _ in range(int(line)):
+        next(batches)
+    print(time.process_time() - begin, flush=True)
 """
+WAYS = {"text": ("map", "stream", "batches", "columns"), "jpeg": ("map", "stream")}
+SLICES = {"text": 25, "jpeg": 5}
+"""Slices of an epoch."""
 
 
 class Pixels(DefaultTaskEncoder[Any, Any, Any, Any]):
@@ -139,7 +148,7 @@ def _write_tables(folder: Path, name: str, table: pa.Table, per_group: int, per_
 
 
 def batches_of(path: Path, fields: dict[str, Any]) -> Iterator[Any]:
-    """Batches without end, after a first epoch."""
+    """Batches without end."""
     data = get_train_dataset(
         path,
         worker_config=WorkerConfig(rank=0, world_size=1, num_workers=0),
@@ -149,58 +158,104 @@ def batches_of(path: Path, fields: dict[str, Any]) -> Iterator[Any]:
         task_encoder=Pixels(),
         **fields,
     )
-    loader = iter(get_savable_loader(data))
-    for _ in range((NUM_TEXTS if path.name.startswith("text") else NUM_PICTURES) // BATCH):
-        next(loader)
-    return loader
+    return iter(get_savable_loader(data))
 
 
-def rate(batches: Iterator[Any], seconds: float) -> float:
-    """Samples a second."""
-    begin, count = time.process_time(), 0
-    while time.process_time() - begin < seconds:
+def decoded(jpegs: list[bytes]) -> Iterator[Any]:
+    """Nothing but the work of decoding a batch, without end."""
+    pixels = np.empty((400, 500, 3), np.uint8)
+    while True:
+        for begin in range(0, len(jpegs), BATCH):
+            for jpeg in jpegs[begin : begin + BATCH]:
+                simplejpeg.decode_jpeg(jpeg, "RGB", buffer=pixels)
+            yield None
+
+
+def timed(batches: Iterator[Any], count: int) -> float:
+    """Seconds of processor time that `count` batches take."""
+    begin = time.process_time()
+    for _ in range(count):
         next(batches)
-        count += BATCH
-    return count / (time.process_time() - begin)
+    return time.process_time() - begin
 
 
-def peer_rate(command: list[str]) -> float:
-    """Samples a second of the peer."""
-    return float(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+def serve(kind: str, path: Path) -> None:
+    """Say how long as many batches take as each line that comes in asks for."""
+    if kind == "decoding":
+        batches = decoded([picture(number) for number in range(200)])
+    else:
+        fields = TEXT_FIELDS if path.name.startswith("text") else PICTURE_FIELDS
+        batches = batches_of(path, {} if kind == "tars" else fields)
+    for line in sys.stdin:
+        print(timed(batches, int(line)), flush=True)
+
+
+class Reader:
+    """A reader in a process of its own: what the others hold is nothing to its garbage collector."""
+
+    def __init__(self, command: list[str]) -> None:
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def timed(self, count: int) -> float:
+        """Seconds of processor time that `count` batches take."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f"{count}\n")
+        self._process.stdin.flush()
+        return float(self._process.stdout.readline())
+
+    def close(self) -> None:
+        """End it."""
+        self._process.communicate()
+
+
+def compare(runs: dict[str, Callable[[int], float]], num_batches: int, num_slices: int, epochs: int) -> None:
+    """Print the time of a sample in each of `runs`, and how many times as fast it is as each other."""
+    for run in runs.values():
+        run(num_batches)
+    times: dict[str, list[float]] = {kind: [0.0] * epochs for kind in runs}
+    for epoch in range(epochs):
+        for _ in range(num_slices):
+            for kind, run in runs.items():
+                times[kind][epoch] += run(num_batches // num_slices)
+    for kind, found in times.items():
+        beside = []
+        for other, theirs in times.items():
+            if other != kind:
+                ratios = sorted(their / own for own, their in zip(found, theirs, strict=True))
+                middle = ratios[epochs // 4], ratios[-1 - epochs // 4]
+                beside.append(f"{statistics.median(ratios):.2f} ({middle[0]:.2f}-{middle[1]:.2f}) x {other}")
+        sample_us = statistics.median(found) / (num_batches * BATCH) * 1e6
+        print(f"{kind:10} {sample_us:8.2f} us a sample   {', '.join(beside)}", flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peer", help="A Python with `datasets` and Pillow.")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--epochs", type=int, default=9)
     parser.add_argument("--only", choices=("text", "jpeg"))
-    parser.add_argument("--seconds", type=float, default=1.5)
+    parser.add_argument("--serve", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.serve:
+        serve(options.serve[0], Path(options.serve[1]))
+        return
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         write(root)
-        for name, fields in (("text", TEXT_FIELDS), ("jpeg", PICTURE_FIELDS)):
+        for name, size in (("text", NUM_TEXTS), ("jpeg", NUM_PICTURES)):
             if options.only not in (None, name):
                 continue
-            runs: dict[str, Callable[[], float]] = {}
-            for kind, given in (("tars", {}), ("parquet", fields), ("saved", fields)):
-                batches = batches_of(root / f"{name}.{kind}", given)
-                runs[kind] = functools.partial(rate, batches, options.seconds)
+            own = [sys.executable, "-m", "benchmarks.tables", "--serve"]
+            kinds = ["parquet", "saved", "tars", *(["decoding"] if name == "jpeg" else [])]
+            readers = {kind: Reader([*own, kind, str(root / f"{name}.{kind}")]) for kind in kinds}
             if options.peer:
-                for kind in ("map", "stream"):
-                    command = [options.peer, "-c", PEER, str(root / f"{name}.saved"), str(options.seconds), name, kind]
-                    runs[f"datasets {kind}"] = functools.partial(peer_rate, command)
-            figures: dict[str, list[float]] = {kind: [] for kind in runs}
-            for _ in range(options.rounds):
-                for kind, run in runs.items():
-                    figures[kind].append(run())
-            rates = {kind: statistics.median(found) for kind, found in figures.items()}
-            for kind, found in rates.items():
-                beside = [
-                    f"{found / other:.2f} × {other_kind}" for other_kind, other in rates.items() if other_kind != kind
-                ]
-                print(f"{name:5} {kind:16} {found:10,.0f} samples/s   {', '.join(beside)}")
-            sys.stdout.flush()
+                saved = str(root / f"{name}.saved")
+                readers |= {way: Reader([options.peer, "-c", PEER, saved, name, way]) for way in WAYS[name]}
+            print(f"{name}:")
+            runs = {kind: reader.timed for kind, reader in readers.items()}
+            compare(runs, size // BATCH, SLICES[name], options.epochs)
+            for reader in readers.values():
+                reader.close()
 
 
 if __name__ == "__main__":

@@ -121,7 +121,8 @@ class FaultyProxy:
                     self.wfile.write(whole)
                     return
                 upstream = http.client.HTTPConnection("127.0.0.1", server.port)
-                upstream.request(self.command, self.path, headers=dict(self.headers))
+                content = self.rfile.read(int(self.headers["Content-Length"] or 0))
+                upstream.request(self.command, self.path, body=content or None, headers=dict(self.headers))
                 answer = upstream.getresponse()
                 content = answer.read()
                 self.send_response(answer.status)
@@ -141,7 +142,7 @@ class FaultyProxy:
                     self.close_connection = True
                 upstream.close()
 
-            do_HEAD = do_GET
+            do_HEAD = do_PUT = do_DELETE = do_POST = do_GET
 
             def log_message(self, format: str, *args: object) -> None: ...
 

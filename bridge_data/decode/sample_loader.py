@@ -60,6 +60,11 @@ class Loader(abc.ABC):
         """
         return None
 
+    def take_held(self, indices: Sequence[int], name: str, epochs: Sequence[int]) -> list[Any | None]:
+        """Of each index the sample, if it is plain and in an open block; None where it is not, or cannot be built, for
+        which `load` has the reason. Empty if no sample ever is. `name` of the source and `epochs` are for its key."""
+        return []
+
     def byte_ranges(self, index: int) -> Sequence[ByteRange]:
         """The byte ranges that `read(index)` will read."""
         return self._reader.byte_ranges(index, self._source.parts)
@@ -129,6 +134,48 @@ class SampleLoader(Loader):
             files = (f"{key}.{part}",) if num_whole == 1 else tuple([f"{key}.{part}" for part in parts])
             source = SourceInfo(dataset_path=raw.dataset_path, index=raw.index, shard_name=shard, file_names=files)
             yield make(__key__=f"{shard}/{key}", __subflavors__=subflavors, __sources__=(source,), **fields)
+
+    def take_held(self, indices: Sequence[int], name: str, epochs: Sequence[int]) -> list[Any | None]:
+        # `_streamed` without a `RawSample`: for small samples, objects and function calls take most of the time.
+        held = self._reader.held(self._source.parts) if self._whole_parts and self.is_plain else None
+        if held is None:
+            return []
+        blocks, first, path = held
+        whole, make, subflavors = self._whole_parts, self._class, self._subflavors
+        (field, part, decode), num_whole = whole[0], len(whole)
+        taken: list[Any | None] = []
+        for index, epoch in zip(indices, epochs, strict=True):
+            at = index + first
+            block = blocks.get(at)
+            if block is None:
+                taken.append(None)
+                continue
+            number, shard = at - block.first, block.shard_name
+            key, content = block.keys[number], block.contents[number]
+            try:
+                if block.name is not None:
+                    fields = {field: decode(content)}
+                    files: tuple[str, ...] = (f"{key}.{part}",)
+                else:
+                    fields = {target: decode_one(content[one]) for target, one, decode_one in whole}
+                    files = tuple([f"{key}.{one}" for one in content])
+                source = SourceInfo(dataset_path=path, index=at, shard_name=shard, file_names=files)
+                sample = make(
+                    __key__=f"{shard}/{key}",
+                    __restore_key__=(name, epoch, index, 0),
+                    __subflavors__=subflavors,
+                    __sources__=(source,),
+                    **fields,
+                )
+            except Exception:
+                sample = None
+            if sample is None or len(files) != num_whole:
+                taken.append(None)  # it is still held, to be built by itself
+                continue
+            del blocks[at]
+            block.keys[number] = block.contents[number] = None
+            taken.append(sample)
+        return taken
 
     def build(self, raw: RawSample, index: int) -> Sample | CrudeSample:
         if self._make is not None:

@@ -9,21 +9,22 @@ drawn and not yet out are kept as references, and read again after a restore.
 import collections
 import contextlib
 import functools
+import itertools
 import logging
 import time
 from collections.abc import Sequence
 from typing import Any
 
 from bridge_data.errors import FatalSampleError
+from bridge_data.lanes.bulk_loading import Watch
 from bridge_data.lanes.forgotten import drop_draws, drop_pending
 from bridge_data.lanes.read_ahead import ReadAhead
 from bridge_data.lanes.survival import Survivals
 from bridge_data.lanes.units import UNREAD, Batching, GroupSizes, Item, LaneTally, Pack, Produced, Unit, references_of
-from bridge_data.lanes.work import Watch, Work
+from bridge_data.lanes.work import Work
 from bridge_data.order import Cursor
 from bridge_data.order.leftovers import Drawn, Pending
 from bridge_data.samples.arena import current_arena
-from bridge_data.task import NO_STAGES
 
 logger = logging.getLogger("bridge_data")
 
@@ -89,8 +90,8 @@ class Lane:
             with self._work.hooks:
                 batch = self._next_batch()
         except StopIteration:
-            if not self._micro_batches and self._work.hooks.skipped:
-                logger.warning("lane %d ends without a batch: all samples were left out%s", self._number, self._why())
+            if not self._micro_batches and (told := self._work.hooks.told_skips()):
+                logger.warning("lane %d ends without a batch: all samples %s", self._number, told)
             raise
         self._micro_batches += 1
         counts = self._tally.take(batch, self._num_samples)
@@ -132,21 +133,11 @@ class Lane:
             hooks.batch_index = index
             self._num_read = sum(unit.num_samples for unit in read) if self._work.packs else len(read)
             keys = self._work.keys_of(read)
-            self._references = self._packed_references(read) or references_of(keys, self._work.numbers)
+            cursor = self._cursor if self._work.knows_batch_of_samples else None
+            self._references = references_of(read, keys, self._work.numbers, cursor)
             return self._work.batch(read, keys, collate=self._batches_samples) if read else []
         finally:
             hooks.batch_index = None
-
-    def _packed_references(self, units: list[Unit]) -> bytes | None:
-        """The references of `units` as the cursor has packed them, which takes a third of the time; None if they are
-        not the samples drawn last."""
-        if not (units and self._work.knows_batch_of_samples):
-            return None
-        first, last, count = units[0], units[-1], len(units)
-        assert isinstance(first, Item) and isinstance(last, Item)
-        if not first.draw + count == last.draw + 1 == self._cursor.draws:
-            return None
-        return self._cursor.packed_references(count)
 
     def _next_units(self) -> list[Unit]:
         """The members of the next micro-batch: the first bucket to be full; at the end of the data, what is left."""
@@ -191,7 +182,12 @@ class Lane:
                     continue
                 if not queue:
                     queue.appendleft(self._next_item(num_missing))
-                items = [queue.popleft() for _ in range(min(num_missing, len(queue)))]
+                items = [*itertools.islice(queue, num_missing)]
+                if len(queue) == len(items):
+                    queue.clear()
+                else:
+                    for _ in items:
+                        queue.popleft()
                 bucket += [item for item in items if item.sample is not UNREAD or self._read(item)]
             return self._pending.buckets.pop("")
         finally:
@@ -263,29 +259,31 @@ class Lane:
             drawn = drop_draws(drawn, forgotten, self._work.hooks, self._survivals)
         if not drawn:
             return
-        samples, kept = self._work.all_samples([ref for _, ref in drawn], self._watch), self._kept
-        queue, began_ns = self._pending.queue, time.perf_counter_ns()
-        samples = self._tally.each(drawn, samples) if self._tally.times_each else samples
+        queue, hooks, kept, began_ns = self._pending.queue, self._work.hooks, self._kept, time.perf_counter_ns()
+        held = self._work.held([ref for _, ref in drawn])
+        rest = [ref for (_, ref), sample in zip(drawn, held, strict=True) if sample is None]
+        made = self._work.all_samples(rest, self._watch)
+        samples = self._tally.each(rest, made) if self._tally.times_each else made
         arena = current_arena() if self._stacks else None
         with contextlib.nullcontext() if arena is None else arena.images(len(drawn)):
-            for (draw, ref), parts in zip(drawn, samples, strict=True):
-                for part, sample in parts:
-                    queue.append(Item(draw, ref, part, sample))
-                if parts:
-                    kept[ref[0]] += 1
+            for (draw, ref), sample in zip(drawn, held, strict=True):
+                if sample is not None:
+                    queue.append(Item(draw, ref, 0, sample))
+                    if hooks.failures:
+                        hooks.succeed("decode")
                 else:
-                    self._survivals[ref[0]].leave_out(*self._work.hooks.last_skip)
+                    parts = next(samples)
+                    queue += [Item(draw, ref, part, one) for part, one in parts]
+                    if not parts:
+                        self._survivals[ref[0]].leave_out(*hooks.last_skip)
+                        continue
+                kept[ref[0]] += 1
         if (took_ns := time.perf_counter_ns() - began_ns) > self._tally.longest_ns:
             self._tally.note_draw(drawn, took_ns)
 
     @functools.cached_property
     def _survivals(self) -> Survivals:
         return Survivals(self._number, self._num_lanes, self._sources, self._kept)
-
-    def _why(self) -> str:
-        hooks = self._work.hooks
-        counts = [f"{count} in {stage}" for stage, count in hooks.skipped.items() if stage not in NO_STAGES]
-        return f" ({', '.join(counts)}{f'; the last because {hooks.last_skip[1]}' if hooks.last_skip[1] else ''})"
 
     def _read(self, item: Item) -> bool:
         """See that the item's payload is in memory; False if the sample, read again, is not there any more."""

@@ -17,13 +17,14 @@ from typing import Any
 from bridge_data import storage
 from bridge_data.decode import Loader, open_loader
 from bridge_data.errors import ConfigError, ErrorHandler, no_random_access
+from bridge_data.lanes.bulk_loading import Watch
 from bridge_data.lanes.edited_lane import caught_up, with_edits
 from bridge_data.lanes.forgotten import ForgottenSamples, with_forgotten
 from bridge_data.lanes.lane import Lane
 from bridge_data.lanes.read_ahead import ReadAhead
 from bridge_data.lanes.restoring import Restorer
 from bridge_data.lanes.units import Batching
-from bridge_data.lanes.work import Watch, Work
+from bridge_data.lanes.work import Work
 from bridge_data.options import check_integer
 from bridge_data.order import Geometry, SampleRef, forget_history, ledger
 from bridge_data.order.chunks import Process, plan_blocks, plan_runs
@@ -273,10 +274,9 @@ class LaneDataset:
 
     def _read_in_blocks(self, state: LoaderState) -> None:
         """See that the loaders, which all lanes of this process share, read by the blocks of the current generation."""
-        num_lanes, geometry = state.generations[-1]
-        if self.__dict__.get("_cut_for") == (num_lanes, geometry):
+        if self.__dict__.get("_cut_for") == state.generations[-1]:
             return
-        self._cut_for = num_lanes, geometry
+        num_lanes, geometry = self._cut_for = state.generations[-1]
         if self.order.shuffle is None:
             cuts = plan_runs(self.plan, self.batching.batch_size or 1)
         else:
@@ -301,8 +301,8 @@ class LaneDataset:
         Raises:
             ConfigError: if it is no key, or of other data. SampleError: if the hooks leave it out.
         """
-        work = self.work(self.worker_config.restore_error_handler)
-        return Restorer(work, self.source_names, self.order.sizes).restore(key)
+        handler = self.worker_config.restore_error_handler
+        return Restorer(self.work(handler), self.source_names, self.order.sizes).restore(key)
 
     def describe(self, ref: SampleRef) -> str:
         """A sample in words: its key, data set, epoch and number."""

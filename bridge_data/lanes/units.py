@@ -22,7 +22,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Generic, NamedTuple, TypeAlias, TypeVar
 
 from bridge_data.errors import ConfigError
-from bridge_data.order import SampleRef
+from bridge_data.order import Cursor, SampleRef
 from bridge_data.order.cursor import packed_references
 from bridge_data.process_counts import COUNTS
 
@@ -169,8 +169,17 @@ Unit: TypeAlias = Item | Pack
 """What micro-batches are made of."""
 
 
-def references_of(keys: Sequence[Key], numbers: Mapping[str, int]) -> bytes:
-    """The samples with these keys, of sources with these numbers, as in `order.ledger`."""
+def references_of(
+    units: Sequence[Unit], keys: Sequence[Key], numbers: Mapping[str, int], cursor: Cursor | None
+) -> bytes:
+    """The samples of `units`, with these keys and of sources with these numbers, as in `order.ledger`. If they are the
+    ones that `cursor` has drawn last, it has packed their references, which takes a third of the time."""
+    if cursor is not None and units:
+        first, last, count = units[0], units[-1], len(units)
+        assert isinstance(first, Item) and isinstance(last, Item)
+        is_last_drawn = first.draw + count == last.draw + 1 == cursor.draws
+        if is_last_drawn and (packed := cursor.packed_references(count)) is not None:
+            return packed
     values = [*itertools.chain.from_iterable(keys)]
     values[::4] = [numbers[name] for name in values[::4]]
     return packed_references(values)
@@ -240,10 +249,10 @@ class LaneTally:
         if took_ns > self.slowest_ns:
             self.slowest_ns, self._slowest = took_ns, ref
 
-    def each(self, refs: Sequence[tuple[int, SampleRef]], samples: Iterator[T]) -> Iterator[T]:
+    def each(self, refs: Sequence[SampleRef], samples: Iterator[T]) -> Iterator[T]:
         """The same samples, each of them timed."""
         began_ns = time.perf_counter_ns()
-        for (_, ref), sample in zip(refs, samples, strict=True):
+        for ref, sample in zip(refs, samples, strict=True):
             self.note(ref, time.perf_counter_ns() - began_ns)
             yield sample
             began_ns = time.perf_counter_ns()

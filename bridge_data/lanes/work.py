@@ -4,27 +4,21 @@ Enters: a reference, a pack of items, the units of a micro-batch. Leaves: encode
 Guarantee: the same reference gives the same result on any lane, worker, rank or resume.
 """
 
-import collections
 import functools
 import itertools
 import time
 from collections.abc import Callable, Container, Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 from bridge_data.decode import Loader
 from bridge_data.errors import ConfigError, FatalSampleError, SampleError
+from bridge_data.lanes.bulk_loading import BulkLoading, Parts, Watch
 from bridge_data.lanes.units import Item, Key, LaneTally, Pack, Unit, batch_key, pack_key
 from bridge_data.order import ALL_PARTS, SampleRef
 from bridge_data.samples import CrudeSample, Sample
 from bridge_data.shards import RawSample
 from bridge_data.task import STAGES, TRUNCATED, Hooks, Packing, SourceCook, does_something, hook_of, is_overridden
-from bridge_data.task.observer import StageTracer, observed_iterator
-
-Parts: TypeAlias = Sequence[tuple[int, Any]]
-"""The parts of a sample, each with its number."""
-
-Watch: TypeAlias = Callable[[SampleRef], None]
-"""Is told of each sample before work on it begins."""
+from bridge_data.task.observer import StageTracer
 
 
 class Work:
@@ -82,6 +76,10 @@ class Work:
                         "override it, or leave packing_buffer_size out"
                     )
 
+    @functools.cached_property
+    def _bulk(self) -> BulkLoading:
+        return BulkLoading(self._loaders, self._names, self._keys, self.hooks, self.samples)
+
     def samples(self, ref: SampleRef) -> Parts:
         """The encoded (with packing: pre-encoded) parts of a sample, each with its number; none if it is left out."""
         parts = self._load(ref)
@@ -118,49 +116,19 @@ class Work:
         """Whether no hook does anything, and samples are made of text, numbers and bytes."""
         return not self.does and all(loader.is_plain for loader in self._loaders)
 
+    def held(self, refs: Sequence[SampleRef]) -> Sequence[Any | None]:
+        """Of each reference its only part, if that is only loaded and quickly had; see `BulkLoading`."""
+        return [None] * len(refs) if self._changes else self._bulk.held(refs)
+
     def all_samples(self, refs: Sequence[SampleRef], watch: Watch | None) -> Iterator[Parts]:
         """What `samples` makes of each, at a lower price where samples are only loaded. `watch` is called before."""
-        indices = self._only_loaded(refs)
-        streams: dict[int, Iterator[Any] | None] = {}
+        if not self._changes:
+            yield from self._bulk.each(refs, watch)
+            return
         for ref in refs:
             if watch is not None:
                 watch(ref)
-            source, epoch, index, part = ref
-            if self._changes or part > 0:
-                yield self.samples(ref)
-                continue
-            if source not in streams:
-                streams[source] = self._stream(source, indices[source])
-            stream = streams[source]
-            if stream is None:
-                yield self.samples(ref)
-                continue
-            self.hooks.sample = self._keys[source], epoch, index, 0
-            try:
-                sample = next(stream)
-            except Exception:
-                del streams[source]  # it is over, but not the indices; the sample is tried by itself, to be reported
-                yield self.samples(ref)
-                continue
-            if self.hooks.failures:
-                self.hooks.succeed("decode")
-            sample.__restore_key__ = self._names[source], epoch, index, 0
-            yield ((0, sample),)
-
-    def _stream(self, source: int, indices: Iterator[int]) -> Iterator[Any] | None:
-        observer = self.hooks.observer  # a tracer tells reading and decoding apart, so samples come one by one
-        stream = None if isinstance(observer, StageTracer) else self._loaders[source].stream(indices)
-        if stream is None or observer is None:
-            return stream
-        return observed_iterator(stream, observer, "decode", self._keys[source])
-
-    def _only_loaded(self, refs: Sequence[SampleRef]) -> dict[int, Iterator[int]]:
-        """By source, the samples of it that are only loaded, in order."""
-        indices: dict[int, list[int]] = collections.defaultdict(list)
-        for source, _, index, part in refs:
-            if not (self._changes or part > 0):
-                indices[source].append(index)
-        return {source: iter(numbers) for source, numbers in indices.items()}
+            yield self.samples(ref)
 
     def _load(self, ref: SampleRef) -> list[Any]:
         """Read, decode and cook. A failed decoder, and a sample beyond a limit, count as a failure of the sample; a

@@ -14,6 +14,8 @@ held is the first.
 
 import bisect
 import dataclasses
+import functools
+import logging
 from collections.abc import Sequence
 
 import numpy as np
@@ -25,6 +27,8 @@ from bridge_data.plan import Plan
 from bridge_data.shards import Records
 from bridge_data.shards.blocks import OVERHEAD_BYTES, READ_BYTES, ChunkCut, Cut, RunCut
 from bridge_data.shards.tar_bytes import GZIP_SUFFIXES
+
+logger = logging.getLogger("bridge_data")
 
 MIN_CHUNKS_PER_LANE = 16
 """Minimum number of chunks per lane and epoch; for smaller sources, chunks shrink."""
@@ -81,7 +85,7 @@ class Geometry:
         read_bytes: int = READ_BYTES,
     ) -> "Geometry":
         """The geometry for shards of `counts` samples, `sample_bytes` bytes each on average (None: unknown), of which
-        `read_bytes` are read at once. Where that is more than usual, a chunk has so many bytes at least.
+        `read_bytes` are read at once. Where that is not `READ_BYTES`, a chunk has so many bytes at least.
 
         For a source that is small for its lanes, first windows shrink, then chunks, down to one sample: any source of
         at least one sample feeds any number of lanes. If both settings are None, samples of a chunk are not shuffled.
@@ -91,7 +95,7 @@ class Geometry:
         chunk_size = longest if max_samples_per_sequence is None else max_samples_per_sequence
         if mixes and max_samples_per_sequence is None:
             chunk_size = -(-MAX_SHARD_SKEW * num_samples // sum(1 for count in counts if count))
-        if read_bytes > READ_BYTES and sample_bytes is not None:
+        if read_bytes != READ_BYTES and sample_bytes is not None:
             chunk_size = max(chunk_size, min(MAX_BLOCK_SIZE, int(read_bytes / max(1.0, sample_bytes))))
         fitting = num_samples // (num_lanes * (MIN_CHUNKS_PER_LANE if mixes else 1))
         chunk_size = max(1, min(chunk_size, longest, fitting))
@@ -239,7 +243,19 @@ def plan_blocks(plan: Plan, geometries: Sequence[Geometry], process: Process) ->
             left -= num_bytes
         else:
             cuts[number] = None
+            if plan.sources[number].records.read_bytes != READ_BYTES:
+                _warn_of_pages(str(plan.sources[number].records.root), num_bytes, left, process.max_open_bytes)
     return cuts
+
+
+@functools.lru_cache(maxsize=1024)
+def _warn_of_pages(path: str, num_bytes: float, left: float, max_open_bytes: int) -> None:
+    logger.warning(
+        "%s: its rows are read one by one, and for each a page is decoded, which is slow: read in blocks, they would "
+        "take %d MiB of memory, and %d MiB are left of max_open_bytes=%d. Set a larger WorkerConfig(max_open_bytes="
+        "...), have more workers, or convert it: `bridge-data convert`",
+        *(path, num_bytes // (1 << 20), left // (1 << 20), max_open_bytes),
+    )
 
 
 def plan_runs(plan: Plan, run_size: int) -> list[Cut | None]:

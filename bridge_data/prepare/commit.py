@@ -16,6 +16,7 @@ from pathlib import Path
 
 from bridge_data.errors import DatasetError
 from bridge_data.shards.metadata import PREPARING
+from bridge_data.storage import Location
 from bridge_data.storage.atomic import sync_folder, temporary_name, temporary_stem, write_file, writing
 
 PATIENCE_S = 1.0
@@ -48,26 +49,29 @@ def scratch_folder(folder: Path, name: str) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def preparing_alone(
-    root: Path, *, patience_s: float | None = None, doing: str = "preparing", shared: bool = False
-) -> Iterator[Callable[[Iterable[Path]], None]]:
+    root: Location, *, patience_s: float | None = None, doing: str = "preparing", shared: bool = False
+) -> Iterator[Callable[[Iterable[Location]], None]]:
     """Hold the lock of the folder or file `root`. Yield a function that removes what killed processes left: such files,
     and of folders the temporary files and folders in them. A file system without locks is used without; there it
     removes nothing. `doing` is for the message, if another process holds the lock. With `shared`, others may hold it
-    in the same way, and nothing is removed.
+    in the same way, and nothing is removed. A store has no locks, and nothing half-written: see `store_commit`.
 
     Raises:
         DatasetError: if another process holds it for `patience_s` (None: `PATIENCE_S`), or `root` cannot be used.
     """
+    if not isinstance(root, Path):
+        yield lambda paths: None
+        return
     with writing(root):
         descriptor = os.open(root, os.O_RDONLY | os.O_CLOEXEC)
     try:
         is_locked = _lock(descriptor, root, PATIENCE_S if patience_s is None else patience_s, doing, shared)
 
-        def remove_temporary(paths: Iterable[Path]) -> None:
+        def remove_temporary(paths: Iterable[Location]) -> None:
             if is_locked and not shared:
                 with writing(root):
                     for path in paths:
-                        _remove_temporary(path)
+                        _remove_temporary(Path(path))
 
         yield remove_temporary
     finally:

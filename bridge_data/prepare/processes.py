@@ -2,7 +2,7 @@
 does them.
 
 Enters: a function, arguments. Leaves: the results in order, of which only a few are buffered. A process that runs
-threads cannot fork safely: there threads do the work.
+threads, or has used an object store, cannot fork safely: there threads do the work.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from collections.abc import Callable, Generator, Iterable
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from bridge_data.errors import ConfigError, WorkerError
+from bridge_data.storage.clients import has_clients
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor as Pool
@@ -141,7 +142,7 @@ def pool(num_workers: int) -> Pool:
     import multiprocessing
     from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 
-    if threading.active_count() > 1 or "fork" not in multiprocessing.get_all_start_methods():
+    if threading.active_count() > 1 or has_clients() or "fork" not in multiprocessing.get_all_start_methods():
         return ThreadPoolExecutor(num_workers)
     context = multiprocessing.get_context("fork")
     return ProcessPoolExecutor(num_workers, context, initializer=_begin_child, initargs=(os.getpid(),))

@@ -3,27 +3,30 @@
 Enters: the folder of a data set, names of shards, an `Executor`. Leaves: the segment of each shard. A task scans a few
 shards and writes one file to the folder `.scanned`; that is in the form of our index, and appears whole or not at all.
 So a scan that was killed goes on where it was, and any process of any machine may scan a share, at any time and twice.
-Guarantee: a result is taken only for the shard that it was made of, by size and time of change; memory does not depend
-on the number of samples.
+Guarantee: a result is taken only for the shard that it was made of, by size and time of change, in a store by the ETag;
+memory does not depend on the number of samples.
 """
 
 import contextlib
 import dataclasses
 import functools
-import os
+import io
 import re
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
+from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.options import check_integer
 from bridge_data.prepare.processes import Executor, Progress
-from bridge_data.prepare.scan import ScanNotes, has_seek_index, has_tar_index, scan_shard, write_tar_index
+from bridge_data.prepare.scan import has_seek_index, scan_shard, write_tar_index
+from bridge_data.prepare.shard_files import ShardFiles
 from bridge_data.shards.index_file import BridgeIndex, BridgeIndexWriter, ShardEntry
+from bridge_data.shards.metadata import tar_index_path
 from bridge_data.shards.segment import DamagedIndexError, Segment
-from bridge_data.storage.atomic import replacing, writing
+from bridge_data.shards.tar_scan import ScanNotes
+from bridge_data.storage import Location
+from bridge_data.storage.atomic import writing
 
 SCANNED = ".scanned"
 """The folder, in that of the data set, of results that are in no index yet. It is removed when they are."""
@@ -62,28 +65,39 @@ class ScanTask:
 
 class ScanResults:
     """What is known of the shards `names` of the data set at `root`. Results in `.scanned` come before the segments of
-    `old`, the index of the last preparation. With `digest`, only what has digests counts; with `rescan`, nothing."""
+    `old`, the index of the last preparation. With `digest`, only what has digests counts; with `rescan`, nothing. Of a
+    `task` only its own results are looked at."""
 
     def __init__(
-        self, root: Path, names: Sequence[str], old: BridgeIndex | None, *, digest: bool, rescan: bool = False
+        self,
+        root: Location,
+        names: Sequence[str],
+        old: BridgeIndex | None,
+        *,
+        digest: bool,
+        rescan: bool = False,
+        task: ScanTask | None = None,
     ) -> None:
         self.root, self.names = root, names
         self.folder = root / SCANNED
+        self._begin = "" if task is None else f"{task.file_name}."
+        """What the names of its results begin with."""
+        self._files = ShardFiles(root)
         self.errors: list[str] = []
         """Of shards that cannot be used."""
         self._old, self._digest = old, digest
         self._sources: dict[str, BridgeIndex] = {}
         kept = [] if rescan else [*self._kept(), *([] if old is None else [old])]
         for name in names if kept else ():
-            source = _source(root / name, name, kept, digest=digest)
+            source = _source(root, name, self._files, kept, digest=digest)
             if source is not None:
                 self._sources[name] = source
 
     def _kept(self) -> Iterator[BridgeIndex]:
         """The results in the folder."""
-        if self.folder.is_dir():
-            for path in sorted(self.folder.glob(f"*{_SUFFIX}")):
-                index = BridgeIndex.open(path)
+        for name in _names_in(self.folder):
+            if name.endswith(_SUFFIX) and name.startswith(self._begin):
+                index = BridgeIndex.open(self.folder / name)
                 if index is not None:
                     yield index
 
@@ -118,11 +132,11 @@ class ScanResults:
         if not missing:
             return 0
         with writing(self.root):
-            self.folder.mkdir(exist_ok=True)
+            storage.make_folder(self.folder)
         done = len(self.names) - len(missing)
         workers = min(executor.num_workers, len(missing))
-        runs = _runs(self.root, missing, min(_RUN_SHARDS, 1 + len(missing) // (8 * workers)))
-        scan = functools.partial(_scan_run, self.root, self._digest)
+        runs = _runs(self._files, missing, min(_RUN_SHARDS, 1 + len(missing) // (8 * workers)))
+        scan = functools.partial(_scan_run, self.root, self._digest, self._begin)
         with contextlib.closing(executor.map(scan, runs, what=f"scanned shards of {self.root}")) as found:
             for file, names, errors in found:
                 index = BridgeIndex.open(self.folder / file)
@@ -154,8 +168,8 @@ class ScanResults:
     def _unfinished(self) -> str:
         """Which tasks have not finished."""
         by_total: dict[int, set[int]] = {}
-        for path in self.folder.glob("task-*") if self.folder.is_dir() else ():
-            match = _DONE.fullmatch(path.name)
+        for name in _names_in(self.folder):
+            match = _DONE.fullmatch(name)
             if match is not None:
                 by_total.setdefault(int(match[2]), set()).add(int(match[1]))
         if not by_total:
@@ -171,8 +185,8 @@ class ScanResults:
     def note_done(self, task: ScanTask) -> None:
         """Note that all shards of `task` are scanned."""
         with writing(self.root):
-            self.folder.mkdir(exist_ok=True)
-            (self.folder / task.file_name).touch()
+            storage.make_folder(self.folder)
+            storage.write(self.folder / task.file_name, b"")
 
     def raise_errors(self) -> None:
         """Raise an error that names the faults of all shards, if there are any."""
@@ -188,22 +202,30 @@ class ScanResults:
             )
 
 
-def forget_results(root: Path) -> None:
+def forget_results(root: Location) -> None:
     """Remove the results of scans of the data set at `root`."""
-    with contextlib.suppress(FileNotFoundError):
-        shutil.rmtree(root / SCANNED)
+    storage.delete_below(root / SCANNED)
 
 
-def _source(path: Path, name: str, kept: Sequence[BridgeIndex], *, digest: bool) -> BridgeIndex | None:
-    """The first index that knows the shard at `path` as it is now, with an intact segment, and with `digest` with
-    digests. A missing `.tar.idx` is written again."""
-    status: os.stat_result | None = None
+def _names_in(folder: Location) -> list[str]:
+    """The names of the files in `folder`, sorted; none if it is not there."""
+    if isinstance(folder, storage.RemotePath):
+        return list(storage.list_sizes(str(folder)))
+    return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+
+
+def _source(
+    root: Location, name: str, files: ShardFiles, kept: Sequence[BridgeIndex], *, digest: bool
+) -> BridgeIndex | None:
+    """The first index that knows the shard `name` as it is now, with an intact segment, and with `digest` with digests.
+    A missing `.tar.idx` is written again."""
+    path, version = root / name, None
     for index in kept:
         entry = index.entries.get(name)
         if entry is None:
             continue
         try:
-            status = status or path.stat()
+            version = version or files.version(name)
         except FileNotFoundError:
             raise DatasetError(
                 f"{path}: was prepared, and is gone. Restore it, or prepare the data set without it, with "
@@ -211,7 +233,7 @@ def _source(path: Path, name: str, kept: Sequence[BridgeIndex], *, digest: bool)
             ) from None
         except OSError:  # the scan will say so
             return None
-        if (status.st_size, status.st_mtime_ns) != (entry.num_bytes, entry.mtime_ns) or not has_seek_index(path):
+        if (version.num_bytes, version.stamp) != (entry.num_bytes, entry.mtime_ns) or not has_seek_index(path):
             continue
         try:
             segment = Segment.of(index.segment_bytes(name))
@@ -219,7 +241,7 @@ def _source(path: Path, name: str, kept: Sequence[BridgeIndex], *, digest: bool)
             continue
         if digest and not segment.has_digests:
             continue
-        if not has_tar_index(path, len(segment)):
+        if files.size_bytes(str(tar_index_path(name))) != 8 * (len(segment) + 1):
             if not len(segment):  # where it ends is not in the segment
                 continue
             with writing(path.parent):
@@ -228,15 +250,12 @@ def _source(path: Path, name: str, kept: Sequence[BridgeIndex], *, digest: bool)
     return None
 
 
-def _runs(root: Path, names: Sequence[str], longest: int) -> Iterator[list[str]]:
+def _runs(files: ShardFiles, names: Sequence[str], longest: int) -> Iterator[list[str]]:
     """The names, small shards grouped into one task: sending a task takes as long as scanning a hundred samples."""
     run: list[str] = []
     total_bytes = 0
     for name in names:
-        try:
-            num_bytes = os.stat(root / name).st_size
-        except OSError:  # the scan will say so
-            num_bytes = 0
+        num_bytes = files.size_bytes(name) or 0  # if it is gone, the scan will say so
         if run and (len(run) == longest or total_bytes + num_bytes > _RUN_BYTES):
             yield run
             run, total_bytes = [], 0
@@ -246,28 +265,27 @@ def _runs(root: Path, names: Sequence[str], longest: int) -> Iterator[list[str]]
         yield run
 
 
-def _scan_run(root: Path, digest: bool, names: list[str]) -> tuple[str, list[str], list[str]]:
-    """Scan some shards. The file with the results, `names`, and the errors of those that cannot be used."""
+def _scan_run(root: Location, digest: bool, begin: str, names: list[str]) -> tuple[str, list[str], list[str]]:
+    """Scan some shards. The file with the results, whose name begins with `begin`, `names`, and the errors of those
+    that cannot be used."""
     import hashlib  # imported here: slow, and a data set that has not changed does without
 
-    file = hashlib.blake2b("\0".join(names).encode(), digest_size=16).hexdigest() + _SUFFIX
+    file = begin + hashlib.blake2b("\0".join(names).encode(), digest_size=16).hexdigest() + _SUFFIX
     errors: list[str] = []
     notes: dict[str, Mapping[str, Any]] = {}
-    with (
-        writing(root / SCANNED),
-        replacing(root / SCANNED / file, durable=False) as temporary,
-        open(temporary, "wb") as output,
-    ):
-        index = BridgeIndexWriter(output)
-        for name in names:
-            try:
-                scan = scan_shard(root, name, digest=digest)
-            except DatasetError as error:
-                errors.append(str(error))
-                continue
-            index.add(name, scan.num_bytes, scan.mtime_ns, scan.segment)
-            plain = scan.notes.plain()
-            if plain:
-                notes[name] = plain
-        index.finish(index.content_uuid(), notes)
+    output = io.BytesIO()
+    index = BridgeIndexWriter(output)
+    for name in names:
+        try:
+            scan = scan_shard(root, name, digest=digest)
+        except DatasetError as error:
+            errors.append(str(error))
+            continue
+        index.add(name, scan.num_bytes, scan.mtime_ns, scan.segment)
+        plain = scan.notes.plain()
+        if plain:
+            notes[name] = plain
+    index.finish(index.content_uuid(), notes)
+    with writing(root / SCANNED):
+        storage.write(root / SCANNED / file, output.getvalue(), durable=False)
     return file, names, errors

@@ -9,7 +9,7 @@ A damaged shard does not stop the scan: all faults are reported at once.
 import contextlib
 import dataclasses
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from bridge_data import storage
@@ -17,14 +17,16 @@ from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.prepare.commit import committing
 from bridge_data.prepare.processes import Executor, LocalProcesses, Progress, no_progress, usual_workers
-from bridge_data.prepare.scan import ScanNotes
-from bridge_data.prepare.scan_results import ScanResults, forget_results
+from bridge_data.prepare.scan_results import ScanResults, ScanTask, forget_results
 from bridge_data.prepare.sqlite_index import SeenFile, SqliteIndexWriter, update_copy
+from bridge_data.prepare.store_commit import committing_to_store
 from bridge_data.shards.index_file import BridgeIndex, BridgeIndexWriter
 from bridge_data.shards.key_index import SharedKeys
 from bridge_data.shards.metadata import BRIDGE_INDEX, INDEX_SQLITE, INDEX_UUID, META_FOLDER, PREPARING, read_uuid
 from bridge_data.shards.read_only_database import ReadOnlyDatabase
 from bridge_data.shards.segment import Segment
+from bridge_data.shards.tar_scan import ScanNotes
+from bridge_data.storage import Location
 from bridge_data.storage.atomic import writing
 
 MAX_PARTS = 50
@@ -42,7 +44,8 @@ class PrepareConfig:
     of the same name, all shards are written again, with their members below folders of the shards' names. With
     `digest`, every part is read, and the CRC-32 of its content stored. With `unique_keys`, several shards with a sample
     of the same name are an error. `limits` are those of the metadata that are there. With `merge`, no shard is scanned:
-    it is an error if one has not been scanned by a task. `executor` scans; None: `num_workers` processes do.
+    it is an error if one has not been scanned by a task. `executor` scans; None: `num_workers` processes do. In the
+    folder `scratch` (None: that of the system) files are made that go to an object store.
     """
 
     exclude: str | None = None
@@ -54,6 +57,7 @@ class PrepareConfig:
     unique_keys: bool = False
     merge: bool = False
     executor: Executor | None = None
+    scratch: Path | None = None
 
     def __post_init__(self) -> None:
         if self.num_workers < 1:
@@ -101,7 +105,7 @@ class Preparation:
 
 
 def write_indexes(
-    root: Path,
+    root: Location,
     names: list[str],
     config: PrepareConfig,
     on_progress: Progress = no_progress,
@@ -123,13 +127,14 @@ def write_indexes(
     found = _Found(results, expected)
     found.raise_errors()
     fresh = results.fresh()
-    with writing(root), committing(meta) as temporary:
-        database, note = meta / INDEX_SQLITE, None
-        is_whole = old is not None and _is_whole(meta, old)
+    with _committing(meta, config) as temporary:
+        database, note = storage.local_copy(meta / INDEX_SQLITE), None
+        is_whole = database is not None and old is not None and _is_whole(meta, old)
         if old is None or not is_whole or fresh or list(old.entries) != results.names:
-            database = temporary(INDEX_SQLITE)
-            note = _write_database(database, meta, results, old if is_whole else None)
+            before, database = database, temporary(INDEX_SQLITE)
+            note = _write_database(database, before, results, old if is_whole else None)
             _write_index(results, temporary)
+        assert database is not None
         shared = SharedKeys.find(ReadOnlyDatabase(database, "give --rescan"))
         if shared is not None and (config.fix_duplicates or config.unique_keys):
             raise SharedKeysError(f"{root}: {shared.told(results.names)}")
@@ -141,17 +146,33 @@ def write_indexes(
     return preparation
 
 
+@contextlib.contextmanager
+def _committing(meta: Location, config: PrepareConfig) -> Iterator[Callable[[str], Path]]:
+    """A function that gives the paths at which to write the files of the folder `meta`, as `committing` does."""
+    if isinstance(meta, Path):
+        with writing(meta.parent), committing(meta) as temporary:
+            yield temporary
+    else:
+        with committing_to_store(meta, config.scratch) as temporary:
+            yield temporary
+
+
 def open_results(
-    root: Path, names: Sequence[str], config: PrepareConfig, *, keeps_order: bool = False
+    root: Location,
+    names: Sequence[str],
+    config: PrepareConfig,
+    *,
+    keeps_order: bool = False,
+    task: ScanTask | None = None,
 ) -> tuple[BridgeIndex | None, ScanResults]:
     """(our index of the last preparation, what is known of the shards `names`). They are in the order of that index, so
-    that its numbers stay, unless `keeps_order` is set."""
+    that its numbers stay, unless `keeps_order` is set. `task` is the one that they are the share of."""
     storage.close_files()  # a shard that was replaced since this process read it must be opened anew
     old = None if config.rescan else BridgeIndex.open(root / META_FOLDER / BRIDGE_INDEX)
     digest = config.digest or (old is not None and old.has_digests)  # else they are gone when a shard is added
     rescan = config.rescan and not config.merge
     names = names if keeps_order else _numbered(names, old)
-    return old, ScanResults(root, names, old, digest=digest, rescan=rescan)
+    return old, ScanResults(root, names, old, digest=digest, rescan=rescan, task=task)
 
 
 def _numbered(names: Sequence[str], old: BridgeIndex | None) -> list[str]:
@@ -162,9 +183,9 @@ def _numbered(names: Sequence[str], old: BridgeIndex | None) -> list[str]:
     return [*old.entries, *(name for name in names if name not in old.entries)]
 
 
-def _write_database(path: Path, meta: Path, results: ScanResults, old: BridgeIndex | None) -> str | None:
-    """Write the database, by that which belongs to `old` if few rows differ. A note, if media metadata could not be
-    kept."""
+def _write_database(path: Path, before: Path | None, results: ScanResults, old: BridgeIndex | None) -> str | None:
+    """Write the database, with the rows in `before` that belongs to `old`, if few differ. A note, if media metadata
+    could not be kept."""
     shards = [SeenFile(name, results.entry(name).num_bytes, results.entry(name).mtime_ns) for name in results.names]
     counts = [results.entry(name).count for name in results.names]
 
@@ -172,14 +193,14 @@ def _write_database(path: Path, meta: Path, results: ScanResults, old: BridgeInd
         return Segment.of(results.segment_bytes(shards[number].name))
 
     fresh = results.fresh()
-    if old is not None and results.names[: len(old.entries)] == list(old.entries):
+    if old is not None and before is not None and results.names[: len(old.entries)] == list(old.entries):
         few = sum(counts[number] for number in fresh) <= MAX_FRESH * sum(counts)
         rows = ((number, segment(number)) for number in fresh)
         replaced = {number: shards[number].name for number in fresh if number < len(old.entries)}
-        if few and update_copy(path, meta / INDEX_SQLITE, replaced, rows, sum(counts)):
+        if few and update_copy(path, before, replaced, rows, sum(counts)):
             return None
         path.unlink(missing_ok=True)
-    with contextlib.closing(SqliteIndexWriter(path, old=meta / INDEX_SQLITE)) as database:
+    with contextlib.closing(SqliteIndexWriter(path, old=before)) as database:
         for number in range(len(shards)):
             database.add(number, segment(number))
         return database.finish(shards)
@@ -196,9 +217,9 @@ def _write_index(results: ScanResults, temporary: Callable[[str], Path]) -> None
     temporary(INDEX_UUID).write_text(identity)
 
 
-def _is_whole(meta: Path, old: BridgeIndex) -> bool:
+def _is_whole(meta: Location, old: BridgeIndex) -> bool:
     """Whether the files in `meta` are those of the preparation that wrote `old`."""
-    return (meta / INDEX_SQLITE).is_file() and read_uuid(meta) == old.uuid and not (meta / PREPARING).exists()
+    return read_uuid(meta) == old.uuid and not (meta / PREPARING).exists()
 
 
 class _Found:

@@ -23,7 +23,6 @@ from bridge_data.limits import Limits
 from bridge_data.prepare.commit import is_temporary, preparing_alone
 from bridge_data.prepare.key_prefixes import is_interrupted, prefix_keys
 from bridge_data.prepare.processes import Progress, no_progress
-from bridge_data.prepare.scan import ScanNotes, has_surrogates
 from bridge_data.prepare.scan_results import SCANNED, ScanTask
 from bridge_data.prepare.splits import collapse
 from bridge_data.prepare.tar_indexes import (
@@ -44,6 +43,8 @@ from bridge_data.shards.metadata import (
     tar_index_path,
 )
 from bridge_data.shards.tar_bytes import GZIP_SUFFIXES
+from bridge_data.shards.tar_scan import ScanNotes, has_surrogates
+from bridge_data.storage import Location
 from bridge_data.storage.atomic import write_file, writing
 
 ENERGON_VERSION = "7.4.1"
@@ -53,7 +54,7 @@ Split = Callable[[Sequence[str]], dict[str, list[str]]]
 """Shard names, in order, to shard names by split part: `split_by_ratio` or `split_by_patterns` with their settings."""
 
 
-def find_shards(root: Path, exclude: str | None = None) -> list[str]:
+def find_shards(root: Location, exclude: str | None = None) -> list[str]:
     """The tars below `root`, compressed ones (.tgz, .tar.gz) too, as paths relative to it, folder by folder and sorted;
     not those that match `exclude`.
 
@@ -73,7 +74,7 @@ def find_shards(root: Path, exclude: str | None = None) -> list[str]:
             if names
             else f"{root}: there are no .tar files; make some with `{bridge_command('pack', 'SRC', root)}`"
         )
-    by_index: dict[Path, str] = {}
+    by_index: dict[Location, str] = {}
     for name in kept:
         other = by_index.setdefault(tar_index_path(name), name)
         if other != name:
@@ -84,13 +85,16 @@ def find_shards(root: Path, exclude: str | None = None) -> list[str]:
     return kept
 
 
-def _check_folder(root: Path) -> None:
+def _check_folder(root: Location) -> None:
     if not root.is_dir():
         raise ConfigError(f"{root}: no such folder" if not root.exists() else f"{root}: expected a folder of tars")
 
 
-def _tars(root: Path) -> Iterator[str]:
+def _tars(root: Location) -> Iterator[str]:
     """The tars below `root`, as paths relative to it."""
+    if isinstance(root, storage.RemotePath):
+        yield from (name for name in storage.list_sizes(str(root)) if name.endswith((".tar", *GZIP_SUFFIXES)))
+        return
     start = len(os.path.join(root, ""))
     for folder, folders, files in storage.walk(root):
         folders[:] = [name for name in folders if not is_temporary(name)]  # of a `pack` that runs, or was killed
@@ -101,7 +105,7 @@ def _tars(root: Path) -> Iterator[str]:
 
 
 def prepare(
-    root: Path,
+    root: Location,
     split: Split,
     config: PrepareConfig | None = None,
     *,
@@ -119,6 +123,8 @@ def prepare(
     """
     config = config or PrepareConfig()
     check_split_config(split_config)
+    if config.fix_duplicates and not isinstance(root, Path):
+        raise ConfigError(f"{root}: fix_duplicates writes the tars again, which is done on a disk: copy them to one")
     _check_folder(root)
     with preparing_alone(root) as remove_temporary:  # from here on, so that no other process changes the list of shards
         names = find_shards(root, config.exclude) if names is None else list(names)
@@ -132,7 +138,7 @@ def prepare(
 
 
 def scan_share(
-    root: Path, task: ScanTask, config: PrepareConfig | None = None, *, on_progress: Progress = no_progress
+    root: Location, task: ScanTask, config: PrepareConfig | None = None, *, on_progress: Progress = no_progress
 ) -> tuple[int, int, list[str]]:
     """Scan the share of `task` of the tars below `root`, unless that is done, and keep the results for `prepare`. Other
     processes may scan other shares at the same time. (Shards of the share, those of them that were scanned, notes.)
@@ -143,7 +149,7 @@ def scan_share(
     """
     config = config or PrepareConfig()
     with preparing_alone(root, shared=True):
-        _, results = open_results(root, task.share(find_shards(root, config.exclude)), config)
+        _, results = open_results(root, task.share(find_shards(root, config.exclude)), config, task=task)
         num_scanned = results.scan(config.scanner, on_progress)
         results.raise_errors()
         results.note_done(task)
@@ -153,7 +159,7 @@ def scan_share(
     return len(results.names), num_scanned, notes.told()
 
 
-def _check_unique(root: Path, names: list[str], parts: Mapping[str, list[str]]) -> None:
+def _check_unique(root: Location, names: list[str], parts: Mapping[str, list[str]]) -> None:
     for what, shards in [("the list of tars", names), *((f"split part {part!r}", parts[part]) for part in parts)]:
         if len(set(shards)) < len(shards):
             name, times = Counter(shards).most_common(1)[0]
@@ -161,7 +167,7 @@ def _check_unique(root: Path, names: list[str], parts: Mapping[str, list[str]]) 
 
 
 def _meta_files(
-    root: Path, parts: Mapping[str, list[str]], split_config: str, definitions: Mapping[str, dict[str, Any]]
+    root: Location, parts: Mapping[str, list[str]], split_config: str, definitions: Mapping[str, dict[str, Any]]
 ) -> MetaFiles:
     """Split, definitions and counts, as the files of `.nv-meta`."""
 
@@ -179,8 +185,10 @@ def _meta_files(
 
 
 def _prepare(
-    root: Path, names: list[str], config: PrepareConfig, on_progress: Progress, files: MetaFiles
+    root: Location, names: list[str], config: PrepareConfig, on_progress: Progress, files: MetaFiles
 ) -> Preparation:
+    if not isinstance(root, Path):
+        return write_indexes(root, names, config, on_progress, files=files)
     if is_interrupted(root):
         if not config.fix_duplicates:
             raise DatasetError(
@@ -197,7 +205,7 @@ def _prepare(
         return write_indexes(root, names, config, on_progress, files=files)
 
 
-def _folders(root: Path, names: Iterable[str]) -> set[Path]:
+def _folders(root: Location, names: Iterable[str]) -> set[Location]:
     """The folders in which files are written."""
     return {root / META_FOLDER, root / SCANNED, *(root / folder for folder in set(map(os.path.dirname, names)))}
 
@@ -213,7 +221,7 @@ def check_split_config(name: str) -> None:
 
 
 def refresh_index(
-    root: Path,
+    root: Location,
     config: PrepareConfig | None = None,
     *,
     on_progress: Progress = no_progress,
@@ -237,7 +245,7 @@ def refresh_index(
     with preparing_alone(root) as remove_temporary:
         counts = read_shard_counts(meta, config.limits)  # as another process may just have left them
         remove_temporary(_folders(root, counts))
-        if is_interrupted(root):
+        if isinstance(root, Path) and is_interrupted(root):
             raise DatasetError(f"{root}: --fix-duplicates was interrupted; prepare it with --fix-duplicates again")
         return write_indexes(root, list(counts), config, on_progress, expected=counts, files=files)
 
@@ -270,7 +278,7 @@ def _split_notes(parts: dict[str, list[str]], names: Sequence[str]) -> list[str]
     return notes
 
 
-def _exclusion_notes(meta: Path, split_config: str, limits: Limits) -> list[str]:
+def _exclusion_notes(meta: Location, split_config: str, limits: Limits) -> list[str]:
     """A note, if the split that is replaced excludes something."""
     try:
         excluded = read_split(meta, split_config, limits).excluded()

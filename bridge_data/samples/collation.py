@@ -10,6 +10,7 @@ Provenance is only collected: keys, restore keys and subflavors in lists, source
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import math
 import operator
@@ -223,11 +224,14 @@ def columns_of(values: Sequence[Any]) -> dict[str, list[Any]] | None:
 
 
 def _field_names(value: Any) -> KeysView[str] | None:
-    if isinstance(value, dict):
-        return value.keys()
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return dict.fromkeys(field.name for field in dataclasses.fields(value)).keys()
-    return dict.fromkeys(value._fields).keys() if isinstance(value, tuple) and hasattr(value, "_fields") else None
+    return value.keys() if isinstance(value, dict) else _names_of_class(value.__class__)
+
+
+@functools.lru_cache(maxsize=256)  # asked for every batch
+def _names_of_class(kind: type) -> KeysView[str] | None:
+    if dataclasses.is_dataclass(kind):
+        return dict.fromkeys(field.name for field in dataclasses.fields(kind)).keys()
+    return dict.fromkeys(kind._fields).keys() if issubclass(kind, tuple) and hasattr(kind, "_fields") else None
 
 
 def _check_names(names: KeysView[str], others: Sequence[Any]) -> None:

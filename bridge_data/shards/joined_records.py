@@ -12,7 +12,7 @@ from typing import Any
 
 from bridge_data.errors import DatasetError
 from bridge_data.samples import SourceInfo
-from bridge_data.shards.blocks import READ_BYTES, OpenBlocks
+from bridge_data.shards.blocks import READ_BYTES, Held, OpenBlocks
 from bridge_data.shards.joins import JoinIndex
 from bridge_data.shards.prepared import ShardSet
 from bridge_data.shards.records import ByteRange, RawSample
@@ -146,6 +146,9 @@ class JoinReader:
 
     def read_in_blocks(self, blocks: OpenBlocks | None) -> None:
         """Do nothing: samples are read singly, as neighbours in the join need not be neighbours in all members."""
+
+    def held(self, parts: Container[str] | None) -> Held | None:
+        return None
 
     def block(self, index: int) -> range | None:
         return None

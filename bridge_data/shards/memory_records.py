@@ -13,7 +13,7 @@ from typing import Any, NoReturn, Protocol
 
 from bridge_data.errors import ConfigError, SampleError
 from bridge_data.samples import Sample
-from bridge_data.shards.blocks import READ_BYTES, OpenBlocks
+from bridge_data.shards.blocks import READ_BYTES, Held, OpenBlocks
 from bridge_data.shards.records import ByteRange, RawSample, RecordReader
 from bridge_data.storage import Location, location
 
@@ -134,6 +134,9 @@ class MemoryReader:
 
     def read_in_blocks(self, blocks: OpenBlocks | None) -> None:
         """No effect."""
+
+    def held(self, parts: Container[str] | None) -> Held | None:
+        return None
 
     def block(self, index: int) -> range | None:
         self._check(index)

@@ -8,7 +8,7 @@ Source: the file formats of Megatron-Energon, https://nvidia.github.io/Megatron-
 import dataclasses
 import re
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from pathlib import Path
 from typing import Any, overload
 
@@ -80,7 +80,8 @@ def meta_folder(root: AnyLocation) -> AnyLocation:
         ConfigError: if there is no such data set, or it is not prepared, or only in part.
     """
     folder = root / META_FOLDER
-    if not folder.is_dir():
+    names = _names_in(folder)
+    if names is None:
         if not root.exists():
             raise ConfigError(f"{root}: no such folder")
         if not root.is_dir():
@@ -88,12 +89,20 @@ def meta_folder(root: AnyLocation) -> AnyLocation:
         raise ConfigError(
             f"{root}: not a prepared data set, it has no {META_FOLDER} folder; run `{bridge_command('prepare', root)}`"
         )
-    if isinstance(folder, Path) and (folder / PREPARING).exists():
+    if PREPARING in names:
         raise ConfigError(
             f"{root}: is being prepared now, or was until that was interrupted: wait for it, or run "
             f"`{bridge_command('prepare', root)}` again"
         )
     return folder
+
+
+def _names_in(folder: Location) -> Container[str] | None:
+    """The names of the files in `folder`; None if there is none. A folder of metadata in a store is listed by one
+    request."""
+    if isinstance(folder, storage.RemotePath):
+        return storage.list_sizes(str(folder)) or None
+    return {name for name in (PREPARING,) if (folder / name).exists()} if folder.is_dir() else None
 
 
 def read_shard_counts(meta: Location, limits: Limits = DEFAULT_LIMITS) -> dict[str, int]:

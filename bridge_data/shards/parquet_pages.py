@@ -190,8 +190,9 @@ class Piece:
     num_values: int
 
 
-def small_file(footer: Footer, pieces: Sequence[Piece], num_rows: int) -> Any:
-    """A Parquet file with these pieces of `num_rows` rows alone; the other columns are missing."""
+def small_file(footer: Footer, pieces: Sequence[Piece], num_rows: int, dictionaries: Sequence[str] = ()) -> Any:
+    """A Parquet file with these pieces of `num_rows` rows alone; the other columns are missing. Columns with names in
+    `dictionaries` become Arrow's dictionaries: a long text that many rows have is decoded once."""
     columns = [_NO_COLUMN] * len(footer.columns[0])
     at = len(MAGIC)
     for piece in pieces:
@@ -209,10 +210,10 @@ def small_file(footer: Footer, pieces: Sequence[Piece], num_rows: int) -> Any:
         ]
         columns[piece.leaf] = encoded_struct((2, I64, encoded_integer(at)), (3, STRUCT, encoded_struct(*fields)))
         at += len(piece.content)
-    return _file(footer.schema, columns, num_rows, b"".join(piece.content for piece in pieces))
+    return _file(footer.schema, columns, num_rows, b"".join(piece.content for piece in pieces), dictionaries)
 
 
-def _file(schema: bytes, columns: list[bytes], num_rows: int, content: bytes) -> Any:
+def _file(schema: bytes, columns: list[bytes], num_rows: int, content: bytes, dictionaries: Sequence[str] = ()) -> Any:
     """A Parquet file of one row group; of none, if there are no columns."""
     rows = encoded_integer(num_rows)
     size = encoded_integer(len(content))
@@ -225,7 +226,7 @@ def _file(schema: bytes, columns: list[bytes], num_rows: int, content: bytes) ->
     )
     source = b"".join((MAGIC, content, footer, len(footer).to_bytes(4, "little"), MAGIC))
     return importlib.import_module("pyarrow.parquet").ParquetFile(
-        importlib.import_module("pyarrow").BufferReader(source)
+        importlib.import_module("pyarrow").BufferReader(source), read_dictionary=list(dictionaries)
     )
 
 

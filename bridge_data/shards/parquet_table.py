@@ -14,6 +14,8 @@ import bisect
 import collections
 import functools
 import importlib
+import itertools
+import threading
 from collections.abc import Sequence
 from typing import Any, ClassVar, TypeAlias
 
@@ -37,8 +39,11 @@ from bridge_data.shards.table_columns import Column, TableFile, values_of_rows
 MAX_DECODED_BYTES = 1 << 28
 """Bytes of the pages, or of the column of a row group, that are decoded at once, at most."""
 
-MAX_KEPT_BYTES = 1 << 23
-"""Decoded values that a file keeps: those of pages that were read last, or of a row group, if they are not more."""
+MAX_KEPT_BYTES = 1 << 26
+"""Decoded values that a process keeps: those of the pages, or row groups, that it used last, of any file."""
+
+MAX_KEPT_UNIT_BYTES = 1 << 23
+"""Larger pages and row groups are not kept."""
 
 MAX_KNOWN_COLUMNS = 4096
 """Columns of row groups whose pages a file remembers."""
@@ -54,6 +59,40 @@ PAGE_ROWS = 1024
 
 _Decoded: TypeAlias = tuple[int, Any]
 """The first row, and the values from there on, as an Arrow array."""
+
+
+class DecodedValues:
+    """What was decoded and used last, up to `max_bytes`, by the number of the table and what it is of it. Any thread
+    may use it. What is of tables that nobody has any more is dropped when its turn comes."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes, self._num_bytes, self._lock = max_bytes, 0, threading.Lock()
+        self._kept: collections.OrderedDict[tuple[int, ...], _Decoded] = collections.OrderedDict()
+
+    def get(self, key: tuple[int, ...]) -> _Decoded | None:
+        """What was kept under `key`; None if it is not there any more."""
+        with self._lock:
+            if key not in self._kept:
+                return None
+            self._kept.move_to_end(key)
+            return self._kept[key]
+
+    def keep(self, key: tuple[int, ...], decoded: _Decoded) -> _Decoded:
+        """Keep what was decoded, if it is not too large; `decoded` itself."""
+        num_bytes = decoded[1].nbytes
+        if num_bytes <= MAX_KEPT_UNIT_BYTES:
+            with self._lock:
+                _, replaced = self._kept.pop(key, (0, None))
+                self._kept[key] = decoded
+                self._num_bytes += num_bytes - (0 if replaced is None else replaced.nbytes)
+                while self._num_bytes > self._max_bytes:
+                    _, (_, dropped) = self._kept.popitem(last=False)
+                    self._num_bytes -= dropped.nbytes
+        return decoded
+
+
+_DECODED = DecodedValues(MAX_KEPT_BYTES)
+_NUMBERS = itertools.count()
 
 
 class ParquetTable(TableFile):
@@ -74,9 +113,8 @@ class ParquetTable(TableFile):
             if self.counts and len(self._parsed.columns[0]) != len(self._schema):
                 raise ValueError("it has more or fewer columns than its schema")
         self._pages: collections.OrderedDict[tuple[int, int], ColumnPages] = collections.OrderedDict()
-        self._kept: collections.OrderedDict[tuple[int, ...], _Decoded] = collections.OrderedDict()
-        """By row group, leaf and page, or row group and leaves: what was decoded last."""
-        self._kept_bytes = 0
+        self._number = next(_NUMBERS)
+        """The number of this table among those of the process."""
         self._large: collections.OrderedDict[int, StoredValues | None] = collections.OrderedDict()
         """By where a page begins."""
         self._num_large = 0
@@ -100,25 +138,32 @@ class ParquetTable(TableFile):
                 found = self._large_values(group, leaves[0], first, end)
                 if found is not None:
                     return found
-            start, array = self._decoded(group, leaves, first, end, column.name)
-            part = array.slice(first - start, end - first)
+            part = self._rows(group, leaves, first, end, column.name)
             if len(part) != end - first:
-                raise ValueError(f"it has {len(array)} rows from row {start} on")
+                raise ValueError(f"it has {len(part)} rows from row {first} on")
             return values_of_rows(part.flatten()[0] if column.is_media else part)
 
-    def _decoded(self, group: int, leaves: list[int], first: int, end: int, name: str) -> _Decoded:
-        """The values of the pages with these rows."""
+    def _rows(self, group: int, leaves: list[int], first: int, end: int, name: str) -> Any:
+        """The values of these rows, fewer if there are not so many."""
         pages = self._known_pages(group, leaves[0]) if len(leaves) == 1 else None
         if pages is None or not pages.data:
-            key = group, *leaves
-            return self._kept.get(key) or self._keep(key, (0, self._whole(group, leaves, name)))
+            whole = self._number, group, -1, *leaves
+            _, array = _DECODED.get(whole) or _DECODED.keep(whole, (0, self._whole(group, leaves, name)))
+            return array.slice(first, end - first)
         begin = bisect.bisect_right(pages.first_rows, first) - 1
         stop = bisect.bisect_left(pages.first_rows, end)
-        key = group, leaves[0], begin, stop
-        if key in self._kept:
-            return self._kept[key]
-        chosen = pages.data[begin:stop]
-        return self._keep(key, (chosen[0].first_row, self._of_pages(group, leaves[0], pages.dictionary, chosen)))
+        step = 1 if stop - begin <= 2 else stop - begin  # small pages are decoded together
+        parts = []
+        for at in range(begin, stop, step):
+            key = self._number, group, leaves[0], at, at + step
+            chosen = pages.data[at : at + step]
+            found = _DECODED.get(key)
+            if found is None:
+                values = self._of_pages(group, leaves[0], pages.dictionary, chosen)
+                found = _DECODED.keep(key, (chosen[0].first_row, values))
+            start, array = found
+            parts.append(array.slice(max(0, first - start), end - max(first, start)))
+        return parts[0] if len(parts) == 1 else importlib.import_module("pyarrow").concat_arrays(parts)
 
     def _of_pages(self, group: int, leaf: int, dictionary: Page | None, chosen: Sequence[Page]) -> Any:
         """The values of consecutive data pages."""
@@ -136,12 +181,16 @@ class ParquetTable(TableFile):
         """The values of data pages whose bytes are `data`, of which some refer to the page `dictionary`."""
         column, num_values = self._parsed.columns[group][leaf], sum(page.num_values for page in pages)
         piece = Piece(leaf, column, dictionary + data, len(dictionary), num_values)
-        return _column(small_file(self._parsed, [piece], sum(page.num_rows for page in pages)), [leaf])
+        shared = [column.path[0].decode()] if dictionary and column.kind == BYTE_ARRAY and len(column.path) == 1 else []
+        return _column(small_file(self._parsed, [piece], sum(page.num_rows for page in pages), shared), [leaf])
 
     def _whole(self, group: int, leaves: list[int], name: str) -> Any:
         """The column of a whole row group."""
         columns = [self._parsed.columns[group][leaf] for leaf in leaves]
-        size = sum(column.unpacked_bytes for column in columns)
+        size = sum(
+            max(column.unpacked_bytes, self._shared_bytes(group, leaf))
+            for leaf, column in zip(leaves, columns, strict=True)
+        )
         self._check_size(size, "has lists or several fields, for which the row group is decoded at once, which has")
         pieces = []
         for leaf, column in zip(leaves, columns, strict=True):
@@ -151,23 +200,19 @@ class ParquetTable(TableFile):
             pieces.append(Piece(leaf, column, content, data_at, column.num_values))
         return _column(small_file(self._parsed, pieces, self.counts[group]), leaves)
 
+    def _shared_bytes(self, group: int, leaf: int) -> int:
+        """About how many bytes the values of a column of a row group have, if they are those of its dictionary."""
+        dictionary = self._known_pages(group, leaf).dictionary
+        if dictionary is None or self._parsed.columns[group][leaf].kind != BYTE_ARRAY:
+            return 0
+        return self._parsed.columns[group][leaf].num_values * dictionary.unpacked_bytes // max(1, dictionary.num_values)
+
     def _check_size(self, num_bytes: int, what: str) -> None:
         if num_bytes > MAX_DECODED_BYTES:
             raise ValueError(
                 f"{what} {num_bytes >> 20} MiB unpacked, more than the {MAX_DECODED_BYTES >> 20} MiB that are decoded "
                 "at once. Write the file with smaller row groups, or convert it: `bridge-data convert`"
             )
-
-    def _keep(self, key: tuple[int, ...], decoded: _Decoded) -> _Decoded:
-        """Keep what was decoded, if it is not too large; `decoded` itself."""
-        num_bytes = decoded[1].nbytes
-        if num_bytes <= MAX_KEPT_BYTES:
-            self._kept[key] = decoded
-            self._kept_bytes += num_bytes
-            while self._kept_bytes > MAX_KEPT_BYTES:
-                _, (_, dropped) = self._kept.popitem(last=False)
-                self._kept_bytes -= dropped.nbytes
-        return decoded
 
     def _large_values(self, group: int, leaf: int, first: int, end: int) -> list[bytes | None] | None:
         """The values of these rows, each read alone; None if that is not possible."""
@@ -195,15 +240,15 @@ class ParquetTable(TableFile):
 
     def _numbers(self, group: int, leaf: int, page: Page, num_values: int) -> Any:
         """Which value of the dictionary each row of a page has, as 4 bytes."""
-        key = group, leaf, page.start, -1
-        if key in self._kept:
-            return self._kept[key][1]
+        key = self._number, group, leaf, page.start, -1
+        if (kept := _DECODED.get(key)) is not None:
+            return kept[1]
         data = self.read_bytes(page.start, page.num_bytes)
         numbers = numbering_page(num_values, self._parsed.columns[group][leaf].codec)
         array = self._array(group, leaf, [page], data, numbers)
         while array.type.num_fields:
             array = array.flatten()[0]
-        return self._keep(key, (page.first_row, array))[1]
+        return _DECODED.keep(key, (page.first_row, array))[1]
 
     def _stored(self, group: int, leaf: int, page: Page) -> StoredValues | None:
         """Where the values of a page are, which is remembered."""

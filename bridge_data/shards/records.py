@@ -17,7 +17,7 @@ from bridge_data.samples import SourceInfo
 from bridge_data.storage import Location
 
 if TYPE_CHECKING:
-    from bridge_data.shards.blocks import OpenBlocks
+    from bridge_data.shards.blocks import Held, OpenBlocks
     from bridge_data.shards.tombstones import Tombstones
 
 
@@ -94,6 +94,9 @@ class RecordReader(Protocol):
     def read_in_blocks(self, blocks: OpenBlocks | None) -> None:
         """From now on, where `read` is given the `parts` of `blocks`, read whole blocks; None: read single samples. The
         samples are the same."""
+
+    def held(self, parts: Container[str] | None) -> Held | None:
+        """The samples that `read` would take out of memory, for a caller that takes many; None if it never does."""
 
     def block(self, index: int) -> range | None:
         """The numbers of the samples of the block that sample `index` is in; None if samples are read singly.

@@ -2,7 +2,8 @@
 
 pyarrow writes images into one page for a whole row group, as it looks at sizes only every 1,024 rows. Such a page is
 unpacked once, to find out where its values begin; from then on, a value is a read of its own bytes, as from a tar.
-Snappy packs every 64 KiB by themselves, so that only the pieces with the value are unpacked.
+Snappy packs every 64 KiB by themselves, so that only the pieces with the value are unpacked. Pieces that it could not
+make smaller, as those of JPEGs, it stores as they are: then no more than the value is read, and nothing is unpacked.
 
 Enters: the bytes of a page of `BYTE_ARRAY` values in plain encoding. Leaves: a `StoredValues`, or None where a value
 cannot be had alone: for other codecs, for content that is packed well, and where values are missing.
@@ -33,12 +34,14 @@ _LENGTH = struct.Struct("<I")
 @dataclasses.dataclass(frozen=True, slots=True)
 class StoredValues:
     """The values of a page: value n is bytes `starts[n]` to `ends[n]` of the unpacked page, whose bytes begin at byte
-    `at` of the file. Piece n of a packed one begins at byte `pieces[n]` of it; there are none if it is not packed."""
+    `at` of the file. Piece n of a packed one begins at byte `pieces[n]` of it; there are none if it is not packed. If
+    the piece is stored as it is, its content begins at byte `stored[n]`; else that is 0."""
 
     at: int
     starts: list[int]
     ends: list[int]
     pieces: list[int]
+    stored: list[int]
     unpacked_bytes: int
 
     def value(self, number: int, read: Callable[[int, int], bytes]) -> bytes:
@@ -50,6 +53,13 @@ class StoredValues:
             return b""
         first, last = start // PIECE_BYTES, -(-end // PIECE_BYTES)
         begin = first * PIECE_BYTES
+        if all(self.stored[first:last]):
+            at = self.stored[first] + start - begin
+            data = read(self.at + at, self.stored[last - 1] + end - (last - 1) * PIECE_BYTES - at)
+            if last - first == 1:
+                return data
+            cuts = [(self.stored[n] - at, n * PIECE_BYTES) for n in range(first, last)]
+            return b"".join([data[max(0, own) : own + min(PIECE_BYTES, end - piece)] for own, piece in cuts])
         packed = read(self.at + self.pieces[first], self.pieces[last] - self.pieces[first])
         unpacked = _unpack(packed, min(last * PIECE_BYTES, self.unpacked_bytes) - begin)
         return unpacked[start - begin : end - begin]
@@ -64,9 +74,10 @@ def find_values(
     Raises:
         ValueError: if the page is damaged.
     """
-    pieces = _pieces(content, unpacked_bytes) if is_packed else []
-    if pieces is None:
+    found = _pieces(content, unpacked_bytes) if is_packed else ([], [])
+    if found is None:
         return None
+    pieces, stored = found
     unpacked = _unpack(content[pieces[0] :], unpacked_bytes) if is_packed else content
     position = _LENGTH.size + _LENGTH.unpack_from(unpacked)[0] if has_levels else 0
     starts, ends = [], []
@@ -79,7 +90,7 @@ def find_values(
         ends.append(position)
     if position != len(unpacked):
         raise ValueError("its values do not fill the page")
-    return StoredValues(at, starts, ends, pieces, unpacked_bytes)
+    return StoredValues(at, starts, ends, pieces, stored, unpacked_bytes)
 
 
 def _unpack(packed: bytes, num_bytes: int) -> bytes:
@@ -94,14 +105,15 @@ def _unpack(packed: bytes, num_bytes: int) -> bytes:
     return bytes(codec.decompress(bytes(head) + packed, num_bytes, asbytes=True))
 
 
-def _pieces(packed: bytes, unpacked_bytes: int) -> list[int] | None:
-    """Where each piece of `PIECE_BYTES` begins, and the end; None if one needs what is before it, or there are too many
-    elements to look at."""
+def _pieces(packed: bytes, unpacked_bytes: int) -> tuple[list[int], list[int]] | None:
+    """Where each piece of `PIECE_BYTES` begins, and the end; and where the content of each is, if stored as it is, else
+    0. None if a piece needs what is before it, or there are too many elements to look at."""
     at = 0
     while at < len(packed) and packed[at] > 127:
         at += 1
     at += 1  # after the length
     pieces: list[int] = []
+    stored: list[int] = []
     position = 0
     most, num_elements = 64 + unpacked_bytes // MIN_ELEMENT_BYTES, 0
     size = len(packed)
@@ -120,6 +132,8 @@ def _pieces(packed: bytes, unpacked_bytes: int) -> list[int] | None:
                 length = int.from_bytes(packed[at + 1 : at + 1 + extra], "little")
                 at += 1 + extra
             length += 1
+            is_whole = position % PIECE_BYTES == 0 and length == min(PIECE_BYTES, unpacked_bytes - position)
+            stored += [at] * is_whole
             at += length
         else:
             extra = (0, 1, 2, 4)[kind]
@@ -132,11 +146,12 @@ def _pieces(packed: bytes, unpacked_bytes: int) -> list[int] | None:
             if distance > position - (len(pieces) - 1) * PIECE_BYTES:
                 return None
         position += length
+        stored += [0] * (len(pieces) - len(stored))
         if position > len(pieces) * PIECE_BYTES or num_elements > most:
             return None
     if at != size or position != unpacked_bytes:
         raise ValueError("its packed bytes have another size")
-    return [*pieces, size]
+    return [*pieces, size], stored
 
 
 def is_worth_while(num_bytes: int, num_values: int, codec: int) -> bool:

@@ -16,7 +16,7 @@ from collections.abc import Collection, Container, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from bridge_data.errors import ConfigError
-from bridge_data.shards.blocks import OpenBlocks
+from bridge_data.shards.blocks import Held, OpenBlocks
 from bridge_data.shards.records import ByteRange, Forgetting, RawSample, RecordReader, Records
 from bridge_data.shards.tombstones import Tombstones
 from bridge_data.storage import Location
@@ -259,6 +259,10 @@ class _SubsetReader:
     def read_in_blocks(self, blocks: OpenBlocks | None) -> None:
         subset = self._subset
         self._reader.read_in_blocks(None if blocks is None else blocks.within(subset.start, subset.end))
+
+    def held(self, parts: Container[str] | None) -> Held | None:
+        found = self._reader.held(parts)
+        return None if found is None else found._replace(first=found.first + self._subset.start)
 
     def block(self, index: int) -> range | None:
         whole, start = self._reader.block(self._number(index)), self._subset.start

@@ -155,12 +155,18 @@ def _column(field: Any, feature: Any, path: str) -> Column:
         ending = _ENDINGS.get(feature.get("_type", "")) if isinstance(feature, dict) else None
         return Column(name, f"{name}.{ending}" if ending else name, f"{name}.bytes", is_bytes=True)
     problem = None
-    if any(types.is_union(one) or types.is_run_end_encoded(one) or _is_view(one) for one in _nested(kind)):
+    if not is_understood(kind):
         problem = (
             f"{path}: column {name!r} has the type {kind}, which is not understood: leave it out (`field_map`, "
             "`part_filter`), or store it as text, numbers, bytes, or lists or structs of these"
         )
     return Column(name, name, name, is_whole=kind.num_fields > 0, problem=problem)
+
+
+def is_understood(kind: Any) -> bool:
+    """Whether an Arrow type is none of those, nor has one in it, that are not read: unions, views, runs."""
+    types = importlib.import_module("pyarrow").types
+    return not any(types.is_union(one) or types.is_run_end_encoded(one) or _is_view(one) for one in _nested(kind))
 
 
 def _fields(kind: Any) -> list[Any]:
@@ -199,6 +205,11 @@ def values_of_rows(array: Any) -> list[Any]:
     values: list[Any]
     if types.is_string(kind) or types.is_large_string(kind):
         values = _texts(array)
+    elif types.is_dictionary(kind):
+        used = array.indices.unique().drop_null()
+        values = values_of_rows(array.dictionary.take(used))
+        by_index = dict(zip(used.to_pylist(), values, strict=True))
+        return [by_index.get(index) for index in array.indices.to_pylist()]
     elif types.is_binary(kind) or types.is_large_binary(kind):
         offsets, data = _cuts(array)
         values = [data[start:end] for start, end in itertools.pairwise(offsets)]

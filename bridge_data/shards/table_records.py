@@ -18,9 +18,10 @@ from collections.abc import Callable, Collection, Container, Iterator, Sequence
 from typing import Any, NoReturn
 
 from bridge_data.errors import ConfigError, DatasetError, SampleError
-from bridge_data.shards.blocks import READ_BYTES, BlockReader, Samples
+from bridge_data.shards.blocks import BlockReader, Samples
 from bridge_data.shards.records import ByteRange, RawSample, RecordReader
 from bridge_data.shards.table_columns import KEY, Column, TableFile, columns_of, pyarrow_for
+from bridge_data.shards.table_units import block_bytes, checked_unit
 from bridge_data.storage import Location, Version, is_remote
 
 logger = logging.getLogger("bridge_data")
@@ -30,15 +31,6 @@ MAX_OPEN_TABLES = 32
 
 MAX_OPENING = 16
 """Files in an object store that are opened at the same time."""
-
-MAX_READ_BYTES = 1 << 20
-"""A block is not larger: what is decoded for it is a page, of about this size."""
-
-SLOW_UNIT_BYTES = 1 << 24
-"""Where more has to be decoded for one sample, a warning says so."""
-
-MAX_UNIT_BYTES = 1 << 28
-"""More is not decoded at once."""
 
 _PARQUET_SUFFIX = ".parquet"
 _KEY_COLUMN = Column(KEY, KEY, KEY)
@@ -181,7 +173,8 @@ def open_records(
         for group, count in enumerate(table.counts):
             if count:
                 num_bytes += sum(table.column_bytes(group, column) for column in columns)
-                unit_bytes = max(unit_bytes, _checked_unit(table, group, columns))
+                unit_bytes = max(unit_bytes, checked_unit(table, group, columns))
+    sample_bytes = num_bytes / sum(counts) if sum(counts) else None
     return TableRecords(
         root=root,
         split_part=split_part,
@@ -192,8 +185,8 @@ def open_records(
         counts=counts,
         columns=tuple(columns),
         has_keys=has_keys,
-        sample_bytes=num_bytes / sum(counts) if sum(counts) else None,
-        read_bytes=max(READ_BYTES, min(MAX_READ_BYTES, unit_bytes)),
+        sample_bytes=sample_bytes,
+        read_bytes=block_bytes(unit_bytes, sample_bytes),
     )
 
 
@@ -211,33 +204,6 @@ def _check_schema(first: TableFile, other: TableFile, columns: Sequence[Column],
             )
     if not has_keys and KEY in other.schema.names:
         raise DatasetError(f"{other.path}: has a column {KEY!r}, but {first.path} has none")
-
-
-def _checked_unit(table: TableFile, group: int, columns: Sequence[Column]) -> int:
-    """The most bytes that are decoded at once of one of these columns."""
-    largest = 0
-    for column in columns:
-        unit = table.unit_bytes(group, column)
-        largest = max(largest, unit)
-        if unit <= SLOW_UNIT_BYTES:
-            continue
-        told = f"{table.path}: {table.group_name} {group}, column {column.name!r}: {unit >> 20} MiB are decoded at once"
-        if column.is_whole and unit > MAX_UNIT_BYTES:
-            raise ConfigError(
-                f"{told}, more than the {MAX_UNIT_BYTES >> 20} MiB allowed: its lists are stored so that they cannot "
-                "be had alone. Write the file with row groups of up to 16 MiB, or `bridge-data convert` it."
-            )
-        _warn_once(table.path, told)
-    return largest
-
-
-@functools.lru_cache(maxsize=1024)
-def _warn_once(path: str, told: str) -> None:
-    logger.warning(
-        "%s for each block of samples, which is slow: write the file with row groups of up to %d MiB",
-        told,
-        SLOW_UNIT_BYTES >> 20,
-    )
 
 
 def _digest(content: bytes) -> str:

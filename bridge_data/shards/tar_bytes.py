@@ -27,6 +27,9 @@ SMALL_STEP_BYTES = 1 << 16
 
 _HEADERS_BYTES = 2048
 
+_STORE_STEP_BYTES, _STORE_READ_BYTES, _STORE_HEADERS_BYTES = 1 << 20, 4 << 20, 1 << 16
+"""The same in a store, where a request takes as long as a mebibyte or more: what is near is read in long runs."""
+
 GZIP_SUFFIXES = (".tgz", ".tar.gz")
 
 SPACING_BYTES = 1 << 22
@@ -52,12 +55,18 @@ class MemoryTar:
 
 
 class FileTar:
-    """A tar on disk of `num_bytes` bytes. Headers are read through a window: small where members are large, so that
-    contents are skipped, and large where they are small, so that one read holds many headers."""
+    """A tar of `num_bytes` bytes. Headers are read through a window: small where members are large, so that contents
+    are skipped, and large where they are small, so that one read holds many headers. With `walks_store`, it is in a
+    store, and many headers are wanted."""
 
-    def __init__(self, path: str, num_bytes: int) -> None:
+    def __init__(self, path: str, num_bytes: int, *, walks_store: bool = False) -> None:
         self._path, self.end = path, num_bytes
         self._window, self._base = b"", 0
+        self._step_bytes, self._near_bytes, self._far_bytes = (
+            (_STORE_STEP_BYTES, _STORE_READ_BYTES, _STORE_HEADERS_BYTES)
+            if walks_store
+            else (SMALL_STEP_BYTES, SMALL_STEP_BYTES, _HEADERS_BYTES)
+        )
 
     def read(self, offset: int, num_bytes: int) -> bytes:
         """The bytes of this range, fewer at the end."""
@@ -73,8 +82,8 @@ class FileTar:
         """Move the window to these bytes, as far as they exist; the offset in it where they begin."""
         start = offset - self._base
         if start < 0 or start + num_bytes > len(self._window):
-            near = 0 <= start <= len(self._window) + SMALL_STEP_BYTES
-            wanted = max(num_bytes, SMALL_STEP_BYTES if near else _HEADERS_BYTES)
+            near = 0 <= start <= len(self._window) + self._step_bytes
+            wanted = max(num_bytes, self._near_bytes if near else self._far_bytes)
             available = max(0, self.end - offset)
             self._window = storage.read(self._path, offset, min(wanted, available))
             self._base, start = offset, 0
@@ -82,8 +91,10 @@ class FileTar:
 
 
 def open_tar(path: str) -> "FileTar | GzipTar":
-    """The tar on disk, or in the compressed file, at `path`; its `end` is where to stop walking."""
-    return GzipTar(path) if is_gzip(path) else FileTar(path, storage.size_bytes(path))
+    """The tar at `path`, or in the compressed file there, for walking all of it; its `end` is where to stop."""
+    if is_gzip(path):
+        return GzipTar(path)
+    return FileTar(path, storage.size_bytes(path), walks_store=storage.is_remote(path))
 
 
 def is_gzip(shard: str | Path) -> bool:
@@ -101,6 +112,10 @@ class GzipTar:
     has been read."""
 
     def __init__(self, path: str) -> None:
+        if storage.is_remote(path):
+            raise DatasetError(
+                f"{path}: compressed shards are read on a disk only: decompress it (gunzip), and copy the .tar instead"
+            )
         self._path = path
         self._lock = threading.Lock()
         self.end = sys.maxsize

@@ -25,7 +25,9 @@ from bridge_data.storage.reading import (
     version,
     walk,
 )
-from bridge_data.storage.remote import RemotePath, list_sizes
+from bridge_data.storage.remote import list_sizes
+from bridge_data.storage.remote_path import RemotePath
+from bridge_data.storage.writes import delete_below, make_folder, write
 
 __all__ = [
     "MAX_AHEAD_BYTES",
@@ -37,12 +39,14 @@ __all__ = [
     "by_request",
     "close_file",
     "close_files",
+    "delete_below",
     "is_file",
     "is_folder",
     "is_remote",
     "list_sizes",
     "local_copy",
     "location",
+    "make_folder",
     "of_dataset_service",
     "on_disk",
     "prefetch",
@@ -53,4 +57,5 @@ __all__ = [
     "size_bytes",
     "version",
     "walk",
+    "write",
 ]

@@ -17,12 +17,12 @@ SHARED, EXCLUSIVE = fcntl.LOCK_SH, fcntl.LOCK_EX
 
 
 @contextlib.contextmanager
-def writing(folder: Path) -> Iterator[None]:
+def writing(folder: str | os.PathLike[str]) -> Iterator[None]:
     """Turn errors of the file system, while files are written below `folder`, into a `DatasetError` that names it."""
     try:
         yield
     except (OSError, sqlite3.Error) as error:
-        raise DatasetError(f"{folder}: cannot be written to: {error}") from error
+        raise DatasetError(f"{os.fspath(folder)}: cannot be written to: {error}") from error
 
 
 def temporary_name(name: str) -> str:

@@ -7,17 +7,19 @@ credentials and endpoints from the environment.
 """
 
 import dataclasses
-import functools
 import importlib
 import os
 import re
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, TypeVar
 
 from bridge_data.errors import ConfigError
+from bridge_data.storage.msc_store import MscStore
 from bridge_data.storage.object_stores import (
+    STATUS,
     Denied,
     Missing,
     ObjectInfo,
@@ -27,11 +29,9 @@ from bridge_data.storage.object_stores import (
     is_transient_status,
     split_url,
 )
-from bridge_data.storage.time_limits import FULL_S, LONGEST_S, TimeLimits, full_limit_s
+from bridge_data.storage.time_limits import FULL_S, LONGEST_S, TimeLimits
 
-_STATUS = re.compile(r"status[ _]code: (\d{3})")
 T = TypeVar("T")
-NUM_THREADS = 16
 _ANSWER = re.compile(r"<\?xml.*?<Code>(?P<code>\w+)</Code>.*", re.DOTALL)
 
 _LATE_AT_FIRST = 8
@@ -76,6 +76,11 @@ def open_store(url: str) -> tuple[Store, str]:
     return store, key
 
 
+def has_clients() -> bool:
+    """Whether this process has clients, which a forked child cannot use."""
+    return bool(_clients.stores)
+
+
 def _opened(base: str) -> Store:
     if base.startswith("msc://"):
         return MscStore(base, _needed("multistorageclient", base))
@@ -96,69 +101,10 @@ def _needed(module: str, base: str) -> Any:
         ) from error
 
 
-class MscStore:
-    """The profile at the URL `base`, as the file that MSC_CONFIG names describes it; `msc` is the module.
-
-    It runs on threads of its own: called from the main thread it is many times slower.
-
-    Raises:
-        ConfigError: if there is no such profile, or it lacks something.
-    """
-
-    def __init__(self, base: str, msc: Any) -> None:
-        self._range: Callable[[int, int], Any] = msc.types.Range
-        import concurrent.futures  # imported here: slow, and other stores do not need it
-
-        self._threads = concurrent.futures.ThreadPoolExecutor(NUM_THREADS, "bridge_data msc")
-        try:
-            self._client, _ = msc.resolve_storage_client(f"{base}/")
-        except Exception as error:
-            raise ConfigError(f"{base}: cannot be opened: {first_line(error)}") from error
-
-    def read(self, key: str, start: int, num_bytes: int) -> tuple[bytes, None]:
-        """A `read` with a range asks for no more; `open` and `seek` would fetch the whole object."""
-        limit_s = full_limit_s(num_bytes)
-        content: bytes = self._done(self._client.read, key, byte_range=self._range(start, num_bytes), limit_s=limit_s)
-        return content, None
-
-    def read_all(self, key: str, at_most: int) -> bytes:
-        content: bytes = self._done(self._client.read, key, limit_s=LONGEST_S)
-        return content
-
-    def info(self, key: str) -> ObjectInfo:
-        meta = self._done(self._client.info, key, limit_s=LONGEST_S)
-        if meta.type != "file":
-            raise Missing(f"{key} is a folder")
-        return ObjectInfo(meta.content_length, f"{meta.etag} {meta.last_modified}")
-
-    def list(self, folder: str) -> Iterator[tuple[str, int]]:
-        prefix = f"{folder}/" if folder else ""
-        for meta in self._done(lambda: [*self._client.list(path=prefix)], limit_s=None):
-            yield meta.key.lstrip("/").removeprefix(prefix), meta.content_length
-
-    def _done(self, action: Callable[..., T], *arguments: Any, limit_s: float | None, **settings: Any) -> T:
-        future = self._threads.submit(functools.partial(action, *arguments, **settings))
-        try:
-            return future.result(limit_s)
-        except TimeoutError as error:
-            if future.done():  # it is one of the client
-                raise RequestError(first_line(error), is_transient=True) from error
-            future.cancel()
-            raise RequestError(f"no whole answer within {limit_s:g} s", is_transient=True) from None
-        except FileNotFoundError as error:
-            raise Missing(first_line(error)) from error
-        except PermissionError as error:
-            raise Denied(first_line(error)) from error
-        except (ValueError, TypeError, NotImplementedError) as error:
-            raise RequestError(first_line(error)) from error
-        except Exception as error:
-            match = _STATUS.search(str(error))
-            raise RequestError(
-                first_line(error), is_transient=is_transient_status(int(match[1]) if match else 0)
-            ) from error
-
-
 _NO_RETRIES = {"max_retries": 0}
+
+_PART_BYTES, _MAX_PARTS = 16 << 20, 9_000
+"""A file is written in parts of this size, or in larger ones if there would be more than so many of them."""
 
 _PREFIXES = {"s3": "AWS_", "gs": "GOOGLE_", "az": "AZURE_"}
 
@@ -245,12 +191,32 @@ class ObstoreStore:
     def info(self, key: str) -> ObjectInfo:
         return _info(self._asked(lambda bucket: self._obstore.head(bucket, key), 0))
 
-    def list(self, folder: str) -> Iterator[tuple[str, int]]:
+    def list(self, folder: str) -> Iterator[tuple[str, ObjectInfo]]:
         prefix = f"{folder}/" if folder else ""
         try:
             for batch in self._obstore.list(self._client(FULL_S).bucket, prefix):  # the limit is that of each page
                 for meta in batch:
-                    yield meta["path"].removeprefix(prefix), meta["size"]
+                    yield meta["path"].removeprefix(prefix), _info(meta)
+        except Exception as error:
+            raise self._fault(error) from None  # it has the message of the error
+
+    def write(self, key: str, content: bytes | Path) -> str | None:
+        parts: dict[str, Any] = {"use_multipart": False}
+        if isinstance(content, Path):
+            num_bytes = content.stat().st_size
+            part_bytes = max(_PART_BYTES, -(-num_bytes // _MAX_PARTS))
+            parts = {"use_multipart": num_bytes > _PART_BYTES, "chunk_size": part_bytes}
+        try:
+            answer = self._obstore.put(self._client(LONGEST_S).bucket, key, content, **parts)
+        except Exception as error:
+            raise self._fault(error) from None  # it has the message of the error
+        return (answer["e_tag"] or "").strip('"') or None
+
+    def delete(self, key: str) -> None:
+        try:
+            self._obstore.delete(self._client(FULL_S).bucket, key)
+        except FileNotFoundError:
+            return
         except Exception as error:
             raise self._fault(error) from None  # it has the message of the error
 
@@ -297,7 +263,7 @@ class ObstoreStore:
 
     def _fault(self, error: Exception) -> RequestError:
         text = _ANSWER.sub(lambda match: match["code"], first_line(error))
-        match = _STATUS.search(text)
+        match = STATUS.search(text)
         status = int(match[1]) if match is not None else 0
         if isinstance(error, FileNotFoundError) or status == 404:
             return Missing(text)

@@ -12,6 +12,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
 from bridge_data.errors import ConfigError, DatasetError, repeats
@@ -34,6 +35,9 @@ T = TypeVar("T")
 Content: TypeAlias = bytes | memoryview
 _VARYING = re.compile(r"\S*[/\d]\S*")
 """What differs between messages of the same fault: numbers, times, URLs."""
+
+STATUS = re.compile(r"status[ _]code: (\d{3})")
+"""Where clients have the status of an answer in their messages."""
 
 SCHEMES = ("s3", "gs", "az", "msc")
 
@@ -77,8 +81,14 @@ class Store(Protocol):
     def info(self, key: str) -> ObjectInfo:
         """Size and version of an object."""
 
-    def list(self, folder: str) -> Iterator[tuple[str, int]]:
-        """(path below `folder`, size) of every object below it."""
+    def list(self, folder: str) -> Iterator[tuple[str, ObjectInfo]]:
+        """(path below `folder`, size and version) of every object below it."""
+
+    def write(self, key: str, content: bytes | Path) -> str | None:
+        """Write an object, whole or not at all: these bytes, or the content of a file. Its version, if it is known."""
+
+    def delete(self, key: str) -> None:
+        """Delete an object, if it is there."""
 
 
 def first_line(error: BaseException, limit: int = 600) -> str:
@@ -108,8 +118,9 @@ def is_transient_status(status: int) -> bool:
     return not 400 <= status < 500 or status in _PASSING_STATUS
 
 
-def persist(action: Callable[[], T], what: str) -> T:
-    """The result of `action`, tried again while it fails for a transient reason; `what` says what it reads.
+def persist(action: Callable[[], T], what: str, done: str = "read") -> T:
+    """The result of `action`, tried again while it fails for a transient reason; `what` says what is read, or `done`
+    to it.
 
     There is a second attempt however long the first took, unless the time for retries is 0.
 
@@ -128,7 +139,7 @@ def persist(action: Callable[[], T], what: str) -> T:
             took_s, allowed_s = time.monotonic() - start, retry_seconds()
             over = took_s + nap_s > allowed_s and (attempts > 1 or not allowed_s)
             if not fault.is_transient or over:
-                raise _failure(what, fault, attempts, took_s) from None
+                raise _failure(what, fault, attempts, took_s, done) from None
             _tell(what, fault, attempts)
         COUNTS.num_retries += 1
         time.sleep(nap_s)
@@ -160,7 +171,7 @@ def retry_seconds() -> float:
     raise ConfigError(f"{RETRY_VARIABLE}={text!r}: expected a number of seconds, 0 or more")
 
 
-def _failure(what: str, fault: RequestError, attempts: int, took_s: float) -> DatasetError:
+def _failure(what: str, fault: RequestError, attempts: int, took_s: float, done: str) -> DatasetError:
     if isinstance(fault, Missing):
         return DatasetError(f"{what}: no such object. Check the URL, or copy it there. ({fault})")
     if isinstance(fault, Denied):
@@ -169,8 +180,8 @@ def _failure(what: str, fault: RequestError, attempts: int, took_s: float) -> Da
             f"(AWS_ACCESS_KEY_ID and so on; of msc:// the profile in MSC_CONFIG). ({fault})"
         )
     if not fault.is_transient:
-        return DatasetError(f"{what}: cannot be read: {fault}")
+        return DatasetError(f"{what}: cannot be {done}: {fault}")
     return DatasetError(
-        f"{what}: cannot be read: {attempts} attempts in {took_s:.0f} s failed, the last one with: {fault}. See that "
+        f"{what}: cannot be {done}: {attempts} attempts in {took_s:.0f} s failed, the last one with: {fault}. See that "
         f"the store can be reached, and resume the run; {RETRY_VARIABLE} says for how many seconds to try again."
     )

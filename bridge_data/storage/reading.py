@@ -21,7 +21,7 @@ from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.process_counts import COUNTS
 from bridge_data.storage import remote
 from bridge_data.storage.prefetching import joined
-from bridge_data.storage.remote import RemotePath
+from bridge_data.storage.remote_path import RemotePath
 
 MAX_OPEN = 256
 """Descriptors that a process keeps open for reading."""
@@ -38,6 +38,15 @@ class Version(NamedTuple):
 
     num_bytes: int
     changed: int | str
+
+    @property
+    def stamp(self) -> int:
+        """`changed` as a number, for an index: of an object a digest, later than any time of change of a file."""
+        if isinstance(self.changed, int):
+            return self.changed
+        import hashlib  # imported here: slow, and readers do without
+
+        return 1 << 62 | int.from_bytes(hashlib.blake2b(self.changed.encode(), digest_size=7).digest())
 
 
 AnyLocation = TypeVar("AnyLocation", Path, Location)

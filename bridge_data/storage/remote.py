@@ -1,4 +1,4 @@
-"""Objects in stores: whole, in ranges, listed, and copied to this machine.
+"""Objects in stores: whole, in ranges, listed, written, and copied to this machine.
 
 Enters: a URL. Leaves: bytes, sizes, the path of a copy. Guarantees: never half a read; transient faults are retried for
 a bounded time; what was announced by `prefetch` is read from memory; a copy is whole, has the size and version that the
@@ -12,14 +12,15 @@ kept; a process that has opened an older one keeps it.
 import contextlib
 import functools
 import os
+import shutil
 from collections.abc import Callable, Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, TypeVar
 
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.storage.atomic import locked
 from bridge_data.storage.clients import open_store
-from bridge_data.storage.object_stores import Content, Missing, ObjectInfo, RequestError, persist, split_url
+from bridge_data.storage.object_stores import Content, Missing, ObjectInfo, RequestError, persist
 from bridge_data.storage.prefetching import Prefetcher
 
 MAX_KNOWN_OBJECTS = 1 << 17
@@ -33,74 +34,6 @@ CACHE_VARIABLE = "BRIDGE_DATA_CACHE"
 _LOCK = "lock"
 
 T = TypeVar("T")
-
-
-class RemotePath:
-    """The object, or the folder of objects, at `url`. Its methods are those of `pathlib.Path`.
-
-    Raises:
-        ConfigError: for a URL of an unknown kind.
-    """
-
-    __slots__ = ("_base", "_path")
-
-    def __init__(self, url: str) -> None:
-        self._base, key = split_url(url)
-        self._path = PurePosixPath("/", key)
-
-    @property
-    def name(self) -> str:
-        return self._path.name
-
-    @property
-    def suffix(self) -> str:
-        return self._path.suffix
-
-    @property
-    def parent(self) -> "RemotePath":
-        return self._at(self._path.parent)
-
-    def with_name(self, name: str) -> "RemotePath":
-        return self._at(self._path.with_name(name))
-
-    def with_suffix(self, suffix: str) -> "RemotePath":
-        return self._at(self._path.with_suffix(suffix))
-
-    def absolute(self) -> "RemotePath":
-        return self
-
-    def is_file(self) -> bool:
-        return find(str(self)) is not None
-
-    def is_dir(self) -> bool:
-        return is_folder(str(self))
-
-    def exists(self) -> bool:
-        return self.is_file() or self.is_dir()
-
-    def _at(self, path: PurePosixPath) -> "RemotePath":
-        return RemotePath(f"{self._base}{path}")
-
-    def __truediv__(self, below: str | os.PathLike[str]) -> "RemotePath":
-        return self._at(self._path / below)
-
-    def __fspath__(self) -> str:
-        return str(self)
-
-    def __str__(self) -> str:
-        return f"{self._base}{self._path}".rstrip("/")
-
-    def __repr__(self) -> str:
-        return f"RemotePath({str(self)!r})"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, RemotePath) and str(self) == str(other)
-
-    def __hash__(self) -> int:
-        return hash(str(self))
-
-    def __reduce__(self) -> tuple[type["RemotePath"], tuple[str]]:
-        return RemotePath, (str(self),)
 
 
 class _Known:
@@ -173,10 +106,34 @@ def is_folder(url: str) -> bool:
     return bool(persist(lambda: _unless_missing(lambda folder: next(store.list(folder), None), key), url))
 
 
-def list_sizes(url: str) -> dict[str, int]:
-    """The sizes of all objects below `url`, by their paths relative to it, sorted."""
+def list_objects(url: str) -> dict[str, ObjectInfo]:
+    """Sizes and versions of all objects below `url`, by their paths relative to it, sorted."""
     store, key = open_store(url)
     return persist(lambda: dict(sorted(store.list(key))), url)
+
+
+def list_sizes(url: str) -> dict[str, int]:
+    """The sizes of all objects below `url`, by their paths relative to it, sorted."""
+    return {name: found.num_bytes for name, found in list_objects(url).items()}
+
+
+def write(url: str, content: bytes | Path) -> ObjectInfo:
+    """Write the object at `url`: these bytes, or the content of a file. It appears whole or not at all, and is that of
+    the last writer. Its size and version."""
+    store, key = open_store(url)
+    _known.objects.pop(url, None)
+    version = persist(lambda: store.write(key, content), url, "written")
+    if version is None:
+        return info(url)
+    return ObjectInfo(content.stat().st_size if isinstance(content, Path) else len(content), version)
+
+
+def delete(url: str) -> None:
+    """Delete the object at `url`, if there is one, and its copy."""
+    store, key = open_store(url)
+    _known.objects.pop(url, None)
+    persist(lambda: store.delete(key), url, "deleted")
+    shutil.rmtree(_copies(url), ignore_errors=True)
 
 
 def prefetch(ranges: Sequence[tuple[str, int, int]]) -> None:
@@ -193,7 +150,7 @@ def local_copy(url: str) -> Path | None:
     found = find(url)
     if found is None:
         return None
-    folder = cache_folder() / "copies" / _digest(url)
+    folder = _copies(url)
     file = folder / f"{_digest(found.version)}-{found.num_bytes}-{url.rpartition('/')[2]}"
     try:
         if not _is_whole(file, found):
@@ -207,6 +164,11 @@ def local_copy(url: str) -> Path | None:
             f"can be written and has {found.num_bytes / 1e6:,.0f} MB of free space"
         ) from error
     return file
+
+
+def _copies(url: str) -> Path:
+    """The folder of the copy of the object at `url`."""
+    return cache_folder() / "copies" / _digest(url)
 
 
 def cache_folder() -> Path:

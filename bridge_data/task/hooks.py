@@ -51,14 +51,12 @@ _OF_SAMPLES = frozenset({"cook_crude_sample", "encode_sample", "preencode_sample
 
 logger = logging.getLogger("bridge_data")
 
-_MANY_FAILURES = 100
-"""Failures in a row of which a hook without a limit warns."""
+_MANY_FAILURES = 100  # in a row, of which a hook without a limit warns
 
 TRUNCATED = "truncated"
 """The name under which truncated samples are counted; they are not skipped."""
 
-FAILED = "failed"
-"""The name under which skipped samples are counted again if a failure lost them."""
+FAILED = "failed"  # skipped samples are counted again under this name if a failure lost them
 
 NO_STAGES = (TRUNCATED, FAILED)
 """Names in `Hooks.skipped` that are no hooks."""
@@ -268,6 +266,12 @@ class Hooks:
         """Count samples that are skipped."""
         self.skipped[stage] += count
         self.last_skip = stage, reason
+
+    def told_skips(self) -> str:
+        """How many samples were left out by which hooks, and why the last was, for messages; empty if none were."""
+        counts = [f"{count} in {stage}" for stage, count in self.skipped.items() if stage not in NO_STAGES]
+        reason = self.last_skip[1] and f"; the last because {self.last_skip[1]}"
+        return f"were left out ({', '.join(counts)}{reason})" if self.skipped else ""
 
     def __enter__(self) -> Self:
         """Activate these hooks for the current thread: `current_sample_index` and `cache` are theirs. At the end the

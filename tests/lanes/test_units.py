@@ -38,7 +38,7 @@ def test_what_takes_long_is_timed_one_by_one_and_what_does_not_by_the_draw() -> 
     assert (slow.times_each, slow.slowest_ns, slow.longest_ns) == (True, 10 * TIMED_NS, math.inf)
     assert (quick.times_each, quick.slowest_ns, quick.longest_ns) == (False, 4000, 4000)
     samples = (time.sleep(0.05 * (number == 2)) or number for number in range(4))
-    assert list(slow.each(refs, samples)) == [0, 1, 2, 3]
+    assert list(slow.each([ref for _, ref in refs], samples)) == [0, 1, 2, 3]
     counts = Counts(*slow.take({}, 4))
     assert counts.samples == 4
     assert counts.slowest[0] >= 50_000_000

@@ -1,10 +1,11 @@
+import dataclasses
 import gzip
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from bridge_data import WorkerConfig, get_loader, get_train_dataset, get_val_dataset
+from bridge_data import TextSample, WorkerConfig, get_loader, get_train_dataset, get_val_dataset
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.order import Geometry
 from bridge_data.order.chunks import Process, plan_blocks, plan_runs
@@ -12,10 +13,13 @@ from bridge_data.plan import Plan, load_plan
 from bridge_data.prepare.splits import parse_ratio, split_by_ratio
 from bridge_data.prepare.tars import prepare, write_dataset_yaml
 from bridge_data.shards.blocks import ChunkCut, RunCut
+from bridge_data.shards.table_records import TableRecords
+from bridge_data.shards.table_units import block_bytes
 from bridge_data.shards.tar_bytes import GzipTar
 from tests.object_store import Bucket
 from tests.prepared import TEXT, write_blend, write_texts
 from tests.shards.reads import Reads, record_reads
+from tests.tables import write_text_table
 
 MANY = Process(num_lanes=8, max_open_bytes=256 << 20)
 GEOMETRY = Geometry(8, 50, 10, 100)
@@ -166,3 +170,38 @@ def test_validation_reads_each_run_once(tmp_path: Path, reads: Reads, num_lanes:
     assert (
         len([read for read in reads if read in ranges]) == len(ranges) == 40  # 8 runs go on in a next shard
     )  # 32, and 7 that go on in the next shard
+
+
+@pytest.mark.parametrize("sample_bytes", [10, 204, 1000, 4000, 16_000])
+@pytest.mark.parametrize("num_samples", [200_000, 3_000_000, 1_000_000_000])
+def test_tables_of_any_size_are_read_in_blocks_and_it_is_told_where_they_are_not(
+    sample_bytes: int, num_samples: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Read one by one, each would take a page: some hundred times as long."""
+    write_text_table(tmp_path / "a.parquet", 10)
+    data = get_train_dataset(
+        tmp_path / "a.parquet",
+        worker_config=WorkerConfig(rank=0, world_size=1, num_workers=0),
+        batch_size=1,
+        shuffle_buffer_size=100,
+        max_samples_per_sequence=100,
+        sample_type=TextSample,
+        field_map={"text": "text"},
+    )
+    (source,) = data.plan.sources
+    records = dataclasses.replace(
+        cast(TableRecords, source.records),
+        counts=[num_samples],
+        sample_bytes=sample_bytes,
+        read_bytes=block_bytes(1 << 20, sample_bytes),
+    )
+    plan = dataclasses.replace(data.plan, sources=(dataclasses.replace(source, records=records),))
+    assert data.order.shuffle is not None
+    geometry = data.order.shuffle.geometry(plan.sources[0], 8)
+    default = WorkerConfig(rank=0, world_size=1, num_workers=0).max_open_bytes
+    (cut,) = plan_blocks(plan, [geometry], Process(8, default))
+    assert isinstance(cut, ChunkCut)
+    assert cut.block_size >= min(10, geometry.chunk_size)
+    assert not caplog.records
+    assert plan_blocks(plan, [geometry], Process(8, 1 << 20)) == [None]
+    assert "for each a page is decoded" in caplog.text

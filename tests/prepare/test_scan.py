@@ -88,7 +88,7 @@ def test_truncated_and_missing_shards(tmp_path: Path) -> None:
         (tmp_path / "a.tar").write_bytes(whole[:cut])
         with pytest.raises(DatasetError, match=r"a\.tar: "):
             scan_shard(tmp_path, "a.tar")
-    with pytest.raises(DatasetError, match=r"b\.tar: cannot be read: No such file"):
+    with pytest.raises(DatasetError, match=r"b\.tar: no such file"):
         scan_shard(tmp_path, "b.tar")
 
 

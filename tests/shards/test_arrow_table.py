@@ -1,5 +1,6 @@
 """Rows of Arrow files, as `datasets` saves them: the same values as pyarrow reads; damage is told."""
 
+import dataclasses
 import random
 from pathlib import Path
 
@@ -104,3 +105,29 @@ def test_damage_is_an_error_of_ours_or_changes_nothing_else(
                 table.values(column, group, 0, count)
             except DatasetError as error:
                 assert str(file) in str(error)
+
+
+@pytest.mark.parametrize("kind", ["view", "union", "runs"])
+def test_a_column_after_one_that_is_not_understood_is_an_error(tmp_path: Path, kind: str) -> None:
+    """Of how many buffers such a column has, the schema does not say."""
+    numbers = pa.array(range(30), pa.int64())
+    columns = {
+        "view": pa.array([f"a text of more than 12 bytes: {n}" for n in range(30)], pa.string_view()),
+        "union": pa.UnionArray.from_sparse(pa.array([0, 1] * 15, pa.int8()), [numbers, numbers]),
+        "runs": pa.RunEndEncodedArray.from_arrays(pa.array([10, 30], pa.int32()), pa.array([1, 2])),
+    }
+    file = save_to_disk(tmp_path / "a", table_of({"first": numbers, "odd": columns[kind], "last": numbers})) / DATA
+    table = ArrowTable(str(file))
+    first, _, last = columns_of(table.schema, str(file))
+    assert table.values(first, 0, 3, 6) == [3, 4, 5]
+    with pytest.raises(DatasetError, match="there is no column 'last', or it stands after one of a type"):
+        table.values(last, 0, 3, 6)
+
+
+def test_a_batch_of_fewer_buffers_than_the_schema_has_is_damaged(tmp_path: Path) -> None:
+    file = save_to_disk(tmp_path / "a", table_of({"number": list(range(30)), "text": ["a"] * 30})) / DATA
+    table = ArrowTable(str(file))
+    table._batches = [dataclasses.replace(batch, buffers=batch.buffers[:4]) for batch in table._batches]
+    for column in columns_of(table.schema, str(file)):
+        with pytest.raises(DatasetError, match="fewer buffers than its schema"):
+            table.column_bytes(0, column)

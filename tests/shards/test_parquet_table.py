@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.shards import parquet_table
-from bridge_data.shards.parquet_table import ParquetTable
+from bridge_data.shards.parquet_table import MAX_KEPT_UNIT_BYTES, DecodedValues, ParquetTable
 from bridge_data.shards.table_columns import columns_of
 from tests.tables import IMAGE, table_of, write_parquet
 
@@ -90,6 +90,12 @@ def test_large_values_are_read_alone(tmp_path: Path, codec: str, missing: bool, 
     check(file, table, rounds=5)
 
 
+def test_large_values_are_read_alone_where_some_pieces_are_packed_and_others_stored_as_they_are(tmp_path: Path) -> None:
+    halves = [[os.urandom(70_000), bytes(60_000)], [bytes(200_000), os.urandom(150_000)], [os.urandom(65_536)], [b""]]
+    table = table_of({"jpg": [b"".join(halves[n % 4][:: 1 - n % 3 % 2 * 2]) for n in range(60)]})
+    check(write_parquet(tmp_path / "a.parquet", table, per_group=30, use_dictionary=False), table, rounds=20)
+
+
 @pytest.mark.parametrize("codec", ["none", "snappy"])
 def test_only_the_bytes_of_a_large_value_are_read(tmp_path: Path, codec: str, monkeypatch: pytest.MonkeyPatch) -> None:
     file = write_parquet(tmp_path / "a.parquet", pictures(64, 100_000), per_group=64, compression=codec)
@@ -100,7 +106,7 @@ def test_only_the_bytes_of_a_large_value_are_read(tmp_path: Path, codec: str, mo
     plain = table.read_bytes
     monkeypatch.setattr(table, "read_bytes", lambda start, size: read.append(size) or plain(start, size))
     table.values(column, 0, 33, 34)
-    assert sum(read) < 3 << 17
+    assert sum(read) < 100_100
     assert table.unit_bytes(0, column) < 200_000
 
 
@@ -180,3 +186,65 @@ def test_more_than_is_decoded_at_once_is_refused(tmp_path: Path, monkeypatch: py
     found = ParquetTable(str(file))
     with pytest.raises(DatasetError, match="smaller row groups, or convert it"):
         found.values(columns_of(found.schema, str(file))[0], 0, 0, 1)
+
+
+def test_what_was_decoded_and_used_last_is_kept_up_to_a_bound() -> None:
+    kept = DecodedValues(1000)
+    arrays = [pa.array([number] * 50, pa.int64()) for number in range(4)]  # of 400 bytes
+    kept.keep((0, 0), (0, arrays[0]))
+    kept.keep((0, 1), (0, arrays[1]))
+    assert kept.get((0, 0)) == (0, arrays[0])
+    kept.keep((0, 2), (0, arrays[2]))
+    assert [kept.get((0, number)) is not None for number in range(3)] == [True, False, True]
+    for _ in range(5):  # what is kept again is counted once
+        kept.keep((0, 2), (7, arrays[3]))
+    assert [kept.get((0, number)) is not None for number in range(3)] == [True, False, True]
+    assert kept.get((0, 2)) == (7, arrays[3])
+    kept.keep((0, 3), (0, pa.array(range(MAX_KEPT_UNIT_BYTES // 8 + 1), pa.int64())))
+    assert kept.get((0, 3)) is None
+
+
+def test_rows_on_two_pages_are_decoded_with_those_that_were_decoded_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = table_of({"text": [f"{number:0100d}" for number in range(60_000)]})
+    file = write_parquet(tmp_path / "a.parquet", texts, per_group=60_000, use_dictionary=False)
+    table = ParquetTable(str(file))
+    column = columns_of(table.schema, str(file))[0]
+    end = table._known_pages(0, 0).data[1].first_row
+    table.values(column, 0, 0, 10)
+    decoded: list[int] = []
+    plain = table.read_bytes
+    monkeypatch.setattr(table, "read_bytes", lambda start, size: decoded.append(size) or plain(start, size))
+    assert table.values(column, 0, end - 5, end + 5) == texts["text"].slice(end - 5, 10).to_pylist()
+    assert len(decoded) == 1
+    assert table.values(column, 0, end - 3, end + 7) == texts["text"].slice(end - 3, 10).to_pylist()
+    assert len(decoded) == 1
+
+
+def test_a_long_text_that_many_rows_have_is_decoded_once(tmp_path: Path) -> None:
+    """As system prompts are: 100 bytes of a page would otherwise become 200 MB."""
+    texts = [one * 10_000 for one in "abc"]
+    column = pa.DictionaryArray.from_arrays(pa.array([n % 3 if n % 7 else None for n in range(20_000)]), texts)
+    file = write_parquet(tmp_path / "a.parquet", table_of({"text": column.cast(pa.string())}), per_group=20_000)
+    table = ParquetTable(str(file))
+    (found,) = columns_of(table.schema, str(file))
+    assert table.values(found, 0, 14, 18) == [None, texts[0], texts[1], texts[2]]
+    assert table._rows(0, [0], 0, 20_000, "text").nbytes < 200_000
+
+
+def test_rows_are_the_same_where_a_dictionary_ends_within_a_row_group(tmp_path: Path) -> None:
+    words = [None if n % 11 == 0 else f"word {n % 5}" if n < 3000 else f"{n:0200d}" for n in range(12_000)]
+    table = table_of({"text": words, "bytes": [None if one is None else one.encode() for one in words]})
+    options: dict[str, Any] = {"dictionary_pagesize_limit": 100_000, "data_page_size": 50_000}
+    check(write_parquet(tmp_path / "a.parquet", table, per_group=12_000, **options), table, rounds=20)
+
+
+def test_lists_of_long_texts_that_many_rows_have_are_refused_where_they_would_fill_memory(tmp_path: Path) -> None:
+    texts = pa.DictionaryArray.from_arrays(pa.array([n % 3 for n in range(60_000)]), [one * 10_000 for one in "abc"])
+    lists = pa.ListArray.from_arrays(pa.array(range(60_001), pa.int32()), texts)
+    file = write_parquet(tmp_path / "a.parquet", table_of({"turns": lists}), per_group=60_000)
+    table = ParquetTable(str(file))
+    (column,) = columns_of(table.schema.remove_metadata(), str(file))
+    with pytest.raises(DatasetError, match="572 MiB unpacked, more than the 256 MiB"):
+        table.values(column, 0, 0, 2)

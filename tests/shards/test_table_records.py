@@ -1,6 +1,5 @@
 """Tables as records: numbers, keys, blocks, identity; files that do not fit together."""
 
-import logging
 import pickle
 from pathlib import Path
 from typing import Any
@@ -8,8 +7,7 @@ from typing import Any
 import pytest
 
 from bridge_data.errors import ConfigError, DatasetError, SampleError
-from bridge_data.shards import table_records
-from bridge_data.shards.blocks import READ_BYTES, BlockBudget, ChunkCut, OpenBlocks
+from bridge_data.shards.blocks import BlockBudget, ChunkCut, OpenBlocks
 from bridge_data.shards.sample_lookup import find_sample
 from bridge_data.shards.table_records import TableRecords, open_records
 from bridge_data.storage import location
@@ -115,31 +113,6 @@ def test_a_table_without_rows_has_no_samples(tmp_path: Path) -> None:
     write_text_table(tmp_path / "saved", 0)
     assert records_of(tmp_path, "a.parquet").num_samples == 0
     assert records_of(tmp_path, "saved/data-00000-of-00001.arrow").num_samples == 0
-
-
-def test_blocks_of_parquet_are_as_large_as_pages(tmp_path: Path) -> None:
-    write_parquet(
-        tmp_path / "a.parquet", table_of({"text": [f"{number:0500d}" for number in range(20_000)]}), per_group=20_000
-    )
-    write_parquet(tmp_path / "b.parquet", table_of({"jpg": [bytes(20_000)] * 200}), per_group=200)
-    assert records_of(tmp_path, "a.parquet").read_bytes == table_records.MAX_READ_BYTES
-    assert records_of(tmp_path, "b.parquet").read_bytes == READ_BYTES
-
-
-def test_what_must_be_decoded_at_once_is_told_or_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    table = table_of({"tokens": [list(range(100))] * 2000})
-    write_parquet(tmp_path / "a.parquet", table, per_group=2000, use_dictionary=False)
-    monkeypatch.setattr(table_records, "SLOW_UNIT_BYTES", 1 << 18)
-    with caplog.at_level(logging.WARNING, "bridge_data"):
-        records_of(tmp_path, "a.parquet")
-        records_of(tmp_path, "a.parquet")
-    (record,) = caplog.records
-    assert "row group 0, column 'tokens': 1 MiB are decoded at once for each block" in record.getMessage()
-    monkeypatch.setattr(table_records, "MAX_UNIT_BYTES", 1 << 18)
-    with pytest.raises(ConfigError, match="row groups of up to 16 MiB, or `bridge-data convert` it"):
-        records_of(tmp_path, "a.parquet")
 
 
 def test_digests_are_refused(two_files: TableRecords) -> None:

@@ -23,6 +23,7 @@ from bridge_data.prepare.tars import Split, find_shards, refresh_index, scan_sha
 from bridge_data.prepare.tars import prepare as prepare_shards
 from bridge_data.shards.metadata import DATASET_YAML, INFO_JSON, INFO_YAML, JSONL_SUFFIX, META_FOLDER, SPLIT_YAML
 from bridge_data.shards.prepared import PreparedDataset
+from bridge_data.storage import Location, is_remote
 from bridge_data.tools.cli.sample_types import (
     FirstSamples,
     ask_field_map,
@@ -32,7 +33,7 @@ from bridge_data.tools.cli.sample_types import (
     parse_field_map,
 )
 from bridge_data.tools.cli.terminal import (
-    ON_DISK,
+    LOCATION,
     Command,
     answers,
     counted,
@@ -66,6 +67,10 @@ def media_options(command: Command) -> Command:
     ):
         command = option(command)
     return command
+
+
+_STORE_WORKERS = 16
+"""Shards of a store that are read at a time."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,9 +141,10 @@ class _Options:
 
         return MediaRule.parse(*flags)
 
-    @property
-    def config(self) -> PrepareConfig:
-        """The settings of the indexing."""
+    def config_for(self, path: Location) -> PrepareConfig:
+        """The settings of the indexing. What waits for a store is not bound to cores."""
+        is_bound = self.num_workers is not None or self.executor != "local" or not is_remote(path)
+        num_workers = self.num_workers if is_bound else _STORE_WORKERS
         return PrepareConfig(
             exclude=self.exclude,
             rescan=self.rescan,
@@ -146,12 +152,13 @@ class _Options:
             digest=self.digest,
             limits=self.limits,
             merge=self.merge,
-            executor=named_executor(self.executor, self.num_workers),
+            executor=named_executor(self.executor, num_workers),
+            scratch=None if self.tmp_path is None else Path(self.tmp_path),
         )
 
 
 @click.command()
-@click.argument("path", type=ON_DISK)
+@click.argument("path", type=LOCATION)
 @click.option("--split-ratio", metavar="8,1,1", help="Shares of train, val and test, counted in shards.")
 @click.option(
     "--split-parts",
@@ -190,30 +197,33 @@ class _Options:
     help="Read every part, and store a digest of it (CRC-32), which lint checks, and get_train_dataset if asked to.",
 )
 @click.option("--split-config", metavar="NAME", default=SPLIT_YAML, show_default=True, help="The file of the split.")
-@click.option("--tmp-path", metavar="PATH", help="No effect: data are prepared on a disk, where nothing is uploaded.")
+@click.option("--tmp-path", metavar="PATH", help="Where files for an object store are made.  [default: $TMPDIR]")
 @media_options
 @limits_option
 @click.option("--progress/--no-progress", default=True, help="Show a progress bar.")
-def prepare(path: Path, **flags: Any) -> None:
+def prepare(path: Location, **flags: Any) -> None:
     """Prepare the tars below the folder PATH, the file PATH.jsonl or the joins of the metadataset PATH.yaml.
 
     Writes .nv-meta and an index beside each shard, in the format of Megatron-Energon, and asks for what it is not
     told: the split, the sample class and the parts of its fields. Of a JSONL file, writes an index beside it, and a
     split if it is given: --split-ratio 8,1,1, or ranges such as --split-parts train:0..900 --split-parts val:900..end.
-    Of a metadataset, writes the indexes of its joins beside it. A run that was killed goes on where it was.
+    Of a metadataset, writes the indexes of its joins beside it. A run that was killed goes on where it was. A folder of
+    tars may be in an object store, s3://bucket/folder: it is prepared there.
     """
     if path.name.endswith(JSONL_SUFFIX):
         from bridge_data.tools.cli.prepare_files import prepare_lines  # brings what folders of tars do not need
 
-        prepare_lines(path, flags)
+        prepare_lines(_on_disk(path), flags)
         return
     if path.suffix in (".yaml", ".yml"):
         from bridge_data.tools.cli.prepare_files import prepare_joins
 
-        prepare_joins(path, flags)
+        prepare_joins(_on_disk(path), flags)
         return
     options = _Options(**flags)
-    config = options.config
+    if options.media_rule is not None:
+        _on_disk(path)
+    config = options.config_for(path)
     if path.is_file():
         raise ConfigError(f"{path}: expected a folder of tars or a .jsonl file; only such data sets need preparation")
     if options.task is not None:
@@ -242,7 +252,7 @@ def prepare(path: Path, **flags: Any) -> None:
     if options.media_rule is not None:
         from bridge_data.tools.cli.prepare_media_command import store_media  # brings torch
 
-        store_media(path, options.media_rule, config, options.progress)
+        store_media(_on_disk(path), options.media_rule, config, options.progress)
     if unfilled:
         note(f"no shard for {' and '.join(unfilled)}: shards are not divided, and there are {len(names)}")
     if content is None and not (path / META_FOLDER / options.dataset_yaml_name).is_file():
@@ -255,7 +265,17 @@ _NO_QUESTIONS = (
 )
 
 
-def _scan(path: Path, task: ScanTask, config: PrepareConfig, progress: bool) -> None:
+def _on_disk(path: Location) -> Path:
+    """`path`, for what is prepared on a disk only."""
+    if isinstance(path, Path):
+        return path
+    raise ConfigError(
+        f"{path}: in an object store only folders of tars are prepared, and without media metadata. Prepare it on a "
+        "disk, then copy it to the store, with what was written beside it."
+    )
+
+
+def _scan(path: Location, task: ScanTask, config: PrepareConfig, progress: bool) -> None:
     """Scan a share under a progress bar, and tell what was done."""
     with progress_bar("scanning", "shards", shown=progress) as on_progress:
         num_shards, num_scanned, notes = scan_share(path, task, config, on_progress=on_progress)
@@ -269,7 +289,7 @@ def _scan(path: Path, task: ScanTask, config: PrepareConfig, progress: bool) -> 
         note(text)
 
 
-def _may_write(path: Path, options: _Options) -> bool:
+def _may_write(path: Location, options: _Options) -> bool:
     if options.force_overwrite or not any((path / META_FOLDER / name).is_file() for name in (INFO_JSON, INFO_YAML)):
         return True
     if options.non_interactive:

@@ -9,7 +9,6 @@ import dataclasses
 import difflib
 import typing
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import click
@@ -23,6 +22,7 @@ from bridge_data.samples import Sample
 from bridge_data.shards.plain_data import parse_json
 from bridge_data.shards.segment import Part
 from bridge_data.shards.shard_table import first_samples
+from bridge_data.storage import Location
 from bridge_data.tools.cli.terminal import listed
 
 MAX_FIRST_SAMPLES = 100
@@ -70,7 +70,7 @@ def parse_field_map(text: str) -> dict[str, str]:
 class FirstSamples:
     """The first samples of a data set that is about to be prepared, by which answers are checked."""
 
-    def __init__(self, root: Path, shards: Sequence[str]) -> None:
+    def __init__(self, root: Location, shards: Sequence[str]) -> None:
         self._samples: dict[str, list[Part]] = {}
         for shard in shards:  # up to the first that holds samples
             self.shard = root / shard

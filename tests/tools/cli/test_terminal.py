@@ -73,7 +73,6 @@ def test_it_starts_nothing_before_the_first_call_and_shows_nothing_unasked(
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("prepare", "s3://bucket/a"),
         ("prepare-media", "s3://bucket/a", "--media-metadata-by-extension"),
         ("lint", "s3://bucket/a"),
         ("preview", "s3://bucket/a"),

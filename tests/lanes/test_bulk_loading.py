@@ -1,0 +1,123 @@
+"""Many samples at once: the same samples, failures and counts as one by one."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bridge_data import DefaultTaskEncoder, TextSample, VQASample, WorkerConfig, get_train_dataset
+from bridge_data.decode.sample_loader import SampleLoader
+from bridge_data.lanes.lane_dataset import LaneDataset
+from bridge_data.samples import edataclass
+from tests.prepared import write_dataset, write_texts
+from tests.tables import table_of, write_parquet, write_text_table
+
+
+@edataclass
+class Short(TextSample):
+    """A text of less than 3 characters."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.text, str) and len(self.text) > 2:  # of a batch, it is a list
+            raise ValueError("it is too long")
+
+
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Of each sample that was looked for among those that are held, whether it was there."""
+    found: list[bool] = []
+    take_held = SampleLoader.take_held
+
+    def noted(loader: SampleLoader, *args: Any) -> list[Any]:
+        samples = take_held(loader, *args)
+        found.extend(sample is not None for sample in samples)
+        return samples
+
+    monkeypatch.setattr(SampleLoader, "take_held", noted)
+    return found
+
+
+def opened(path: Path, max_open_bytes: int, **settings: Any) -> LaneDataset:
+    """With 0 bytes, samples are read one by one, and none is ever held."""
+    config = WorkerConfig(rank=0, world_size=1, num_workers=0, num_lanes=2, max_open_bytes=max_open_bytes)
+    settings = {"batch_size": 8, "shuffle_buffer_size": 20, "max_samples_per_sequence": 10, **settings}
+    return get_train_dataset(path, worker_config=config, **settings)
+
+
+def produced(path: Path, max_open_bytes: int, count: int = 40, **settings: Any) -> list[Any]:
+    """What lane 0 makes, with states, skips and references."""
+    data = opened(path, max_open_bytes, **settings)
+    lane = data.lane(0, data.new_state())
+    return [lane.next() for _ in range(count)]
+
+
+def check_same(taken: list[bool], path: Path, **settings: Any) -> list[Any]:
+    expected = produced(path, 0, **settings)
+    assert not any(taken)
+    assert produced(path, 1 << 30, **settings) == expected
+    assert sum(taken) > 100
+    return expected
+
+
+def test_samples_of_a_blend_are_the_same_held_or_read_one_by_one(tmp_path: Path, taken: list[bool]) -> None:
+    write_texts(tmp_path / "tars", 90, lambda number: f"text {number} ö", per_shard=30)
+    write_text_table(tmp_path / "a.parquet", 120)
+    blend = tmp_path / "blend.yaml"
+    blend.write_text(
+        "__module__: megatron.energon\n__class__: MetadatasetV2\nsplits: {train: {blend: [\n"
+        "  {path: tars, weight: 2},\n"
+        "  {path: a.parquet, weight: 1, subset: {range: [10%, 80%]}, field_map: {text: text},\n"
+        "   sample_type: {__module__: megatron.energon, __class__: TextSample}}]}}\n"
+    )
+    check_same(taken, blend)
+
+
+def test_samples_of_several_parts_are_the_same_with_missing_values_in_between(
+    tmp_path: Path, taken: list[bool]
+) -> None:
+    rows = range(120)
+    questions = [None if n % 20 == 0 else f"{n}?" for n in rows]
+    columns = {"number": [*rows], "question": questions, "answers": [[str(n)] * (n % 3) for n in rows]}
+    write_parquet(tmp_path / "pairs.parquet", table_of(columns))
+    fields = {"sample_type": VQASample, "field_map": {"image": "number", "context": "question", "answers": "answers"}}
+    made = check_same(taken, tmp_path / "pairs.parquet", **fields)
+    assert sum(one.skipped["decode"] for one in made if "decode" in one.skipped) >= 6
+
+
+def test_what_cannot_be_decoded_is_left_out_and_counted_as_ever(tmp_path: Path, taken: list[bool]) -> None:
+    samples = ({"__key__": f"{n:03d}", "txt": b"\xff" if n % 25 == 7 else b"fine"} for n in range(100))
+    made = check_same(taken, write_dataset(tmp_path / "tars", samples))
+    assert sum(one.skipped["decode"] for one in made if "decode" in one.skipped) > 10
+
+
+def test_what_the_class_of_the_samples_refuses_is_left_out_and_counted_as_ever(
+    tmp_path: Path, taken: list[bool]
+) -> None:
+    write_text_table(tmp_path / "a.parquet", 110)
+    made = check_same(taken, tmp_path / "a.parquet", sample_type=Short, field_map={"text": "text"})
+    assert sum(one.skipped["decode"] for one in made if "decode" in one.skipped) > 10
+
+
+def test_failures_in_a_row_are_those_of_the_order(tmp_path: Path) -> None:
+    """Half of the samples fail, more than are tolerated in a row, but not one after the other."""
+
+    class Strict(DefaultTaskEncoder[Any, Any, Any, Any]):
+        __default_failure_tolerance__ = 40
+
+    samples = ({"__key__": f"{n:03d}", "txt": b"\xff" if n % 2 else b"fine"} for n in range(400))
+    write_dataset(tmp_path / "tars", samples, per_shard=400)
+    for max_open_bytes in (0, 1 << 30):
+        made = produced(tmp_path / "tars", max_open_bytes, 2, batch_size=100, task_encoder=Strict())
+        assert sum(one.skipped["decode"] for one in made) > 100
+
+
+def test_a_sample_that_is_held_is_not_watched_and_one_that_is_read_is(tmp_path: Path, taken: list[bool]) -> None:
+    write_text_table(tmp_path / "a.parquet", 200, per_group=100)
+    data = opened(tmp_path / "a.parquet", 1 << 30, sample_type=TextSample, field_map={"text": "text"})
+    watched: list[Any] = []
+    lane = data.lane(0, data.new_state(), watched.append)
+    for _ in range(12):
+        lane.next()
+    assert len(watched) + sum(taken) == 96
+    assert watched
+    assert sum(taken) > 50
