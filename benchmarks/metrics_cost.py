@@ -16,7 +16,7 @@ from typing import Any
 from benchmarks.turns import ROOT, Replaced, Slices, line, measure
 from bridge_data.lanes import lane
 from bridge_data.lanes.lane import Lane
-from bridge_data.lanes.tallies import NO_COUNTS, LaneTally
+from bridge_data.lanes.units import NO_COUNTS, LaneTally
 from bridge_data.loader import position
 from bridge_data.loader.position import Meter
 from bridge_data.order.state import LoaderState

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from bridge_data.order import Cursor, Geometry, Row
+from bridge_data.order.leftovers import Inbox, entry_size, is_slice
 from bridge_data.order.redeal import redeal_shuffled
 from bridge_data.order.state import Generation, LoaderState
-from bridge_data.order.stream import Inbox, entry_size, is_slice
 
 RANKS, NEW_RANKS, LANES = 1_024, 768, 8
 CHUNK, BUFFER, SAMPLE_BYTES = 100, 100, 1_000

@@ -134,15 +134,6 @@ class WorkerConfig:
         """The lanes that this rank serves: `l mod world_size == rank`."""
         return range(self.rank, self.num_lanes, self.world_size)
 
-    def num_lanes_after(self, num_saved: int) -> int:
-        """The lanes of a run restored from a state of `num_saved` lanes: the same number, unless the ranks cannot share
-        them equally or `num_lanes` was given. If the number changes, a restore needs the state of all lanes."""
-        return self.num_lanes if self.num_lanes_given or num_saved % self.world_size else num_saved
-
-    def num_lanes_here(self, num_lanes: int) -> int:
-        """The lanes of a process, at most, where the job has `num_lanes`."""
-        return -(-num_lanes // (self.world_size * max(1, self.num_workers)))
-
     def warn_of_idle_workers(self, num_lanes: int) -> None:
         """Warn if this rank has more workers than lanes of the `num_lanes` of the job."""
         num_here = len(range(self.rank, num_lanes, self.world_size))

@@ -18,7 +18,7 @@ from bridge_data.errors import StateError
 from bridge_data.loader.checkpoint.checkpoint_folder import process_of
 from bridge_data.order.forget_history import ListVersions, plain_lists
 from bridge_data.order.ledger import ledger_log
-from bridge_data.order.state import LoaderState, merge_states
+from bridge_data.order.state import LoaderState, merge_states, num_lanes_after
 from bridge_data.topology import WorkerConfig
 
 
@@ -93,7 +93,7 @@ def hand_on_state(
     _check(rows)
     num_lanes = next(row.num_lanes for row in rows if row.num_lanes)
     source = next((rank for rank, row in enumerate(rows) if row.is_whole), None)
-    is_redealt = config.num_lanes_after(num_lanes) != num_lanes
+    is_redealt = num_lanes_after(config, num_lanes) != num_lanes
     # Only with all lanes is it known whether finite data is at its end, from where the next pass begins.
     takes_all = is_redealt or (source is not None and any(row.is_finite for row in rows))
     lacking = [rank for rank, row in enumerate(rows) if not (row.is_whole if takes_all else row.has_own)]

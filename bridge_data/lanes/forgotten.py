@@ -11,10 +11,10 @@ from collections.abc import Container, Sequence
 from typing import Any, Protocol, Self
 
 from bridge_data.errors import StateError
-from bridge_data.lanes.tallies import Survival
+from bridge_data.lanes.survival import Survivals
 from bridge_data.order import SampleRef
-from bridge_data.order.cursor import Drawn, Pending
 from bridge_data.order.forget_history import ListVersions, check_lists, with_lists
+from bridge_data.order.leftovers import Drawn, Pending
 from bridge_data.order.plan_order import PlanOrder
 from bridge_data.order.state import LoaderState
 from bridge_data.plan import Plan, Source
@@ -110,7 +110,7 @@ def known_digests(sources: Sequence[Source], names: Sequence[str]) -> dict[str, 
 
 
 def drop_draws(
-    drawn: list[tuple[int, SampleRef]], forgotten: Container[SampleRef], hooks: Hooks, survivals: Sequence[Survival]
+    drawn: list[tuple[int, SampleRef]], forgotten: Container[SampleRef], hooks: Hooks, survivals: Survivals
 ) -> list[tuple[int, SampleRef]]:
     """(draw, reference) of those that are not forgotten. The others are counted as skips, also in the survival of their
     source; nothing of them is read."""

@@ -8,6 +8,7 @@ drawn and not yet out are kept as references, and read again after a restore.
 
 import collections
 import contextlib
+import functools
 import itertools
 import logging
 import time
@@ -18,11 +19,11 @@ from bridge_data.errors import FatalSampleError
 from bridge_data.lanes.bulk_loading import Watch
 from bridge_data.lanes.forgotten import drop_draws, drop_pending
 from bridge_data.lanes.read_ahead import ReadAhead
-from bridge_data.lanes.tallies import LaneTally, Survival, skips_of_empty
-from bridge_data.lanes.units import UNREAD, Batching, GroupSizes, Item, Pack, Produced, Unit, packed_by, references_of
+from bridge_data.lanes.survival import Survivals
+from bridge_data.lanes.units import UNREAD, Batching, GroupSizes, Item, LaneTally, Pack, Produced, Unit, references_of
 from bridge_data.lanes.work import Work
 from bridge_data.order import Cursor
-from bridge_data.order.cursor import Drawn, Pending
+from bridge_data.order.leftovers import Drawn, Pending
 from bridge_data.samples.arena import current_arena
 
 logger = logging.getLogger("bridge_data")
@@ -49,13 +50,10 @@ class Lane:
         ahead: ReadAhead | None = None,
     ) -> None:
         self._cursor, self._work, self._batching = cursor, work, batching
-        self._ahead, self._watch = ahead, watch
+        self._ahead, self._watch, self._sources = ahead, watch, sources
         self._tally = work.tally = LaneTally()
-        self._number, self._num_lanes = number, num_lanes = position
-        self._sources = [Survival(f"samples of {name}", number, skips_of_empty(n, num_lanes)) for name, n in sources]
-        self._buffer_survival, self._pack_survival = Survival("packing buffers", number), Survival("packs", number)
-        self._group_survival = Survival("samples or packs to be grouped", number)
-        self._batch_survival = Survival("micro-batches", number)
+        self._number, self._num_lanes = position
+        self._kept: dict[int | str, int] = collections.defaultdict(int)
         self._micro_batches = self._num_samples = self._num_read = 0
         self._references = b""  # of what was batched last
         self._pending: Pending[Item, Unit] = Pending()
@@ -121,10 +119,10 @@ class Lane:
                 self._num_samples = 0 if emitted else self._num_read
                 if self._ready:
                     self._pending.open.appendleft((units, emitted + 1))
-                self._batch_survival.kept += 1
+                self._kept["micro-batches"] += 1
                 return batch
             self._pending.open.popleft()
-            self._batch_survival.leave_out(*self._work.hooks.last_skip)
+            self._survivals["micro-batches"].leave_out(*self._work.hooks.last_skip)
 
     def _batches(self, units: list[Unit], number: int) -> list[Any]:
         """The batches made of some units, of which the first is this lane's batch `number`."""
@@ -135,8 +133,8 @@ class Lane:
             hooks.batch_index = index
             self._num_read = sum(unit.num_samples for unit in read) if self._work.packs else len(read)
             keys = self._work.keys_of(read)
-            packed = packed_by(self._cursor, read) if self._work.knows_batch_of_samples else None
-            self._references = packed or references_of(keys, self._work.numbers)
+            cursor = self._cursor if self._work.knows_batch_of_samples else None
+            self._references = references_of(read, keys, self._work.numbers, cursor)
             return self._work.batch(read, keys, collate=self._batches_samples) if read else []
         finally:
             hooks.batch_index = None
@@ -152,9 +150,9 @@ class Lane:
                 unit = self._next_unit()
                 group = self._work.group(unit)
                 if group is None:
-                    self._group_survival.leave_out(*self._work.hooks.last_skip)
+                    self._survivals["samples or packs to be grouped"].leave_out(*self._work.hooks.last_skip)
                     continue
-                self._group_survival.kept += 1
+                self._kept["samples or packs to be grouped"] += 1
                 name, size = group
                 bucket = self._pending.buckets.setdefault(name, [])
                 bucket.append(unit)
@@ -208,9 +206,9 @@ class Lane:
                 self._fill_packs(self._batching.packing_buffer_size)
             unit = self._pack(self._pending.packs.popleft())
             if unit is not None:
-                self._pack_survival.kept += 1
+                self._kept["packs"] += 1
                 return unit
-            self._pack_survival.leave_out(*self._work.hooks.last_skip)
+            self._survivals["packs"].leave_out(*self._work.hooks.last_skip)
 
     def _pack(self, items: list[Item]) -> Pack | None:
         read = [item for item in items if self._read(item)]
@@ -242,9 +240,9 @@ class Lane:
             packs, self._pending.carried = [[item] for item in self._pending.carried], []
         self._pending.packs.extend(packs)
         if packs:
-            self._buffer_survival.kept += 1
+            self._kept["packing buffers"] += 1
         else:
-            self._buffer_survival.leave_out(*self._work.hooks.last_skip)
+            self._survivals["packing buffers"].leave_out(*self._work.hooks.last_skip)
 
     def _next_item(self, num_missing: int = 1) -> Item:
         """The next part of a sample; of `num_missing` that will be asked for, the work is begun together."""
@@ -258,10 +256,10 @@ class Lane:
             self._ahead.follow(self._cursor, count)
         drawn = self._cursor.take(count)
         if (forgotten := self._work.forgotten) is not None:
-            drawn = drop_draws(drawn, forgotten, self._work.hooks, self._sources)
+            drawn = drop_draws(drawn, forgotten, self._work.hooks, self._survivals)
         if not drawn:
             return
-        queue, hooks, sources, began_ns = self._pending.queue, self._work.hooks, self._sources, time.perf_counter_ns()
+        queue, hooks, kept, began_ns = self._pending.queue, self._work.hooks, self._kept, time.perf_counter_ns()
         held = self._work.held([ref for _, ref in drawn])
         rest = [ref for (_, ref), sample in zip(drawn, held, strict=True) if sample is None]
         made = self._work.all_samples(rest, self._watch)
@@ -277,11 +275,15 @@ class Lane:
                     parts = next(samples)
                     queue += [Item(draw, ref, part, one) for part, one in parts]
                     if not parts:
-                        sources[ref[0]].leave_out(*hooks.last_skip)
+                        self._survivals[ref[0]].leave_out(*hooks.last_skip)
                         continue
-                sources[ref[0]].kept += 1
+                kept[ref[0]] += 1
         if (took_ns := time.perf_counter_ns() - began_ns) > self._tally.longest_ns:
             self._tally.note_draw(drawn, took_ns)
+
+    @functools.cached_property
+    def _survivals(self) -> Survivals:
+        return Survivals(self._number, self._num_lanes, self._sources, self._kept)
 
     def _read(self, item: Item) -> bool:
         """See that the item's payload is in memory; False if the sample, read again, is not there any more."""
@@ -308,7 +310,7 @@ class Lane:
         if self._head is None or self._head["draws"] != self._cursor.draws:
             self._head = self._cursor.state()
         state = {**self._head, "micro_batches": self._micro_batches}
-        if self._pending:
+        if (waits := self._pending).queue or waits.buckets or waits.open or waits.carried or waits.packs:
             state["pending"] = self._encoded()
         return state
 
@@ -334,14 +336,12 @@ class Lane:
             drawn = drop_pending(drawn, self._work.forgotten, self._work.hooks)
         self._cursor.seek(state)
 
-        def item(part: Drawn) -> Item:
-            return Item(*part)
-
         def unit(parts: list[Drawn]) -> Unit:
             """A pack, or, without packing, a single item."""
-            return item(*parts) if self._batching.packing_buffer_size is None else Pack([*map(item, parts)])
+            items = [Item(*part) for part in parts]
+            return items[0] if self._batching.packing_buffer_size is None else Pack(items)
 
-        self._pending = drawn.map(item, unit)
+        self._pending = drawn.map(lambda part: Item(*part), unit)
         if self._ahead is not None:
             refs = (part.ref for part in drawn.items())
             while self._ahead.announce(refs):

@@ -21,13 +21,15 @@ from bridge_data.lanes.bulk_loading import Watch
 from bridge_data.lanes.edited_lane import caught_up, with_edits
 from bridge_data.lanes.forgotten import ForgottenSamples, with_forgotten
 from bridge_data.lanes.lane import Lane
-from bridge_data.lanes.read_ahead import Process, ReadAhead, plan_cuts
-from bridge_data.lanes.units import Batching, Restorer
+from bridge_data.lanes.read_ahead import ReadAhead
+from bridge_data.lanes.restoring import Restorer
+from bridge_data.lanes.units import Batching
 from bridge_data.lanes.work import Work
 from bridge_data.options import check_integer
-from bridge_data.order import SampleRef, forget_history, ledger
+from bridge_data.order import Geometry, SampleRef, forget_history, ledger
+from bridge_data.order.chunks import Process, plan_blocks, plan_runs
 from bridge_data.order.plan_order import Numbering, PlanOrder, Shuffle
-from bridge_data.order.state import LaneState, LoaderState
+from bridge_data.order.state import LaneState, LoaderState, num_lanes_after
 from bridge_data.order.step_edits import StepEdits
 from bridge_data.plan import Plan
 from bridge_data.shards import RawSample
@@ -82,6 +84,8 @@ class LaneDataset:
         """What a new run skips or repeats, and a restored one besides what is in its state. Not for data that end."""
         self._is_longer = False
         self.order = PlanOrder(plan, worker_config.seed_offset, shuffle, batching.batch_size or 1)
+        members = (member for source in plan.sources for member in source.members)
+        self._is_remote = any(storage.is_remote(member.records.root) for member in members)
         has_lists = any(source.tombstones for source in plan.sources)
         self.forgotten = ForgottenSamples.newest(plan.sources, self.order.source_names) if has_lists else None
         """What lanes drop, by the lists as they are now."""
@@ -240,9 +244,8 @@ class LaneDataset:
         if self.forgotten is not None or forget_history.NAME in state.extras:
             state = with_forgotten(state, self)
         config = self.worker_config
-        num_lanes = config.num_lanes_after(state.num_lanes)
-        is_over = self.finite and self.order.is_over(state, self.batching.max_micro_batches)
-        if state.ended or is_over:
+        num_lanes = num_lanes_after(config, state.num_lanes)
+        if state.ended or (self.finite and self.order.is_over(state, self.batching.max_micro_batches)):
             new = self.new_state(num_lanes)
             goes_on = not state.ended and self.is_repeated_after(state, even=True)
             return self.repeated(new, state) if goes_on else new
@@ -254,40 +257,42 @@ class LaneDataset:
     def lane(self, lane: int, state: LoaderState, watch: Watch | None = None, work: Work | None = None) -> Lane:
         """The lane with number `lane`, where `state` has it; `watch` is called with each sample before it is read."""
         self._read_in_blocks(state)
-        num_here = self.worker_config.num_lanes_here(state.num_lanes)
-        scout = self.order.cursor(lane, state) if self._is_remote else None
+        ahead = None
+        if self._is_remote:
+            scout, process = self.order.cursor(lane, state), self._process(state.num_lanes)
+            ahead = ReadAhead(scout, self._loaders, process.num_lanes, self.forgotten)
         return Lane(
             self.order.cursor(lane, state),
             work or self.work(),
             self.batching.of_lane(lane, state.num_lanes),
             position=(lane, state.num_lanes),
-            sources=[(source.name, source.num_samples) for source in self.plan.sources],
+            sources=[*zip(self.order.names, self.order.sizes, strict=True)],
             state=state.lanes.get(lane) or None,
             watch=watch,
-            ahead=None if scout is None else ReadAhead(scout, self._loaders, num_here, self.forgotten),
+            ahead=ahead,
         )
 
     def _read_in_blocks(self, state: LoaderState) -> None:
         """See that the loaders, which all lanes of this process share, read by the blocks of the current generation."""
-        num_lanes, geometry = state.generations[-1]
-        if self.__dict__.get("_cut_for") == (num_lanes, geometry):
+        if self.__dict__.get("_cut_for") == state.generations[-1]:
             return
-        self._cut_for = num_lanes, geometry
-        process = Process(self.worker_config.num_lanes_here(state.num_lanes), self.worker_config.max_open_bytes)
-        run_size = self.batching.batch_size or 1
-        cuts = plan_cuts(self.plan, None if self.order.shuffle is None else state.generations[-1], process, run_size)
+        num_lanes, geometry = self._cut_for = state.generations[-1]
+        if self.order.shuffle is None:
+            cuts = plan_runs(self.plan, self.batching.batch_size or 1)
+        else:
+            geometries = [Geometry(num_lanes, *numbers) for numbers in geometry]
+            cuts = plan_blocks(self.plan, geometries, self._process(num_lanes))
         for loader, cut in zip(self._loaders, cuts, strict=True):
             loader.read_in_blocks(cut, self._budget)
+
+    def _process(self, num_lanes: int) -> Process:
+        """What a process has at most, where the job has `num_lanes`."""
+        config = self.worker_config
+        return Process(-(-num_lanes // (config.world_size * max(1, config.num_workers))), config.max_open_bytes)
 
     @functools.cached_property
     def _budget(self) -> BlockBudget:
         return BlockBudget(self.worker_config.max_open_bytes)
-
-    @functools.cached_property
-    def _is_remote(self) -> bool:
-        """Whether samples are read from an object store, at least some."""
-        members = (member for source in self.plan.sources for member in source.members)
-        return any(storage.is_remote(member.records.root) for member in members)
 
     def restore_sample(self, key: Any) -> Any:
         """The sample, pack or batch with the `__restore_key__` `key`, made again from the data: equal to the bit, if
@@ -296,9 +301,8 @@ class LaneDataset:
         Raises:
             ConfigError: if it is no key, or of other data. SampleError: if the hooks leave it out.
         """
-        sizes = [source.num_samples for source in self.plan.sources]
-        work = self.work(self.worker_config.restore_error_handler)
-        return Restorer(work, self.source_names, sizes).restore(key)
+        handler = self.worker_config.restore_error_handler
+        return Restorer(self.work(handler), self.source_names, self.order.sizes).restore(key)
 
     def describe(self, ref: SampleRef) -> str:
         """A sample in words: its key, data set, epoch and number."""
@@ -318,7 +322,7 @@ class LaneDataset:
         return work
 
     def _hooks(self, handler: ErrorHandler | None) -> Hooks:
-        numbering = Numbering(self.order.source_keys, [source.num_samples for source in self.plan.sources])
+        numbering = Numbering(self.order.source_keys, self.order.sizes)
         hooks = Hooks(self.task_encoder, self.worker_config, numbering, handler)
         hooks.cache, hooks.observer = self.cache_pool, self._observer
         return hooks

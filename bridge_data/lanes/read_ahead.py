@@ -1,8 +1,4 @@
-"""How the samples of a process are read: which sources in blocks, and what of object stores ahead of time.
-
-`plan_blocks` says for each source how it is cut into blocks, or None where its samples are read singly, from the
-geometry of the order and the bytes that a process may hold. Guarantee: what is read in blocks is expected to fit; the
-source of which most samples come for a byte that is held is the first.
+"""What of object stores is read ahead of time.
 
 `ReadAhead` announces to the storage what a lane will read, from a second cursor (the scout) that runs in front of the
 lane's own. Guarantee: nothing is announced that the lane will not want, and of what it has not come to, no more than
@@ -15,8 +11,6 @@ one. Fetched all at once, they would use up network and cores for a while, and t
 """
 
 import collections
-import dataclasses
-import functools
 import logging
 from collections.abc import Container, Iterable, Sequence
 from typing import NamedTuple
@@ -25,18 +19,9 @@ from bridge_data import storage
 from bridge_data.decode import Loader
 from bridge_data.errors import DatasetError
 from bridge_data.order import Cursor, SampleRef
-from bridge_data.order.chunks import UNKNOWN_BLOCK_SIZE, Geometry, share_open
-from bridge_data.order.state import Generation
-from bridge_data.plan import Plan
-from bridge_data.shards import ByteRange, Records
-from bridge_data.shards.blocks import OVERHEAD_BYTES, READ_BYTES, ChunkCut, Cut, RunCut
-from bridge_data.shards.tar_bytes import is_gzip
+from bridge_data.shards import ByteRange
 
 logger = logging.getLogger("bridge_data")
-
-MAX_LOCAL_SAMPLE_BYTES = 1 << 14
-"""Larger samples of files on a disk are read singly: what is in the page cache is copied once instead of twice, and
-what is not comes hardly slower."""
 
 AHEAD_BYTES = storage.MAX_AHEAD_BYTES * 3 // 4
 """Of all lanes of a process: what is announced and not come to; there are gaps in requests."""
@@ -65,99 +50,6 @@ MAX_SEEN = 1 << 17
 MAX_OPEN_BLOCKS = 1 << 18
 """Blocks that were met are remembered, as long as all their samples were not; those of windows that a lane began in the
 middle are forgotten here."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Process:
-    """A process: its number of lanes, and the bytes that it may hold of partly read blocks."""
-
-    num_lanes: int
-    max_open_bytes: int
-
-
-def plan_cuts(plan: Plan, generation: Generation | None, process: Process, run_size: int) -> list[Cut | None]:
-    """How each source is cut in the current generation of a training order; None: in validation, in runs."""
-    if generation is None:
-        return plan_runs(plan, run_size)
-    num_lanes, geometry = generation
-    return plan_blocks(plan, [Geometry(num_lanes, *numbers) for numbers in geometry], process)
-
-
-def plan_blocks(plan: Plan, geometries: Sequence[Geometry], process: Process) -> list[Cut | None]:
-    """How each source of a training order is cut, which is dealt by `geometries`."""
-    weights = plan.weights or [1.0] * len(plan.sources)
-    cuts: list[Cut | None] = [None] * len(plan.sources)
-    wanted: list[tuple[float, float, int]] = []
-    for number, (source, geometry) in enumerate(zip(plan.sources, geometries, strict=True)):
-        if source.joined is None:
-            sample_bytes = _sample_bytes(source.records)
-            if not _gains(source.records, sample_bytes):
-                continue
-            block_size = geometry.block_size
-            if not geometry.window_size:  # front to back
-                block_size = min(block_size, max(1, int(source.records.read_bytes / sample_bytes)))
-            num_open = _num_open(geometry, block_size, source.num_samples)
-            num_bytes = process.num_lanes * num_open * (sample_bytes + OVERHEAD_BYTES)
-            if block_size > 1:
-                cuts[number] = ChunkCut(geometry.chunk_size, block_size)
-                wanted.append((-weights[number] / num_bytes, num_bytes, number))
-    left = float(process.max_open_bytes)
-    for _, num_bytes, number in sorted(wanted):
-        if num_bytes <= left:
-            left -= num_bytes
-        else:
-            cuts[number] = None
-            if plan.sources[number].records.read_bytes != READ_BYTES:
-                _warn_of_pages(str(plan.sources[number].records.root), num_bytes, left, process.max_open_bytes)
-    return cuts
-
-
-@functools.lru_cache(maxsize=1024)
-def _warn_of_pages(path: str, num_bytes: float, left: float, max_open_bytes: int) -> None:
-    logger.warning(
-        "%s: its rows are read one by one, and for each a page is decoded, which is slow: read in blocks, they would "
-        "take %d MiB of memory, and %d MiB are left of max_open_bytes=%d. Set a larger WorkerConfig(max_open_bytes="
-        "...), have more workers, or convert it: `bridge-data convert`",
-        *(path, num_bytes // (1 << 20), left // (1 << 20), max_open_bytes),
-    )
-
-
-def plan_runs(plan: Plan, run_size: int) -> list[Cut | None]:
-    """How the sources of a validation order are cut: a block is a run of `run_size` samples, which one lane takes."""
-    cuts: list[Cut | None] = []
-    offset = 0
-    for source in plan.sources:
-        is_cut = run_size > 1 and source.joined is None and _gains(source.records, _sample_bytes(source.records))
-        cuts.append(RunCut(run_size, offset) if is_cut else None)
-        offset += source.num_samples
-    return cuts
-
-
-def _gains(records: Records, sample_bytes: float) -> bool:
-    """Whether reading neighbours together costs less than reading each."""
-    is_on_disk = not storage.is_remote(records.root) and not any(map(is_gzip, records.names))
-    return sample_bytes <= MAX_LOCAL_SAMPLE_BYTES or not is_on_disk or records.read_bytes > READ_BYTES
-
-
-def _num_open(geometry: Geometry, block_size: int, num_samples: int) -> float:
-    """Samples of a lane, at most, that are held: those of open blocks that are not taken yet."""
-    if not geometry.window_size:
-        return block_size
-    of_lane = num_samples / geometry.num_lanes
-    window = of_lane / max(1, int(of_lane / geometry.window_size))
-    return max(block_size, window * share_open(block_size))
-
-
-def _sample_bytes(records: Records) -> float:
-    """Bytes of a sample, on the average; without an index, those of a sample of the first shard that has some."""
-    known = records.sample_bytes
-    if known is not None:
-        return max(1.0, known)
-    name, count = next((pair for pair in zip(records.names, records.counts, strict=True) if pair[1]), ("", 1))
-    try:
-        return max(1.0, storage.size_bytes(records.root / name) / count)
-    except DatasetError:  # which a read reports
-        return READ_BYTES / UNKNOWN_BLOCK_SIZE
 
 
 class ReadAhead:

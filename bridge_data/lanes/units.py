@@ -1,4 +1,5 @@
-"""What a lane makes batches of: items (each one part of a sample), packs of items, and micro-batches of either.
+"""What a lane makes batches of: items (each one part of a sample), packs of items, and micro-batches of either; and
+what is counted of these: samples, tokens, images, bytes and time, for metrics.
 
 Each has a restore key, under `__restore_key__`, that says what it was made of:
 
@@ -7,32 +8,27 @@ Each has a restore key, under `__restore_key__`, that says what it was made of:
     batch   ("batch", number, part, key of a sample or pack, ...)
 
 The number of a batch is its index among the micro-batches of the job, for hooks that ask for it. Keys are plain tuples;
-read back, lists serve as well, so that they survive JSON. A `Restorer` makes a sample, a pack or a batch once more from
-its key: equal to the bit, as long as data and hooks are the same, since random numbers depend on the sample alone.
+a `Restorer` makes a sample, a pack or a batch once more from its key.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeAlias, TypeVar
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Generic, NamedTuple, TypeAlias, TypeVar
 
-from bridge_data.errors import ConfigError, SampleError
-from bridge_data.lanes.tallies import NO_COUNTS, CountValues
+from bridge_data.errors import ConfigError
 from bridge_data.order import Cursor, SampleRef
-from bridge_data.order.stream import packed_references
-from bridge_data.task import NO_STAGES
-
-if TYPE_CHECKING:
-    from bridge_data.lanes.work import Work
+from bridge_data.order.cursor import packed_references
+from bridge_data.process_counts import COUNTS
 
 Key: TypeAlias = tuple[Any, ...]
 
-_PACK, _BATCH = "pack", "batch"
-
-RESTORED = -1
-"""The draw number of an item that no lane has drawn."""
+PACK, BATCH = "pack", "batch"
 
 T = TypeVar("T")
 
@@ -88,6 +84,43 @@ class GroupSizes:
         return size
 
 
+_NONE_SLOWEST = (0, 0, 0, 0)
+
+
+class Counts(NamedTuple):
+    """What a micro-batch holds, and what its process did for it since the one before, of any lane; or sums of these.
+
+    `samples` in it (of a generator, each part). `tokens` without padding, and the `token_slots` that they fill; 0 where
+    it has none, see `tokens_of`. Images decoded, bytes read, reads tried again. `slowest` is the work that took longer
+    than any before in its lane: nanoseconds, source, epoch, index; 0 nanoseconds if none did. Of its worker,
+    `ready_batches` were ready when the trainer asked for this one, of `ready_slots` that could have been; 0 and 0 if
+    the trainer made it.
+    """
+
+    samples: int = 0
+    tokens: int = 0
+    token_slots: int = 0
+    images: int = 0
+    bytes_read: int = 0
+    retries: int = 0
+    slowest: tuple[int, int, int, int] = _NONE_SLOWEST
+    ready_batches: int = 0
+    ready_slots: int = 0
+
+
+NO_COUNTS = Counts()
+as_counts = functools.partial(tuple.__new__, Counts)  # `Counts._make`, twice as fast
+
+CountValues: TypeAlias = tuple[int, int, int, int, int, int, tuple[int, int, int, int], int, int]
+"""The values of a `Counts`: to make a plain tuple of each batch costs less."""
+
+
+def sums_of(several: Sequence[CountValues]) -> Counts:
+    """All of them in one, with the slowest sample of all."""
+    columns = dict(zip(Counts._fields, zip(*several, strict=True), strict=True))
+    return Counts(**{name: max(column) if name == "slowest" else sum(column) for name, column in columns.items()})
+
+
 @dataclasses.dataclass(slots=True)
 class Produced(Generic[T]):
     """A micro-batch of a lane, the lane's state after it (plain JSON), the samples left out since the one before, by
@@ -136,175 +169,30 @@ Unit: TypeAlias = Item | Pack
 """What micro-batches are made of."""
 
 
-def references_of(keys: Sequence[Key], numbers: Mapping[str, int]) -> bytes:
-    """The samples with these keys, of sources with these numbers, as in `order.ledger`."""
+def references_of(
+    units: Sequence[Unit], keys: Sequence[Key], numbers: Mapping[str, int], cursor: Cursor | None
+) -> bytes:
+    """The samples of `units`, with these keys and of sources with these numbers, as in `order.ledger`. If they are the
+    ones that `cursor` has drawn last, it has packed their references, which takes a third of the time."""
+    if cursor is not None and units:
+        first, last, count = units[0], units[-1], len(units)
+        assert isinstance(first, Item) and isinstance(last, Item)
+        is_last_drawn = first.draw + count == last.draw + 1 == cursor.draws
+        if is_last_drawn and (packed := cursor.packed_references(count)) is not None:
+            return packed
     values = [*itertools.chain.from_iterable(keys)]
     values[::4] = [numbers[name] for name in values[::4]]
     return packed_references(values)
 
 
-def packed_by(cursor: Cursor, units: Sequence[Unit]) -> bytes | None:
-    """The references of items as `cursor` has packed them, which takes a third of the time; None if they are not the
-    samples that it has drawn last."""
-    if not units:
-        return None
-    first, last, count = units[0], units[-1], len(units)
-    assert isinstance(first, Item) and isinstance(last, Item)
-    if not first.draw + count == last.draw + 1 == cursor.draws:
-        return None
-    return cursor.packed_references(count)
-
-
-class SampleKey(NamedTuple):
-    """A part of a sample: unique name of its source, epoch, index in the source, number of the part."""
-
-    source: str
-    epoch: int
-    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs of a key
-    part: int
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class UnitKey:
-    """A sample, or a pack of some."""
-
-    members: tuple[SampleKey, ...]
-    is_pack: bool
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class BatchKey:
-    """A micro-batch."""
-
-    number: int
-    part: int
-    units: tuple[UnitKey, ...]
-
-
 def pack_key(members: Sequence[Key]) -> Key:
     """The key of a pack of samples with these keys."""
-    return _PACK, *members
+    return PACK, *members
 
 
 def batch_key(number: int, part: int, units: Sequence[Key]) -> Key:
     """The key of a batch of samples or packs with these keys."""
-    return _BATCH, number, part, *units
-
-
-def read_key(key: Any) -> UnitKey | BatchKey:
-    """The parts of a key.
-
-    Raises:
-        ConfigError: if it is none.
-    """
-    match key:
-        case [str(tag), int(number), int(part), *units] if tag == _BATCH and units:
-            return BatchKey(number, part, tuple(_unit(unit, key) for unit in units))
-        case _:
-            return _unit(key, key)
-
-
-def _unit(unit: Any, key: Any) -> UnitKey:
-    match unit:
-        case [str(tag), *members] if tag == _PACK and members:
-            return UnitKey(tuple(_sample(member, key) for member in members), True)
-        case _:
-            return UnitKey((_sample(unit, key),), False)
-
-
-def _sample(sample: Any, key: Any) -> SampleKey:
-    match sample:
-        case [str(source), int(epoch), int(index), int(part)] if min(epoch, index, part) >= 0:
-            return SampleKey(source, epoch, index, part)
-    text = repr(key)
-    raise ConfigError(
-        f"{text if len(text) < 200 else text[:200] + '...'} is no restore key"
-        f"{'' if sample is key else f', because of {sample!r} in it'}: expected the __restore_key__ of a sample "
-        "(source, epoch, index, part), of a pack ('pack', key, ...) or of a batch ('batch', number, part, key, ...)"
-    )
-
-
-class Restorer:
-    """Restores what `work` has made of sources with `names` and `sizes` in samples."""
-
-    def __init__(self, work: Work, names: Sequence[str], sizes: Sequence[int]) -> None:
-        self._work = work
-        self._sources: Mapping[str, int] = {name: number for number, name in enumerate(names)}
-        self._sizes = sizes
-
-    def restore(self, key: Any) -> Any:
-        """The sample, pack or batch with the `__restore_key__` `key`. Of a member of a pack: what the pack was made of.
-
-        Raises:
-            ConfigError: if it is no key, or of no sample of this data set. SampleError: if the hooks now leave it out.
-        """
-        parsed = read_key(key)
-        with self._work.hooks:
-            if isinstance(parsed, BatchKey):
-                return self._batch(parsed)
-            if parsed.is_pack:
-                return self._unit(parsed).sample
-            made = self._work.members(self._item(parsed.members[0]))
-            return self._made(made[0] if made else None, parsed)
-
-    def _batch(self, key: BatchKey) -> Any:
-        for unit in key.units:
-            if unit.is_pack != self._work.packs:
-                raise ConfigError(
-                    f"the restore key is of a batch of {'packs' if unit.is_pack else 'samples'}, but this data set "
-                    f"{'packs samples' if self._work.packs else 'has no packing_buffer_size'}: restore it from one "
-                    "with the settings of the run"
-                )
-        hooks = self._work.hooks
-        if self._work.knows_batch_of_samples:
-            hooks.batch_index = key.number
-        units = [self._unit(unit) for unit in key.units]
-        hooks.batch_index = key.number
-        batches = self._work.batch(units, self._work.keys_of(units), collate=True)
-        if key.part >= len(batches):
-            raise self._left_out(f"part {key.part} of the batch of", key.units[0])
-        return batches[key.part]
-
-    def _unit(self, key: UnitKey) -> Unit:
-        items = [self._item(member) for member in key.members]
-        if not key.is_pack:
-            return items[0]
-        if not self._work.packs:
-            raise ConfigError(
-                "the restore key is of a pack, but this data set has no packing_buffer_size: restore it from one with "
-                "the settings of the run"
-            )
-        return self._made(self._work.pack(items), key)
-
-    def _item(self, key: SampleKey) -> Item:
-        if key.source not in self._sources:
-            raise ConfigError(
-                f"the restore key is of source {key.source!r}, which this data set does not have; it has "
-                f"{', '.join(self._sources)}. (The name stands for the content: data that changed is another source.)"
-            )
-        number = self._sources[key.source]
-        if key.index >= self._sizes[number]:
-            raise ConfigError(
-                f"the restore key is of sample {key.index} of source {key.source!r}, which has {self._sizes[number]}"
-            )
-        ref = SampleRef(number, key.epoch, key.index, key.part)
-        if self._work.forgotten is not None and ref in self._work.forgotten:
-            raise SampleError(f"the sample {tuple(key)} is forgotten (`bridge-data forget`): it is not made again")
-        made = dict(self._work.samples(ref)).get(key.part)
-        return Item(RESTORED, ref, key.part, self._made(made, UnitKey((key,), False)))
-
-    def _made(self, made: T | None, key: UnitKey) -> T:
-        if made is None:
-            raise self._left_out("the pack of" if key.is_pack else "the sample", key)
-        return made
-
-    def _left_out(self, what: str, key: UnitKey) -> SampleError:
-        skipped = (stage for stage, count in self._work.hooks.skipped.items() if count and stage not in NO_STAGES)
-        stages = ", ".join(skipped) or "no hook, which makes fewer samples or batches now"
-        return SampleError(
-            f"{what} {tuple(key.members[0])} cannot be restored: it is left out by {stages}. Have the hooks changed "
-            "since, or do they depend on more than the sample (on a generator of their own, a clock, another sample)?"
-        )
+    return BATCH, number, part, *units
 
 
 def keys_of_batch(batch: Any) -> list[str] | None:
@@ -316,3 +204,80 @@ def keys_of_batch(batch: Any) -> list[str] | None:
         if isinstance(found, (list, tuple)):
             return [str(key) for key in found]
     return None
+
+
+def tokens_of(batch: Any) -> tuple[int, int]:
+    """(tokens without padding, tokens with it) of a batch's `tokens` or `input_ids`, a tensor (rows, length).
+
+    What is no padding is known by its `cu_seqlens` (rows, bounds), by `cu_seqlens_q` (bounds,), or by an
+    `attention_mask` (rows, length); without any of them nothing is.
+    """
+    is_dict = isinstance(batch, dict)  # not by `_field`: of plain samples, these two are most of what counting costs
+    tokens = batch.get("tokens") if is_dict else getattr(batch, "tokens", None)
+    if tokens is None:
+        tokens = batch.get("input_ids") if is_dict else getattr(batch, "input_ids", None)
+    if tokens is None or not hasattr(tokens, "numel") or not (slots := tokens.numel()):
+        return 0, 0
+    for name in ("cu_seqlens", "cu_seqlens_q"):
+        if hasattr(bounds := _field(batch, name), "numel"):
+            return int(bounds[..., -1].sum()), slots
+    mask = _field(batch, "attention_mask")
+    return int(mask.sum()) if getattr(mask, "shape", None) == tokens.shape else slots, slots
+
+
+def _field(batch: Any, name: str) -> Any:
+    return batch.get(name) if isinstance(batch, dict) else getattr(batch, name, None)
+
+
+TIMED_NS = 200_000
+"""Samples that are drawn together and take less than this are not timed one by one, which would cost a part of it."""
+_TRIED_DRAWS = 4
+
+
+class LaneTally:
+    """Counts what the work of one lane does between two batches, and remembers its slowest sample."""
+
+    def __init__(self) -> None:
+        self.slowest_ns = 0
+        self.longest_ns: float = -1  # draws that took longer are to be noted
+        self.times_each = False  # samples that are drawn together
+        self._slowest: SampleRef | None = None  # since the last batch
+        self._num_draws, self._least_ns = 0, math.inf
+
+    def note(self, ref: SampleRef, took_ns: int) -> None:
+        """Note how long the work on a sample took."""
+        if took_ns > self.slowest_ns:
+            self.slowest_ns, self._slowest = took_ns, ref
+
+    def each(self, refs: Sequence[SampleRef], samples: Iterator[T]) -> Iterator[T]:
+        """The same samples, each of them timed."""
+        began_ns = time.perf_counter_ns()
+        for ref, sample in zip(refs, samples, strict=True):
+            self.note(ref, time.perf_counter_ns() - began_ns)
+            yield sample
+            began_ns = time.perf_counter_ns()
+
+    def note_draw(self, refs: Sequence[tuple[int, SampleRef]], took_ns: int) -> None:
+        """Note what samples drawn together took, under the first; the mean if they are worth being timed each."""
+        self._num_draws += 1
+        self._least_ns = min(self._least_ns, took_ns / len(refs))
+        is_cheap = self._least_ns <= TIMED_NS
+        self.times_each = self._num_draws >= _TRIED_DRAWS and len(refs) > 1 and not is_cheap
+        self.note(refs[0][1], took_ns if is_cheap else took_ns // len(refs))
+        if self._num_draws >= _TRIED_DRAWS:
+            self.longest_ns = math.inf if self.times_each else self.slowest_ns
+
+    def take(self, batch: Any, num_samples: int) -> CountValues:
+        """The counts of a batch of `num_samples` that has just been made: takes those of the process."""
+        slowest = _NONE_SLOWEST
+        if self._slowest is not None:
+            source, epoch, index, _ = self._slowest
+            slowest, self._slowest = (self.slowest_ns, source, epoch, index), None
+        if images := COUNTS.num_images:
+            COUNTS.num_images -= images
+        if bytes_read := COUNTS.num_bytes:
+            COUNTS.num_bytes -= bytes_read
+        if retries := COUNTS.num_retries:
+            COUNTS.num_retries -= retries
+        tokens, slots = tokens_of(batch)
+        return num_samples, tokens, slots, images, bytes_read, retries, slowest, 0, 0

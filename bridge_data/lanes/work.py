@@ -13,8 +13,7 @@ from typing import Any
 from bridge_data.decode import Loader
 from bridge_data.errors import ConfigError, FatalSampleError, SampleError
 from bridge_data.lanes.bulk_loading import BulkLoading, Parts, Watch
-from bridge_data.lanes.tallies import LaneTally
-from bridge_data.lanes.units import Item, Key, Pack, Unit, batch_key, pack_key
+from bridge_data.lanes.units import Item, Key, LaneTally, Pack, Unit, batch_key, pack_key
 from bridge_data.order import ALL_PARTS, SampleRef
 from bridge_data.samples import CrudeSample, Sample
 from bridge_data.shards import RawSample

@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bridge_data.errors import ConfigError, DatasetError
-from bridge_data.lanes.units import SampleKey
+from bridge_data.lanes.restoring import SampleKey
 from bridge_data.order.ledger import SAMPLE_BYTES, Columns, LedgerSums, MicroBatch, columns_of, tallies
 
 MAGIC = b"bridge_data ledger 1\n"

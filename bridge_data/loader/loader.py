@@ -225,8 +225,8 @@ class SavableDataLoader:
             self.even_ends.begin(state)
 
     def _warn_of_idle_workers(self) -> None:
-        if self.config.start_method != "inprocess":
-            self.dataset.worker_config.warn_of_idle_workers(self._position.state.num_lanes)
+        if (config := self.dataset.worker_config).num_workers and self.config.start_method != "inprocess":
+            config.warn_of_idle_workers(self._position.state.num_lanes)
 
 
 class _Iteration(Iterator[Any]):

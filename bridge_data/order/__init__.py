@@ -5,9 +5,10 @@ The modules, each using only those above it:
     random_draws  keyed random numbers and permutations; which source a draw takes, by weights
     chunks        a source cut into chunks (each read by one lane) and blocks (each fetched by one read)
     row           the training order of one source: chunks permuted per epoch, dealt to lanes, shuffled in windows
-    mixing        how well the batches of a row are mixed, in figures
-    stream        the samples of one lane in one row, and its inbox; the row of the validation order
-    cursor        the samples of one lane in all sources, as `SampleRef(source, epoch, index)`, and those still pending
+    mixing        how well the batches of a row are mixed, and how far its epochs overlap, in figures
+    cursor        the samples of one lane, in one row and in all sources, as `SampleRef(source, epoch, index)`
+    ordered       the same for the validation order
+    leftovers     what a re-deal leaves to a lane (its inbox), and what a lane has drawn and not yet emitted
     state_check   the structure of a saved state
     ledger        sums over the samples that were handed out
     state         the state of all lanes as plain data, and the fingerprint of the run
@@ -22,10 +23,10 @@ remains of the epochs in progress in the *inboxes* of the new lanes.
 """
 
 from bridge_data.order.chunks import Geometry
-from bridge_data.order.cursor import Cursor, OrderedCursor
+from bridge_data.order.cursor import ALL_PARTS, BEGINNING, Cursor, SampleRef
+from bridge_data.order.ordered import OrderedCursor, OrderedRow
 from bridge_data.order.random_draws import Blend, Phase, Schedule
 from bridge_data.order.row import Row
-from bridge_data.order.stream import ALL_PARTS, BEGINNING, OrderedRow, SampleRef
 
 __all__ = [
     "ALL_PARTS",

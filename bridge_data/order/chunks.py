@@ -1,22 +1,34 @@
-"""Chunks: how a source is cut, and how evenly the lanes share it.
+"""Chunks and blocks: how the sources are cut to be dealt and read.
 
 A chunk is a run of neighbouring samples of one shard, and is read by one lane only. It is cut into blocks: all samples
 of a block are in the same shuffle window, so that one read can fetch them.
 
-Input: samples per shard, shuffle settings, number of lanes. Output: the geometry; (first sample, length) of any chunk;
-how far the epochs of the lanes overlap. Guarantee: every sample is in exactly one chunk, and no chunk crosses a shard.
-All of it is arithmetic over per-shard prefix sums: there is no table of chunks.
+Input: samples per shard, shuffle settings, number of lanes. Output: the geometry; (first sample, length) of any chunk.
+Guarantee: every sample is in exactly one chunk, and no chunk crosses a shard. All of it is arithmetic over per-shard
+prefix sums: there is no table of chunks.
+
+`plan_blocks` says which sources are read block by block, and which sample by sample, by the bytes that a process may
+hold. Guarantee: what is read in blocks is expected to fit; the source of which most samples come for a byte that is
+held is the first.
 """
 
 import bisect
 import dataclasses
-import math
+import functools
+import logging
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bridge_data.shards.blocks import READ_BYTES
+from bridge_data import storage
+from bridge_data.errors import DatasetError
+from bridge_data.plan import Plan
+from bridge_data.shards import Records
+from bridge_data.shards.blocks import OVERHEAD_BYTES, READ_BYTES, ChunkCut, Cut, RunCut
+from bridge_data.shards.tar_bytes import GZIP_SUFFIXES
+
+logger = logging.getLogger("bridge_data")
 
 MIN_CHUNKS_PER_LANE = 16
 """Minimum number of chunks per lane and epoch; for smaller sources, chunks shrink."""
@@ -38,6 +50,10 @@ MAX_OPEN_BYTES = 32 << 20
 
 MAX_SHARD_SKEW = 2
 """Where chunks are whole shards, shards longer than this multiple of the mean are split."""
+
+MAX_LOCAL_SAMPLE_BYTES = 1 << 14
+"""Larger samples of files on a disk are read singly: what is in the page cache is copied once instead of twice, and
+what is not comes hardly slower."""
 
 _STEPS = 4
 """Shards that are tried one after another before a binary search."""
@@ -196,59 +212,85 @@ class ChunkTable:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Overlap:
-    """How far the first epochs of a source overlap with later ones.
+class Process:
+    """A process: its number of lanes, and the bytes that it may hold of partly read blocks."""
 
-    All lanes draw at the same rate, but their shares of an epoch differ where chunk lengths do, and a lane that has
-    finished its share goes on with the next epoch. So N draws of an epoch of N samples are not exactly that epoch: up
-    to `most_repeats` of them (`mean_repeats` on average over seeds) are from a later epoch, and as many samples are
-    still to come. A lane's share is `fewest` to `most` samples, with a standard deviation of `share_std` over seeds.
-    """
-
-    fewest: int
-    most: int
-    most_repeats: int
-    mean_repeats: float
-    share_std: float
+    num_lanes: int
+    max_open_bytes: int
 
 
-def overlap(chunks: ChunkTable, num_lanes: int, num_epochs: int = 1) -> Overlap:
-    """How far the first `num_epochs` epochs overlap with later ones.
+def plan_blocks(plan: Plan, geometries: Sequence[Geometry], process: Process) -> list[Cut | None]:
+    """How each source of a training order is cut, which is dealt by `geometries`."""
+    weights = plan.weights or [1.0] * len(plan.sources)
+    cuts: list[Cut | None] = [None] * len(plan.sources)
+    wanted: list[tuple[float, float, int]] = []
+    for number, (source, geometry) in enumerate(zip(plan.sources, geometries, strict=True)):
+        if source.joined is None:
+            sample_bytes = _sample_bytes(source.records)
+            if not _gains(source.records, sample_bytes):
+                continue
+            block_size = geometry.block_size
+            if not geometry.window_size:  # front to back
+                block_size = min(block_size, max(1, int(source.records.read_bytes / sample_bytes)))
+            num_open = _num_open(geometry, block_size, source.records.num_samples)
+            num_bytes = process.num_lanes * num_open * (sample_bytes + OVERHEAD_BYTES)
+            if block_size > 1:
+                cuts[number] = ChunkCut(geometry.chunk_size, block_size)
+                wanted.append((-weights[number] / num_bytes, num_bytes, number))
+    left = float(process.max_open_bytes)
+    for _, num_bytes, number in sorted(wanted):
+        if num_bytes <= left:
+            left -= num_bytes
+        else:
+            cuts[number] = None
+            if plan.sources[number].records.read_bytes != READ_BYTES:
+                _warn_of_pages(str(plan.sources[number].records.root), num_bytes, left, process.max_open_bytes)
+    return cuts
 
-    The bounds hold for every seed: a lane has at most as many of the longest (and shortest) chunks as it has chunks.
-    The means approximate sums of chunk lengths by a normal distribution.
-    """
-    lengths, counts = chunks.counts_by_length()
-    num_chunks, num_samples = chunks.num_chunks * num_epochs, chunks.num_samples * num_epochs
-    least, num_longer = divmod(num_chunks, num_lanes)  # chunks per lane; number of lanes with one more
-    lanes = np.arange(1, num_lanes + 1)
-    others = num_chunks - lanes * least - np.minimum(lanes, num_longer)
-    surplus = num_samples - chunks.least_samples(others, num_epochs) - lanes * (num_samples / num_lanes)
-    fewest, rest = chunks.least_samples(np.array([least, num_chunks - least - (num_longer > 0)]), num_epochs)
 
-    mean = chunks.num_samples / chunks.num_chunks
-    variance = float(np.average((lengths - mean) ** 2, weights=counts)) / max(1, chunks.num_chunks - 1)
-
-    def std(number: int) -> float:
-        """Standard deviation of the samples in `number` chunks, drawn without replacement within each epoch."""
-        return math.sqrt(variance * number * max(0.0, chunks.num_chunks - number / num_epochs))
-
-    distances = (
-        group * _mean_distance(number * mean - num_samples / num_lanes, std(number))
-        for group, number in ((num_longer, least + 1), (num_lanes - num_longer, least))
-    )
-    return Overlap(
-        fewest=int(fewest),
-        most=int(num_samples - rest),
-        most_repeats=math.ceil(surplus.max() - 1e-6),
-        mean_repeats=sum(distances) / 2,
-        share_std=std(least),
+@functools.lru_cache(maxsize=1024)
+def _warn_of_pages(path: str, num_bytes: float, left: float, max_open_bytes: int) -> None:
+    logger.warning(
+        "%s: its rows are read one by one, and for each a page is decoded, which is slow: read in blocks, they would "
+        "take %d MiB of memory, and %d MiB are left of max_open_bytes=%d. Set a larger WorkerConfig(max_open_bytes="
+        "...), have more workers, or convert it: `bridge-data convert`",
+        *(path, num_bytes // (1 << 20), left // (1 << 20), max_open_bytes),
     )
 
 
-def _mean_distance(mean: float, std: float) -> float:
-    """The mean absolute value of a normally distributed number."""
-    if not std:
-        return abs(mean)
-    spread = std * math.sqrt(2 / math.pi) * math.exp(-(mean**2) / (2 * std**2))
-    return spread + mean * math.erf(mean / (std * math.sqrt(2)))
+def plan_runs(plan: Plan, run_size: int) -> list[Cut | None]:
+    """How the sources of a validation order are cut: a block is a run of `run_size` samples, which one lane takes."""
+    cuts: list[Cut | None] = []
+    offset = 0
+    for source in plan.sources:
+        is_cut = run_size > 1 and source.joined is None and _gains(source.records, _sample_bytes(source.records))
+        cuts.append(RunCut(run_size, offset) if is_cut else None)
+        offset += source.records.num_samples
+    return cuts
+
+
+def _gains(records: Records, sample_bytes: float) -> bool:
+    """Whether reading neighbours together costs less than reading each."""
+    is_on_disk = not storage.is_remote(records.root) and not any(name.endswith(GZIP_SUFFIXES) for name in records.names)
+    return sample_bytes <= MAX_LOCAL_SAMPLE_BYTES or not is_on_disk or records.read_bytes > READ_BYTES
+
+
+def _num_open(geometry: Geometry, block_size: int, num_samples: int) -> float:
+    """Samples of a lane, at most, that are held: those of open blocks that are not taken yet."""
+    if not geometry.window_size:
+        return block_size
+    of_lane = num_samples / geometry.num_lanes
+    window = of_lane / max(1, int(of_lane / geometry.window_size))
+    return max(block_size, window * share_open(block_size))
+
+
+def _sample_bytes(records: Records) -> float:
+    """Bytes of a sample, on the average; without an index, those of a sample of the first shard that has some."""
+    known = records.sample_bytes
+    if known is not None:
+        return max(1.0, known)
+    name, count = next((pair for pair in zip(records.names, records.counts, strict=True) if pair[1]), ("", 1))
+    try:
+        return max(1.0, storage.size_bytes(records.root / name) / count)
+    except DatasetError:  # which a read reports
+        return READ_BYTES / UNKNOWN_BLOCK_SIZE

@@ -1,35 +1,152 @@
-"""The position of a lane: a cursor in its order, and the samples that it has drawn but not yet emitted.
+"""The position of a lane: what it reads next of each source, and of which source it reads.
 
 Input: the rows of the sources, a blend, a lane, a saved state. Output: `SampleRef`s with their draw numbers. Guarantee:
 the state is plain integers, a few per source drawn from; a cursor set to it continues exactly as the one that saved it.
-Pending packs and groups are restored as they were chosen, and no payload is stored.
 
-A pending item is stored as the number of its draw, counted from a base cursor; on restore, the order is replayed from
-there to find the sample again. It is `[offset, part]` where a generator hook made several parts of a sample, and
-`[source, epoch, index, part]` where the item is older than the base cursor.
+A `Stream` is a lane's share of one row, in bulk; its position is four integers. A row is a `Row`, shuffled, or an
+`OrderedRow`, for validation, which has the same methods. A `Cursor` takes from the streams of all sources, and first
+from what a re-deal left of earlier rows (the inboxes).
 """
 
-import collections
-import dataclasses
+from __future__ import annotations
+
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+import struct
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from bridge_data.errors import EDITED, StateError
+from bridge_data.order.ledger import SAMPLE_BYTES
 from bridge_data.order.random_draws import BLOCK, Blend, Schedule
-from bridge_data.order.row import Row
-from bridge_data.order.stream import ALL_PARTS, BEGINNING, Inbox, OrderedRow, PackedReferences, SampleRef, Stream
+from bridge_data.order.row import Ints, Row, Window
+
+if TYPE_CHECKING:
+    from bridge_data.order.leftovers import Inbox
+    from bridge_data.order.ordered import OrderedRow, OrderedWindow
 
 State = dict[str, Any]
 
-OLD = -1
-"""The draw number of an item restored from an explicit reference: older than any base cursor."""
+BEGINNING = (0, 0, 0, 0)
+"""The position before the first sample."""
+
+ALL_PARTS = -1
+"""The part number that means the whole sample."""
+
+
+class SampleRef(NamedTuple):
+    """A sample: number of its source in the plan, epoch, index in the source.
+
+    `part` is the number of one output of a generator hook, if only that one is meant.
+    """
+
+    source: int
+    epoch: int
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody calls on a reference
+    part: int = ALL_PARTS
+
+
+_MAX_KEPT_BYTES = 256 * SAMPLE_BYTES
+"""References from before those packed last that are kept: of more samples than most micro-batches have."""
 
 _RUN = 256
 """References computed at a time."""
+
+
+class Stream:
+    """The samples of `lane` in `row`, starting at `position`.
+
+    A position is (shuffle, window in the lane's share of it, offset in the window, samples taken of that share).
+    """
+
+    __slots__ = ("_lane", "_number", "_offset", "_row", "_shuffle", "_taken", "_window")
+
+    def __init__(self, row: Row | OrderedRow, lane: int, position: Sequence[int] = BEGINNING) -> None:
+        self._row, self._lane = row, lane
+        self._shuffle, self._number, self._offset, self._taken = position
+        self._window: Window | OrderedWindow | None = None
+
+    def fault(self, draws: int | None = None) -> str | None:
+        """Why the position, from a saved state, is invalid, or None. `draws` of the lane; None for an inbox slice."""
+        position = self._shuffle, self._number, self._offset, self._taken
+        if found := self._row.fault(self._lane, position, draws):
+            return found
+        self._window = self._row.window(self._lane, self._shuffle, self._number)
+        size = len(self._window) if self._window else 0
+        if self._offset > size:
+            return (
+                f"offset {self._offset} is beyond window {self._number} of shuffle {self._shuffle}, of {size} samples"
+            )
+        return None
+
+    def take(self, count: int) -> tuple[list[int], list[int]]:
+        """(epochs, indices) of the next samples: `count`, or the rest of the window; empty at the end of the row."""
+        epochs, indices = self.take_arrays(count)
+        return epochs.tolist(), indices.tolist()
+
+    def take_arrays(self, count: int) -> tuple[Ints, Ints]:
+        """The same as arrays."""
+        self._leave()
+        while self._window is None:
+            self._window = self._row.window(self._lane, self._shuffle, self._number)
+            if self._window is None and not self._advance():
+                return np.empty(0, np.int64), np.empty(0, np.int64)
+        epochs, indices = self._window.take(self._offset, self._offset + count)
+        self._offset += len(indices)
+        self._taken += len(indices)
+        return epochs, indices
+
+    def position(self, unread: int = 0) -> list[int]:
+        """The current position, or the one `unread` samples earlier, within what was taken last."""
+        if not unread:
+            self._leave()
+        return [self._shuffle, self._number, self._offset - unread, self._taken - unread]
+
+    def _leave(self) -> None:
+        """Go to the next window if this one is finished."""
+        if self._window is not None and self._offset == len(self._window):
+            self._advance()
+
+    def _advance(self) -> bool:
+        """Go to the start of the next window; False if there is none."""
+        after = self._row.after(self._lane, self._shuffle, self._number)
+        if after is None:
+            return False
+        self._taken = self._taken if after[0] == self._shuffle else 0
+        self._shuffle, self._number = after
+        self._offset, self._window = 0, None
+        return True
+
+
+def packed_references(values: Sequence[int]) -> bytes:
+    """The references of samples, as in `ledger`: source, epoch, index and part of each, one sample after another."""
+    return _numbers(len(values)).pack(*values)
+
+
+@functools.lru_cache(maxsize=64)
+def _numbers(count: int) -> struct.Struct:
+    return struct.Struct(f"<{count}q")
+
+
+class PackedReferences:
+    """The references of the whole samples of one source that were taken last, packed many at a time for the ledger."""
+
+    def __init__(self, source: int) -> None:
+        self._source, self._packed = source, b""
+
+    def add(self, epochs: Ints, indices: Ints) -> None:
+        """Add samples that were taken after the others."""
+        samples = np.zeros((len(indices), 4), dtype="<i8")
+        samples[:, 0], samples[:, 1], samples[:, 2] = self._source, epochs, indices
+        self._packed = self._packed[-_MAX_KEPT_BYTES:] + samples.tobytes()
+
+    def last(self, count: int, unread: int) -> bytes | None:
+        """The references of `count` samples, after which `unread` have been added; None if some are not known."""
+        end = len(self._packed) - unread * SAMPLE_BYTES
+        start = end - count * SAMPLE_BYTES
+        return self._packed[start:end] if start >= 0 else None
 
 
 _as_reference = functools.partial(tuple.__new__, SampleRef)
@@ -148,201 +265,15 @@ class Cursor:
         self.draws = state["draws"]
         self._saved, self._saved_inboxes = dict(state["cursors"]), dict(state.get("inbox", {}))
         self._streams: dict[int, Stream] = {}
-        self._inboxes = {
-            int(source): Inbox(entries, self._history[int(source)], f"lanes.{self.lane}.inbox.{source}")
-            for source, entries in self._saved_inboxes.items()
-        }
+        self._inboxes: dict[int, Inbox] = {}
+        if self._saved_inboxes:
+            from bridge_data.order.leftovers import Inbox  # imported here: only a re-deal leaves some
+
+            self._inboxes = {
+                int(source): Inbox(entries, self._history[int(source)], f"lanes.{self.lane}.inbox.{source}")
+                for source, entries in self._saved_inboxes.items()
+            }
         self._runs: list[list[SampleRef]] = [[] for _ in self._rows]
         self._changed: set[int] = set()
         self._ended: set[int] = set()
         self._packed = PackedReferences(0)
-
-
-class OrderedCursor(Cursor):
-    """The validation order of one lane: every sample of every source once, in the order of the plan.
-
-    The sources, of `num_samples` samples each, are treated as one. `rows` are by generation, the current one last.
-    """
-
-    def __init__(self, num_samples: Sequence[int], rows: Sequence[OrderedRow], lane: int) -> None:
-        super().__init__([[row] for row in rows], None, lane)
-        self._num_samples = num_samples
-        self._first = np.concatenate(([0], np.cumsum(num_samples)))
-
-    @property
-    def num_samples(self) -> Sequence[int]:
-        return self._num_samples
-
-    def packed_references(self, count: int) -> bytes | None:
-        return super().packed_references(count) if len(self._num_samples) == 1 else None
-
-    def _next_run(self, source: int) -> list[SampleRef]:
-        run = super()._next_run(source)
-        sources = np.searchsorted(self._first, [ref.index for ref in run], side="right") - 1
-        firsts = self._first[sources].tolist()
-        run[:] = [
-            SampleRef(number, epoch, index - first, part)
-            for number, first, (_, epoch, index, part) in zip(sources.tolist(), firsts, run, strict=True)
-        ]
-        return run
-
-
-class Drawn(NamedTuple):
-    """One part of a sample, with the number of its draw."""
-
-    draw: int
-    ref: SampleRef
-    part: int
-
-
-class _Item(Protocol):
-    draw: int
-    ref: SampleRef
-    part: int
-
-
-class _Unit(Protocol):
-    @property
-    def items(self) -> Sequence[_Item]: ...
-
-
-T = TypeVar("T")
-U = TypeVar("U")
-NewT = TypeVar("NewT")
-NewU = TypeVar("NewU")
-ItemT = TypeVar("ItemT", bound=_Item)
-UnitT = TypeVar("UnitT", bound=_Unit)
-
-
-@dataclasses.dataclass(slots=True)
-class Pending(Generic[T, U]):
-    """Items (parts of samples) and units (packs, or single items without packing), by what they wait for."""
-
-    queue: collections.deque[T] = dataclasses.field(default_factory=collections.deque)
-    """Items that were drawn together with others and are processed next."""
-    carried: list[T] = dataclasses.field(default_factory=list)
-    """Items left over by the packer, for the next packing buffer."""
-    packs: collections.deque[list[T]] = dataclasses.field(default_factory=collections.deque)
-    """Packs that are selected but not yet packed."""
-    buckets: dict[str, list[U]] = dataclasses.field(default_factory=dict)
-    """Members of incomplete micro-batches, by batch group."""
-    open: collections.deque[tuple[list[U], int]] = dataclasses.field(default_factory=collections.deque)
-    """(members, number of batches already emitted) of micro-batches that were only partly emitted."""
-
-    def __bool__(self) -> bool:
-        return bool(self.queue or self.carried or self.packs or self.buckets or self.open)
-
-    def map(self, item: Callable[[T], NewT], unit: Callable[[U], NewU]) -> "Pending[NewT, NewU]":
-        """The same structure with `item` and `unit` applied to each."""
-        return Pending(
-            queue=collections.deque(map(item, self.queue)),
-            carried=list(map(item, self.carried)),
-            packs=collections.deque(list(map(item, pack)) for pack in self.packs),
-            buckets={name: list(map(unit, bucket)) for name, bucket in self.buckets.items()},
-            open=collections.deque((list(map(unit, units)), emitted) for units, emitted in self.open),
-        )
-
-    def items(self: "Pending[T, list[T]]") -> Iterator[T]:
-        """All items."""
-        yield from self.loose()
-        for units, _ in self.open:
-            yield from itertools.chain.from_iterable(units)
-
-    def loose(self: "Pending[T, list[T]]") -> Iterator[T]:
-        """All items except those of partly emitted batches."""
-        units = itertools.chain.from_iterable(self.buckets.values())
-        return itertools.chain(self.queue, self.carried, *self.packs, *units)
-
-    def explicit(
-        self: "Pending[Drawn, list[Drawn]]", numbers: Sequence[int] | None = None
-    ) -> "Pending[list[int], list[list[int]]]":
-        """All items as `[source, epoch, index, part]`, with sources renumbered by `numbers`, if given."""
-
-        def written(item: Drawn) -> list[int]:
-            source, epoch, index, _ = item.ref
-            return [source if numbers is None else numbers[source], epoch, index, item.part]
-
-        return self.map(written, lambda unit: [written(item) for item in unit])
-
-    def encode(self: "Pending[ItemT, UnitT]", first: int) -> dict[str, Any]:
-        """As plain data for the lane's state; `first` is the draw number of the base cursor."""
-
-        def written(item: _Item) -> int | list[int]:
-            if item.draw < first:
-                return [item.ref.source, item.ref.epoch, item.ref.index, item.part]
-            return [item.draw - first, item.part] if item.part else item.draw - first
-
-        return self.map(written, lambda unit: [written(item) for item in unit.items]).to_dict()
-
-    @staticmethod
-    def decode(state: Mapping[str, Any], cursor: Cursor) -> "Pending[Drawn, list[Drawn]]":
-        """The pending items of a lane's state. Moves `cursor`, a cursor of the lane, to replay their draws.
-
-        Raises:
-            StateError: if a draw or a sample does not exist.
-        """
-        pending, num_samples = state.get("pending", {}), cursor.num_samples
-        waiting = Pending.from_dict(pending)
-        stored = ([item, 0] if isinstance(item, int) else item for item in waiting.items())
-        offsets = [item[0] for item in stored if len(item) == 2]
-        refs = _replayed(cursor, pending["base"], max(offsets) + 1) if offsets else {}
-        first = pending["base"]["draws"] if offsets else state["draws"]
-
-        def read(item: int | list[int]) -> Drawn:
-            stored = [item, 0] if isinstance(item, int) else item
-            if len(stored) > 2:
-                source, epoch, index, part = stored
-                if index < num_samples[source]:
-                    return Drawn(OLD, SampleRef(source, epoch, index), part)
-                fault = f"there is no sample {index}, source {source} has {num_samples[source]}"
-            else:
-                offset, part = stored
-                if offset in refs:
-                    return Drawn(first + offset, refs[offset], part)
-                fault = f"draw {first + offset} gave no sample"
-            raise StateError(f"lanes.{cursor.lane}.pending: {stored}: {fault}; {EDITED}")
-
-        return waiting.map(read, lambda unit: [read(item) for item in unit])
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain lists and dicts, empty ones left out."""
-        lists = {
-            "queue": list(self.queue),
-            "carried": self.carried,
-            "packs": list(self.packs),
-            "buckets": self.buckets,
-            "open": [list(batch) for batch in self.open],
-        }
-        return {name: value for name, value in lists.items() if value}
-
-    @staticmethod
-    def from_dict(written: Mapping[str, Any]) -> "Pending[Any, list[Any]]":
-        """The inverse of `to_dict`."""
-        return Pending(
-            queue=collections.deque(written.get("queue", ())),
-            carried=list(written.get("carried", ())),
-            packs=collections.deque(written.get("packs", ())),
-            buckets=dict(written.get("buckets", {})),
-            open=collections.deque((units, emitted) for units, emitted in written.get("open", ())),
-        )
-
-
-def num_pending(state: Mapping[str, Any]) -> int:
-    """The number of samples (or parts of samples) that a lane has drawn but not yet emitted, from its state."""
-    return sum(1 for _ in Pending.from_dict(state.get("pending", {})).items())
-
-
-def _replayed(cursor: Cursor, base: dict[str, Any], count: int) -> dict[int, SampleRef]:
-    """The references of `count` draws from the base cursor on, by their offset from it."""
-    cursor.seek(base)
-    path, first, end = f"lanes.{cursor.lane}.pending", cursor.draws, cursor.draws + count
-    refs: dict[int, SampleRef] = {}
-    try:
-        while cursor.draws < end:
-            refs |= {draw - first: ref for draw, ref in cursor.take(end - cursor.draws)}
-    except StopIteration:
-        fault = f"an item waits since draw {end - 1}, the data ends after {cursor.draws}"
-        raise StateError(f"{path}: {fault}; {EDITED}") from None
-    except StateError as error:
-        raise StateError(f"{path}.base: {error}") from None
-    return refs

@@ -75,8 +75,15 @@ class PlanOrder:
     def __init__(self, plan: Plan, seed: int, shuffle: Shuffle | None, block_size: int) -> None:
         self.shuffle = shuffle
         self._plan, self._seed, self._block_size = plan, seed, block_size
+        self.names = [source.name for source in plan.sources]
+        """Those of the sources in messages."""
+        self.sizes = [source.num_samples for source in plan.sources]
+        """Samples of each source."""
+        together_of_run = 1 if shuffle is None else shuffle.epochs_per_shuffle
+        self._epochs_per_shuffle = [multiplied(together_of_run, source.epochs_per_shuffle) for source in plan.sources]
+        self._together = [together(epochs) for epochs in self._epochs_per_shuffle]
         for _, weights in self._phases:
-            check_weights(weights, [source.name for source in plan.sources])
+            check_weights(weights, self.names)
         if shuffle is not None and not shuffle.repeat:
             self._check_ends()
         self.source_names = _unique([source.fingerprint for source in plan.sources])
@@ -85,7 +92,7 @@ class PlanOrder:
     def _check_ends(self) -> None:
         """Check that every source ends; `ConfigError` names one that does not."""
         for number, source in enumerate(self._plan.sources):
-            if self._epochs_per_shuffle(number) == WITH_REPLACEMENT:
+            if self._epochs_per_shuffle[number] == WITH_REPLACEMENT:
                 raise ConfigError(
                     f"repeat=False: {source.name} is drawn with replacement (shuffle_over_epochs_multiplier: -1), "
                     "so it has no end; give a number of epochs, or repeat"
@@ -102,11 +109,10 @@ class PlanOrder:
         Weights are floats, which JSON keeps exactly; repetitions are exact fractions as strings.
         """
         plan = self._plan
-        sources = zip(self.source_names, plan.sources, strict=True)
         epochs = {} if self.shuffle is None else self._own_epochs
         later = [[start, list(weights)] for start, weights in plan.later_weights]
         return {
-            "sources": [[name, source.name] for name, source in sources],
+            "sources": [[name, shown] for name, shown in zip(self.source_names, self.names, strict=True)],
             "weights": None if plan.weights is None else list(plan.weights),
             **({"schedule": later} if later else {}),
             "repetitions": None if plan.repetitions is None else [str(times) for times in plan.repetitions],
@@ -133,8 +139,7 @@ class PlanOrder:
     def cursor(self, lane: int, state: LoaderState) -> Cursor:
         """A cursor at the start of a lane, under the current generation of `state`."""
         if self.shuffle is None:
-            counts = [source.num_samples for source in self._plan.sources]
-            return OrderedCursor(counts, [self._ordered_row(generation) for generation in state.generations], lane)
+            return OrderedCursor(self.sizes, [self._ordered_row(generation) for generation in state.generations], lane)
         return Cursor([self.rows(generation) for generation in state.generations], self.blend(state), lane)
 
     def blend(self, state: LoaderState) -> Schedule | None:
@@ -194,7 +199,7 @@ class PlanOrder:
             return self.cursor(lane, state)
 
         if self.shuffle is None:
-            firsts = [0, *itertools.accumulate(source.num_samples for source in self._plan.sources)]
+            firsts = [0, *itertools.accumulate(self.sizes)]
             return redeal_ordered(state, self._ordered_row(state.generations[-1]), old_cursor, firsts, num_lanes)
         rows = self.rows(state.generations[-1])
         return redeal_shuffled(state, rows, old_cursor, lambda epochs: self._generation(num_lanes, epochs), lanes)
@@ -202,8 +207,7 @@ class PlanOrder:
     def _ordered_row(self, generation: Generation) -> OrderedRow:
         """The validation row of a generation."""
         num_lanes, [[first_block]] = generation
-        num_samples = sum(source.num_samples for source in self._plan.sources)
-        return OrderedRow(num_samples, num_lanes, self._block_size, first_block)
+        return OrderedRow(sum(self.sizes), num_lanes, self._block_size, first_block)
 
     def rows(self, generation: Generation, sources: Sequence[int] | None = None) -> list[Row]:
         """The rows of a generation, of all sources or of those numbered `sources`."""
@@ -217,7 +221,7 @@ class PlanOrder:
                     self._plan.sources[number].records.counts,
                     Geometry(num_lanes, *numbers),
                     key64(self._seed, self.source_keys[number]),
-                    epochs_per_shuffle=together(self._epochs_per_shuffle(number)),
+                    epochs_per_shuffle=self._together[number],
                     num_epochs=self._num_epochs(number),
                 )
             rows.append(self._rows_made[name])
@@ -229,12 +233,8 @@ class PlanOrder:
         if self.shuffle.repeat:
             return None
         repetitions = self._plan.repetitions
-        epochs = together(self._epochs_per_shuffle(source)) or 1
+        epochs = self._together[source] or 1
         return epochs * (1 if repetitions is None else repetitions[source])
-
-    def _epochs_per_shuffle(self, source: int) -> EpochsPerShuffle:
-        assert self.shuffle is not None
-        return multiplied(self.shuffle.epochs_per_shuffle, self._plan.sources[source].epochs_per_shuffle)
 
     @property
     def _own_epochs(self) -> dict[str, EpochsPerShuffle]:

@@ -25,10 +25,11 @@ from numpy.typing import NDArray
 
 from bridge_data.errors import EDITED, StateError
 from bridge_data.order import ledger
-from bridge_data.order.cursor import Cursor, Pending
+from bridge_data.order.cursor import BEGINNING, Cursor
+from bridge_data.order.leftovers import Entry, Pending, cut_entry, entry_size, is_slice
+from bridge_data.order.ordered import OrderedRow
 from bridge_data.order.row import Row
 from bridge_data.order.state import Generation, LaneState, LoaderState
-from bridge_data.order.stream import BEGINNING, Entry, OrderedRow, cut_entry, entry_size, is_slice
 
 TOLERATED = frozenset({"sources", "weights", "schedule", "batch_size"})
 """Items of the fingerprint that may differ in a migration."""

@@ -195,6 +195,12 @@ class LoaderState:
         return dataclasses.replace(self, lanes={lane: self.lanes[lane] for lane in mine})
 
 
+def num_lanes_after(config: WorkerConfig, num_saved: int) -> int:
+    """The lanes of a run restored from a state of `num_saved` lanes: the same number, unless the ranks cannot share
+    them equally or `num_lanes` was given. If the number changes, a restore needs the state of all lanes."""
+    return config.num_lanes if config.num_lanes_given or num_saved % config.world_size else num_saved
+
+
 def _check_extras(extras: Mapping[str, Any], where: str) -> None:
     for name, extra in extras.items():
         version = extra.get("version") if isinstance(extra, dict) else None

@@ -29,6 +29,9 @@ MAX_BLOCK_BYTES = 1 << 20
 MAX_UNWANTED_BYTES = 1 << 16
 """Maximum bytes of unwanted parts in a block, where they are more than half of it; else its samples are read singly."""
 
+TOGETHER_BYTES = 1 << 16
+"""Parts of a sample within a range of this size are read at once; larger ones each by itself, without a copy."""
+
 OVERHEAD_BYTES = 250
 """Memory that a held sample takes besides its bytes."""
 

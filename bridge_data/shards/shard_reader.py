@@ -1,27 +1,37 @@
 """Reading the samples of tars by number.
 
 Enters: a `ShardSet` and a number. Leaves: the sample; files are opened when they are needed. With our index a sample is
-one read of known bytes; without it the sample's range comes from `.tar.idx` and its headers are parsed. A reader that
-was told how its source is cut reads whole blocks; see `blocks`. Guarantee: a shard that is not the one that was indexed
-is noticed where its size or time of change differ: by its headers, which are compared with the index, or by parsing it.
-A shard that changes between two reads is an error.
+one read of known bytes (`IndexedShard`). A reader that was told how its source is cut reads whole blocks; see `blocks`.
+Guarantee: a shard that is not the one that was indexed is noticed where its size or time of change differ: then, and
+without our index, its headers are read too; see `shard_table`. A shard that changes between two reads is an error. With
+`verifies`, contents are compared with the digests of the index.
 """
 
 import collections
+import operator
+import zlib
 from collections.abc import Callable, Container, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from bridge_data import storage
 from bridge_data.errors import DatasetError, bridge_command
-from bridge_data.shards.blocks import MAX_BLOCK_BYTES, BlockReader, Samples
-from bridge_data.shards.indexed_shard import CheckedShard, IndexedShard, ReadContent, is_intact
+from bridge_data.shards.blocks import MAX_BLOCK_BYTES, MAX_UNWANTED_BYTES, TOGETHER_BYTES, BlockReader, Samples
 from bridge_data.shards.records import ByteRange, RawSample
-from bridge_data.shards.segment import DamagedIndexError, Segment
-from bridge_data.shards.shard_table import ParsedShard, ShardTable
-from bridge_data.shards.tar_bytes import FileTar, GzipTar, is_gzip
+from bridge_data.shards.segment import DamagedIndexError, Part, Segment
+from bridge_data.shards.tar_bytes import GZIP_SUFFIXES, FileTar, GzipTar
+from bridge_data.shards.tar_headers import BLOCK
 
 if TYPE_CHECKING:
     from bridge_data.shards.prepared import ShardSet
+    from bridge_data.shards.shard_table import ParsedShard
+
+    ShardTable: TypeAlias = "IndexedShard | ParsedShard"
+
+KeyAndParts: TypeAlias = tuple[str, dict[str, bytes]]
+"""Key and parts."""
+
+ReadContent: TypeAlias = Callable[[int, int], bytes]
+"""(offset, number of bytes) to bytes of the tar."""
 
 T = TypeVar("T")
 
@@ -30,6 +40,107 @@ MAX_KNOWN_SHARDS = 1024
 
 MAX_KNOWN_COMPRESSED = 64
 """The same for compressed shards: each holds its points, about 1% of its size, and a buffer of 1 MiB."""
+
+
+class IndexedShard:
+    """The shard at `path` whose parts `segment` knows. It trusts that the shard is the one that was indexed."""
+
+    __slots__ = ("_path", "_sample", "_segment", "_verifies", "content")
+
+    def __init__(self, path: str, content: ReadContent, segment: Segment, *, verifies: bool = False) -> None:
+        self._path, self.content, self._segment, self._verifies = path, content, segment, verifies
+        self._sample = segment.sample
+
+    def read(self, position: int, wanted: Container[str] | None) -> KeyAndParts:
+        """The key of the sample at `position`, and its parts, or those of them that are `wanted`."""
+        key, parts = self._sample(position)
+        if wanted is not None:
+            parts = [part for part in parts if part[0] in wanted]
+        contents = self._contents(position, key, parts)
+        if self._verifies:
+            self._verify(position, key, contents)
+        return key, contents
+
+    def _contents(self, position: int, key: str, parts: list[Part]) -> dict[str, bytes]:
+        content = self.content
+        if len(parts) > 1:
+            start, span = _span(parts)
+            if span <= TOGETHER_BYTES:
+                data = content(start, span)
+                return {name: data[offset - start : offset - start + size] for name, offset, size in parts}
+        return {name: content(offset, size) for name, offset, size in parts}
+
+    def ranges(self, position: int, wanted: Container[str] | None) -> Sequence[tuple[int, int]]:
+        """The ranges (offset, number of bytes) that `read` reads, as far as they are known."""
+        parts = [part for part in self._segment.parts(position) if wanted is None or part[0] in wanted]
+        if len(parts) > 1 and (together := _span(parts))[1] <= TOGETHER_BYTES:
+            return [together]
+        return [(start, num_bytes) for _, start, num_bytes in parts]
+
+    def block_range(self, first: int, last: int, wanted: Container[str] | None) -> tuple[int, int]:
+        """(offset, number of bytes) of the samples at positions `first` to `last`; 0 bytes if they are better read
+        singly, as most of the range is not wanted."""
+        segment = self._segment
+        start, end = segment.span(first, last)
+        if wanted is not None and not all(name in wanted for name in segment.names):
+            parts = (part for position in range(first, last + 1) for part in segment.parts(position))
+            unwanted = sum(size for name, _, size in parts if name not in wanted)
+            if unwanted > max(MAX_UNWANTED_BYTES, (end - start) // 2):
+                return start, 0
+        return start, end - start
+
+    def cut_out(self, positions: Sequence[int], wanted: Container[str] | None, start: int, data: bytes) -> Samples:
+        """Consecutive samples, as `read` returns them, cut out of `data`, which begins at byte `start`."""
+        samples = self._cut_out(positions, wanted, start, data)
+        if self._verifies:
+            self._drop_damaged(positions, samples)
+        return samples
+
+    def _cut_out(self, positions: Sequence[int], wanted: Container[str] | None, start: int, data: bytes) -> Samples:
+        end = start + len(data)
+        columns = self._segment.columns(positions[0], positions[-1])
+        if columns is not None and len(columns[0]) == len(positions):
+            keys, offsets, sizes = columns
+            (name,) = self._segment.names
+            is_inside = start <= min(offsets) and max(map(operator.add, offsets, sizes)) <= end
+            if is_inside and (wanted is None or name in wanted):
+                ranges = zip(offsets, sizes, strict=True)
+                contents = [data[(begin := at - start) : begin + size] for at, size in ranges]
+                return Samples([*keys], contents, name)
+        samples = Samples([None] * len(positions), [None] * len(positions))
+        for number, position in enumerate(positions):
+            key, parts = self._sample(position)
+            parts = [part for part in parts if wanted is None or part[0] in wanted]
+            if all(start <= at and at + size <= end for _, at, size in parts):  # else the index is damaged
+                samples.keys[number] = key
+                samples.contents[number] = {name: data[at - start : at - start + size] for name, at, size in parts}
+        return samples
+
+    def _verify(self, position: int, key: str, contents: dict[str, bytes]) -> None:
+        digests = self._segment.digests(position)
+        for name, content in contents.items():
+            if zlib.crc32(content) != digests[name]:
+                raise DatasetError(
+                    f"{self._path}: sample {key!r}: the content of its part {name!r} is not what was there when the "
+                    "data set was prepared: its digest is another. Restore the shard, or, if the change was meant, "
+                    "run `bridge-data prepare` with --tar-index-only --digest --rescan."
+                )
+
+    def _drop_damaged(self, positions: Sequence[int], samples: Samples) -> None:
+        """Leave out the samples with another digest: they are read singly, which says what is wrong with them."""
+        for number, position in enumerate(positions):
+            key, content = samples.keys[number], samples.contents[number]
+            if key is not None:
+                contents = content if samples.name is None else {samples.name: content}
+                digests = self._segment.digests(position)
+                if any(zlib.crc32(data) != digests[name] for name, data in contents.items()):
+                    samples.keys[number] = samples.contents[number] = None
+
+
+def _span(parts: Sequence[Part]) -> tuple[int, int]:
+    """(offset, number of bytes) of the range from the first part to the last."""
+    start = parts[0][1]
+    return start, parts[-1][1] + parts[-1][2] - start
 
 
 class ShardReader(BlockReader):
@@ -80,7 +191,7 @@ class ShardReader(BlockReader):
         shard, first = self.shards.locate(block[0])
         _, last = self.shards.locate(block[-1])
 
-        def read(table: ShardTable) -> tuple[str, Samples, int] | None:
+        def read(table: "ShardTable") -> tuple[str, Samples, int] | None:
             start, num_bytes = self._block_range(table, first, last)
             if not num_bytes:
                 return None
@@ -92,13 +203,13 @@ class ShardReader(BlockReader):
 
         return self._using(block[0], shard, first, read)
 
-    def _block_range(self, table: ShardTable, first: int, last: int) -> tuple[int, int]:
+    def _block_range(self, table: "ShardTable", first: int, last: int) -> tuple[int, int]:
         """(offset, number of bytes) of the samples at positions `first` to `last`; 0 bytes if they are read singly."""
         assert self._blocks is not None
         start, num_bytes = table.block_range(first, last, self._blocks.parts)
         return start, num_bytes if num_bytes <= MAX_BLOCK_BYTES else 0
 
-    def _using(self, index: int, shard: int, position: int, action: Callable[[ShardTable], T]) -> T:
+    def _using(self, index: int, shard: int, position: int, action: Callable[["ShardTable"], T]) -> T:
         """The result of `action` for the table of shard number `shard`, where sample `index` is at `position`. Where
         the index is damaged, it is called once more, with a table that does without."""
         try:
@@ -117,7 +228,7 @@ class ShardReader(BlockReader):
         self._unindexed.add(shard)
         self._tables.pop(shard, None)
 
-    def _open(self, shard: int) -> ShardTable:
+    def _open(self, shard: int) -> "ShardTable":
         """The table of shard number `shard`, which is kept.
 
         Raises:
@@ -125,7 +236,7 @@ class ShardReader(BlockReader):
         """
         shards = self.shards
         path, name = str(shards.path(shard)), shards.names[shard]
-        compressed = GzipTar(path) if is_gzip(path) else None
+        compressed = GzipTar(path) if path.endswith(GZIP_SUFFIXES) else None
         if compressed is not None:
             compressed.warn_if_slow()
         content: ReadContent = self._watched(shard, path).read if compressed is None else compressed.read_exactly
@@ -140,6 +251,8 @@ class ShardReader(BlockReader):
                     f"{path}: its digests cannot be checked, as it was replaced after it was prepared, or the index is "
                     f"damaged: restore it, or run `{way_out}`."
                 )
+            from bridge_data.shards.shard_table import ParsedShard  # imported here: few shards need their headers read
+
             table = ParsedShard(path, content, compressed, shards.stored_counts[shard])
         num_known = MAX_KNOWN_COMPRESSED if compressed is not None else MAX_KNOWN_SHARDS
         while len(self._tables) >= num_known:
@@ -154,15 +267,22 @@ class ShardReader(BlockReader):
         shards = self.shards
         assert shards.index is not None
         path, entry = str(shards.path(shard)), shards.index.entries[shards.names[shard]]
-        if compressed is None and storage.is_remote(path):
-            return CheckedShard(path, content, segment, verifies=shards.verifies_digests)
-        version = storage.version(path)
-        if version.num_bytes != entry.num_bytes:
-            return None
-        if not is_intact(path, compressed or FileTar(path, version.num_bytes), segment):
-            return None
-        kind = IndexedShard if version.changed == entry.mtime_ns else CheckedShard
-        return kind(path, content, segment, verifies=shards.verifies_digests)
+        is_same = compressed is not None or not storage.is_remote(path)
+        if is_same:
+            version = storage.version(path)
+            if version.num_bytes != entry.num_bytes:
+                return None
+            if not ends_plainly(content, segment):
+                from bridge_data.shards.shard_table import is_intact  # imported here: it parses headers of all kinds
+
+                if not is_intact(path, compressed or FileTar(path, version.num_bytes), segment):
+                    return None
+            is_same = version.changed == entry.mtime_ns
+        if is_same:
+            return IndexedShard(path, content, segment, verifies=shards.verifies_digests)
+        from bridge_data.shards.shard_table import CheckedShard  # imported here, too
+
+        return CheckedShard(path, content, segment, verifies=shards.verifies_digests)
 
     def _watched(self, shard: int, path: str) -> "WatchedFile":
         file = self._files.get(shard)
@@ -175,6 +295,20 @@ class ShardReader(BlockReader):
 
     def __reduce__(self) -> tuple[type["ShardReader"], tuple["ShardSet"]]:
         return ShardReader, (self.shards,)
+
+
+def ends_plainly(content: ReadContent, segment: Segment) -> bool:
+    """Whether the parts of the last sample have the headers of their names and sizes before them: then they are where
+    the index has them. Where names are not in the header itself, only `is_intact` knows."""
+    key, parts = segment.sample(len(segment) - 1) if len(segment) else ("", [])
+    for name, offset, size in parts:
+        header = content(offset - BLOCK, BLOCK)
+        is_plain_file = header[156] in b"0\0" and not header[345]  # its type, and the folder that precedes the name
+        if not is_plain_file or header[:100].rstrip(b"\0") != f"{key}.{name}".encode("utf-8", "surrogateescape"):
+            return False
+        if header[124:136].rstrip(b"\0 ") != b"%011o" % size:
+            return False
+    return bool(parts)
 
 
 class WatchedFile:

@@ -1,9 +1,12 @@
-"""Reading the samples of one shard by position, by `.tar.idx` and the headers of its members.
+"""Reading the samples of one shard by position, with the headers of its members.
 
 Enters: a position, what reads the bytes of the tar, and the shard's path. Leaves: key and parts, or the byte ranges
-that hold them. Guarantee: the parts that the tar holds at this position, or a `DatasetError` that names the shard. As
-a `.tar.idx` has no checksum, a plain shard on a disk is also searched for parts of the sample beyond its offsets; in a
-store or a compressed shard, that would cost too much.
+that hold them. Guarantee: the parts that the tar holds at this position, or a `DatasetError` that names the shard.
+
+`ParsedShard` does without our index: it has the offsets of `.tar.idx`, and parses headers. As that file has no
+checksum, a plain shard on a disk is also searched for parts of the sample beyond its offsets; in a store or a
+compressed shard, that would cost too much. `CheckedShard` compares the headers with our index whenever it reads: it is
+for shards that may have been replaced, as their time of change is another, or unknown.
 
 `<shard>.tar.idx` is Energon's format, byte for byte: one u64, little-endian, for each sample, the offset of its first
 header, and one more for the end of the last sample.
@@ -15,16 +18,16 @@ import itertools
 import operator
 import sys
 from collections.abc import Container, Iterator, Sequence
-from typing import TypeAlias
+from itertools import chain
 
 from bridge_data import storage
 from bridge_data.errors import DatasetError
-from bridge_data.shards.blocks import Samples
-from bridge_data.shards.indexed_shard import TOGETHER_BYTES, IndexedShard, KeyAndParts, ReadContent
+from bridge_data.shards.blocks import TOGETHER_BYTES, Samples
 from bridge_data.shards.metadata import tar_index_path
-from bridge_data.shards.segment import Part, split_name
+from bridge_data.shards.segment import Part, Segment, split_name
+from bridge_data.shards.shard_reader import IndexedShard, KeyAndParts, ReadContent
 from bridge_data.shards.tar_bytes import FileTar, GzipTar, MemoryTar, open_tar
-from bridge_data.shards.tar_headers import FOLDER, LINKS, TarBytes, walk
+from bridge_data.shards.tar_headers import BLOCK, FOLDER, LINKS, Fields, TarBytes, read_member, walk, walk_runs
 from bridge_data.storage import Location, location
 
 
@@ -162,7 +165,104 @@ class ParsedShard:
         return samples
 
 
-ShardTable: TypeAlias = IndexedShard | ParsedShard
+class CheckedShard(IndexedShard):
+    """An `IndexedShard` whose headers are compared with the index whenever it is read."""
+
+    __slots__ = ()
+
+    def _contents(self, position: int, key: str, parts: list[Part]) -> dict[str, bytes]:
+        contents = {}
+        for start, num_bytes, run in self._runs(position, parts):
+            data = self.content(start, num_bytes)
+            self._check_headers(key, run, start, data)
+            contents.update({name: data[offset - start : offset - start + size] for name, offset, size in run})
+        return contents
+
+    def ranges(self, position: int, wanted: Container[str] | None) -> Sequence[tuple[int, int]]:
+        parts = [part for part in self._segment.parts(position) if wanted is None or part[0] in wanted]
+        return [(start, num_bytes) for start, num_bytes, _ in self._runs(position, parts)]
+
+    def _cut_out(self, positions: Sequence[int], wanted: Container[str] | None, start: int, data: bytes) -> Samples:
+        if self._headers_fit(positions[0], positions[-1], start, data):
+            return super()._cut_out(positions, wanted, start, data)
+        return Samples([None] * len(positions), [None] * len(positions))  # read singly, which says what is wrong
+
+    def _runs(self, position: int, parts: list[Part]) -> Iterator[tuple[int, int, list[Part]]]:
+        """(offset, number of bytes, parts) of each range to read: parts with the headers before them."""
+        if not parts:
+            return
+        headers = {}
+        end, _ = self._segment.span(position, position)
+        for name, offset, size in self._segment.parts(position):
+            headers[name] = end
+            end = offset + -(-size // BLOCK) * BLOCK
+        start = headers[parts[0][0]]
+        span = parts[-1][1] + parts[-1][2] - start
+        if span <= TOGETHER_BYTES:
+            yield start, span, parts
+            return
+        for part in parts:
+            name, offset, size = part
+            yield headers[name], offset + size - headers[name], [part]
+
+    def _check_headers(self, key: str, parts: list[Part], start: int, data: bytes) -> None:
+        """Compare the headers in `data`, which begins at byte `start`, with the index's `parts` of the sample `key`."""
+        tar = MemoryTar(data, start)
+        for name, offset, size in parts:
+            try:
+                while (member := read_member(tar, start, file=self._path)) is not None:
+                    start = member.next_offset
+                    if member.content_offset >= offset:
+                        break
+            except DatasetError:
+                member = None
+            if member is None or not member.is_file or _part(member) != (f"{key}.{name}", offset, size):
+                found = "no member" if member is None else f"{member.name!r} of {member.num_bytes} bytes"
+                raise DatasetError(
+                    f"{self._path}: sample {key!r}: its part {name!r}, {size} bytes from byte {offset} on, is not "
+                    f"stored where the index has it; there is {found}. The shard was replaced after it was prepared: "
+                    "restore it, or run `bridge-data prepare` again; in a store, copy .nv-meta with the shards."
+                )
+
+    def _headers_fit(self, first: int, last: int, start: int, data: bytes) -> bool:
+        """Whether `data`, from byte `start` on, holds the samples at positions `first` to `last`, and no others."""
+        runs = walk_runs(MemoryTar(data, start), start, start + len(data), file=self._path)
+        try:
+            found = [_part(member) for member in chain.from_iterable(runs) if member[4]]
+        except DatasetError:
+            return False
+        columns = self._segment.columns(first, last)
+        if columns is not None:
+            (name,) = self._segment.names
+            keys, offsets, sizes = columns
+            expected = list(zip([f"{key}.{name}" for key in keys], offsets, sizes, strict=True))
+        else:
+            samples = map(self._sample, range(first, last + 1))
+            expected = [(f"{key}.{name}", offset, size) for key, parts in samples for name, offset, size in parts]
+        return found == expected or [part for part in found if split_name(part[0]) is not None] == expected
+
+
+def is_intact(path: str, tar: TarBytes, segment: Segment) -> bool:
+    """Whether the last sample is still stored where the index has it: a shard of the same size but other members would
+    hardly have that one at the same offset."""
+    if not len(segment):
+        return True
+    last = len(segment) - 1
+    start, end = segment.span(last, last)
+    try:
+        members = [member for member in walk(tar, start, end, file=path) if member.is_file]
+    except DatasetError:
+        return False
+    found = [(split_name(member.name), member.content_offset, member.num_bytes) for member in members]
+    key = segment.key(last)
+    return [one for one in found if one[0]] == [
+        ((key, name), offset, size) for name, offset, size in segment.parts(last)
+    ]
+
+
+def _part(member: Fields) -> Part:
+    """Name, offset and size of a member's content."""
+    return member[0], member[2], member[3]
 
 
 def first_samples(root: Location, name: str, limit: int) -> dict[str, list[Part]]:

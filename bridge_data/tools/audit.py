@@ -17,13 +17,13 @@ from bridge_data.lanes.forgotten import ForgottenSamples
 from bridge_data.loader.checkpoint import Checkpoint, rank_file, read_checkpoint
 from bridge_data.loader.ledger_files import RunLedger, ledger_paths
 from bridge_data.order import ledger
-from bridge_data.order.cursor import Cursor, num_pending
+from bridge_data.order.cursor import Cursor, SampleRef, packed_references
 from bridge_data.order.forget_history import history_of
 from bridge_data.order.lane_numbers import JobNumbers
 from bridge_data.order.ledger import LedgerSums, num_emitted, tallies, total
+from bridge_data.order.leftovers import num_pending
 from bridge_data.order.plan_order import PlanOrder, Shuffle
 from bridge_data.order.state import LoaderState
-from bridge_data.order.stream import SampleRef, packed_references
 from bridge_data.plan import Plan
 
 _MANY = 1_000

@@ -10,8 +10,8 @@ import torch
 
 from bridge_data.lanes.units import Produced
 from bridge_data.order import SampleRef
+from bridge_data.order.cursor import packed_references
 from bridge_data.order.state import LoaderState
-from bridge_data.order.stream import packed_references
 from bridge_data.samples import Batch, edataclass
 from bridge_data.topology import WorkerConfig
 

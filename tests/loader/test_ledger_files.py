@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from bridge_data import WorkerConfig, get_savable_loader, get_train_dataset
 from bridge_data.errors import ConfigError, DatasetError
-from bridge_data.lanes.units import SampleKey
+from bridge_data.lanes.restoring import SampleKey
 from bridge_data.loader.ledger_files import RunLedger, decoded, encoded, ledger_file, ledger_paths
 from bridge_data.order.ledger import LedgerSums, total
 from bridge_data.order.state import LoaderState, merge_states

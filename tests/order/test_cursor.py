@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge_data.order import Blend, Cursor, Geometry, OrderedCursor, OrderedRow, Row, SampleRef
-from bridge_data.order.stream import packed_references
+from bridge_data.order.cursor import packed_references
 
 
 def shuffled(lane: int, *, lanes: int = 4, repeat: bool = True, weights: tuple[float, ...] = (3, 1)) -> Cursor:

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bridge_data import LaneDataset, StateError, WorkerConfig, get_train_dataset, merge_states
+from bridge_data.order.leftovers import Entry, cut_entry, entry_size
 from bridge_data.order.redeal import deal, deal_blocks
-from bridge_data.order.stream import Entry, cut_entry, entry_size
 from tests.lanes.test_lane import EarlyEnd
 from tests.prepared import write_blend, write_texts
 from tests.properties.jobs import Encoder, Job

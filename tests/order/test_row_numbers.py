@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bridge_data.order import Geometry, Row
+from bridge_data.order.cursor import Stream
 from bridge_data.order.row_numbers import RowNumbers
-from bridge_data.order.stream import Stream
 
 SETTINGS = st.sampled_from([(None, None), (None, 5), (100, None), (100, 100), (7, 30), (1, 20)])
 

@@ -14,7 +14,7 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from bridge_data import get_savable_loader, merge_states
-from bridge_data.lanes.units import SampleKey
+from bridge_data.lanes.restoring import SampleKey
 from bridge_data.loader.ledger_files import RunLedger
 from bridge_data.order import Cursor
 from bridge_data.order.ledger import LedgerSums, line_of, total

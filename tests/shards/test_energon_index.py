@@ -15,7 +15,8 @@ from bridge_data import WorkerConfig, get_train_dataset
 from bridge_data.plan import load_plan
 from bridge_data.shards import PreparedDataset, ShardReader, energon_index
 from bridge_data.shards.index_file import BridgeIndex
-from bridge_data.shards.indexed_shard import CheckedShard, IndexedShard
+from bridge_data.shards.shard_reader import IndexedShard
+from bridge_data.shards.shard_table import CheckedShard
 from bridge_data.storage.remote import CACHE_VARIABLE
 from tests.shards.tars import prepare_by_ratio, text_of, write_shards, write_tar
 

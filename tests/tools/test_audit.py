@@ -10,8 +10,8 @@ from click.testing import CliRunner
 
 from bridge_data.loader.checkpoint import save_states
 from bridge_data.loader.ledger_files import RunLedger, decoded, encoded, ledger_file
+from bridge_data.order.cursor import Stream
 from bridge_data.order.row import Ints
-from bridge_data.order.stream import Stream
 from bridge_data.tools.cli import main
 from tests.loader.test_ledger_files import run
 from tests.prepared import write_texts

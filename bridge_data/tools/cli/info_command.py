@@ -231,7 +231,8 @@ def _described(content: dict[str, Any]) -> Iterator[str]:
 
 def _lane_shares(source: Source, num_lanes: int, shuffle: "Shuffle") -> list[tuple[str, str]]:
     """How an order deals the samples of a data set: chunks, windows, and what a lane has of an epoch."""
-    from bridge_data.order.chunks import ChunkTable, overlap
+    from bridge_data.order.chunks import ChunkTable
+    from bridge_data.order.mixing import overlap
 
     geometry = shuffle.geometry(source, num_lanes)
     chunks = ChunkTable(source.records.counts, geometry.chunk_size)

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.errors import ConfigError
 from bridge_data.order import Geometry, Row
-from bridge_data.order.chunks import MIN_CHUNKS_PER_LANE, MIN_WINDOW_SIZE, ChunkTable, Overlap, overlap
-from bridge_data.order.mixing import Mixing, mixing_of
+from bridge_data.order.chunks import MIN_CHUNKS_PER_LANE, MIN_WINDOW_SIZE, ChunkTable
+from bridge_data.order.mixing import Mixing, Overlap, mixing_of, overlap
 from bridge_data.order.plan_order import Shuffle
 from bridge_data.plan import Plan, Source
 from bridge_data.plan.source import together

@@ -18,7 +18,7 @@ from typing import Protocol
 from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.errors import ConfigError
 from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.lanes.units import SampleKey
+from bridge_data.lanes.restoring import SampleKey
 from bridge_data.order.state import LoaderState
 from bridge_data.shards.records import RecordReader
 from bridge_data.shards.sample_lookup import find_sample

@@ -20,7 +20,7 @@ from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.order import Cursor
 from bridge_data.order.forget_history import changes_between, lists_at
 from bridge_data.order.plan_order import PlanOrder
-from bridge_data.order.state import LaneState, LoaderState
+from bridge_data.order.state import LaneState, LoaderState, num_lanes_after
 from bridge_data.order.step_edits import StepEdits
 from bridge_data.tools.oracle.lane_contents import Changes, LanesFrom, UnitRefs
 
@@ -122,7 +122,7 @@ def stretches_of(dataset: LaneDataset, states: Sequence[LoaderState], *, replay:
     for state, later in zip(ordered, [*ordered[1:], None], strict=True):
         had = state if later is not None and _was_changed_last(dataset, state, later) else later
         run, numbers = (dataset, None) if had is None else dataset_of(dataset, had.fingerprint)
-        num_lanes = run.worker_config.num_lanes_after(state.num_lanes) if had is None else had.num_lanes
+        num_lanes = num_lanes_after(run.worker_config, state.num_lanes) if had is None else had.num_lanes
         if later is None and len(ordered) == 1:
             num_lanes = state.num_lanes
         converted = state

@@ -8,7 +8,7 @@ import pytest
 
 from bridge_data import ConfigError, WorkerConfig, get_train_dataset, get_val_dataset
 from bridge_data.datamodule.batch_schedule import BatchSchedule
-from bridge_data.lanes.units import SampleKey
+from bridge_data.lanes.restoring import SampleKey
 from bridge_data.tools.oracle import RunOrder
 from tests.prepared import write_blend, write_texts
 from tests.tools.oracle.parts import Filtering, Packing, Run

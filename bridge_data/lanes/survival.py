@@ -1,6 +1,4 @@
-"""What a lane counts: how many samples pass the filters, and what its batches hold and cost.
-
-`LaneTally` counts samples, tokens, images, bytes and time, for metrics. `Survival` says when a source is empty.
+"""When a source is empty, as far as a task encoder goes: how many samples pass its filters.
 
 Enters: what stayed and what was left out, one after the other, and by which hook. Leaves: a warning, once; much later
 an error. Guarantee: where 1 in 1,000 samples of a source stays, or any of up to 1,000, the probability of the error is
@@ -26,20 +24,13 @@ Counts start at zero with each lane, also after a restore: each of the bounds ho
 """
 
 import collections
-import functools
 import logging
 import math
-import time
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from collections.abc import Mapping, Sequence
 
 from bridge_data.errors import FatalSampleError
-from bridge_data.order import SampleRef
-from bridge_data.process_counts import COUNTS
 
 logger = logging.getLogger("bridge_data")
-
-T = TypeVar("T")
 
 FEWEST_SKIPS = 10_000
 """Consecutive skips that are never an error. For packs and micro-batches, of which there is no number to go by, these
@@ -126,115 +117,27 @@ class Survival:
         )
 
 
-_NONE_SLOWEST = (0, 0, 0, 0)
+class Survivals:
+    """The `Survival` of each source of a lane, by its number, and of its packs or micro-batches, by their name.
 
-
-class Counts(NamedTuple):
-    """What a micro-batch holds, and what its process did for it since the one before, of any lane; or sums of these.
-
-    `samples` in it (of a generator, each part). `tokens` without padding, and the `token_slots` that they fill; 0 where
-    it has none, see `tokens_of`. Images decoded, bytes read, reads tried again. `slowest` is the work that took longer
-    than any before in its lane: nanoseconds, source, epoch, index; 0 nanoseconds if none did. Of its worker,
-    `ready_batches` were ready when the trainer asked for this one, of `ready_slots` that could have been; 0 and 0 if
-    the trainer made it.
+    `kept` has what stayed of each. A `Survival` is made when something of it is first left out: other lanes only
+    count. `sources` are name and number of samples of each.
     """
 
-    samples: int = 0
-    tokens: int = 0
-    token_slots: int = 0
-    images: int = 0
-    bytes_read: int = 0
-    retries: int = 0
-    slowest: tuple[int, int, int, int] = _NONE_SLOWEST
-    ready_batches: int = 0
-    ready_slots: int = 0
+    def __init__(
+        self, lane: int, num_lanes: int, sources: Sequence[tuple[str, int]], kept: Mapping[int | str, int]
+    ) -> None:
+        self._lane, self._num_lanes, self._sources, self._kept = lane, num_lanes, sources, kept
+        self._made: dict[int | str, Survival] = {}
 
-
-NO_COUNTS = Counts()
-as_counts = functools.partial(tuple.__new__, Counts)  # `Counts._make`, twice as fast
-
-CountValues: TypeAlias = tuple[int, int, int, int, int, int, tuple[int, int, int, int], int, int]
-"""The values of a `Counts`: to make a plain tuple of each batch costs less."""
-
-
-def sums_of(several: Sequence[CountValues]) -> Counts:
-    """All of them in one, with the slowest sample of all."""
-    columns = dict(zip(Counts._fields, zip(*several, strict=True), strict=True))
-    return Counts(**{name: max(column) if name == "slowest" else sum(column) for name, column in columns.items()})
-
-
-def tokens_of(batch: Any) -> tuple[int, int]:
-    """(tokens without padding, tokens with it) of a batch's `tokens` or `input_ids`, a tensor (rows, length).
-
-    What is no padding is known by its `cu_seqlens` (rows, bounds), by `cu_seqlens_q` (bounds,), or by an
-    `attention_mask` (rows, length); without any of them nothing is.
-    """
-    is_dict = isinstance(batch, dict)  # not by `_field`: of plain samples, these two are most of what counting costs
-    tokens = batch.get("tokens") if is_dict else getattr(batch, "tokens", None)
-    if tokens is None:
-        tokens = batch.get("input_ids") if is_dict else getattr(batch, "input_ids", None)
-    if tokens is None or not hasattr(tokens, "numel") or not (slots := tokens.numel()):
-        return 0, 0
-    for name in ("cu_seqlens", "cu_seqlens_q"):
-        if hasattr(bounds := _field(batch, name), "numel"):
-            return int(bounds[..., -1].sum()), slots
-    mask = _field(batch, "attention_mask")
-    return int(mask.sum()) if getattr(mask, "shape", None) == tokens.shape else slots, slots
-
-
-def _field(batch: Any, name: str) -> Any:
-    return batch.get(name) if isinstance(batch, dict) else getattr(batch, name, None)
-
-
-TIMED_NS = 200_000
-"""Samples that are drawn together and take less than this are not timed one by one, which would cost a part of it."""
-_TRIED_DRAWS = 4
-
-
-class LaneTally:
-    """Counts what the work of one lane does between two batches, and remembers its slowest sample."""
-
-    def __init__(self) -> None:
-        self.slowest_ns = 0
-        self.longest_ns: float = -1  # draws that took longer are to be noted
-        self.times_each = False  # samples that are drawn together
-        self._slowest: SampleRef | None = None  # since the last batch
-        self._num_draws, self._least_ns = 0, math.inf
-
-    def note(self, ref: SampleRef, took_ns: int) -> None:
-        """Note how long the work on a sample took."""
-        if took_ns > self.slowest_ns:
-            self.slowest_ns, self._slowest = took_ns, ref
-
-    def each(self, refs: Sequence[SampleRef], samples: Iterator[T]) -> Iterator[T]:
-        """The same samples, each of them timed."""
-        began_ns = time.perf_counter_ns()
-        for ref, sample in zip(refs, samples, strict=True):
-            self.note(ref, time.perf_counter_ns() - began_ns)
-            yield sample
-            began_ns = time.perf_counter_ns()
-
-    def note_draw(self, refs: Sequence[tuple[int, SampleRef]], took_ns: int) -> None:
-        """Note what samples drawn together took, under the first; the mean if they are worth being timed each."""
-        self._num_draws += 1
-        self._least_ns = min(self._least_ns, took_ns / len(refs))
-        is_cheap = self._least_ns <= TIMED_NS
-        self.times_each = self._num_draws >= _TRIED_DRAWS and len(refs) > 1 and not is_cheap
-        self.note(refs[0][1], took_ns if is_cheap else took_ns // len(refs))
-        if self._num_draws >= _TRIED_DRAWS:
-            self.longest_ns = math.inf if self.times_each else self.slowest_ns
-
-    def take(self, batch: Any, num_samples: int) -> CountValues:
-        """The counts of a batch of `num_samples` that has just been made: takes those of the process."""
-        slowest = _NONE_SLOWEST
-        if self._slowest is not None:
-            source, epoch, index, _ = self._slowest
-            slowest, self._slowest = (self.slowest_ns, source, epoch, index), None
-        if images := COUNTS.num_images:
-            COUNTS.num_images -= images
-        if bytes_read := COUNTS.num_bytes:
-            COUNTS.num_bytes -= bytes_read
-        if retries := COUNTS.num_retries:
-            COUNTS.num_retries -= retries
-        tokens, slots = tokens_of(batch)
-        return num_samples, tokens, slots, images, bytes_read, retries, slowest, 0, 0
+    def __getitem__(self, what: int | str) -> Survival:
+        if what not in self._made:
+            if isinstance(what, str):
+                self._made[what] = Survival(what, self._lane)
+            else:
+                name, size = self._sources[what]
+                limits = skips_of_empty(size, self._num_lanes)
+                self._made[what] = Survival(f"samples of {name}", self._lane, limits)
+        survival = self._made[what]
+        survival.kept = self._kept[what]
+        return survival

@@ -2,16 +2,12 @@
 
 import itertools
 import logging
-import math
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from bridge_data import (
     DefaultTaskEncoder,
@@ -22,8 +18,8 @@ from bridge_data import (
     get_loader,
     get_train_dataset,
 )
-from bridge_data.lanes.tallies import NO_COUNTS, TIMED_NS, Counts, LaneTally, Survival, skips_of_empty, tokens_of
-from bridge_data.order import Cursor, Geometry, Row, SampleRef
+from bridge_data.lanes.survival import Survival, skips_of_empty
+from bridge_data.order import Cursor, Geometry, Row
 from tests.prepared import write_blend, write_texts
 
 
@@ -245,37 +241,3 @@ def test_skips_of_empty_grow_with_the_source_up_to_a_million_and_then_with_the_s
         *((10_000, 10_000), (10_000, 10_000), (50_000, 50_000), (50_000, 1_000_000)),
         *((200_000, 1_000_000), (1_000_000, 1_000_000), (250_000_000, 250_000_000)),
     ]
-
-
-@pytest.mark.parametrize(
-    ("fields", "found"),
-    [
-        ({}, (0, 0)),
-        ({"tokens": [1, 2]}, (0, 0)),
-        ({"tokens": torch.zeros(2, 5)}, (10, 10)),
-        ({"input_ids": torch.zeros(2, 5), "attention_mask": torch.tensor([[1, 1, 0, 0, 0], [1, 1, 1, 0, 0]])}, (5, 10)),
-        ({"input_ids": torch.zeros(2, 5), "attention_mask": torch.ones(2, 1, 5, 5)}, (10, 10)),
-        ({"tokens": torch.zeros(2, 5), "cu_seqlens": torch.tensor([[0, 2, 4], [0, 3, 3]])}, (7, 10)),
-        ({"input_ids": torch.zeros(1, 9), "cu_seqlens_q": torch.tensor([0, 4, 8])}, (8, 9)),
-    ],
-)
-def test_tokens_are_counted_without_padding(fields: dict[str, Any], found: tuple[int, int]) -> None:
-    assert tokens_of(fields) == tokens_of(SimpleNamespace(**fields)) == found
-
-
-def test_what_takes_long_is_timed_one_by_one_and_what_does_not_by_the_draw() -> None:
-    refs = [(number, SampleRef(0, 0, number)) for number in range(4)]
-    slow, quick = LaneTally(), LaneTally()
-    for _ in range(4):
-        assert not slow.times_each
-        slow.note_draw(refs, 4 * 10 * TIMED_NS)
-        quick.note_draw(refs, 4000)
-    assert (slow.times_each, slow.slowest_ns, slow.longest_ns) == (True, 10 * TIMED_NS, math.inf)
-    assert (quick.times_each, quick.slowest_ns, quick.longest_ns) == (False, 4000, 4000)
-    samples = (time.sleep(0.05 * (number == 2)) or number for number in range(4))
-    assert list(slow.each([ref for _, ref in refs], samples)) == [0, 1, 2, 3]
-    counts = Counts(*slow.take({}, 4))
-    assert counts.samples == 4
-    assert counts.slowest[0] >= 50_000_000
-    assert counts.slowest[1:] == (0, 0, 2)
-    assert Counts(*slow.take({}, 4)).slowest == NO_COUNTS.slowest

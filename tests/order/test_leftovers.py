@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from bridge_data.errors import StateError
 from bridge_data.lanes.units import Item, Pack
 from bridge_data.order import Cursor, Geometry, Row, SampleRef
-from bridge_data.order.cursor import OLD, Drawn, Pending, num_pending
+from bridge_data.order.leftovers import OLD, Drawn, Pending, num_pending
 
 
 class Order:

@@ -1,0 +1,165 @@
+"""Making a sample, a pack or a batch once more, from the restore key that it has under `__restore_key__`.
+
+Enters: a key, as `units` writes it; lists serve as well as tuples, so that keys survive JSON. Leaves: what it is the
+key of. Guarantee: equal to the bit, as long as data and hooks are the same, since random numbers depend on the sample
+alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from bridge_data.errors import ConfigError, SampleError
+from bridge_data.lanes.units import BATCH, PACK, Item, Unit
+from bridge_data.lanes.work import Work
+from bridge_data.order import SampleRef
+from bridge_data.task import NO_STAGES
+
+RESTORED = -1
+"""The draw number of an item that no lane has drawn."""
+
+T = TypeVar("T")
+
+
+class SampleKey(NamedTuple):
+    """A part of a sample: unique name of its source, epoch, index in the source, number of the part."""
+
+    source: str
+    epoch: int
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs of a key
+    part: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class UnitKey:
+    """A sample, or a pack of some."""
+
+    members: tuple[SampleKey, ...]
+    is_pack: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class BatchKey:
+    """A micro-batch."""
+
+    number: int
+    part: int
+    units: tuple[UnitKey, ...]
+
+
+def read_key(key: Any) -> UnitKey | BatchKey:
+    """The parts of a key.
+
+    Raises:
+        ConfigError: if it is none.
+    """
+    match key:
+        case [str(tag), int(number), int(part), *units] if tag == BATCH and units:
+            return BatchKey(number, part, tuple(_unit(unit, key) for unit in units))
+        case _:
+            return _unit(key, key)
+
+
+def _unit(unit: Any, key: Any) -> UnitKey:
+    match unit:
+        case [str(tag), *members] if tag == PACK and members:
+            return UnitKey(tuple(_sample(member, key) for member in members), True)
+        case _:
+            return UnitKey((_sample(unit, key),), False)
+
+
+def _sample(sample: Any, key: Any) -> SampleKey:
+    match sample:
+        case [str(source), int(epoch), int(index), int(part)] if min(epoch, index, part) >= 0:
+            return SampleKey(source, epoch, index, part)
+    text = repr(key)
+    raise ConfigError(
+        f"{text if len(text) < 200 else text[:200] + '...'} is no restore key"
+        f"{'' if sample is key else f', because of {sample!r} in it'}: expected the __restore_key__ of a sample "
+        "(source, epoch, index, part), of a pack ('pack', key, ...) or of a batch ('batch', number, part, key, ...)"
+    )
+
+
+class Restorer:
+    """Restores what `work` has made of sources with `names` and `sizes` in samples."""
+
+    def __init__(self, work: Work, names: Sequence[str], sizes: Sequence[int]) -> None:
+        self._work = work
+        self._sources: Mapping[str, int] = {name: number for number, name in enumerate(names)}
+        self._sizes = sizes
+
+    def restore(self, key: Any) -> Any:
+        """The sample, pack or batch with the `__restore_key__` `key`. Of a member of a pack: what the pack was made of.
+
+        Raises:
+            ConfigError: if it is no key, or of no sample of this data set. SampleError: if the hooks now leave it out.
+        """
+        parsed = read_key(key)
+        with self._work.hooks:
+            if isinstance(parsed, BatchKey):
+                return self._batch(parsed)
+            if parsed.is_pack:
+                return self._unit(parsed).sample
+            made = self._work.members(self._item(parsed.members[0]))
+            return self._made(made[0] if made else None, parsed)
+
+    def _batch(self, key: BatchKey) -> Any:
+        for unit in key.units:
+            if unit.is_pack != self._work.packs:
+                raise ConfigError(
+                    f"the restore key is of a batch of {'packs' if unit.is_pack else 'samples'}, but this data set "
+                    f"{'packs samples' if self._work.packs else 'has no packing_buffer_size'}: restore it from one "
+                    "with the settings of the run"
+                )
+        hooks = self._work.hooks
+        if self._work.knows_batch_of_samples:
+            hooks.batch_index = key.number
+        units = [self._unit(unit) for unit in key.units]
+        hooks.batch_index = key.number
+        batches = self._work.batch(units, self._work.keys_of(units), collate=True)
+        if key.part >= len(batches):
+            raise self._left_out(f"part {key.part} of the batch of", key.units[0])
+        return batches[key.part]
+
+    def _unit(self, key: UnitKey) -> Unit:
+        items = [self._item(member) for member in key.members]
+        if not key.is_pack:
+            return items[0]
+        if not self._work.packs:
+            raise ConfigError(
+                "the restore key is of a pack, but this data set has no packing_buffer_size: restore it from one with "
+                "the settings of the run"
+            )
+        return self._made(self._work.pack(items), key)
+
+    def _item(self, key: SampleKey) -> Item:
+        if key.source not in self._sources:
+            raise ConfigError(
+                f"the restore key is of source {key.source!r}, which this data set does not have; it has "
+                f"{', '.join(self._sources)}. (The name stands for the content: data that changed is another source.)"
+            )
+        number = self._sources[key.source]
+        if key.index >= self._sizes[number]:
+            raise ConfigError(
+                f"the restore key is of sample {key.index} of source {key.source!r}, which has {self._sizes[number]}"
+            )
+        ref = SampleRef(number, key.epoch, key.index, key.part)
+        if self._work.forgotten is not None and ref in self._work.forgotten:
+            raise SampleError(f"the sample {tuple(key)} is forgotten (`bridge-data forget`): it is not made again")
+        made = dict(self._work.samples(ref)).get(key.part)
+        return Item(RESTORED, ref, key.part, self._made(made, UnitKey((key,), False)))
+
+    def _made(self, made: T | None, key: UnitKey) -> T:
+        if made is None:
+            raise self._left_out("the pack of" if key.is_pack else "the sample", key)
+        return made
+
+    def _left_out(self, what: str, key: UnitKey) -> SampleError:
+        skipped = (stage for stage, count in self._work.hooks.skipped.items() if count and stage not in NO_STAGES)
+        stages = ", ".join(skipped) or "no hook, which makes fewer samples or batches now"
+        return SampleError(
+            f"{what} {tuple(key.members[0])} cannot be restored: it is left out by {stages}. Have the hooks changed "
+            "since, or do they depend on more than the sample (on a generator of their own, a clock, another sample)?"
+        )

@@ -1,0 +1,124 @@
+"""The validation order: every sample of every source once, in the order of the plan.
+
+Input: the number of samples of each source, of lanes, and of samples in a micro-batch. Output: what a `Row` and a
+`Cursor` have of a training order. Guarantee: the micro-batches of the job are the data from start to end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from bridge_data.order.cursor import Cursor, SampleRef
+from bridge_data.order.row import Ints
+
+
+class OrderedRow:
+    """The validation order: samples 0..`num_samples`-1 of all sources, front to back, as a row of one epoch.
+
+    A block is the `block_size` samples of one micro-batch. Blocks go to the lanes round-robin, so the micro-batches of
+    the job are the data set from start to end. The row starts with block `first_block`: after a re-deal, the first that
+    no lane has touched; what is left before it is in the lanes' inboxes.
+    """
+
+    def __init__(self, num_samples: int, num_lanes: int, block_size: int, first_block: int = 0) -> None:
+        self.num_samples, self.num_lanes = num_samples, num_lanes
+        self.block_size, self.first_block = block_size, first_block
+        self._num_blocks = -(-num_samples // block_size)
+
+    def window(self, lane: int, shuffle: int, number: int) -> OrderedWindow | None:
+        """The lane's only window; None if the lane has no samples."""
+        size = self.num_samples_to(self._num_blocks, lane)
+        return OrderedWindow(self, lane, size) if size else None
+
+    def after(self, lane: int, shuffle: int, number: int) -> None:
+        """None: there is only one window."""
+        return
+
+    def starts_at(self, shuffle: int) -> tuple[int, int]:
+        """The smallest (epoch, index) of the row."""
+        return 0, self.first_block * self.block_size
+
+    def fault(self, lane: int, position: Sequence[int], draws: int | None) -> str | None:
+        """Why a saved position of a lane after `draws` draws (None: unknown) is invalid; None if it is valid."""
+        size = self.num_samples_to(self._num_blocks, lane)
+        shuffle, number, offset, taken = position
+        if shuffle or number or offset != taken:
+            return "in validation a position is [0, 0, samples taken, samples taken]"
+        if taken > size:
+            return f"{taken} samples taken of the {size} that the lane has"
+        if draws is not None and taken > draws:
+            return f"{taken} samples were taken before it, in {draws} draws"
+        return None
+
+    def seek(self, lane: int, shuffle: int, number: int, count: int, end: tuple[int, int]) -> tuple[int, int, int]:
+        """(shuffle, window, offset) of the lane's sample number `count`; `ValueError` if there is none."""
+        missing = count - self.num_samples_to(self._num_blocks, lane)
+        if missing >= 0:
+            raise ValueError(f"the lane ends {missing} samples before it")
+        return shuffle, number, count
+
+    def num_samples_to(self, block: int, lane: int) -> int:
+        """The number of samples in the lane's blocks before `block`."""
+        blocks = -((self.first_block_of(lane) - min(block, self._num_blocks)) // self.num_lanes)
+        last = self.first_block_of(lane) + (blocks - 1) * self.num_lanes
+        missing = self._num_blocks * self.block_size - self.num_samples if last == self._num_blocks - 1 else 0
+        return blocks * self.block_size - missing if blocks > 0 else 0
+
+    def untouched_block(self, lane: int, taken: int) -> int:
+        """The block after the last one that a lane has touched, given how many samples it has taken."""
+        blocks = -(-taken // self.block_size)
+        return self.first_block_of(lane) + (blocks - 1) * self.num_lanes + 1 if blocks else self.first_block
+
+    def first_block_of(self, lane: int) -> int:
+        """The first block of a lane."""
+        return self.first_block + (lane - self.first_block) % self.num_lanes
+
+
+class OrderedWindow:
+    """The `size` samples of a lane, in ascending order."""
+
+    __slots__ = ("_lane", "_row", "_size")
+
+    def __init__(self, row: OrderedRow, lane: int, size: int) -> None:
+        self._row, self._lane, self._size = row, lane, size
+
+    def __len__(self) -> int:
+        return self._size
+
+    def take(self, start: int, stop: int) -> tuple[Ints, Ints]:
+        """(epochs, indices) of samples number `start` to `stop` - 1."""
+        row = self._row
+        blocks, offsets = np.divmod(np.arange(start, min(stop, self._size), dtype=np.int64), row.block_size)
+        indices = (row.first_block_of(self._lane) + blocks * row.num_lanes) * row.block_size + offsets
+        return np.zeros_like(indices), indices
+
+
+class OrderedCursor(Cursor):
+    """The validation order of one lane: every sample of every source once, in the order of the plan.
+
+    The sources, of `num_samples` samples each, are treated as one. `rows` are by generation, the current one last.
+    """
+
+    def __init__(self, num_samples: Sequence[int], rows: Sequence[OrderedRow], lane: int) -> None:
+        super().__init__([[row] for row in rows], None, lane)
+        self._num_samples = num_samples
+        self._first = np.concatenate(([0], np.cumsum(num_samples)))
+
+    @property
+    def num_samples(self) -> Sequence[int]:
+        return self._num_samples
+
+    def packed_references(self, count: int) -> bytes | None:
+        return super().packed_references(count) if len(self._num_samples) == 1 else None
+
+    def _next_run(self, source: int) -> list[SampleRef]:
+        run = super()._next_run(source)
+        sources = np.searchsorted(self._first, [ref.index for ref in run], side="right") - 1
+        firsts = self._first[sources].tolist()
+        run[:] = [
+            SampleRef(number, epoch, index - first, part)
+            for number, first, (_, epoch, index, part) in zip(sources.tolist(), firsts, run, strict=True)
+        ]
+        return run
