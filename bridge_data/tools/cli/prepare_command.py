@@ -19,7 +19,7 @@ from bridge_data.prepare.sample_definitions import CRUDE, SAMPLE_TYPES, definiti
 from bridge_data.prepare.scan_results import ScanTask
 from bridge_data.prepare.splits import RATIO_PARTS, parse_pattern, parse_ratio, split_by_patterns, split_by_ratio
 from bridge_data.prepare.tar_indexes import Preparation, PrepareConfig
-from bridge_data.prepare.tars import Split, find_shards, refresh_index, scan_share
+from bridge_data.prepare.tars import Split, check_is_whole, find_shards, refresh_index, scan_share
 from bridge_data.prepare.tars import prepare as prepare_shards
 from bridge_data.shards.metadata import DATASET_YAML, INFO_JSON, INFO_YAML, JSONL_SUFFIX, META_FOLDER, SPLIT_YAML
 from bridge_data.shards.prepared import PreparedDataset
@@ -226,6 +226,7 @@ def prepare(path: Location, **flags: Any) -> None:
     config = options.config_for(path)
     if path.is_file():
         raise ConfigError(f"{path}: expected a folder of tars or a .jsonl file; only such data sets need preparation")
+    check_is_whole(path)
     if options.task is not None:
         _scan(path, options.task, config, options.progress)
         return
