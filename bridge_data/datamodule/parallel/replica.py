@@ -132,8 +132,8 @@ def is_first_of_replica(pg_collection: Any = None) -> bool:
 
 
 def groups_beside(pg_collection: Any = None) -> list[Any]:
-    """The tensor- and context-parallel groups of this rank, of several ranks, whose ranks read the same batches each for
-    itself; by the same groups, none if there are none."""
+    """The tensor- and context-parallel groups of several ranks that this rank is in, whose ranks get the same batches;
+    by the same groups, none if there are none."""
     if pg_collection is None and not _has_megatron_groups():
         return []
     groups = pg_collection if pg_collection is not None else _megatron_groups()
