@@ -7,16 +7,17 @@ is None.
 Layout: an index file (see `index_file`). The data are a segment for each shard: zlib of a JSON list with a list of
 values for each column. The table holds the columns as `[name, type]` and for each shard name, size and time of change,
 number of samples, offset and size of its segment, its CRC-32, and of each column the types in it, each with the key of
-a sample that has it.
+the first sample that has it, and how many have. All of this depends on the shards alone.
 """
 
 import dataclasses
 import json
 import zlib
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, BinaryIO
 
 from bridge_data.errors import DatasetError, bridge_command
-from bridge_data.shards.index_file import BridgeIndex, IndexFile
+from bridge_data.shards.index_file import BridgeIndex, IndexFile, ShardEntry, begin_index, finish_index
 from bridge_data.shards.metadata import META_FOLDER
 from bridge_data.storage import Location
 
@@ -26,8 +27,11 @@ COLUMNS_MAGIC = b"BRIDGECO"
 
 BOOLEAN, INTEGER, NUMBER, TEXT = "boolean", "integer", "number", "text"
 
-Types = list[tuple[str, str]]
-"""The types of the values of a column, each with the key of a sample that has one."""
+LIST = "[]"
+"""What the type of a list ends with, after that of its items, such as `text[]`."""
+
+Types = list[tuple[str, str, int]]
+"""The types of the values of a column, each with the key of the first sample that has one, and how many have."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -79,32 +83,71 @@ class JsonColumns:
         entry = self.entries[shard]
         return self._file.read(entry.start, entry.segment_bytes, entry.checksum)
 
+    def knows(self, shard: ShardEntry) -> bool:
+        """Whether the values of a shard are stored, as it is in an index."""
+        entry = self.entries.get(shard.name)
+        return entry is not None and (entry.num_bytes, entry.mtime_ns, entry.count) == (
+            shard.num_bytes,
+            shard.mtime_ns,
+            shard.count,
+        )
+
     def values(self, shard: str, index: BridgeIndex) -> dict[str, list[Any]]:
         """The values of the samples stored in a shard, by column.
 
         Raises:
             DatasetError: if they are damaged, or of another shard than the one that `index` knows.
         """
-        entry, known = self.entries.get(shard), index.entries[shard]
-        if entry is None or (entry.num_bytes, entry.mtime_ns, entry.count) != (
-            known.num_bytes,
-            known.mtime_ns,
-            known.count,
-        ):
+        if not self.knows(index.entries[shard]):
             root = self._file.path.rpartition(f"/{META_FOLDER}/")[0]
             way_out = bridge_command("prepare", root, "--tar-index-only", "--columns", ",".join(self.types))
             raise DatasetError(
-                f"{self._file.path}: has {'no' if entry is None else 'older'} values of shard {shard}; run `{way_out}`"
+                f"{self._file.path}: has {'older' if shard in self.entries else 'no'} values of shard {shard}; run "
+                f"`{way_out}`"
             )
-        return dict(zip(self.types, decode_values(self.segment_bytes(shard)), strict=True))
+        columns = zip(self.types.items(), decode_values(self.segment_bytes(shard)), strict=True)
+        return {name: _as_numbers(row) if kind.startswith(NUMBER) else row for (name, kind), row in columns}
 
 
-def encode_values(columns: list[list[Any]]) -> bytes:
+class ColumnsWriter:
+    """Writes columns to an open file, shard by shard; nothing of it is valid before `finish`."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._rows: list[tuple[Any, ...]] = []
+        begin_index(file)
+
+    def add(self, shard: ShardEntry, segment: bytes, types: list[Types]) -> None:
+        """Append the values of a shard, as `encode_values` makes them."""
+        entry = ColumnsEntry(
+            shard.name,
+            shard.num_bytes,
+            shard.mtime_ns,
+            shard.count,
+            self._file.tell(),
+            len(segment),
+            zlib.crc32(segment),
+            types,
+        )
+        self._file.write(segment)
+        self._rows.append(dataclasses.astuple(entry))
+
+    def finish(self, types: dict[str, str]) -> None:
+        """Write the table, with the type of each column."""
+        finish_index(self._file, COLUMNS_MAGIC, {"columns": list(types.items()), "shards": self._rows})
+
+
+def encode_values(columns: Sequence[list[Any]]) -> bytes:
     """The segment of these values."""
-    return zlib.compress(json.dumps(columns, ensure_ascii=False, separators=(",", ":")).encode(errors="surrogatepass"))
+    return zlib.compress(json.dumps(columns, ensure_ascii=False, separators=(",", ":")).encode())
 
 
 def decode_values(segment: bytes) -> list[list[Any]]:
     """The values in a segment."""
-    found: list[list[Any]] = json.loads(zlib.decompress(segment).decode(errors="surrogatepass"))
+    found: list[list[Any]] = json.loads(zlib.decompress(segment))
     return found
+
+
+def _as_numbers(row: list[Any]) -> list[Any]:
+    """Integers among numbers, or among lists of numbers, as numbers."""
+    return [_as_numbers(one) if isinstance(one, list) else None if one is None else float(one) for one in row]

@@ -15,6 +15,8 @@ import click
 
 from bridge_data.errors import ConfigError
 from bridge_data.limits import Limits
+from bridge_data.prepare.column_writing import prepare_columns
+from bridge_data.prepare.json_fields import parse_fields
 from bridge_data.prepare.sample_definitions import CRUDE, SAMPLE_TYPES, definition, find_sample_type
 from bridge_data.prepare.scan_results import ScanTask
 from bridge_data.prepare.splits import RATIO_PARTS, parse_pattern, parse_ratio, split_by_patterns, split_by_ratio
@@ -91,6 +93,7 @@ class _Options:
     rescan: bool
     fix_duplicates: bool
     digest: bool
+    columns: str | None
     split_config: str
     tmp_path: str | None
     media_metadata_by_extension: bool
@@ -108,6 +111,10 @@ class _Options:
             raise ConfigError("--task-index and --num-tasks: give both, or none")
         if self.task is not None and (self.merge or self.fix_duplicates):
             raise ConfigError("--task-index scans a share of the tars: leave --merge and --fix-duplicates out")
+        if self.column_names:
+            parse_fields(self.column_names)
+            if self.task is not None:
+                raise ConfigError("--columns: the values are read after --merge; give it there, not with --task-index")
         if self.split_ratio is not None and self.split_parts:
             raise ConfigError("--split-ratio and --split-parts: give one of them")
         if self.tar_index_only and self.fix_duplicates:
@@ -125,6 +132,11 @@ class _Options:
         if self.task_index is None or self.num_tasks is None:
             return None
         return ScanTask(self.task_index, self.num_tasks)
+
+    @property
+    def column_names(self) -> list[str]:
+        """The fields of JSON parts that are to be stored."""
+        return [] if self.columns is None else [name.strip() for name in self.columns.split(",")]
 
     @property
     def media_rule(self) -> "MediaRule | None":
@@ -189,6 +201,11 @@ class _Options:
     is_flag=True,
     help="Read every part, and store a digest of it (CRC-32), which lint checks, and get_train_dataset if asked to.",
 )
+@click.option(
+    "--columns",
+    metavar="NAMES",
+    help="Store fields of JSON parts, such as json.score,json.lang, as columns of samples, which `where` chooses by.",
+)
 @click.option("--split-config", metavar="NAME", default=SPLIT_YAML, show_default=True, help="The file of the split.")
 @click.option("--tmp-path", metavar="PATH", help="No effect: data are prepared on a disk, where nothing is uploaded.")
 @media_options
@@ -222,6 +239,7 @@ def prepare(path: Path, **flags: Any) -> None:
     if options.tar_index_only:
         done = _indexed(partial(refresh_index, path, config), options)
         click.echo(f"{path}: index of {counted(len(done.shard_counts), 'shard')} written")
+        _store_columns(path, options)
         return
     names = find_shards(path, options.exclude)
     if not answers(lambda: _may_write(path, options), "give --force-overwrite to prepare again without a question"):
@@ -239,6 +257,7 @@ def prepare(path: Path, **flags: Any) -> None:
     done = _indexed(partial(writing, path, split, config), options)
     click.echo()
     click.echo(split_table(PreparedDataset.open(path, options.limits), options.split_config))
+    _store_columns(path, options)
     if options.media_rule is not None:
         from bridge_data.tools.cli.prepare_media_command import store_media  # brings torch
 
@@ -248,6 +267,28 @@ def prepare(path: Path, **flags: Any) -> None:
     if content is None and not (path / META_FOLDER / options.dataset_yaml_name).is_file():
         note(f"there is no {options.dataset_yaml_name} yet; give --sample-type, or write it yourself")
     click.echo("Done")
+
+
+def _store_columns(path: Path, options: _Options) -> None:
+    """Store the columns, if any are named, under a progress bar, and tell what was done."""
+    if not options.column_names:
+        return
+    started = time.monotonic()
+    with progress_bar("reading JSON parts", "shards", shown=options.progress) as on_progress:
+        done = prepare_columns(
+            path,
+            options.column_names,
+            executor=options.config.scanner,
+            rescan=options.rescan,
+            limits=options.limits,
+            on_progress=on_progress,
+        )
+    unchanged = f"; {counted(done.num_unchanged, 'shard')} had not changed" if done.num_unchanged else ""
+    types = ", ".join(f"{name} ({kind})" for name, kind in done.types.items())
+    click.echo(f"columns stored in {time.monotonic() - started:.1f} s: {types}{unchanged}")
+    for name, num_missing in done.num_missing.items():
+        if num_missing:
+            note(f"{name}: NULL in {num_missing:,} of {counted(done.num_samples, 'sample')}, which have no value")
 
 
 _NO_QUESTIONS = (
