@@ -1,5 +1,5 @@
-"""Preparing data sets: samples are written, shards scanned, indexed and split, joins indexed, media measured, and fields of JSON
-parts stored as columns."""
+"""Preparing data sets: samples are written, shards scanned, indexed and split, joins indexed, media measured, and fields
+of JSON parts stored as columns."""
 
 from typing import TYPE_CHECKING
 

@@ -15,8 +15,6 @@ import click
 
 from bridge_data.errors import ConfigError
 from bridge_data.limits import Limits
-from bridge_data.prepare.column_writing import prepare_columns
-from bridge_data.prepare.json_fields import parse_fields
 from bridge_data.prepare.sample_definitions import CRUDE, SAMPLE_TYPES, definition, find_sample_type
 from bridge_data.prepare.scan_results import ScanTask
 from bridge_data.prepare.splits import RATIO_PARTS, parse_pattern, parse_ratio, split_by_patterns, split_by_ratio
@@ -25,6 +23,7 @@ from bridge_data.prepare.tars import Split, find_shards, refresh_index, scan_sha
 from bridge_data.prepare.tars import prepare as prepare_shards
 from bridge_data.shards.metadata import DATASET_YAML, INFO_JSON, INFO_YAML, JSONL_SUFFIX, META_FOLDER, SPLIT_YAML
 from bridge_data.shards.prepared import PreparedDataset
+from bridge_data.tools.cli.column_storing import column_names, store_columns
 from bridge_data.tools.cli.sample_types import (
     FirstSamples,
     ask_field_map,
@@ -111,10 +110,8 @@ class _Options:
             raise ConfigError("--task-index and --num-tasks: give both, or none")
         if self.task is not None and (self.merge or self.fix_duplicates):
             raise ConfigError("--task-index scans a share of the tars: leave --merge and --fix-duplicates out")
-        if self.column_names:
-            parse_fields(self.column_names)
-            if self.task is not None:
-                raise ConfigError("--columns: the values are read after --merge; give it there, not with --task-index")
+        if column_names(self.columns) and self.task is not None:
+            raise ConfigError("--columns: values are read with --merge; give it there, and not with --task-index")
         if self.split_ratio is not None and self.split_parts:
             raise ConfigError("--split-ratio and --split-parts: give one of them")
         if self.tar_index_only and self.fix_duplicates:
@@ -132,11 +129,6 @@ class _Options:
         if self.task_index is None or self.num_tasks is None:
             return None
         return ScanTask(self.task_index, self.num_tasks)
-
-    @property
-    def column_names(self) -> list[str]:
-        """The fields of JSON parts that are to be stored."""
-        return [] if self.columns is None else [name.strip() for name in self.columns.split(",")]
 
     @property
     def media_rule(self) -> "MediaRule | None":
@@ -239,7 +231,7 @@ def prepare(path: Path, **flags: Any) -> None:
     if options.tar_index_only:
         done = _indexed(partial(refresh_index, path, config), options)
         click.echo(f"{path}: index of {counted(len(done.shard_counts), 'shard')} written")
-        _store_columns(path, options)
+        store_columns(path, column_names(options.columns), config, options.progress)
         return
     names = find_shards(path, options.exclude)
     if not answers(lambda: _may_write(path, options), "give --force-overwrite to prepare again without a question"):
@@ -257,7 +249,7 @@ def prepare(path: Path, **flags: Any) -> None:
     done = _indexed(partial(writing, path, split, config), options)
     click.echo()
     click.echo(split_table(PreparedDataset.open(path, options.limits), options.split_config))
-    _store_columns(path, options)
+    store_columns(path, column_names(options.columns), config, options.progress)
     if options.media_rule is not None:
         from bridge_data.tools.cli.prepare_media_command import store_media  # brings torch
 
@@ -267,28 +259,6 @@ def prepare(path: Path, **flags: Any) -> None:
     if content is None and not (path / META_FOLDER / options.dataset_yaml_name).is_file():
         note(f"there is no {options.dataset_yaml_name} yet; give --sample-type, or write it yourself")
     click.echo("Done")
-
-
-def _store_columns(path: Path, options: _Options) -> None:
-    """Store the columns, if any are named, under a progress bar, and tell what was done."""
-    if not options.column_names:
-        return
-    started = time.monotonic()
-    with progress_bar("reading JSON parts", "shards", shown=options.progress) as on_progress:
-        done = prepare_columns(
-            path,
-            options.column_names,
-            executor=options.config.scanner,
-            rescan=options.rescan,
-            limits=options.limits,
-            on_progress=on_progress,
-        )
-    unchanged = f"; {counted(done.num_unchanged, 'shard')} had not changed" if done.num_unchanged else ""
-    types = ", ".join(f"{name} ({kind})" for name, kind in done.types.items())
-    click.echo(f"columns stored in {time.monotonic() - started:.1f} s: {types}{unchanged}")
-    for name, num_missing in done.num_missing.items():
-        if num_missing:
-            note(f"{name}: NULL in {num_missing:,} of {counted(done.num_samples, 'sample')}, which have no value")
 
 
 _NO_QUESTIONS = (
