@@ -1,4 +1,4 @@
-"""Preparing data sets: samples are written, shards scanned, indexed and split, joins indexed, media measured, and fields
+"""Preparing data sets: samples are written, shards scanned, indexed and split, joins indexed, media measured, fields
 of JSON parts stored as columns."""
 
 from typing import TYPE_CHECKING

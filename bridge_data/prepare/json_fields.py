@@ -71,13 +71,11 @@ def parse_fields(columns: Sequence[str]) -> list[JsonField]:
     fields = [JsonField.parse(column) for column in columns]
     taken: dict[str, str] = {}
     for column in columns:
+        if column in taken.values():
+            raise ConfigError(f"column {column!r}: is named twice")
         other = taken.setdefault(column.lower(), column)
-        if other is not column:
-            raise ConfigError(
-                f"column {column!r}: is named twice"
-                if other == column
-                else f"columns {other!r} and {column!r} differ in case only, which SQL does not tell apart"
-            )
+        if other != column:
+            raise ConfigError(f"columns {other!r} and {column!r} differ in case only, which SQL does not tell apart")
     for column in columns:
         names = column.lower().split(".")
         for end in range(1, len(names)):
