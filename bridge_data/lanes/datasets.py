@@ -56,21 +56,21 @@ class DatasetOptions(TypedDict, total=False):
     auto_decode: bool | None
     """False: the parts of a sample stay bytes. This and the next three are for encoders without their own `decoder`."""
     image_decode: str | None
-    """`SampleDecoder(image_decode=...)`; better set in the encoder's `decoder`."""
     av_decode: str | None
-    """`SampleDecoder(av_decode=...)`; better set in the encoder's `decoder`."""
     video_decode_audio: bool | None
-    """`SampleDecoder(video_decode_audio=...)`; better set in the encoder's `decoder`."""
+    """Those of `SampleDecoder`; better set in the encoder's `decoder`."""
     ignore_decoder_errors: bool | None
-    """No effect: see `bridge_data.options`."""
     handler: ErrorHandler | None
-    """No effect: see `bridge_data.options`."""
     parallel_shard_iters: int | None
     """No effect: see `bridge_data.options`."""
     sample_type: type[Any] | None
     """The class that the samples of all data sets must have."""
     field_map: Mapping[str, str] | None
     """Which column gives each field of `sample_type`, for Parquet files and data sets of Hugging Face."""
+    where: str | None
+    """A predicate that chooses samples, such as `"txt.bytes < 4000"`: see docs/where.md."""
+    columns: str | os.PathLike[str] | None
+    """A Parquet file with columns of your own for `where`."""
 
 
 DATASET_DEFAULTS = DatasetOptions(trusted_modules=(), trust_dataset_code=False, verify_digests=False)
@@ -95,9 +95,8 @@ def get_train_dataset(
     **options: Unpack[DatasetOptions],
 ) -> LaneDataset:
     """The training data at `path`: a prepared folder, a JSONL or Parquet file, a folder of Parquet files or one that
-    `datasets` saved, or a metadataset YAML; samples in memory, as a list
-    or another map-style data set, or a dict of these by split part (see `InMemoryDataset`); or a plan, a factory or a
-    loader from `load_dataset`.
+    `datasets` saved, or a metadataset YAML; samples in memory, as a list or another map-style data set, or a dict of
+    these by split part (see `InMemoryDataset`); or a plan, a factory or a loader from `load_dataset`.
 
     Args:
         split_part: the part of the split, `train` by default.
@@ -205,7 +204,7 @@ def _plan(data: Data, split_part: str, options: DatasetOptions, *, training: boo
     elif fingerprint is not None:
         raise ConfigError(f"fingerprint={fingerprint!r}: is for samples in memory: leave it out")
     if isinstance(data, (BaseCoreDatasetFactory, DatasetLoaderInterface, Plan)):
-        for name in ("dataset_config", "split_config", "field_map"):
+        for name in ("dataset_config", "split_config", "field_map", "where", "columns"):
             if (value := options[name]) is not None:
                 raise ConfigError(f"{name}={value!r}: is for a path, but got a {type(data).__name__}: give it to that")
     if not isinstance(split_part, str):
@@ -242,6 +241,8 @@ def _opened(data: Data, split_part: str, options: DatasetOptions, *, training: b
             trusted_modules=options["trusted_modules"],
             trust_dataset_code=options["trust_dataset_code"],
             limits=options["limits"] or DEFAULT_LIMITS,
+            where=options["where"],
+            columns=options["columns"],
             sample_type=None if field_map is None else kind,
             field_map=field_map,
         )
@@ -319,9 +320,8 @@ def RepeatDataset(
     """`dataset`, of which each pass has all batches `repeats` times, one after the other; without end if None.
 
     Of the last repetition, if `repeats` is not whole, the job takes that fraction of its micro-batches, rounded down,
-    on any number of ranks; `repeats` is read as the nearest fraction with a denominator of at most a million. Where
-    hooks leave samples out, that is counted as if they did not. Endless training data is as it was. `worker_config` has
-    no effect.
+    on any number of ranks; `repeats` is read as a fraction with a denominator of at most a million. Where hooks leave
+    samples out, that is counted as if they did not. Endless training data is as it was. `worker_config` has no effect.
 
     Raises:
         ConfigError: if `repeats` is not positive, with `restart=False`, or for a `LimitDataset`.
