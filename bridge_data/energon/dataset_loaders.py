@@ -320,7 +320,7 @@ def load_dataset(
         if not (is_table(location) or storage.is_folder(location) or storage.is_file(location)):
             raise ConfigError(f"{location}: no such folder or file")
         made = DatasetLoader(location, **given, **trust)
-        made.where = given_where(where, columns)
+        made.where = () if where is columns is None else given_where(where, columns)
         return made
     for name, value in given.items():
         if value is not None and not (name == "shuffle_over_epochs_multiplier" and value == 1):
@@ -331,7 +331,7 @@ def load_dataset(
         made = kind(location, document.mapping("metadataset")["splits"].plain(), **trust)
     else:
         made = kind._of_document(document, **trust)
-    made.where = given_where(where, columns)
+    made.where = () if where is columns is None else given_where(where, columns)
     return made
 
 

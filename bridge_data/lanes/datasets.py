@@ -45,22 +45,23 @@ class DatasetOptions(TypedDict, total=False):
     trust_dataset_code: bool
     """Whether to run Python files beside the data (`sample_loader.py`) that a dataset.yaml names. False by default."""
     fingerprint: str | None
-    """A name for the contents of samples in memory, which states are checked against; None for one that is made of
-    their number, the first and the last."""
+    """A name for samples in memory, which states are checked against; None: of their number, the first and the last."""
     verify_digests: bool
-    """Whether to compare every part of a sample that is read with its digest, which `bridge-data prepare --digest`
-    stores; auxiliary data are not compared."""
+    """Whether to compare all parts that are read, but auxiliary data, with digests (`bridge-data prepare --digest`)."""
     limits: Limits | None
-    """What a sample, or a file that describes data, may cost (None: the defaults of `Limits`); decoders with limits of
-    their own keep these."""
+    """What a sample or a file that describes data may cost (None: `Limits()`); decoders keep limits of their own."""
     auto_decode: bool | None
     """False: the parts of a sample stay bytes. This and the next three are for encoders without their own `decoder`."""
     image_decode: str | None
+    """`SampleDecoder(image_decode=...)`; better set in the encoder's `decoder`."""
     av_decode: str | None
+    """`SampleDecoder(av_decode=...)`; better set in the encoder's `decoder`."""
     video_decode_audio: bool | None
-    """Those of `SampleDecoder`; better set in the encoder's `decoder`."""
+    """`SampleDecoder(video_decode_audio=...)`; better set in the encoder's `decoder`."""
     ignore_decoder_errors: bool | None
+    """No effect: see `bridge_data.options`."""
     handler: ErrorHandler | None
+    """No effect: see `bridge_data.options`."""
     parallel_shard_iters: int | None
     """No effect: see `bridge_data.options`."""
     sample_type: type[Any] | None
@@ -300,8 +301,7 @@ def LimitDataset(
 ) -> LaneDataset:
     """`dataset`, of which each pass has the first `length` batches of this rank.
 
-    As in Energon 7.4.1, every pass begins with the first batch, whatever `reset_after_epoch` says. `worker_config` has
-    no effect: it is that of `dataset`.
+    As in Energon 7.4.1, each pass begins with the first batch. `reset_after_epoch` and `worker_config` have no effect.
 
     Raises:
         ConfigError: if `length` is not positive, or `dataset` is no data set.

@@ -310,7 +310,7 @@ def _within(entries: Mapping[str, Node], file: str, scope: Scope) -> Scope:
         scope,
         split_part=scope.split_part if part is None else part.text("split_part"),
         subflavors=read_subflavors(entries) | dict(scope.subflavors),
-        where=(*scope.where, *read_where(entries, file)),
+        where=scope.where if entries.keys().isdisjoint(WHERE_KEYS) else (*scope.where, *read_where(entries, file)),
         subset=scope.subset if subset is None else SubsetRange.parse(subset).within(scope.subset),
         epochs_per_shuffle=epochs,
     )

@@ -189,7 +189,8 @@ def _open_tables(reference: Reference, opening: Opening) -> Source:
 
 def cut(source: Source, declared: Reference | DeclaredJoin) -> Source:
     """`source` with the chosen samples, the range of these, and the epochs of its scope."""
-    source = choose_samples(source, declared.scope.where)
+    if declared.scope.where:
+        source = choose_samples(source, declared.scope.where)
     subset = declared.scope.subset
     try:
         found = source.cut(subset, declared.scope.epochs_per_shuffle)

@@ -47,7 +47,7 @@ def read_where(entries: Mapping[str, Node], file: str) -> tuple[WhereClause, ...
 def given_where(where: str | None, columns: str | os.PathLike[str] | None) -> tuple[WhereClause, ...]:
     """The clause of the options `where` and `columns`."""
     values: dict[str, Any] = {"where": where, "columns": None if columns is None else absolute(columns)}
-    entries = {name: as_node(value, "the option") for name, value in values.items()}
+    entries = {name: as_node(value, f"option {name}") for name, value in values.items()}
     return read_where(entries, "")
 
 
@@ -57,7 +57,7 @@ def choose_samples(source: Source, clauses: Sequence[WhereClause]) -> Source:
     Raises:
         ConfigError: naming file and line, if a clause is wrong, or chooses nothing.
     """
-    if not clauses or not source.num_samples:
+    if not source.num_samples:
         return source
     from bridge_data.shards.where.choosing import choose  # here: few data sets are chosen from
     from bridge_data.shards.where.chosen_records import ChosenRecords

@@ -1,4 +1,4 @@
-"""`where:` in metadatasets and as an option: what is chosen is what Python chooses; jobs resume; mistakes name lines."""
+"""`where:` in metadatasets and as an option: it chooses what Python does; jobs resume; mistakes name lines."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 import pytest
+import yaml
 
 from bridge_data import (
     StateError,
@@ -19,6 +20,7 @@ from bridge_data import (
 )
 from bridge_data.errors import ConfigError
 from bridge_data.plan.opening import load_plan
+from bridge_data.prepare.jsonl_lines import prepare_jsonl
 from bridge_data.prepare.tombstone_writing import forget_samples
 from bridge_data.shards.sample_lookup import find_sample
 from tests.prepared import write_texts
@@ -76,17 +78,23 @@ def test_the_option_chooses_as_yaml_does(folder: Path) -> None:
 
 
 def test_lines_of_a_file_are_chosen_by_their_size(folder: Path) -> None:
-    plan = load_plan(write(folder, "path: lines.jsonl", "where: bytes >= 112"))  # {"text": "..."}
-    assert [source.records.describe(0) for source in plan.sources]
+    prepare_jsonl(folder / "lines.jsonl")
+    plan = load_plan(
+        write(folder, "path: lines.jsonl", "where: bytes >= 113")
+    )  # 12 around the text, and the end of the line
     assert plan.sources[0].num_samples == SIZE - 100
 
 
 def test_excluded_and_forgotten_samples_and_names(folder: Path) -> None:
-    forget_samples(folder / "texts", ["000010", "000100"])
-    file = write(folder, "path: texts", "where: index % 10 = 0")
-    assert read(file) == [number for number in range(0, SIZE, 10) if number not in (10, 100)]
+    forget_samples(folder / "texts", ["000010", "000100"], "asked for")
+    split = folder / "texts" / ".nv-meta" / "split.yaml"
+    document = yaml.safe_load(split.read_text())
+    split.write_text(yaml.safe_dump({**document, "exclude": ["data-0000.tar/000020", "data-0001.tar"]}))
+    file = write(folder, "path: texts", "where: key like '%0'")
+    gone = {10, 20, 100, *range(50, 100)}
+    assert sorted(read(file)) == [number for number in range(0, SIZE, 10) if number not in gone]
     records = [source.records for source in load_plan(file).sources]
-    assert find_sample(records, "000120")[0].index == 12
+    assert find_sample(records, "000120")[0].key == "000120"
     with pytest.raises(ConfigError, match="no sample has the key"):
         find_sample(records, "000121")
 
