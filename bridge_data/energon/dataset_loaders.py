@@ -8,7 +8,7 @@ planned (`get_datasets`), listed without opening anything (`traverse`) or prepar
 import abc
 import dataclasses
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Self, TypeAlias
 
 from bridge_data import storage
@@ -18,18 +18,19 @@ from bridge_data.options import names
 from bridge_data.plan.blending import Plan
 from bridge_data.plan.declared import (
     Declared,
-    DeclaredJoin,
     LoadCache,
     Reference,
     Scope,
     declare,
     declare_split,
     read_splits,
+    references,
 )
 from bridge_data.plan.document import Node, absolute, as_node, is_table, parse_yaml
 from bridge_data.plan.factories import BaseCoreDatasetFactory
 from bridge_data.plan.opening import Opening, open_plan
 from bridge_data.plan.source import EpochsPerShuffle, check_epochs, multiplied
+from bridge_data.plan.where_clauses import WhereClause, given_where
 from bridge_data.prepare.metadataset_joins import prepare_metadataset
 from bridge_data.shards import SubsetRange
 from bridge_data.shards.joins import JoinIndex
@@ -97,6 +98,7 @@ class _Declaring(DatasetLoaderInterface):
     trusted_modules: Collection[str]
     trust_dataset_code: bool
     limits: Limits
+    where: tuple[WhereClause, ...] = ()
 
     @abc.abstractmethod
     def _declare(self, scope: Scope) -> Declared: ...
@@ -115,6 +117,7 @@ class _Declaring(DatasetLoaderInterface):
         scope = Scope(
             split_part=split_part,
             subflavors=dict(subflavors or {}),
+            where=self.where,
             subset=subset,
             epochs_per_shuffle=check_epochs(shuffle_over_epochs_multiplier),
             cache=LoadCache(self.limits),
@@ -129,7 +132,15 @@ class _Declaring(DatasetLoaderInterface):
         return dataclasses.replace(plan, worker_config=worker_config)
 
     def traverse(self, *, split_part: str) -> list[TraversedDatasetReference]:
-        return list(_references(self._declare(Scope(split_part=split_part, cache=LoadCache(self.limits)))))
+        return [
+            TraversedDatasetReference(
+                reference.path,
+                reference.scope.split_part,
+                {name: aux.path for name, aux in reference.aux.items()},
+                dict(reference.scope.subflavors),
+            )
+            for reference in references(self._declare(Scope(split_part=split_part, cache=LoadCache(self.limits))))
+        ]
 
 
 class DatasetLoader(_Declaring):
@@ -280,47 +291,48 @@ def load_dataset(
     trusted_modules: Collection[str] = (),
     trust_dataset_code: bool = False,
     limits: Limits = DEFAULT_LIMITS,
+    where: str | None = None,
+    columns: Location | None = None,
 ) -> DatasetLoaderInterface:
     """The prepared folder, JSONL file, tables or metadataset at `path`; or the metadataset in a dict with what its YAML
     would hold, with paths relative to the working directory.
 
     Args:
-        trusted_modules, trust_dataset_code, limits: see `DatasetOptions`. The others: see `DatasetLoader`; not for
-            metadatasets, which have these settings themselves.
+        trusted_modules, trust_dataset_code, limits, where, columns: see `DatasetOptions`. The others: see
+            `DatasetLoader`; not for metadatasets, which have these settings themselves.
 
     Raises:
         ConfigError: if there is none.
     """
-    given: dict[str, Any] = {
-        "split_part": split_part,
-        "subflavors": subflavors,
-        "shuffle_over_epochs_multiplier": shuffle_over_epochs_multiplier,
-        "dataset_config": dataset_config,
-        "split_config": split_config,
-        "sample_type": sample_type,
-        "field_map": field_map,
-    }
-    document: Node | None
+    given: dict[str, Any] = {"split_part": split_part, "subflavors": subflavors, "sample_type": sample_type}
+    given |= {"shuffle_over_epochs_multiplier": shuffle_over_epochs_multiplier, "field_map": field_map}
+    given |= {"dataset_config": dataset_config, "split_config": split_config}
+    made: _Declaring
     if isinstance(path, Mapping):
         location = os.path.join(os.getcwd(), "(dict)")
-        document = as_node(path, "metadataset given as a dict")
+        document: Node | None = as_node(path, "metadataset given as a dict")
     else:
         location = absolute(path)
         document = LoadCache(limits).document(location) if location.endswith((".yaml", ".yml")) else None
-    trust: dict[str, Any] = {"trusted_modules": trusted_modules, "trust_dataset_code": trust_dataset_code}
-    trust["limits"] = limits
+    code = {"trusted_modules": trusted_modules, "trust_dataset_code": trust_dataset_code}
+    trust: dict[str, Any] = {**code, "limits": limits}
     if document is None:
         if not (is_table(location) or storage.is_folder(location) or storage.is_file(location)):
             raise ConfigError(f"{location}: no such folder or file")
-        return DatasetLoader(location, **given, **trust)
+        made = DatasetLoader(location, **given, **trust)
+        made.where = () if where is columns is None else given_where(where, columns)
+        return made
     for name, value in given.items():
         if value is not None and not (name == "shuffle_over_epochs_multiplier" and value == 1):
             raise ConfigError(f"{name}={value!r} is for a single data set, but {location} is a metadataset")
     is_first, _ = read_splits(document)
     kind = Metadataset if is_first else MetadatasetV2
     if isinstance(path, Mapping):
-        return kind(location, document.mapping("metadataset")["splits"].plain(), **trust)
-    return kind._of_document(document, **trust)
+        made = kind(location, document.mapping("metadataset")["splits"].plain(), **trust)
+    else:
+        made = kind._of_document(document, **trust)
+    made.where = () if where is columns is None else given_where(where, columns)
+    return made
 
 
 def traverse_metadataset(path: Location, *, split_part: str) -> list[TraversedDatasetReference]:
@@ -336,13 +348,3 @@ def traverse_metadataset(path: Location, *, split_part: str) -> list[TraversedDa
 
 Data: TypeAlias = Location | Mapping[str, Any] | Plan | BaseCoreDatasetFactory[Any] | DatasetLoaderInterface | Items
 """A path to data, or one of the objects that may be given instead."""
-
-
-def _references(declared: Declared) -> Iterator[TraversedDatasetReference]:
-    if isinstance(declared, Reference):
-        scope = declared.scope
-        aux = {name: reference.path for name, reference in declared.aux.items()}
-        yield TraversedDatasetReference(declared.path, scope.split_part, aux, dict(scope.subflavors))
-        return
-    for child in declared.members if isinstance(declared, DeclaredJoin) else declared.children:
-        yield from _references(child)

@@ -45,14 +45,11 @@ class DatasetOptions(TypedDict, total=False):
     trust_dataset_code: bool
     """Whether to run Python files beside the data (`sample_loader.py`) that a dataset.yaml names. False by default."""
     fingerprint: str | None
-    """A name for the contents of samples in memory, which states are checked against; None for one that is made of
-    their number, the first and the last."""
+    """A name for samples in memory, which states are checked against; None: of their number, the first and the last."""
     verify_digests: bool
-    """Whether to compare every part of a sample that is read with its digest, which `bridge-data prepare --digest`
-    stores; auxiliary data are not compared."""
+    """Whether to compare all parts that are read, but auxiliary data, with digests (`bridge-data prepare --digest`)."""
     limits: Limits | None
-    """What a sample, or a file that describes data, may cost (None: the defaults of `Limits`); decoders with limits of
-    their own keep these."""
+    """What a sample or a file that describes data may cost (None: `Limits()`); decoders keep limits of their own."""
     auto_decode: bool | None
     """False: the parts of a sample stay bytes. This and the next three are for encoders without their own `decoder`."""
     image_decode: str | None
@@ -71,6 +68,10 @@ class DatasetOptions(TypedDict, total=False):
     """The class that the samples of all data sets must have."""
     field_map: Mapping[str, str] | None
     """Which column gives each field of `sample_type`, for Parquet files and data sets of Hugging Face."""
+    where: str | None
+    """A predicate that chooses samples, such as `"txt.bytes < 4000"`: see docs/where.md."""
+    columns: str | os.PathLike[str] | None
+    """A Parquet file with columns of your own for `where`."""
 
 
 DATASET_DEFAULTS = DatasetOptions(trusted_modules=(), trust_dataset_code=False, verify_digests=False)
@@ -95,9 +96,8 @@ def get_train_dataset(
     **options: Unpack[DatasetOptions],
 ) -> LaneDataset:
     """The training data at `path`: a prepared folder, a JSONL or Parquet file, a folder of Parquet files or one that
-    `datasets` saved, or a metadataset YAML; samples in memory, as a list
-    or another map-style data set, or a dict of these by split part (see `InMemoryDataset`); or a plan, a factory or a
-    loader from `load_dataset`.
+    `datasets` saved, or a metadataset YAML; samples in memory, as a list or another map-style data set, or a dict of
+    these by split part (see `InMemoryDataset`); or a plan, a factory or a loader from `load_dataset`.
 
     Args:
         split_part: the part of the split, `train` by default.
@@ -205,7 +205,7 @@ def _plan(data: Data, split_part: str, options: DatasetOptions, *, training: boo
     elif fingerprint is not None:
         raise ConfigError(f"fingerprint={fingerprint!r}: is for samples in memory: leave it out")
     if isinstance(data, (BaseCoreDatasetFactory, DatasetLoaderInterface, Plan)):
-        for name in ("dataset_config", "split_config", "field_map"):
+        for name in ("dataset_config", "split_config", "field_map", "where", "columns"):
             if (value := options[name]) is not None:
                 raise ConfigError(f"{name}={value!r}: is for a path, but got a {type(data).__name__}: give it to that")
     if not isinstance(split_part, str):
@@ -242,6 +242,8 @@ def _opened(data: Data, split_part: str, options: DatasetOptions, *, training: b
             trusted_modules=options["trusted_modules"],
             trust_dataset_code=options["trust_dataset_code"],
             limits=options["limits"] or DEFAULT_LIMITS,
+            where=options["where"],
+            columns=options["columns"],
             sample_type=None if field_map is None else kind,
             field_map=field_map,
         )
@@ -299,8 +301,7 @@ def LimitDataset(
 ) -> LaneDataset:
     """`dataset`, of which each pass has the first `length` batches of this rank.
 
-    As in Energon 7.4.1, every pass begins with the first batch, whatever `reset_after_epoch` says. `worker_config` has
-    no effect: it is that of `dataset`.
+    As in Energon 7.4.1, each pass begins with the first batch. `reset_after_epoch` and `worker_config` have no effect.
 
     Raises:
         ConfigError: if `length` is not positive, or `dataset` is no data set.
@@ -319,9 +320,8 @@ def RepeatDataset(
     """`dataset`, of which each pass has all batches `repeats` times, one after the other; without end if None.
 
     Of the last repetition, if `repeats` is not whole, the job takes that fraction of its micro-batches, rounded down,
-    on any number of ranks; `repeats` is read as the nearest fraction with a denominator of at most a million. Where
-    hooks leave samples out, that is counted as if they did not. Endless training data is as it was. `worker_config` has
-    no effect.
+    on any number of ranks; `repeats` is read as a fraction with a denominator of at most a million. Where hooks leave
+    samples out, that is counted as if they did not. Endless training data is as it was. `worker_config` has no effect.
 
     Raises:
         ConfigError: if `repeats` is not positive, with `restart=False`, or for a `LimitDataset`.

@@ -225,7 +225,15 @@ def _differences(saved: dict[str, Any], current: dict[str, Any]) -> Iterable[tup
         gone = [f"{label} ({key})" for key, label in was_keys.items() if key not in now_keys]
         new = [f"{label} ({key})" for key, label in now_keys.items() if key not in was_keys]
         if gone or new:
-            yield name, f"sources: gone or changed: {', '.join(gone) or 'none'}; new: {', '.join(new) or 'none'}"
+            changed = sorted(
+                {str(label) for key, label in was_keys.items() if key not in now_keys} & {*now_keys.values()}
+            )
+            hint = (
+                f"; {', '.join(changed)}: the shards, the split, `subset:` or what `where:` chooses differ"
+                if changed
+                else ""
+            )
+            yield name, f"sources: gone or changed: {', '.join(gone) or 'none'}; new: {', '.join(new) or 'none'}{hint}"
         elif list(was_keys) != list(now_keys):
             yield name, "sources: the same, in another order"
 

@@ -10,7 +10,7 @@ Source: the formats of Megatron-Energon, https://nvidia.github.io/Megatron-Energ
 import dataclasses
 import os
 import threading
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeAlias, TypeVar
 
@@ -23,10 +23,11 @@ from bridge_data.plan.dataset_yaml import OUR_MODULES, is_our_module, read_subfl
 from bridge_data.plan.document import Node, given, located, nearest, parse_yaml
 from bridge_data.plan.join import JOIN_KEYS, JoinNode, read_join
 from bridge_data.plan.source import EpochsPerShuffle, check_epochs, multiplied
+from bridge_data.plan.where_clauses import WHERE_KEYS, WhereClause, read_where
 from bridge_data.shards import SubsetRange
 
 _MULTIPLIER = "shuffle_over_epochs_multiplier"
-_SCOPE_KEYS = ("split_part", "subflavors", "subset", _MULTIPLIER)
+_SCOPE_KEYS = ("split_part", "subflavors", "subset", *WHERE_KEYS, _MULTIPLIER)
 TABLE_KEYS = ("sample_type", "field_map", "part_filter")
 """What is said of the samples of tables, which have no dataset.yaml."""
 _REFERENCE_KEYS = ("path", "dataset_config", "split_config", "aux", *TABLE_KEYS, *_SCOPE_KEYS)
@@ -79,12 +80,13 @@ class LoadCache:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """The settings of a data set from the levels above: the part of its split, its sub-flavors, the range to which it
-    is cut, how many epochs are shuffled together, and the metadatasets being read, outermost first. `cache` is shared
-    by all levels of a load."""
+    """The settings of a data set from the levels above: the part of its split, its sub-flavors, what chooses its
+    samples, the range of these to which it is cut, how many epochs are shuffled together, and the metadatasets being
+    read, outermost first. `cache` is shared by all levels of a load."""
 
     split_part: str
     subflavors: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    where: tuple[WhereClause, ...] = ()
     subset: SubsetRange | None = None
     epochs_per_shuffle: EpochsPerShuffle = 1
     above: tuple[str, ...] = ()
@@ -139,6 +141,15 @@ class DeclaredBlend:
 
 
 Declared: TypeAlias = Reference | DeclaredJoin | DeclaredBlend
+
+
+def references(declared: Declared) -> Iterator[Reference]:
+    """The data sets in a tree, in their order; of a join, its members."""
+    if isinstance(declared, Reference):
+        yield declared
+        return
+    for child in declared.members if isinstance(declared, DeclaredJoin) else declared.children:
+        yield from references(child)
 
 
 def declare(reference: Reference) -> Declared:
@@ -227,8 +238,8 @@ def _declared(node: Node, what: str, file: str, scope: Scope, extra_keys: tuple[
     entries = node.mapping(what)
     for kind, key in _KEY_OF_KIND.items():
         if kind in entries:
-            node.mapping(what, (kind, "subset", *extra_keys))
-            inner = _within(entries, scope)
+            node.mapping(what, (kind, "subset", *WHERE_KEYS, *extra_keys))
+            inner = _within(entries, file, scope)
             if subset := given(entries, "subset"):
                 _check_share(subset, inner)
             items = _items(entries[kind], kind)
@@ -236,7 +247,12 @@ def _declared(node: Node, what: str, file: str, scope: Scope, extra_keys: tuple[
             return _blend(kind, entries[kind], children, file, scope)
     if given(entries, "join"):
         node.mapping(what, (*JOIN_KEYS, *_SCOPE_KEYS, *extra_keys))
-        join, inner = read_join(node), _within(entries, scope)
+        join, inner = read_join(node), _within(entries, file, scope)
+        if inner.where:
+            raise inner.where[-1].error(
+                f"where: does not choose from joined samples ({file}:{node.line}): give it to other data sets of the "
+                "blend, or join data that have been filtered"
+            )
         below = dataclasses.replace(inner, subset=None, epochs_per_shuffle=1)
         members = tuple(_reference(member, file, below) for member in join.members)
         return DeclaredJoin(join=join, members=members, file=file, scope=inner)
@@ -275,14 +291,14 @@ def _reference(node: Node, file: str, scope: Scope) -> Reference:
     entries = {key: entry for key, entry in node.mapping("reference").items() if entry.value is not None}
     return Reference(
         path=located(entries["path"].text("path"), entries["path"], file),
-        scope=_within(node.mapping("reference"), scope),
+        scope=_within(node.mapping("reference"), file, scope),
         entries=entries,
         aux=read_aux(entries["aux"], file) if "aux" in entries else {},
     )
 
 
-def _within(entries: Mapping[str, Node], scope: Scope) -> Scope:
-    """The scope below a node with these entries."""
+def _within(entries: Mapping[str, Node], file: str, scope: Scope) -> Scope:
+    """The scope below a node of `file` with these entries."""
     epochs = scope.epochs_per_shuffle
     if _MULTIPLIER in entries:
         try:
@@ -294,6 +310,7 @@ def _within(entries: Mapping[str, Node], scope: Scope) -> Scope:
         scope,
         split_part=scope.split_part if part is None else part.text("split_part"),
         subflavors=read_subflavors(entries) | dict(scope.subflavors),
+        where=scope.where if entries.keys().isdisjoint(WHERE_KEYS) else (*scope.where, *read_where(entries, file)),
         subset=scope.subset if subset is None else SubsetRange.parse(subset).within(scope.subset),
         epochs_per_shuffle=epochs,
     )

@@ -32,6 +32,7 @@ from bridge_data.plan.document import Node, absolute, given, is_jsonl, is_table,
 from bridge_data.plan.factories import BaseCoreDatasetFactory, read_function
 from bridge_data.plan.join import join_source
 from bridge_data.plan.source import Source
+from bridge_data.plan.where_clauses import choose_samples
 from bridge_data.samples import CrudeSample
 from bridge_data.shards import PreparedDataset
 from bridge_data.shards.jsonl_file import open_jsonl, read_ranges
@@ -187,7 +188,9 @@ def _open_tables(reference: Reference, opening: Opening) -> Source:
 
 
 def cut(source: Source, declared: Reference | DeclaredJoin) -> Source:
-    """`source` with the range and the epochs of its scope."""
+    """`source` with the chosen samples, the range of these, and the epochs of its scope."""
+    if declared.scope.where:
+        source = choose_samples(source, declared.scope.where)
     subset = declared.scope.subset
     try:
         found = source.cut(subset, declared.scope.epochs_per_shuffle)

@@ -21,6 +21,7 @@ from bridge_data.shards.prepared import ShardSet
 from bridge_data.shards.records import Records
 from bridge_data.shards.subset import Subset
 from bridge_data.shards.table_records import TableRecords
+from bridge_data.shards.where.chosen_records import ChosenRecords
 from bridge_data.storage import Location
 
 MAX_CANDIDATES = 10
@@ -97,6 +98,11 @@ def _in_shards(records: Records, given: str | None, key: str) -> Iterator[tuple[
         for index, shard in _in_shards(records.records, given, key):
             if records.start <= index < records.end:
                 yield index - records.start, shard
+    elif isinstance(records, ChosenRecords):
+        for index, shard in _in_shards(records.records, given, key):
+            number = records.number(index)
+            if number is not None:
+                yield number, shard
     elif isinstance(records, JoinRecords):
         for index, shard in _in_shards(records.members[0], given, key):
             row = row_of(records, index)

@@ -53,7 +53,7 @@ def choose(records: Records, clauses: Sequence[Where]) -> Choice:
     Raises:
         ConfigError: if a clause is wrong, or nothing is chosen. DatasetError: if columns cannot be read.
     """
-    columns = columns_of_records(records)
+    columns = _told(clauses[0], functools.partial(columns_of_records, records))
     own = [_told(clause, functools.partial(_own_columns, clause)) for clause in clauses]
     path = cache_folder() / "where" / f"{_name(records, columns, clauses, own)}.choice"
     choice = Choice.open(path)

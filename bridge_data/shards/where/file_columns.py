@@ -1,15 +1,14 @@
 """The columns of data sets that are not folders of tars, and of parts of data sets.
 
 Enters: `Records` of any kind. Leaves: their `SampleColumns`: of Parquet and Arrow files their own columns, of JSONL
-files numbers and sizes of lines; of ranges and joins those of the data set below, with the numbers of their samples.
+files numbers and sizes of lines; of ranges those of the data set below, with the numbers of their samples.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from bridge_data import storage
 from bridge_data.errors import ConfigError
-from bridge_data.shards.joined_records import JoinRecords
 from bridge_data.shards.jsonl_file import JsonlLines
 from bridge_data.shards.prepared import ShardSet
 from bridge_data.shards.records import Records
@@ -25,6 +24,7 @@ from bridge_data.shards.where.sample_columns import (
     ColumnBatch,
     ColumnPath,
     ColumnValues,
+    KeyedTable,
     SampleColumns,
     arrow_package,
 )
@@ -38,10 +38,7 @@ def columns_of_records(records: Records) -> SampleColumns:
         ConfigError: if they have none.
     """
     if isinstance(records, Subset):
-        start, end = records.start, records.end
-        return _Renumbered(columns_of_records(records.records), lambda of: _shifted(of, start, end))
-    if isinstance(records, JoinRecords):
-        return _Renumbered(ShardColumns(records.members[0]), _Rows(records))
+        return _RangeColumns(columns_of_records(records.records), records.start, records.end)
     if isinstance(records, ShardSet):
         return ShardColumns(records)
     if isinstance(records, JsonlLines):
@@ -53,49 +50,33 @@ def columns_of_records(records: Records) -> SampleColumns:
     )
 
 
-class _Renumbered(SampleColumns):
-    """Those of `columns` under other numbers: `renumber` gives that of each sample, below 0 where it has none."""
+class _RangeColumns(SampleColumns):
+    """Those of the samples `start` to `end` - 1 of what has `columns`, numbered from 0."""
 
-    def __init__(self, columns: SampleColumns, renumber: Callable[[Any], Any]) -> None:
-        self._columns, self._renumber = columns, renumber
-        self.keyed, self.identity, self.way_out = columns.keyed, columns.identity, columns.way_out  # type: ignore[method-assign]
+    def __init__(self, columns: SampleColumns, start: int, end: int) -> None:
+        self._columns, self._start, self._end = columns, start, end
 
     def types(self, *, of_all: bool) -> dict[ColumnPath, Any]:
         return self._columns.types(of_all=of_all)
 
+    def keyed(self, part: str) -> KeyedTable | None:
+        return self._columns.keyed(part)
+
+    def identity(self) -> list[Any]:
+        return self._columns.identity()
+
+    def way_out(self) -> str:
+        return self._columns.way_out()
+
     def batches(self, wanted: Collection[ColumnPath]) -> Iterator[ColumnBatch]:
         arrow = arrow_package()
         for indices, values in self._columns.batches([path for path in wanted if path != INDEX]):
-            numbers = self._renumber(indices)
-            kept = numbers >= 0
+            kept = (indices >= self._start) & (indices < self._end)
+            numbers = indices[kept] - self._start
             found = {path: array.filter(arrow.array(kept)) for path, array in values.items()}
             if INDEX in wanted:
-                found[INDEX] = arrow.array(numbers[kept])
-            yield numbers[kept], found
-
-
-def _shifted(indices: Any, start: int, end: int) -> Any:
-    import numpy as np
-
-    return np.where(indices < end, indices - start, -1)
-
-
-class _Rows:
-    """The rows of a join that have a sample of the first member."""
-
-    def __init__(self, records: JoinRecords) -> None:
-        self._records = records
-        self._rows: Any = None
-
-    def __call__(self, indices: Any) -> Any:
-        if self._rows is None:
-            import numpy as np
-
-            records = self._records
-            self._rows = np.full(records.members[0].num_samples, -1, np.int64)
-            for row in range(records.num_samples):
-                self._rows[records.index.row(row)[0]] = row
-        return self._rows[indices]
+                found[INDEX] = arrow.array(numbers)
+            yield numbers, found
 
 
 class _LineColumns(SampleColumns):

@@ -15,6 +15,7 @@ from bridge_data.plan import Source
 from bridge_data.shards import ShardSet
 from bridge_data.shards.records import Records
 from bridge_data.shards.subset import Subset
+from bridge_data.shards.where.chosen_records import ChosenRecords
 from bridge_data.storage import is_remote
 from bridge_data.tools.doctor.planned_run import Finding, Level
 from bridge_data.tools.lint.check_dataset import check_metadata
@@ -57,7 +58,7 @@ def check_data(sources: Sequence[Source], seen: ShardsSeen) -> Iterator[Finding]
 
 
 def _shards_of(records: Records) -> ShardSet | None:
-    while isinstance(records, Subset):
+    while isinstance(records, (Subset, ChosenRecords)):
         records = records.records
     return records if isinstance(records, ShardSet) else None
 

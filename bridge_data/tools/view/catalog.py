@@ -31,6 +31,7 @@ from bridge_data.shards.prepared import PreparedDataset, ShardSet
 from bridge_data.shards.records import bytes_of
 from bridge_data.shards.sample_lookup import row_of
 from bridge_data.shards.table_records import TableRecords
+from bridge_data.shards.where.chosen_records import ChosenRecords
 from bridge_data.storage import Location
 
 MAX_KEPT_BYTES = 256 << 20
@@ -307,6 +308,9 @@ class KeySearch:
         if isinstance(records, Subset):
             inner = self._indices(records.records, text)
             yield from (number - records.start for number in inner if records.start <= number < records.end)
+        elif isinstance(records, ChosenRecords):
+            numbers = map(records.number, self._indices(records.records, text))
+            yield from (number for number in numbers if number is not None)
         elif isinstance(records, JsonlLines):
             if text.isascii() and text.isdigit() and int(text) < records.num_samples:
                 yield int(text)

@@ -25,6 +25,7 @@ from bridge_data.shards import Records, Subset
 from bridge_data.shards.media_metadata import AVMetadata, ImageMetadata, MediaIndex
 from bridge_data.shards.prepared import ShardSet
 from bridge_data.shards.records import bytes_of
+from bridge_data.shards.where.chosen_records import ChosenRecords
 from bridge_data.tools.view.catalog import CatalogSource, SampleAddress, SplitCatalog
 from bridge_data.tools.view.sample_cards import extension, kind_of, members_of
 
@@ -251,7 +252,9 @@ def shapes(part: SplitCatalog, source: CatalogSource, tokens: TokenLengths | Non
 
 def _of_metadata(records: Records) -> tuple[Mapping[str, Sequence[float]], str]:
     """(values by name, of what) of the media metadata; nothing, if there are none."""
-    inner = records.records if isinstance(records, Subset) else records
+    inner = records
+    while isinstance(inner, (Subset, ChosenRecords)):
+        inner = inner.records
     if not isinstance(inner, ShardSet):
         return {}, ""
     try:
