@@ -1,5 +1,6 @@
 """`where:` in metadatasets and as an option: it chooses what Python does; jobs resume; mistakes name lines."""
 
+import io
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 import yaml
+from PIL import Image
 
 from bridge_data import (
     StateError,
@@ -21,9 +23,10 @@ from bridge_data import (
 from bridge_data.errors import ConfigError
 from bridge_data.plan.opening import load_plan
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
+from bridge_data.prepare.media import MediaRule, prepare_media
 from bridge_data.prepare.tombstone_writing import forget_samples
 from bridge_data.shards.sample_lookup import find_sample
-from tests.prepared import write_texts
+from tests.prepared import CRUDE, write_dataset, write_texts
 from tests.tables import write_text_table
 
 SIZE = 300
@@ -97,6 +100,19 @@ def test_excluded_and_forgotten_samples_and_names(folder: Path) -> None:
     assert find_sample(records, "000120")[0].key == "000120"
     with pytest.raises(ConfigError, match="no sample has the key"):
         find_sample(records, "000121")
+
+
+def test_pictures_are_chosen_by_their_width(folder: Path) -> None:
+    def picture(width: int) -> bytes:
+        file = io.BytesIO()
+        Image.new("RGB", (width, 5)).save(file, "PNG")
+        return file.getvalue()
+
+    samples = ({"__key__": f"{number:04d}", "png": picture(number + 1)} for number in range(90))
+    prepare_media(write_dataset(folder / "pictures", samples, definition=CRUDE), MediaRule("EXTENSION"))
+    (source,) = load_plan(write(folder, "path: pictures", "where: png.width > 60 and png.bytes > 0")).sources
+    reader = source.records.reader()
+    assert [reader.read(index).key for index in range(source.num_samples)] == [f"{n:04d}" for n in range(60, 90)]
 
 
 def job(data: Path, world_size: int) -> list[Any]:
