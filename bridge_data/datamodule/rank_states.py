@@ -1,15 +1,17 @@
 """The states of the data-parallel ranks: gathered on rank 0 when saved, distributed by it when restored.
 
-Enters: the state of each rank. Leaves, when saving: the whole state on rank 0, and on every other rank its own lanes,
-so the total size of what all ranks write is linear in the job. Leaves, when restoring: on each rank a state that it can
-be restored from. Guarantee: an error on one rank is an error on all, so no rank waits for another. If each rank has
-what it needs, only a few numbers are exchanged.
+Enters: the state of each rank, and the lists of forgotten samples that it has found. Leaves, when saving: the whole
+state on rank 0, and on every other rank its own lanes, so the total size of what all ranks write is linear in the job.
+Leaves, when restoring: on each rank a state that it can be restored from. Guarantee: an error on one rank is an error
+on all, so no rank waits for another. If each rank has what it needs, only a few numbers are exchanged.
 """
 
 import contextlib
 import dataclasses
 import gc
-from collections.abc import Iterator
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch.distributed as dist
@@ -72,16 +74,50 @@ def gather_state(state: dict[str, Any], config: WorkerConfig) -> dict[str, Any]:
     return own.to_dict()
 
 
-def hand_on_state(
-    state: dict[str, Any] | None, config: WorkerConfig, lists: ListVersions | None = None
-) -> dict[str, Any]:
-    """A state that this rank can be restored from: `state`, if every rank was given the lanes that it needs, else its
-    part of the whole state that one of them was given. All data-parallel ranks must call it, with None if a rank has no
-    state, such as a new rank. `lists` are the versions of the lists of forgotten samples that this rank has found.
+def check_same_lists(lists: ListVersions, config: WorkerConfig, groups_beside: Sequence[Any] = ()) -> None:
+    """Check that all data-parallel ranks, and the ranks of `groups_beside`, have found the same `lists` of forgotten
+    samples. All of them must call it; only a digest is exchanged.
 
     Raises:
-        StateError: on every rank, if a state is not a loader state, if states are of different steps, if lanes are
-            missing and no rank has all, or if ranks have found other `lists`.
+        StateError: on every rank of a group in which they differ.
+    """
+    if not _is_joined():
+        return
+    plain = plain_lists(lists)
+    own = hashlib.blake2b(json.dumps(plain, sort_keys=True).encode(), digest_size=16).digest()
+    groups = [("data-parallel ", config.data_parallel_group)] if config.world_size > 1 else []
+    for kind, group in [*groups, *(("model-parallel ", group) for group in groups_beside)]:
+        size = dist.get_world_size(group)
+        digests: list[Any] = [None] * size
+        dist.all_gather_object(digests, own, group=group)
+        if len(set(digests)) > 1:
+            found: list[Any] = [None] * size
+            dist.all_gather_object(found, plain, group=group)
+            _check_lists(found, kind)
+
+
+def _check_lists(found: Sequence[Mapping[str, Any]], kind: str = "data-parallel ") -> None:
+    for rank, lists in enumerate(found):
+        differing = sorted(name for name in {*lists, *found[0]} if lists.get(name) != found[0].get(name))
+        if differing:
+            name = differing[0]
+            more = f" and of {len(differing) - 1} more" if len(differing) > 1 else ""
+            raise StateError(
+                f"{kind}ranks {rank} and 0 have found other lists of forgotten samples: of source {name}{more}, "
+                f"versions {lists.get(name, 'none')} and {found[0].get(name, 'none')} (number, digest). One was "
+                "written while the ranks started, or a shared file system shows it to some of them only: start all "
+                "ranks again"
+            )
+
+
+def hand_on_state(state: dict[str, Any] | None, config: WorkerConfig) -> dict[str, Any]:
+    """A state that this rank can be restored from: `state`, if every rank was given the lanes that it needs, else its
+    part of the whole state that one of them was given. All data-parallel ranks must call it, with None if a rank has no
+    state, such as a new rank.
+
+    Raises:
+        StateError: on every rank, if a state is not a loader state, if states are of different steps, or if lanes are
+            missing and no rank has all.
     """
     if config.world_size == 1 or not _is_joined():
         if state is None:
@@ -89,7 +125,7 @@ def hand_on_state(
         return state
     given, whole = _look_at(state, config)
     rows: list[Any] = [None] * config.world_size
-    dist.all_gather_object(rows, given._replace(lists=plain_lists(lists or {})), group=config.data_parallel_group)
+    dist.all_gather_object(rows, given, group=config.data_parallel_group)
     _check(rows)
     num_lanes = next(row.num_lanes for row in rows if row.num_lanes)
     source = next((rank for rank, row in enumerate(rows) if row.is_whole), None)
@@ -118,7 +154,6 @@ class _Given(NamedTuple):
     is_finite: bool = False
     is_whole: bool = False
     has_own: bool = False
-    lists: Any = None
 
 
 def _look_at(state: dict[str, Any] | None, config: WorkerConfig) -> tuple[_Given, LoaderState | None]:
@@ -144,13 +179,6 @@ def _check(rows: list[_Given]) -> None:
     for rank, row in enumerate(rows):
         if row.problem:
             raise StateError(f"the state that data-parallel rank {rank} was given: {row.problem}")
-    for rank, row in enumerate(rows):
-        if row.lists != rows[0].lists:
-            raise StateError(
-                f"data-parallel ranks {rank} and 0 have found other lists of forgotten samples: versions {row.lists} "
-                f"and {rows[0].lists} (by source: number, digest). One was written while the ranks started, or a "
-                "shared file system shows it to some of them only: start all ranks again"
-            )
     given = [(rank, row) for rank, row in enumerate(rows) if row.num_lanes]
     if not given:
         raise StateError("no data-parallel rank was given a state: give rank 0 the one that it saved")

@@ -20,11 +20,12 @@ from bridge_data.datamodule.parallel import (
     BalancedLoader,
     Balancing,
     ReplicaLoader,
+    groups_beside,
     is_first_of_replica,
     join_peers,
     join_replica,
 )
-from bridge_data.datamodule.rank_states import hand_on_state
+from bridge_data.datamodule.rank_states import check_same_lists, hand_on_state
 from bridge_data.errors import ConfigError
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.loader import SavableDataLoader, get_savable_loader
@@ -83,12 +84,15 @@ def rank_loader(
     balancing: Balancing | None = None,
     **settings: Any,
 ) -> RankLoader | None:
-    """The loader of this rank; None if it needs no data. With "broadcast" or `balancing`, all ranks of the job must
-    call it, in the same order.
+    """The loader of this rank; None if it needs no data. All ranks of its data-, tensor- and context-parallel groups
+    must call it, and with "broadcast" or `balancing` all of the job, in the same order.
 
     Raises:
-        ConfigError: if the ranks of the replica are not known.
+        ConfigError: if the ranks of the replica are not known. StateError: on all of these ranks, if they have found
+            other lists of forgotten samples.
     """
+    lists = {} if dataset.forgotten is None else dataset.forgotten.lists
+    check_same_lists(lists, dataset.worker_config, groups_beside(pg_collection) if share == "replicate" else ())
     if dataset.worker_config.world_size == 1:
         balancing = None  # there is nobody to share with
     if dataset.fingerprint()["order"] == "ordered" or (share == "replicate" and not is_first_of_replica(pg_collection)):

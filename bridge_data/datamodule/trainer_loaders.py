@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 from bridge_data.datamodule.parallel import BackgroundLoader
-from bridge_data.datamodule.rank_states import gather_state, hand_on_state
+from bridge_data.datamodule.rank_states import check_same_lists, gather_state, hand_on_state
 from bridge_data.datamodule.sharing import RankLoader
 from bridge_data.errors import DatasetError, StateError
 from bridge_data.loader.metrics import LoaderMetrics
@@ -117,11 +117,12 @@ class EnergonDataloader(Iterator[Any]):
 
         Raises:
             StateError: if the state is of other data or settings; on all ranks, if their states are of different steps,
-                or if lanes are lacking and no rank has the whole state.
+                if lanes are lacking and no rank has the whole state, or if they have found other lists of forgotten
+                samples.
         """
         dataset = self.dataloader.dataset
-        lists = None if dataset.forgotten is None else dataset.forgotten.lists
-        state = hand_on_state(state, dataset.worker_config, lists)
+        check_same_lists({} if dataset.forgotten is None else dataset.forgotten.lists, dataset.worker_config)
+        state = hand_on_state(state, dataset.worker_config)
         strict = self._strict if strict is None else strict
         if not strict:
             self._check_batch_size(LoaderState.from_dict(state))

@@ -19,7 +19,7 @@ from bridge_data.prepare.media_rule import MediaRule
 from bridge_data.prepare.processes import Progress, no_progress
 from bridge_data.prepare.splits import split_by_patterns, split_by_shares
 from bridge_data.prepare.tar_indexes import PrepareConfig
-from bridge_data.prepare.tars import prepare, refresh_index
+from bridge_data.prepare.tars import check_is_whole, prepare, refresh_index
 from bridge_data.shards.metadata import SPLIT_YAML, expand_braces
 from bridge_data.storage import location, on_disk
 
@@ -69,6 +69,7 @@ def prepare_dataset(
         raise ConfigError(f"paths: a pattern cannot be expanded: {error}") from None
     if not names:
         raise ConfigError(f"{root}: paths is empty: name the tars")
+    check_is_whole(root)
     config = PrepareConfig(num_workers=min(workers, len(names)), fix_duplicates=fix_duplicates)
     on_progress = no_progress if progress_fn is None else _advancing(progress_fn(iter(range(len(names))), len(names)))
     if tar_index_only:

@@ -35,7 +35,7 @@ from bridge_data.plan.source import Source
 from bridge_data.samples import CrudeSample
 from bridge_data.shards import PreparedDataset
 from bridge_data.shards.jsonl_file import open_jsonl, read_ranges
-from bridge_data.shards.metadata import DATASET_YAML, META_FOLDER
+from bridge_data.shards.metadata import DATASET_YAML, META_FOLDER, why_unprepared
 from bridge_data.storage import Location, is_remote, location
 
 WHOLE = "train"
@@ -225,10 +225,7 @@ def _open_folder(reference: Reference, opening: Opening) -> Source:
     path, scope, cache = reference.path, reference.scope, reference.scope.cache
     config_file, document = _dataset_yaml(reference)
     if document is None and not storage.is_folder(location(path) / META_FOLDER):
-        raise reference.error(
-            f"{path}: not a prepared data set, it has no {META_FOLDER} folder; run "
-            f"`{bridge_command('prepare', path)}`, or give the path of a metadataset .yaml"
-        )
+        raise reference.error(f"{why_unprepared(location(path))}, or give the path of a metadataset .yaml")
     if document is None:
         raise reference.error(
             f"{config_file}: no such file, so it is not known what the samples are; run "

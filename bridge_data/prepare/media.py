@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 from bridge_data import storage
 from bridge_data.decode.av import AVDecoder
@@ -60,6 +60,8 @@ def extract(kind: MediaKind, file: BinaryIO, name: str) -> MediaMetadata:
         return _image(file) if kind == "image" else _clip(file)
     except (ConfigError, MemoryError):
         raise
+    except UnidentifiedImageError:  # its text is the address of the file in memory
+        raise SampleError(f"{name}: not a readable image: {'unknown format' if file.seek(0, 2) else 'empty'}") from None
     except (BridgeDataError, OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise SampleError(f"{name}: not a readable {'image' if kind == 'image' else 'clip'}: {error}") from error
 

@@ -122,6 +122,7 @@ def _do(call: int, argument: Any) -> Any:
 
 def _begin_child(parent: int) -> None:
     die_with_parent(parent)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C reaches all processes, and this one would print a traceback
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)  # its threads are not there after a fork, and would be waited for
 

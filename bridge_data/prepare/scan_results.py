@@ -134,8 +134,7 @@ class ScanResults:
         with writing(self.root):
             storage.make_folder(self.folder)
         done = len(self.names) - len(missing)
-        workers = min(executor.num_workers, len(missing))
-        runs = _runs(self._files, missing, min(_RUN_SHARDS, 1 + len(missing) // (8 * workers)))
+        runs = shard_runs(self._files, missing, executor.num_workers)
         scan = functools.partial(_scan_run, self.root, self._digest, self._begin)
         with contextlib.closing(executor.map(scan, runs, what=f"scanned shards of {self.root}")) as found:
             for file, names, errors in found:
@@ -190,16 +189,20 @@ class ScanResults:
 
     def raise_errors(self) -> None:
         """Raise an error that names the faults of all shards, if there are any."""
-        errors = self.errors
-        if len(errors) == 1:
-            raise DatasetError(errors[0])
-        if errors:
-            more = len(errors) - _SHOWN
-            raise DatasetError(
-                f"{len(errors)} of {len(self.names)} shards cannot be used:\n  "
-                + "\n  ".join(errors[:_SHOWN])
-                + (f"\n  and {more} more" if more > 0 else "")
-            )
+        raise_faults(self.errors, len(self.names))
+
+
+def raise_faults(errors: Sequence[str], num_shards: int) -> None:
+    """Raise an error of these faults, each of one of `num_shards` shards, if there are any."""
+    if len(errors) == 1:
+        raise DatasetError(errors[0])
+    if errors:
+        more = len(errors) - _SHOWN
+        raise DatasetError(
+            f"{len(errors)} of {num_shards} shards cannot be used:\n  "
+            + "\n  ".join(errors[:_SHOWN])
+            + (f"\n  and {more} more" if more > 0 else "")
+        )
 
 
 def forget_results(root: Location) -> None:
@@ -250,8 +253,9 @@ def _source(
     return None
 
 
-def _runs(files: ShardFiles, names: Sequence[str], longest: int) -> Iterator[list[str]]:
+def shard_runs(files: ShardFiles, names: Sequence[str], num_workers: int) -> Iterator[list[str]]:
     """The names, small shards grouped into one task: sending a task takes as long as scanning a hundred samples."""
+    longest = min(_RUN_SHARDS, 1 + len(names) // (8 * min(num_workers, len(names))))
     run: list[str] = []
     total_bytes = 0
     for name in names:

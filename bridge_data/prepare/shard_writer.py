@@ -20,8 +20,8 @@ from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.options import path_text
 from bridge_data.prepare.part_encoding import EncodedSample, encode_sample
 from bridge_data.prepare.sample_definitions import definition_of, read_definition
-from bridge_data.prepare.writing_session import SITE, HashSplit, MadeOf, WriterConfig, WritingSession, writing_session
-from bridge_data.shards.metadata import META_FOLDER
+from bridge_data.prepare.writing_session import HashSplit, MadeOf, WriterConfig, WritingSession, writing_session
+from bridge_data.shards.metadata import META_FOLDER, is_unfinished
 from bridge_data.storage import location, on_disk
 from bridge_data.storage.atomic import sync_folder, temporary_name, write_file, writing
 
@@ -215,7 +215,7 @@ class ShardWriter:
 
     def has_other_data(self) -> bool:
         """Whether the folder is prepared, and no writer has begun to add to it."""
-        return (self.path / META_FOLDER).is_dir() and not (self.path / SITE).is_dir()
+        return (self.path / META_FOLDER).is_dir() and not is_unfinished(self.path)
 
     @property
     def workspace(self) -> Path:

@@ -38,6 +38,8 @@ from bridge_data.shards.metadata import (
     INFO_YAML,
     META_FOLDER,
     SPLIT_YAML,
+    UNFINISHED,
+    is_unfinished,
     read_shard_counts,
     read_split,
     tar_index_path,
@@ -83,6 +85,16 @@ def find_shards(root: Location, exclude: str | None = None) -> list[str]:
                 "with --exclude"
             )
     return kept
+
+
+def check_is_whole(root: Location) -> None:
+    """See that nobody is writing the data set, or was interrupted: what is there would be taken for all of it.
+
+    Raises:
+        ConfigError: that says how to go on.
+    """
+    if is_unfinished(root):
+        raise ConfigError(f"{root}: {UNFINISHED}")
 
 
 def _check_folder(root: Location) -> None:

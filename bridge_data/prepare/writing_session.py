@@ -29,14 +29,11 @@ from bridge_data.prepare.scan import scan_shard
 from bridge_data.prepare.tar_indexes import PrepareConfig
 from bridge_data.prepare.tars import prepare
 from bridge_data.shards.index_file import BridgeIndex
-from bridge_data.shards.metadata import BRIDGE_INDEX, DATASET_YAML, META_FOLDER, parse_document
+from bridge_data.shards.metadata import BRIDGE_INDEX, DATASET_YAML, META_FOLDER, WRITING, parse_document
 from bridge_data.shards.segment import Segment
 from bridge_data.storage.atomic import temporary_name, write_file, writing
 
 logger = logging.getLogger("bridge_data")
-
-SITE = ".writing"
-"""The folder, in that of the data set, of what is not whole yet."""
 
 WRITER_YAML = "writer.yaml"
 """The file in `.nv-meta` that keeps the split, so that it stays the same when samples are added, and what the last
@@ -123,7 +120,7 @@ class WritingSession:
 
     def __init__(self, root: Path, config: WriterConfig, made_of: MadeOf) -> None:
         self.root, self.config = root, config
-        self.site = root / SITE
+        self.site = root / WRITING
         self.workspace = self.site / f"{config.rank:05d}"
         """Holds what this rank has not finished."""
         self._settings = config.plain() | {"num_items": made_of.num_items}
@@ -172,7 +169,7 @@ class WritingSession:
         path = self.site / _SETTINGS
         if path.is_file():
             there = json.loads(path.read_text())
-            for name, value in self._settings.items():
+            for name, value in sorted(self._settings.items(), key=lambda one: one[0] != "origin"):
                 if name == "origin" and there.get(name) != value:
                     raise ConfigError(
                         f"{self.root}: was begun with other samples: their source has changed, or was converted with "
@@ -229,7 +226,7 @@ class WritingSession:
             if not all((self.site / f"{rank:05d}" / _DONE).is_file() for rank in ranks):
                 return  # others are at work, or one of them has prepared the folder
             self._prepare()
-            finished = self.root / temporary_name(SITE)
+            finished = self.root / temporary_name(WRITING)
             os.replace(self.site, finished)
             shutil.rmtree(finished)
 

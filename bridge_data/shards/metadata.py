@@ -41,6 +41,8 @@ BRIDGE_INDEX = "index.bridge"
 FORGOTTEN_JSONL = "forgotten.jsonl"
 PREPARING = ".preparing"
 """A file that is there while others in the folder are replaced, and afterwards if that was interrupted."""
+WRITING = ".writing"
+"""A folder, in that of a data set, that is there until a `ShardWriter` or a conversion has finished."""
 JSONL_SUFFIX = ".jsonl"
 
 _MAX_SAMPLES = 1 << 48
@@ -86,9 +88,7 @@ def meta_folder(root: AnyLocation) -> AnyLocation:
             raise ConfigError(f"{root}: no such folder")
         if not root.is_dir():
             raise ConfigError(f"{root}: expected the folder of a data set, got a file")
-        raise ConfigError(
-            f"{root}: not a prepared data set, it has no {META_FOLDER} folder; run `{bridge_command('prepare', root)}`"
-        )
+        raise ConfigError(why_unprepared(root))
     if PREPARING in names:
         raise ConfigError(
             f"{root}: is being prepared now, or was until that was interrupted: wait for it, or run "
@@ -103,6 +103,24 @@ def _names_in(folder: Location) -> Container[str] | None:
     if isinstance(folder, storage.RemotePath):
         return storage.list_sizes(str(folder)) or None
     return {name for name in (PREPARING,) if (folder / name).exists()} if folder.is_dir() else None
+
+
+def why_unprepared(root: AnyLocation) -> str:
+    """What to do about the folder `root`, which has no `.nv-meta`."""
+    if is_unfinished(root):
+        return f"{root}: {UNFINISHED}"
+    return f"{root}: not a prepared data set, it has no {META_FOLDER} folder; run `{bridge_command('prepare', root)}`"
+
+
+UNFINISHED = (
+    "is not whole: it is being written by `convert`, `write` or a ShardWriter, or was until that was interrupted. Run "
+    f"the same again, which goes on; or remove {WRITING} in it, to give up what is not written"
+)
+
+
+def is_unfinished(root: AnyLocation) -> bool:
+    """Whether somebody is writing the data set, or was interrupted."""
+    return isinstance(root, Path) and (root / WRITING).is_dir()
 
 
 def read_shard_counts(meta: Location, limits: Limits = DEFAULT_LIMITS) -> dict[str, int]:

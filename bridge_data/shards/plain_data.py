@@ -23,17 +23,17 @@ Pairs: TypeAlias = list[tuple[str, Any]]
 """Keys and values of a JSON object."""
 
 
-def parse_json(text: bytes | str, limits: Limits = DEFAULT_LIMITS) -> Any:
+def parse_json(text: bytes | str, limits: Limits = DEFAULT_LIMITS, *, unique: bool = False) -> Any:
     """The value of a JSON text.
 
     Raises:
-        ValueError: if it is not JSON, or exceeds a limit.
+        ValueError: if it is not JSON, or exceeds a limit; with `unique`, if an object has the same key twice.
     """
     if len(text) > limits.max_json_bytes:
         raise ValueError(
             f"{len(text)} bytes of JSON are more than the {limits.max_json_bytes} allowed (Limits(max_json_bytes))"
         )
-    return _loaded(text, limits.max_json_depth, "max_json_depth")
+    return _loaded(text, limits.max_json_depth, "max_json_depth", _unique if unique else None)
 
 
 def _loaded(text: bytes | str, max_depth: int, name: str, hook: Callable[[Pairs], Any] | None = None) -> Any:

@@ -83,12 +83,12 @@ class IndexPage:
         "_digests",
         "_key_ends",
         "_keys",
-        "_name_of_part",
         "_names",
-        "_part_ends",
         "_part_offsets",
-        "_part_sizes",
+        "name_of_part",
         "offsets",
+        "part_ends",
+        "part_sizes",
     )
 
     def __init__(self, data: memoryview | bytes, names: list[str], has_digests: bool) -> None:
@@ -103,16 +103,16 @@ class IndexPage:
 
         self.offsets = take(8 * (num_samples + 1)).cast("Q")
         self._part_offsets = take(8 * num_parts).cast("Q")
-        self._part_sizes = take(8 * num_parts).cast("Q")
-        self._part_ends = take(4 * num_samples).cast("I")
+        self.part_sizes = take(8 * num_parts).cast("Q")
+        self.part_ends = take(4 * num_samples).cast("I")
         self._key_ends = take(4 * num_samples).cast("I")
-        self._name_of_part = take(4 * num_parts).cast("I")
+        self.name_of_part = take(4 * num_parts).cast("I")
         self._digests = take(4 * num_parts * has_digests).cast("I")
         self._keys = take(keys_bytes)
         self._names = names
 
     def __len__(self) -> int:
-        return len(self._part_ends)
+        return len(self.part_ends)
 
     def key(self, number: int) -> str:
         """The key of sample `number`."""
@@ -121,15 +121,15 @@ class IndexPage:
 
     def parts(self, number: int) -> list[Part]:
         """The parts of sample `number`, with their offsets in the shard."""
-        start, end = self._part_ends[number - 1] if number else 0, self._part_ends[number]
-        names, name_of = self._names, self._name_of_part
-        offsets, sizes = self._part_offsets, self._part_sizes
+        start, end = self.part_ends[number - 1] if number else 0, self.part_ends[number]
+        names, name_of = self._names, self.name_of_part
+        offsets, sizes = self._part_offsets, self.part_sizes
         return [(names[name_of[i]], offsets[i], sizes[i]) for i in range(start, end)]
 
     def digests(self, number: int) -> dict[str, int]:
         """The CRC-32 of the content of each part of sample `number`."""
-        start, end = self._part_ends[number - 1] if number else 0, self._part_ends[number]
-        return {self._names[self._name_of_part[i]]: self._digests[i] for i in range(start, end)}
+        start, end = self.part_ends[number - 1] if number else 0, self.part_ends[number]
+        return {self._names[self.name_of_part[i]]: self._digests[i] for i in range(start, end)}
 
     def all_digests(self) -> list[int]:
         """Those of all parts."""
@@ -137,13 +137,13 @@ class IndexPage:
 
     def columns(self, first: int, last: int) -> Columns | None:
         """Keys, offsets and sizes of the one part of samples `first` to `last`; None if not all have one part."""
-        start, stop = self._part_ends[first - 1] if first else 0, self._part_ends[last]
+        start, stop = self.part_ends[first - 1] if first else 0, self.part_ends[last]
         if stop - start != last + 1 - first:
             return None
         return (
             self.keys(first, last),
             self._part_offsets[start:stop].tolist(),
-            self._part_sizes[start:stop].tolist(),
+            self.part_sizes[start:stop].tolist(),
         )
 
     def keys(self, first: int, last: int) -> list[str]:

@@ -33,7 +33,7 @@ MAX_OPENING = 16
 """Files in an object store that are opened at the same time."""
 
 _PARQUET_SUFFIX = ".parquet"
-_KEY_COLUMN = Column(KEY, KEY, KEY)
+KEY_COLUMN = Column(KEY, KEY, KEY)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -164,7 +164,7 @@ def open_records(
         tables = [open_table(path) for _, path in files]
     columns = choose(columns_of(tables[0].schema, tables[0].path))
     has_keys = KEY in tables[0].schema.names
-    wanted = [*columns, *([_KEY_COLUMN] if has_keys else [])]
+    wanted = [*columns, *([KEY_COLUMN] if has_keys else [])]
     for table in tables[1:]:
         _check_schema(tables[0], table, wanted, has_keys)
     counts = [count for table in tables for count in table.counts]
@@ -258,7 +258,7 @@ class TableReader(BlockReader):
         columns = [column for column in records.columns if parts is None or column.part in parts]
         values = [table.values(column, *rows) for column in columns]
         if records.has_keys:
-            keys = [None if key is None else str(key) for key in table.values(_KEY_COLUMN, *rows)]
+            keys = [None if key is None else str(key) for key in table.values(KEY_COLUMN, *rows)]
             if None in keys:
                 raise DatasetError(f"{table.path}: row {self._row(block[keys.index(None)])} has no {KEY}")
         else:

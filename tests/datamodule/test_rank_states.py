@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from bridge_data import StateError, WorkerConfig
-from bridge_data.datamodule.rank_states import _check, _Given, gather_state, hand_on_state
+from bridge_data.datamodule.rank_states import gather_state, hand_on_state
 from tests.datamodule.launch import on_ranks, run_job
 from tests.datamodule.parts import NUM_TRAIN, draw, make_module, write_numbers
 from tests.datamodule.state_job import DRAWN, MORE, NUM_LANES
@@ -106,11 +106,42 @@ def test_finite_data_goes_on_on_all_ranks_and_begins_anew_on_all(ranks: list[dic
     assert all(after == before for before, after, _ in ends), "at the end of the pass, the next one comes"
 
 
-def test_ranks_that_found_other_lists_of_forgotten_samples_are_an_error() -> None:
-    rows = [_Given(num_lanes=2, is_whole=True, lists={"s": [[version, "d"]]}) for version in (1, 1, 2)]
-    _check(rows[:2])
-    with pytest.raises(StateError, match="data-parallel ranks 2 and 0 have found other lists of forgotten samples"):
-        _check(rows)
+@pytest.fixture(scope="module")
+def finders(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What each of four ranks has seen of a list whose newest version only the last one finds."""
+    folder = tmp_path_factory.mktemp("lists")
+    write_numbers(folder / "data")
+    status, output = run_job(*on_ranks(4, "tests.datamodule.lists_job"), str(folder))
+    assert status == 0, output
+    return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(4)]
+
+
+@pytest.mark.parametrize("when", ["fresh", "resumed", "validation"])
+def test_a_list_that_one_rank_finds_in_another_version_ends_all_at_the_start(
+    finders: list[dict[str, Any]], when: str
+) -> None:
+    (message,) = {rank[when] for rank in finders}
+    assert "data-parallel ranks 3 and 0 have found other lists of forgotten samples: of source" in message
+    assert "versions [[2, " in message and "[[1, " in message
+
+
+@pytest.mark.parametrize(("groups", "kind"), [("of two", "data-parallel"), ("beside", "model-parallel")])
+def test_only_the_ranks_of_a_group_are_compared(finders: list[dict[str, Any]], groups: str, kind: str) -> None:
+    assert [rank[groups] for rank in finders[:2]] == ["", ""], "these have found the same"
+    for rank in finders[2:]:
+        assert f"{kind} ranks 1 and 0 have found other lists" in rank[groups]
+
+
+def test_a_version_that_appears_during_a_run_is_used_by_no_rank_before_the_restart(
+    finders: list[dict[str, Any]],
+) -> None:
+    for rank in finders:
+        assert rank["begun under"] == rank["saved under"] == 1 and rank["restarts"]
+        assert rank["restarted under"] == [1, 2]
+    drawn = {name: {n for rank in finders for batch in rank[name] for n in batch} for name in ("before", "after")}
+    gone = set(finders[0]["forgotten meanwhile"])
+    assert gone & drawn["before"], "the list took effect in the run, when its workers were replaced"
+    assert not gone & drawn["after"] and not drawn["before"] & drawn["after"]
 
 
 def test_ranks_that_are_not_there_cannot_be_gathered() -> None:

@@ -131,6 +131,16 @@ def is_first_of_replica(pg_collection: Any = None) -> bool:
     return all(_coordinate(getattr(groups, axis, None))[0] == 0 for axis in _AXES if axis != "dp")
 
 
+def groups_beside(pg_collection: Any = None) -> list[Any]:
+    """The tensor- and context-parallel groups of several ranks that this rank is in, whose ranks get the same batches;
+    by the same groups, none if there are none."""
+    if pg_collection is None and not _has_megatron_groups():
+        return []
+    groups = pg_collection if pg_collection is not None else _megatron_groups()
+    found = [getattr(groups, axis, None) for axis in ("cp", "tp")]
+    return [group for group in found if _coordinate(group)[1] > 1]
+
+
 def _check_distributed(why: str, way_out: str) -> None:
     if not (dist.is_available() and dist.is_initialized()):
         raise ConfigError(

@@ -46,7 +46,10 @@ class CocoCaptions:
         except OSError as error:
             raise DatasetError(f"{path}: cannot be read: {error.strerror}") from None
         if not images or not annotations:
-            raise DatasetError(f"{path}: has {len(images)} images and {len(annotations)} annotations; expected both")
+            raise DatasetError(
+                f"{path}: has {len(images)} images and {len(annotations)} annotations; expected both, as in COCO. "
+                "Other records are a list of objects, or lines in a file that is called .jsonl"
+            )
         spans = numpy.array(annotations, dtype=numpy.int64)
         self._annotations = spans[numpy.argsort(spans[:, 0], kind="stable")]
         known = numpy.array(images, dtype=numpy.int64)
@@ -97,12 +100,9 @@ class CocoCaptions:
                     )
                     continue
                 image.pop("id")
-                yield SourceRecord(
-                    number,
-                    where,
-                    {"image": name, "caption": captions[0], "captions": captions, "image_id": image_id} | image,
-                    f"{image_id:012d}" if image_id >= 0 else str(image_id),
-                )
+                values = {"image": name, "caption": captions[0], "captions": captions, "image_id": image_id}
+                values |= {other: value for other, value in image.items() if other not in values}
+                yield SourceRecord(number, where, values, f"{image_id:012d}" if image_id >= 0 else str(image_id))
 
     def fingerprint(self) -> str:
         return digest_of_files([self._path])

@@ -297,6 +297,7 @@ class _ConversionTally:
         return (
             f"{title}: {self.num_broken} records are broken:{''.join(self._first)}"
             + (f"\n  and {more} more" if more else "")
-            + f"\nAll are listed in {self._report}. Correct the source and convert again, which goes on where it "
-            "stopped, or give --skip-broken to leave them out."
+            + f"\nAll are listed in {self._report}. Correct the media that are named and convert again, which goes on "
+            f"where it stopped; if {title} itself is corrected, remove {self._writer.path} first. Or give "
+            "--skip-broken to leave them out."
         )

@@ -19,6 +19,9 @@ from bridge_data.shards.segment import is_meta_member, split_name
 
 BLOCK_RECORDS = 8
 
+_OF_WINDOWS = ("thumbs.db", "desktop.ini")
+"""Files that Windows leaves in folders of pictures."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FolderSample:
@@ -47,7 +50,7 @@ def find_samples(folder: Path, *, follow_links: bool = False) -> tuple[list[Fold
             path = Path(parent, file)
             name = path.relative_to(folder).as_posix()
             parsed = split_name(name)
-            if file.startswith(".") or parsed is None or is_meta_member(name):
+            if file.startswith(".") or file.lower() in _OF_WINDOWS or parsed is None or is_meta_member(name):
                 left_out.append(name)
             else:
                 _check_file(path, None if follow_links else root)

@@ -10,6 +10,7 @@ import binascii
 import importlib.util
 import io
 import re
+import urllib.parse
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,9 @@ _MAGIC = (
 IMAGE_ENDINGS = ("jpg", "png", "webp", "gif", "bmp", "tiff", "avif")
 """Of images in the parts that are made here, the usual ones first."""
 
+_MAX_SHOWN = 200
+"""Characters of a name in a message."""
+
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://")
 
 
@@ -65,7 +69,8 @@ def names_media(text: str) -> bool:
     """Whether a text is the name of an image or a clip, or holds one as a `data:` URL."""
     if text.startswith(("data:image/", "data:video/", "data:audio/")):
         return True
-    return len(text) < 4096 and "\n" not in text and kind_of_name(text) is not None
+    has_ending = "." in text.rpartition("/")[2]  # else it is an ending itself, as in a column of formats
+    return len(text) < 4096 and has_ending and "\n" not in text and kind_of_name(text) is not None
 
 
 class MediaRoot:
@@ -86,8 +91,8 @@ class MediaRoot:
             name, data = str(value.get("path") or ""), value.get("bytes")
             if data is None:
                 value = name
-        if data is None or isinstance(value, str):
-            name, data = self._named(str(value))
+        if isinstance(value, str):
+            name, data = self._named(value)
         if not isinstance(data, bytes):
             raise SampleError(f"holds a {type(data).__name__}; expected a medium: bytes, or the name of a file")
         ending = ending_of(data, name)
@@ -103,24 +108,29 @@ class MediaRoot:
             except binascii.Error as error:
                 raise SampleError(f"a data: URL is no base64: {error}") from None
         if _URL.match(name) and not name.startswith("file://"):
-            raise SampleError(f"names {name[:200]!r}, which is not downloaded: store the files, and give --media-root")
-        return name, self._path(name.removeprefix("file://")).read_bytes()
+            raise SampleError(
+                f"names {name[:_MAX_SHOWN]!r}, which is not downloaded: store the files, and give --media-root"
+            )
+        if name.startswith("file://"):
+            name = urllib.parse.unquote(name.removeprefix("file://"))
+        return name, self._path(name).read_bytes()
 
     def _path(self, name: str) -> Path:
         """The file of this name."""
         if not name or "\0" in name:
-            raise SampleError(f"names no file, but {name!r}")
+            raise SampleError(f"names no file, but {name[:_MAX_SHOWN]!r}")
+        told = f"{name[:_MAX_SHOWN]!r} in {self.folder}"
         try:
             path = (self.folder / name).resolve(strict=True)
         except (OSError, RuntimeError) as error:
             reason = getattr(error, "strerror", None) or error
-            raise SampleError(f"{name!r} in {self.folder}: cannot be read: {reason}; is --media-root right?") from None
+            raise SampleError(f"{told}: cannot be read: {reason}; is --media-root right?") from None
         if not path.is_relative_to(self._resolved):
             raise SampleError(
                 f"{name!r} leads out of {self.folder}, to {path}: give a --media-root that holds it, if it is meant"
             )
         if not path.is_file():
-            raise SampleError(f"{name!r} in {self.folder}: is no file")
+            raise SampleError(f"{told}: is no file")
         return path
 
 

@@ -166,9 +166,12 @@ def _columns_of_parts(records: Sequence[SourceRecord]) -> list[RecordColumn]:
         alike = [part for part in parts if "." not in part and kind_of_name(f"x.{part}") == wanted]
         if alike:
             found.append(RecordColumn(alike[0], kind, ",".join(alike)))  # type: ignore[arg-type]
+    texts = [part for part in parts if part.lower() in ("txt", "text")]
     for part in parts:
-        if part in ("txt", "text"):
-            found.append(RecordColumn(part, "text", part))
+        if part in texts:
+            alike = [other for other in texts if other.lower() == part.lower()]
+            if part == alike[0]:
+                found.append(RecordColumn(part, "text", ",".join(alike)))
         elif part == "cls":
             found.append(RecordColumn(part, "number", part))
         elif part == "json":

@@ -6,7 +6,7 @@ ways, or in none, is a `ConfigError` that names what to give.
 
 import dataclasses
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from bridge_data import storage
@@ -98,7 +98,14 @@ def _folder_format(folder: Path) -> str:
         raise ConfigError(
             f"{folder}: {tables[0]} names its files; convert that file: {folder / tables[0]} (or give --format folder)"
         )
-    return _most_files(folder)
+    found = _most_files(folder)
+    splits = _splits(path.name for path in folder.iterdir() if path.is_dir())
+    if found == "folder" and len(splits) > 1:
+        raise ConfigError(
+            f"{folder}: its folders are of the splits {', '.join(splits)}; convert each by itself (or give --format "
+            "folder, if they are no splits)"
+        )
+    return found
 
 
 def _most_files(folder: Path) -> str:
@@ -120,11 +127,16 @@ def _most_files(folder: Path) -> str:
 _SPLIT = re.compile(r"(train|validation|valid|val|dev|test)(?![a-z])")
 
 
+def _splits(names: Iterable[str]) -> list[str]:
+    """The splits that names of files or folders begin with."""
+    return sorted({match[1] for match in map(_SPLIT.match, names) if match is not None})
+
+
 def _files(path: Path, config: SourceConfig, endings: tuple[str, ...]) -> list[Path]:
     if not path.is_dir():
         return [path]
     files = files_below(path, endings, config.include)
-    splits = sorted({match[1] for file in files if (match := _SPLIT.match(file.name)) is not None})
+    splits = _splits(file.name for file in files)
     if len(splits) > 1:
         raise ConfigError(
             f"{path}: its files are of the splits {', '.join(splits)}; convert each by itself, such as --include "

@@ -5,6 +5,7 @@ their contents are read later, in forked processes. Guarantee: a number stands f
 fingerprint is the same; what cannot be read is a `BrokenRecord`, never left out.
 """
 
+import codecs
 import fnmatch
 import hashlib
 import os
@@ -97,6 +98,22 @@ class LastOpened(Generic[Opened]):
 def even_blocks(count: int, size: int) -> Iterator[range]:
     """The numbers below `count`, in runs of `size`."""
     return (range(start, min(start + size, count)) for start in range(0, count, size))
+
+
+def check_is_utf8(file: Path) -> None:
+    """See that a file of text does not begin with the mark of UTF-16, in which spreadsheets and consoles of Windows
+    write.
+
+    Raises:
+        ConfigError: if it does, or cannot be read.
+    """
+    try:
+        with open(file, "rb") as opened:
+            mark = opened.read(2)
+    except OSError as error:
+        raise ConfigError(f"{file}: cannot be read: {error.strerror}") from None
+    if mark in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+        raise ConfigError(f"{file}: is UTF-16; expected UTF-8: iconv -f UTF-16 -t UTF-8 {file.name} > ...")
 
 
 def digest_of_files(files: Iterable[str | os.PathLike[str]]) -> str:

@@ -6,6 +6,7 @@ are no part of a sample are counted, and links are refused, as they have no cont
 """
 
 import collections
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -26,6 +27,9 @@ from bridge_data.shards.tar_headers import FOLDER, LINKS, walk
 
 BLOCK_RECORDS = 8
 
+_IN_THIS_FOLDER = re.compile(r"(\./)+")
+"""How all names begin in what `tar -c .` writes."""
+
 
 class TarCollection:
     """The samples of tars. With `prefix_keys`, those of `shards/a.tar` have keys that begin with `a/`."""
@@ -42,10 +46,11 @@ class TarCollection:
         self._last: LastOpened[FileTar | GzipTar] = LastOpened()
         for number, path in enumerate(self._files):
             found: dict[str, list[Part]] = collections.defaultdict(list)
+            storage.close_file(path)  # another file may have been there before
             tar = open_tar(str(path))
             self.is_scattered &= not isinstance(tar, GzipTar)
             for member in walk(tar, 0, tar.end, file=str(path)):
-                name = split_name(member.name)
+                name = split_name(_IN_THIS_FOLDER.sub("", member.name))
                 if name is not None and member.kind in LINKS:
                     raise DatasetError(f"{path}: member {member.name!r} is a {member.kind}, without content of its own")
                 if name is None or not member.is_file:

@@ -18,7 +18,14 @@ from typing import Any, BinaryIO, TypeAlias
 
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.limits import DEFAULT_LIMITS, Limits
-from bridge_data.prepare.converters.source_records import BrokenRecord, SourceRecord, digest_of_files, even_blocks
+from bridge_data.prepare.converters.media_files import names_media
+from bridge_data.prepare.converters.source_records import (
+    BrokenRecord,
+    SourceRecord,
+    check_is_utf8,
+    digest_of_files,
+    even_blocks,
+)
 from bridge_data.shards.plain_data import parse_json
 
 READ_BYTES = 1 << 20
@@ -47,6 +54,7 @@ class TextTable:
         self._firsts = [0]
         for path, spans, _ in files:
             try:
+                check_is_utf8(path)
                 for start, end in spans:
                     self._starts.append(start)
                     self._ends.append(end)
@@ -115,7 +123,7 @@ _LIMIT = "Limits(max_json_bytes)"
 def _object_parser(limits: Limits) -> Parse:
     def parse(data: bytes) -> dict[str, Any]:
         try:
-            value = parse_json(data, limits)
+            value = parse_json(data, limits, unique=True)
         except UnicodeDecodeError as error:
             raise ValueError(f"is not UTF-8: {error}") from None
         except ValueError as error:
@@ -255,12 +263,16 @@ def csv_rows(files: Sequence[Path], limits: Limits = DEFAULT_LIMITS, delimiter: 
     """A record for each row below the headings, which name the columns; values are text."""
     opened = []
     for path in files:
+        check_is_utf8(path)
         between = delimiter or _delimiter(path, limits)
         try:
             headings = next(_csv_records(path, between, limits), (0, 0, [""]))[2]
+            between.join(headings).encode()
+        except UnicodeEncodeError:
+            raise DatasetError(f"{path}: its first line is not UTF-8; write the file in UTF-8") from None
         except ValueError as error:
             raise DatasetError(f"{path}: {error}") from None
-        if not all(headings) or len(set(headings)) < len(headings):
+        if not all(headings) or len(set(headings)) < len(headings) or any(map(names_media, headings)):
             shown = str(headings)[:200]
             raise ConfigError(
                 f"{path}: its first line should name the columns, each once, as in `image,caption`; got {shown}"
@@ -274,11 +286,8 @@ def _delimiter(path: Path, limits: Limits) -> str:
     """What stands between columns: by the name of the file, else the one that its first line has most of."""
     if path.suffix.lower() in (".tsv", ".tab"):
         return "\t"
-    try:
-        with open(path, "rb") as file:
-            first = file.readline(limits.max_json_bytes)
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+    with open(path, "rb") as file:
+        first = file.readline(limits.max_json_bytes)
     return max(",;\t|", key=lambda one: first.count(one.encode()))
 
 
@@ -329,10 +338,10 @@ def _row_parser(headings: Sequence[str], delimiter: str) -> Parse:
         except UnicodeDecodeError as error:
             raise ValueError(f"is not UTF-8: {error}") from None
         try:
-            reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
+            reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
             rows = [row for row in iter(partial(_next_row, reader, len(data)), None) if row]
         except csv.Error as error:
-            raise ValueError(f"is not CSV: {error}") from None
+            raise ValueError(f"is not CSV: {error}: is a quotation mark not closed, or not doubled?") from None
         if len(rows) != 1 or len(rows[0]) != len(headings):
             got = len(rows[0]) if rows else 0
             raise ValueError(f"has {got} columns; expected {len(headings)}: {', '.join(headings)[:200]}")

@@ -170,7 +170,7 @@ def convert(
 
 def is_terminal() -> bool:
     """Whether somebody could answer."""
-    return sys.stdin.isatty()
+    return sys.stdin is not None and sys.stdin.isatty()  # None: it was closed
 
 
 def _ask(field: str, columns: Sequence[str]) -> str:

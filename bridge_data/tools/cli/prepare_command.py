@@ -19,11 +19,12 @@ from bridge_data.prepare.sample_definitions import CRUDE, SAMPLE_TYPES, definiti
 from bridge_data.prepare.scan_results import ScanTask
 from bridge_data.prepare.splits import RATIO_PARTS, parse_pattern, parse_ratio, split_by_patterns, split_by_ratio
 from bridge_data.prepare.tar_indexes import Preparation, PrepareConfig
-from bridge_data.prepare.tars import Split, find_shards, refresh_index, scan_share
+from bridge_data.prepare.tars import Split, check_is_whole, find_shards, refresh_index, scan_share
 from bridge_data.prepare.tars import prepare as prepare_shards
 from bridge_data.shards.metadata import DATASET_YAML, INFO_JSON, INFO_YAML, JSONL_SUFFIX, META_FOLDER, SPLIT_YAML
 from bridge_data.shards.prepared import PreparedDataset
 from bridge_data.storage import Location, is_remote
+from bridge_data.tools.cli.column_storing import column_names, store_columns
 from bridge_data.tools.cli.sample_types import (
     FirstSamples,
     ask_field_map,
@@ -96,6 +97,7 @@ class _Options:
     rescan: bool
     fix_duplicates: bool
     digest: bool
+    columns: str | None
     split_config: str
     tmp_path: str | None
     media_metadata_by_extension: bool
@@ -113,6 +115,8 @@ class _Options:
             raise ConfigError("--task-index and --num-tasks: give both, or none")
         if self.task is not None and (self.merge or self.fix_duplicates):
             raise ConfigError("--task-index scans a share of the tars: leave --merge and --fix-duplicates out")
+        if column_names(self.columns) and self.task is not None:
+            raise ConfigError("--columns: values are read with --merge; give it there, and not with --task-index")
         if self.split_ratio is not None and self.split_parts:
             raise ConfigError("--split-ratio and --split-parts: give one of them")
         if self.tar_index_only and self.fix_duplicates:
@@ -196,6 +200,11 @@ class _Options:
     is_flag=True,
     help="Read every part, and store a digest of it (CRC-32), which lint checks, and get_train_dataset if asked to.",
 )
+@click.option(
+    "--columns",
+    metavar="NAMES",
+    help="Store fields of JSON parts, such as json.score,json.lang, as columns of samples, which `where` chooses by.",
+)
 @click.option("--split-config", metavar="NAME", default=SPLIT_YAML, show_default=True, help="The file of the split.")
 @click.option("--tmp-path", metavar="PATH", help="Where files for an object store are made.  [default: $TMPDIR]")
 @media_options
@@ -221,17 +230,19 @@ def prepare(path: Location, **flags: Any) -> None:
         prepare_joins(_on_disk(path), flags)
         return
     options = _Options(**flags)
-    if options.media_rule is not None:
+    if options.media_rule is not None or options.columns is not None:
         _on_disk(path)
     config = options.config_for(path)
     if path.is_file():
         raise ConfigError(f"{path}: expected a folder of tars or a .jsonl file; only such data sets need preparation")
+    check_is_whole(path)
     if options.task is not None:
         _scan(path, options.task, config, options.progress)
         return
     if options.tar_index_only:
         done = _indexed(partial(refresh_index, path, config), options)
         click.echo(f"{path}: index of {counted(len(done.shard_counts), 'shard')} written")
+        _store_columns(path, options, config)
         return
     names = find_shards(path, options.exclude)
     if not answers(lambda: _may_write(path, options), "give --force-overwrite to prepare again without a question"):
@@ -249,6 +260,7 @@ def prepare(path: Location, **flags: Any) -> None:
     done = _indexed(partial(writing, path, split, config), options)
     click.echo()
     click.echo(split_table(PreparedDataset.open(path, options.limits), options.split_config))
+    _store_columns(path, options, config)
     if options.media_rule is not None:
         from bridge_data.tools.cli.prepare_media_command import store_media  # brings torch
 
@@ -263,6 +275,11 @@ def prepare(path: Location, **flags: Any) -> None:
 _NO_QUESTIONS = (
     "give --non-interactive with --split-ratio 8,1,1, and --sample-type with --field-map if the sample class is known"
 )
+
+
+def _store_columns(path: Location, options: _Options, config: PrepareConfig) -> None:
+    if options.columns is not None:
+        store_columns(_on_disk(path), column_names(options.columns), config, options.progress)
 
 
 def _on_disk(path: Location) -> Path:

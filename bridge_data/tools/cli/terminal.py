@@ -256,7 +256,7 @@ def answers(ask: Callable[[], Answer], way_out: str) -> Answer:
     try:
         return ask()
     except click.Abort:
-        if sys.stdin.isatty():  # Ctrl-C or Ctrl-D
+        if sys.stdin is not None and sys.stdin.isatty():  # Ctrl-C or Ctrl-D
             raise
         raise ConfigError(f"there are questions, and no answers on standard input: {way_out}") from None
 

@@ -1,0 +1,120 @@
+"""A choice: which samples of a data set were chosen, as a file of bits.
+
+Enters: a bit for each sample, and the samples of each shard. Leaves: the chosen samples by number, counted from 0, and
+back. Guarantee: a process reads the pages of bits that it needs, each with a checksum, and holds some; a file that is
+damaged or replaced is a `DatasetError`.
+
+Layout: an index file (see `index_file`), whose data are the bits, the lowest of a byte first. The table holds the
+number of samples, those chosen in each shard and in each page of 4,096 samples, the CRC-32 of each page, and a digest
+of all bits.
+"""
+
+import array
+import bisect
+import functools
+import itertools
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from bridge_data.shards.index_file import HEADER_BYTES, IndexFile, begin_index, finish_index
+from bridge_data.storage.atomic import replacing
+
+CHOICE_MAGIC = b"BRIDGECH"
+
+PAGE_SAMPLES = 1 << 12
+
+MAX_PAGES = 1024
+"""Pages that a process keeps, of up to 8 KB each."""
+
+_PAGE_BYTES = PAGE_SAMPLES // 8
+
+
+class Choice:
+    """The chosen ones of `num_samples` samples: `counts` of each shard, `num_chosen` in all."""
+
+    def __init__(self, file: IndexFile, table: dict[str, Any]) -> None:
+        self.num_samples: int = table["num_samples"]
+        self.counts: list[int] = table["counts"]
+        self.digest: str = table["digest"]
+        self.note: str | None = table["note"]
+        self._file = file
+        self._checksums: list[int] = table["checksums"]
+        self._starts: list[int] = list(itertools.accumulate(table["pages"], initial=0))
+
+    @classmethod
+    def open(cls, path: Path) -> "Choice | None":
+        """The choice in the file at `path`; None if there is none that can be used."""
+        opened = IndexFile.open(path, CHOICE_MAGIC)
+        return None if opened is None else cls(*opened)
+
+    @property
+    def num_chosen(self) -> int:
+        return self._starts[-1]
+
+    def sample(self, number: int) -> int:
+        """The sample that is number `number` of those chosen."""
+        page = bisect.bisect_right(self._starts, number) - 1
+        return page * PAGE_SAMPLES + _kept_page(self, page)[number - self._starts[page]]
+
+    def rank(self, sample: int) -> int:
+        """How many samples before `sample` are chosen."""
+        page, at = divmod(sample, PAGE_SAMPLES)
+        if page >= len(self._checksums):
+            return self.num_chosen
+        start = self._starts[page]
+        return start + bisect.bisect_left(_kept_page(self, page), at) if at else start
+
+    def number(self, sample: int) -> int | None:
+        """The number of `sample` among those chosen; None if it is not."""
+        number = self.rank(sample)
+        is_chosen = 0 <= sample < self.num_samples and number < self.num_chosen and self.sample(number) == sample
+        return number if is_chosen else None
+
+    def between(self, first: int, end: int) -> list[int]:
+        """The chosen samples from `first` to `end` - 1."""
+        return [self.sample(number) for number in range(self.rank(first), self.rank(end))]
+
+    def read_page(self, page: int) -> "array.array[int]":
+        """The chosen samples of a page, counted from its first."""
+        first = page * _PAGE_BYTES
+        num_bytes = min(_PAGE_BYTES, -(-self.num_samples // 8) - first)
+        data = self._file.read(HEADER_BYTES + first, num_bytes, self._checksums[page])
+        bits = f"{int.from_bytes(data, 'little'):b}"
+        return array.array("H", itertools.compress(range(len(bits)), map("1".__eq__, reversed(bits))))
+
+
+@functools.lru_cache(maxsize=MAX_PAGES)
+def _kept_page(choice: Choice, page: int) -> "array.array[int]":
+    return choice.read_page(page)
+
+
+def write_choice(path: Path, bits: bytes, shard_counts: Sequence[int], note: str | None) -> None:
+    """Write the choice that `bits` are, of the samples of shards, to the file at `path`, which appears whole; `note` is
+    a remark on it."""
+    import hashlib  # here: who opens a choice does without
+
+    pages = [bits[start : start + _PAGE_BYTES] for start in range(0, len(bits), _PAGE_BYTES)]
+    counted = [int.from_bytes(page, "little").bit_count() for page in pages]
+    starts = [0, *itertools.accumulate(counted)]
+
+    def rank(sample: int) -> int:
+        page, at = divmod(sample, PAGE_SAMPLES)
+        if page == len(pages):
+            return starts[-1]
+        return starts[page] + (int.from_bytes(pages[page], "little") & ((1 << at) - 1)).bit_count()
+
+    ranks = map(rank, itertools.accumulate(shard_counts, initial=0))
+    table = {
+        "num_samples": sum(shard_counts),
+        "counts": [end - start for start, end in itertools.pairwise(ranks)],
+        "pages": counted,
+        "checksums": list(map(zlib.crc32, pages)),
+        "digest": hashlib.blake2b(bits, digest_size=8).hexdigest(),
+        "note": note,
+    }
+    with replacing(path) as temporary, open(temporary, "wb") as file:
+        begin_index(file)
+        file.write(bits)
+        finish_index(file, CHOICE_MAGIC, table)

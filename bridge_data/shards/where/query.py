@@ -1,0 +1,294 @@
+"""Evaluating a predicate over the columns of a data set.
+
+Enters: an engine, the columns, a file of the user's, a predicate. Leaves: a bit for each sample. Guarantee: columns
+that the predicate does not name are not read; a column that is not there, or a predicate that is not true or false, is
+an error before any is. Where the predicate is NULL, as a value is missing, the sample is not chosen.
+"""
+
+import contextlib
+import dataclasses
+import difflib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from bridge_data.errors import ConfigError
+from bridge_data.shards.where.own_columns import KEY_COLUMN, SHARD_COLUMN, OwnColumns
+from bridge_data.shards.where.predicates import parse_predicate
+from bridge_data.shards.where.sample_columns import (
+    KEY,
+    ROWS_AT_ONCE,
+    SHARD,
+    ColumnPath,
+    KeyedTable,
+    SampleColumns,
+    arrow_package,
+)
+
+MAX_SHOWN = 40
+"""Columns that an error lists."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Evaluated:
+    """The samples that are chosen, as bits, and how many have no row in the user's file."""
+
+    bits: Any
+    num_without_row: int
+
+
+class SampleQuery:
+    """The predicate `text` over `columns`, and those in the file `own`."""
+
+    def __init__(self, engine: Any, columns: SampleColumns, own: OwnColumns | None, text: str) -> None:
+        self._engine, self._columns, self._own = engine, columns, own
+        self._text = text
+        self._failure: Exception | None = None
+        self._predicate = parse_predicate(engine, text)
+        self._types = columns.types(of_all=False)
+        self._own_types = {} if own is None else own.types()
+        self._keyed: dict[ColumnPath, KeyedTable] = {}
+        if any(self._is_unknown(names) for names in self._predicate.columns):
+            self._types = columns.types(of_all=True)
+            for part in sorted({path[0] for path in self._types if len(path) == 2}):
+                table = columns.keyed(part)
+                if table is not None:
+                    new: dict[ColumnPath, Any] = {
+                        (part, name): kind for name, kind in table.types.items() if (part, name) not in self._types
+                    }
+                    self._types |= new
+                    self._keyed |= dict.fromkeys(new, table)
+        self._wanted = self._resolved()
+        self._check()
+
+    def _is_unknown(self, names: Sequence[str]) -> bool:
+        return not (_matching(names, self._types) or _matching(names, self._own_paths()))
+
+    def _own_paths(self) -> list[ColumnPath]:
+        return [(name,) for name in self._own_types if name not in (KEY_COLUMN, SHARD_COLUMN)]
+
+    def _resolved(self) -> dict[ColumnPath, Any]:
+        """The columns that the predicate names, with their types; those of the user's file have a path of one name."""
+        wanted: dict[ColumnPath, Any] = {}
+        for names in self._predicate.columns:
+            found, own = _matching(names, self._types), _matching(names, self._own_paths())
+            if found and own:
+                raise ConfigError(
+                    f"column {names[0]!r} is one of the data and one of {self._own.path if self._own else ''}, too: "
+                    "rename the latter"
+                )
+            if not found and not own:
+                raise ConfigError(self._unknown(names))
+            wanted |= {path: self._types[path] for path in found}
+            wanted |= {path: self._own_types[path[0]] for path in own}
+        lower = [".".join(path).lower() for path in wanted]
+        same = next((path for path in wanted if lower.count(".".join(path).lower()) > 1), None)
+        if same is not None:
+            raise ConfigError(
+                f"column {'.'.join(same)!r} and another differ in case only, which SQL does not tell apart"
+            )
+        return wanted
+
+    def _unknown(self, names: Sequence[str]) -> str:
+        known = [".".join(path) for path in (*self._types, *self._own_paths())]
+        near = difflib.get_close_matches(".".join(names), known, n=1, cutoff=0.5)
+        guess = f"; did you mean {near[0]!r}?" if near else "."
+        shown = ", ".join(known[:MAX_SHOWN]) + (f" and {len(known) - MAX_SHOWN} more" if len(known) > MAX_SHOWN else "")
+        return f"unknown column {'.'.join(names)!r}{guess} There is: {shown}. More: {self._columns.way_out()}"
+
+    def _check(self) -> None:
+        """See that the predicate is one, by a query over no rows."""
+        tables = {name: schema.empty_table() for name, schema in self._schemas().items()}
+        with self._registered(tables):
+            kind = self._executed("DESCRIBE SELECT {predicate} FROM {samples}").fetchall()[0][1]
+        if kind != "BOOLEAN":
+            raise ConfigError(f"{self._text!r} has the type {kind}, expected BOOLEAN: compare it, such as `... > 0`")
+
+    def run(self, num_samples: int) -> Evaluated:
+        """Evaluate it for all samples.
+
+        Raises:
+            ConfigError: if it cannot be, or the user's file does not fit. DatasetError: if columns cannot be read.
+        """
+        import numpy as np
+
+        bits = np.zeros(-(-num_samples // 8), np.uint8)
+        num_rows = num_with_row = 0
+        with self._registered(self._readers()):
+            query = "SELECT __number, {predicate}, __is_there FROM {samples}"
+            for batch in self._batches_of(self._executed(query)):
+                numbers, chosen, is_there = batch.columns
+                num_rows += len(numbers)
+                num_with_row += len(is_there) - is_there.null_count
+                found = numbers.filter(chosen).to_numpy()
+                np.bitwise_or.at(bits, found >> 3, (1 << (found & 7)).astype(np.uint8))
+        if self._own is not None:
+            self._check_own(self._own, num_rows - num_samples, num_with_row)
+        return Evaluated(bits, num_samples - num_with_row)
+
+    def _joins_shard(self) -> bool:
+        return SHARD_COLUMN in self._own_types
+
+    def _of_batches(self) -> list[ColumnPath]:
+        """The columns of the batches, with those that tables are joined by."""
+        own = {(name,) for name in self._own_types}
+        joined = [KEY] if self._own is not None or not self._keyed.keys().isdisjoint(self._wanted) else []
+        joined += [SHARD] if self._joins_shard() else []
+        first = [path for path in self._wanted if path in self._types and path not in self._keyed and path not in own]
+        return list(dict.fromkeys([*first, *(path for path in self._wanted if path in (KEY, SHARD)), *joined]))
+
+    def _of_parts(self) -> dict[str, list[ColumnPath]]:
+        """The columns that are joined by the keys of parts, by part."""
+        found: dict[str, list[ColumnPath]] = {}
+        for path in self._wanted:
+            if path in self._keyed:
+                found.setdefault(path[0], []).append(path)
+        return found
+
+    def _of_own(self) -> list[str]:
+        """The columns that are read of the user's file."""
+        if self._own is None:
+            return []
+        keys = [KEY_COLUMN, *([SHARD_COLUMN] if self._joins_shard() else [])]
+        return keys + [path[0] for path in self._wanted if path not in self._types]
+
+    def _schemas(self) -> dict[str, Any]:
+        """The Arrow schemas of the tables of the query, by name."""
+        arrow = arrow_package()
+        columns = [(f"c{number}", self._types[path]) for number, path in enumerate(self._of_batches())]
+        found = {"batches": arrow.schema([("__number", arrow.int64()), *columns])}
+        for number, paths in enumerate(self._of_parts().values()):
+            fields = [(path[1], self._types[path]) for path in paths]
+            found[f"part{number}"] = arrow.schema([("key", arrow.string()), *fields])
+        if self._own is not None:
+            found["own"] = arrow.schema([(name, self._own_types[name]) for name in self._of_own()])
+        return found
+
+    def _readers(self) -> dict[str, Any]:
+        """Readers of these tables."""
+        schemas, wanted = self._schemas(), self._of_batches()
+        arrow = arrow_package()
+
+        def rows() -> Iterator[Any]:
+            for numbers, values in self._columns.batches(wanted):
+                arrays = [arrow.array(numbers), *(values[path] for path in wanted)]
+                yield arrow.record_batch(arrays, schema=schemas["batches"])
+
+        batches = {"batches": rows()}
+        for number, paths in enumerate(self._of_parts().values()):
+            batches[f"part{number}"] = self._keyed[paths[0]].batches([path[1] for path in paths])
+        if self._own is not None:
+            batches["own"] = self._own.batches(self._of_own())
+        reader = arrow.RecordBatchReader.from_batches
+        return {name: reader(schemas[name], self._noting(found)) for name, found in batches.items()}
+
+    def _noting(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """The same; the engine hides what was raised, so it is noted."""
+        try:
+            yield from batches
+        except Exception as error:
+            self._failure = error
+            raise
+
+    @contextlib.contextmanager
+    def _registered(self, tables: Mapping[str, Any]) -> Iterator[None]:
+        """Let queries use these tables; after a failure, the engine is not used any more."""
+        for name, found in tables.items():
+            self._engine.register(name, found)
+        yield
+        for name in tables:
+            self._engine.unregister(name)
+
+    def _executed(self, query: str) -> Any:
+        """The result of a query with `{predicate}` and `{samples}`."""
+        with self._reporting():
+            head, tail = query.replace("{samples}", self._samples()).split("{predicate}")
+            return self._engine.sql(f"{head}(\n{self._text}\n){tail}")
+
+    def _batches_of(self, result: Any) -> Iterator[Any]:
+        with self._reporting():
+            yield from result.to_arrow_reader(ROWS_AT_ONCE)
+
+    @contextlib.contextmanager
+    def _reporting(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # of the engine there are many kinds
+            if self._failure is not None:
+                raise self._failure from None
+            raise ConfigError(f"{self._text!r}: {str(error).splitlines()[0]}") from None
+
+    def _samples(self) -> str:
+        """The query of all columns, under the names that a predicate has for them."""
+        expressions: dict[ColumnPath, str] = {}
+        for number, path in enumerate(self._of_batches()):
+            if path in self._wanted:
+                expressions[path] = f"batches.c{number}"
+        keys = {path: f"batches.c{number}" for number, path in enumerate(self._of_batches())}
+        joins = []
+        for number, (part, paths) in enumerate(self._of_parts().items()):
+            joins.append(f"LEFT JOIN part{number} ON part{number}.key = {keys[KEY]} || {_text('.' + part)}")
+            expressions |= {path: f"part{number}.{_name(path[1])}" for path in paths}
+        there = "true"
+        if self._own is not None:
+            conditions = [f"CAST(own.key AS VARCHAR) = {keys[KEY]}"]
+            conditions += [f"CAST(own.shard AS VARCHAR) = {keys[SHARD]}"] if self._joins_shard() else []
+            joins.append(f"LEFT JOIN (SELECT *, true AS __is_there FROM own) own ON {' AND '.join(conditions)}")
+            there = "own.__is_there"
+            expressions |= {path: f"own.{_name(path[0])}" for path in self._wanted if path not in self._types}
+        columns = ", ".join(f"{value} AS {_name(name)}" for name, value in _nested(expressions).items())
+        listed = f"batches.__number, {there} AS __is_there" + (f", {columns}" if columns else "")
+        return f"(SELECT {listed} FROM batches {' '.join(joins)})"
+
+    def _check_own(self, own: OwnColumns, num_more: int, num_with_row: int) -> None:
+        """See that the rows of the user's file are those of samples, one for each."""
+        names = ["key", *(["shard"] if self._joins_shard() else [])]
+        if num_more:
+            reader = arrow_package().RecordBatchReader.from_batches
+            schema = arrow_package().schema([(name, self._own_types[name]) for name in names])
+            with self._registered({"own": reader(schema, own.batches(names))}), self._reporting():
+                of = ", ".join(names)
+                query = f"SELECT {of}, count(*) FROM own GROUP BY {of} HAVING count(*) > 1 ORDER BY {of} LIMIT 1"
+                ((*key, times),) = self._engine.execute(query).fetchall()
+            raise ConfigError(
+                f"columns: {own.path}: has {times} rows of {' and '.join(names)} {', '.join(map(repr, key))}: expected "
+                "one for each sample" + ("" if len(names) > 1 else "; a column `shard` tells shards apart")
+            )
+        if not num_with_row:
+            first = next(iter(own.batches(["key"])), None)
+            such = "" if first is None or not len(first) else f", such as {first.column(0)[0].as_py()!r},"
+            raise ConfigError(f"columns: {own.path}: its keys{such} are those of no sample")
+
+
+def _matching(names: Sequence[str], paths: Iterable[ColumnPath]) -> list[ColumnPath]:
+    """The columns that these names stand for: one, or all of a struct. Names in the same case come first."""
+    lower = tuple(name.lower() for name in names)
+    found = []
+    for path in paths:
+        length = min(len(path), len(names))
+        if tuple(name.lower() for name in path[:length]) == lower[:length]:
+            found.append(path)
+    same = [path for path in found if path[0] == names[0]]
+    return same or found
+
+
+def _nested(expressions: Mapping[ColumnPath, str]) -> dict[str, str]:
+    """The expression of each column by its first name: those with longer paths are fields of a struct."""
+    groups: dict[str, dict[ColumnPath, str]] = {}
+    found: dict[str, str] = {}
+    for path, expression in expressions.items():
+        if len(path) == 1:
+            found[path[0]] = expression
+        else:
+            groups.setdefault(path[0], {})[path[1:]] = expression
+    for name, inner in groups.items():
+        fields = (f"{_name(field)} := {value}" for field, value in _nested(inner).items())
+        found[name] = f"struct_pack({', '.join(fields)})"
+    return found
+
+
+def _name(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _text(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
