@@ -3,7 +3,7 @@
 Enters: an empty folder. Leaves: two prepared data sets beneath it, and the YAML that blends them.
 
     captions/raw    caption000000.jpg + .txt      "a grey crop of the cat, from the top left, dark"
-    captions/tars   the same, packed and prepared
+    captions/tars   the same, converted
     questions/...   question000000.jpg + .json    {"question": "Which photo is this from?", "answers": ["the cat"]}
 
 The names of the files become the keys of the samples, so that a key says which data set it is from. Where a crop is
@@ -142,7 +142,7 @@ def crops(num_crops: int, seed: int) -> Iterator[Crop]:
 
 
 def make_demo_data(folder: Path, config: DemoDataConfig, tick: Callable[[str], None] = lambda what: None) -> Path:
-    """Make, pack and prepare both data sets under `folder`; the path of the blend. Whole data is left as it is."""
+    """Make and convert both data sets under `folder`; the path of the blend. Whole data is left as it is."""
     blend = folder / "blend.yaml"
     recipe = json.dumps(dataclasses.asdict(config))
     if blend.is_file() and recipe in blend.read_text():
@@ -154,12 +154,11 @@ def make_demo_data(folder: Path, config: DemoDataConfig, tick: Callable[[str], N
     fields = {"captions": '{"image": "jpg", "caption": "txt"}', "questions": _QUESTION_FIELDS}
     types = {"captions": "CaptioningSample", "questions": "VQASample"}
     for name in fields:
-        tick(f"packing {name}")
+        tick(f"converting {name}")
         raw, tars = folder / name / "raw", folder / name / "tars"
-        _bridge_data("pack", str(raw), str(tars), "--max-samples", str(config.samples_per_shard))
-        tick(f"preparing {name}")
-        flags = ["--sample-type", types[name], "--field-map", fields[name], "--num-workers", "1"]
-        _bridge_data("prepare", "--non-interactive", "--split-ratio", "8,2,0", *flags, str(tars))
+        flags = ["--sample-type", types[name], "--field-map", fields[name], "--num-workers", "1", "--non-interactive"]
+        flags += ["--split", "train=8,val=2", "--split-by", "shard", "--max-samples", str(config.samples_per_shard)]
+        _bridge_data("convert", *flags, str(raw), str(tars))
     template = Path(__file__).parent.parent / "configs" / "demo_blend.yaml"
     blend.write_text(f"# made for {recipe}\n{template.read_text()}")
     return blend

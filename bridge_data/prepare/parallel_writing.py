@@ -15,7 +15,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from functools import partial
-from typing import Any, TypedDict, Unpack
+from typing import Any, Literal, TypedDict, Unpack
 
 from bridge_data.errors import ConfigError, SampleError, SkipSample
 from bridge_data.options import takes_options
@@ -39,6 +39,7 @@ class WriterOptions(TypedDict, total=False):
     """Options of `write`; those of `ShardWriter`, which explains them."""
 
     split: Mapping[str, float] | None
+    split_by: Literal["key", "shard"]
     max_bytes: int
     max_samples: int
     sample_type: str | type[Any] | None
@@ -47,7 +48,7 @@ class WriterOptions(TypedDict, total=False):
     world_size: int
 
 
-WRITER_DEFAULTS = WriterOptions(max_bytes=1_000_000_000, max_samples=10_000, rank=0, world_size=1)
+WRITER_DEFAULTS = WriterOptions(split_by="key", max_bytes=1_000_000_000, max_samples=10_000, rank=0, world_size=1)
 """The defaults; those of the other options are None."""
 
 

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.options import path_text
@@ -53,8 +53,9 @@ class OpenShard:
         self.items.append(item)
 
     def finish(self) -> None:
-        """Write the end mark, and wait until all is on disk."""
+        """Write the end mark, up to a whole record as other writers do, and wait until all is on disk."""
         self._file.write(bytes(2 * _BLOCK_BYTES))
+        self._file.write(bytes(-self._file.tell() % tarfile.RECORDSIZE))
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
@@ -116,6 +117,8 @@ class ShardWriter:
     Args:
         split: the share of each split part. A sample is in the part that the hash of its key says, so it stays there
             when samples are added; all in `train` if None.
+        split_by: `shard` to assign whole shards, called `data-000000.tar` and so on, in their order: neighbours stay in
+            one part, and nothing can be added.
         max_bytes, max_samples: a shard takes no sample beyond these (but always a first one).
         sample_type, field_map: the class of the samples, such as `CaptioningSample`, and the part of each of its
             fields, such as `{"image": "png", "caption": "json[caption]"}`; crude samples if None.
@@ -132,6 +135,7 @@ class ShardWriter:
         path: str | os.PathLike[str],
         *,
         split: Mapping[str, float] | None = None,
+        split_by: Literal["key", "shard"] = "key",
         max_bytes: int = 1_000_000_000,
         max_samples: int = 10_000,
         sample_type: str | type[Any] | None = None,
@@ -142,6 +146,7 @@ class ShardWriter:
         self.path = on_disk(location(path_text("path", path))).absolute()
         self.config = WriterConfig(
             split=split,
+            split_by=split_by,
             max_bytes=max_bytes,
             max_samples=max_samples,
             sample_type=sample_type,
@@ -151,7 +156,7 @@ class ShardWriter:
         )
         fields = read_definition(definition_of(sample_type, field_map)).field_map
         self._fields = [(field, frozenset(access.parts)) for field, access in fields.items()]
-        self._split = HashSplit(self.config.shares())
+        self._split = HashSplit(self.config.shares_of_keys())
         self.num_items: int | None = None
         """The number of items that samples are made of, in which resumed writers must agree; None if unknown."""
         self.origin: str | None = None
@@ -211,11 +216,24 @@ class ShardWriter:
     def num_finished(self) -> int | None:
         """The samples of this rank, if a writer with the same settings has written `num_items` items of `origin`, and
         was the last to write; else None."""
-        return WritingSession(self.path, self.config, MadeOf(self.num_items, self.origin)).num_finished()
+        return self._not_begun().num_finished()
+
+    def _not_begun(self) -> WritingSession:
+        return WritingSession(self.path, self.config, MadeOf(self.num_items, self.origin))
 
     def has_other_data(self) -> bool:
         """Whether the folder is prepared, and no writer has begun to add to it."""
         return (self.path / META_FOLDER).is_dir() and not is_unfinished(self.path)
+
+    def remove_other_data(self) -> None:
+        """Remove what writers have left in the folder, unless this one would go on with it.
+
+        Raises:
+            ConfigError: if it holds data that no writer has made. DatasetError: if another process writes it.
+        """
+        session = self._not_begun()
+        if not session.is_begun():
+            session.remove_all()
 
     @property
     def workspace(self) -> Path:

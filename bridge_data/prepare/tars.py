@@ -74,7 +74,7 @@ def find_shards(root: Location, exclude: str | None = None) -> list[str]:
         raise ConfigError(
             f"{root}: --exclude {exclude!r} leaves out all {len(names)} tars"
             if names
-            else f"{root}: there are no .tar files; make some with `{bridge_command('pack', 'SRC', root)}`"
+            else f"{root}: there are no .tar files; make some with `{bridge_command('convert', 'SRC', root)}`"
         )
     by_index: dict[Location, str] = {}
     for name in kept:
@@ -109,7 +109,7 @@ def _tars(root: Location) -> Iterator[str]:
         return
     start = len(os.path.join(root, ""))
     for folder, folders, files in storage.walk(root):
-        folders[:] = [name for name in folders if not is_temporary(name)]  # of a `pack` that runs, or was killed
+        folders[:] = [name for name in folders if not is_temporary(name)]  # of a process that runs, or was killed
         for file in files:
             path = os.path.join(folder, file)
             if file.endswith((".tar", *GZIP_SUFFIXES)) and os.path.isfile(path):

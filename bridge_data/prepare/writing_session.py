@@ -18,7 +18,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError
@@ -26,10 +26,11 @@ from bridge_data.options import check_integer
 from bridge_data.prepare.commit import preparing_alone
 from bridge_data.prepare.sample_definitions import definition_of
 from bridge_data.prepare.scan import scan_shard
+from bridge_data.prepare.splits import split_by_shares
 from bridge_data.prepare.tar_indexes import PrepareConfig
 from bridge_data.prepare.tars import prepare
 from bridge_data.shards.index_file import BridgeIndex
-from bridge_data.shards.metadata import BRIDGE_INDEX, DATASET_YAML, META_FOLDER, WRITING, parse_document
+from bridge_data.shards.metadata import BRIDGE_INDEX, DATASET_YAML, META_FOLDER, WRITING, parse_document, tar_index_path
 from bridge_data.shards.segment import Segment
 from bridge_data.storage.atomic import temporary_name, write_file, writing
 
@@ -47,6 +48,9 @@ _LAST = "last_writer"
 MERGE_PATIENCE_S = 3600.0
 """How long a rank that has finished waits for the one that prepares the folder."""
 
+_UNSPLIT = "data"
+"""What shards are called, before the hyphen, that are assigned to split parts when all have been written."""
+
 _PART = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _SHARD = re.compile(r"(?P<part>[A-Za-z][A-Za-z0-9_]*)-(?:(?P<rank>\d{5})-)?(?P<number>\d{6,})\.tar")
 
@@ -56,6 +60,7 @@ class WriterConfig:
     """Settings of a writer; `ShardWriter` explains them."""
 
     split: Mapping[str, float] | None = None
+    split_by: Literal["key", "shard"] = "key"
     max_bytes: int = 1_000_000_000
     max_samples: int = 10_000
     sample_type: str | type[Any] | None = None
@@ -68,6 +73,8 @@ class WriterConfig:
             check_integer(name, getattr(self, name), least)
         if self.rank >= self.world_size:
             raise ConfigError(f"rank={self.rank}: expected less than world_size={self.world_size}")
+        if self.split_by not in ("key", "shard"):
+            raise ConfigError(f"split_by={self.split_by!r}: expected 'key' or 'shard'")
         self.shares()
 
     def shares(self) -> dict[str, Fraction]:
@@ -84,6 +91,10 @@ class WriterConfig:
             ) from None
         return {part: share / total for part, share in shares.items()}
 
+    def shares_of_keys(self) -> dict[str, Fraction]:
+        """The share of the samples that goes to the shards of each name: those of the split parts, or one for all."""
+        return self.shares() if self.split_by == "key" else {_UNSPLIT: Fraction(1)}
+
     def plain(self) -> dict[str, Any]:
         """What all ranks must agree on, as JSON has it."""
         return {
@@ -92,6 +103,7 @@ class WriterConfig:
             "max_samples": self.max_samples,
             "dataset.yaml": definition_of(self.sample_type, self.field_map),
             "world_size": self.world_size,
+            **({} if self.split_by == "key" else {"split_by": self.split_by}),
         }
 
 
@@ -185,23 +197,66 @@ class WritingSession:
             write_file(path, json.dumps(self._settings))
 
     def _check_folder(self) -> None:
-        meta = self.root / META_FOLDER
-        foreign = [name for name in self._tars() if not _SHARD.fullmatch(name)]
-        if foreign:
-            raise ConfigError(f"{self.root}: holds tars of others, such as {foreign[0]}; give another folder")
-        if not meta.is_dir():
+        written = self._written()
+        if written is None:
             return
-        data = storage.read_if_there(meta / WRITER_YAML)
-        if data is None:
+        split = written["split"]
+        if "shard" in (self.config.split_by, written.get(_LAST, {}).get("split_by")):
             raise ConfigError(
-                f"{self.root}: was prepared, but not by a ShardWriter, so its split is not by key; give another folder"
+                f"{self.root}: its shards are in parts of the split by their order, so to add some would move others. "
+                "Write all samples to another folder"
             )
-        split = parse_document(data, meta / WRITER_YAML)["split"]
         if split != self._settings["split"]:
             raise ConfigError(
                 f"{self.root}: was written with the split {split}, here it is {self._settings['split']}; samples would "
                 "change their parts. Give the same split, or write all samples to another folder"
             )
+
+    def _written(self) -> dict[str, Any] | None:
+        """What the last writer of the folder noted; None if there is no data set.
+
+        Raises:
+            ConfigError: if there are shards that no writer has made.
+        """
+        meta = self.root / META_FOLDER
+        foreign = [name for name in self._tars() if not _SHARD.fullmatch(name)]
+        if foreign:
+            raise ConfigError(f"{self.root}: holds tars of others, such as {foreign[0]}; give another folder")
+        if not meta.is_dir():
+            return None
+        data = storage.read_if_there(meta / WRITER_YAML)
+        if data is None:
+            raise ConfigError(
+                f"{self.root}: was prepared, but not by a ShardWriter, so its split is not by key; give another folder"
+            )
+        written: dict[str, Any] = parse_document(data, meta / WRITER_YAML)
+        return written
+
+    def is_begun(self) -> bool:
+        """Whether writers with the same settings are at work, or were interrupted."""
+        data = storage.read_if_there(self.site / _SETTINGS)
+        return data is not None and json.loads(data) == self._settings
+
+    def remove_all(self) -> None:
+        """Remove what writers have left in the folder, a whole data set or a part of one.
+
+        Raises:
+            ConfigError: if it holds other data. DatasetError: if another process writes it.
+        """
+        if not self.root.is_dir():
+            return
+        with writing(self.root), preparing_alone(self.root), contextlib.ExitStack() as locks:
+            self._written()
+            if self.site.is_dir():
+                locks.enter_context(preparing_alone(self.site, doing="merging"))
+                for workspace in (path for path in self.site.iterdir() if path.is_dir()):
+                    locks.enter_context(preparing_alone(workspace, doing="writing"))
+                shutil.rmtree(self.site)
+            if (self.root / META_FOLDER).is_dir():  # before the shards: without it they are no data set
+                shutil.rmtree(self.root / META_FOLDER)
+            for name in self._tars():
+                (self.root / name).unlink()
+                tar_index_path(self.root / name).unlink(missing_ok=True)
 
     def num_finished(self) -> int | None:
         """The samples of this rank, if the last writer of the folder had the same settings and number of items, and has
@@ -251,7 +306,9 @@ class WritingSession:
             logger.warning("%s: %s", self.root, note)
 
     def _split(self, names: Sequence[str]) -> dict[str, list[str]]:
-        """The shards of each part, by their names."""
+        """The shards of each part: by their names, or in their order by its share of them."""
+        if self.config.split_by == "shard":
+            return split_by_shares(names, [*self.config.shares().items()])
         return {part: [name for name in names if name.startswith(f"{part}-")] for part in self._settings["split"]}
 
 

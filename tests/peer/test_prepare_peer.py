@@ -18,7 +18,7 @@ from bridge_data.prepare.tars import refresh_index
 from bridge_data.shards import PreparedDataset, ShardReader, open_shards
 from tests.peer.running import MARKS, PEER
 from tests.shards.tars import write_shards, write_tar
-from tests.tools.cli.runner import pack_pictures, run_command
+from tests.tools.cli.runner import run_command, write_picture_tars
 
 pytestmark = MARKS
 
@@ -217,7 +217,7 @@ def test_exclusions_mean_the_same(plain: Path) -> None:
 
 
 def test_captions_by_the_questions_of_both(tmp_path: Path) -> None:
-    tars = pack_pictures(tmp_path / "raw", tmp_path / "tars")
+    tars = write_picture_tars(tmp_path / "raw", tmp_path / "tars")
     other = tmp_path / "other"
     shutil.copytree(tars, other)
     assert run_command("prepare", tars, typed="10,0,0\n0\npng\njson[caption]\n").exit_code == 0

@@ -107,7 +107,7 @@ def test_a_folder_that_cannot_be_listed_is_an_error(tmp_path: Path, monkeypatch:
 
 
 def test_folders_without_shards(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"there are no \.tar files.*bridge-data pack"):
+    with pytest.raises(ConfigError, match=r"there are no \.tar files.*bridge-data convert"):
         find_shards(tmp_path)
     with pytest.raises(ConfigError, match="no such folder"):
         find_shards(tmp_path / "no")

@@ -65,7 +65,7 @@ def test_data_of_other_settings_is_made_anew(tmp_path: Path, monkeypatch: pytest
     for num_captions in (10, 4, 4):
         make_demo_data(tmp_path / "data", DemoDataConfig(num_captions=num_captions, num_questions=3))
         assert len(list((tmp_path / "data/captions/raw").glob("*.jpg"))) == num_captions
-    assert commands == ["pack", "prepare", "pack", "prepare"] * 2
+    assert commands == ["convert", "convert"] * 2
 
 
 def test_a_count_below_one_is_an_error() -> None:

@@ -60,7 +60,7 @@ class CocoCaptions:
             raise DatasetError(f"{path}: {len(unknown)} annotations are of images that it does not list")
         self._images = known[numpy.isin(known[:, 0], spans[:, 0])]
         num_without = len(known) - len(self._images)
-        self.left_out = [f"{num_without} images without captions"] * bool(num_without)
+        self.notes = [f"left out: {num_without:,} images without captions"] * bool(num_without)
 
     def _listed(self, stream: JsonStream, field: str) -> Iterator[tuple[int, int, int]]:
         for start, end, value in stream.list_values():

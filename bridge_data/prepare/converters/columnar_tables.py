@@ -135,7 +135,7 @@ class ColumnarTables:
 
     has_parts = False
     definition = None
-    left_out = ()
+    notes = ()
     is_scattered = False
 
     def __init__(self, title: str, files: Sequence[Path], *, dropped: Collection[str] = ()) -> None:

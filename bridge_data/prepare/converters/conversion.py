@@ -16,7 +16,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from bridge_data.errors import ConfigError, DatasetError, SampleError
 from bridge_data.limits import DEFAULT_LIMITS, Limits
@@ -47,9 +47,11 @@ _VERSION = 1
 class ConvertConfig:
     """Settings of a conversion. `executor` makes the samples, and this process writes them. `shuffle` is the seed of a
     random order, or None; `keys` are those of the samples to keep, or None; samples without all `require_parts` are
-    left out, as a choice and not as faults."""
+    left out, as a choice and not as faults. `checked` says whether contents are looked into, `overwrite` whether a data
+    set that another conversion has made is replaced."""
 
     split: Mapping[str, Any] | None = None
+    split_by: Literal["key", "shard"] = "key"
     max_bytes: int = 1_000_000_000
     max_samples: int = 10_000
     executor: Executor = dataclasses.field(default_factory=partial(LocalProcesses, 1))
@@ -57,6 +59,8 @@ class ConvertConfig:
     keys: frozenset[str] | None = None
     require_parts: frozenset[str] = frozenset()
     skip_broken: bool = False
+    checked: bool = True
+    overwrite: bool = False
     limits: Limits = DEFAULT_LIMITS
 
 
@@ -93,6 +97,7 @@ def convert(
     writer = ShardWriter(
         target,
         split=config.split,
+        split_by=config.split_by,
         max_bytes=config.max_bytes,
         max_samples=config.max_samples,
         sample_type=definition.sample_type,
@@ -102,6 +107,8 @@ def convert(
     num_finished = writer.num_finished()
     if num_finished is not None:
         return Conversion(num_samples=num_finished, was_done=True)
+    if config.overwrite:
+        writer.remove_other_data()
     _check_unfinished(writer)
     maker = _SampleMaker(source, layout, definition, config)
     with writer:
@@ -143,6 +150,7 @@ def _origin(fingerprint: str, layout: RecordLayout, config: ConvertConfig) -> st
         "shuffle": config.shuffle,
         "keys": None if config.keys is None else sorted(config.keys),
         "require_parts": sorted(config.require_parts),
+        **({} if config.checked else {"checked": False}),
     }
     return hashlib.blake2b(json.dumps(made_by).encode(errors="surrogateescape"), digest_size=16).hexdigest()
 
@@ -151,7 +159,7 @@ def _check_unfinished(writer: ShardWriter) -> None:
     if writer.has_other_data():
         raise ConfigError(
             f"{writer.path}: holds a data set already, which another conversion made, or this one before the source "
-            "changed; give another folder, or remove it"
+            "changed; give another folder, or --force-overwrite to replace it"
         )
 
 
@@ -196,7 +204,8 @@ class _SampleMaker:
         self, source: RecordSource, layout: RecordLayout, definition: Definition, config: ConvertConfig
     ) -> None:
         self._source, self._layout = source, layout
-        self._keys, self._require_parts, self._limits = config.keys, config.require_parts, config.limits
+        self._keys, self._require_parts = config.keys, config.require_parts
+        self._limits = config.limits if config.checked else None
         content = definition_of(definition.sample_type, definition.field_map or None)
         self._fields: Mapping[str, FieldAccess] = read_definition(content).field_map
         self._lock = threading.Lock()  # where threads do the work: sources keep files open
@@ -246,7 +255,7 @@ class _SampleMaker:
                     f"{', '.join(sorted(names - {'__key__'}))}"
                 )
         for name, data in sample.parts:
-            reason = check_part(name, data, self._limits)
+            reason = None if self._limits is None else check_part(name, data, self._limits)
             if reason is not None:
                 return reason
         return ""
@@ -294,8 +303,9 @@ class _ConversionTally:
     def complaint(self, title: str) -> str:
         """What to say of broken records."""
         more = self.num_broken - len(self._first)
+        counted = f"{self.num_broken} record{' is' if self.num_broken == 1 else 's are'} broken"
         return (
-            f"{title}: {self.num_broken} records are broken:{''.join(self._first)}"
+            f"{title}: {counted}:{''.join(self._first)}"
             + (f"\n  and {more} more" if more else "")
             + f"\nAll are listed in {self._report}. Correct the media that are named and convert again, which goes on "
             f"where it stopped; if {title} itself is corrected, remove {self._writer.path} first. Or give "

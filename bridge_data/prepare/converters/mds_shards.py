@@ -84,7 +84,7 @@ class MdsShards:
     title = "MDS shards"
     has_parts = False
     definition = None
-    left_out = ()
+    notes = ()
     is_scattered = True
 
     def __init__(self, folder: Path, limits: Limits = DEFAULT_LIMITS) -> None:

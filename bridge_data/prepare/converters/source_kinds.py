@@ -14,10 +14,9 @@ from bridge_data.errors import ConfigError
 from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.prepare.converters.coco_captions import CocoCaptions
 from bridge_data.prepare.converters.columnar_tables import ColumnarTables, saved_files
-from bridge_data.prepare.converters.folder_files import FolderFiles
 from bridge_data.prepare.converters.mds_shards import INDEX, MdsShards, is_mds
+from bridge_data.prepare.converters.sample_files import FolderFiles, TarCollection
 from bridge_data.prepare.converters.source_records import RecordSource, files_below
-from bridge_data.prepare.converters.tar_collections import TarCollection
 from bridge_data.prepare.converters.text_tables import JsonStream, csv_rows, json_array, json_lines
 from bridge_data.prepare.media_rule import kind_of_name
 from bridge_data.shards.metadata import META_FOLDER
@@ -40,6 +39,7 @@ class SourceConfig:
     include: str | None = None
     follow_links: bool = False
     prefix_keys: bool = False
+    same_parts: bool = False
     dropped: frozenset[str] = frozenset()
     limits: Limits = DEFAULT_LIMITS
 
@@ -145,6 +145,11 @@ def _files(path: Path, config: SourceConfig, endings: tuple[str, ...]) -> list[P
     return files
 
 
+def _open_folder(path: Path, config: SourceConfig, as_classes: bool | None = None) -> RecordSource:
+    links, same_parts = config.follow_links, config.same_parts
+    return FolderFiles(path, follow_links=links, as_classes=as_classes, same_parts=same_parts)
+
+
 def _open_datasets(path: Path, config: SourceConfig) -> RecordSource:
     files = saved_files(path)
     if files is None:
@@ -153,8 +158,8 @@ def _open_datasets(path: Path, config: SourceConfig) -> RecordSource:
 
 
 _OPENERS: dict[str, Callable[[Path, SourceConfig], RecordSource]] = {
-    "folder": lambda path, config: FolderFiles(path, follow_links=config.follow_links),
-    "classes": lambda path, config: FolderFiles(path, follow_links=config.follow_links, as_classes=True),
+    "folder": lambda path, config: _open_folder(path, config),
+    "classes": lambda path, config: _open_folder(path, config, as_classes=True),
     "jsonl": lambda path, config: json_lines(_files(path, config, _JSONL), config.limits),
     "json": lambda path, config: json_array(_files(path, config, (".json",)), config.limits),
     "csv": lambda path, config: csv_rows(_files(path, config, _CSV), config.limits),
@@ -164,7 +169,10 @@ _OPENERS: dict[str, Callable[[Path, SourceConfig], RecordSource]] = {
     "datasets": _open_datasets,
     "mds": lambda path, config: MdsShards(path, config.limits),
     "webdataset": lambda path, config: TarCollection(
-        _files(path, config, _TARS), prefix_keys=config.prefix_keys, folder=path if path.is_dir() else None
+        _files(path, config, _TARS),
+        prefix_keys=config.prefix_keys,
+        same_parts=config.same_parts,
+        folder=path if path.is_dir() else None,
     ),
 }
 

@@ -54,8 +54,8 @@ class RecordSource(Protocol):
         ...
 
     @property
-    def left_out(self) -> Sequence[str]:
-        """What of the source is in no record, in words."""
+    def notes(self) -> Sequence[str]:
+        """What of the source is in no record, and what is odd about it, in words."""
         ...
 
     def __len__(self) -> int: ...
@@ -93,6 +93,14 @@ class LastOpened(Generic[Opened]):
     def forget(self) -> None:
         """Have it opened again."""
         self._key = None
+
+
+def note_left_out(names: Sequence[str], why: str) -> list[str]:
+    """A note on what is in no record, if there is anything."""
+    if not names:
+        return []
+    shown = ", ".join(map(repr, names[:3]))
+    return [f"left out, {why}: {len(names):,} file{'s' * (len(names) > 1)}{', such as' * (len(names) > 3)} {shown}"]
 
 
 def even_blocks(count: int, size: int) -> Iterator[range]:

@@ -43,7 +43,7 @@ class TextTable:
 
     has_parts = False
     definition = None
-    left_out = ()
+    notes = ()
     is_scattered = True
 
     def __init__(self, title: str, files: Sequence[tuple[Path, Spans, Parse]]) -> None:

@@ -1,4 +1,4 @@
-"""The command line: `bridge-data convert`, `pack`, `prepare`, `prepare-media`, `info`, `preview`, `lint`, `duplicates`,
+"""The command line: `bridge-data convert`, `prepare`, `prepare-media`, `info`, `preview`, `lint`, `duplicates`,
 `mount`, `bench`, `doctor`, `checkpoint`, `audit`, `at`, `when`, `order`, `forget` and `view`.
 
 Mistakes of the user and faults of the data end as one line or a few, `error: ...`, with exit code 1. A command is
@@ -32,7 +32,6 @@ _COMMANDS = {
     "lint": "Read everything of PATH, and report all that is wrong with it.",
     "mount": "Show the parts of the data set in the folder PATH as files below the folder MOUNTPOINT, read-only.",
     "order": "Write the samples of some steps of RUN, one a line; or with --differences compare two runs.",
-    "pack": "Pack the files in the folder SRC into tars in the folder DST.",
     "prepare": "Prepare the tars below the folder PATH, the file PATH.jsonl or the joins of the metadataset PATH.yaml.",
     "prepare-media": "Find out sizes, lengths and rates of the images and clips below the folder PATH, and store them "
     "there.",

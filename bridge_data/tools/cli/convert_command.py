@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 import click
 
@@ -22,7 +23,6 @@ from bridge_data.tools.cli.terminal import (
     counted,
     executor_option,
     limits_option,
-    listed,
     named_executor,
     note,
     progress_bar,
@@ -74,6 +74,12 @@ def _names(_: click.Context, __: click.Parameter, text: str | None) -> frozenset
 @click.option("--drop", callback=_names, metavar="COLUMNS", help="Columns to leave out.")
 @click.option("--split", callback=_split, metavar="PART=SHARE,...", help="By a hash of keys.  [default: train=1]")
 @click.option(
+    "--split-by",
+    type=click.Choice(["key", "shard"]),
+    default="key",
+    help="shard: split whole shards in their order, so that neighbours stay together.",
+)
+@click.option(
     "--max-bytes", "--shard-bytes", default=1_000_000_000, show_default=True, help="A shard takes no more beyond these."
 )
 @click.option("--max-samples", "--max-count", default=10_000, show_default=True, help="Samples in a shard, at most.")
@@ -81,6 +87,9 @@ def _names(_: click.Context, __: click.Parameter, text: str | None) -> frozenset
 @click.option("--keys", "keys_file", type=ON_DISK, help="Keep only samples whose keys are lines of this file.")
 @click.option("--require-parts", callback=_names, metavar="PARTS", help="Leave out samples without all these parts.")
 @click.option("--skip-broken", is_flag=True, help="Leave broken records out; they are counted and listed.")
+@click.option("--same-parts", is_flag=True, help="Of files and tars: samples with other parts than most are broken.")
+@click.option("--unchecked", is_flag=True, help="Do not look into media, JSON and text.")
+@click.option("--force-overwrite", is_flag=True, help="Replace the data set that another conversion left in DST.")
 @click.option("--follow-links", is_flag=True, help="Of a folder of files: take files that links lead to out of SRC.")
 @click.option("--num-workers", "--workers", type=int, help="Processes.  [default: as many as there are CPUs]")
 @executor_option
@@ -100,12 +109,16 @@ def convert(
     prefix_keys: bool,
     drop: frozenset[str],
     split: dict[str, str] | None,
+    split_by: Literal["key", "shard"],
     max_bytes: int,
     max_samples: int,
     shuffle: int | None,
     keys_file: Path | None,
     require_parts: frozenset[str],
     skip_broken: bool,
+    same_parts: bool,
+    unchecked: bool,
+    force_overwrite: bool,
     follow_links: bool,
     num_workers: int | None,
     executor: str,
@@ -131,10 +144,13 @@ def convert(
             include=include,
             follow_links=follow_links,
             prefix_keys=prefix_keys,
+            same_parts=same_parts,
             dropped=drop,
             limits=limits,
         ),
     )
+    if same_parts and not records.has_parts:
+        raise ConfigError(f"--same-parts is for folders of files and tars, but {source} is a {records.title}")
     columns = find_columns(records, () if isinstance(records, ColumnarTables) else drop)  # which reads no others
     definition = guess_definition(
         columns,
@@ -147,6 +163,7 @@ def convert(
     layout = _layout(records, columns, definition, source, media_root, key, drop)
     config = ConvertConfig(
         split=split,
+        split_by=split_by,
         max_bytes=max_bytes,
         max_samples=max_samples,
         executor=named_executor(executor, num_workers),
@@ -154,6 +171,8 @@ def convert(
         keys=None if keys_file is None else _keys(keys_file),
         require_parts=require_parts,
         skip_broken=skip_broken,
+        checked=not unchecked,
+        overwrite=force_overwrite,
         limits=limits,
     )
     with progress_bar("converting", "samples", shown=progress) as on_progress:
@@ -188,8 +207,8 @@ def _show(source: Path, records: RecordSource, columns: Sequence[RecordColumn], 
         rows.append([column.name, kind, by_column.get(column.name, "-")])
     click.echo(table(["column", "holds", "field"], rows))
     click.echo(f"sample type: {definition.sample_type or 'crude, for a cooker'}")
-    if records.left_out:
-        note(f"left out, as they are no parts of samples: {listed(records.left_out, 3)}")
+    for one in records.notes:
+        note(one)
     if not clips_are_checked() and any(column.kind == "clip" for column in columns):
         note('the headers of clips are not checked: pip install "bridge-data[av]"')
 

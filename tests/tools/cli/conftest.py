@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from tests.tools.cli.runner import pack_pictures, run_command, write_pictures
+from tests.tools.cli.runner import run_command, write_picture_tars, write_pictures
 
 Run = Callable[..., Result]
 
@@ -23,5 +23,5 @@ def raw(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def tars(tmp_path: Path) -> Path:
-    """The pictures, packed into six shards."""
-    return pack_pictures(tmp_path / "packed", tmp_path / "tars")
+    """The pictures in six shards, not prepared."""
+    return write_picture_tars(tmp_path / "in tars", tmp_path / "tars")

@@ -8,6 +8,7 @@ from click.testing import CliRunner, Result
 from PIL import Image
 
 from bridge_data.tools.cli import main
+from tests.shards.tars import write_tar
 
 
 def run_command(*arguments: object, typed: str | None = None) -> Result:
@@ -27,8 +28,10 @@ def write_pictures(folder: Path) -> Path:
     return folder
 
 
-def pack_pictures(folder: Path, target: Path) -> Path:
-    """Make these pictures, and pack them into six shards."""
-    result = run_command("pack", write_pictures(folder), target, "--max-count", 2, "--no-progress")
-    assert result.exit_code == 0, result.output
+def write_picture_tars(folder: Path, target: Path) -> Path:
+    """Make these pictures, and write them into six shards, not prepared."""
+    paths = sorted(write_pictures(folder).iterdir())
+    for number in range(6):
+        members = {path.name: path.read_bytes() for path in paths[6 * number : 6 * number + 6]}
+        write_tar(target / f"data-{number:06d}.tar", members)
     return target

@@ -1,4 +1,5 @@
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -247,7 +248,7 @@ def test_paths_that_are_no_folders_of_tars(run: Run, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").touch()
     (tmp_path / "empty").mkdir()
     refused(run("prepare", tmp_path / "notes.txt"), "expected a folder of tars")
-    refused(run("prepare", tmp_path / "empty"), "there are no .tar files", "bridge-data pack")
+    refused(run("prepare", tmp_path / "empty"), "there are no .tar files", "bridge-data convert")
 
 
 def test_a_folder_of_files(run: Run, raw: Path) -> None:
@@ -311,7 +312,8 @@ def test_questions_without_anybody_to_answer_name_the_flags(run: Run, tars: Path
 
 def test_hints_are_quoted_for_the_shell(run: Run, raw: Path, tmp_path: Path) -> None:
     target = tmp_path / "my tars & more"
-    assert f"Next: bridge-data prepare '{target}'\n" in succeeded(run("pack", raw, target)).output
+    assert f"Next: bridge-data preview '{target}'\n" in succeeded(run("convert", raw, target)).output
+    shutil.rmtree(target / ".nv-meta")
     refused(run("info", target), f"run `bridge-data prepare '{target}'`")
 
 

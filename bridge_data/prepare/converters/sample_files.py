@@ -1,0 +1,297 @@
+"""Sources whose records are samples already: files in a folder, and members of tars.
+
+Enters: a folder, in which `0001.png` and `0001.txt` make a sample; one of pictures in a folder for each class; or the
+tars of other WebDatasets. Leaves: a record for each key with its parts as they are stored, of a folder in the order of
+the keys, folder by folder, of tars in theirs. With classes, each picture is a sample, with the number of its folder as
+`cls`. Guarantee: what belongs to no sample is counted, and so are samples with other parts than most; a link that leads
+out of the folder is refused, and so are links in tars, which have no content. A sample takes some 100 bytes of memory.
+"""
+
+import collections
+import re
+import stat
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from bridge_data import storage
+from bridge_data.decode.image import IMAGE_EXTENSIONS
+from bridge_data.errors import ConfigError, DatasetError
+from bridge_data.prepare.converters.source_records import (
+    BrokenRecord,
+    LastOpened,
+    SourceRecord,
+    digest_of_files,
+    even_blocks,
+    note_left_out,
+)
+from bridge_data.prepare.media_rule import kind_of_name
+from bridge_data.prepare.sample_definitions import CRUDE, SAMPLE_TYPES
+from bridge_data.shards.metadata import DATASET_YAML, META_FOLDER, parse_document
+from bridge_data.shards.segment import Part, is_meta_member, split_name
+from bridge_data.shards.tar_bytes import FileTar, GzipTar, open_tar
+from bridge_data.shards.tar_headers import FOLDER, LINKS, walk
+
+BLOCK_RECORDS = 8
+
+_OF_WINDOWS = ("thumbs.db", "desktop.ini")
+"""Files that Windows leaves in folders of pictures."""
+
+_IN_THIS_FOLDER = re.compile(r"(\./)+")
+"""How all names begin in what `tar -c .` writes."""
+
+
+class UsualParts:
+    """The parts that most samples of a source have. An image is one whatever its ending is."""
+
+    def __init__(self, samples: Iterable[tuple[str, Sequence[str]]]) -> None:
+        counts: collections.Counter[tuple[str, ...]] = collections.Counter()
+        first: dict[tuple[str, ...], str] = {}
+        for key, names in samples:
+            counts[tuple(names)] += 1
+            first.setdefault(tuple(names), key)
+        kinds: collections.Counter[frozenset[str]] = collections.Counter()
+        for known, times in counts.items():
+            kinds[_kinds(known)] += times
+        (self._kinds, num_usual), *_ = kinds.most_common(1)
+        self._shown = _listed(next(known for known, _ in counts.most_common() if _kinds(known) == self._kinds))
+        odd = next((known for known in counts if _kinds(known) != self._kinds), None)
+        self.note = ""
+        if odd is not None:
+            num_odd = f"{counts.total() - num_usual} of {counts.total()}"
+            self.note = (
+                f"other parts than most samples ({self._shown}) in {num_odd}, such as {first[odd]!r}: {_listed(odd)}"
+            )
+        """On the samples with others; empty if there are none."""
+
+    def complaint(self, names: Sequence[str]) -> str:
+        """How the parts of a sample differ from these; empty if they do not."""
+        kinds = _kinds(names)
+        lacks, has = sorted(self._kinds - kinds), sorted(kinds - self._kinds)
+        told = [f"lacks {', '.join(lacks)}"] * bool(lacks) + [f"has {', '.join(has)} besides"] * bool(has)
+        return f"{' and '.join(told)}: most samples have {self._shown}" if told else ""
+
+
+def _kinds(names: Sequence[str]) -> frozenset[str]:
+    split = (name.lower().rpartition(".") for name in names)
+    return frozenset(f"{stem}{dot}{'image' if end in IMAGE_EXTENSIONS else end}" for stem, dot, end in split)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(sorted(names))
+
+
+def find_samples(folder: Path, *, follow_links: bool = False) -> tuple[list[tuple[str, tuple[str, ...]]], list[str]]:
+    """([(key, names of the parts)], files that are in no sample) in `folder` and below it; the file of a part is
+    `key.part`. Links to folders are left out.
+
+    Raises:
+        ConfigError: if there is no such folder, or no sample in it; if a file is none to read (a FIFO, a device); or if
+            it is a link that leads out of `folder`, unless `follow_links`. DatasetError: if a folder cannot be listed.
+    """
+    if not folder.is_dir():
+        raise ConfigError(f"{folder}: no such folder" if not folder.exists() else f"{folder}: expected a folder")
+    root = folder.resolve()
+    samples: list[tuple[str, tuple[str, ...]]] = []
+    left_out: list[str] = []
+    shared: dict[tuple[str, ...], tuple[str, ...]] = {}
+    for parent, folders, files in storage.walk(folder):
+        folders.sort()
+        by_key: dict[str, list[str]] = collections.defaultdict(list)
+        for file in sorted(files):
+            path = Path(parent, file)
+            name = path.relative_to(folder).as_posix()
+            parsed = split_name(name)
+            if file.startswith(".") or file.lower() in _OF_WINDOWS or parsed is None or is_meta_member(name):
+                left_out.append(name)
+            else:
+                _check_file(path, None if follow_links else root)
+                by_key[parsed[0]].append(parsed[1])
+        for key in sorted(by_key):
+            names = tuple(by_key[key])
+            samples.append((key, shared.setdefault(names, names)))
+    if not samples:
+        raise ConfigError(f"{folder}: holds no samples: expected files such as 000001.png and 000001.txt")
+    return samples, left_out
+
+
+def _check_file(path: Path, root: Path | None) -> None:
+    """Check that `path` is a file, in the folder `root` if it is a link."""
+    try:
+        mode = path.lstat().st_mode
+        if stat.S_ISLNK(mode):
+            target = path.resolve(strict=True)
+            if root is not None and not target.is_relative_to(root):
+                raise ConfigError(
+                    f"{path}: is a link that leads out of the folder, to {target}; give --follow-links if that file is "
+                    "meant, or remove the link"
+                )
+            mode = target.stat().st_mode
+    except (OSError, RuntimeError) as error:  # a link to nothing, or to itself
+        raise ConfigError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}; remove it") from None
+    if not stat.S_ISREG(mode):
+        raise ConfigError(f"{path}: is no file, but a FIFO, a socket, a device or a folder; remove it")
+
+
+class FolderFiles:
+    """The samples in a folder. `as_classes` None: they are classes if each is a picture alone, in a folder of its
+    class. With `same_parts`, samples with other parts than most are broken."""
+
+    has_parts = True
+    is_scattered = True
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        follow_links: bool = False,
+        as_classes: bool | None = None,
+        same_parts: bool = False,
+    ) -> None:
+        self._folder, self._follow_links = folder, follow_links
+        self._samples, left_out = find_samples(folder, follow_links=follow_links)
+        usual = UsualParts(self._samples)
+        self._usual = usual if same_parts else None
+        self.notes = [*note_left_out(left_out, "as their names have no ending (0001.png)"), *filter(None, [usual.note])]
+        in_classes = all(_class_of(*sample) for sample in self._samples)
+        if as_classes and not in_classes:
+            key, names = next(sample for sample in self._samples if not _class_of(*sample))
+            raise ConfigError(
+                f"{folder}: {key!r} ({', '.join(names)}) is no picture in a folder of its class, such as cats/0001.jpg"
+            )
+        self.classes: tuple[str, ...] = ()
+        """The names of the classes, by their numbers."""
+        if in_classes if as_classes is None else as_classes:
+            self.classes = tuple(sorted({_class_of(*sample) for sample in self._samples}))
+        self._numbers = {name: number for number, name in enumerate(self.classes)}
+        self.definition: tuple[str, dict[str, str]] | None = None
+        if self.classes:
+            parts = ",".join(sorted({part for _, names in self._samples for part in names}))
+            self.definition = "ImageClassificationSample", {"image": parts, "label": "cls", "label_name": "txt"}
+        self.title = f"pictures of {len(self.classes)} classes" if self.classes else "folder of files"
+
+    def __len__(self) -> int:
+        return len(self._samples)
+
+    def blocks(self) -> Iterator[range]:
+        return even_blocks(len(self), BLOCK_RECORDS)
+
+    def read(self, numbers: Sequence[int]) -> Iterator[SourceRecord | BrokenRecord]:
+        for number in numbers:
+            key, names = self._samples[number]
+            complaint = self._usual.complaint(names) if self._usual else ""
+            if complaint:
+                yield BrokenRecord(number, key, complaint)
+                continue
+            try:
+                values: dict[str, object] = {part: (self._folder / f"{key}.{part}").read_bytes() for part in names}
+            except OSError as error:
+                yield BrokenRecord(number, key, f"{error.filename}: cannot be read: {error.strerror}")
+                continue
+            if self.classes:
+                name = _class_of(key, names)
+                values |= {"cls": self._numbers[name], "txt": name}
+            yield SourceRecord(number, key, values, key)
+
+    def fingerprint(self) -> str:
+        """Of the files as they are now, not as they were when the folder was opened."""
+        samples, _ = find_samples(self._folder, follow_links=self._follow_links)
+        return digest_of_files(self._folder / f"{key}.{part}" for key, names in samples for part in names)
+
+
+def _class_of(key: str, names: Sequence[str]) -> str:
+    """The folder of a sample that is a picture alone; else empty."""
+    return key.rpartition("/")[0] if len(names) == 1 and kind_of_name(f"x.{names[0]}") == "image" else ""
+
+
+class TarCollection:
+    """The samples of tars. With `prefix_keys`, those of `shards/a.tar` have keys that begin with `a/`."""
+
+    title = "WebDataset"
+    has_parts = True
+
+    def __init__(
+        self,
+        files: Sequence[Path],
+        *,
+        prefix_keys: bool = False,
+        same_parts: bool = False,
+        folder: Path | None = None,
+    ) -> None:
+        self._files = list(files)
+        self.definition = None if folder is None else _definition(folder)
+        self._samples: list[tuple[int, str, tuple[Part, ...]]] = []
+        self.is_scattered = True
+        self._last: LastOpened[FileTar | GzipTar] = LastOpened()
+        left_out: list[str] = []
+        for number, path in enumerate(self._files):
+            found: dict[str, list[Part]] = collections.defaultdict(list)
+            storage.close_file(path)  # another file may have been there before
+            tar = open_tar(str(path))
+            self.is_scattered &= not isinstance(tar, GzipTar)
+            for member in walk(tar, 0, tar.end, file=str(path)):
+                name = split_name(_IN_THIS_FOLDER.sub("", member.name))
+                if name is not None and member.kind in LINKS:
+                    raise DatasetError(f"{path}: member {member.name!r} is a {member.kind}, without content of its own")
+                if name is None or not member.is_file:
+                    if member.kind != FOLDER:
+                        left_out.append(f"{path.name}: {member.name}")
+                    continue
+                found[name[0]].append((name[1], member.content_offset, member.num_bytes))
+            before = f"{path.name.partition('.')[0]}/" if prefix_keys else ""
+            self._samples += [(number, before + key, tuple(parts)) for key, parts in found.items()]
+        self.notes = note_left_out(left_out, "as they are no parts of samples")
+        self._usual: UsualParts | None = None
+        if self._samples:
+            usual = UsualParts((key, [name for name, _, _ in parts]) for _, key, parts in self._samples)
+            self._usual = usual if same_parts else None
+            self.notes += filter(None, [usual.note])
+
+    def __len__(self) -> int:
+        return len(self._samples)
+
+    def blocks(self) -> Iterator[range]:
+        return even_blocks(len(self), BLOCK_RECORDS)
+
+    def read(self, numbers: Sequence[int]) -> Iterator[SourceRecord | BrokenRecord]:
+        for number in numbers:
+            which, key, parts = self._samples[number]
+            path = str(self._files[which])
+            where = f"{self._files[which].name}, {key}"
+            names = [name for name, _, _ in parts]
+            complaint = self._usual.complaint(names) if self._usual else ""
+            if len(set(names)) < len(names):
+                complaint = "has two parts with the same name"
+            if complaint:
+                yield BrokenRecord(number, where, complaint)
+                continue
+            try:
+                tar = self._last.get(which, self._tar)
+                if isinstance(tar, GzipTar):
+                    values = {name: tar.read_exactly(offset, num_bytes) for name, offset, num_bytes in parts}
+                else:
+                    values = {name: storage.read(path, offset, num_bytes) for name, offset, num_bytes in parts}
+            except DatasetError as error:
+                yield BrokenRecord(number, where, str(error))
+                continue
+            yield SourceRecord(number, where, values, key)
+
+    def _tar(self, which: int) -> FileTar | GzipTar:
+        return open_tar(str(self._files[which]))
+
+    def fingerprint(self) -> str:
+        return digest_of_files(self._files)
+
+
+def _definition(folder: Path) -> tuple[str, dict[str, str]] | None:
+    """The class and field map in the dataset.yaml of a prepared folder, if they are ours."""
+    data = storage.read_if_there(folder / META_FOLDER / DATASET_YAML)
+    content = None if data is None else parse_document(data, folder / META_FOLDER / DATASET_YAML)
+    if not isinstance(content, dict):
+        return None
+    if content.get("__class__") == CRUDE:
+        return CRUDE, {}
+    about, field_map = content.get("sample_type"), content.get("field_map")
+    name = about.get("__class__") if isinstance(about, dict) else None
+    if name not in SAMPLE_TYPES or not isinstance(field_map, dict):
+        return None
+    return str(name), {str(field): str(access) for field, access in field_map.items()}

@@ -1,0 +1,132 @@
+"""Folders of files and tars, whose records are samples already: which files make one, which are told, which refused."""
+
+import os
+from pathlib import Path
+
+import pytest
+import webdataset
+
+from bridge_data.shards import PreparedDataset
+from tests.prepare.converters.originals import convert, converted
+from tests.prepare.test_shard_writer import contents
+from tests.tools.cli.runner import write_pictures
+
+
+@pytest.fixture
+def raw(tmp_path: Path) -> Path:
+    """A folder of twelve pictures, each with a text and JSON."""
+    return write_pictures(tmp_path / "raw")
+
+
+def test_webdataset_reads_the_shards_in_the_order_of_keys(raw: Path, tmp_path: Path) -> None:
+    out = converted(raw, tmp_path / "100%d", "--max-samples", 5, "--split-by", "shard")
+    shards = sorted(out.glob("*.tar"))
+    assert [path.name for path in shards] == [f"data-{number:06d}.tar" for number in range(3)]
+    samples = list(webdataset.WebDataset(list(map(str, shards)), shardshuffle=False).decode("pil"))
+    assert [sample["__key__"] for sample in samples] == [f"{number:06d}" for number in range(1, 13)]
+    assert (samples[3]["txt"], samples[3]["json"]["caption"]) == ("picture number 4", "caption 4")
+    assert samples[3]["png"].size == (44, 30)
+
+
+def test_whole_shards_are_split_in_their_order(raw: Path, tmp_path: Path) -> None:
+    flags = ("--max-samples", 2, "--split-by", "shard", "--split", "train=4,val=2,test=0")
+    found = contents(converted(raw, tmp_path / "out", *flags))
+    assert [key for key, _ in found["train"] + found["val"]] == [f"{number:06d}" for number in range(1, 13)]
+    assert (len(found["train"]), len(found["val"])) == (8, 4)
+    assert PreparedDataset.open(tmp_path / "out").split_parts() == ["train", "val", "test"]
+
+
+def test_folders_dots_and_lonely_parts(tmp_path: Path) -> None:
+    names = ("a.txt", "a-1.txt", ".hidden/z.txt", "b/x.left.png", "b/x.right.png", "b/c.d/y.txt")
+    for name in names:
+        (tmp_path / "raw" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "raw" / name).write_text(name)
+    (samples,) = contents(converted(tmp_path / "raw", tmp_path / "out", "--unchecked")).values()
+    assert [f"{key}.{part}" for key, parts in samples for part in parts] == [*names]
+
+
+def test_what_no_loader_could_read_is_broken_or_taken_unchecked_byte_by_byte(raw: Path, tmp_path: Path) -> None:
+    (raw / "000001.txt").write_bytes(b" \xff\x00 \n")
+    (raw / "000002.json").write_bytes(b"{ not json")
+    assert "2 records are broken" in convert(raw, tmp_path / "checked").stderr
+    (samples,) = contents(converted(raw, tmp_path / "out", "--unchecked")).values()
+    for key, parts in samples:
+        assert parts == {name: (raw / f"{key}.{name}").read_bytes() for name in ("json", "png", "txt")}
+
+
+def test_files_that_make_no_sample_are_told(raw: Path, tmp_path: Path) -> None:
+    for name in ("README", ".DS_Store", "LICENSE", "Makefile"):
+        (raw / name).touch()
+    expected = "left out, as their names have no ending (0001.png): 4 files, such as '.DS_Store', 'LICENSE', 'Makefile'"
+    assert expected in convert(raw, tmp_path / "out").stderr
+
+
+@pytest.mark.parametrize("form", ["files", "tars"])
+def test_other_parts_than_most_samples_have_are_told_or_broken(form: str, raw: Path, tmp_path: Path) -> None:
+    (raw / "000003.json").unlink()
+    (raw / "000004.png").rename(raw / "000004.jpg")  # which is an image as well
+    (raw / "000007.cls").write_text("1")
+    crude = ("--sample-type", "crude")
+    source = raw if form == "files" else converted(raw, tmp_path / "tars", *crude)
+    result = convert(source, tmp_path / "out", *crude)
+    assert result.exit_code == 0
+    expected = "other parts than most samples (json, png, txt) in 2 of 12, such as '000003': png, txt"
+    assert expected in result.stderr
+    result = convert(source, tmp_path / "strict", *crude, "--same-parts")
+    assert result.exit_code == 1 and "2 records are broken" in result.stderr
+    assert "000003: lacks json: most samples have json, png, txt" in result.stderr
+    assert "000007: has cls besides" in result.stderr
+    found = contents(converted(source, tmp_path / "strict", *crude, "--same-parts", "--skip-broken"))
+    assert len(found["train"]) == 10
+
+
+def test_a_data_set_is_replaced_on_demand_and_others_never(raw: Path, tmp_path: Path) -> None:
+    out = converted(raw, tmp_path / "out", "--max-samples", 2)
+    before = {path.name: path.stat().st_mtime_ns for path in out.iterdir()}
+    result = convert(raw, out, "--max-samples", 6)
+    assert result.exit_code == 1 and "holds a data set already" in result.stderr
+    assert "--force-overwrite to replace it" in result.stderr
+    assert {path.name: path.stat().st_mtime_ns for path in out.iterdir()} == before
+    converted(raw, out, "--max-samples", 6, "--force-overwrite")
+    assert sorted(path.name for path in out.glob("*.tar")) == ["train-000000.tar", "train-000001.tar"]
+    assert len(contents(out)["train"]) == 12
+    (out / "mine.tar").touch()
+    result = convert(raw, out, "--force-overwrite")
+    assert result.exit_code == 1 and "holds tars of others, such as mine.tar" in result.stderr
+    assert len(list(out.glob("train*.tar"))) == 2
+
+
+def test_links_out_of_the_folder_are_refused_unless_followed(raw: Path, tmp_path: Path) -> None:
+    secret = tmp_path / "secret.txt"
+    secret.write_text("secret")
+    (raw / "000012.txt").unlink()
+    (raw / "000012.txt").symlink_to(secret)
+    (raw / "000011.txt").unlink()
+    (raw / "000011.txt").symlink_to(raw / "000001.txt")
+    result = convert(raw, tmp_path / "out")
+    assert result.exit_code == 1
+    assert f"000012.txt: is a link that leads out of the folder, to {secret}; give --follow-links" in result.output
+    assert not (tmp_path / "out").exists()
+    samples = dict(contents(converted(raw, tmp_path / "out", "--follow-links"))["train"])
+    assert (samples["000012"]["txt"], samples["000011"]["txt"]) == (b"secret", b"picture number 1")
+
+
+@pytest.mark.parametrize("kind", ["fifo", "link to a fifo", "broken link", "link to itself", "link to a folder"])
+def test_what_is_no_file_is_refused_at_once(raw: Path, tmp_path: Path, kind: str) -> None:
+    path = raw / "000013.txt"
+    if kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "link to a fifo":
+        os.mkfifo(raw / "pipe")
+        path.symlink_to(raw / "pipe")
+    elif kind == "link to a folder":
+        (raw / "folder.x").mkdir()
+        path.symlink_to(raw / "folder.x")
+    else:
+        path.symlink_to(path if kind == "link to itself" else raw / "nothing")
+    result = convert(raw, tmp_path / "out", "--follow-links")
+    if kind == "link to a folder":  # which is left out, as links to folders are
+        assert result.exit_code == 0
+    else:
+        assert result.exit_code == 1
+        assert "000013.txt: " in result.output and "remove it" in result.output
