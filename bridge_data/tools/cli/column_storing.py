@@ -1,14 +1,14 @@
 """`bridge-data prepare --columns`: fields of JSON parts are stored as columns of samples."""
 
 import time
-from pathlib import Path
 
 import click
 
 from bridge_data.prepare.column_writing import prepare_columns
 from bridge_data.prepare.json_fields import parse_fields
 from bridge_data.prepare.tar_indexes import PrepareConfig
-from bridge_data.tools.cli.terminal import counted, note, progress_bar
+from bridge_data.storage import Location
+from bridge_data.tools.cli.terminal import counted, note, only_on_disk, progress_bar
 
 
 def column_names(text: str | None) -> list[str]:
@@ -23,14 +23,14 @@ def column_names(text: str | None) -> list[str]:
     return names
 
 
-def store_columns(path: Path, names: list[str], config: PrepareConfig, progress: bool) -> None:
+def store_columns(path: Location, names: list[str], config: PrepareConfig, progress: bool) -> None:
     """Store them, if there are any, under a progress bar, and tell what was done."""
     if not names:
         return
     started = time.monotonic()
     with progress_bar("reading JSON parts", "shards", shown=progress) as on_progress:
         done = prepare_columns(
-            path,
+            only_on_disk(path),
             names,
             executor=config.scanner,
             rescan=config.rescan,

@@ -43,6 +43,7 @@ from bridge_data.tools.cli.terminal import (
     listed,
     named_executor,
     note,
+    only_on_disk,
     progress_bar,
     sized,
     spanned,
@@ -222,16 +223,16 @@ def prepare(path: Location, **flags: Any) -> None:
     if path.name.endswith(JSONL_SUFFIX):
         from bridge_data.tools.cli.prepare_files import prepare_lines  # brings what folders of tars do not need
 
-        prepare_lines(_on_disk(path), flags)
+        prepare_lines(only_on_disk(path), flags)
         return
     if path.suffix in (".yaml", ".yml"):
         from bridge_data.tools.cli.prepare_files import prepare_joins
 
-        prepare_joins(_on_disk(path), flags)
+        prepare_joins(only_on_disk(path), flags)
         return
     options = _Options(**flags)
     if options.media_rule is not None or options.columns is not None:
-        _on_disk(path)
+        only_on_disk(path)
     config = options.config_for(path)
     if path.is_file():
         raise ConfigError(f"{path}: expected a folder of tars or a .jsonl file; only such data sets need preparation")
@@ -242,7 +243,7 @@ def prepare(path: Location, **flags: Any) -> None:
     if options.tar_index_only:
         done = _indexed(partial(refresh_index, path, config), options)
         click.echo(f"{path}: index of {counted(len(done.shard_counts), 'shard')} written")
-        _store_columns(path, options, config)
+        store_columns(path, column_names(options.columns), config, options.progress)
         return
     names = find_shards(path, options.exclude)
     if not answers(lambda: _may_write(path, options), "give --force-overwrite to prepare again without a question"):
@@ -260,11 +261,11 @@ def prepare(path: Location, **flags: Any) -> None:
     done = _indexed(partial(writing, path, split, config), options)
     click.echo()
     click.echo(split_table(PreparedDataset.open(path, options.limits), options.split_config))
-    _store_columns(path, options, config)
+    store_columns(path, column_names(options.columns), config, options.progress)
     if options.media_rule is not None:
         from bridge_data.tools.cli.prepare_media_command import store_media  # brings torch
 
-        store_media(_on_disk(path), options.media_rule, config, options.progress)
+        store_media(only_on_disk(path), options.media_rule, config, options.progress)
     if unfilled:
         note(f"no shard for {' and '.join(unfilled)}: shards are not divided, and there are {len(names)}")
     if content is None and not (path / META_FOLDER / options.dataset_yaml_name).is_file():
@@ -275,21 +276,6 @@ def prepare(path: Location, **flags: Any) -> None:
 _NO_QUESTIONS = (
     "give --non-interactive with --split-ratio 8,1,1, and --sample-type with --field-map if the sample class is known"
 )
-
-
-def _store_columns(path: Location, options: _Options, config: PrepareConfig) -> None:
-    if options.columns is not None:
-        store_columns(_on_disk(path), column_names(options.columns), config, options.progress)
-
-
-def _on_disk(path: Location) -> Path:
-    """`path`, for what is prepared on a disk only."""
-    if isinstance(path, Path):
-        return path
-    raise ConfigError(
-        f"{path}: in an object store only folders of tars are prepared, and without media metadata. Prepare it on a "
-        "disk, then copy it to the store, with what was written beside it."
-    )
 
 
 def _scan(path: Location, task: ScanTask, config: PrepareConfig, progress: bool) -> None:

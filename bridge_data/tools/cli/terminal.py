@@ -158,6 +158,18 @@ class _OnDiskParam(click.ParamType):  # type: ignore[type-arg]
 
 
 LOCATION = _LocationParam()
+
+
+def only_on_disk(path: Location) -> Path:
+    """`path`, for what is prepared on a disk only."""
+    if isinstance(path, Path):
+        return path
+    raise ConfigError(
+        f"{path}: in an object store only folders of tars are prepared, and without media metadata. Prepare it on a "
+        "disk, then copy it to the store, with what was written beside it."
+    )
+
+
 """An argument that is a path or a URL."""
 
 ON_DISK = _OnDiskParam()
