@@ -48,6 +48,25 @@ def test_an_executor_takes_any_function_and_arguments_when_there_is_a_worker_for
         LocalProcesses(0)
 
 
+INTERRUPTED = """
+import os, signal, sys, time
+from bridge_data.prepare.processes import LocalProcesses
+tasks = LocalProcesses(3).map(lambda task: time.sleep(task), [0, 0, 0, 99], what="slept")
+try:
+    for number, _ in enumerate(tasks):
+        if number == 2:
+            os.killpg(0, signal.SIGINT)
+except KeyboardInterrupt:
+    sys.exit(7)
+"""
+
+
+@pytest.mark.processes
+def test_ctrl_c_ends_all_processes_and_only_the_first_says_so() -> None:
+    run = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, start_new_session=True)
+    assert run.returncode == 7 and "Traceback" not in run.stderr
+
+
 TORCH = """
 import torch
 from bridge_data.prepare.processes import LocalProcesses

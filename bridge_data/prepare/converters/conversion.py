@@ -307,7 +307,7 @@ class _ConversionTally:
         return (
             f"{title}: {counted}:{''.join(self._first)}"
             + (f"\n  and {more} more" if more else "")
-            + f"\nAll are listed in {self._report}. Correct the media that are named and convert again, which goes on "
-            f"where it stopped; if {title} itself is corrected, remove {self._writer.path} first. Or give "
-            "--skip-broken to leave them out."
+            + f"\nAll are listed in {self._report}. Correct media and convert again, which goes on where it "
+            f"stopped; if you correct the records, remove {self._writer.path} first. Or give --skip-broken to leave "
+            "them out."
         )

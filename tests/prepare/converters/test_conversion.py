@@ -311,3 +311,13 @@ def test_coco_captions_come_with_their_pictures(tmp_path: Path) -> None:
     assert captions_and_pictures(tmp_path / "out") == EXPECTED[:-1]
     _, parts = contents(tmp_path / "out")["train"][0]
     assert len(json.loads(parts["json"])["captions"]) == 2
+
+
+def test_what_coco_says_of_an_image_replaces_no_caption(tmp_path: Path) -> None:
+    (tmp_path / "0.png").write_bytes(picture(1))
+    image = {"id": 1, "file_name": "0.png", "image": "other.png", "caption": "of the image", "license": 3}
+    annotations = [{"image_id": 1, "caption": "a cat"}]
+    (tmp_path / "coco.json").write_text(json.dumps({"images": [image], "annotations": annotations}))
+    _, parts = contents(converted(tmp_path / "coco.json", tmp_path / "out"))["train"][0]
+    found = json.loads(parts["json"])
+    assert found == {"caption": "a cat", "captions": ["a cat"], "image_id": 1, "license": 3} and "png" in parts

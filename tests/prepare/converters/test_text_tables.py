@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bridge_data.errors import DatasetError
+from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.limits import Limits
 from bridge_data.prepare.converters import text_tables
 from bridge_data.prepare.converters.source_records import BrokenRecord, RecordSource, SourceRecord
@@ -103,6 +103,32 @@ def test_broken_records_are_told_and_the_others_read(tmp_path: Path) -> None:
         "is not UTF-8: 'utf-8' codec can't decode byte 0xff in position 7: invalid start byte",
     ]
     assert read[1].where == "a.jsonl, record 2 at byte 9"
+
+
+def test_no_row_or_value_is_lost_in_another(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text('name,text\na,fine\nb,"open\nc,lost\nd,lost too\n')
+    (tmp_path / "a.jsonl").write_text('{"a": 1}\n{"a": {"b": 1, "c": 2, "b": 3}}\n')
+    for source, reason in (
+        (text_tables.csv_rows([tmp_path / "a.csv"]), "is a quotation mark not closed"),
+        (text_tables.json_lines([tmp_path / "a.jsonl"]), "key 'b' is there 2 times"),
+    ):
+        first, second = source.read(range(2))
+        assert isinstance(first, SourceRecord)
+        assert isinstance(second, BrokenRecord) and reason in second.reason
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ("name,text\na,b\n".encode("utf-16"), "is UTF-16; expected UTF-8"),
+        ("name,größe\na,b\n".encode("latin-1"), "its first line is not UTF-8"),
+        (b"a.png,a cat\nb.png,a dog\n", "its first line should name the columns"),
+    ],
+)
+def test_tables_of_other_programs_are_told_by_their_first_line(tmp_path: Path, data: bytes, message: str) -> None:
+    (tmp_path / "a.csv").write_bytes(data)
+    with pytest.raises((ConfigError, DatasetError), match=message):
+        text_tables.csv_rows([tmp_path / "a.csv"])
 
 
 def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:

@@ -2,6 +2,9 @@
 
 import json
 import os
+import subprocess
+import sys
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -192,6 +195,56 @@ def test_tars_whose_keys_come_twice(tmp_path: Path) -> None:
     assert [key for key, _ in samples_of(folder)] == [f"{name}/{number:03d}" for name in "ab" for number in range(3)]
 
 
+def test_names_as_tar_and_windows_write_them(tmp_path: Path) -> None:
+    source = write_folder(tmp_path / "raw", 3)
+    (source / "000.txt").rename(source / "000.TXT")
+    (source / "Thumbs.db").write_bytes(b"")
+    with tarfile.open(tmp_path / "all.tar", "w") as tar:
+        tar.add(source, ".", filter=lambda member: None if "Thumbs" in member.name else member)
+    for name in ("raw", "all.tar"):
+        folder = converted(tmp_path / name, tmp_path / "out" / name)
+        assert [key for key, _ in samples_of(folder)] == ["000", "001", "002"]
+        assert [sample.caption for sample in loaded(folder)] == [caption(number) for number in range(3)]
+
+
+def test_a_column_of_formats_names_no_files(tmp_path: Path) -> None:
+    records = [{"image": picture_name(number), "format": "jpg", "caption": "x"} for number in range(3)]
+    records.append({"image": (write_media(tmp_path, 3) / picture_name(0)).as_uri(), "format": "png", "caption": "y"})
+    (tmp_path / "ä b.png").write_bytes(picture(1))
+    records.append({"image": (tmp_path / "ä b.png").as_uri(), "format": "png", "caption": "z"})
+    folder = converted(write_jsonl(tmp_path / "a.jsonl", records), tmp_path / "out")
+    assert [sample.caption for sample in loaded(folder)] == [*"xxxyz"]
+
+
+def test_what_an_unfinished_conversion_left_is_taken_for_nothing(run: Run, tmp_path: Path) -> None:
+    lines = [json.dumps({"text": f"{number}"}) for number in range(9)]
+    (tmp_path / "a.jsonl").write_text("\n".join([*lines, "{"]))
+    assert convert(tmp_path / "a.jsonl", tmp_path / "out", "--max-samples", 2).exit_code == 1
+    assert len(list((tmp_path / "out").glob("*.tar"))) == 4
+    for command in (("info",), ("prepare", "--non-interactive", "--split-ratio", "1,0,0")):
+        result = run(command[0], str(tmp_path / "out"), *command[1:])
+        assert result.exit_code == 1 and "is not whole" in result.stderr
+    assert not (tmp_path / "out" / META_FOLDER).exists()
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    result = convert(tmp_path / "a.jsonl", tmp_path / "out", "--max-samples", 2)
+    assert result.exit_code == 1 and "their source has changed" in result.stderr
+
+
+@pytest.mark.processes
+def test_nobody_to_ask(tmp_path: Path) -> None:
+    """Standard input is closed, as in some services and schedulers."""
+    command = [
+        sys.executable,
+        "-m",
+        "bridge_data.tools.cli",
+        "convert",
+        write_folder(tmp_path / "raw", 2),
+        tmp_path / "o",
+    ]
+    done = subprocess.run(["bash", "-c", 'exec "$@" <&-', "-", *map(str, command)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 def test_columns_that_a_sample_cannot_hold_are_all_named(tmp_path: Path) -> None:
     import datetime
 
@@ -256,6 +309,7 @@ REFUSALS = [
     (["empty.jsonl"], "holds no records"),
     (["bad.parquet"], "cannot be read as Parquet or Arrow"),
     (["saved"], "holds the splits test, train; convert each by itself"),
+    (["classes"], "its folders are of the splits test, train; convert each by itself"),
 ]
 
 
@@ -273,6 +327,8 @@ def test_refusals(arguments: list[str], message: str, tmp_path: Path) -> None:
         (tmp_path / "saved" / part).mkdir(parents=True)
         (tmp_path / "saved" / part / "state.json").write_text("{}")
     (tmp_path / "saved/dataset_dict.json").write_text('{"splits": ["train", "test"]}')
+    for part in ("train/cats", "test/cats"):
+        write_media(tmp_path / "classes" / part, 1)
     source, *rest = arguments
     target = rest.pop(0) if rest and not rest[0].startswith("-") else "out"
     result = convert(tmp_path / source, tmp_path / target, *rest)
