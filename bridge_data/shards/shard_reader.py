@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     ShardTable: TypeAlias = "IndexedShard | ParsedShard"
 
 KeyAndParts: TypeAlias = tuple[str, dict[str, bytes]]
-"""Key and parts."""
 
 ReadContent: TypeAlias = Callable[[int, int], bytes]
 """(offset, number of bytes) to bytes of the tar."""
@@ -302,7 +301,10 @@ def ends_plainly(content: ReadContent, segment: Segment) -> bool:
     the index has them. Where names are not in the header itself, only `is_intact` knows."""
     key, parts = segment.sample(len(segment) - 1) if len(segment) else ("", [])
     for name, offset, size in parts:
-        header = content(offset - BLOCK, BLOCK)
+        try:
+            header = content(max(0, offset - BLOCK), BLOCK)
+        except DatasetError:
+            return False
         is_plain_file = header[156] in b"0\0" and not header[345]  # its type, and the folder that precedes the name
         if not is_plain_file or header[:100].rstrip(b"\0") != f"{key}.{name}".encode("utf-8", "surrogateescape"):
             return False

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.prepare.tar_indexes import PrepareConfig
 from bridge_data.prepare.tars import refresh_index
@@ -169,6 +170,21 @@ def test_a_shard_of_the_same_size_with_other_members_is_found_out(tmp_path: Path
         samples.read(1)
     (tmp_path / "a.tar.idx").write_bytes(b"".join(n.to_bytes(8, "little") for n in (0, 512 + 1024, 512 * 5)))
     assert ShardReader(open_shards(tmp_path, "train")).read(1).parts == {"txt": b"two"}
+
+
+@pytest.mark.parametrize(("folder", "is_plain"), [("", True), ("d" * 120 + "/", False)])
+def test_a_shard_is_known_by_the_plain_headers_of_its_last_sample_or_else_by_a_walk(
+    tmp_path: Path, folder: str, is_plain: bool
+) -> None:
+    write_tar(tmp_path / "a.tar", {f"{folder}{number}.txt": b"text" for number in range(3)})
+    samples = prepared(tmp_path, with_index=True)
+    index, (name,) = samples.shards.index, samples.shards.names
+    assert index is not None
+    file = storage.version(tmp_path / name)
+    content = shard_reader.WatchedFile(str(tmp_path / name), file, None).read
+    assert shard_reader.ends_plainly(content, index.segment(name)) == is_plain
+    assert type(samples._open(0)) is shard_reader.IndexedShard
+    assert [samples.read(number).parts for number in range(3)] == [{"txt": b"text"}] * 3
 
 
 def test_a_part_that_has_grown_within_its_padding_is_read_whole(tmp_path: Path) -> None:
