@@ -195,17 +195,7 @@ def scan_tar(root: Location, name: str, *, digest: bool = False) -> ShardScan:
         samples.notes.add(NO_SAMPLES, f"{name} with {samples.num_members} members")
     if tar.end - end > MAX_ZERO_BYTES:
         samples.notes.add(ZEROS, f"{name}, from byte {end} on")
-    if end >= tar.end:
-        raise DatasetError(
-            f"{file}: ends at byte {end} without the end mark of a tar, "
-            + (f"after sample {next(reversed(samples.keys))!r}, " if samples.keys else "")
-            + "so it was cut off while it was written or copied. "
-            + (
-                "Write it again."
-                if is_gzip(file)
-                else f"If it is known to be complete, add the mark: truncate -s +1024 {file}"
-            )
-        )
+    check_end_mark(tar, end, file=file, after=f"sample {next(reversed(samples.keys))!r}" if samples.keys else "")
     if storage.is_remote(path) and storage.version(path) != version:
         raise DatasetError(f"{file}: was replaced while its headers were read. Prepare again when it is complete.")
     samples.offsets.append(end)
@@ -219,6 +209,23 @@ def scan_tar(root: Location, name: str, *, digest: bool = False) -> ShardScan:
         offsets=samples.offsets,
         tar=tar,
         notes=samples.notes,
+    )
+
+
+def check_end_mark(tar: FileTar | GzipTar, end: int, *, file: str, after: str = "") -> None:
+    """See that the end mark of a tar is at `end`, where its members end; `after` names the last one.
+
+    Raises:
+        DatasetError: if the file ends there: more members may have been lost.
+    """
+    if end < tar.end:
+        return
+    way_out = (
+        "Write it again." if is_gzip(file) else f"If it is known to be complete, add the mark: truncate -s +1024 {file}"
+    )
+    raise DatasetError(
+        f"{file}: ends at byte {end} without the end mark of a tar, {f'after {after}, ' if after else ''}so it was cut "
+        f"off while it was written or copied. {way_out}"
     )
 
 

@@ -30,6 +30,7 @@ from bridge_data.shards.metadata import DATASET_YAML, META_FOLDER, parse_documen
 from bridge_data.shards.segment import Part, is_meta_member, split_name
 from bridge_data.shards.tar_bytes import FileTar, GzipTar, open_tar
 from bridge_data.shards.tar_headers import FOLDER, LINKS, walk
+from bridge_data.shards.tar_scan import check_end_mark
 
 BLOCK_RECORDS = 8
 
@@ -228,7 +229,9 @@ class TarCollection:
             storage.close_file(path)  # another file may have been there before
             tar = open_tar(str(path))
             self.is_scattered &= not isinstance(tar, GzipTar)
+            end, last = 0, ""
             for member in walk(tar, 0, tar.end, file=str(path)):
+                end, last = member.next_offset, member.name
                 name = split_name(_IN_THIS_FOLDER.sub("", member.name))
                 if name is not None and member.kind in LINKS:
                     raise DatasetError(f"{path}: member {member.name!r} is a {member.kind}, without content of its own")
@@ -237,6 +240,7 @@ class TarCollection:
                         left_out.append(f"{path.name}: {member.name}")
                     continue
                 found[name[0]].append((name[1], member.content_offset, member.num_bytes))
+            check_end_mark(tar, end, file=str(path), after=f"member {last!r}" if last else "")
             before = f"{path.name.partition('.')[0]}/" if prefix_keys else ""
             self._samples += [(number, before + key, tuple(parts)) for key, parts in found.items()]
         self.notes = note_left_out(left_out, "as they are no parts of samples")

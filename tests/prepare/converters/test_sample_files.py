@@ -1,6 +1,7 @@
 """Folders of files and tars, whose records are samples already: which files make one, which are told, which refused."""
 
 import os
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,19 @@ def test_what_no_loader_could_read_is_broken_or_taken_unchecked_byte_by_byte(raw
     (samples,) = contents(converted(raw, tmp_path / "out", "--unchecked")).values()
     for key, parts in samples:
         assert parts == {name: (raw / f"{key}.{name}").read_bytes() for name in ("json", "png", "txt")}
+
+
+@pytest.mark.parametrize("num_members", [0, 2])
+def test_a_tar_that_was_cut_off_between_members_is_refused(raw: Path, tmp_path: Path, num_members: int) -> None:
+    tars = converted(raw, tmp_path / "tars", "--max-samples", 6, "--split-by", "shard")
+    cut = tars / "data-000001.tar"
+    with tarfile.open(cut) as tar:
+        end = tar.getmembers()[num_members].offset
+    os.truncate(cut, end)
+    result = convert(tars, tmp_path / "out")
+    assert result.exit_code == 1
+    assert f"{cut}: ends at byte {end} without the end mark of a tar" in result.stderr
+    assert not (tmp_path / "out").exists()
 
 
 def test_files_that_make_no_sample_are_told(raw: Path, tmp_path: Path) -> None:
