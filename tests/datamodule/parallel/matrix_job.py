@@ -85,10 +85,10 @@ class ReadCounter:
 
     def __init__(self) -> None:
         self.num_bytes = 0
-        self._read = storage.read
-        storage.read = self._counted
+        self._read = storage.read_with_version
+        storage.read_with_version = self._counted
 
-    def _counted(self, path: Any, start: int, num_bytes: int) -> bytes:
+    def _counted(self, path: Any, start: int, num_bytes: int) -> Any:
         if str(path).endswith(".tar"):
             self.num_bytes += num_bytes
         return self._read(path, start, num_bytes)
