@@ -49,9 +49,10 @@ def test_an_executor_takes_any_function_and_arguments_when_there_is_a_worker_for
 
 
 INTERRUPTED = """
-import os, signal, sys, time
+import multiprocessing, os, signal, sys, time
 from bridge_data.prepare.processes import LocalProcesses
-tasks = LocalProcesses(3).map(lambda task: time.sleep(task), [0, 0, 0, 99], what="slept")
+all_begun = multiprocessing.get_context("fork").Barrier(3)
+tasks = LocalProcesses(3).map(lambda task: time.sleep(99) if task else all_begun.wait(), [0, 0, 0, 1], what="slept")
 try:
     for number, _ in enumerate(tasks):
         if number == 2:
