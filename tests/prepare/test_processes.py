@@ -50,6 +50,7 @@ def test_an_executor_takes_any_function_and_arguments_when_there_is_a_worker_for
 
 INTERRUPTED = """
 import multiprocessing, os, signal, sys, time
+from bridge_data.errors import WorkerError
 from bridge_data.prepare.processes import LocalProcesses
 all_begun = multiprocessing.get_context("fork").Barrier(3)
 tasks = LocalProcesses(3).map(lambda task: time.sleep(99) if task else all_begun.wait(), [0, 0, 0, 1], what="slept")
@@ -57,7 +58,7 @@ try:
     for number, _ in enumerate(tasks):
         if number == 2:
             os.killpg(0, signal.SIGINT)
-except KeyboardInterrupt:
+except (KeyboardInterrupt, WorkerError):  # whichever is noticed first: Ctrl-C, or that the others have ended
     sys.exit(7)
 """
 
