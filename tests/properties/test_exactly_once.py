@@ -82,7 +82,7 @@ CASES = st.integers(1, 4).flatmap(
         per_shuffle=st.sampled_from([1, 1, 2]),
         seed=st.integers(0, 1_000),
         epochized=st.sampled_from([False, False, True]),
-        kind=st.sampled_from(["tars", "tars", "tars", "memory", "chosen", "Parquet", "saved by datasets"]),
+        kind=st.sampled_from(["tars", "tars", "tars", "memory", "Parquet", "saved by datasets"]),
     )
 )
 
@@ -131,18 +131,9 @@ def in_memory(data: Path, case: Case) -> Plan:
     return plan_of(blend, training=True, what="blend")
 
 
-def with_where(data: Path, case: Case) -> Path:
-    """A third of the samples of data sets, chosen, of each."""
-    file = in_files(data, case)
-    chosen = data / "chosen.yaml"
-    chosen.write_text(file.read_text().replace("  train:\n", "  train:\n    where: index % 3 = 0\n"))
-    return chosen
-
-
 BLENDS: dict[str, Callable[[Path, Case], Path | Plan]] = {
     "tars": in_files,
     "memory": in_memory,
-    "chosen": with_where,
     "Parquet": functools.partial(in_tables, ".parquet"),
     "saved by datasets": functools.partial(in_tables, "-saved"),
 }
