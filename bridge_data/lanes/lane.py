@@ -15,13 +15,12 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from bridge_data.errors import FatalSampleError
-from bridge_data.lanes.bulk_loading import Watch
 from bridge_data.lanes.forgotten import drop_draws, drop_pending
+from bridge_data.lanes.packs import LanePacks
 from bridge_data.lanes.read_ahead import ReadAhead
 from bridge_data.lanes.survival import Survivals
 from bridge_data.lanes.units import UNREAD, Batching, GroupSizes, Item, LaneTally, Pack, Produced, Unit, references_of
-from bridge_data.lanes.work import Work
+from bridge_data.lanes.work import Watch, Work
 from bridge_data.order import Cursor
 from bridge_data.order.leftovers import Drawn, Pending
 from bridge_data.samples.arena import current_arena
@@ -61,11 +60,12 @@ class Lane:
         self._batches_samples = batching.batch_size is not None or work.groups
         self._stacks = self._batches_samples and work.only_stacks
         self._ready: collections.deque[Any] = collections.deque()
-        self._base: dict[str, Any] | None = None
         self._head: dict[str, Any] | None = None  # the last state of the cursor
-        self._chosen: dict[str, Any] | None = None  # what the packing buffer was made into, as states keep it
         if state is not None:
             self._restore(state)
+        base = None if state is None else state.get("pending", {}).get("base")
+        size = batching.packing_buffer_size
+        self._packs = None if size is None else LanePacks(work, size, cursor, self._pending, base)
 
     def next(self) -> Produced[Any]:
         """The next micro-batch; `StopIteration` at the end of finite data.
@@ -119,10 +119,10 @@ class Lane:
                 self._num_samples = 0 if emitted else self._num_read
                 if self._ready:
                     self._pending.open.appendleft((units, emitted + 1))
-                self._kept["micro-batches"] += 1
+                self.keep("micro-batches")
                 return batch
             self._pending.open.popleft()
-            self._survivals["micro-batches"].leave_out(*self._work.hooks.last_skip)
+            self.leave_out("micro-batches")
 
     def _batches(self, units: list[Unit], number: int) -> list[Any]:
         """The batches made of some units, of which the first is this lane's batch `number`."""
@@ -150,9 +150,9 @@ class Lane:
                 unit = self._next_unit()
                 group = self._work.group(unit)
                 if group is None:
-                    self._survivals["samples or packs to be grouped"].leave_out(*self._work.hooks.last_skip)
+                    self.leave_out("samples or packs to be grouped")
                     continue
-                self._kept["samples or packs to be grouped"] += 1
+                self.keep("samples or packs to be grouped")
                 name, size = group
                 bucket = self._pending.buckets.setdefault(name, [])
                 bucket.append(unit)
@@ -181,14 +181,14 @@ class Lane:
                     bucket.append(self._next_unit())
                     continue
                 if not queue:
-                    queue.appendleft(self._next_item(num_missing))
+                    queue.appendleft(self.next_item(num_missing))
                 items = [*itertools.islice(queue, num_missing)]
                 if len(queue) == len(items):
                     queue.clear()
                 else:
                     for _ in items:
                         queue.popleft()
-                bucket += [item for item in items if item.sample is not UNREAD or self._read(item)]
+                bucket += [item for item in items if item.sample is not UNREAD or self.read(item)]
             return self._pending.buckets.pop("")
         finally:
             self._work.hooks.batch_index = None
@@ -196,55 +196,14 @@ class Lane:
                 self._pending.buckets.pop("", None)
 
     def _next_unit(self) -> Unit:
-        if self._batching.packing_buffer_size is None:
-            while True:
-                item = self._next_item()
-                if item.sample is not UNREAD or self._read(item):
-                    return item
+        if self._packs is not None:
+            return self._packs.next(self)
         while True:
-            while not self._pending.packs:
-                self._fill_packs(self._batching.packing_buffer_size)
-            unit = self._pack(self._pending.packs.popleft())
-            if unit is not None:
-                self._kept["packs"] += 1
-                return unit
-            self._survivals["packs"].leave_out(*self._work.hooks.last_skip)
+            item = self.next_item()
+            if self.read(item):
+                return item
 
-    def _pack(self, items: list[Item]) -> Pack | None:
-        read = [item for item in items if self._read(item)]
-        return self._work.pack(read) if read else None
-
-    def _fill_packs(self, buffer_size: int) -> None:
-        """Fill the packing buffer, beginning with what the last one left over, and have packs chosen from it."""
-        self._base = self._cursor.state()
-        buffer = [item for item in self._pending.carried if self._read(item)]
-        self._pending.carried, self._chosen = [], None
-        at_end = False
-        try:
-            while len(buffer) < buffer_size:
-                item = self._next_item(buffer_size - len(buffer))
-                if self._read(item):
-                    buffer.append(item)
-        except StopIteration:
-            at_end = True
-            if not buffer:
-                raise
-        packs, self._pending.carried = self._work.select(buffer)
-        if not packs and self._pending.carried:
-            if not at_end:
-                raise FatalSampleError(
-                    f"select_samples_to_pack of {type(self._work.hooks.encoder).__name__} formed no pack out of a "
-                    f"full buffer of {len(buffer)} samples. Return a sample that fits nowhere as a pack of its own, "
-                    "or leave it out by SkipSample before packing."
-                )
-            packs, self._pending.carried = [[item] for item in self._pending.carried], []
-        self._pending.packs.extend(packs)
-        if packs:
-            self._kept["packing buffers"] += 1
-        else:
-            self._survivals["packing buffers"].leave_out(*self._work.hooks.last_skip)
-
-    def _next_item(self, num_missing: int = 1) -> Item:
+    def next_item(self, num_missing: int = 1) -> Item:
         """The next part of a sample; of `num_missing` that will be asked for, the work is begun together."""
         while not self._pending.queue:
             self._draw(num_missing if self._work.only_loads else 1)
@@ -275,7 +234,7 @@ class Lane:
                     parts = next(samples)
                     queue += [Item(draw, ref, part, one) for part, one in parts]
                     if not parts:
-                        self._survivals[ref[0]].leave_out(*hooks.last_skip)
+                        self.leave_out(ref[0])
                         continue
                 kept[ref[0]] += 1
         if (took_ns := time.perf_counter_ns() - began_ns) > self._tally.longest_ns:
@@ -285,7 +244,15 @@ class Lane:
     def _survivals(self) -> Survivals:
         return Survivals(self._number, self._num_lanes, self._sources, self._kept)
 
-    def _read(self, item: Item) -> bool:
+    def keep(self, what: str) -> None:
+        """Count one of `what`, packs or micro-batches, that stays."""
+        self._kept[what] += 1
+
+    def leave_out(self, what: int | str) -> None:
+        """Count a sample of source `what`, or one of `what`, that a hook has left out."""
+        self._survivals[what].leave_out(*self._work.hooks.last_skip)
+
+    def read(self, item: Item) -> bool:
         """See that the item's payload is in memory; False if the sample, read again, is not there any more."""
         if item.sample is UNREAD:
             if self._watch is not None:
@@ -300,10 +267,8 @@ class Lane:
 
     def _read_unit(self, unit: Unit) -> bool:
         if isinstance(unit, Item):
-            return unit.sample is not UNREAD or self._read(unit)
-        if unit.sample is UNREAD and (packed := self._pack(unit.items)) is not None:
-            unit.sample, unit.num_samples = packed.sample, packed.num_samples
-        return unit.sample is not UNREAD
+            return self.read(unit)
+        return self._packs is not None and self._packs.read(unit, self)
 
     def state(self) -> dict[str, Any]:
         """The lane's state as plain JSON. What has not changed since the last state is the same object in both."""
@@ -311,26 +276,11 @@ class Lane:
             self._head = self._cursor.state()
         state = {**self._head, "micro_batches": self._micro_batches}
         if (waits := self._pending).queue or waits.buckets or waits.open or waits.carried or waits.packs:
-            state["pending"] = self._encoded()
+            state["pending"] = waits.encode(self._cursor.draws) if self._packs is None else self._packs.encoded()
         return state
-
-    def _encoded(self) -> dict[str, Any]:
-        """What is pending, as a state keeps it. Packs are encoded once, when they have been chosen."""
-        base, pending = self._base, self._pending
-        first = self._cursor.draws if base is None else base["draws"]
-        if self._chosen is None:
-            self._chosen = Pending(carried=pending.carried, packs=pending.packs).encode(first)
-        others: Pending[Item, Unit] = Pending(queue=pending.queue, buckets=pending.buckets, open=pending.open)
-        encoded = {**others.encode(first), **self._chosen}
-        if pending.packs:
-            encoded["packs"] = self._chosen["packs"][-len(pending.packs) :]
-        else:
-            encoded.pop("packs", None)
-        return encoded if base is None else {**encoded, "base": base}
 
     def _restore(self, state: dict[str, Any]) -> None:
         self._micro_batches = state["micro_batches"]
-        self._base = state.get("pending", {}).get("base")
         drawn = Pending.decode(state, self._cursor)
         if self._work.forgotten is not None and drawn:
             drawn = drop_pending(drawn, self._work.forgotten, self._work.hooks)

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from bridge_data.errors import ConfigError, SampleError
+from bridge_data.lanes.packs import PackHooks
 from bridge_data.lanes.units import BATCH, PACK, Item, Unit
 from bridge_data.lanes.work import Work
 from bridge_data.order import SampleRef
@@ -102,7 +103,8 @@ class Restorer:
                 return self._batch(parsed)
             if parsed.is_pack:
                 return self._unit(parsed).sample
-            made = self._work.members(self._item(parsed.members[0]))
+            item = self._item(parsed.members[0])
+            made = PackHooks(self._work).members(item) if self._work.packs else [item.sample]
             return self._made(made[0] if made else None, parsed)
 
     def _batch(self, key: BatchKey) -> Any:
@@ -132,7 +134,7 @@ class Restorer:
                 "the restore key is of a pack, but this data set has no packing_buffer_size: restore it from one with "
                 "the settings of the run"
             )
-        return self._made(self._work.pack(items), key)
+        return self._made(PackHooks(self._work).pack(items), key)
 
     def _item(self, key: SampleKey) -> Item:
         if key.source not in self._sources:

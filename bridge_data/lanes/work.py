@@ -4,21 +4,26 @@ Enters: a reference, a pack of items, the units of a micro-batch. Leaves: encode
 Guarantee: the same reference gives the same result on any lane, worker, rank or resume.
 """
 
+import collections
 import functools
 import itertools
-import time
 from collections.abc import Callable, Container, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from bridge_data.decode import Loader
-from bridge_data.errors import ConfigError, FatalSampleError, SampleError
-from bridge_data.lanes.bulk_loading import BulkLoading, Parts, Watch
-from bridge_data.lanes.units import Item, Key, LaneTally, Pack, Unit, batch_key, pack_key
+from bridge_data.errors import ConfigError, SampleError
+from bridge_data.lanes.units import Item, Key, LaneTally, Unit, batch_key, pack_key
 from bridge_data.order import ALL_PARTS, SampleRef
 from bridge_data.samples import CrudeSample, Sample
 from bridge_data.shards import RawSample
 from bridge_data.task import STAGES, TRUNCATED, Hooks, Packing, SourceCook, does_something, hook_of, is_overridden
-from bridge_data.task.observer import StageTracer
+from bridge_data.task.observer import StageTracer, observed_iterator
+
+Parts: TypeAlias = Sequence[tuple[int, Any]]
+"""The parts of a sample, each with its number."""
+
+Watch: TypeAlias = Callable[[SampleRef], None]
+"""Is told of each sample before work on it begins."""
 
 
 class Work:
@@ -54,10 +59,7 @@ class Work:
         self.groups = is_overridden(encoder, "batch_group_criterion")
         """Whether the encoder says which samples are batched together."""
         self.does = {hook for hook in STAGES if hook != "decode" and does_something(encoder, hook)}
-        selection = hook_of(encoder, "select_samples_to_pack")
-        self._admit = selection.admitted if packing and isinstance(selection, Packing) else None
-        self._postencodes = is_overridden(encoder, "postencode_sample")
-        preencodes = self._postencodes or is_overridden(encoder, "preencode_sample")
+        preencodes = any(is_overridden(encoder, hook) for hook in ("preencode_sample", "postencode_sample"))
         if preencodes and is_overridden(encoder, "encode_sample"):
             raise ConfigError(
                 f"{type(encoder).__name__} overrides encode_sample and also preencode_sample or postencode_sample: "
@@ -66,9 +68,11 @@ class Work:
         stages = ["encode_sample"]
         if preencodes:
             stages = ["preencode_sample"] if packing else ["preencode_sample", "postencode_sample"]
-        self._changes = self._admit is not None or any(stage in self.does for stage in stages)
         self._stages = [(stage, hook_of(encoder, stage)) for stage in stages if stage in self.does]
         if packing:
+            selection = hook_of(encoder, "select_samples_to_pack")
+            if isinstance(selection, Packing):
+                self._stages.append(("select_samples_to_pack", functools.partial(_admitted, selection, hooks)))
             for hook in ("select_samples_to_pack", "pack_selected_samples"):
                 if not is_overridden(encoder, hook):
                     raise ConfigError(
@@ -76,20 +80,14 @@ class Work:
                         "override it, or leave packing_buffer_size out"
                     )
 
-    @functools.cached_property
-    def _bulk(self) -> BulkLoading:
-        return BulkLoading(self._loaders, self._names, self._keys, self.hooks, self.samples)
-
     def samples(self, ref: SampleRef) -> Parts:
         """The encoded (with packing: pre-encoded) parts of a sample, each with its number; none if it is left out."""
         parts = self._load(ref)
-        if self._changes:
+        if self._stages:
             for stage, hook in self._stages:
                 parts = self._map(stage, hook, parts, ref)
-            if self._admit is not None:
-                parts = self._admitted(self._admit, parts, ref)
             for number, sample in enumerate(parts):
-                _mark(sample, self._key(ref, number), add=True)
+                mark(sample, self._key(ref, number), add=True)
         if len(parts) == 1 and ref.part <= 0:
             return ((0, parts[0]),)  # which is what happens but for generators
         return [part for part in enumerate(parts) if ref.part in (ALL_PARTS, part[0])]
@@ -98,14 +96,14 @@ class Work:
     def only_loads(self) -> bool:
         """Whether samples come from the loader as they are batched or packed: then each reference makes one, but for
         cooked ones."""
-        return not self._changes
+        return not self._stages
 
     @functools.cached_property
     def only_stacks(self) -> bool:
         """Whether samples are batched as they are decoded, by the batch hook that everybody has: no cooker, maker,
         handler or other hook has seen them, or could have kept them."""
         decoder = self._encoder.decoder
-        if self._changes or self.packs or self.groups or "batch" in self.does:
+        if self._stages or self.packs or self.groups or "batch" in self.does:
             return False
         if decoder is not None and not decoder.is_ours_alone:
             return False
@@ -117,18 +115,67 @@ class Work:
         return not self.does and all(loader.is_plain for loader in self._loaders)
 
     def held(self, refs: Sequence[SampleRef]) -> Sequence[Any | None]:
-        """Of each reference its only part, if that is only loaded and quickly had; see `BulkLoading`."""
-        return [None] * len(refs) if self._changes else self._bulk.held(refs)
+        """Of each reference its only part, if that is plain and in memory; None where it is not, or fails. It is made
+        in one loop with the others, without being watched: nothing in it could hang or crash."""
+        samples: list[Any | None] = [None] * len(refs)
+        if self._stages or not refs or self.hooks.observer is not None:
+            return samples
+        sources, epochs, indices, parts = zip(*refs, strict=True)
+        if max(parts) > 0:
+            return samples
+        if len(set(sources)) == 1:
+            return self._taken(sources[0], epochs, indices) or samples
+        places: dict[int, list[int]] = collections.defaultdict(list)
+        for place, source in enumerate(sources):
+            places[source].append(place)
+        for source, own in places.items():
+            found = self._taken(source, [epochs[place] for place in own], [indices[place] for place in own])
+            for place, sample in zip(own, found, strict=False):
+                samples[place] = sample
+        return samples
+
+    def _taken(self, source: int, epochs: Sequence[int], indices: Sequence[int]) -> Sequence[Any | None]:
+        """The same of one source; empty if it never has any."""
+        return self._loaders[source].take_held(indices, self._names[source], epochs)
 
     def all_samples(self, refs: Sequence[SampleRef], watch: Watch | None) -> Iterator[Parts]:
         """What `samples` makes of each, at a lower price where samples are only loaded. `watch` is called before."""
-        if not self._changes:
-            yield from self._bulk.each(refs, watch)
-            return
+        indices = self._only_loaded(refs)
+        streams = {source: self._stream(source, numbers) for source, numbers in indices.items()}
         for ref in refs:
             if watch is not None:
                 watch(ref)
-            yield self.samples(ref)
+            source, epoch, index, part = ref
+            stream = streams.get(source) if part <= 0 else None
+            if stream is None:
+                yield self.samples(ref)
+                continue
+            self.hooks.sample = self._keys[source], epoch, index, 0
+            try:
+                sample = next(stream)
+            except Exception:  # it is over, but not the indices; the sample is tried by itself, to be reported
+                streams[source] = self._stream(source, indices[source])
+                yield self.samples(ref)
+                continue
+            if self.hooks.failures:
+                self.hooks.succeed("decode")
+            sample.__restore_key__ = self._names[source], epoch, index, 0
+            yield ((0, sample),)
+
+    def _only_loaded(self, refs: Sequence[SampleRef]) -> dict[int, Iterator[int]]:
+        """By source, the samples of it that are whole and that no hook changes, in order."""
+        indices: dict[int, list[int]] = collections.defaultdict(list)
+        for source, _, index, part in refs if self.only_loads else ():
+            if part <= 0:
+                indices[source].append(index)
+        return {source: iter(numbers) for source, numbers in indices.items()}
+
+    def _stream(self, source: int, indices: Iterator[int]) -> Iterator[Any] | None:
+        observer = self.hooks.observer  # a tracer tells reading and decoding apart, so samples come one by one
+        stream = None if isinstance(observer, StageTracer) else self._loaders[source].stream(indices)
+        if stream is None or observer is None:
+            return stream
+        return observed_iterator(stream, observer, "decode", self._keys[source])
 
     def _load(self, ref: SampleRef) -> list[Any]:
         """Read, decode and cook. A failed decoder, and a sample beyond a limit, count as a failure of the sample; a
@@ -148,7 +195,7 @@ class Work:
         sample["__restore_key__"] = self._key(ref, 0)
         cooked = self.hooks.run("cook_crude_sample", self._cooks[ref.source], sample, self._sample_key(ref, 0))
         for number, part in enumerate(cooked):
-            _mark(part, self._key(ref, number), add=True)
+            mark(part, self._key(ref, number), add=True)
         return cooked
 
     def _map(self, stage: str, hook: Callable[[Any], Any], samples: list[Any], ref: SampleRef) -> list[Any]:
@@ -157,66 +204,6 @@ class Work:
             for number, sample in enumerate(samples)
             for result in self.hooks.run(stage, hook, sample, self._sample_key(ref, number))
         ]
-
-    def _admitted(self, admit: Callable[[Any], tuple[Any, bool]], parts: list[Any], ref: SampleRef) -> list[Any]:
-        """The parts that are not too long for a pack, or made shorter."""
-        kept = []
-        for number, part in enumerate(parts):
-            for sample, is_cut in self.hooks.run("select_samples_to_pack", admit, part, self._sample_key(ref, number)):
-                self.hooks.skipped[TRUNCATED] += is_cut
-                kept.append(sample)
-        return kept
-
-    def select(self, items: list[Item]) -> tuple[list[list[Item]], list[Item]]:
-        """(packs, items in none of them) out of a buffer of items."""
-        samples = [item.sample for item in items]
-        hook = hook_of(self._encoder, "select_samples_to_pack")
-        chosen = self.hooks.run("select_samples_to_pack", hook, list(samples), self._first(items[0]), len(items))
-        if not chosen:
-            return [], []
-        free = {id(sample): item for sample, item in zip(samples, items, strict=True)}
-        try:
-            packs = [[free.pop(id(sample)) for sample in pack] for pack in chosen[0]]
-        except TypeError:
-            raise FatalSampleError(
-                f"{type(self._encoder).__name__}.select_samples_to_pack returned no list of packs, but one of type "
-                f"{type(chosen[0]).__name__}; it must return a list of lists of samples"
-            ) from None
-        except KeyError:
-            raise FatalSampleError(
-                f"{type(self._encoder).__name__}.select_samples_to_pack returned a sample twice, or one that is not "
-                "among the samples it was given; it must return those very objects, each at most once"
-            ) from None
-        return [pack for pack in packs if pack], list(free.values())
-
-    def pack(self, items: list[Item]) -> Pack | None:
-        """The packed sample of some items; None if nothing of it is left."""
-        members = [(item, sample) for item in items for sample in self.members(item)]
-        if not members:
-            return None
-        kept, samples = [item for item, _ in members], [sample for _, sample in members]
-        hook = hook_of(self._encoder, "pack_selected_samples")
-        packed = self.hooks.run("pack_selected_samples", hook, samples, self._first(kept[0]), len(kept))
-        if len(packed) > 1:
-            raise ConfigError(
-                f"pack_selected_samples of {type(self._encoder).__name__} made {len(packed)} samples of one pack, "
-                "which could not be told apart after a resume; let select_samples_to_pack return a pack for each"
-            )
-        if not packed:
-            return None
-        unit = Pack(items, packed[0], len(set(map(id, kept))))
-        _mark(packed[0], pack_key(self.keys_of([unit])))
-        return unit
-
-    def members(self, item: Item) -> list[Any]:
-        """What `pack_selected_samples` (without packing: the batch) is given of an item."""
-        if not (self.packs and self._postencodes):
-            return [item.sample]
-        hook, began_ns = hook_of(self._encoder, "postencode_sample"), time.perf_counter_ns()
-        made = self.hooks.run("postencode_sample", hook, item.sample, self._first(item))
-        if self.tally is not None and (took_ns := time.perf_counter_ns() - began_ns) > self.tally.slowest_ns:
-            self.tally.note(item.ref, took_ns)
-        return made
 
     @property
     def knows_batch_of_samples(self) -> bool:
@@ -231,7 +218,7 @@ class Work:
 
     def group(self, unit: Unit) -> tuple[str, int | None] | None:
         """(bucket, its batch size or None) of a unit; None if it is left out."""
-        hook, sample_key = hook_of(self._encoder, "batch_group_criterion"), self._first(unit.items[0])
+        hook, sample_key = hook_of(self._encoder, "batch_group_criterion"), self.first_key(unit.items[0])
         result = self.hooks.run("batch_group_criterion", hook, unit.sample, sample_key, len(unit.items))
         if not result:
             return None
@@ -264,7 +251,7 @@ class Work:
         """
         if not collate:
             return [units[0].sample]
-        sample_key = self._first(units[0].items[0])
+        sample_key = self.first_key(units[0].items[0])
         count = len(keys)
         samples = [unit.sample for unit in units]
         batches = self.hooks.run("batch", hook_of(self._encoder, "batch"), samples, sample_key, count)
@@ -280,13 +267,13 @@ class Work:
         of_samples = iter(keys)
         made_of = [pack_key([*itertools.islice(of_samples, len(unit.items))]) for unit in units] if self.packs else keys
         for part, batch in enumerate(batches):
-            _mark(batch, batch_key(self.hooks.batch_index or 0, part, made_of))
+            mark(batch, batch_key(self.hooks.batch_index or 0, part, made_of))
         return batches
 
     def _sample_key(self, ref: SampleRef, part: int) -> tuple[int, int, int, int]:
         return self._keys[ref.source], ref.epoch, ref.index, part
 
-    def _first(self, first: Item) -> tuple[int, int, int, int]:
+    def first_key(self, first: Item) -> tuple[int, int, int, int]:
         """Packs and batches draw their random numbers with the key of their first member."""
         return self._sample_key(first.ref, first.part)
 
@@ -294,13 +281,20 @@ class Work:
         return self._names[ref.source], ref.epoch, ref.index, part
 
 
-def _mark(made: Any, key: Key, *, add: bool = False) -> None:
+def mark(made: Any, key: Key, *, add: bool = False) -> None:
     """Give a sample, a pack or a batch its restore key, if it keeps one; with `add`, to a dict in any case."""
     if isinstance(made, dict):
         if add or "__restore_key__" in made:
             made["__restore_key__"] = key
     elif hasattr(made, "__restore_key__"):
         made.__restore_key__ = key
+
+
+def _admitted(selection: Packing, hooks: Hooks, sample: Any) -> Any:
+    """The sample, if it is not too long for a pack, or made shorter."""
+    admitted, is_cut = selection.admitted(sample)
+    hooks.skipped[TRUNCATED] += is_cut
+    return admitted
 
 
 def _read(loader: Loader, index: int) -> RawSample | SampleError:
