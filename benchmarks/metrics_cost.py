@@ -16,7 +16,8 @@ from typing import Any
 from benchmarks.turns import ROOT, Replaced, Slices, line, measure
 from bridge_data.lanes import lane
 from bridge_data.lanes.lane import Lane
-from bridge_data.lanes.units import NO_COUNTS, LaneTally
+from bridge_data.lanes.produced import NO_COUNTS
+from bridge_data.lanes.work import Work
 from bridge_data.loader import position
 from bridge_data.loader.position import Meter
 from bridge_data.order.state import LoaderState
@@ -28,9 +29,8 @@ CASES = {("text", 0): 400, ("text", 2): 400, ("jpeg", 0): 4, ("jpeg", 2): 16}
 def metrics() -> list[Replaced]:
     """What counts for `loader.metrics()`."""
     return [
-        (LaneTally, "each", lambda _, refs, samples: samples),
-        (LaneTally, "note_draw", lambda *_: None),
-        (LaneTally, "take", lambda *_: NO_COUNTS),
+        (Work, "note_time", lambda *_: None),
+        (Lane, "_counts", lambda *_: NO_COUNTS),
         (Meter, "note", lambda *_: None),
         (position._Timed, "__next__", lambda timed: next(timed._batches)),
     ]
@@ -39,7 +39,6 @@ def metrics() -> list[Replaced]:
 def sums() -> list[Replaced]:
     """What packs references, and sums them up."""
     return [
-        (Lane, "_packed_references", lambda *_: None),
         (lane, "references_of", lambda *_: b""),
         (LoaderState, "settled", lambda state: dataclasses.replace(state, uncounted=None)),
     ]

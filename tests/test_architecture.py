@@ -25,7 +25,7 @@ PAGE = (ROOT / "docs" / "architecture.md").read_text()
 # What a run passes today. Lower a bound when you make the way shorter; do not raise it. The aim is 25 each.
 MAX_TO_OPEN = 24
 """Modules from `get_train_dataset`, of a metadataset with two data sets, to its `LaneDataset`."""
-MAX_TO_RESTORE = 27
+MAX_TO_RESTORE = 26
 """Modules from `restore_state_rank` to the first batch after it, without workers."""
 
 CAPTIONED = {

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 from bridge_data.errors import EDITED, ConfigError, StateError
 from bridge_data.lanes.lane import Lane
-from bridge_data.lanes.units import Produced
+from bridge_data.lanes.produced import Produced
 from bridge_data.order.ledger import SAMPLE_BYTES
 from bridge_data.order.state import LaneState, LoaderState
 from bridge_data.order.step_edits import StepEdits

@@ -12,17 +12,20 @@ import functools
 import itertools
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from bridge_data.lanes.batching import BatchGroups, Batching
 from bridge_data.lanes.forgotten import drop_draws, drop_pending
-from bridge_data.lanes.packs import LanePacks
+from bridge_data.lanes.packs import LanePacks, Pack, Unit
+from bridge_data.lanes.produced import CountValues, Produced
 from bridge_data.lanes.read_ahead import ReadAhead
 from bridge_data.lanes.survival import Survivals
-from bridge_data.lanes.units import UNREAD, Batching, GroupSizes, Item, LaneTally, Pack, Produced, Unit, references_of
-from bridge_data.lanes.work import Watch, Work
+from bridge_data.lanes.work import UNREAD, Item, Key, Watch, Work
 from bridge_data.order import Cursor
+from bridge_data.order.cursor import packed_references
 from bridge_data.order.leftovers import Drawn, Pending
+from bridge_data.process_counts import COUNTS
 from bridge_data.samples.arena import current_arena
 
 logger = logging.getLogger("bridge_data")
@@ -50,13 +53,11 @@ class Lane:
     ) -> None:
         self._cursor, self._work, self._batching = cursor, work, batching
         self._ahead, self._watch, self._sources = ahead, watch, sources
-        self._tally = work.tally = LaneTally()
         self._number, self._num_lanes = position
         self._kept: dict[int | str, int] = collections.defaultdict(int)
         self._micro_batches = self._num_samples = self._num_read = 0
         self._references = b""  # of what was batched last
         self._pending: Pending[Item, Unit] = Pending()
-        self._group_sizes = GroupSizes(batching.batch_size, type(work.hooks.encoder).__name__)
         self._batches_samples = batching.batch_size is not None or work.groups
         self._stacks = self._batches_samples and work.only_stacks
         self._ready: collections.deque[Any] = collections.deque()
@@ -64,8 +65,9 @@ class Lane:
         if state is not None:
             self._restore(state)
         base = None if state is None else state.get("pending", {}).get("base")
-        size = batching.packing_buffer_size
+        size, buckets = batching.packing_buffer_size, self._pending.buckets
         self._packs = None if size is None else LanePacks(work, size, cursor, self._pending, base)
+        self._groups = BatchGroups(work, batching.batch_size, buckets) if work.groups else None
 
     def next(self) -> Produced[Any]:
         """The next micro-batch; `StopIteration` at the end of finite data.
@@ -94,8 +96,19 @@ class Lane:
                 logger.warning("lane %d ends without a batch: all samples %s", self._number, told)
             raise
         self._micro_batches += 1
-        counts = self._tally.take(batch, self._num_samples)
+        counts = self._counts(batch)
         return Produced(self._number, batch, self.state(), self.take_skipped(), self._references, counts)
+
+    def _counts(self, batch: Any) -> CountValues:
+        """The counts of a batch that has just been made: takes those of the process."""
+        if images := COUNTS.num_images:
+            COUNTS.num_images -= images
+        if bytes_read := COUNTS.num_bytes:
+            COUNTS.num_bytes -= bytes_read
+        if retries := COUNTS.num_retries:
+            COUNTS.num_retries -= retries
+        tokens, slots = tokens_of(batch)
+        return self._num_samples, tokens, slots, images, bytes_read, retries, self._work.take_slowest(), 0, 0
 
     def take_skipped(self) -> dict[str, int]:
         """The samples left out since the last batch, by hook; they are counted with this."""
@@ -105,7 +118,7 @@ class Lane:
 
     def _next_batch(self) -> Any:
         limit = self._batching.max_micro_batches
-        if limit is not None and self._micro_batches >= limit:
+        if limit is not None and self._micro_batches * self._num_lanes + self._number >= limit:
             raise StopIteration
         while True:
             if not self._ready:
@@ -142,22 +155,11 @@ class Lane:
     def _next_units(self) -> list[Unit]:
         """The members of the next micro-batch: the first bucket to be full; at the end of the data, what is left."""
         if not self._batches_samples:
-            return [self._next_unit()]
+            return [self.next_unit()]
         try:
-            if not self._work.groups:
+            if self._groups is None:
                 return self._next_bucket()
-            while True:
-                unit = self._next_unit()
-                group = self._work.group(unit)
-                if group is None:
-                    self.leave_out("samples or packs to be grouped")
-                    continue
-                self.keep("samples or packs to be grouped")
-                name, size = group
-                bucket = self._pending.buckets.setdefault(name, [])
-                bucket.append(unit)
-                if len(bucket) >= self._group_sizes.of(name, size):
-                    return self._pending.buckets.pop(name)
+            return self._groups.next_bucket(self)
         except StopIteration:
             if self._batching.drop_last:
                 left = sum(len(unit.items) for bucket in self._pending.buckets.values() for unit in bucket)
@@ -178,7 +180,7 @@ class Lane:
         try:
             while (num_missing := size - len(bucket)) > 0:
                 if self._work.packs:
-                    bucket.append(self._next_unit())
+                    bucket.append(self.next_unit())
                     continue
                 if not queue:
                     queue.appendleft(self.next_item(num_missing))
@@ -195,7 +197,8 @@ class Lane:
             if not bucket:
                 self._pending.buckets.pop("", None)
 
-    def _next_unit(self) -> Unit:
+    def next_unit(self) -> Unit:
+        """The next sample, or with packing the next pack; `StopIteration` at the end of the data."""
         if self._packs is not None:
             return self._packs.next(self)
         while True:
@@ -220,9 +223,9 @@ class Lane:
             return
         queue, hooks, kept, began_ns = self._pending.queue, self._work.hooks, self._kept, time.perf_counter_ns()
         held = self._work.held([ref for _, ref in drawn])
+        self._work.note_time(drawn[0][1], began_ns)
         rest = [ref for (_, ref), sample in zip(drawn, held, strict=True) if sample is None]
-        made = self._work.all_samples(rest, self._watch)
-        samples = self._tally.each(rest, made) if self._tally.times_each else made
+        samples = self._work.all_samples(rest, self._watch)
         arena = current_arena() if self._stacks else None
         with contextlib.nullcontext() if arena is None else arena.images(len(drawn)):
             for (draw, ref), sample in zip(drawn, held, strict=True):
@@ -237,8 +240,6 @@ class Lane:
                         self.leave_out(ref[0])
                         continue
                 kept[ref[0]] += 1
-        if (took_ns := time.perf_counter_ns() - began_ns) > self._tally.longest_ns:
-            self._tally.note_draw(drawn, took_ns)
 
     @functools.cached_property
     def _survivals(self) -> Survivals:
@@ -296,3 +297,42 @@ class Lane:
             refs = (part.ref for part in drawn.items())
             while self._ahead.announce(refs):
                 pass
+
+
+def references_of(
+    units: Sequence[Unit], keys: Sequence[Key], numbers: Mapping[str, int], cursor: Cursor | None
+) -> bytes:
+    """The samples of `units`, with these keys and of sources with these numbers, as in `order.ledger`. If they are the
+    ones that `cursor` has drawn last, it has packed their references, which takes a third of the time."""
+    if cursor is not None and units:
+        first, last, count = units[0], units[-1], len(units)
+        assert isinstance(first, Item) and isinstance(last, Item)
+        is_last_drawn = first.draw + count == last.draw + 1 == cursor.draws
+        if is_last_drawn and (packed := cursor.packed_references(count)) is not None:
+            return packed
+    values = [*itertools.chain.from_iterable(keys)]
+    values[::4] = [numbers[name] for name in values[::4]]
+    return packed_references(values)
+
+
+def tokens_of(batch: Any) -> tuple[int, int]:
+    """(tokens without padding, tokens with it) of a batch's `tokens` or `input_ids`, a tensor (rows, length).
+
+    What is no padding is known by its `cu_seqlens` (rows, bounds), by `cu_seqlens_q` (bounds,), or by an
+    `attention_mask` (rows, length); without any of them nothing is.
+    """
+    is_dict = isinstance(batch, dict)  # not by `_field`: of plain samples, these two are most of what counting costs
+    tokens = batch.get("tokens") if is_dict else getattr(batch, "tokens", None)
+    if tokens is None:
+        tokens = batch.get("input_ids") if is_dict else getattr(batch, "input_ids", None)
+    if tokens is None or not hasattr(tokens, "numel") or not (slots := tokens.numel()):
+        return 0, 0
+    for name in ("cu_seqlens", "cu_seqlens_q"):
+        if hasattr(bounds := _field(batch, name), "numel"):
+            return int(bounds[..., -1].sum()), slots
+    mask = _field(batch, "attention_mask")
+    return int(mask.sum()) if getattr(mask, "shape", None) == tokens.shape else slots, slots
+
+
+def _field(batch: Any, name: str) -> Any:
+    return batch.get(name) if isinstance(batch, dict) else getattr(batch, name, None)

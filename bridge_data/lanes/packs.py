@@ -6,15 +6,29 @@ Guarantee: no sample is lost or packed twice; what a pack is made of is chosen o
 
 from __future__ import annotations
 
+import dataclasses
 import time
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from bridge_data.errors import ConfigError, FatalSampleError
-from bridge_data.lanes.units import UNREAD, Item, Pack, Unit, pack_key
-from bridge_data.lanes.work import Work, mark
+from bridge_data.lanes.work import PACK, UNREAD, Item, Work, mark
 from bridge_data.order import Cursor
 from bridge_data.order.leftovers import Pending
 from bridge_data.task import hook_of, is_overridden
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Pack:
+    """A packed sample with the items in it, of which `postencode_sample` may have left out some: `num_samples` are
+    left."""
+
+    items: list[Item]
+    sample: Any = UNREAD
+    num_samples: int = 0
+
+
+Unit: TypeAlias = Item | Pack
+"""What micro-batches are made of."""
 
 
 class PackHooks:
@@ -62,7 +76,7 @@ class PackHooks:
         if not packed:
             return None
         unit = Pack(items, packed[0], len(set(map(id, kept))))
-        mark(packed[0], pack_key(self._work.keys_of([unit])))
+        mark(packed[0], (PACK, *self._work.keys_of([unit])))
         return unit
 
     def members(self, item: Item) -> list[Any]:
@@ -71,9 +85,7 @@ class PackHooks:
             return [item.sample]
         hook, began_ns = hook_of(self._encoder, "postencode_sample"), time.perf_counter_ns()
         made = self._work.hooks.run("postencode_sample", hook, item.sample, self._work.first_key(item))
-        tally = self._work.tally
-        if tally is not None and (took_ns := time.perf_counter_ns() - began_ns) > tally.slowest_ns:
-            tally.note(item.ref, took_ns)
+        self._work.note_time(item.ref, began_ns)
         return made
 
 

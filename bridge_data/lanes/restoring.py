@@ -1,8 +1,16 @@
 """Making a sample, a pack or a batch once more, from the restore key that it has under `__restore_key__`.
 
-Enters: a key, as `units` writes it; lists serve as well as tuples, so that keys survive JSON. Leaves: what it is the
-key of. Guarantee: equal to the bit, as long as data and hooks are the same, since random numbers depend on the sample
+Enters: a key, as `work` writes it; lists serve as well as tuples, so that keys survive JSON. Leaves: what it is the key
+of. Guarantee: equal to the bit, as long as data and hooks are the same, since random numbers depend on the sample
 alone.
+
+A key says what the sample, pack or batch was made of:
+
+    sample  (source, epoch, index, part)                part: which of several that a generator made of it
+    pack    ("pack", key of a sample, ...)
+    batch   ("batch", number, part, key of a sample or pack, ...)
+
+The number of a batch is its index among the micro-batches of the job, for hooks that ask for it.
 """
 
 from __future__ import annotations
@@ -12,9 +20,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from bridge_data.errors import ConfigError, SampleError
-from bridge_data.lanes.packs import PackHooks
-from bridge_data.lanes.units import BATCH, PACK, Item, Unit
-from bridge_data.lanes.work import Work
+from bridge_data.lanes.packs import PackHooks, Unit
+from bridge_data.lanes.work import BATCH, PACK, Item, Work
 from bridge_data.order import SampleRef
 from bridge_data.task import NO_STAGES
 

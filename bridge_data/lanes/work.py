@@ -1,29 +1,60 @@
 """Work: what is done to samples, as functions of the sample alone.
 
-Enters: a reference, a pack of items, the units of a micro-batch. Leaves: encoded samples, a packed sample, batches.
-Guarantee: the same reference gives the same result on any lane, worker, rank or resume.
+Enters: a reference, the units of a micro-batch. Leaves: encoded samples, batches. Guarantee: the same reference gives
+the same result on any lane, worker, rank or resume.
 """
 
+from __future__ import annotations
+
 import collections
+import dataclasses
 import functools
 import itertools
+import time
 from collections.abc import Callable, Container, Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from bridge_data.decode import Loader
 from bridge_data.errors import ConfigError, SampleError
-from bridge_data.lanes.units import Item, Key, LaneTally, Unit, batch_key, pack_key
+from bridge_data.lanes.produced import NONE_SLOWEST
 from bridge_data.order import ALL_PARTS, SampleRef
 from bridge_data.samples import CrudeSample, Sample
 from bridge_data.shards import RawSample
 from bridge_data.task import STAGES, TRUNCATED, Hooks, Packing, SourceCook, does_something, hook_of, is_overridden
 from bridge_data.task.observer import StageTracer, observed_iterator
 
+if TYPE_CHECKING:
+    from bridge_data.lanes.packs import Unit
+
+Key: TypeAlias = tuple[Any, ...]
+"""A restore key; see `restoring`."""
+
+PACK, BATCH = "pack", "batch"
+
 Parts: TypeAlias = Sequence[tuple[int, Any]]
 """The parts of a sample, each with its number."""
 
 Watch: TypeAlias = Callable[[SampleRef], None]
 """Is told of each sample before work on it begins."""
+
+UNREAD = object()
+"""The sample of an item whose payload is not in memory: after a restore it is read when it is needed."""
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Item:
+    """One part of a sample (the only one, but for generators) between its draw and its micro-batch."""
+
+    draw: int
+    ref: SampleRef
+    part: int
+    sample: Any = UNREAD
+    num_samples: ClassVar[int] = 1
+
+    @property
+    def items(self) -> tuple[Item]:
+        """As a unit: itself."""
+        return (self,)
 
 
 class Work:
@@ -47,8 +78,8 @@ class Work:
         packing: bool,
     ) -> None:
         self.hooks = hooks
-        self.tally: LaneTally | None = None
-        """Is told of the samples that take long."""
+        self._slowest_ns = 0
+        self._slowest: SampleRef | None = None  # if it was found since it was last taken
         self.forgotten: Container[SampleRef] | None = None  # samples that lanes drop
         self._encoder = encoder = hooks.encoder
         self._loaders, self._cooks, self._names, self._keys = loaders, cooks, source_names, source_keys
@@ -124,19 +155,16 @@ class Work:
         if max(parts) > 0:
             return samples
         if len(set(sources)) == 1:
-            return self._taken(sources[0], epochs, indices) or samples
+            return self._loaders[sources[0]].take_held(indices, self._names[sources[0]], epochs) or samples
         places: dict[int, list[int]] = collections.defaultdict(list)
         for place, source in enumerate(sources):
             places[source].append(place)
         for source, own in places.items():
-            found = self._taken(source, [epochs[place] for place in own], [indices[place] for place in own])
-            for place, sample in zip(own, found, strict=False):
+            own_epochs, own_indices = [epochs[place] for place in own], [indices[place] for place in own]
+            found = self._loaders[source].take_held(own_indices, self._names[source], own_epochs)
+            for place, sample in zip(own, found, strict=False):  # none where a source never has any
                 samples[place] = sample
         return samples
-
-    def _taken(self, source: int, epochs: Sequence[int], indices: Sequence[int]) -> Sequence[Any | None]:
-        """The same of one source; empty if it never has any."""
-        return self._loaders[source].take_held(indices, self._names[source], epochs)
 
     def all_samples(self, refs: Sequence[SampleRef], watch: Watch | None) -> Iterator[Parts]:
         """What `samples` makes of each, at a lower price where samples are only loaded. `watch` is called before."""
@@ -145,22 +173,28 @@ class Work:
         for ref in refs:
             if watch is not None:
                 watch(ref)
-            source, epoch, index, part = ref
-            stream = streams.get(source) if part <= 0 else None
-            if stream is None:
-                yield self.samples(ref)
-                continue
-            self.hooks.sample = self._keys[source], epoch, index, 0
-            try:
-                sample = next(stream)
-            except Exception:  # it is over, but not the indices; the sample is tried by itself, to be reported
-                streams[source] = self._stream(source, indices[source])
-                yield self.samples(ref)
-                continue
-            if self.hooks.failures:
-                self.hooks.succeed("decode")
-            sample.__restore_key__ = self._names[source], epoch, index, 0
-            yield ((0, sample),)
+            began_ns = time.perf_counter_ns()
+            stream = streams.get(ref.source) if ref.part <= 0 else None
+            parts = None if stream is None else self._streamed(stream, ref)
+            if parts is None:
+                if stream is not None:  # it is over, but not the indices
+                    streams[ref.source] = self._stream(ref.source, indices[ref.source])
+                parts = self.samples(ref)
+            self.note_time(ref, began_ns)
+            yield parts
+
+    def _streamed(self, stream: Iterator[Any], ref: SampleRef) -> Parts | None:
+        """The next sample of a stream; None if it fails: it is to be tried by itself then, to be reported."""
+        source, epoch, index, _ = ref
+        self.hooks.sample = self._keys[source], epoch, index, 0
+        try:
+            sample = next(stream)
+        except Exception:
+            return None
+        if self.hooks.failures:
+            self.hooks.succeed("decode")
+        sample.__restore_key__ = self._names[source], epoch, index, 0
+        return ((0, sample),)
 
     def _only_loaded(self, refs: Sequence[SampleRef]) -> dict[int, Iterator[int]]:
         """By source, the samples of it that are whole and that no hook changes, in order."""
@@ -176,6 +210,18 @@ class Work:
         if stream is None or observer is None:
             return stream
         return observed_iterator(stream, observer, "decode", self._keys[source])
+
+    def note_time(self, ref: SampleRef, began_ns: int) -> None:
+        """Note that work on a sample, or on many that begin with it, has begun at this time and ends now."""
+        if (took_ns := time.perf_counter_ns() - began_ns) > self._slowest_ns:
+            self._slowest_ns, self._slowest = took_ns, ref
+
+    def take_slowest(self) -> tuple[int, int, int, int]:
+        """`Counts.slowest`, since this was called last."""
+        if self._slowest is None:
+            return NONE_SLOWEST
+        (source, epoch, index, _), self._slowest = self._slowest, None
+        return self._slowest_ns, source, epoch, index
 
     def _load(self, ref: SampleRef) -> list[Any]:
         """Read, decode and cook. A failed decoder, and a sample beyond a limit, count as a failure of the sample; a
@@ -216,27 +262,6 @@ class Work:
         in groups, or with hooks that are generators."""
         return self.groups or not self.hooks.makes_one_of_one or self.hooks.makes_batches_of_one
 
-    def group(self, unit: Unit) -> tuple[str, int | None] | None:
-        """(bucket, its batch size or None) of a unit; None if it is left out."""
-        hook, sample_key = hook_of(self._encoder, "batch_group_criterion"), self.first_key(unit.items[0])
-        result = self.hooks.run("batch_group_criterion", hook, unit.sample, sample_key, len(unit.items))
-        if not result:
-            return None
-        try:
-            key, size = result[0]
-        except (TypeError, ValueError):
-            raise ConfigError(
-                f"batch_group_criterion of {type(self._encoder).__name__} returned {result[0]!r}; expected a pair: "
-                "key of the group, its batch size or None"
-            ) from None
-        name = repr(key)
-        if " at 0x" in name:
-            raise ConfigError(
-                f"batch_group_criterion of {type(self._encoder).__name__} returned the key {name}, which cannot be "
-                "saved; return numbers, strings or tuples of them"
-            )
-        return name, size
-
     def keys_of(self, units: Sequence[Unit]) -> list[Key]:
         """The restore keys of all samples that some units have, in their order."""
         if self.only_stacks:
@@ -265,9 +290,9 @@ class Work:
                 )
             ]
         of_samples = iter(keys)
-        made_of = [pack_key([*itertools.islice(of_samples, len(unit.items))]) for unit in units] if self.packs else keys
+        made_of = [(PACK, *itertools.islice(of_samples, len(unit.items))) for unit in units] if self.packs else keys
         for part, batch in enumerate(batches):
-            mark(batch, batch_key(self.hooks.batch_index or 0, part, made_of))
+            mark(batch, (BATCH, self.hooks.batch_index or 0, part, *made_of))
         return batches
 
     def _sample_key(self, ref: SampleRef, part: int) -> tuple[int, int, int, int]:

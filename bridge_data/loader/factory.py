@@ -3,8 +3,8 @@
 from typing import Unpack
 
 from bridge_data.errors import ConfigError
+from bridge_data.lanes.batching import Batching
 from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.lanes.units import Batching
 from bridge_data.loader.loader import SavableDataLoader
 from bridge_data.loader.loader_config import LOADER_DEFAULTS, LoaderConfig, LoaderOptions
 from bridge_data.options import takes_options, warn_ignored

@@ -16,7 +16,7 @@ from typing import Any, Self, TypeAlias
 
 from bridge_data.errors import WorkerError, no_iterator, no_random_access
 from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.lanes.units import Produced
+from bridge_data.lanes.produced import Produced
 from bridge_data.loader import pinning
 from bridge_data.loader.even_ends import EvenEnds
 from bridge_data.loader.global_state import gather_global_state, spread_global_state

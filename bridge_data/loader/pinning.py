@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from bridge_data import samples
-from bridge_data.lanes.units import Produced
+from bridge_data.lanes.produced import Produced
 from bridge_data.later import torch
 from bridge_data.loader.position import Ended, Turns
 from bridge_data.loader.workers.link import OutOfStep

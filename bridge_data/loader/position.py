@@ -30,7 +30,7 @@ from bridge_data.errors import repeats
 from bridge_data.lanes.edited_lane import EditedLane
 from bridge_data.lanes.lane import Lane
 from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.lanes.units import NO_COUNTS, Counts, CountValues, Produced, keys_of_batch, sums_of
+from bridge_data.lanes.produced import NO_COUNTS, Counts, CountValues, Produced, keys_of_batch, sums_of
 from bridge_data.lanes.work import Watch
 from bridge_data.later import profiler_is_active, torch
 from bridge_data.loader.ledger_writer import LedgerFile

@@ -17,7 +17,7 @@ from bridge_data import (
     get_train_dataset,
 )
 from bridge_data.lanes.lane import Lane
-from bridge_data.lanes.units import Produced
+from bridge_data.lanes.produced import Produced
 from bridge_data.order.state import LoaderState
 from tests.properties.jobs import Encoder, GroupingEncoder
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from bridge_data.lanes.units import Produced
+from bridge_data.lanes.produced import Produced
 from bridge_data.order import SampleRef
 from bridge_data.order.cursor import packed_references
 from bridge_data.order.state import LoaderState

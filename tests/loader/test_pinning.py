@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from bridge_data.lanes.units import Produced
+from bridge_data.lanes.produced import Produced
 from bridge_data.loader import SavableDataLoader, get_loader, pinning
 from bridge_data.loader.pinning import PinningPool, PinningThread, pinned
 from bridge_data.loader.position import Ended, Turns

@@ -16,7 +16,7 @@ from bridge_data import (
     get_train_dataset,
 )
 from bridge_data.errors import repeats
-from bridge_data.lanes.units import Produced, keys_of_batch
+from bridge_data.lanes.produced import Produced, keys_of_batch
 from bridge_data.loader.position import BatchLog, Position
 from bridge_data.order.state import LoaderState, merge_states
 from tests.loader.streams import FINGERPRINT, GEOMETRY, config, state_after

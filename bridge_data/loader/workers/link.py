@@ -25,7 +25,7 @@ from collections.abc import Callable
 from typing import Any
 
 from bridge_data.errors import WorkerError
-from bridge_data.lanes.units import Produced, as_counts
+from bridge_data.lanes.produced import Produced, as_counts
 from bridge_data.loader.memory.batches import decode
 from bridge_data.loader.memory.slots import Kept, SlotReader
 from bridge_data.loader.position import Ended, Turns

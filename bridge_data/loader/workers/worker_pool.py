@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from bridge_data.errors import WorkerError
 from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.lanes.units import Produced
+from bridge_data.lanes.produced import Produced
 from bridge_data.loader.loader_config import LoaderConfig
 from bridge_data.loader.memory.batches import encode_dataset
 from bridge_data.loader.memory.slots import Kept

@@ -16,8 +16,8 @@ from bridge_data.errors import StateError
 from bridge_data.lanes.forgotten import ForgottenSamples
 from bridge_data.lanes.lane import Lane
 from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.lanes.units import Key, Unit
-from bridge_data.lanes.work import Work
+from bridge_data.lanes.packs import Unit
+from bridge_data.lanes.work import Key, Work
 from bridge_data.order import SampleRef
 from bridge_data.order.lane_numbers import JobNumbers, LaneNumbers
 from bridge_data.order.state import LaneState, LoaderState
@@ -54,8 +54,8 @@ class LanesFrom:
         done = self._num_emitted(lane)
         if place < done:
             raise StateError(f"micro-batch {number}: lane {lane} of the state has emitted {done} already")
-        limit = self._dataset.batching.of_lane(lane, self._num_lanes).max_micro_batches
-        if limit is not None and place >= limit:
+        limit = self._dataset.batching.max_micro_batches
+        if limit is not None and number >= limit:
             return []
         if self._numbers is None:
             return self._replayed(lane).units(place - done)

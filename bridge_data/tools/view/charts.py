@@ -19,8 +19,8 @@ from PIL import Image
 
 from bridge_data.decode.av import AV_EXTENSIONS, AVDecoder
 from bridge_data.errors import BridgeDataError, ConfigError
+from bridge_data.lanes.lane import tokens_of
 from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.lanes.units import tokens_of
 from bridge_data.shards import Records, Subset
 from bridge_data.shards.media_metadata import AVMetadata, ImageMetadata, MediaIndex
 from bridge_data.shards.prepared import ShardSet

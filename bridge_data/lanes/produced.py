@@ -1,0 +1,75 @@
+"""What leaves a lane: micro-batches, each with the lane's state after it, and what is counted of them, for metrics.
+
+Enters: what a lane has made. Leaves: the same, for the loader, through a worker or not; sums of counts. Guarantee:
+counts are what the lane's process has done since its batch before; of a batch, all of it is counted once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
+
+T = TypeVar("T")
+
+NONE_SLOWEST = (0, 0, 0, 0)
+
+
+class Counts(NamedTuple):
+    """What a micro-batch holds, and what its process did for it since the one before, of any lane; or sums of these.
+
+    `samples` in it (of a generator, each part). `tokens` without padding, and the `token_slots` that they fill; 0 where
+    it has none, see `tokens_of`. Images decoded, bytes read, reads tried again. `slowest` is the work that took longer
+    than any before in its lane: nanoseconds, source, epoch, index; 0 nanoseconds if none did. Of its worker,
+    `ready_batches` were ready when the trainer asked for this one, of `ready_slots` that could have been; 0 and 0 if
+    the trainer made it.
+    """
+
+    samples: int = 0
+    tokens: int = 0
+    token_slots: int = 0
+    images: int = 0
+    bytes_read: int = 0
+    retries: int = 0
+    slowest: tuple[int, int, int, int] = NONE_SLOWEST
+    ready_batches: int = 0
+    ready_slots: int = 0
+
+
+NO_COUNTS = Counts()
+as_counts = functools.partial(tuple.__new__, Counts)  # `Counts._make`, twice as fast
+
+CountValues: TypeAlias = tuple[int, int, int, int, int, int, tuple[int, int, int, int], int, int]
+"""The values of a `Counts`: to make a plain tuple of each batch costs less."""
+
+
+def sums_of(several: Sequence[CountValues]) -> Counts:
+    """All of them in one, with the slowest sample of all."""
+    columns = dict(zip(Counts._fields, zip(*several, strict=True), strict=True))
+    return Counts(**{name: max(column) if name == "slowest" else sum(column) for name, column in columns.items()})
+
+
+@dataclasses.dataclass(slots=True)
+class Produced(Generic[T]):
+    """A micro-batch of a lane, the lane's state after it (plain JSON), the samples left out since the one before, by
+    hook (those cut short or that failed, as `NO_STAGES`), and what is counted."""
+
+    lane: int
+    batch: T
+    state: dict[str, Any]
+    skipped: dict[str, int]
+    references: bytes
+    """Of its samples, as in `order.ledger`."""
+    counts: CountValues = dataclasses.field(default=NO_COUNTS, compare=False)
+
+
+def keys_of_batch(batch: Any) -> list[str] | None:
+    """The keys of a batch's samples, under `__key__`, `__keys__` or, in a dict, `keys`; None if it has none."""
+    for name in ("__key__", "__keys__", "keys"):
+        found = batch.get(name) if isinstance(batch, dict) else getattr(batch, name, None)
+        if isinstance(found, str):
+            return [found]
+        if isinstance(found, (list, tuple)):
+            return [str(key) for key in found]
+    return None
