@@ -73,10 +73,6 @@ def check_format(name: str, part: str) -> None:
         )
 
 
-def _text(content: bytes) -> str:
-    return str(content, "utf-8")
-
-
 def _npy(content: bytes) -> Any:
     try:
         return np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)
@@ -111,7 +107,7 @@ def _cbor(content: bytes) -> Any:
 _PACKAGES = {**dict.fromkeys(("mp", "msg", "msgpack"), "msgpack"), "cbor": "cbor2"}
 
 FORMATS: dict[str, Callable[..., Any]] = {
-    **dict.fromkeys(("txt", "text", "transcript"), _text),
+    **dict.fromkeys(("txt", "text", "transcript"), bytes.decode),
     **dict.fromkeys(("cls", "cls2", "index", "inx", "id"), int),
     **dict.fromkeys(("json", "jsn"), parse_json),
     "npy": _npy,
@@ -132,7 +128,7 @@ _MAX_GZ = 3
 
 def is_plain(handler: Handler | None) -> bool:
     """Whether the results of a handler are only text, numbers, JSON types and bytes."""
-    return handler is None or getattr(handler, "func", handler) in (_text, int, parse_json)
+    return handler is None or getattr(handler, "func", handler) in (bytes.decode, int, parse_json)
 
 
 _STARTS: dict[bytes, Literal["image", "av"]] = {

@@ -28,6 +28,8 @@ class Loader(abc.ABC):
 
     is_plain = False
     """Whether samples have only text, numbers, JSON and bytes, decoded by our own code."""
+    is_ours_alone = False
+    """Whether samples are made of whole parts by our own code: no maker, cooker or handler has seen what is decoded."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -113,6 +115,7 @@ class SampleLoader(Loader):
                     self._handlers[part] = self._handler(part)
             self._whole_parts = _whole_parts(source, self._handlers)
             self.is_plain = all(map(is_plain, self._handlers.values()))
+            self.is_ours_alone = bool(self._whole_parts) and (decoder is None or decoder.is_ours_alone)
 
     def stream(self, indices: Iterable[int]) -> Iterator[Sample | CrudeSample] | None:
         return self._streamed(indices) if self._whole_parts else None

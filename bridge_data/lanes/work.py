@@ -131,14 +131,11 @@ class Work:
 
     @functools.cached_property
     def only_stacks(self) -> bool:
-        """Whether samples are batched as they are decoded, by the batch hook that everybody has: no cooker, maker,
-        handler or other hook has seen them, or could have kept them."""
-        decoder = self._encoder.decoder
+        """Whether samples are batched as they are decoded, by the batch hook that everybody has: no user's code has
+        seen them, or could have kept them."""
         if self._stages or self.packs or self.groups or "batch" in self.does:
             return False
-        if decoder is not None and not decoder.is_ours_alone:
-            return False
-        return all(loader.stream(()) is not None for loader in self._loaders)
+        return all(loader.is_ours_alone for loader in self._loaders)
 
     @property
     def is_plain(self) -> bool:

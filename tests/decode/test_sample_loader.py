@@ -42,6 +42,16 @@ def sample(number):
     return {"jpg": jpeg(number), "json": json.dumps(about).encode(), "broken.json": b"{", "bin": b"video"}
 
 
+WHOLE_PARTS = """\
+sample_type: {__module__: megatron.energon, __class__: CaptioningSample}
+field_map: {image: jpg, caption: json}
+"""
+
+
+class OwnDecoder(SampleDecoder):
+    """A decoder of a user."""
+
+
 SHARDS = {
     "0.tar": {f"k{number}": sample(number) for number in range(3)},
     "deep/1.tar": {f"images/k{number}": sample(number) for number in range(3, 5)},
@@ -113,6 +123,14 @@ def test_crude_samples_have_all_parts(make):
 def test_a_part_filter_bounds_what_crude_samples_have(make):
     crude = SampleLoader(make(CRUDE + "part_filter: [bin, json]\n"), SampleDecoder()).load(1)
     assert {part for part in crude if not part.startswith("__")} == {"bin", "json"}
+
+
+@pytest.mark.parametrize(("fields", "are_whole"), [(WHOLE_PARTS, True), (CAPTIONING, False), (CRUDE, False)])
+def test_samples_of_whole_parts_are_ours_alone_unless_a_user_decodes_them(make, fields, are_whole):
+    source = make(fields)
+    decoders = SampleDecoder(), None, SampleDecoder(handlers={"json": json.loads}), OwnDecoder()
+    found = [SampleLoader(source, decoder).is_ours_alone for decoder in decoders]
+    assert found == [are_whole, are_whole, False, False]
 
 
 def test_without_a_decoder_parts_stay_bytes(make):
