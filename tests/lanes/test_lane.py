@@ -151,39 +151,6 @@ def test_skipped_samples_are_counted_batch_by_batch(data: Path) -> None:
     assert sum(batch.skipped.get("encode_sample", 0) for batch in batches) == draws - 50 * 4
 
 
-class Picky(Encoder):
-    def select_samples_to_pack(self, samples: list[Any]) -> list[list[Any]]:
-        return []
-
-
-class Liar(Encoder):
-    def select_samples_to_pack(self, samples: list[Any]) -> list[list[Any]]:
-        return [[samples[0], samples[0]]]
-
-
-class Wasteful(Encoder):
-    """Takes only half of each buffer; what it leaves comes back."""
-
-    def select_samples_to_pack(self, samples: list[Any]) -> list[list[Any]]:
-        return [samples[: len(samples) // 2 + 1]]
-
-
-def test_a_packer_that_forms_no_pack_is_an_error_and_not_a_loop(data: Path) -> None:
-    with pytest.raises(FatalSampleError, match=r"Picky formed no pack out of a full buffer of 12"):
-        lane_of(dataset(data, Picky(), packing_buffer_size=12)).next()
-
-
-def test_at_the_end_what_no_packer_wants_goes_alone(data: Path) -> None:
-    made = dataset(data, Wasteful(), packing_buffer_size=12, repeat=False, batch_size=1)
-    keys = [key for n in range(2) for batch in drain(lane_of(made, n)) for unit in batch for key in unit]
-    assert len(keys) == len(set(keys)) == 390
-
-
-def test_a_packer_must_return_what_it_was_given(data: Path) -> None:
-    with pytest.raises(FatalSampleError, match="returned a sample twice"):
-        lane_of(dataset(data, Liar(), packing_buffer_size=12)).next()
-
-
 class Nothing(DefaultTaskEncoder[Any, Any, Any, Any]):
     def encode_sample(self, sample: Any) -> Any:
         raise SkipSample("it is too short")

@@ -1,4 +1,4 @@
-"""Hooks that contradict each other, or return what no run can use."""
+"""Hooks that contradict each other."""
 
 from pathlib import Path
 from typing import Any
@@ -37,13 +37,3 @@ class Twofold(DefaultTaskEncoder[Any, Any, Any, Any]):
 def test_encoding_in_one_go_and_in_two_is_refused_before_any_sample(folder: Path) -> None:
     with pytest.raises(ConfigError, match="Twofold overrides encode_sample and also preencode_sample"):
         first_lane(folder, Twofold())
-
-
-class KeyedByObject(DefaultTaskEncoder[Any, Any, Any, Any]):
-    def batch_group_criterion(self, sample: TextSample) -> Any:
-        return object(), None
-
-
-def test_a_group_key_that_differs_between_processes_is_refused(folder: Path) -> None:
-    with pytest.raises(ConfigError, match=r"returned the key <object object at 0x.*cannot be saved; return numbers"):
-        first_lane(folder, KeyedByObject()).next()
