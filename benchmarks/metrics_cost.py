@@ -15,10 +15,8 @@ from typing import Any
 
 from benchmarks.turns import ROOT, Replaced, Slices, line, measure
 from bridge_data.lanes import lane
-from bridge_data.lanes.lane import Lane
 from bridge_data.lanes.units import NO_COUNTS, LaneTally
-from bridge_data.loader import position
-from bridge_data.loader.position import Meter
+from bridge_data.loader.position import Meter, Timed
 from bridge_data.order.state import LoaderState
 
 CASES = {("text", 0): 400, ("text", 2): 400, ("jpeg", 0): 4, ("jpeg", 2): 16}
@@ -32,14 +30,13 @@ def metrics() -> list[Replaced]:
         (LaneTally, "note_draw", lambda *_: None),
         (LaneTally, "take", lambda *_: NO_COUNTS),
         (Meter, "note", lambda *_: None),
-        (position._Timed, "__next__", lambda timed: next(timed._batches)),
+        (Timed, "__next__", lambda iteration: iteration._next()),
     ]
 
 
 def sums() -> list[Replaced]:
     """What packs references, and sums them up."""
     return [
-        (Lane, "_packed_references", lambda *_: None),
         (lane, "references_of", lambda *_: b""),
         (LoaderState, "settled", lambda state: dataclasses.replace(state, uncounted=None)),
     ]
