@@ -18,8 +18,7 @@ from bridge_data.lanes import lane
 from bridge_data.lanes.lane import Lane
 from bridge_data.lanes.produced import NO_COUNTS
 from bridge_data.lanes.work import Work
-from bridge_data.loader import position
-from bridge_data.loader.position import Meter
+from bridge_data.loader.position import Meter, Timed
 from bridge_data.order.state import LoaderState
 
 CASES = {("text", 0): 400, ("text", 2): 400, ("jpeg", 0): 4, ("jpeg", 2): 16}
@@ -32,7 +31,7 @@ def metrics() -> list[Replaced]:
         (Work, "note_time", lambda *_: None),
         (Lane, "_counts", lambda *_: NO_COUNTS),
         (Meter, "note", lambda *_: None),
-        (position._Timed, "__next__", lambda timed: next(timed._batches)),
+        (Timed, "__next__", lambda iteration: iteration._next()),
     ]
 
 

@@ -24,7 +24,7 @@ from bridge_data.loader.ledger_writer import LedgerFile
 from bridge_data.loader.loader_config import LoaderConfig
 from bridge_data.loader.memory.slots import Kept
 from bridge_data.loader.metrics import LoaderMetrics, Processes, measured, of_all_ranks
-from bridge_data.loader.position import BatchLog, Ended, LaneRunner, Meter, Position
+from bridge_data.loader.position import BatchLog, Ended, LaneRunner, Meter, Position, Timed
 from bridge_data.loader.workers import process
 from bridge_data.loader.workers.launch import ServerLost
 from bridge_data.loader.workers.link import OutOfStep
@@ -74,7 +74,7 @@ class SavableDataLoader:
 
     def __iter__(self) -> Iterator[Any]:
         self._position.begin(self.dataset.edits)
-        return self.meter.timed(_Iteration(self))
+        return _Iteration(self)
 
     def __len__(self) -> int:
         """The batches of a pass; of endless data, of an epoch. See `LaneDataset.__len__` for where it is exact.
@@ -229,13 +229,14 @@ class SavableDataLoader:
             config.warn_of_idle_workers(self._position.state.num_lanes)
 
 
-class _Iteration(Iterator[Any]):
+class _Iteration(Timed[Any]):
     """One pass: to the end of the virtual epoch, or of all lanes."""
 
     def __init__(self, loader: SavableDataLoader) -> None:
+        super().__init__(loader.meter)
         self._loader, self._begun, self._over = loader, False, False
 
-    def __next__(self) -> Any:
+    def _next(self) -> Any:
         if self._over:
             raise StopIteration
         loader, is_first, self._begun = self._loader, not self._begun, True
@@ -326,8 +327,7 @@ class _Workers:
 
     def processes(self) -> Processes:
         """The processes that run now."""
-        ids = [] if self.pool is None else self.pool.processes()
-        return Processes(ids, self._restarts.num_in_all)
+        return Processes([] if self.pool is None else self.pool.processes(), self._restarts.num_in_all)
 
     def wait_ready(self, timeout_s: float) -> bool:
         """Wait for the pool; whether it can take over now."""

@@ -15,6 +15,7 @@ none, and the time that the trainer waits.
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import functools
 import heapq
@@ -288,15 +289,17 @@ class Meter:
                 self.num_failed,
             )
 
-    def timed(self, batches: Iterator[T]) -> Iterator[T]:
-        """The same batches of an iteration, with the time that they and the steps between them take."""
-        return _Timed(batches, self)
 
+class Timed(Iterator[T]):
+    """An iteration whose batches come from `_next`. Tells `meter` how long they, and the steps between them, take."""
 
-class _Timed(Iterator[T]):
-    def __init__(self, batches: Iterator[T], meter: Meter) -> None:
-        self._batches, self._meter = batches, meter
+    def __init__(self, meter: Meter) -> None:
+        self._meter = meter
         self._last_s: float | None = None
+
+    @abc.abstractmethod
+    def _next(self) -> T:
+        """The next batch; `StopIteration` after the last one."""
 
     def __next__(self) -> T:
         clock, meter = time.perf_counter, self._meter
@@ -304,8 +307,8 @@ class _Timed(Iterator[T]):
         try:
             if profiler_is_active():
                 with torch.profiler.record_function("bridge_data.wait"):
-                    return next(self._batches)
-            return next(self._batches)
+                    return self._next()
+            return self._next()
         finally:
             now_s = clock()
             meter.wait_s += now_s - begun_s

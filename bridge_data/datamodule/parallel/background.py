@@ -25,7 +25,7 @@ from bridge_data.loader.even_ends import EvenEnds
 from bridge_data.loader.loader_config import Ends
 from bridge_data.loader.memory.batches import decode, encode_by_reference
 from bridge_data.loader.metrics import LoaderMetrics, of_all_ranks
-from bridge_data.loader.position import Meter
+from bridge_data.loader.position import Meter, Timed
 from bridge_data.order.state import LoaderState
 
 BATCH, END, ERROR, CLOSED = range(4)
@@ -161,7 +161,7 @@ class BackgroundLoader:
     __next__ = no_iterator
 
     def __iter__(self) -> Iterator[Any]:
-        return self._meter.timed(_Pass(self))
+        return _Pass(self)
 
     def __len__(self) -> int:
         if not self.dataset.virtual_epoch_length:
@@ -258,13 +258,14 @@ class BackgroundLoader:
         return item.content
 
 
-class _Pass(Iterator[Any]):
+class _Pass(Timed[Any]):
     """One pass, to the end of the thread's pass; with even ends, to that of the longest on any rank."""
 
     def __init__(self, loader: BackgroundLoader) -> None:
+        super().__init__(loader._meter)
         self._loader, self._begun, self._over = loader, False, False
 
-    def __next__(self) -> Any:
+    def _next(self) -> Any:
         if self._over:
             raise StopIteration
         loader = self._loader
