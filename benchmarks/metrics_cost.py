@@ -28,7 +28,7 @@ CASES = {("text", 0): 400, ("text", 2): 400, ("jpeg", 0): 4, ("jpeg", 2): 16}
 def metrics() -> list[Replaced]:
     """What counts for `loader.metrics()`."""
     return [
-        (Work, "note_time", lambda *_: None),
+        (Work, "note_time", lambda *_: 0),
         (Lane, "_counts", lambda *_: NO_COUNTS),
         (Meter, "note", lambda *_: None),
         (Timed, "__next__", lambda iteration: iteration._next()),

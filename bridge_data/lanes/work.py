@@ -167,31 +167,28 @@ class Work:
         """What `samples` makes of each, at a lower price where samples are only loaded. `watch` is called before."""
         indices = self._only_loaded(refs)
         streams = {source: self._stream(source, numbers) for source, numbers in indices.items()}
+        began_ns = time.perf_counter_ns()
         for ref in refs:
             if watch is not None:
                 watch(ref)
-            began_ns = time.perf_counter_ns()
-            stream = streams.get(ref.source) if ref.part <= 0 else None
-            parts = None if stream is None else self._streamed(stream, ref)
-            if parts is None:
-                if stream is not None:  # it is over, but not the indices
-                    streams[ref.source] = self._stream(ref.source, indices[ref.source])
+            source, epoch, index, part = ref
+            stream = streams.get(source) if part <= 0 else None
+            if stream is None:
                 parts = self.samples(ref)
-            self.note_time(ref, began_ns)
+            else:
+                self.hooks.sample = self._keys[source], epoch, index, 0
+                try:
+                    sample = next(stream)
+                except Exception:  # it is over, but not the indices; the sample is tried by itself, to be reported
+                    streams[source] = self._stream(source, indices[source])
+                    parts = self.samples(ref)
+                else:
+                    if self.hooks.failures:
+                        self.hooks.succeed("decode")
+                    sample.__restore_key__ = self._names[source], epoch, index, 0
+                    parts = ((0, sample),)
+            began_ns = self.note_time(ref, began_ns)
             yield parts
-
-    def _streamed(self, stream: Iterator[Any], ref: SampleRef) -> Parts | None:
-        """The next sample of a stream; None if it fails: it is to be tried by itself then, to be reported."""
-        source, epoch, index, _ = ref
-        self.hooks.sample = self._keys[source], epoch, index, 0
-        try:
-            sample = next(stream)
-        except Exception:
-            return None
-        if self.hooks.failures:
-            self.hooks.succeed("decode")
-        sample.__restore_key__ = self._names[source], epoch, index, 0
-        return ((0, sample),)
 
     def _only_loaded(self, refs: Sequence[SampleRef]) -> dict[int, Iterator[int]]:
         """By source, the samples of it that are whole and that no hook changes, in order."""
@@ -208,10 +205,13 @@ class Work:
             return stream
         return observed_iterator(stream, observer, "decode", self._keys[source])
 
-    def note_time(self, ref: SampleRef, began_ns: int) -> None:
-        """Note that work on a sample, or on many that begin with it, has begun at this time and ends now."""
-        if (took_ns := time.perf_counter_ns() - began_ns) > self._slowest_ns:
-            self._slowest_ns, self._slowest = took_ns, ref
+    def note_time(self, ref: SampleRef, began_ns: int) -> int:
+        """Note that work on a sample, or on many that begin with it, has begun at this time and ends now: the result,
+        when that on the next begins."""
+        now_ns = time.perf_counter_ns()
+        if now_ns - began_ns > self._slowest_ns:
+            self._slowest_ns, self._slowest = now_ns - began_ns, ref
+        return now_ns
 
     def take_slowest(self) -> tuple[int, int, int, int]:
         """`Counts.slowest`, since this was called last."""
