@@ -25,7 +25,7 @@ from bridge_data.later import torch
 from bridge_data.loader.loader_config import StartMethod
 from bridge_data.loader.workers import process
 from bridge_data.loader.workers.messages import AddLoader, Channel, Environment, Exited, KillWorker, StartWorker, Stop
-from bridge_data.prepare.processes import die_with_parent
+from bridge_data.prepare.executors import die_with_parent
 
 _STOP_TIMEOUT_S = 1.0
 """A server that serves needs milliseconds to stop workers; one that takes longer imports for another loader."""

@@ -23,7 +23,7 @@ from typing import NamedTuple, NoReturn
 
 from bridge_data.loader.workers import process
 from bridge_data.loader.workers.messages import AddLoader, Channel, Exited, Joined, KillWorker, StartWorker, Stop
-from bridge_data.prepare.processes import die_with_parent
+from bridge_data.prepare.executors import die_with_parent
 
 logger = logging.getLogger("bridge_data")
 

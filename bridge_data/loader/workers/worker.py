@@ -30,7 +30,7 @@ from bridge_data.loader.workers.messages import (
     contents_of,
 )
 from bridge_data.order.state import LaneState
-from bridge_data.prepare.processes import die_with_parent
+from bridge_data.prepare.executors import die_with_parent
 
 
 def main(parent: int, channel_descriptor: int, watch_descriptor: int) -> None:
