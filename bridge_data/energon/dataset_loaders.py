@@ -28,13 +28,13 @@ from bridge_data.plan.declared import (
 )
 from bridge_data.plan.document import Node, absolute, as_node, is_table, parse_yaml
 from bridge_data.plan.factories import BaseCoreDatasetFactory
+from bridge_data.plan.in_memory import Items
 from bridge_data.plan.opening import Opening, open_plan
 from bridge_data.plan.source import EpochsPerShuffle, check_epochs, multiplied
 from bridge_data.plan.where_clauses import WhereClause, given_where
 from bridge_data.prepare.metadataset_joins import prepare_metadataset
 from bridge_data.shards import SubsetRange
 from bridge_data.shards.joins import JoinIndex
-from bridge_data.shards.memory_records import Items
 from bridge_data.topology import WorkerConfig
 
 Location: TypeAlias = str | os.PathLike[str]

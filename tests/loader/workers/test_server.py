@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from bridge_data.loader.workers.process import SINGLE_THREADED
+from bridge_data.loader.workers.worker import SINGLE_THREADED
 from tests.prepared import write_texts
 
 ROOT = Path(__file__).parents[3]

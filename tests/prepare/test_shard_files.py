@@ -10,7 +10,7 @@ import pytest
 
 from bridge_data import storage
 from bridge_data.errors import DatasetError
-from bridge_data.prepare.scan import scan_shard
+from bridge_data.prepare.shard_files import scan_shard
 from bridge_data.shards.segment import Segment
 from tests.prepare.odd_tars import LOSING, TWO, tar_of, without_content
 from tests.shards.tars import write_tar
