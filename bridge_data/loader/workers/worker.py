@@ -1,5 +1,4 @@
-"""A worker process: sets up itself, loads the dataset, runs lanes, sends each batch with the state of its lane after
-it.
+"""A worker process: sets itself up, loads the dataset, runs lanes, sends each batch with its lane's state after it.
 
 Enters: `Begin` and `Freed` messages. Leaves: batches of the lanes of `Begin` in the order of their slots, lanes that
 ended left out; never more than the watch page allows. Guarantee: a child dies with its parent, keeps few descriptors,
