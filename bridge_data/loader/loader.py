@@ -22,11 +22,11 @@ from bridge_data.loader.even_ends import EvenEnds
 from bridge_data.loader.global_state import gather_global_state, spread_global_state
 from bridge_data.loader.ledger_writer import LedgerFile
 from bridge_data.loader.loader_config import LoaderConfig
-from bridge_data.loader.memory.slots import Kept
 from bridge_data.loader.metrics import LoaderMetrics, Processes, measured, of_all_ranks
 from bridge_data.loader.position import BatchLog, Ended, LaneRunner, Meter, Position
 from bridge_data.loader.workers.launch import ServerLost
 from bridge_data.loader.workers.link import OutOfStep
+from bridge_data.loader.workers.slots import Kept
 from bridge_data.loader.workers.worker import give_back_freed_memory
 from bridge_data.loader.workers.worker_pool import Restarts, WorkerPool
 from bridge_data.order.state import LoaderState

@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.later import torch
-from bridge_data.loader.memory.batches import Encoder
-from bridge_data.loader.memory.slots import SlotArena, SlotWriter
 from bridge_data.loader.position import Ended, LaneRunner, Turns
+from bridge_data.loader.workers.batches import Encoder
 from bridge_data.loader.workers.link import WatchPage, comes_soon
 from bridge_data.loader.workers.messages import (
     BatchMessage,
@@ -34,6 +33,7 @@ from bridge_data.loader.workers.messages import (
     change_of,
     contents_of,
 )
+from bridge_data.loader.workers.slots import SlotArena, SlotWriter
 from bridge_data.order.state import LaneState
 from bridge_data.prepare.executors import die_with_parent
 
