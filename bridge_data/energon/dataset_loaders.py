@@ -32,7 +32,6 @@ from bridge_data.plan.in_memory import Items
 from bridge_data.plan.opening import Opening, open_plan
 from bridge_data.plan.source import EpochsPerShuffle, check_epochs, multiplied
 from bridge_data.plan.where_clauses import WhereClause, given_where
-from bridge_data.prepare.metadataset_joins import prepare_metadataset
 from bridge_data.shards import SubsetRange
 from bridge_data.shards.joins import JoinIndex
 from bridge_data.topology import WorkerConfig
@@ -257,6 +256,8 @@ class MetadatasetV2(_Declaring):
     def prepare(self) -> list[JoinIndex]:
         if not self._is_file:
             raise ConfigError(f"{self}: joins are prepared beside a YAML file; write the splits to one")
+        from bridge_data.energon.preparing import prepare_metadataset  # here: programs that train do not prepare
+
         made = prepare_metadataset(self.path)
         self._document = parse_yaml(storage.read_all(self.path), self.path, self.limits)  # what joins were made from
         return made

@@ -20,13 +20,11 @@ from numpy.typing import ArrayLike, NDArray
 from bridge_data.errors import ConfigError, bridge_command
 from bridge_data.plan import Plan, Source
 from bridge_data.shards import ShardSet
-from bridge_data.shards.records import Records
-from bridge_data.shards.subset import Subset
-from bridge_data.shards.where.chosen_records import ChosenRecords
 from bridge_data.storage import is_remote
 from bridge_data.tools.doctor.planned_run import Finding, Level, PlannedRun
 from bridge_data.tools.lint.check_dataset import check_metadata
 from bridge_data.tools.lint.faults import KINDS, Fault
+from bridge_data.tools.lint.targets import shards_of
 
 MAX_LOOKED_AT = 10_000
 """Shards of a data set that are looked at; of more, a sample."""
@@ -52,7 +50,7 @@ def check_data(sources: Sequence[Source], seen: ShardsSeen) -> Iterator[Finding]
     found: dict[Path, list[ShardSet]] = {}
     for source in sources:
         for member in source.members:
-            shards = _shards_of(member.records)
+            shards = shards_of(member.records)
             if shards is None:
                 continue
             yield from _check_sizes(member, shards)
@@ -62,12 +60,6 @@ def check_data(sources: Sequence[Source], seen: ShardsSeen) -> Iterator[Finding]
                 found.setdefault(Path(str(shards.root)), []).append(shards)
     for root, sets in found.items():
         yield from _check_folder(root, sets, seen)
-
-
-def _shards_of(records: Records) -> ShardSet | None:
-    while isinstance(records, (Subset, ChosenRecords)):
-        records = records.records
-    return records if isinstance(records, ShardSet) else None
 
 
 def _check_folder(root: Path, sets: Sequence[ShardSet], seen: ShardsSeen) -> Iterator[Finding]:
