@@ -47,11 +47,6 @@ _NUM_TRIES = 3
 _ITERATION = re.compile(r"iter_(\d{7,})")
 
 
-def process_of(rank: int, group: Any) -> int:
-    """The global rank of a rank of a process group, None for all processes."""
-    return rank if group is None else dist.get_global_rank(group, rank)
-
-
 def save_states(
     folder: str | Path, states: dict[str, Any] | Sequence[dict[str, Any]], *, step: int, world_size: int
 ) -> None:

@@ -75,6 +75,11 @@ def rank_in(group: Any) -> tuple[int, int]:
     return dist.get_rank(group), dist.get_world_size(group)
 
 
+def process_of(rank: int, group: Any) -> int:
+    """The global rank of a rank of a process group, None for all processes."""
+    return rank if group is None else dist.get_global_rank(group, rank)
+
+
 def rank_file(folder: Path, rank: int) -> Path:
     return folder / f"train_dataloader_dprank{rank:03d}.pt"
 
