@@ -108,7 +108,7 @@ def test_plans_and_indexes_need_neither_torch_nor_what_decodes() -> None:
 
 def test_a_command_that_prepares_tars_waits_for_nothing_else() -> None:
     heavy = ("torch", "numpy", "tqdm", "multiprocessing", "concurrent", "tarfile", "hashlib", "tempfile")
-    ours = ("plan.blending", "energon.preparing", "prepare.jsonl_lines", "prepare.join_keys", "prepare.media")
+    ours = ("plan.blending", "prepare.metadataset_joins", "prepare.jsonl_lines", "prepare.join_keys", "prepare.media")
     code = "import bridge_data.tools.cli.prepare_command"
     assert imported_by(code, (*heavy, *(f"bridge_data.{name}" for name in ours))) == "[]"
 

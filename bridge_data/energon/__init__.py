@@ -24,7 +24,6 @@ if TYPE_CHECKING:
         DefaultCrudeJsonlDatasetFactory,
         JoinedWebdatasetFactory,
     )
-    from bridge_data.energon.preparing import prepare_metadataset
     from bridge_data.energon.replacing import replace_energon
     from bridge_data.energon.webdatasets import (
         BaseWebdatasetFactory,
@@ -45,6 +44,7 @@ if TYPE_CHECKING:
         VQAWebdataset,
     )
     from bridge_data.plan.factories import BaseCoreDatasetFactory
+    from bridge_data.prepare.metadataset_joins import prepare_metadataset
 
 _NAMES_BY_MODULE = {
     "bridge_data.energon.dataset_loaders": (
@@ -62,7 +62,7 @@ _NAMES_BY_MODULE = {
         "TextWebdataset VidQAWebdataset VQAOCRWebdataset VQAWebdataset"
     ),
     "bridge_data.plan.factories": "BaseCoreDatasetFactory",
-    "bridge_data.energon.preparing": "prepare_metadataset",
+    "bridge_data.prepare.metadataset_joins": "prepare_metadataset",
 }
 """The module of each public name: the same as above, for Python, as that is for those who read and check types."""
 

@@ -256,7 +256,9 @@ class MetadatasetV2(_Declaring):
     def prepare(self) -> list[JoinIndex]:
         if not self._is_file:
             raise ConfigError(f"{self}: joins are prepared beside a YAML file; write the splits to one")
-        from bridge_data.energon.preparing import prepare_metadataset  # here: programs that train do not prepare
+        from bridge_data.prepare.metadataset_joins import (
+            prepare_metadataset,  # here: programs that train do not prepare
+        )
 
         made = prepare_metadataset(self.path)
         self._document = parse_yaml(storage.read_all(self.path), self.path, self.limits)  # what joins were made from

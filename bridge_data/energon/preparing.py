@@ -1,10 +1,7 @@
-"""Preparing from Python, with the arguments of Energon's functions: tars, plain folders of media, and the joins of a
-metadataset.
+"""Preparing from Python, with the arguments of Energon's functions.
 
 `BaseWebdatasetFactory.prepare_dataset` is `prepare_dataset`; what `bridge-data prepare` does besides (it asks for the
-sample class and writes `dataset.yaml`) is left to the caller, as in Energon. `prepare_metadataset` makes an index of
-every join in a metadataset and in those it refers to, beside the file that has the join; no class is imported and no
-sample is read.
+sample class and writes `dataset.yaml`) is left to the caller, as in Energon.
 """
 
 import logging
@@ -13,34 +10,18 @@ from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bridge_data.errors import ConfigError
-from bridge_data.limits import DEFAULT_LIMITS, Limits
-from bridge_data.plan.declared import (
-    Declared,
-    DeclaredBlend,
-    DeclaredJoin,
-    LoadCache,
-    Reference,
-    Scope,
-    declare,
-    read_splits,
-)
 from bridge_data.plan.document import absolute
-from bridge_data.plan.opening import split_config_of
 from bridge_data.prepare.executors import Progress, no_progress
-from bridge_data.prepare.join_keys import make_join
+from bridge_data.prepare.media import prepare_media
+from bridge_data.prepare.media_rule import MediaRule
 from bridge_data.prepare.splits import split_by_patterns, split_by_shares
 from bridge_data.prepare.tar_indexes import PrepareConfig
 from bridge_data.prepare.tars import check_is_whole, prepare, refresh_index
-from bridge_data.shards import PreparedDataset, ShardSet
-from bridge_data.shards.joins import FILE_SUFFIX, JoinIndex, join_folder
 from bridge_data.shards.metadata import SPLIT_YAML, expand_braces
 from bridge_data.storage import location, on_disk
-
-if TYPE_CHECKING:
-    from bridge_data.prepare.media_rule import MediaRule
 
 logger = logging.getLogger("bridge_data")
 
@@ -59,7 +40,7 @@ def prepare_dataset(
     progress_fn: Steps | None = None,
     workers: int = 32,
     tar_index_only: bool = False,
-    media_filter: "MediaRule | None" = None,
+    media_filter: MediaRule | None = None,
     fix_duplicates: bool = False,
     index_sqlite_tmp_path: str | os.PathLike[str] | None = None,
 ) -> set[str]:
@@ -104,15 +85,13 @@ def prepare_dataset(
     for note in done.notes:
         logger.warning("%s: %s", root, note)
     if media_filter is not None:
-        from bridge_data.prepare.media import prepare_media  # here: it brings Pillow
-
         prepare_media(root, media_filter, num_workers=config.num_workers)
     return set(done.parts)
 
 
 def prepare_filesystem_dataset(
     root_path: str | os.PathLike[str],
-    media_filter: "MediaRule",
+    media_filter: MediaRule,
     *,
     progress: bool = True,
     workers: int = 16,
@@ -125,8 +104,6 @@ def prepare_filesystem_dataset(
     Raises:
         ConfigError: if there are no media.
     """
-    from bridge_data.prepare.media import prepare_media
-
     root = on_disk(location(absolute(os.fspath(root_path))))
     return prepare_media(root, media_filter, num_workers=workers).num_stored
 
@@ -140,7 +117,7 @@ class WebdatasetPreparator:
     def add_media_metadata(
         parent_path: str | os.PathLike[str],
         *,
-        media_filter: "MediaRule",
+        media_filter: MediaRule,
         workers: int = 32,
         progress_fn: Steps | None = None,
         index_sqlite_tmp_path: str | os.PathLike[str] | None = None,
@@ -157,60 +134,3 @@ class WebdatasetPreparator:
 
 def _advancing(steps: Iterator[Any]) -> Progress:
     return lambda done, total: next(steps, None) and None
-
-
-def prepare_metadataset(
-    path: str | os.PathLike[str],
-    *,
-    num_workers: int | None = None,
-    limits: Limits = DEFAULT_LIMITS,
-    on_progress: Progress = no_progress,
-) -> list[JoinIndex]:
-    """Make the indexes of all joins of the metadataset at `path`, by `num_workers` processes (None: one a core, at most
-    16). Indexes that are up to date stay; those of this file that no join uses any more are removed.
-    `limits` are those of the metadatasets and of the metadata of their data sets. `on_progress` is called with the
-    steps done and all steps of each join in turn.
-
-    Raises:
-        ConfigError: naming file and line, if a join is not written right or its data sets are not prepared.
-        DatasetError: if a key occurs twice in a data set, or has no match where it must have one.
-    """
-    file = absolute(path)
-    cache = LoadCache(limits)
-    is_yaml = os.path.isfile(file) and file.endswith((".yaml", ".yml"))
-    document = cache.document(file) if is_yaml else None
-    if document is None:
-        raise ConfigError(
-            f"{file}: expected a metadataset .yaml{'' if os.path.exists(file) else ', found no such file'}"
-        )
-    num_workers = PrepareConfig().num_workers if num_workers is None else num_workers
-    made: dict[Path, JoinIndex] = {}
-    for part in read_splits(document)[1]:
-        for join in _joins(declare(Reference(path=file, scope=Scope(split_part=part, cache=cache)))):
-            members = join.join.with_shards([_shards(member) for member in join.members])
-            index = make_join(_folder(join.file), members, num_workers=num_workers, on_progress=on_progress)
-            made[index.path] = index
-    for stale in _folder(file).glob(f"*{FILE_SUFFIX}"):
-        if stale not in made:
-            stale.unlink(missing_ok=True)
-    return list(made.values())
-
-
-def _folder(file: str) -> Path:
-    return join_folder(on_disk(location(file)))
-
-
-def _joins(declared: Declared) -> Iterator[DeclaredJoin]:
-    if isinstance(declared, DeclaredJoin):
-        yield declared
-    elif isinstance(declared, DeclaredBlend):
-        for child in declared.children:
-            yield from _joins(child)
-
-
-def _shards(member: Reference) -> ShardSet:
-    try:
-        dataset = PreparedDataset.open(member.path, member.scope.cache.limits)
-        return dataset.split(member.scope.split_part, split_config=split_config_of(member))
-    except ConfigError as error:
-        raise member.error(str(error)) from None

@@ -27,6 +27,8 @@ from bridge_data import storage
 from bridge_data.errors import BridgeDataError, ConfigError, DatasetError
 from bridge_data.shards.blocks import OVERHEAD_BYTES, READ_BYTES
 
+logger = logging.getLogger("bridge_data")
+
 KEY = "__key__"
 """The column that has the keys."""
 
@@ -254,8 +256,6 @@ def _texts(array: Any) -> list[Any]:
         return [text[start:end] for start, end in itertools.pairwise(offsets)]
     return [str(data[start:end], "utf-8") for start, end in itertools.pairwise(offsets)]
 
-
-logger = logging.getLogger("bridge_data")
 
 MAX_READ_BYTES = 1 << 20
 """A block is not larger: what is decoded for it is a page, of about this size."""

@@ -12,7 +12,6 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from bridge_data.energon.preparing import prepare_metadataset
 from bridge_data.errors import ConfigError
 from bridge_data.prepare.jsonl_lines import (
     LineSplit,
@@ -20,6 +19,7 @@ from bridge_data.prepare.jsonl_lines import (
     prepare_jsonl,
     split_lines_by_ranges,
 )
+from bridge_data.prepare.metadataset_joins import prepare_metadataset
 from bridge_data.prepare.sample_definitions import CRUDE
 from bridge_data.prepare.splits import parse_ratio, ratio_bounds
 from bridge_data.prepare.tar_indexes import PrepareConfig

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from bridge_data.energon.preparing import prepare_metadataset
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.plan.opening import Opening
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
+from bridge_data.prepare.metadataset_joins import prepare_metadataset
 from bridge_data.prepare.tar_indexes import PrepareConfig
 from bridge_data.prepare.tars import refresh_index
 from bridge_data.shards import open_shards
